@@ -1,4 +1,4 @@
-"""Administration of clusters and assignments; energy prices are in `clusters.energy_admin`."""
+"""Administration of clusters; what energy costs is in `energy_admin`."""
 
 from __future__ import annotations
 
@@ -13,15 +13,13 @@ from django.http import HttpRequest
 from clusters.admin_forms import ClusterForm, DeviceForm
 from clusters.energy_admin import EnergyTariffAdmin, PueAdmin
 from clusters.models import (
-    Assignment,
-    AssignmentEvent,
-    AssignmentSlot,
     Cluster,
     Device,
     EnrolmentToken,
     GpuType,
     Node,
     NodeEvent,
+    RescheduleEvent,
 )
 from clusters.models.nodes import Role
 from clusters.services import (
@@ -33,12 +31,12 @@ from clusters.services import (
     node_uncordon,
 )
 from clusters.services.enrolment import sha256
+from clusters.tariffs import costs_changed
 from controlplane.web.pages.admin_base import (
     AppendOnly,
     OperatorAdmin,
     ReadOnly,
     ReadOnlyInline,
-    costs_changed,
     for_each,
     person,
     pretty,
@@ -257,53 +255,6 @@ class EnrolmentTokenAdmin(AppendOnly):
         return self.has_view_permission(request) and (obj is None or obj.used_at is None)
 
 
-class SlotInline(ReadOnlyInline):
-    """GPUs an assignment holds or held."""
-
-    model = AssignmentSlot
-    fields = readonly_fields = ("device", "slot", "share", "live")
-
-
-class EventInline(ReadOnlyInline):
-    """What happened to an assignment."""
-
-    model = AssignmentEvent
-    fields = readonly_fields = ("at", "move", "from_state", "to_state", "observed_at", "data")
-
-
-@admin.register(Assignment)
-class AssignmentAdmin(ReadOnly):
-    """A placement committed for an agent."""
-
-    list_display = (
-        "job",
-        "node",
-        "purpose",
-        "rank",
-        "gpus",
-        "fence",
-        "state",
-        "desired",
-        "created_at",
-        "ended_at",
-        "energy_cost",
-    )
-    list_filter = ("state", "purpose", "node__cluster", "node")
-    list_select_related = ("job", "node")
-    search_fields = ("=id", "job__name", "node__name")
-    date_hierarchy = "created_at"
-    inlines = (SlotInline, EventInline)
-
-
-@admin.register(AssignmentEvent)
-class AssignmentEventAdmin(ReadOnly):
-    """Every change of every assignment."""
-
-    list_display = ("at", "assignment", "move", "from_state", "to_state")
-    list_filter = ("move",)
-    list_select_related = ("assignment",)
-
-
 @admin.register(NodeEvent)
 class NodeEventAdmin(ReadOnly):
     """What happened to nodes."""
@@ -311,3 +262,12 @@ class NodeEventAdmin(ReadOnly):
     list_display = ("at", "node", "event", "actor", "data")
     list_filter = ("event", "node__cluster")
     list_select_related = ("node",)
+
+
+@admin.register(RescheduleEvent)
+class RescheduleEventAdmin(ReadOnly):
+    """Why rounds were asked for."""
+
+    list_display = ("created_at", "cluster", "reason", "job", "node", "round")
+    list_filter = ("cluster", "reason")
+    list_select_related = ("cluster", "job", "node", "round__cluster")

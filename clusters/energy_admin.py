@@ -10,12 +10,11 @@ from django.http import HttpRequest, HttpResponseRedirect
 from django.shortcuts import redirect
 from django.urls import reverse
 
-from clusters.models import EnergyEntry, EnergyTariff, PueRecord, TariffBand
+from clusters.models import EnergyTariff, PueRecord, TariffBand
+from clusters.tariffs import costs_changed
 from controlplane.web.pages.admin_base import (
     AppendOnly,
     OperatorInline,
-    ReadOnly,
-    costs_changed,
     detail_action,
     person,
 )
@@ -136,23 +135,3 @@ class PueAdmin(AppendOnly):
         obj.created_by = person(request)
         super().save_model(request, obj, form, change)
         costs_changed([obj.cluster])
-
-
-@admin.register(EnergyEntry)
-class EnergyEntryAdmin(ReadOnly):
-    """The energy ledger: what each assignment drew in each hour."""
-
-    list_display = (
-        "hour",
-        "cluster",
-        "node",
-        "team",
-        "job",
-        "measured_kwh",
-        "modelled_kwh",
-        "rest_kwh",
-        "cost",
-    )
-    list_filter = ("cluster", "team", "purpose")
-    list_select_related = ("cluster", "node", "team", "job")
-    date_hierarchy = "hour"

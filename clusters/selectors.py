@@ -1,17 +1,15 @@
-"""What is read of clusters and nodes on the agents' behalf."""
+"""Intervals of agents' calls, by cluster."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
 
-from django.db.models import Count, Q, QuerySet
+from django.db.models import Count, Q
 
-from clusters.clockwork import intervals
-from clusters.lifecycle import LIVE
-from clusters.models import Assignment, Cluster, Node
+from clusters.intervals import intervals
+from clusters.models import Cluster
 from clusters.models.nodes import State
-from loadmaster.protocol import AssignmentState, Directive, DirectiveAction, Intervals, StopReason
+from loadmaster.protocol import Intervals
 
 
 def clock_of(cluster: Cluster) -> Intervals:
@@ -29,66 +27,3 @@ def clocks_of(clusters: Iterable[int]) -> dict[int, Intervals]:
             "pk", "heartbeat_s", "lease_s", "grace_s", "margin_s", "heard"
         )
     }
-
-
-def live_assignments(node: Node) -> QuerySet[Assignment]:
-    """What the node holds, with the jobs, in the order in which rows are locked."""
-    return Assignment.objects.filter(node=node, state__in=LIVE).select_related("job").order_by("pk")
-
-
-def directives(assignments: Iterable[Assignment], grace_s: float) -> tuple[Directive, ...]:
-    """Everything wanted and not yet done, of assignments that are live."""
-    found = (directive(a, grace_s) for a in assignments)
-    return tuple(d for d in found if d is not None)
-
-
-def directive(assignment: Assignment, grace_s: float) -> Directive | None:
-    """The directive for a live assignment: start, stop, or a new term."""
-    name, fence = str(assignment.pk), assignment.fence
-    if assignment.desired != "run":
-        return Directive(
-            name,
-            fence,
-            DirectiveAction.STOP,
-            stop_reason=StopReason(assignment.desired),
-            grace_s=grace_s,
-        )
-    if assignment.state == AssignmentState.OFFERED:
-        return Directive(name, fence, DirectiveAction.START)
-    if (
-        assignment.term_until is None
-        and assignment.steps_quota is None
-        and assignment.term_at is None
-    ):
-        return None
-    until_s = assignment.term_until.timestamp() if assignment.term_until else None
-    return Directive(
-        name,
-        fence,
-        DirectiveAction.UPDATE,
-        term_until_s=until_s,
-        steps_quota=assignment.steps_quota,
-    )
-
-
-def is_news(assignment: Assignment) -> bool:
-    """Whether there is something to tell of it that its agent has not known since its launch."""
-    return (
-        assignment.state == AssignmentState.OFFERED
-        or assignment.desired != "run"
-        or assignment.term_at is not None
-    )
-
-
-def cursor_of(assignments: Iterable[Assignment]) -> int:
-    """Cursor of the long poll: time of the newest directive in microseconds; 0 without any."""
-    return max((_microseconds(_wished_at(a)) for a in assignments), default=0)
-
-
-def _wished_at(assignment: Assignment) -> datetime:
-    wished_at = assignment.desired_at or assignment.created_at
-    return max(wished_at, assignment.term_at) if assignment.term_at else wished_at
-
-
-def _microseconds(at: datetime) -> int:
-    return int(at.timestamp() * 1_000_000)

@@ -6,19 +6,25 @@ Rows never change and are never deleted, so what was known at any moment can be 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from clusters.caps import cap_steps, lowest_cap_w, read_cap_hours
 from clusters.energy import Band, Pue, Tariff, energy_steps
-from clusters.models import Cluster, EnergyTariff, PueRecord
-from controlplane.events import request_reschedule
-from controlplane.models import Reason
+from clusters.events import request_reschedule
+from clusters.models import Cluster, EnergyTariff, PueRecord, Reason
 from policies.contract.snapshot import EnergyStep, PowerCapStep
 
 
 def tariff_changed(cluster: Cluster) -> None:
     """Trigger a round, in the transaction that changes a tariff, band, PUE or watts."""
     request_reschedule(cluster, Reason.TARIFF)
+
+
+def costs_changed(clusters: Iterable[Cluster]) -> None:
+    """`tariff_changed` of several clusters."""
+    for cluster in clusters:
+        tariff_changed(cluster)
 
 
 def price_steps(

@@ -6,8 +6,10 @@ from controlplane.web.rest.errors import not_found_api
 
 urlpatterns: list[URLPattern | URLResolver] = [
     path("", include("jobs.rest.urls")),
-    path("", include("clusters.manage_urls")),
+    path("", include("clusters.rest.urls")),
+    path("", include("controlplane.accounting.urls")),
     path("", include("profiling.rest.urls")),
+    path("", include("controlplane.loop.rest.urls")),
     path("", include("controlplane.studies.rest.urls")),
     re_path(r"[\s\S]*", not_found_api),
 ]

@@ -2,7 +2,7 @@
 
 from django.apps import AppConfig, apps
 
-OURS = ("clusters", "jobs", "profiling", "controlplane")
+OURS = ("clusters", "jobs", "profiling", "accounting", "loop", "studies")
 
 
 class ControlplaneConfig(AppConfig):

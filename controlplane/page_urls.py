@@ -3,13 +3,13 @@
 from django.contrib.auth.views import LoginView, LogoutView
 from django.urls import path
 
-from clusters import cost_views as costs
-from clusters import views as clusters
+from controlplane.accounting import views as costs
+from controlplane.execution.pages import views as clusters
 from controlplane.loop.pages import views as controlplane
+from controlplane.loop.pages.live_updates import live
 from controlplane.studies.pages import views as studies
 from controlplane.studies.what_if.views import what_if_page
 from jobs.pages import views as jobs
-from jobs.pages.live_updates import live
 from profiling.pages import views as profiling
 
 urlpatterns = [

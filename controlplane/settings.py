@@ -78,6 +78,8 @@ INSTALLED_APPS = [
     "clusters",
     "jobs",
     "profiling",
+    "controlplane.accounting",
+    "controlplane.execution",
     "controlplane.loop",
     "controlplane.studies",
     "controlplane.operations",
@@ -196,27 +198,27 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {
 }
 CELERY_BEAT_SCHEDULE = {
     "periodic-rounds": {
-        "task": "controlplane.tasks.periodic_rounds",
+        "task": "controlplane.operations.tasks.periodic_rounds",
         "schedule": 5.0,
         "options": {"expires": 5.0},
     },
     "meter-energy": {
-        "task": "controlplane.tasks.meter_energy",
+        "task": "controlplane.accounting.tasks.meter_energy",
         "schedule": 60.0,
         "options": {"expires": 60.0},
     },
     "prune": {
-        "task": "controlplane.tasks.prune_old",
+        "task": "controlplane.operations.tasks.prune_old",
         "schedule": 3600.0,
         "options": {"expires": 1800.0},
     },
     "samples": {
-        "task": "controlplane.tasks.write_samples",
+        "task": "controlplane.execution.tasks.write_samples",
         "schedule": 2.0,
         "options": {"expires": 4.0},
     },
     "reconcile": {
-        "task": "controlplane.tasks.reconcile",
+        "task": "controlplane.operations.tasks.reconcile",
         "schedule": 2.0,
         "options": {"expires": 4.0},
     },
@@ -306,7 +308,7 @@ SPECTACULAR_SETTINGS = {
         "NodeState": "clusters.models.nodes.State.choices",
         "NodeRole": "clusters.models.nodes.Role.choices",
         "SimulationState": "controlplane.studies.rest.serializers.STATES",
-        "AssignmentState": "clusters.manage_serializers.ASSIGNMENT_STATES",
+        "AssignmentState": "clusters.rest.serializers.ASSIGNMENT_STATES",
     },
     "SERVE_INCLUDE_SCHEMA": False,
     "SERVE_PERMISSIONS": ["rest_framework.permissions.IsAuthenticated"],

@@ -21,7 +21,17 @@ from controlplane.web.pages.admin_base import (
     for_each,
     pretty,
 )
-from jobs.models import Attempt, Job, JobEvent, Membership, Secret, Team
+from jobs.models import (
+    Assignment,
+    AssignmentEvent,
+    AssignmentSlot,
+    Attempt,
+    Job,
+    JobEvent,
+    Membership,
+    Secret,
+    Team,
+)
 from jobs.people import team_changed
 from jobs.secrets import MAX_SECRET, set_secret
 from jobs.services import JobConflict, job_cancel, job_hold, job_release, job_requeue
@@ -176,3 +186,50 @@ class JobEventAdmin(ReadOnly):
     list_filter = ("event",)
     list_select_related = ("job",)
     search_fields = ("=job__id", "job__name", "actor")
+
+
+class SlotInline(ReadOnlyInline):
+    """GPUs an assignment holds or held."""
+
+    model = AssignmentSlot
+    fields = readonly_fields = ("device", "slot", "share", "live")
+
+
+class EventInline(ReadOnlyInline):
+    """What happened to an assignment."""
+
+    model = AssignmentEvent
+    fields = readonly_fields = ("at", "move", "from_state", "to_state", "observed_at", "data")
+
+
+@admin.register(Assignment)
+class AssignmentAdmin(ReadOnly):
+    """A placement committed for an agent."""
+
+    list_display = (
+        "job",
+        "node",
+        "purpose",
+        "rank",
+        "gpus",
+        "fence",
+        "state",
+        "desired",
+        "created_at",
+        "ended_at",
+        "energy_cost",
+    )
+    list_filter = ("state", "purpose", "node__cluster", "node")
+    list_select_related = ("job", "node")
+    search_fields = ("=id", "job__name", "node__name")
+    date_hierarchy = "created_at"
+    inlines = (SlotInline, EventInline)
+
+
+@admin.register(AssignmentEvent)
+class AssignmentEventAdmin(ReadOnly):
+    """Every change of every assignment."""
+
+    list_display = ("at", "assignment", "move", "from_state", "to_state")
+    list_filter = ("move",)
+    list_select_related = ("assignment",)

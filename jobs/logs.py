@@ -18,9 +18,8 @@ from datetime import datetime, timedelta
 from django.db.models import ExpressionWrapper, F, IntegerField, QuerySet, Sum
 from django.utils import timezone
 
-from clusters.lifecycle import ENDED
-from clusters.models import Assignment, LogChunk
-from jobs.models import Job
+from jobs.assignment_lifecycle import ENDED
+from jobs.models import Assignment, Job, LogChunk
 from loadmaster.protocol import AssignmentState
 
 STREAMS = ("stdout", "stderr")

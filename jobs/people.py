@@ -10,13 +10,12 @@ from django.core.exceptions import ValidationError
 from django.db import transaction
 from knox.models import AuthToken
 
-from clusters.models import Cluster
-from controlplane.events import request_reschedule
-from controlplane.models import Reason
+from clusters.events import request_reschedule
+from clusters.models import Cluster, Reason
 from jobs.lifecycle import ENDED
 from jobs.models import Job, Membership, Team
 
-SEE_ALL_COSTS = ("clusters", "see_all_costs")
+SEE_ALL_COSTS = ("accounting", "see_all_costs")
 
 
 @transaction.atomic

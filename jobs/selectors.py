@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from django.contrib.auth.models import AnonymousUser, User
 from django.core.exceptions import ValidationError
 from django.db.models import Prefetch, Q, QuerySet
 
-from clusters.lifecycle import LIVE
-from clusters.models import Assignment, Node
+from clusters.models import Node
+from controlplane.web.operators import is_operator
+from jobs.assignment_lifecycle import LIVE
 from jobs.lifecycle import JobState
-from jobs.models import Job, Membership, Team
+from jobs.models import Assignment, Job, Membership, Team
+
+OTHERS = "another team's job"
+"""The name of a job that the reader may not know of."""
 
 LIVE_STATES = sorted(str(s) for s in LIVE)
 
 
 class JobNotFound(Exception):
     """There is no such job, or this user may not know of it."""
-
-
-def is_operator(user: User | AnonymousUser) -> bool:
-    """Operators see and act on everything; they are Django's staff."""
-    return bool(user.is_active and user.is_staff)
 
 
 def teams_of(user: User | AnonymousUser) -> QuerySet[Team]:
@@ -39,6 +39,14 @@ def visible_jobs(user: User | AnonymousUser) -> QuerySet[Job]:
         return Job.objects.all()
     own = Membership.objects.filter(user=user.pk).values("team")
     return Job.objects.filter(team__in=own) if user.is_authenticated else Job.objects.none()
+
+
+def seen_by(user: User, jobs: Iterable[Any]) -> frozenset[Any]:
+    """Of these jobs those that the reader may know of."""
+    jobs = set(jobs)
+    if is_operator(user) or not jobs:
+        return frozenset(jobs)
+    return frozenset(visible_jobs(user).filter(pk__in=jobs).values_list("pk", flat=True))
 
 
 def jobs_of_teams(user: User | AnonymousUser, teams: Iterable[Team]) -> QuerySet[Job]:

@@ -15,16 +15,14 @@ from django.contrib.auth.models import User
 from django.db import transaction
 from django.utils import timezone
 
-from clusters.lifecycle import LIVE
-from clusters.models import Assignment
-from clusters.moves import LostRaceError as AssignmentLostRaceError
-from clusters.services import request_stop
-from controlplane.events import request_reschedule
-from controlplane.models import Reason
+from clusters.events import request_reschedule
+from clusters.models import Reason
+from jobs.assignment_lifecycle import LIVE
 from jobs.lifecycle import IllegalJobMoveError, JobMove, JobState
 from jobs.models import Job
 from jobs.moves import LostRaceError, move_job, note_job
 from jobs.selectors import get_job
+from jobs.signals import stop_wanted
 from jobs.submission.single import (
     IdempotencyConflict,
     JobConflict,
@@ -69,12 +67,12 @@ def _action(verb: str) -> Callable[[Action[P]], Action[P]]:
                 try:
                     with transaction.atomic():
                         # The job's row is locked before its assignments', as agents' calls do
-                        # (clusters.locking).
+                        # (jobs.locking).
                         Job.objects.select_for_update(no_key=True).filter(pk=job.pk).exists()
                         fresh = get_job(user, job.pk)
                         before = fresh.state
                         return act(fresh, user, *args, **kwargs)
-                except (LostRaceError, AssignmentLostRaceError):
+                except LostRaceError:
                     continue
                 except IllegalJobMoveError:
                     raise JobConflict(f"the job is {before}: it cannot be {verb}") from None
@@ -90,8 +88,7 @@ def job_cancel(job: Job, user: User) -> Job:
     """Cancel the job: CANCELLED at once if it holds nothing, else CANCELLING until it has ended."""
     if job.state in (JobState.CANCELLING, JobState.CANCELLED):
         return job
-    live = _live(job)
-    waits = job.state in (JobState.HELD, JobState.QUEUED, JobState.PROFILING) and not live
+    waits = job.state in (JobState.HELD, JobState.QUEUED, JobState.PROFILING) and not _holds(job)
     move_job(
         job,
         JobMove.CANCELLED if waits else JobMove.CANCEL,
@@ -99,9 +96,9 @@ def job_cancel(job: Job, user: User) -> Job:
         hold_wanted=False,
         **_over(waits),
     )
-    _stop(live, StopReason.CANCEL, user)
+    _stop(job, StopReason.CANCEL, user)
     job.refresh_from_db(fields=["state"])
-    if job.state == JobState.CANCELLING and not _live(job):
+    if job.state == JobState.CANCELLING and not _holds(job):
         move_job(job, JobMove.CANCELLED, actor=user.get_username(), **_over(True))
     request_reschedule(job.cluster, Reason.CANCELLATION, job=job)
     return job
@@ -115,12 +112,11 @@ def job_hold(job: Job, user: User) -> Job:
         return job
     if job.state == JobState.STOPPING:
         return _wish(job, actor, hold_wanted=True)
-    live = _live(job)
     if job.state in (JobState.STARTING, JobState.RUNNING):
         move_job(job, JobMove.PREEMPT, actor=actor, data={"why": "hold"}, hold_wanted=True)
     else:
         move_job(job, JobMove.HOLD, actor=actor, waiting_code="", waiting_detail={})
-    _stop(live, StopReason.PREEMPT, user)
+    _stop(job, StopReason.PREEMPT, user)
     request_reschedule(job.cluster, Reason.OPERATOR, job=job)
     job.refresh_from_db(fields=["state", "hold_wanted"])
     return job
@@ -188,13 +184,13 @@ def _wish(job: Job, actor: str, *, hold_wanted: bool) -> Job:
     return job
 
 
-def _live(job: Job) -> list[Assignment]:
-    return list(Assignment.objects.filter(job=job, state__in=sorted(str(s) for s in LIVE)))
+def _holds(job: Job) -> bool:
+    """Return True while an assignment of the job is live."""
+    return job.assignments.filter(state__in=LIVE).exists()
 
 
-def _stop(live: list[Assignment], reason: StopReason, user: User) -> None:
-    for assignment in live:
-        request_stop(assignment, reason, user.get_username())
+def _stop(job: Job, reason: StopReason, user: User) -> None:
+    stop_wanted.send(Job, job=job, reason=reason, actor=user.get_username())
 
 
 def _over(now: bool) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from clusters.lifecycle import USES_RETRY
+from jobs.assignment_lifecycle import USES_RETRY
 from jobs.lifecycle import JobMove
 from loadmaster.protocol import AssignmentState, ReasonClass
 

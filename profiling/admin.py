@@ -5,15 +5,8 @@ from __future__ import annotations
 from django.contrib import admin
 
 from controlplane.web.pages.admin_base import ReadOnly, ReadOnlyInline
-from profiling.models import (
-    Kind,
-    Measurement,
-    PairMeasurement,
-    PairProfile,
-    PairRun,
-    Profile,
-    ProfileRun,
-)
+from jobs.models import Kind
+from profiling.models import Measurement, PairMeasurement, PairProfile, PairRun, Profile, ProfileRun
 
 
 class ProfileInline(ReadOnlyInline):

@@ -8,3 +8,14 @@ class ProfilingConfig(AppConfig):
 
     name = "profiling"
     default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        """Ask for profile runs of jobs that enter the queue."""
+        from jobs.signals import jobs_queued
+        from profiling.services import request_profiles
+
+        jobs_queued.connect(
+            lambda jobs, **_: request_profiles(jobs),
+            weak=False,
+            dispatch_uid="profiling.request_profiles",
+        )

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from clusters.models import Assignment
+from jobs.models import Assignment, Kind
 from loadmaster.protocol import AssignmentState
 from policies.contract.snapshot import Purpose, Source
-from profiling.models import Kind, Measurement, Profile
+from profiling.models import Measurement, Profile
 from profiling.smoothing import ALPHA, weight_of_next
 from profiling.step_times import Pace, pace
 

@@ -7,25 +7,7 @@ from uuid import UUID
 from django.db import models
 from django.db.models import F, Q
 
-
-class Kind(models.Model):
-    """What determines a job's speed: `digest` hashes image digest or command, declared parameters
-    and batch size, or the name a user gave it. Seed, learning rate, epochs and paths do not belong
-    to it. Kinds belong to a cluster's team-wide knowledge.
-    """
-
-    digest = models.CharField(max_length=64, unique=True)
-    name = models.CharField(max_length=100, blank=True, default="")
-    created_at = models.DateTimeField(auto_now_add=True)
-    setup_s = models.FloatField(
-        null=True, blank=True, help_text="Seconds from launch to first step, smoothed"
-    )
-
-    class Meta:
-        ordering = ["name", "digest"]
-
-    def __str__(self) -> str:
-        return self.name or self.digest[:12]
+from jobs.models import Kind
 
 
 class Profile(models.Model):
@@ -69,7 +51,7 @@ class Measurement(models.Model):
     gpus = models.PositiveIntegerField()
     spread = models.BooleanField(default=False)
     assignment = models.ForeignKey(
-        "clusters.Assignment", null=True, on_delete=models.SET_NULL, related_name="measurements"
+        "jobs.Assignment", null=True, on_delete=models.SET_NULL, related_name="measurements"
     )
     purpose = models.CharField(max_length=10)
     steps = models.PositiveBigIntegerField()
@@ -136,10 +118,10 @@ class PairMeasurement(models.Model):
     )
     gpu_type = models.ForeignKey("clusters.GpuType", on_delete=models.CASCADE)
     first_assignment = models.ForeignKey(
-        "clusters.Assignment", null=True, on_delete=models.SET_NULL, related_name="+"
+        "jobs.Assignment", null=True, on_delete=models.SET_NULL, related_name="+"
     )
     second_assignment = models.ForeignKey(
-        "clusters.Assignment", null=True, on_delete=models.SET_NULL, related_name="+"
+        "jobs.Assignment", null=True, on_delete=models.SET_NULL, related_name="+"
     )
     first_steps = models.PositiveBigIntegerField()
     second_steps = models.PositiveBigIntegerField()

@@ -9,11 +9,10 @@ from uuid import UUID
 from django.db import transaction
 from django.db.models import Exists, F, Max, Min, OuterRef, Q, Sum
 
-from clusters.models import Assignment, Cluster
-from controlplane.events import request_reschedule
-from controlplane.models import Reason
+from clusters.events import request_reschedule
+from clusters.models import Cluster, Reason
 from jobs.lifecycle import JobState
-from jobs.models import Job
+from jobs.models import Assignment, Job
 from jobs.verdicts import LONGEST_REST_S
 from loadmaster.protocol import AssignmentState
 from policies.contract.snapshot import Purpose, Source
@@ -128,7 +127,8 @@ def _running_unmeasured() -> list[Assignment]:
     """
     own = Measurement.objects.filter(assignment=OuterRef("pk"))
     known = Profile.objects.filter(
-        kind=OuterRef("job__kind"), gpu_type=OuterRef("node__gpu_type"), gpus=OuterRef("gpus"), source=Source.MEASURED
+        kind=OuterRef("job__kind"), gpu_type=OuterRef("node__gpu_type"), gpus=OuterRef("gpus"),
+        source=Source.MEASURED
     )  # fmt: skip
     running = Assignment.objects.filter(
         state=AssignmentState.RUNNING, purpose=Purpose.TRAINING, rank=0, share__gte=1.0

@@ -24,17 +24,16 @@ from uuid import UUID
 from django.db.models import Exists, Max, OuterRef
 from django.utils import timezone
 
-from clusters.lifecycle import LIVE
-from clusters.models import Assignment, Cluster
-from controlplane.events import request_reschedule
-from controlplane.models import Reason
+from clusters.events import request_reschedule
+from clusters.models import Cluster, Reason
+from jobs.assignment_lifecycle import LIVE
 from jobs.lifecycle import JobMove, JobState
-from jobs.models import Job
+from jobs.models import Assignment, Job, Kind
 from jobs.moves import LostRaceError, move_job, note_job
 from loadmaster.protocol import ReasonClass
 from policies.contract.snapshot import Purpose, Source
 from profiling.assumptions import assume
-from profiling.models import Kind, PairRun, Profile, ProfileRun
+from profiling.models import PairRun, Profile, ProfileRun
 from profiling.offers import Configuration, Offers, offers, reachable, uses
 
 R = ProfileRun.State
@@ -228,7 +227,8 @@ def _want(known: Knowledge, job: Job, offered: Offers) -> bool:
     for number, (type_id, gpus) in enumerate(missing, copy + 1):
         run, _ = ProfileRun.objects.update_or_create(
             kind=known.kind, job=job, gpu_type_id=type_id, gpus=gpus,
-            defaults={"steps": steps, "copy": number, "state": R.WANTED, "failures": 0, "reason": "", "ended_at": None},
+            defaults={"steps": steps, "copy": number, "state": R.WANTED, "failures": 0,
+                      "reason": "", "ended_at": None},
         )  # fmt: skip
         known.open.append(run)
     if missing:

@@ -12,10 +12,11 @@ from django.utils import timezone
 
 from clusters.models import Cluster, GpuType, Node
 from jobs.lifecycle import JobState
+from jobs.models import Kind
 from loadmaster.protocol import ReasonClass
 from policies.contract.snapshot import KindView, ProfileRequest, ResourceUse, Source, Throughput
 from profiling.estimates import Config, Pool, estimate
-from profiling.models import Kind, PairRun, Profile, ProfileRun
+from profiling.models import PairRun, Profile, ProfileRun
 from profiling.pairs import rows as pairs
 from profiling.runs import OPEN, WAITING, R, is_resting
 

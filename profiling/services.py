@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from functools import partial
 
 from django.db import transaction
 from django.db.models import Q
 from django.utils import timezone
 
-from clusters.lifecycle import ENDED
-from clusters.models import Assignment
-from controlplane.events import request_reschedule
-from controlplane.models import Reason
-from jobs.models import Job
-from loadmaster.protocol import AssignmentState, ReasonClass, StopReason
+from clusters.events import request_reschedule
+from clusters.models import Reason
+from jobs.assignment_lifecycle import ENDED
+from jobs.models import Assignment, Job, Kind
+from loadmaster.protocol import AssignmentState, ReasonClass
 from policies.contract.snapshot import Purpose, Source
-from profiling import kinds
 from profiling.measurements import Observation, is_telling, is_training, observe, record
-from profiling.models import (
-    Kind,
-    Measurement,
-    PairMeasurement,
-    PairProfile,
-    PairRun,
-    Profile,
-    ProfileRun,
-)
+from profiling.models import Measurement, PairMeasurement, PairProfile, PairRun, Profile, ProfileRun
 from profiling.pairs.measurements import observe_pairs, record_impossible, record_pair
 from profiling.reconciler import reconcile_profiles as _reconcile_profiles
 from profiling.runs import COMMANDS_FAULT, OPEN, R, begin, begin_all, give_up, lock_kind, settle
@@ -38,45 +27,11 @@ RETRIES = 2
 DEVIATION = 0.2
 """Production's relative deviation from what was believed that is worth a new round."""
 
+Stop = Callable[[Assignment], object]
+
 _NOBODYS_FAULT = frozenset(
     {ReasonClass.PREEMPT, ReasonClass.LEASE, ReasonClass.OPERATOR, ReasonClass.GANG}
 )
-
-
-def kind_for(
-    *,
-    name: str,
-    runtime: str,
-    image: str,
-    image_digest: str,
-    command: Sequence[str],
-    declared: Mapping[str, object],
-) -> Kind:
-    """The kind of a job with these properties, made if it is new; `name` is the one the user gave,
-    or "".
-
-    See `profiling.kinds` for the rule. A kind without a name keeps none: `str(kind)` is then the
-    beginning of its digest.
-    """
-    digest = kinds.digest(
-        name=name,
-        runtime=runtime,
-        image=image,
-        image_digest=image_digest,
-        command=command,
-        declared=declared,
-    )
-    return Kind.objects.get_or_create(digest=digest, defaults={"name": name.strip()[:100]})[0]
-
-
-def kinds_for(names: Mapping[str, str]) -> dict[str, Kind]:
-    """Kinds of these digests (`profiling.kinds.digest`), created if new; `names` by users or ""."""
-    found = {k.digest: k for k in Kind.objects.filter(digest__in=names)}
-    for digest in sorted(names.keys() - found.keys()):
-        found[digest] = Kind.objects.get_or_create(
-            digest=digest, defaults={"name": names[digest].strip()[:100]}
-        )[0]
-    return found
 
 
 def request_profiles(jobs: Sequence[Job]) -> None:
@@ -123,7 +78,8 @@ def profile_run_ended(assignment: Assignment) -> None:
     with transaction.atomic():
         kind = lock_kind(assignment.job.kind_id)
         run = ProfileRun.objects.filter(
-            job=assignment.job_id, copy=assignment.copy, state__in=OPEN, ended_fence__lt=assignment.fence
+            job=assignment.job_id, copy=assignment.copy, state__in=OPEN,
+            ended_fence__lt=assignment.fence
         ).first()  # fmt: skip
         if run is not None:
             run.ended_fence = assignment.fence
@@ -167,15 +123,12 @@ def pairs_measured(assignment: Assignment) -> None:
                 request_reschedule(assignment.job.cluster, Reason.PROFILE, job=assignment.job)
 
 
-def reconcile_profiles(now: datetime) -> None:
-    """Find missed work: runs nobody can serve, jobs waiting for nothing, new configurations."""
-    from clusters.services.stops import (
-        request_stop,
-    )  # which ends jobs, which teaches the profiler: a circle otherwise
+def reconcile_profiles(now: datetime, stop: Stop) -> None:
+    """Find missed work: runs nobody can serve, jobs waiting for nothing, new configurations.
 
-    _reconcile_profiles(
-        now, production_measured, partial(request_stop, reason=StopReason.PREEMPT, actor="profiler")
-    )
+    `stop` asks for the end of an assignment that has measured enough.
+    """
+    _reconcile_profiles(now, production_measured, stop)
 
 
 def forget(kind: Kind) -> None:

@@ -13,8 +13,8 @@ from django.contrib.auth.models import User
 from django.utils import timezone
 
 from clusters.models import Cluster, Device, EnergyTariff, GpuType, Node, PueRecord
-from jobs.models import Job, Membership, Team
-from profiling.models import Kind, Profile
+from jobs.models import Job, Kind, Membership, Team
+from profiling.models import Profile
 
 _numbers = count(1)
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import httpx
 
-from clusters.models import Assignment, Cluster, Node
+from clusters.models import Cluster, Node
 from clusters.services.enrolment import issue_enrolment_token
+from jobs.models import Assignment
 from loadmaster.agent.journal import Journal
 from loadmaster.agent.loop import Agent
 from loadmaster.agent.node.emulated import Emulation

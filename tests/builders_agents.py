@@ -7,11 +7,11 @@ from typing import Any
 
 from django.utils import timezone
 
-from clusters.models import Assignment, AssignmentSlot, Cluster, Device, Node
-from clusters.services import open_session
+from clusters.models import Cluster, Device, Node
 from clusters.services.enrolment import sha256
+from controlplane.execution.services import open_session
 from jobs.lifecycle import JobMove, JobState
-from jobs.models import Attempt, Job
+from jobs.models import Assignment, AssignmentSlot, Attempt, Job
 from jobs.moves import move_job
 from loadmaster.protocol import (
     AssignmentState,

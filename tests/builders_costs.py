@@ -10,15 +10,9 @@ from typing import Any
 
 from django.utils import timezone
 
-from clusters.models import (
-    Assignment,
-    AssignmentSlot,
-    Cluster,
-    EnergyEntry,
-    EnergyTariff,
-    Node,
-    UsagePoint,
-)
+from clusters.models import Cluster, EnergyTariff, Node
+from controlplane.accounting.models import EnergyEntry
+from jobs.models import Assignment, AssignmentSlot, UsagePoint
 from tests.builders import a_cluster, a_gpu_type, a_job, a_node
 
 START = datetime(2026, 5, 1, 12, tzinfo=UTC)

@@ -95,7 +95,7 @@ def first_version_postgres() -> dict[str, Any]:
     with connections["default"].cursor() as cursor:
         cursor.execute(script)
     connections["default"].close()
-    return _facts("first-version-postgres.json")
+    return _facts("first-version.json")
 
 
 def migrated() -> None:

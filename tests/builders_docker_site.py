@@ -19,10 +19,10 @@ from typing import Any
 
 import httpx
 
-from clusters.gangs import PORTS
-from clusters.models import Assignment, Cluster
+from clusters.models import Cluster
 from clusters.services.enrolment import issue_enrolment_token
-from jobs.models import Job
+from controlplane.execution.gangs import PORTS
+from jobs.models import Assignment, Job
 from loadmaster.agent.runtimes.docker import DockerEngine, DockerOptions, DockerRuntime
 from loadmaster.agent.runtimes.docker.options import AllowedMount
 from tests.builders import a_job

@@ -12,8 +12,8 @@ from django.utils import timezone
 from knox.models import AuthToken
 from rest_framework.test import APIClient
 
-from clusters.models import Assignment, AssignmentSlot, LogChunk, Node
-from jobs.models import Job
+from clusters.models import Node
+from jobs.models import Assignment, AssignmentSlot, Job, LogChunk
 from loadmaster.protocol import AssignmentState
 
 

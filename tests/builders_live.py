@@ -10,14 +10,14 @@ from typing import Any
 
 from django.utils import timezone
 
-from clusters.models import Assignment, Cluster, Device, Node
-from clusters.services import accept, record_metrics, report_state
-from controlplane.events import request_reschedule
+from clusters.events import request_reschedule
+from clusters.models import Cluster, Device, Node, Reason
+from controlplane.execution.services import accept, record_metrics, report_state
 from controlplane.loop.live.solver import solve_here
 from controlplane.loop.live.world import Ports, Solve, hold_round
+from controlplane.loop.models import Round
 from controlplane.loop.rounds import RoundResult
-from controlplane.models import Reason, Round
-from jobs.models import Job
+from jobs.models import Assignment, Job
 from loadmaster.protocol import (
     Accept,
     AssignmentState,

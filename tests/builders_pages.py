@@ -11,18 +11,18 @@ from typing import Any
 from django.contrib.auth.models import User
 from django.utils import timezone
 
-from clusters.models import (
+from clusters.models import Cluster, Device, GpuType, Node
+from controlplane.loop.models import Round
+from jobs.models import (
     Assignment,
     AssignmentSlot,
-    Cluster,
-    Device,
-    GpuType,
+    Attempt,
+    Job,
+    JobEvent,
     LogChunk,
-    Node,
     ProgressPoint,
+    Team,
 )
-from controlplane.models import Round
-from jobs.models import Attempt, Job, JobEvent, Team
 from tests.builders import a_cluster, a_gpu_type, a_job, a_kind, a_node, a_team, a_user, at
 
 

@@ -5,17 +5,19 @@ progress and ends.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.db.models import F
 from django.utils import timezone
 
-from clusters.models import Assignment, Cluster, Node, ProgressPoint, UsagePoint
-from jobs.models import Job
+from clusters.models import Cluster, Node
+from controlplane.execution.services import stop_profiling
+from jobs.models import Assignment, Job, Kind, ProgressPoint, UsagePoint
 from loadmaster.protocol import AssignmentState
 from policies.contract.snapshot import Purpose
-from profiling.models import Kind, ProfileRun
+from profiling import services
+from profiling.models import ProfileRun
 from profiling.services import profile_run_ended, profile_run_started, request_profile
 from tests.builders import a_job, a_kind, a_node
 
@@ -138,3 +140,8 @@ def crash(
 def state_of(job: Job) -> str:
     """The job's state in the database."""
     return Job.objects.get(pk=job.pk).state
+
+
+def reconcile_profiles(now: datetime) -> None:
+    """A pass of the profiler that stops what has measured enough, as the clock's task does."""
+    services.reconcile_profiles(now, stop_profiling)

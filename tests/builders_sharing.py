@@ -9,10 +9,10 @@ from typing import Any
 from django.db.models import F
 from django.utils import timezone
 
-from clusters.models import Assignment, AssignmentSlot, Cluster, Device, Node, ProgressPoint
-from jobs.models import Job
+from clusters.models import Cluster, Device, Node
+from jobs.models import Assignment, AssignmentSlot, Job, Kind, ProgressPoint
 from loadmaster.protocol import AssignmentState
-from profiling.models import Kind, PairProfile
+from profiling.models import PairProfile
 from tests.builders import a_gpu_type, a_job, a_kind, a_node
 from tests.builders_pairs import sharing_kinds
 

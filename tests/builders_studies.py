@@ -13,7 +13,7 @@ from typing import Any
 
 from django.contrib.auth.models import User
 
-from controlplane.models import Simulation, SimulationFile
+from controlplane.studies.models import Simulation, SimulationFile
 from controlplane.studies.running.process import StudyProcess
 from controlplane.studies.running.runner import Ports, run_next
 from controlplane.studies.services import simulation_create

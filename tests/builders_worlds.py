@@ -10,19 +10,19 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from uuid import UUID
 
-from clusters.lifecycle import LIVE
-from clusters.models import Assignment, Cluster, Node
-from clusters.reconciler import reconcile_clusters
-from clusters.services import accept, node_drain, node_uncordon, record_metrics, report_state
-from clusters.services.sessions import come_back
-from controlplane.events import request_reschedule
+from clusters.events import request_reschedule
+from clusters.models import Cluster, Node, Reason
+from clusters.services import node_drain, node_uncordon
+from controlplane.execution.reconciler import reconcile_clusters
+from controlplane.execution.services import accept, record_metrics, report_state
+from controlplane.execution.services.sessions import come_back
 from controlplane.loop.live.solver import solve_here
 from controlplane.loop.live.world import Ports, hold_round, is_wanted
-from controlplane.models import Reason
 from controlplane.simulation.world.engine import Engine
 from controlplane.simulation.world.job_table import Launch
 from controlplane.simulation.world.world import SimulatedWorld
-from jobs.models import Job
+from jobs.assignment_lifecycle import LIVE
+from jobs.models import Assignment, Job
 from loadmaster.protocol import (
     Accept,
     AssignmentState,

@@ -7,7 +7,7 @@ from typing import TypeVar
 import pytest
 from django.core.management import call_command
 
-from clusters import lifecycle as assignments
+from jobs import assignment_lifecycle as assignments
 from jobs import lifecycle as jobs
 from loadmaster.protocol import AssignmentState
 from tests.builders import a_cluster, a_job, a_node

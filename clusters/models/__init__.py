@@ -1,32 +1,20 @@
-"""Clusters, their nodes and GPUs, what energy costs there, and what is assigned to them."""
+"""Clusters, their nodes and GPUs, what energy costs there, and the changes that ask for a round."""
 
-from clusters.models.assignments import (
-    Assignment,
-    AssignmentEvent,
-    AssignmentSlot,
-    LogChunk,
-    ProgressPoint,
-    UsagePoint,
-)
 from clusters.models.clusters import Cluster, GpuType
-from clusters.models.energy import EnergyEntry, EnergyTariff, PueRecord, TariffBand
+from clusters.models.energy import EnergyTariff, PueRecord, TariffBand
+from clusters.models.events import Reason, RescheduleEvent
 from clusters.models.nodes import Device, EnrolmentToken, Node, NodeEvent
 
 __all__ = [
-    "Assignment",
-    "AssignmentEvent",
-    "AssignmentSlot",
     "Cluster",
     "Device",
-    "EnergyEntry",
     "EnergyTariff",
     "EnrolmentToken",
     "GpuType",
-    "LogChunk",
     "Node",
     "NodeEvent",
-    "ProgressPoint",
     "PueRecord",
+    "Reason",
+    "RescheduleEvent",
     "TariffBand",
-    "UsagePoint",
 ]

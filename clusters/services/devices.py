@@ -14,9 +14,8 @@ from django.core.cache import cache
 from django.db.models import Count
 from redis.exceptions import RedisError
 
-from clusters.models import AssignmentSlot, Device, Node, NodeEvent
-from controlplane.events import request_reschedule
-from controlplane.models import Reason
+from clusters.events import request_reschedule
+from clusters.models import Device, Node, NodeEvent, Reason
 from controlplane.web.storage.bulk_update import update_rows
 from loadmaster.protocol import DeviceReport, DeviceSample
 
@@ -112,10 +111,10 @@ def _update(device: Device, report: DeviceReport, held: int) -> bool:
 
 def held_slots(devices: Iterable[Device]) -> dict[int, int]:
     """Number of assignments that hold each device, by primary key; free ones are left out."""
-    live = AssignmentSlot.objects.filter(
-        live=True, device__in=[device.pk for device in devices]
+    held = Device.objects.filter(
+        slots_held__live=True, pk__in=[device.pk for device in devices]
     ).order_by()
-    return dict(live.values_list("device").annotate(n=Count("pk")))
+    return dict(held.values_list("pk").annotate(n=Count("slots_held")))
 
 
 def note_health(doubtful: Mapping[UUID, Sequence[DeviceSample]]) -> None:

@@ -10,8 +10,8 @@ from django.contrib.auth.models import User
 from django.db import transaction
 from django.utils import timezone
 
-from clusters.agent_errors import AgentCallError, bad_token, invalid
-from clusters.checks import check_registration
+from clusters.agents.checks import check_registration
+from clusters.agents.errors import AgentCallError, bad_token, invalid
 from clusters.models import Cluster, EnrolmentToken, GpuType, Node, NodeEvent
 from clusters.models.nodes import Role
 from clusters.selectors import clock_of

@@ -8,10 +8,9 @@ from typing import Any
 from django.db import transaction
 from django.utils import timezone
 
-from clusters.models import Node, NodeEvent
+from clusters.events import request_reschedule
+from clusters.models import Node, NodeEvent, Reason
 from clusters.models.nodes import Role, State
-from controlplane.events import request_reschedule
-from controlplane.models import Reason
 
 
 class NodeStateError(Exception):

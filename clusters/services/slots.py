@@ -6,11 +6,10 @@ from collections.abc import Sequence
 
 from django.db import transaction
 
-from clusters.models import Device, Node, NodeEvent
+from clusters.events import request_reschedule
+from clusters.models import Device, Node, NodeEvent, Reason
 from clusters.services.devices import held_slots
 from clusters.services.nodes import NodeStateError
-from controlplane.events import request_reschedule
-from controlplane.models import Reason
 from loadmaster.protocol import MOST_SLOTS
 
 

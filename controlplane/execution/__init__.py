@@ -1,1 +1,1 @@
-"""Execution of decisions on nodes: what agents are told, and what they report."""
+"""Execution: assignments carried out by agents, their leases, ends and pages."""

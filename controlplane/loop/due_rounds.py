@@ -6,10 +6,10 @@ from datetime import datetime, timedelta
 
 from django.db.models import Q
 
-from clusters.models import Cluster
-from controlplane.events import request_reschedule
+from clusters.events import request_reschedule
+from clusters.models import Cluster, Reason, RescheduleEvent
 from controlplane.loop.live import lock as locks
-from controlplane.models import Reason, RescheduleEvent, Round
+from controlplane.loop.models import Round
 
 PATIENCE_S = 2.0
 """How long an event may wait before its hint counts as lost."""

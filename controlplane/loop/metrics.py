@@ -18,7 +18,7 @@ from django.core.cache import cache
 from django.db.models import Max, Q
 from redis.exceptions import RedisError
 
-from controlplane.models import Round
+from controlplane.loop.models import Round
 
 log = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ import numpy as np
 from clusters.tariffs import price_steps
 from controlplane.loop.live.record import cost_rate_per_h, last_plan
 from controlplane.loop.live.solver import solve_here
+from controlplane.loop.models import Round
 from controlplane.loop.rounds import Decision, carry_out_or_decide
-from controlplane.models import Round
 from policies.andreas.kernels.arrays import NONE
 from policies.andreas.problem import Problem, build
 from policies.andreas.randomized_greedy import RandomizedGreedy

@@ -29,14 +29,13 @@ from prometheus_client.metrics_core import (
 from prometheus_client.registry import Collector
 from redis.exceptions import RedisError
 
-from clusters.lifecycle import LIVE
-from clusters.models import Assignment, Cluster, Node
+from clusters.models import Cluster, Node, RescheduleEvent
 from controlplane.loop.metrics import KEY as ROUNDS_KEY
 from controlplane.loop.metrics import RECONCILE_KEY, Tally
-from controlplane.models import RescheduleEvent
 from controlplane.operations.health import BEAT_KEY
+from jobs.assignment_lifecycle import LIVE
 from jobs.lifecycle import JobState
-from jobs.models import Job
+from jobs.models import Assignment, Job
 from loadmaster.protocol import AssignmentState
 
 log = logging.getLogger(__name__)

@@ -25,11 +25,12 @@ from django.db import transaction
 from django.db.models import Exists, Model, OuterRef, Q, QuerySet
 from knox.models import AuthToken
 
-from clusters.lifecycle import ENDED
-from clusters.models import Assignment, Cluster, EnrolmentToken, LogChunk, ProgressPoint, UsagePoint
-from controlplane.models import RescheduleEvent, Round, Simulation
+from clusters.models import Cluster, EnrolmentToken, RescheduleEvent
+from controlplane.loop.models import Round
 from controlplane.studies.lifecycle import ACTIVE
-from jobs.models import IdempotencyKey, Job
+from controlplane.studies.models import Simulation
+from jobs.assignment_lifecycle import ENDED
+from jobs.models import Assignment, IdempotencyKey, Job, LogChunk, ProgressPoint, UsagePoint
 from jobs.moves import note_job
 
 BATCH = 500

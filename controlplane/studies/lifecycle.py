@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 
-from controlplane.models import Simulation
+from controlplane.studies.models import Simulation
 
 S = Simulation.State
 

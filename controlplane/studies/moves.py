@@ -7,8 +7,8 @@ from typing import Any
 from django.db import transaction
 from django.utils import timezone
 
-from controlplane.models import Simulation
 from controlplane.studies.lifecycle import ACTIVE, SimulationMove, check_move
+from controlplane.studies.models import Simulation
 
 FREED: dict[str, Any] = {"slot": None, "owner": "", "expires_at": None, "left_s": None}
 """Fields that a simulation clears when it stops running."""

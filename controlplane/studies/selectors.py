@@ -8,10 +8,10 @@ from django.contrib.auth.models import AnonymousUser, User
 from django.core.exceptions import ValidationError
 from django.db.models import Q, QuerySet
 
-from controlplane.models import Simulation
+from controlplane.studies.models import Simulation
 from controlplane.studies.sharing import read_link
+from controlplane.web.operators import is_operator
 from jobs.models import Membership
-from jobs.selectors import is_operator
 
 
 class SimulationNotFoundError(Exception):

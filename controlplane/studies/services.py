@@ -8,9 +8,9 @@ from typing import Any
 from django.contrib.auth.models import User
 from django.db import transaction
 
-from controlplane.models import Simulation
 from controlplane.studies.documents import DocumentError, resolved
 from controlplane.studies.lifecycle import ACTIVE, IllegalSimulationMoveError, SimulationMove
+from controlplane.studies.models import Simulation
 from controlplane.studies.moves import LostRaceError, move_simulation
 from controlplane.studies.running.folders import remove_folder
 from controlplane.studies.running.hints import hint_simulations

@@ -13,7 +13,7 @@ import uuid
 
 from django.core.signing import BadSignature, Signer
 
-from controlplane.models import Simulation
+from controlplane.studies.models import Simulation
 
 _SIGNER = "loadmaster.simulation"
 

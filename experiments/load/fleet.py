@@ -12,11 +12,10 @@ from django.contrib.auth.models import User
 from django.db import transaction
 from django.utils import timezone
 
-from clusters.models import Assignment, AssignmentSlot, Cluster, Device, GpuType, Node
+from clusters.models import Cluster, Device, GpuType, Node
 from jobs.lifecycle import JobState
-from jobs.models import Attempt, Job, Team
+from jobs.models import Assignment, AssignmentSlot, Attempt, Job, Kind, Team
 from loadmaster.protocol import AssignmentState
-from profiling.models import Kind
 
 AT_ONCE = 1000
 

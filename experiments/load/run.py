@@ -12,10 +12,10 @@ from django.contrib.auth.models import User
 from django.db import connection
 from knox.models import get_token_model
 
-from clusters.models import Cluster
+from clusters.models import Cluster, Reason, RescheduleEvent
 from controlplane.loop.live.solver import solve_here
 from controlplane.loop.live.world import Ports, hold_round
-from controlplane.models import Reason, RescheduleEvent, Round
+from controlplane.loop.models import Round
 from controlplane.operations.embedded.local import running_locally
 from experiments.load.agents import run_agents
 from experiments.load.fleet import SimulatedAgent, make_fleet

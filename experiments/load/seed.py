@@ -20,11 +20,11 @@ from django.db import transaction
 from django.utils import timezone
 from knox.models import get_token_model
 
-from clusters.models import Assignment, AssignmentSlot, Cluster, Device, GpuType, Node
+from clusters.models import Cluster, Device, GpuType, Node
+from jobs.kinds import digest
 from jobs.lifecycle import JobState
-from jobs.models import Job, JobEvent, Membership, Team
-from profiling.kinds import digest
-from profiling.models import Kind, Profile
+from jobs.models import Assignment, AssignmentSlot, Job, JobEvent, Kind, Membership, Team
+from profiling.models import Profile
 
 TEAMS, KINDS, GPUS_A_NODE, BATCH = 8, 24, 4, 1000
 TYPES = (("H100", 50.0, 350.0), ("V100", 40.0, 250.0), ("T4", 10.0, 70.0))

@@ -1,15 +1,31 @@
-"""Teams, jobs, and what happened to them."""
+"""Teams, jobs and their kinds, assignments, and what happened to them."""
 
+from jobs.models.assignments import (
+    Assignment,
+    AssignmentEvent,
+    AssignmentSlot,
+    LogChunk,
+    ProgressPoint,
+    UsagePoint,
+)
 from jobs.models.jobs import QUEUE_ORDER, Attempt, IdempotencyKey, Job, JobEvent
+from jobs.models.kinds import Kind
 from jobs.models.teams import Membership, Secret, Team
 
 __all__ = [
     "QUEUE_ORDER",
+    "Assignment",
+    "AssignmentEvent",
+    "AssignmentSlot",
     "Attempt",
     "IdempotencyKey",
     "Job",
     "JobEvent",
+    "Kind",
+    "LogChunk",
     "Membership",
+    "ProgressPoint",
     "Secret",
     "Team",
+    "UsagePoint",
 ]

@@ -47,7 +47,7 @@ class Job(models.Model):
     mounts = models.JSONField(default=list)
     checkpoint_place = models.CharField(max_length=300, blank=True, default="")
 
-    kind = models.ForeignKey("profiling.Kind", on_delete=models.PROTECT, related_name="jobs")
+    kind = models.ForeignKey("jobs.Kind", on_delete=models.PROTECT, related_name="jobs")
     epochs = models.PositiveIntegerField(default=1)
     steps_per_epoch = models.PositiveIntegerField(default=1)
     total_steps = models.PositiveBigIntegerField()

@@ -8,16 +8,14 @@ from uuid import UUID
 
 from django.contrib.auth.models import User
 
-from clusters.models import Assignment, AssignmentSlot
-from jobs.selectors import is_operator, visible_jobs
-
-OTHERS = "another team's job"
+from jobs.models import Assignment, AssignmentSlot
+from jobs.selectors import OTHERS, seen_by
 
 Names = Mapping[UUID, tuple[str, ...]]
 """By assignment the jobs that hold a part of its GPUs now."""
 
 
-def neighbours(user: User, assignments: Iterable[Assignment]) -> Names:
+def co_tenants(user: User, assignments: Iterable[Assignment]) -> Names:
     """Jobs that share a GPU with these assignments; no query if none shares, else two or three."""
     parts = [a.pk for a in assignments if a.share < 1.0]
     if not parts:
@@ -30,7 +28,7 @@ def neighbours(user: User, assignments: Iterable[Assignment]) -> Names:
         .order_by("device", "slot")
         .values_list(*columns)
     )
-    seen = _seen(user, {job for _, _, job, _ in held})
+    seen = seen_by(user, {job for _, _, job, _ in held})
     on_device: dict[int, list[tuple[UUID, str]]] = defaultdict(list)
     for device, assignment, job, name in held:
         on_device[device].append((assignment, name if job in seen else OTHERS))
@@ -38,11 +36,3 @@ def neighbours(user: User, assignments: Iterable[Assignment]) -> Names:
     for mine, device in own:
         found[mine].update((pk, name) for pk, name in on_device[device] if pk != mine)
     return {mine: tuple(names.values()) for mine, names in found.items()}
-
-
-def _seen(user: User, jobs: set[UUID]) -> set[UUID]:
-    return (
-        jobs
-        if is_operator(user)
-        else set(visible_jobs(user).filter(pk__in=jobs).values_list("pk", flat=True))
-    )

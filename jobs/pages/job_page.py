@@ -15,10 +15,9 @@ from django.db.models import F, Max, Prefetch, Q
 from django.db.models.functions import Mod
 from django.utils import timezone
 
-from clusters.lifecycle import LIVE
-from clusters.models import Assignment, LogChunk, ProgressPoint
+from jobs.assignment_lifecycle import LIVE
 from jobs.lifecycle import MOVES, JobMove, JobState
-from jobs.models import Job
+from jobs.models import Assignment, Job, LogChunk, ProgressPoint
 from jobs.pages.history import HistoryLine, history_line
 from jobs.pages.selectors import JobRow, job_rows
 from jobs.selectors import JobNotFound, listed_jobs

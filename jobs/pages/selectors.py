@@ -12,12 +12,11 @@ from django.core.paginator import Page, Paginator
 from django.db.models import Count, Prefetch, Q, QuerySet
 from django.utils import timezone
 
-from clusters.models import Assignment
 from controlplane.web.pages import formats
 from controlplane.web.pages.paging import page_of
 from jobs.lifecycle import SHOWN_AS_RUNNING, SHOWN_AS_WAITING, JobState
-from jobs.models import QUEUE_ORDER, Job, Team
-from jobs.pages.co_tenants import Names, neighbours
+from jobs.models import QUEUE_ORDER, Assignment, Job, Kind, Team
+from jobs.pages.co_tenants import Names, co_tenants
 from jobs.selectors import (
     LIVE_STATES,
     fraction_of,
@@ -27,7 +26,6 @@ from jobs.selectors import (
     visible_jobs,
 )
 from jobs.wording import reason_for_waiting
-from profiling.models import Kind
 
 PAGE_SIZE = 50
 MOST_LISTED = 10_000
@@ -182,7 +180,7 @@ def job_rows(user: User, jobs: Iterable[Job]) -> list[JobRow]:
     """What a list says of each of these jobs (as `_with_what_is_shown` reads them)."""
     jobs = list(jobs)
     names, now = names_in_waiting(user, jobs), timezone.now()
-    beside = neighbours(user, (a for job in jobs for a in getattr(job, "live_assignments", ())))
+    beside = co_tenants(user, (a for job in jobs for a in getattr(job, "live_assignments", ())))
     return [_row(job, names, beside, now) for job in jobs]
 
 

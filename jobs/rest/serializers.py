@@ -9,8 +9,7 @@ from django.utils import timezone
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from clusters.models import Assignment, AssignmentSlot
-from jobs.models import Attempt, Job, JobEvent
+from jobs.models import Assignment, AssignmentSlot, Attempt, Job, JobEvent
 from jobs.selectors import fraction_of
 from jobs.submission.single import job_data
 from jobs.wording import reason_for_waiting

@@ -12,11 +12,12 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from controlplane.web.operators import is_operator
 from controlplane.web.rest.serializing import OnlySettable
 from jobs.models import Secret, Team
 from jobs.people import team_saved
 from jobs.secrets import delete_secret, set_secret
-from jobs.selectors import is_operator, teams_of
+from jobs.selectors import teams_of
 from jobs.submission.validation import JobInvalid
 
 

@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from django.contrib.auth.models import AnonymousUser, User
 
 from clusters.models import Cluster, GpuType
-from jobs.models import Team
+from jobs.kinds import kinds_for
+from jobs.models import Kind, Team
 from jobs.selectors import teams_of
 from jobs.submission.feasibility import Seat, seats_of
-from profiling.models import Kind
-from profiling.services import kinds_for
 
 
 class Ground:

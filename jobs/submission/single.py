@@ -8,8 +8,9 @@ from typing import Any
 
 from django.contrib.auth.models import User
 
-from controlplane.models import Reason
-from jobs.models import Job
+from clusters.models import Reason
+from jobs import kinds
+from jobs.models import Job, Kind
 from jobs.submission.submit import (
     Asked,
     IdempotencyConflict,
@@ -18,8 +19,6 @@ from jobs.submission.submit import (
     begin_all,
     submit_all,
 )
-from profiling import kinds
-from profiling.models import Kind
 
 __all__ = ["IdempotencyConflict", "JobConflict", "Submission", "begin", "job_data", "job_submit"]
 

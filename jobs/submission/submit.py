@@ -17,16 +17,15 @@ from django.contrib.auth.models import User
 from django.db import DatabaseError, DataError, IntegrityError, transaction
 from django.db.models import Q
 
-from controlplane.events import request_reschedules
-from controlplane.models import Reason
+from clusters.events import request_reschedules
+from clusters.models import Reason
 from controlplane.web.storage.bulk_insert import insert
+from jobs import kinds
 from jobs.lifecycle import JobState
-from jobs.models import IdempotencyKey, Job, JobEvent
+from jobs.models import IdempotencyKey, Job, JobEvent, Kind
+from jobs.signals import jobs_queued
 from jobs.submission.limits import Ground
 from jobs.submission.validation import JobInvalid, JobRequest, validate_job
-from profiling import kinds
-from profiling.models import Kind
-from profiling.services import request_profiles
 
 log = logging.getLogger(__name__)
 
@@ -273,5 +272,5 @@ def begin_all(jobs: Iterable[Job], reason: Reason = Reason.SUBMISSION) -> None:
     for job in jobs:
         by_cluster[job.cluster_id].append(job)
     for _, entering in sorted(by_cluster.items()):
-        request_profiles(entering)
+        jobs_queued.send(Job, jobs=entering)
         request_reschedules(entering[0].cluster, reason, entering)

@@ -175,7 +175,7 @@ class _Reading:
         )  # fmt: skip
 
     # -- reading
-    # -------------------------------------------------------------------------------------------------------------
+    # ------------------------------------------------------------------------------------------
 
     def _read(self, name: str, default: T, reader: Callable[[Any], T]) -> T:
         """The field's value or its default; a problem is noted and answered with the default."""
@@ -242,7 +242,7 @@ class _Reading:
         }
 
     # -- where it belongs
-    # ----------------------------------------------------------------------------------------------------
+    # ------------------------------------------------------------------------------------------
 
     def _cluster(self) -> Cluster | None:
         return self._named("cluster", self.ground.clusters(), "there is no cluster yet")
@@ -273,7 +273,7 @@ class _Reading:
         return None
 
     # -- what runs
-    # -----------------------------------------------------------------------------------------------------------
+    # ------------------------------------------------------------------------------------------
 
     def _runtime(self) -> str:
         default = "docker" if "image" in self.data else "process"
@@ -342,7 +342,7 @@ class _Reading:
         return epochs, steps
 
     # -- what it needs
-    # -------------------------------------------------------------------------------------------------------
+    # ------------------------------------------------------------------------------------------
 
     def _gpus(self) -> tuple[int, int]:
         if "gpus" in self.data and {"gpus_min", "gpus_max"} & set(self.data):
@@ -376,7 +376,7 @@ class _Reading:
         self.warnings.extend(warnings)
 
     # -- when
-    # ----------------------------------------------------------------------------------------------------------------
+    # ------------------------------------------------------------------------------------------
 
     def _times(self, zone: Any) -> dict[str, datetime | None]:
         due = self._read("due", None, lambda v: fields.moment(v, now=self.now, zone=zone))

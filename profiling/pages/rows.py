@@ -11,11 +11,13 @@ from django.db.models import Count, Max, Q, QuerySet
 from django.utils import timezone
 
 from clusters.models import Node
+from controlplane.web.operators import is_operator
 from jobs.lifecycle import ACTIVE
-from jobs.selectors import is_operator, visible_jobs
+from jobs.models import Kind
+from jobs.selectors import visible_jobs
 from policies.contract.snapshot import Source
 from profiling.estimates import Config, LeaveOneOut, Pool, leave_one_out, median_error
-from profiling.models import Kind, ProfileRun
+from profiling.models import ProfileRun
 from profiling.pages.pairs import NO_PAIRS, PairsTable, pairs_table
 from profiling.runs import OPEN
 from profiling.selectors import Known, load_known, load_pool, throughputs

@@ -9,7 +9,7 @@ many others. Every kind has a row, with two columns for each (GPU type, referenc
     RETAINS: s[kind|reference,t], what the kind keeps      LEAVES: s[reference|kind,t], what it
     leaves to the reference.
 
-The rows are sparse. They are completed twice by `profiling.pairs.completion`: once whether the two can
+The rows are sparse. They are completed twice by `completion`: once whether the two can
 share at all (1 or 0), once the fractions of those that can; an infeasible pair is no point of a
 smooth surface. The completed rows are a kind's *fingerprint*. The distance of two kinds is the root
 mean square difference of their fingerprints, in which a column counts fully where both were

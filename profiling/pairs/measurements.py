@@ -4,7 +4,7 @@ What is looked at is the longest time during which exactly these two held the de
 to the last moment at which both reported progress. The pace of each is taken from its own samples
 then, as `profiling.step_times` does it: with five steps or more of each, and steady. Jobs of one
 GPU each. On an emulated device the agent slows both clocks down while it is shared
-(`loadmaster.agent.node.sharing`): what is measured there is that, unless the real work overran a clock.
+(`agent.node.sharing`): what is measured there is that, unless the real work overran a clock.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from datetime import datetime, timedelta
 
 from django.utils import timezone
 
-from clusters.models import Assignment, AssignmentSlot, Device, ProgressPoint
+from clusters.models import Device
+from jobs.models import Assignment, AssignmentSlot, ProgressPoint
 from loadmaster.protocol import OUT_OF_SHARED_MEMORY, ReasonClass
 from policies.contract.snapshot import Source
 from profiling.measurements import MIN_STEPS, NEWEST_POINTS, NOISY, OVERRUN

@@ -23,12 +23,11 @@ from uuid import UUID
 from django.db import transaction
 from django.db.models import Max, Q
 
-from clusters.lifecycle import LIVE
-from clusters.models import Assignment, Cluster
-from controlplane.events import request_reschedule
-from controlplane.models import Reason
+from clusters.events import request_reschedule
+from clusters.models import Cluster, Reason
+from jobs.assignment_lifecycle import LIVE
 from jobs.lifecycle import JobState
-from jobs.models import Job
+from jobs.models import Assignment, Job
 from policies.contract.snapshot import Purpose, Source
 from profiling.models import PairMeasurement, PairProfile, PairRun, Profile, ProfileRun
 from profiling.offers import Offer, fits, offers

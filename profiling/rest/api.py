@@ -11,8 +11,8 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from controlplane.web.rest.pagination import BoundedPagination
+from jobs.models import Kind
 from profiling import services
-from profiling.models import Kind
 from profiling.pages.rows import KindRow, table_of, visible_kinds
 from profiling.rest.serializers import KindSerializer
 

@@ -14,7 +14,8 @@ from tests.builders_browser import Visitor
 pytestmark = pytest.mark.browser
 PAYLOAD = "<img src=x onerror=window.pwned=1><script>window.pwned=1</script><b id=injected>"
 MAKE = """
-from clusters.models import Assignment, Node
+from clusters.models import Node
+from jobs.models import Assignment
 from clusters.models.nodes import State
 from jobs.models import Job
 from tests.builders import a_job

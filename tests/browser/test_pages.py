@@ -104,7 +104,7 @@ def test_a_job_page_follows_what_happens_without_a_reload(ada: Visitor) -> None:
     page = ada.open(f"/jobs/{job}/", "convnet-digits-large")
     page.locator("[data-live-status=live]").wait_for()
     ada.server.do(
-        "from clusters.models import Assignment; from tests.builders_pages import"
+        "from jobs.models import Assignment; from tests.builders_pages import"
         f" a_log\na_log(Assignment.objects.get(job={job!r}, state='running'), 'a line from"
         " afar\\n', offset=10**6)"
     )

@@ -6,10 +6,11 @@ import pytest
 from django.test import Client
 from rest_framework.test import APIClient
 
-from clusters.models import AssignmentSlot, Cluster, Device, Node
-from clusters.services import NodeStateError, SlotsError, node_set_slots, open_session
+from clusters.models import Cluster, Device, Node, RescheduleEvent
+from clusters.services import NodeStateError, SlotsError, node_set_slots
+from controlplane.execution.services import open_session
 from controlplane.loop.live.recheck import Room
-from controlplane.models import RescheduleEvent
+from jobs.models import AssignmentSlot
 from loadmaster.protocol import MOST_SLOTS
 from tests.builders import a_cluster, a_node, a_user
 from tests.builders_admin import admin_path, change_form

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from clusters.models import Cluster, EnergyTariff, PueRecord, TariffBand
+from clusters.models import Cluster, EnergyTariff, PueRecord, Reason, RescheduleEvent, TariffBand
 from clusters.tariffs import price_steps, pue_in_force, tariff_changed, tariff_in_force
-from controlplane.models import Reason, RescheduleEvent
 from tests.builders import a_cluster, at
 
 pytestmark = pytest.mark.django_db

@@ -12,8 +12,8 @@ import pytest
 from django.test import Client
 from pytest_django import DjangoAssertNumQueries
 
-from clusters.models import Node, NodeEvent
-from controlplane.models import Reason, Round
+from clusters.models import Node, NodeEvent, Reason
+from controlplane.loop.models import Round
 from controlplane.web.templatetags.loadmaster import REASONS
 from jobs.models import Job
 from tests.builders import a_cluster, a_job, a_kind, a_node, a_team, a_user, at
@@ -277,7 +277,7 @@ def test_a_job_page_tells_what_a_job_did_and_cost(demo: Demo, ada: Client) -> No
 
 
 def test_what_a_program_prints_is_shown_and_never_run(demo: Demo, ada: Client) -> None:
-    from clusters.models import Assignment
+    from jobs.models import Assignment
     from tests.builders_pages import a_log
 
     running = Assignment.objects.get(job=demo.running, state="running")

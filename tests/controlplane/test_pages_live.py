@@ -11,9 +11,9 @@ from django.http import StreamingHttpResponse
 from django.test import AsyncClient, Client
 
 from clusters.models import NodeEvent
-from controlplane.models import Round
+from controlplane.loop.models import Round
+from controlplane.loop.pages import live_updates as live
 from jobs.models import JobEvent
-from jobs.pages import live_updates as live
 from tests.builders import a_cluster, a_job, a_team, a_user
 from tests.builders_pages import Demo, a_busy_cluster, a_log, losses
 

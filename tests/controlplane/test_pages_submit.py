@@ -9,9 +9,9 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from clusters.models import Cluster
+from jobs.kinds import kind_for
 from jobs.models import Job, Team
 from jobs.pages.forms import initial_of
-from profiling.services import kind_for
 from tests.builders import a_cluster, a_job, a_node, a_team, a_user
 
 pytestmark = pytest.mark.django_db

@@ -297,19 +297,19 @@ def the_database_says_that_launches_and_rounds_follow_one_another(house: House) 
     """Fences count up from one without a gap, each launch begins after the one before has ended,
     and so does each round.
     """
-    gaps = "SELECT job_id, array_agg(fence ORDER BY fence) FROM clusters_assignment GROUP BY job_id"
+    gaps = "SELECT job_id, array_agg(fence ORDER BY fence) FROM jobs_assignment GROUP BY job_id"
     assert [
         fences for _, fences in house.rows(gaps) if fences != list(range(1, len(fences) + 1))
     ] == []
     at_once = """SELECT a.job_id, a.fence, b.fence
-                 FROM clusters_assignment a JOIN clusters_assignment b ON a.job_id = b.job_id
+                 FROM jobs_assignment a JOIN jobs_assignment b ON a.job_id = b.job_id
                  AND a.fence < b.fence AND b.created_at < a.ended_at"""
     assert house.rows(at_once) == []
-    rounds = """SELECT a.number, b.number FROM controlplane_round a JOIN controlplane_round b
+    rounds = """SELECT a.number, b.number FROM loop_round a JOIN loop_round b
                 ON a.cluster_id = b.cluster_id AND a.number < b.number
                 AND b.started_at < a.ended_at"""
     assert house.rows(rounds) == []
-    assert house.rows("SELECT number FROM controlplane_round WHERE status = 'abandoned'") == []
+    assert house.rows("SELECT number FROM loop_round WHERE status = 'abandoned'") == []
 
 
 def every_part_has_had_its_share(house: House) -> None:

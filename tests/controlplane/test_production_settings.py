@@ -314,7 +314,7 @@ MUTE = """
 import django
 django.setup()
 from kombu.exceptions import OperationalError
-from controlplane.tasks import run_cluster_round
+from controlplane.loop.tasks import run_cluster_round
 try:
     run_cluster_round.delay(1)
 except OperationalError:

@@ -19,10 +19,10 @@ from django.db import connection
 from django.db.migrations.recorder import MigrationRecorder
 from pytest_django import DjangoDbBlocker
 
-from clusters.models import Assignment, Cluster, Node
+from clusters.models import Cluster, Node
+from controlplane.loop.models import Round
 from controlplane.loop.recompute import digest_as_stored, find_round, recompute, replay
-from controlplane.models import Round
-from jobs.models import Job, Secret
+from jobs.models import Assignment, Job, Secret
 from jobs.secrets import reveal
 from loadmaster.protocol import PROTOCOL_HEADER, PROTOCOL_VERSION, Heartbeat
 from loadmaster.wire import dumps

@@ -16,15 +16,14 @@ import pytest
 
 from clusters.models import Cluster
 from controlplane.loop.live.observe import observe
-from controlplane.models import Round
+from controlplane.loop.models import Round
 from controlplane.simulation.switches import Switches
 from controlplane.simulation.world.job_table import Launch
 from controlplane.simulation.world.run import Simulation
 from controlplane.simulation.world.world import Scenario
-from jobs.models import Job
+from jobs.models import Job, Kind
 from policies.contract.snapshot import KindView, Source, Throughput
 from policies.host.registry import make
-from profiling.models import Kind
 from tests.builders import a_cluster, a_gpu_type, a_job, a_node, a_team, a_user
 from tests.builders_worlds import (
     LAUNCH_S,

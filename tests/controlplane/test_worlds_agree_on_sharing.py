@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 
-from clusters.models import Assignment, Cluster, Device
-from controlplane.models import Round
+from clusters.models import Cluster, Device
+from controlplane.loop.models import Round
 from controlplane.simulation.world.job_table import Launch
-from jobs.models import Job
+from jobs.models import Assignment, Job, Kind
 from loadmaster.protocol import AssignmentState
 from policies.contract.snapshot import KindView, PairThroughput, Source
 from policies.placement.speed import Speeds
-from profiling.models import Kind
 from tests.builders_sharing import a_known_pair
 from tests.builders_worlds import FixedKnowledge, LiveRun, LookingEngine, PretendedRuntime
 from tests.controlplane.test_worlds_agree import engine as _engine

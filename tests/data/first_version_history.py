@@ -19,23 +19,22 @@ from django.utils import timezone
 from django_celery_beat.models import IntervalSchedule, PeriodicTask
 from knox.models import AuthToken
 
-from clusters.models import Assignment, Cluster, EnergyTariff, Node, PueRecord, TariffBand
-from clusters.services import (
+from clusters.events import request_reschedule
+from clusters.models import Cluster, EnergyTariff, Node, PueRecord, Reason, TariffBand
+from clusters.services import issue_enrolment_token, node_cordon, node_drain
+from clusters.services.enrolment import sha256
+from controlplane.execution.services import (
     accept,
     append_log,
     heartbeat,
-    issue_enrolment_token,
-    node_cordon,
-    node_drain,
     open_session,
     record_metrics,
     report_state,
 )
-from clusters.services.enrolment import sha256
-from controlplane.events import request_reschedule
-from controlplane.models import Reason, Round
+from controlplane.loop.models import Round
+from jobs.kinds import kind_for
 from jobs.lifecycle import JobMove
-from jobs.models import Job, Membership, Team
+from jobs.models import Assignment, Job, Membership, Team
 from jobs.moves import move_job
 from jobs.secrets import set_secret
 from jobs.services import job_cancel, job_clone, job_hold, job_submit
@@ -54,7 +53,6 @@ from loadmaster.protocol import (
     UsageSample,
 )
 from profiling.models import Profile
-from profiling.services import kind_for
 from tests.builders import a_gpu_type, a_node
 from tests.builders_live import a_round
 
@@ -372,7 +370,7 @@ def _others(cluster: Cluster, olga: User) -> None:
     session.create()
     every, _ = IntervalSchedule.objects.get_or_create(every=1, period="hours")
     PeriodicTask.objects.get_or_create(
-        name="kept", interval=every, task="controlplane.tasks.reconcile", enabled=False
+        name="kept", interval=every, task="controlplane.operations.tasks.reconcile", enabled=False
     )
 
 

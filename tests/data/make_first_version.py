@@ -5,8 +5,7 @@
 
 It migrates an empty database, lives through a small history with the version's own code, so that
 every table of the house has rows, and writes into FOLDER the database (first-version.sqlite3.gz or
-first-version.sql.gz) and what a reader has to find in it (first-version.json or
-first-version-postgres.json).
+first-version.sql.gz) and what a reader has to find in it (first-version.json).
 """
 
 from __future__ import annotations
@@ -44,8 +43,7 @@ def main(folder: Path) -> None:
     postgres = connection.vendor == "postgresql"
     database = str(connection.settings_dict["NAME"])
     connection.close()
-    name = "first-version-postgres.json" if postgres else "first-version.json"
-    (folder / name).write_text(json.dumps(expected, indent=1, default=str) + "\n")
+    (folder / "first-version.json").write_text(json.dumps(expected, indent=1, default=str) + "\n")
     if postgres:
         (folder / "first-version.sql.gz").write_bytes(
             gzip.compress(_dumped(os.environ["DATABASE_URL"]), 9, mtime=0)

@@ -6,10 +6,10 @@ import base64
 
 import pytest
 
-from clusters.models import LogChunk, Node
+from clusters.models import Node
 from jobs.lifecycle import JobState
 from jobs.logs import BadCursor, LogPiece, read_log
-from jobs.models import Job
+from jobs.models import Job, LogChunk
 from loadmaster.protocol import AssignmentState
 from tests.builders import a_cluster, a_job, a_node
 from tests.builders_jobs import a_placement, output

@@ -10,9 +10,9 @@ from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
 from knox.models import AuthToken
 
-from clusters.costs import sees_all_costs
+from controlplane.accounting.costs import sees_all_costs
+from controlplane.web.operators import is_operator
 from jobs.models import Team
-from jobs.selectors import is_operator
 from tests.builders import a_team, a_user
 from tests.builders_jobs import a_token
 

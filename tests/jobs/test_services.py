@@ -7,16 +7,15 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 
-from clusters.models import Assignment, Cluster, Node
-from controlplane.models import RescheduleEvent
+from clusters.models import Cluster, Node, RescheduleEvent
 from jobs import services
+from jobs.kinds import kind_for
 from jobs.lifecycle import JobState
-from jobs.models import IdempotencyKey, Job, JobEvent
+from jobs.models import Assignment, IdempotencyKey, Job, JobEvent
 from jobs.selectors import JobNotFound
 from jobs.services import IdempotencyConflict, JobConflict, JobInvalid
 from jobs.submission import submit as intake
 from loadmaster.protocol import AssignmentState
-from profiling.services import kind_for
 from tests.builders import a_cluster, a_job, a_node, a_team, a_user
 from tests.builders_jobs import a_placement, job_fields
 

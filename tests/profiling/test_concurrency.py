@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from clusters.models import Assignment
-from jobs.models import Job
-from profiling.models import Kind, Measurement, PairMeasurement, PairProfile, ProfileRun
+from jobs.models import Assignment, Job, Kind
+from profiling.models import Measurement, PairMeasurement, PairProfile, ProfileRun
 from tests.builders import a_cluster, a_kind
 from tests.builders_processes import at_once
 from tests.builders_profiling import a_profiled_job, a_profiling_node, end, place, run_of
@@ -23,7 +22,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 ENDING = """
 import time
 from django.db import transaction
-from clusters.models import Assignment
+from jobs.models import Assignment
 from profiling import services
 assignment = Assignment.objects.select_related("job__cluster", "node").get(pk=sys.argv[2])
 ready()

@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
-from clusters.models import Assignment, Cluster, Node
-from controlplane.models import Reason, RescheduleEvent
-from jobs.models import Job
+from clusters.models import Cluster, Node, Reason, RescheduleEvent
+from jobs.models import Assignment, Job, Kind
 from loadmaster.protocol import AssignmentState
 from profiling.measurements import MIN_STEPS
-from profiling.models import Kind, Measurement, Profile
+from profiling.models import Measurement, Profile
 from profiling.services import production_measured
 from profiling.smoothing import ALPHA
 from tests.builders import a_cluster, a_job, a_kind, a_node

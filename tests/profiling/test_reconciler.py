@@ -9,8 +9,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from clusters.models import Cluster, Node
-from controlplane.models import RescheduleEvent
+from clusters.models import Cluster, Node, RescheduleEvent
 from jobs.lifecycle import JobMove
 from jobs.models import Job
 from jobs.moves import move_job
@@ -19,7 +18,7 @@ from profiling.models import Profile, ProfileRun
 from profiling.offers import RETURN_PATIENCE
 from profiling.runs import PATIENCE
 from profiling.selectors import profile_requests
-from profiling.services import profile_run_ended, reconcile_profiles
+from profiling.services import profile_run_ended
 from tests.builders import a_cluster, a_job, a_kind, a_node
 from tests.builders_profiling import (
     a_launch,
@@ -30,6 +29,7 @@ from tests.builders_profiling import (
     end,
     measure,
     place,
+    reconcile_profiles,
     run_of,
     state_of,
 )

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from clusters.models import Cluster
-from controlplane.models import Reason, RescheduleEvent
+from clusters.models import Cluster, Reason, RescheduleEvent
 from jobs.lifecycle import JobMove
-from jobs.models import Job, JobEvent
+from jobs.models import Job, JobEvent, Kind
 from jobs.moves import move_job
 from loadmaster.protocol import AssignmentState
-from profiling.models import Kind, Measurement, Profile, ProfileRun
+from profiling.models import Measurement, Profile, ProfileRun
 from profiling.services import RETRIES, forget, profile_run_ended, request_profile
 from tests.builders import a_cluster, a_gpu_type, a_kind, a_node
 from tests.builders_profiling import (

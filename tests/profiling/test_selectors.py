@@ -10,11 +10,12 @@ from pytest_django import DjangoAssertNumQueries
 
 from clusters.models import Cluster
 from jobs.lifecycle import JobMove
+from jobs.models import Kind
 from jobs.moves import move_job
 from policies.contract.snapshot import Source
-from profiling.models import Kind, Profile, ProfileRun
+from profiling.models import Profile, ProfileRun
 from profiling.selectors import kind_views, profile_requests
-from profiling.services import RETRIES, reconcile_profiles
+from profiling.services import RETRIES
 from tests.builders import a_cluster, a_gpu_type, a_kind, a_node
 from tests.builders_profiling import (
     a_new_job,
@@ -23,6 +24,7 @@ from tests.builders_profiling import (
     crash,
     measure,
     place,
+    reconcile_profiles,
     run_of,
 )
 

@@ -14,7 +14,7 @@ import pytest
 from django.test import Client
 from django.urls import NoReverseMatch, reverse
 
-from clusters.models import LogChunk
+from jobs.models import LogChunk
 from tests.builders import a_cluster, a_job, a_team, a_user
 from tests.builders_agents import CLOCK, NODE_TOKEN, a_node_with_agent, a_running_assignment
 from tests.builders_asgi import SiteClient

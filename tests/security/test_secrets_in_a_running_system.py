@@ -179,7 +179,7 @@ def nothing_is_left(system: System) -> None:
     """
     home = system.home
     with closing(sqlite3.connect(home / "db.sqlite3")) as database:
-        kept = [bytes(row[0]) for row in database.execute("SELECT data FROM clusters_logchunk")]
+        kept = [bytes(row[0]) for row in database.execute("SELECT data FROM jobs_logchunk")]
     assert [text for text in kept if b"*" * len(VALUE) in text], "no output was shipped"
     assert [text for text in kept if VALUE.encode() in text] == []
     assert any(

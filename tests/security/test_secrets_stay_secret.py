@@ -13,8 +13,8 @@ from django.apps import apps
 from django.core import serializers
 from django.db import connection
 
-from clusters.models import Assignment
-from controlplane.models import Round
+from controlplane.loop.models import Round
+from jobs.models import Assignment
 from loadmaster.agent.masking import Masker
 from loadmaster.protocol import PROTOCOL_HEADER
 from tests.builders import a_cluster, a_team, a_user

@@ -11,10 +11,9 @@ from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError
 from django.db import transaction
 
+from clusters.events import request_reschedule
 from clusters.management.operators import in_words
-from clusters.models import Cluster
-from controlplane.events import request_reschedule
-from controlplane.models import Reason
+from clusters.models import Cluster, Reason
 
 NUMBERS = {
     "heartbeat_s": "how often agents report",
@@ -50,7 +49,8 @@ class Command(BaseCommand):
 
         parser.add_argument(
             "--power-cap-hours", type=_json, metavar="JSON",
-            help="""lower caps for some hours: '[{"power_cap_w": 2000, "from": "08:00", "to": "20:00", "days": "01234"}]'""",
+            help="lower caps for some hours: "
+            """'[{"power_cap_w": 2000, "from": "08:00", "to": "20:00", "days": "01234"}]'""",
         )  # fmt: skip
         parser.add_argument(
             "--emissions-cost-per-kg",

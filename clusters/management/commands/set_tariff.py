@@ -35,7 +35,8 @@ class Command(BaseCommand):
         )
         parser.add_argument(
             "--band", action="append", default=[], metavar="'DAYS FROM-TO PRICE [GRAMS]'",
-            help="another price for some hours: days as digits (0 is Monday), as in '01234 08:00-20:00 0.24', and "
+            help="another price for some hours: days as digits (0 is Monday), as in"
+            " '01234 08:00-20:00 0.24', and "
             "grams of CO2 per kWh where they differ; as often as needed",
         )  # fmt: skip
         parser.add_argument(

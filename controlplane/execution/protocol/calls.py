@@ -9,14 +9,15 @@ from dataclasses import dataclass, field
 from re import Match, Pattern
 from typing import Any
 
-from clusters import services
-from clusters.agent_errors import AgentCallError, not_yours, unknown_token
+from clusters.agents.errors import AgentCallError, not_yours, unknown_token
 from clusters.models import Node
+from clusters.services import register as register_node
 from clusters.services.enrolment import sha256
-from clusters.services.heartbeats import Call
+from controlplane.execution import services
 from controlplane.execution.protocol.heartbeat_batch import HeartbeatBatch
 from controlplane.execution.protocol.long_poll import LongPolls
 from controlplane.execution.protocol.requests import Request
+from controlplane.execution.services.heartbeats import Call
 from controlplane.web.http import throttling
 from loadmaster.protocol import (
     Accept,
@@ -58,7 +59,7 @@ def register(request: Request) -> Registered:
         raise AgentCallError(429, "throttled", throttling.refusal_text(retry_s), headers=headers)
     failed = False
     try:
-        return services.register(request.token, request.words(Registration))
+        return register_node(request.token, request.words(Registration))
     except AgentCallError as refusal:
         failed = refusal.status == 401
         raise

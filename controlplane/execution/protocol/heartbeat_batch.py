@@ -6,9 +6,12 @@ import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
-from clusters.agent_errors import AgentCallError
+from clusters.agents.errors import AgentCallError
 from clusters.selectors import clocks_of
-from clusters.services.heartbeats import (
+from controlplane.execution.protocol.group_commit import GroupCommit
+from controlplane.execution.protocol.refusals import database_refusal
+from controlplane.execution.protocol.threads import Pools
+from controlplane.execution.services.heartbeats import (
     Busy,
     Call,
     Outcome,
@@ -16,9 +19,6 @@ from clusters.services.heartbeats import (
     renew_all,
     restore_sight,
 )
-from controlplane.execution.protocol.group_commit import GroupCommit
-from controlplane.execution.protocol.refusals import database_refusal
-from controlplane.execution.protocol.threads import Pools
 from controlplane.web.http.storage_errors import failure_of
 from loadmaster.protocol import HeartbeatReply, Intervals
 

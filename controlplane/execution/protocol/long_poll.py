@@ -18,12 +18,13 @@ from uuid import UUID
 from django.db.models import Q
 from django.utils import timezone
 
-from clusters.agent_errors import AgentCallError, not_yours, unknown_token
-from clusters.lifecycle import LIVE
-from clusters.models import Assignment, Node
-from clusters.selectors import cursor_of, directives
+from clusters.agents.errors import AgentCallError, not_yours, unknown_token
+from clusters.models import Node
+from controlplane.execution.directives import cursor_of, directives
 from controlplane.execution.protocol.refusals import overloaded, refusal_of
 from controlplane.execution.protocol.threads import Pools
+from jobs.assignment_lifecycle import LIVE
+from jobs.models import Assignment
 from loadmaster.protocol import AssignmentState, Directives
 
 LONGEST_WAIT_S = 25.0

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 
-from clusters.agent_errors import AgentCallError
-from clusters.moves import LostRaceError
+from clusters.agents.errors import AgentCallError
 from controlplane.execution.protocol.threads import OverloadedError
 from controlplane.web.http.storage_errors import RETRY_AFTER_S, noted_failure
+from jobs.moves import LostRaceError
 from jobs.moves import LostRaceError as JobLostRaceError
 
 log = logging.getLogger(__name__)

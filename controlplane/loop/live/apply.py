@@ -18,15 +18,15 @@ from datetime import datetime
 from typing import Any, Protocol
 from uuid import UUID
 
-from clusters.lifecycle import LIVE
-from clusters.models import Assignment, Node
+from clusters.models import Node
 from controlplane.loop.changes import Change, Keep, Migrate, Preempt, Resize, Start, changes
 from controlplane.loop.live.held import Gang, Held
 from controlplane.loop.live.launches import ACTOR, Launches, ProfileRunStarted, time_of
 from controlplane.loop.live.observe import Observation
+from controlplane.loop.models import Round
 from controlplane.loop.rounds import Applied
-from controlplane.models import Round
-from jobs.models import Job
+from jobs.assignment_lifecycle import LIVE
+from jobs.models import Assignment, Job
 from policies.contract.plan import Placement, Plan
 from policies.contract.snapshot import RankSeat
 
@@ -35,7 +35,7 @@ TOGETHER = 500
 
 
 class Evict(Protocol):
-    """How the loop asks for a gang's end: `clusters.services.evict`."""
+    """How the loop asks for a gang's end: `controlplane.execution.services.evict`."""
 
     def __call__(self, assignment_id: UUID, actor: str, now: datetime | None = None) -> object:
         """Pre-empt the gang: the job moves to STOPPING, or to the queue if nothing was accepted."""

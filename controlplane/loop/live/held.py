@@ -13,9 +13,10 @@ from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
-from clusters.lifecycle import LIVE
-from clusters.models import Assignment, AssignmentSlot, Cluster
+from clusters.models import Cluster
 from controlplane.loop.changes import PlacementKey
+from jobs.assignment_lifecycle import LIVE
+from jobs.models import Assignment, AssignmentSlot
 from loadmaster.protocol import AssignmentState
 from policies.contract.snapshot import Purpose, RankSeat, Running
 

@@ -20,15 +20,14 @@ from uuid import UUID
 
 from django.db import IntegrityError, transaction
 
-from clusters.gangs import Ports
-from clusters.models import Assignment, AssignmentEvent, AssignmentSlot
+from controlplane.execution.gangs import Ports
 from controlplane.loop.live.observe import Observation
 from controlplane.loop.live.recheck import Room
+from controlplane.loop.models import Round
 from controlplane.loop.rounds import RejectCode, Rejected
-from controlplane.models import Round
 from controlplane.web.storage.bulk_insert import insert
 from jobs.lifecycle import JobMove
-from jobs.models import Attempt, Job
+from jobs.models import Assignment, AssignmentEvent, AssignmentSlot, Attempt, Job
 from jobs.moves import LostRaceError, Moving, move_jobs, note_job
 from policies.contract.plan import Placement, Plan
 from policies.contract.snapshot import Purpose, RankSeat

@@ -1,7 +1,7 @@
 """One round per cluster at a time: a row, taken by compare-and-swap, with an expiry and a number.
 
 Whoever holds the number may apply a plan. A holder renews its lock while it works
-(`controlplane.loop.live.renewing`); one that is too slow loses it to the next one, and finds out when it
+(`renewing`); one that is too slow loses it to the next one, and finds out when it
 applies. A killed one is followed at once on its own machine, and on others when the lock it no
 longer renews has expired. The number only grows, so no two rounds ever share one.
 """
@@ -16,7 +16,7 @@ from django.db.models import F, Q, QuerySet
 
 from clusters.models import Cluster
 from controlplane.loop.live.holder import is_gone, new_holder
-from controlplane.models import Round
+from controlplane.loop.models import Round
 
 
 class LostLockError(Exception):

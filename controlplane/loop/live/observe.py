@@ -15,7 +15,7 @@ What a policy is shown:
 - Queued jobs that rest after a failure (`Job.retry_at`) are left out until then.
 - A node whose session has run out and which is not yet lost is shown as cordoned: it is given
   nothing new until its agent is heard again, which asks for a round.
-- What a node runs, and what job keeps away from it, is said by labels (`policies.contract.capabilities`).
+- What a node runs, and what job keeps away from it, is said by labels (`capabilities`).
 - Devices held by a job that the snapshot does not show (it is being cancelled, or held) are
   nobody's to give: the judge refuses them.
 """
@@ -33,13 +33,12 @@ from typing import Any, Protocol
 from django.db import connection, connections, transaction
 
 from clusters.energy import power_curve
-from clusters.models import Cluster, EnergyTariff, GpuType, PueRecord
+from clusters.models import Cluster, EnergyTariff, GpuType, PueRecord, RescheduleEvent
 from clusters.models.nodes import State
 from clusters.runtimes import runtimes_of
 from clusters.tariffs import power_cap_steps, price_steps, pue_in_force, tariff_in_force
 from controlplane.loop.live.held import HeldSlot, LiveAssignment
 from controlplane.loop.live.rows import DeviceRow, NodeRow, Rows, is_ready
-from controlplane.models import RescheduleEvent
 from jobs.lifecycle import JobState
 from jobs.models import Job, Team
 from policies.contract.capabilities import apart_label, is_own, runtime_label

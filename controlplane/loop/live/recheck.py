@@ -12,15 +12,15 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 
-from clusters import gangs
-from clusters.models import Assignment, Cluster, Device, Node
+from clusters.models import Cluster, Device, Node
 from clusters.models.nodes import Role, State
 from clusters.tariffs import power_cap_now_w
+from controlplane.execution import gangs
 from controlplane.loop.live.held import Held, is_placement
 from controlplane.loop.live.rows import is_ready
 from controlplane.loop.rounds import RejectCode, Rejected
 from jobs.lifecycle import JobState
-from jobs.models import Job
+from jobs.models import Assignment, Job
 from policies.contract.plan import Placement
 from policies.contract.snapshot import NodeView, Purpose, RankSeat
 from policies.contract.validation import power_w

@@ -15,12 +15,12 @@ from django.conf import settings
 from django.db import transaction
 
 from clusters.energy import cost_per_hour
-from clusters.models import Cluster
+from clusters.models import Cluster, Reason, RescheduleEvent
 from controlplane.loop.changes import Start, describe
 from controlplane.loop.live.lock import RoundLock, check
 from controlplane.loop.live.observe import Observation
+from controlplane.loop.models import Round
 from controlplane.loop.rounds import Applied, LastPlan, RejectCode, Rejected
-from controlplane.models import Reason, RescheduleEvent, Round
 from controlplane.web.storage.packed_json import pack, pack_text
 from jobs.lifecycle import JobState
 from jobs.models import Job

@@ -16,14 +16,14 @@ from uuid import UUID
 from django.conf import settings
 from django.db.models import Q
 
-from clusters.clockwork import is_silent
-from clusters.models import Assignment, Cluster, Device, GpuType, Node
+from clusters.intervals import is_silent
+from clusters.models import Cluster, Device, GpuType, Node
 from clusters.models.nodes import Role, State
 from clusters.runtimes import runtimes_of
 from controlplane.loop.live.held import Held
 from controlplane.loop.live.window import window
 from jobs.lifecycle import JobState
-from jobs.models import Job
+from jobs.models import Assignment, Job
 from loadmaster.protocol import OUT_OF_SHARED_MEMORY, ReasonClass
 from policies.contract.snapshot import Purpose
 

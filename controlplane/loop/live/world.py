@@ -14,9 +14,9 @@ from django.db import transaction
 from django.db.models import Q
 
 import profiling.selectors
-from clusters.models import Cluster
-from clusters.services import evict
-from controlplane.events import request_reschedule
+from clusters.events import request_reschedule
+from clusters.models import Cluster, Reason, RescheduleEvent
+from controlplane.execution.services import evict
 from controlplane.loop.live import lock as locks
 from controlplane.loop.live.apply import Services, apply_plan
 from controlplane.loop.live.lock import LostLockError, RoundLock
@@ -30,8 +30,8 @@ from controlplane.loop.live.record import (
     wants_another,
 )
 from controlplane.loop.live.renewing import EXPIRY_S, RENEW_S, Renewal, renewed
+from controlplane.loop.models import Round
 from controlplane.loop.rounds import Applied, LastPlan, RoundResult, run_round
-from controlplane.models import Reason, RescheduleEvent, Round
 from controlplane.web.logs.structured import bound
 from policies.contract.plan import Plan
 from policies.contract.snapshot import Snapshot

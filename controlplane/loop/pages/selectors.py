@@ -12,7 +12,7 @@ from django.contrib.auth.models import User
 from django.core.paginator import Page, Paginator
 
 from clusters.models import Device, Node
-from controlplane.models import Round
+from controlplane.loop.models import Round
 from controlplane.web.pages.formats import part_of
 from controlplane.web.pages.paging import page_of
 from jobs.selectors import visible_jobs

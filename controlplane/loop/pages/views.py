@@ -17,11 +17,11 @@ from django.utils.cache import patch_vary_headers
 from django.views.decorators.http import require_GET
 
 from clusters.models import Cluster, Device
-from clusters.page_selectors import gantt_bars, page_of_lanes, past_s
 from controlplane.loop.pages.selectors import round_page, rounds_page, snapshot_file
+from controlplane.loop.pages.timeline import gantt_bars, page_of_lanes, past_s
+from controlplane.web.operators import is_operator
 from controlplane.web.pages.gantt import figure
 from controlplane.web.pages.static_files import PLOTLY_NAME
-from jobs.selectors import is_operator
 
 SPANS = {
     "15m": "Last 15 minutes",
@@ -61,7 +61,7 @@ def gantt(request: HttpRequest) -> HttpResponse:
         "page": page_of_lanes(request.GET.get("page"), cluster),
         "has_devices": bool(cluster and Device.objects.filter(node__cluster=cluster).exists()),
     }  # fmt: skip
-    return render(request, "controlplane/gantt.html", context)
+    return render(request, "loop/gantt.html", context)
 
 
 @require_GET
@@ -92,7 +92,7 @@ def rounds(request: HttpRequest) -> HttpResponse:
     """Every decision: why it was asked for, what came of it, how long it took."""
     page, rows = rounds_page(request.GET.get("page"))
     part = request.headers.get("HX-Request") == "true"
-    template = "controlplane/_rounds.html" if part else "controlplane/rounds.html"
+    template = "loop/_rounds.html" if part else "loop/rounds.html"
     response = render(request, template, {"page": page, "rows": rows, "query": ""})
     patch_vary_headers(response, ["HX-Request"])
     return response
@@ -104,7 +104,7 @@ def round_(request: HttpRequest, pk: int) -> HttpResponse:
     page = round_page(cast(User, request.user), pk)
     if page is None:
         raise Http404(f"there is no round {pk}")
-    return render(request, "controlplane/round.html", {"page": page, "round": page.row.round})
+    return render(request, "loop/round.html", {"page": page, "round": page.row.round})
 
 
 @require_GET

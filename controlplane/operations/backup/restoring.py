@@ -5,7 +5,7 @@ After the backup the old server may have launched anything, which the restored o
 So:
 
 - every job's fence and every node's epoch is raised beyond all there can have been
-  (controlplane.operations.backup.engines): what was launched, or spoke, after the backup is older than
+  (`engines`): what was launched, or spoke, after the backup is older than
   anything to come, and agents open new sessions;
 - what the backup believes to run becomes UNKNOWN with a fresh lease: an agent that still watches it
   takes it up again, else it is LOST and its job goes on from its checkpoint;
@@ -31,18 +31,17 @@ from django.db.models import Max
 from django.utils import timezone
 from redis.exceptions import RedisError
 
-from clusters.clockwork import job_lease_s, lost_after
-from clusters.lifecycle import LIVE, AssignmentMove
-from clusters.locking import lock_assignment
-from clusters.models import Assignment, Cluster, EnrolmentToken, Node, NodeEvent
-from clusters.moves import move_assignment
+from clusters.events import request_reschedule
+from clusters.intervals import job_lease_s, lost_after
+from clusters.models import Cluster, EnrolmentToken, Node, NodeEvent, Reason
 from clusters.selectors import clock_of
-from controlplane.events import request_reschedule
-from controlplane.models import Reason
+from controlplane.execution.moves import move_assignment
+from controlplane.execution.outcomes import assignment_ended
 from controlplane.operations.backup.backups import Manifest, check_fits, unpacked
 from controlplane.operations.backup.engines import LOCK_OWNER, BackupError, engine
-from jobs.models import Job, Secret
-from jobs.outcomes import assignment_ended
+from jobs.assignment_lifecycle import LIVE, AssignmentMove
+from jobs.locking import lock_assignment
+from jobs.models import Assignment, Job, Secret
 from jobs.secrets import SecretMissing, reveal
 from loadmaster.protocol import AssignmentState, ReasonClass
 

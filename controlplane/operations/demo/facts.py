@@ -11,10 +11,10 @@ from typing import Any
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from clusters.lifecycle import ENDED
-from clusters.models import Assignment, Cluster
-from controlplane.models import Round
-from jobs.models import Job
+from clusters.models import Cluster
+from controlplane.loop.models import Round
+from jobs.assignment_lifecycle import ENDED
+from jobs.models import Assignment, Job
 from loadmaster.demo.report import REPORT_VERSION, resumptions, run_time_errors
 from loadmaster.protocol import AssignmentState
 

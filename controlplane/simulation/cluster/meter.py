@@ -65,7 +65,7 @@ class Meter:
 
 class SplitMeter(Meter):
     """Also says whose energy it is: at every moment a node's watts are divided among those who hold
-    its GPUs in proportion to the GPUs they hold, a shared one by its share (as `clusters.power`
+    its GPUs in proportion to the GPUs they hold, a shared one by its share (as `accounting.power`
     divides what a node takes beside its GPUs).
 
     `job_kwh`, `job_cost` float64[J]: what was divided so far, by the jobs' rows; their sums are all

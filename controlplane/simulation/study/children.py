@@ -13,13 +13,12 @@ from threading import Thread
 from time import monotonic
 from typing import IO, Any
 
-import controlplane
 from controlplane.simulation.study.document import Run, Study
 
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 """A run takes one processor; how many run at once is the study's choice."""
 
-_ROOT = str(Path(controlplane.__file__).resolve().parents[1])
+_ROOT = str(Path(__file__).resolve().parents[3])
 
 
 @dataclass(frozen=True, slots=True)

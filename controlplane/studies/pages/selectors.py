@@ -12,9 +12,9 @@ from django.conf import settings
 from django.contrib.auth.models import User
 from django.core.paginator import Page, Paginator
 
-from controlplane.models import Simulation, SimulationFile
 from controlplane.simulation.report.metrics import fewest_unfinished
 from controlplane.studies.lifecycle import ACTIVE
+from controlplane.studies.models import Simulation, SimulationFile
 from controlplane.studies.running.folders import read_file
 from controlplane.studies.selectors import visible_simulations
 from controlplane.web.pages.formats import duration, quantity

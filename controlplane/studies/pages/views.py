@@ -16,9 +16,9 @@ from django.urls import reverse
 from django.utils.cache import patch_vary_headers
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
-from controlplane.models import Simulation
 from controlplane.studies import services
 from controlplane.studies.documents import DocumentError
+from controlplane.studies.models import Simulation
 from controlplane.studies.pages.forms import StudyForm, read_yaml
 from controlplane.studies.pages.selectors import (
     DOWNLOADS,

@@ -20,9 +20,9 @@ from rest_framework.views import APIView
 from rest_framework.viewsets import GenericViewSet
 
 from clusters.models import Cluster
-from controlplane.models import Simulation
 from controlplane.studies import services
 from controlplane.studies.documents import DocumentError
+from controlplane.studies.models import Simulation
 from controlplane.studies.rest.serializers import (
     SimulationDetailSerializer,
     SimulationSerializer,

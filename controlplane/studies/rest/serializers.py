@@ -7,7 +7,7 @@ from typing import Any
 from drf_spectacular.utils import inline_serializer
 from rest_framework import serializers
 
-from controlplane.models import Simulation
+from controlplane.studies.models import Simulation
 from controlplane.studies.sharing import link_of
 
 STATES = Simulation.State.choices

@@ -16,8 +16,8 @@ from uuid import UUID
 
 from django.conf import settings
 
-from controlplane.models import Simulation, SimulationFile
 from controlplane.studies.lifecycle import ACTIVE
+from controlplane.studies.models import Simulation, SimulationFile
 
 FILES = ("results.json", "jobs.csv", "report.html", "timings.json")
 LARGEST = 256 * 1024 * 1024

@@ -21,8 +21,8 @@ from django.db import Error, IntegrityError, transaction
 from django.utils import timezone
 
 from controlplane.loop.live.holder import is_gone, new_holder
-from controlplane.models import Simulation, SimulationFile
 from controlplane.studies.lifecycle import SimulationMove
+from controlplane.studies.models import Simulation, SimulationFile
 from controlplane.studies.moves import LostRaceError, move_simulation
 from controlplane.studies.running.folders import (
     TooLargeError,

@@ -34,8 +34,9 @@ from controlplane.studies.what_if.comparison import (
     sides,
     stretches,
 )
+from controlplane.web.operators import is_operator
 from controlplane.web.pages.formats import part_of
-from jobs.selectors import is_operator, visible_jobs
+from jobs.selectors import visible_jobs
 from jobs.wording import reason_for_waiting
 from policies.contract.capabilities import runtime_of
 from policies.contract.plan import Plan, WaitCode, Waiting

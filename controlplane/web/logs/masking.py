@@ -10,7 +10,10 @@ from structlog.typing import EventDict, WrappedLogger
 
 MASK = "***"
 
-_NAMES = r"token|secret|passw(?:or)?d|passphrase|authori[sz]ation|cookie|api[_-]?key|private[_-]?key|credential|ciphertext|dsn"
+_NAMES = (
+    r"token|secret|passw(?:or)?d|passphrase|authori[sz]ation|cookie|api[_-]?key|private[_-]?key"
+    r"|credential|ciphertext|dsn"
+)
 _SECRET_NAME = re.compile(_NAMES, re.IGNORECASE)
 _HARMLESS = frozenset({"token_key", "secret_name"})
 """Names that only look like one: the first characters of a token's hash, the name of a secret."""

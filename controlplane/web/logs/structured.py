@@ -25,7 +25,7 @@ FORMATS = ("console", "json")
 QUIET = {
     "httpx": "WARNING",
     "httpcore": "WARNING",
-    # A line of our own tells more of each request, see controlplane.web.logs.middleware; "Sending due
+    # A line of our own tells more of each request, see `middleware`; "Sending due
     # task" comes every two seconds.
     "uvicorn.access": "WARNING",
     "celery.beat": "WARNING",

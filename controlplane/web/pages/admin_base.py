@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from django import forms
@@ -15,9 +15,6 @@ from django.forms import Form
 from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-
-from clusters.models import Cluster
-from clusters.tariffs import tariff_changed
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -48,7 +45,6 @@ __all__ = [
     "PlainModelForm",
     "ReadOnly",
     "ReadOnlyInline",
-    "costs_changed",
     "detail_action",
     "for_each",
     "person",
@@ -141,12 +137,6 @@ class ReadOnlyInline(OperatorInline):
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return False
-
-
-def costs_changed(clusters: Iterable[Cluster]) -> None:
-    """A number that costs depend on has changed: the next round, asked for here, decides by it."""
-    for cluster in clusters:
-        tariff_changed(cluster)
 
 
 def save_changed(obj: Model, changed: Collection[str]) -> None:

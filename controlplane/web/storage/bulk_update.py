@@ -49,7 +49,8 @@ def _one_by_one(table: str, fields: Sequence[Any], matched: int, columns: list[l
     """One prepared statement for all rows: SQLite has no round trips to save."""
     quote = connection.ops.quote_name
     names = [f"{quote(field.column)} = %s" for field in fields]
-    sql = f"UPDATE {quote(table)} SET {', '.join(names[matched:])} WHERE {' AND '.join(names[:matched])}"  # noqa: S608  # names of our own models
+    values, keys = ", ".join(names[matched:]), " AND ".join(names[:matched])
+    sql = f"UPDATE {quote(table)} SET {values} WHERE {keys}"  # noqa: S608  # names of our models
     with connection.cursor() as cursor:
         cursor.executemany(sql, list(zip(*columns[matched:], *columns[:matched], strict=True)))
         return max(0, int(cursor.rowcount))

@@ -63,7 +63,8 @@ class Command(BaseCommand):
             return
         try:
             password = person_saved(
-                name, teams=teams_named(team), operator=options["operator"], sees_costs=options["sees_costs"]
+                name, teams=teams_named(team), operator=options["operator"],
+                sees_costs=options["sees_costs"]
             )  # fmt: skip
         except ValidationError as error:
             raise CommandError("; ".join(error.messages)) from None

@@ -148,32 +148,49 @@ def find_roomy(data: Instance, state: State, watts: float, j: int, k: int) -> in
 
 
 @compiled
+def occupancy(free: int, busy: int, most: int) -> int:
+    """Return the order of nodes: open ones by best fit, then closed ones, the largest first."""
+    return free if busy > 0 else 2 * most - free
+
+
+@compiled
 def find_alike(
-    data: Instance, state: State, watts: float, scarce: bool, j: int, k: int
-) -> tuple[int, int]:
-    """Node and configuration for job j among those like k, whatever their class, and -1 where there
-    is none.
+    alike: Ints, config_class: Ints, time_s: Floats, first: Ints, free: Ints, busy: Ints,
+    gpus: int, home: int, home_config: int, j: int, k: int,
+) -> tuple[int, int]:  # fmt: skip
+    """Return the node and configuration for job j among those like k, whatever their class, or -1.
 
     Its own node comes first, then those that others run on, by best fit, then a closed one with the
-    most GPUs, for others to share.
+    most GPUs, for others to share. (Arrays one by one: handing the tuples on costs ten times more.)
     """
-    gpus, found, config, least = data.config_gpus[k], NONE, k, 0
+    found, config, least, most = NONE, k, 0, first.shape[1]
+    for other in range(alike.size):
+        if alike[other] != alike[k] or time_s[j, other] == np.inf:
+            continue
+        if other == home_config and free[home] >= gpus:
+            return int(home), int(other)
+        n = best_fit(first, config_class[other], gpus)
+        if n != NONE:
+            left = occupancy(free[n], busy[n], most)
+            if found == NONE or left < least:
+                found, config, least = n, other, left
+    return int(found), int(config)
+
+
+@compiled
+def find_alike_roomy(data: Instance, state: State, watts: float, j: int, k: int) -> tuple[int, int]:
+    """Return the same where resources or watts are scarce."""
+    found, config, least, most = NONE, k, 0, state.first.shape[1]
     for other in range(data.alike.size):
         if data.alike[other] != data.alike[k] or data.time_s[j, other] == np.inf:
             continue
-        if scarce:
-            n = find_roomy(data, state, watts, j, other)
-        elif other == data.home_config[j] and state.free[data.home[j]] >= gpus:
-            n = data.home[j]
-        else:
-            n = best_fit(state.first, data.config_class[other], gpus)
-        if n == NONE:
-            continue
-        if n == data.home[j] and other == data.home_config[j]:
+        n = find_roomy(data, state, watts, j, other)
+        if n != NONE and n == data.home[j] and other == data.home_config[j]:
             return int(n), int(other)
-        left = state.free[n] if state.busy[n] > 0 else 2 * state.first.shape[1] - state.free[n]
-        if found == NONE or left < least:
-            found, config, least = n, other, left
+        if n != NONE:
+            left = occupancy(state.free[n], state.busy[n], most)
+            if found == NONE or left < least:
+                found, config, least = n, other, left
     return int(found), int(config)
 
 
@@ -227,7 +244,8 @@ def construct(
         state.span,
     )
     choice, weight, home, home_config = data.choice, data.weight, data.home, data.home_config
-    config_class, config_gpus = data.config_class, data.config_gpus
+    config_class, config_gpus, alike = data.config_class, data.config_gpus, data.alike
+    chance, due_count, fit_count, time_s = data.chance, data.due_count, data.fit_count, data.time_s
     scarce, watts = data.demand.shape[1] > 0 or data.watts != np.inf, data.watts
     total, cost, taken, at, carried = reset(data, state), 0.0, 0, 0, NONE
     while total > 0 and (at < order.size or carried != NONE):
@@ -239,13 +257,20 @@ def construct(
         if may_swap and at < order.size and swaps(weight, j, order[at], mode, swap, rng):
             j, carried = order[at], j
             at += 1
-        k = choice[j, pick(data.chance, j, data.due_count[j], mode, rate, alpha, rng)]
-        n = NONE
-        for i in range(-1 if data.fit_count[j] > 0 else 0, data.fit_count[j]):
+        picked = choice[j, pick(chance, j, due_count[j], mode, rate, alpha, rng)]
+        n, k = NONE, picked
+        for i in range(-1 if fit_count[j] > 0 else 0, fit_count[j]):
             if i >= 0:
                 k = choice[j, i]
-            if mode == CODED:
-                n, k = find_alike(data, state, watts, scarce, j, k)
+                if k == picked:
+                    continue
+            if mode == CODED and scarce:
+                n, k = find_alike_roomy(data, state, watts, j, k)
+            elif mode == CODED:
+                n, k = find_alike(
+                    alike, config_class, time_s, first, free, busy,
+                    config_gpus[k], home[j], home_config[j], j, k,
+                )  # fmt: skip
             elif scarce:
                 n = find_roomy(data, state, watts, j, k)
             elif k == home_config[j] and free[home[j]] >= config_gpus[k]:

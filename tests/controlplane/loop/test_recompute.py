@@ -14,8 +14,8 @@ from django.test import Client
 from django.utils import timezone
 
 from clusters.models import Cluster, EnergyTariff, PueRecord
+from controlplane.loop.models import Round
 from controlplane.loop.recompute import Figure, find_round, recompute, replay
-from controlplane.models import Round
 from policies.__main__ import main as policies_main
 from policies.contract import plan_json
 from tests.builders import a_cluster, a_job, a_node, a_user, at

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import pytest
 
+from clusters.models import Reason
 from controlplane.loop.changes import Keep, Start, changes, current_of
 from controlplane.loop.rounds import ENDED_STOP, Applied, LastPlan, RoundResult, run_round
-from controlplane.models import Reason
 from policies.baselines.fifo import Fifo
 from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
 from policies.contract.snapshot import (

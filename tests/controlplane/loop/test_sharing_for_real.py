@@ -11,16 +11,16 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from clusters.models import Assignment, AssignmentSlot, Cluster, Node
+from clusters.models import Cluster, Node
 from clusters.services import node_set_slots
-from jobs.models import Job
-from jobs.pages.co_tenants import OTHERS
-from profiling.models import Kind, PairMeasurement, PairProfile, PairRun
-from profiling.services import reconcile_profiles
+from jobs.models import Assignment, AssignmentSlot, Job, Kind
+from jobs.selectors import OTHERS
+from profiling.models import PairMeasurement, PairProfile, PairRun
 from tests.builders import a_cluster, a_gpu_type, a_job, a_kind, a_user
 from tests.builders_agent import an_emulation, python, until
 from tests.builders_agent_site import NodeSite
 from tests.builders_live import a_round, a_round_of_waiting_events
+from tests.builders_profiling import reconcile_profiles
 from tests.builders_sharing import a_known_pair
 
 pytestmark = pytest.mark.django_db

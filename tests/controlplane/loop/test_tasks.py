@@ -13,15 +13,20 @@ from django.conf import settings
 from django.utils import timezone
 from kombu.exceptions import OperationalError
 
-from clusters.models import Assignment, Cluster
-from clusters.services import heartbeat
-from controlplane import tasks
-from controlplane.events import request_reschedule
+from clusters.events import ROUND_TASK, request_reschedule
+from clusters.models import Cluster, Reason, RescheduleEvent
+from controlplane.celery import app
+from controlplane.execution.services import heartbeat
+from controlplane.execution.tasks import write_samples
 from controlplane.loop import due_rounds as pace
+from controlplane.loop import tasks
 from controlplane.loop.live.lock import acquire, release
 from controlplane.loop.live.solver import solve_here
 from controlplane.loop.live.world import Ports
-from controlplane.models import Reason, RescheduleEvent, Round
+from controlplane.loop.models import Round
+from controlplane.operations.tasks import periodic_rounds, reconcile
+from controlplane.studies.running.hints import SIMULATION_TASK
+from jobs.models import Assignment
 from loadmaster.protocol import DeviceSample
 from tests.builders import a_cluster, a_job, a_node
 from tests.builders_agents import a_heartbeat, a_node_with_agent
@@ -44,18 +49,17 @@ def hints(monkeypatch: pytest.MonkeyPatch) -> Hints:
     """
     found = Hints()
     monkeypatch.setattr(pace, "LONG_S", 3600.0)
-    monkeypatch.setattr(
-        tasks.run_cluster_round, "delay", lambda cluster: found.append((cluster, None))
-    )
-    monkeypatch.setattr(
-        tasks.run_cluster_round,
-        "apply_async",
-        lambda args, countdown=None: found.append((*args, countdown)),
-    )
-    monkeypatch.setattr("controlplane.tasks.solve_in_child", solve_here)
-    monkeypatch.setattr("controlplane.tasks.await_solver", lambda: None)
+
+    def send(
+        name: str, args: tuple[int], *_: Any, countdown: float | None = None, **__: Any
+    ) -> None:
+        found.append((*args, countdown))
+
+    monkeypatch.setattr(app, "send_task", send)
+    monkeypatch.setattr("controlplane.loop.tasks.solve_in_child", solve_here)
+    monkeypatch.setattr("controlplane.loop.tasks.await_solver", lambda: None)
     long = partial(Ports, expiry_s=IN_ONE_TRANSACTION_S, renew_s=IN_ONE_TRANSACTION_S)
-    monkeypatch.setattr("controlplane.tasks.Ports", long)
+    monkeypatch.setattr("controlplane.loop.tasks.Ports", long)
     return found
 
 
@@ -107,7 +111,7 @@ def test_without_the_cache_every_event_hints(
         raise ConnectionError("the cache is away")
 
     for call in ("add", "delete"):
-        monkeypatch.setattr(f"controlplane.events.cache.{call}", away)
+        monkeypatch.setattr(f"clusters.events.cache.{call}", away)
     cluster = a_cluster(policy="fifo")
     with django_capture_on_commit_callbacks(execute=True):
         request_reschedule(cluster, Reason.OPERATOR)
@@ -122,10 +126,10 @@ def test_an_event_stays_though_the_broker_is_gone_which_takes_a_line_of_the_log(
     caplog: pytest.LogCaptureFixture,
     django_capture_on_commit_callbacks: Any,
 ) -> None:
-    def gone(cluster: int) -> None:
+    def gone(*_: Any, **__: Any) -> None:
         raise OperationalError("connection refused")
 
-    monkeypatch.setattr(tasks.run_cluster_round, "delay", gone)
+    monkeypatch.setattr(app, "send_task", gone)
     cluster = a_cluster()
     with django_capture_on_commit_callbacks(execute=True):
         request_reschedule(cluster, Reason.OPERATOR)
@@ -159,7 +163,7 @@ def test_a_task_that_finds_another_round_held_leaves_at_once() -> None:
 def test_events_that_come_while_a_round_is_held_send_one_hint_for_all(
     hints: Hints, monkeypatch: pytest.MonkeyPatch, django_capture_on_commit_callbacks: Any
 ) -> None:
-    monkeypatch.setattr("controlplane.events.HINT_LIVES_S", 3600)  # however slow this machine is
+    monkeypatch.setattr("clusters.events.HINT_LIVES_S", 3600)  # however slow this machine is
     cluster = a_cluster(policy="fifo")
     acquire(cluster.pk, timezone.now(), timezone.now() + timedelta(seconds=3600))
     for _ in range(2):
@@ -173,7 +177,7 @@ def test_events_that_come_while_a_round_is_held_send_one_hint_for_all(
 def test_events_that_come_while_a_cluster_rests_are_answered_as_soon_as_it_has_rested(
     hints: Hints, monkeypatch: pytest.MonkeyPatch, django_capture_on_commit_callbacks: Any
 ) -> None:
-    monkeypatch.setattr("controlplane.events.HINT_LIVES_S", 3600)
+    monkeypatch.setattr("clusters.events.HINT_LIVES_S", 3600)
     monkeypatch.setattr(pace, "rest_s", lambda *_: 3.5)
     cluster = a_cluster(policy="fifo")
     tasks.run_cluster_round(cluster.pk)
@@ -202,7 +206,7 @@ def test_events_that_a_long_round_leaves_waiting_are_answered_after_its_rest(
         monkeypatch.setattr(pace, "rest_s", lambda *_: 4.0)
         return solve_here(*given)
 
-    monkeypatch.setattr("controlplane.tasks.solve_in_child", meanwhile)
+    monkeypatch.setattr("controlplane.loop.tasks.solve_in_child", meanwhile)
     tasks.run_cluster_round(cluster.pk)
     assert Round.objects.count() == 1
     assert hints == [(cluster.pk, 4.0)]
@@ -215,7 +219,7 @@ def test_a_round_is_not_held_before_its_solver_is_warm_so_that_no_rest_follows_a
     a_waiting_event(cluster)
     held: list[bool] = []
     monkeypatch.setattr(
-        "controlplane.tasks.await_solver",
+        "controlplane.loop.tasks.await_solver",
         lambda: held.append(pace.is_held(cluster.pk, timezone.now())),
     )
     tasks.run_cluster_round(cluster.pk)
@@ -226,7 +230,7 @@ def test_a_round_is_not_held_before_its_solver_is_warm_so_that_no_rest_follows_a
 def test_whoever_has_held_a_round_lets_hints_be_sent_again(
     hints: Hints, monkeypatch: pytest.MonkeyPatch, django_capture_on_commit_callbacks: Any
 ) -> None:
-    monkeypatch.setattr("controlplane.events.HINT_LIVES_S", 3600)
+    monkeypatch.setattr("clusters.events.HINT_LIVES_S", 3600)
     cluster = a_cluster(policy="fifo")
     for round_number in (1, 2):
         with django_capture_on_commit_callbacks(execute=True):
@@ -251,7 +255,7 @@ def test_an_event_that_comes_while_a_round_is_held_is_answered_by_the_next_in_th
             came.append(a_waiting_event(cluster, reason=Reason.TARIFF))
         return solve_here(*given)
 
-    monkeypatch.setattr("controlplane.tasks.solve_in_child", meanwhile)
+    monkeypatch.setattr("controlplane.loop.tasks.solve_in_child", meanwhile)
     tasks.run_cluster_round(cluster.pk)
     assert list(Round.objects.order_by("number").values_list("reasons", flat=True)) == [
         ["operator"],
@@ -287,7 +291,7 @@ def test_a_task_gives_way_after_some_rounds_and_comes_back_for_the_rest(
         a_waiting_event(cluster)
         return solve_here(*given)
 
-    monkeypatch.setattr("controlplane.tasks.solve_in_child", never_done)
+    monkeypatch.setattr("controlplane.loop.tasks.solve_in_child", never_done)
     tasks.run_cluster_round(cluster.pk)
     assert Round.objects.count() == tasks.ROUNDS_A_TASK
     (came_back,) = hints
@@ -324,16 +328,20 @@ def test_a_round_is_due_a_period_after_the_last_one_whatever_its_cause() -> None
 
 def test_the_periodic_task_asks_for_the_rounds_that_are_due() -> None:
     cluster = a_cluster()
-    tasks.periodic_rounds()
+    periodic_rounds()
     assert list(RescheduleEvent.objects.values_list("cluster", "reason")) == [
         (cluster.pk, "periodic")
     ]
 
 
 def test_what_the_clock_sends_are_tasks() -> None:
-    assert {
-        str(entry["task"]).rpartition(".")[2] for entry in settings.CELERY_BEAT_SCHEDULE.values()
-    } <= vars(tasks).keys()
+    app.loader.import_default_modules()
+    assert {entry["task"] for entry in settings.CELERY_BEAT_SCHEDULE.values()} <= set(app.tasks)
+
+
+def test_what_lower_layers_name_are_tasks() -> None:
+    app.loader.import_default_modules()
+    assert {ROUND_TASK, SIMULATION_TASK} <= set(app.tasks)
 
 
 def test_samples_are_written_by_a_task_of_their_own_also_while_the_reconciler_fails(
@@ -342,10 +350,10 @@ def test_samples_are_written_by_a_task_of_their_own_also_while_the_reconciler_fa
     node = a_node_with_agent(gpus=1)
     sample = DeviceSample(node.devices.get().uuid, power_w=180.0)
     heartbeat(node.pk, a_heartbeat(devices=(sample,)))
-    monkeypatch.setattr(tasks, "reconcile_clusters", lambda _: 1 / 0)
+    monkeypatch.setattr("controlplane.operations.tasks.reconcile_clusters", lambda _: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        tasks.reconcile()
-    tasks.write_samples()
+        reconcile()
+    write_samples()
     assert node.devices.get().power_w == 180.0
 
 
@@ -355,7 +363,7 @@ def test_events_whose_hint_was_lost_are_found(hints: Hints) -> None:
     a_waiting_event(fresh, 0.5)
     a_waiting_event(held, 3.0)
     acquire(held.pk, timezone.now(), timezone.now() + timedelta(seconds=60))
-    tasks.reconcile()
+    reconcile()
     assert hints == [(late.pk, None)]
 
 
@@ -369,7 +377,7 @@ def test_a_round_whose_time_is_up_is_marked_as_abandoned_and_its_events_are_foun
     )
     assert lock is not None
     row = Round.objects.create(cluster=cluster, number=lock.number, policy="fifo", seed=1)
-    tasks.reconcile()
+    reconcile()
     row.refresh_from_db()
     assert row.status == "abandoned"
     assert hints == [(cluster.pk, None)]

@@ -23,13 +23,13 @@ from django.test import Client
 from django.utils import timezone
 from pytest_django import DjangoDbBlocker
 
-from clusters.models import Assignment, Cluster, EnrolmentToken, Node
-from clusters.reconciler import reconcile_clusters
+from clusters.models import Cluster, EnrolmentToken, Node
 from clusters.services.enrolment import issue_enrolment_token
+from controlplane.execution.reconciler import reconcile_clusters
 from controlplane.loop.live.world import is_wanted
 from controlplane.operations.backup import engines as backup_engines
 from controlplane.operations.backup.backups import read_manifest
-from jobs.models import Job, Secret, Team
+from jobs.models import Assignment, Job, Secret, Team
 from jobs.secrets import reveal, set_secret
 from loadmaster.protocol import AssignmentState
 from tests.builders import a_cluster, a_job, a_node, a_team, a_user

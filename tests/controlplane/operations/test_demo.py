@@ -16,12 +16,12 @@ from django.core.management import call_command
 from django.utils import timezone
 from rich.console import Console
 
-from clusters.models import Assignment, AssignmentSlot, Cluster, Device, GpuType, ProgressPoint
+from clusters.models import Cluster, Device, GpuType
 from controlplane.operations.bootstrap import ADMIN, CLUSTER, EMULATED_NODES, bootstrap
 from controlplane.operations.demo.facts import report
 from controlplane.operations.demo.scenario import JOBS, SECONDS_PER_EPOCH, step_s
 from controlplane.operations.demo.summary import print_summary
-from jobs.models import Job, JobEvent
+from jobs.models import Assignment, AssignmentSlot, Job, JobEvent, ProgressPoint
 from jobs.submission.validation import validate_job
 from loadmaster.demo.report import check_report
 from tests.builders import a_job, a_kind, a_node

@@ -10,7 +10,7 @@ from pytest_django import DjangoAssertNumQueries
 from redis.exceptions import RedisError
 
 from controlplane.operations import health
-from controlplane.tasks import periodic_rounds
+from controlplane.operations.tasks import periodic_rounds
 
 
 @pytest.mark.django_db

@@ -13,14 +13,15 @@ from prometheus_client.parser import text_string_to_metric_families
 from pytest_django import DjangoAssertNumQueries, Settings
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from clusters.models import Assignment, Cluster, Node
+from clusters.models import Cluster, Node
 from controlplane.loop.metrics import KEY, count_rounds
-from controlplane.models import Round
+from controlplane.loop.models import Round
 from controlplane.operations import metrics_state
 from controlplane.operations.metrics import exposition
 from controlplane.operations.metrics_state import StateCollector
-from controlplane.tasks import periodic_rounds, reconcile
+from controlplane.operations.tasks import periodic_rounds, reconcile
 from controlplane.web.http.metrics import count_request
+from jobs.models import Assignment
 from tests.builders import a_cluster, a_job, a_node, a_user
 from tests.builders_agents import a_node_with_agent, a_running_assignment
 from tests.builders_jobs import a_token

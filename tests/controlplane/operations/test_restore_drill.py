@@ -19,15 +19,14 @@ from django.test import Client
 from django.utils import timezone
 from pytest_django import DjangoDbBlocker
 
-from clusters.models import Assignment
-from clusters.reconciler import reconcile_clusters
-from clusters.services import request_stop
+from clusters.events import request_reschedule
+from clusters.models import Reason
 from clusters.services.enrolment import issue_enrolment_token
-from controlplane.events import request_reschedule
+from controlplane.execution.reconciler import reconcile_clusters
+from controlplane.execution.services import request_stop
 from controlplane.loop.live.solver import solve_here
 from controlplane.loop.live.world import Ports, hold_round
-from controlplane.models import Reason
-from jobs.models import Job
+from jobs.models import Assignment, Job
 from loadmaster.agent.clock import VirtualClock
 from loadmaster.agent.journal import Journal
 from loadmaster.agent.loop import Agent, Timing

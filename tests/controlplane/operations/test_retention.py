@@ -18,14 +18,15 @@ from hypothesis import strategies as st
 from knox.models import AuthToken
 from pytest_django import Settings
 
-from clusters.models import Assignment, Cluster
+from clusters.models import Cluster, RescheduleEvent
+from controlplane.loop.models import Round
 from controlplane.loop.recompute import RoundNotFoundError, find_round, replay
-from controlplane.models import RescheduleEvent, Round, Simulation, SimulationFile
 from controlplane.operations import retention
 from controlplane.operations.retention import BATCH, prune
+from controlplane.studies.models import Simulation, SimulationFile
 from controlplane.studies.services import simulation_unshare
 from controlplane.web.storage.packed_json import PACKED, pack, unpack
-from jobs.models import IdempotencyKey, Job, JobEvent
+from jobs.models import Assignment, IdempotencyKey, Job, JobEvent
 from loadmaster.protocol import AssignmentState
 from policies.contract import plan_json
 from tests.builders import a_cluster, a_job, a_node, a_user
@@ -86,7 +87,7 @@ def test_a_long_snapshot_is_packed_at_rest_and_whole_when_read() -> None:
         a_job(cluster)
     row = a_round(cluster)
     with connection.cursor() as cursor:
-        cursor.execute("SELECT snapshot, plan FROM controlplane_round")
+        cursor.execute("SELECT snapshot, plan FROM loop_round")
         stored = [
             value if isinstance(value, str) else json.dumps(value) for value in cursor.fetchone()
         ]
@@ -101,7 +102,7 @@ def test_rows_of_before_packing_are_read_as_they_are() -> None:
     plain = json.dumps({"jobs": ["x" * 100] * 50})
     cast = "::jsonb" if connection.vendor == "postgresql" else ""
     with connection.cursor() as cursor:
-        cursor.execute(f"UPDATE controlplane_round SET snapshot = %s{cast}", [plain])
+        cursor.execute(f"UPDATE loop_round SET snapshot = %s{cast}", [plain])
     row.refresh_from_db()
     assert row.snapshot == json.loads(plain)
 

@@ -14,8 +14,8 @@ from django.contrib.auth.models import User
 from knox.models import AuthToken
 from pytest_django import DjangoAssertNumQueries, Settings
 
-from controlplane.models import Simulation
 from controlplane.studies.documents import MOST_RUNS
+from controlplane.studies.models import Simulation
 from controlplane.studies.services import MOST_ACTIVE
 from jobs.models import Team
 from tests.builders import a_cluster, a_gpu_type, a_job, a_kind, a_node, a_team, a_user, at

@@ -12,8 +12,8 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
-from controlplane.models import Simulation
 from controlplane.simulation.study.study import Study, StudyError
+from controlplane.studies.models import Simulation
 from policies.contract.snapshot_json import to_json
 from tests.builders import a_cluster, a_node, a_user
 from tests.builders_jobs import api

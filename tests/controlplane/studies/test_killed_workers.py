@@ -79,7 +79,7 @@ class House:
             database.row_factory = sqlite3.Row
             return dict(
                 database.execute(
-                    "SELECT state, starts, message, progress FROM controlplane_simulation"
+                    "SELECT state, starts, message, progress FROM studies_simulation"
                 ).fetchone()
             )
 
@@ -195,12 +195,10 @@ def test_a_simulation_whose_worker_is_killed_goes_on_with_what_is_finished(
 
 def files_of(house: House) -> set[str]:
     with closing(sqlite3.connect(house.folder / "db.sqlite3", timeout=20.0)) as database:
-        return {
-            name for (name,) in database.execute("SELECT name FROM controlplane_simulationfile")
-        }
+        return {name for (name,) in database.execute("SELECT name FROM studies_simulationfile")}
 
 
 def results(house: House) -> Any:
     with closing(sqlite3.connect(house.folder / "db.sqlite3", timeout=20.0)) as database:
-        query = "SELECT data FROM controlplane_simulationfile WHERE name = 'results.json'"
+        query = "SELECT data FROM studies_simulationfile WHERE name = 'results.json'"
         return json.loads(zlib.decompress(database.execute(query).fetchone()[0]))

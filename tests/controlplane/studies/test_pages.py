@@ -16,7 +16,8 @@ from django.test import Client
 from pytest_django import DjangoAssertNumQueries
 
 from controlplane.loop.live.solver import solve_here
-from controlplane.models import Round, Simulation
+from controlplane.loop.models import Round
+from controlplane.studies.models import Simulation
 from controlplane.studies.pages.selectors import results_table
 from controlplane.studies.services import simulation_share
 from jobs.models import Job

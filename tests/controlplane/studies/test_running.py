@@ -13,7 +13,6 @@ import pytest
 from django.utils import timezone
 from pytest_django import Settings
 
-from controlplane.models import Simulation
 from controlplane.studies import documents
 from controlplane.studies.lifecycle import (
     MOVES,
@@ -21,6 +20,7 @@ from controlplane.studies.lifecycle import (
     SimulationMove,
     check_move,
 )
+from controlplane.studies.models import Simulation
 from controlplane.studies.moves import LostRaceError, move_simulation
 from controlplane.studies.running.folders import folder_of, read_file, sweep
 from controlplane.studies.running.runner import MOST_STARTS, claim, reconcile_simulations, run_next

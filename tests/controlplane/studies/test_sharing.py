@@ -7,7 +7,7 @@ from django.contrib.auth.models import User
 from django.core.signing import Signer
 from django.test import Client
 
-from controlplane.models import Simulation
+from controlplane.studies.models import Simulation
 from controlplane.studies.services import simulation_share, simulation_unshare
 from controlplane.studies.sharing import link_of, new_key, read_link
 from tests.builders import a_user

@@ -12,9 +12,9 @@ from django.contrib.auth.models import User
 from django.test import Client
 from django.urls import reverse
 
-from clusters.models import Cluster, EnrolmentToken, Node, NodeEvent
+from clusters.models import Cluster, EnrolmentToken, Node, NodeEvent, RescheduleEvent
 from clusters.services.enrolment import sha256
-from controlplane.models import RescheduleEvent, Simulation
+from controlplane.studies.models import Simulation
 from jobs.models import Job, Membership, Secret, Team
 from jobs.secrets import reveal
 from tests.builders import a_team, a_user
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.django_db
 
 OURS = [
     m
-    for app in ("clusters", "controlplane", "jobs", "profiling")
+    for app in ("accounting", "clusters", "jobs", "loop", "profiling", "studies")
     for m in apps.get_app_config(app).get_models()
 ]
 INLINE = {

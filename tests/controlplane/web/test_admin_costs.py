@@ -13,9 +13,17 @@ from django.contrib.admin.models import LogEntry
 from django.test import Client
 from django.utils import timezone
 
-from clusters.models import Cluster, EnergyTariff, GpuType, Node, PueRecord, TariffBand
+from clusters.models import (
+    Cluster,
+    EnergyTariff,
+    GpuType,
+    Node,
+    PueRecord,
+    Reason,
+    RescheduleEvent,
+    TariffBand,
+)
 from controlplane.loop.live.lock import acquire
-from controlplane.models import Reason, RescheduleEvent
 from controlplane.web.pages.admin_base import save_changed
 from tests.builders import a_cluster, a_node
 from tests.builders_admin import admin_path, change_form

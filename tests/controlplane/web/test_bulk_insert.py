@@ -9,7 +9,7 @@ import pytest
 from django.db import IntegrityError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from controlplane.models import Reason, RescheduleEvent
+from clusters.models import Reason, RescheduleEvent
 from controlplane.web.storage.bulk_insert import MOST_ROWS, insert
 from jobs.lifecycle import JobState
 from jobs.models import Job

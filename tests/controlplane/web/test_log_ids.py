@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from clusters import billing
-from clusters import reconciler as reconciling
-from clusters.models import Assignment
-from clusters.moves import LostRaceError
+from controlplane.accounting import billing
+from controlplane.execution import reconciler as reconciling
+from controlplane.execution.outcomes import assignment_ended
 from controlplane.web.logs.structured import formatter
-from jobs.outcomes import assignment_ended
+from jobs.models import Assignment
+from jobs.moves import LostRaceError
 from loadmaster.protocol import AssignmentState
 from tests.builders import a_cluster
 from tests.builders_agents import CLOCK, a_node_with_agent, a_running_assignment
@@ -78,7 +78,7 @@ def test_what_a_pass_of_the_reconciler_leaves_is_told_with_the_assignment(
     said: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reconciling, "move_assignment", too_late)
-    logging.getLogger("clusters.reconciler").setLevel(logging.INFO)
+    logging.getLogger("controlplane.execution.reconciler").setLevel(logging.INFO)
     assignment = a_running_assignment(a_node_with_agent(a_cluster(**CLOCK)))
     reconciling.reconcile_clusters(timezone.now() + timedelta(days=1))
     event = line(said, "left for the next pass")

@@ -7,7 +7,7 @@ from django.contrib.auth.models import User
 from knox.models import AuthToken
 from rest_framework.test import APIClient
 
-from controlplane.models import RescheduleEvent
+from clusters.models import RescheduleEvent
 from jobs.models import Secret, Team
 from jobs.secrets import reveal
 from tests.builders import a_cluster, a_job, a_team, a_user

@@ -11,8 +11,7 @@ from django.contrib.auth.models import User
 from django.db import DataError, IntegrityError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from clusters.models import Cluster, Node
-from controlplane.models import RescheduleEvent
+from clusters.models import Cluster, Node, RescheduleEvent
 from jobs.models import Job, JobEvent
 from jobs.submission import submit as intake
 from jobs.submission.limits import Ground

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from clusters.models import LogChunk
-from clusters.services import request_stop
 from clusters.services.enrolment import issue_enrolment_token
+from controlplane.execution.services import request_stop
 from jobs.lifecycle import JobState
+from jobs.models import LogChunk
 from loadmaster.agent.server.client import Unauthorized
 from loadmaster.protocol import AssignmentState, ReasonClass, StopReason
 from tests.builders import a_job

@@ -8,9 +8,9 @@ import pytest
 from pytest_django.live_server_helper import LiveServer
 from typer.testing import CliRunner
 
-from clusters.models import AssignmentSlot
+from jobs.models import AssignmentSlot, Kind
 from loadmaster.cli.main import app
-from profiling.models import Kind, Profile
+from profiling.models import Profile
 from tests.builders import a_cluster, a_job, a_kind, a_node, a_user
 from tests.builders_jobs import a_placement, a_token
 

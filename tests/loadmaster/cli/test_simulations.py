@@ -13,7 +13,7 @@ from pytest_django.live_server_helper import LiveServer
 from typer.testing import CliRunner, Result
 
 from controlplane.loop.live.solver import solve_here
-from controlplane.models import Simulation
+from controlplane.studies.models import Simulation
 from loadmaster.cli.main import app
 from tests.builders import a_cluster, a_job, a_node, a_team, a_user
 from tests.builders_jobs import a_token

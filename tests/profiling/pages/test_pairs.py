@@ -6,7 +6,8 @@ import pytest
 from django.test import Client
 
 from clusters.models import Cluster, Node
-from profiling.models import Kind, PairProfile
+from jobs.models import Kind
+from profiling.models import PairProfile
 from profiling.pages.rows import kinds_table
 from profiling.services import production_measured
 from tests.builders import a_cluster, a_job, a_kind, a_team, a_user

@@ -11,18 +11,19 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 import profiling.selectors
-from clusters.models import Assignment, Cluster, Device, Node
+from clusters.models import Cluster, Device, Node, Reason, RescheduleEvent
 from controlplane.loop.live.observe import observe
-from controlplane.models import Reason, RescheduleEvent
+from jobs.models import Assignment, Kind
 from loadmaster.protocol import OUT_OF_SHARED_MEMORY, AssignmentState
 from policies.contract import snapshot_json
 from policies.contract.snapshot import PairThroughput, Source
-from profiling.models import Kind, PairMeasurement, PairProfile, Profile
+from profiling.models import PairMeasurement, PairProfile, Profile
 from profiling.pairs.measurements import undisturbed
 from profiling.selectors import kind_views
-from profiling.services import forget, production_measured, reconcile_profiles
+from profiling.services import forget, production_measured
 from profiling.smoothing import ALPHA
 from tests.builders import a_cluster, a_job, a_kind, a_node, at
+from tests.builders_profiling import reconcile_profiles
 from tests.builders_sharing import (
     a_known_pair,
     a_shared_launch,

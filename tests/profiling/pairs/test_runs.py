@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from clusters.models import Assignment, Cluster, Node
-from controlplane.models import Reason, RescheduleEvent
-from jobs.models import Job
+from clusters.models import Cluster, Node, Reason, RescheduleEvent
+from jobs.models import Assignment, Job, Kind
 from loadmaster.protocol import OUT_OF_SHARED_MEMORY, AssignmentState
 from policies.contract.snapshot import ProfileRequest
-from profiling.models import Kind, PairProfile, PairRun
+from profiling.models import PairProfile, PairRun
 from profiling.pairs.estimates import next_partners
 from profiling.pairs.rows import book_of, kinds_of, load_pairs
 from profiling.pairs.runs import AT_ONCE, LONGEST, PARTNERS, RETRIES, reconcile_pair_runs

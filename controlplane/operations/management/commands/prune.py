@@ -43,10 +43,8 @@ class Command(BaseCommand):
         try:
             if show:
                 for name, days in kept():
-                    self.stdout.write(
-                        f"{name}:"
-                        f" {'for ever' if days is None else f'{days:g} days' if days else 'until it expires'}"
-                    )
+                    limit = f"{days:g} days" if days else "until it expires"
+                    self.stdout.write(f"{name}: {'for ever' if days is None else limit}")
                 return
             gone = prune(timezone.now(), budget_s=seconds, names=tuple(only))
         except ImproperlyConfigured as error:

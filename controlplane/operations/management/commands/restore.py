@@ -35,7 +35,8 @@ class Command(BaseCommand):
         )
         parser.add_argument(
             "--wait-s", type=float, default=0.0,
-            help="hold no round for at least so many seconds; needed if leases were longer before than the backup says",
+            help="hold no round for at least so many seconds; needed if leases were longer"
+            " before than the backup says",
         )  # fmt: skip
 
     def handle(

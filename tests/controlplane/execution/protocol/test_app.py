@@ -13,15 +13,15 @@ from django.core.cache import cache
 from django.db import OperationalError
 from django.test import Client
 
-from clusters import services
 from clusters.models import Node
-from clusters.moves import LostRaceError
 from clusters.services import issue_enrolment_token
+from controlplane.execution import services
 from controlplane.execution.protocol.app import AgentProtocol
 from controlplane.execution.protocol.calls import ENDPOINTS
 from controlplane.execution.protocol.threads import OverloadedError
 from controlplane.web.http.metrics import http_registry
 from controlplane.web.logs.middleware import log
+from jobs.moves import LostRaceError
 from loadmaster.protocol import Accept
 from loadmaster.wire import dumps
 from tests.builders import a_cluster, a_gpu_type

@@ -12,12 +12,12 @@ import pytest
 from django.utils import timezone
 from pytest_django import Settings
 
-from clusters.gangs import PORTS
-from clusters.models import Assignment, AssignmentSlot, Cluster, Device, Node
+from clusters.models import Cluster, Device, Node, Reason, RescheduleEvent
+from controlplane.execution.gangs import PORTS
 from controlplane.loop.live.recheck import Room
 from controlplane.loop.live.world import Ports, hold_round
-from controlplane.models import Reason, RescheduleEvent, Round
-from jobs.models import Attempt, Job
+from controlplane.loop.models import Round
+from jobs.models import Assignment, AssignmentSlot, Attempt, Job
 from loadmaster.protocol import AssignmentState
 from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
 from policies.contract.snapshot import NodeView, RankSeat

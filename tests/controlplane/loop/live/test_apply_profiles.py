@@ -8,9 +8,9 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from clusters.models import Assignment, AssignmentSlot, Cluster, Node
-from controlplane.models import Round
-from jobs.models import Job
+from clusters.models import Cluster, Node
+from controlplane.loop.models import Round
+from jobs.models import Assignment, AssignmentSlot, Job
 from loadmaster.protocol import AssignmentState
 from policies.contract.plan import Placement, Plan, PlanStatus
 from policies.contract.snapshot import RankSeat
@@ -114,9 +114,7 @@ def test_jobs_that_start_in_the_round_of_their_own_profile_runs_are_still_launch
         row = a_round(cluster, placing(**placed))
     assert refused(row) == {}
     writes = [
-        q["sql"]
-        for q in captured.captured_queries
-        if 'INSERT INTO "clusters_assignment" ' in q["sql"]
+        q["sql"] for q in captured.captured_queries if 'INSERT INTO "jobs_assignment" ' in q["sql"]
     ]
     assert len(writes) == 3, "one for all jobs, one for each profile run"
     assert profile_runs() == ["one", "other"]

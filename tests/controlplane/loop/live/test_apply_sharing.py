@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import pytest
 
-from clusters.models import Assignment, AssignmentSlot, Cluster, Device, Node
+from clusters.models import Cluster, Device, Node
+from jobs.models import Assignment, AssignmentSlot
 from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
 from policies.contract.snapshot import RankSeat
 from profiling.models import Profile

@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 from django.db.models import F
 
-from clusters.models import Cluster, Node
-from controlplane.events import request_reschedule
+from clusters.events import request_reschedule
+from clusters.models import Cluster, Node, Reason
 from controlplane.loop.live import record, world
 from controlplane.loop.live.apply import apply_plan
 from controlplane.loop.live.observe import Observation
 from controlplane.loop.rounds import Applied
-from controlplane.models import Reason
 from jobs.models import Job
 from policies.contract.plan import Plan, PlanStatus, WaitCode, Waiting
 from tests.builders import a_job

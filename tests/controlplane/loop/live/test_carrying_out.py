@@ -14,13 +14,13 @@ from django.core.management import CommandError, call_command
 from django.test import Client
 from django.utils import timezone
 
-from clusters.models import Assignment, Cluster, Node
-from controlplane.events import request_reschedule
+from clusters.events import request_reschedule
+from clusters.models import Cluster, Node, Reason, RescheduleEvent
 from controlplane.loop.live.solver import solve_here
 from controlplane.loop.live.world import Solve
+from controlplane.loop.models import Round
 from controlplane.loop.recompute import Figure, recompute, replay
-from controlplane.models import Reason, RescheduleEvent, Round
-from jobs.models import Job
+from jobs.models import Assignment, Job
 from jobs.services import job_hold
 from loadmaster.protocol import AssignmentState, ReasonClass
 from policies.contract import plan_json

@@ -12,9 +12,8 @@ import pytest
 from django.contrib.auth.models import User
 from django.utils import timezone
 
-from clusters.models import Assignment, AssignmentSlot
-from clusters.reconciler import reconcile_clusters
-from jobs.models import Job
+from controlplane.execution.reconciler import reconcile_clusters
+from jobs.models import Assignment, AssignmentSlot, Job
 from loadmaster.protocol import AssignmentState
 from tests.builders import a_cluster, a_gpu_type, a_team, a_user
 from tests.builders_agent_site import is_state

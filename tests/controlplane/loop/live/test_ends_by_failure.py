@@ -12,9 +12,9 @@ from django.contrib.auth.models import User
 from django.test import Client
 from django.utils import timezone
 
-from clusters.models import Assignment, Cluster, Node
-from clusters.reconciler import reconcile_clusters
-from jobs.models import Job
+from clusters.models import Cluster, Node
+from controlplane.execution.reconciler import reconcile_clusters
+from jobs.models import Assignment, Job
 from loadmaster.protocol import AssignmentState, ReasonClass
 from tests.builders import a_cluster, a_job, a_node, a_team, a_user
 from tests.builders_agents import CLOCK

@@ -11,11 +11,11 @@ import pytest
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from clusters.models import Assignment, AssignmentEvent, AssignmentSlot, Cluster, Device, Node
+from clusters.models import Cluster, Device, Node
 from controlplane.loop.live import apply, launches, world
 from controlplane.loop.live.apply import apply_plan
-from controlplane.models import Round
-from jobs.models import Attempt, Job, JobEvent
+from controlplane.loop.models import Round
+from jobs.models import Assignment, AssignmentEvent, AssignmentSlot, Attempt, Job, JobEvent
 from jobs.moves import LostRaceError, move_jobs
 from policies.contract.plan import Placement, Plan, PlanStatus
 from policies.contract.snapshot import RankSeat, Snapshot

@@ -17,7 +17,7 @@ from controlplane.loop.live.lock import (
     release,
     renew,
 )
-from controlplane.models import Round
+from controlplane.loop.models import Round
 from tests.builders import a_cluster
 
 pytestmark = pytest.mark.django_db

@@ -12,10 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from django.db import connection, transaction
 
-from clusters.models import Node, NodeEvent
+from clusters.models import Node, NodeEvent, Reason, RescheduleEvent
 from controlplane.loop.changes import Start
 from controlplane.loop.live.apply import _lock
-from controlplane.models import Reason, RescheduleEvent
 from jobs.models import Job
 from jobs.services import job_hold
 from policies.contract.plan import Placement

@@ -13,11 +13,10 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 import profiling.selectors
-from clusters.models import Assignment, AssignmentSlot, Cluster, Node
-from controlplane.events import request_reschedule
+from clusters.events import request_reschedule
+from clusters.models import Cluster, Node, Reason
 from controlplane.loop.live.observe import Observation, observe
-from controlplane.models import Reason
-from jobs.models import Job
+from jobs.models import Assignment, AssignmentSlot, Job
 from policies.contract import snapshot_json
 from policies.contract.snapshot import (
     JobPhase,

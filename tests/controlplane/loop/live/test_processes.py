@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from django.utils import timezone
 
-from clusters.models import Assignment, Cluster
-from controlplane.events import request_reschedule
+from clusters.events import request_reschedule
+from clusters.models import Cluster, Reason, RescheduleEvent
 from controlplane.loop.live.lock import is_held
 from controlplane.loop.live.renewing import EXPIRY_S
-from controlplane.models import Reason, RescheduleEvent, Round
-from jobs.models import Job
+from controlplane.loop.models import Round
+from jobs.models import Assignment, Job
 from tests.builders import a_cluster, a_job, a_node
 from tests.builders_live import a_round_of_waiting_events
 from tests.builders_processes import at_once

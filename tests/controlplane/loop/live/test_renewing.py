@@ -9,12 +9,13 @@ import pytest
 from django.db import OperationalError
 from django.utils import timezone
 
-from clusters.models import Assignment, Cluster
+from clusters.models import Cluster, Reason, RescheduleEvent
 from controlplane.loop.live import lock as locks
 from controlplane.loop.live.renewing import Renewal, renewed
 from controlplane.loop.live.solver import solve_here
 from controlplane.loop.live.world import Ports, hold_round
-from controlplane.models import Reason, RescheduleEvent, Round
+from controlplane.loop.models import Round
+from jobs.models import Assignment
 from policies.contract.plan import Plan
 from tests.builders import a_cluster, a_job, a_node
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from clusters.models import Assignment, Cluster, GpuType
-from controlplane.models import Round
-from jobs.models import Job
+from clusters.models import Cluster, GpuType
+from controlplane.loop.models import Round
+from jobs.models import Assignment, Job
 from policies.host import registry
 from tests.builders import a_cluster, a_gpu_type, a_job, a_kind, a_node, a_team, at
 from tests.builders_gavel import OBJECTIVES

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from clusters.models import Assignment, LogChunk
-from clusters.services import request_stop
+from controlplane.execution.services import request_stop
 from jobs.lifecycle import JobState
-from jobs.models import Job
+from jobs.models import Assignment, Job, LogChunk
 from loadmaster.protocol import AssignmentState, ReasonClass, StopReason
 from tests.builders_agent_site import is_state
 from tests.builders_docker import an_api, python3

@@ -15,9 +15,9 @@ import pytest
 from django.contrib.auth.models import User
 from django.utils import timezone
 
-from clusters.models import Assignment, Cluster, LogChunk, Node
-from clusters.reconciler import reconcile_clusters
-from jobs.models import Job
+from clusters.models import Cluster, Node
+from controlplane.execution.reconciler import reconcile_clusters
+from jobs.models import Assignment, Job, LogChunk
 from jobs.secrets import set_secret
 from loadmaster.protocol import AssignmentState, ReasonClass
 from tests.builders import a_cluster, a_gpu_type, a_team, a_user

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from clusters.models import LogChunk, Node
-from clusters.services import request_stop
+from clusters.models import Node
+from controlplane.execution.services import request_stop
 from jobs.lifecycle import JobState
+from jobs.models import LogChunk
 from loadmaster.protocol import AssignmentState, ReasonClass, StopReason
 from tests.builders import a_job
 from tests.builders_agent_site import is_state

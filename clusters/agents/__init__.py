@@ -1,0 +1,1 @@
+"""Agents' way in: refusals, checks of their words, and node tokens."""

@@ -1,0 +1,97 @@
+"""Rescheduling events, which request a round. One round answers all that wait."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable
+from functools import partial
+from uuid import UUID
+
+from celery import current_app
+from django.core.cache import cache
+from django.db import transaction
+from django.db.models import Model
+from kombu.exceptions import OperationalError
+from redis.exceptions import RedisError
+
+from clusters.models import Cluster, Node, Reason, RescheduleEvent
+from controlplane.web.storage.bulk_insert import insert
+
+log = logging.getLogger(__name__)
+
+ROUND_TASK = "controlplane.loop.tasks.run_cluster_round"
+"""Named, not imported: the loop is a layer above."""
+
+HINT_LIVES_S = 1
+"""How long a hint counts as on its way. One that is lost holds up the others for no longer."""
+
+
+def request_reschedule(
+    cluster: Cluster, reason: Reason, *, job: Model | None = None, node: Node | None = None
+) -> RescheduleEvent:
+    """Write the event and hint the worker on commit; the reconciler finds lost hints."""
+    event = RescheduleEvent.objects.create(
+        cluster=cluster, reason=reason, job_id=job.pk if job else None, node=node
+    )
+    transaction.on_commit(lambda: _hint(cluster.pk), robust=True)
+    return event
+
+
+def request_reschedules(cluster: Cluster, reason: Reason, jobs: Iterable[Model]) -> None:
+    """Write events of many jobs for the same reason, with one hint."""
+    insert(
+        RescheduleEvent,
+        (RescheduleEvent(cluster=cluster, reason=reason, job_id=job.pk) for job in jobs),
+    )
+    transaction.on_commit(lambda: _hint(cluster.pk), robust=True)
+
+
+def note_nodes_joined(nodes: Iterable[tuple[int, UUID]]) -> None:
+    """Write events of nodes, (cluster, node) keys, that may get work again; a hint per cluster."""
+    joined = list(nodes)
+    RescheduleEvent.objects.bulk_create(
+        RescheduleEvent(cluster_id=cluster, reason=Reason.NODE_JOINED, node_id=node)
+        for cluster, node in joined
+    )
+    for cluster in sorted({cluster for cluster, _ in joined}):
+        transaction.on_commit(partial(_hint, cluster), robust=True)
+
+
+def hint_arrived(cluster_id: int) -> None:
+    """Note that a worker starts looking for events: later events need a hint of their own."""
+    try:
+        cache.delete(_key(cluster_id))
+    except (RedisError, OSError) as error:
+        log.warning("the cache is away, so hints of the next second may be left out: %s", error)
+
+
+def hint_after(cluster_id: int, rest_s: float) -> None:
+    """Hint a worker once the cluster has rested, unless somebody has seen to that already."""
+    if _is_first(f"rest:{cluster_id}", math.ceil(rest_s)):
+        _send(cluster_id, countdown=rest_s)
+
+
+def _hint(cluster_id: int) -> None:
+    """Hint a worker unless a pending hint will find these events too."""
+    if _is_first(_key(cluster_id), HINT_LIVES_S):
+        _send(cluster_id)
+
+
+def _send(cluster_id: int, countdown: float | None = None) -> None:
+    try:
+        current_app.send_task(ROUND_TASK, (cluster_id,), countdown=countdown)
+    except OperationalError as error:
+        log.warning("the broker is away, so the reconciler will find the event: %s", error)
+
+
+def _is_first(key: str, lives_s: int) -> bool:
+    try:
+        return bool(cache.add(key, 1, lives_s))
+    except (RedisError, OSError) as error:
+        log.warning("the cache is away, so every event sends a hint: %s", error)
+        return True
+
+
+def _key(cluster_id: int) -> str:
+    return f"hint:{cluster_id}"

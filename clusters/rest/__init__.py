@@ -1,0 +1,1 @@
+"""REST of clusters, nodes, GPU types, policies and enrolment tokens."""

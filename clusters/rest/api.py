@@ -1,0 +1,223 @@
+"""REST: clusters, nodes, GPU types, policies. Users read; only operators change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+from django.contrib.auth.models import User
+from django.db import transaction
+from django.db.models import Count, Prefetch, Q, QuerySet
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework import mixins, status
+from rest_framework.decorators import action
+from rest_framework.exceptions import ValidationError
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.serializers import Serializer
+from rest_framework.views import APIView
+from rest_framework.viewsets import GenericViewSet, ReadOnlyModelViewSet
+
+from clusters import services
+from clusters.events import request_reschedule
+from clusters.models import Cluster, Device, EnrolmentToken, GpuType, Node, Reason
+from clusters.rest.serializers import (
+    ClusterSerializer,
+    DrainSerializer,
+    EnrolmentTokenInput,
+    EnrolmentTokenSerializer,
+    GpuTypeSerializer,
+    NewEnrolmentTokenSerializer,
+    NodeSerializer,
+    PolicySerializer,
+    ReasonSerializer,
+    RoleSerializer,
+    SlotsSerializer,
+)
+from clusters.tariffs import tariff_changed
+from controlplane.web.rest.errors import ConflictError
+from controlplane.web.rest.permissions import OperatorsAct, OperatorsOnly
+from policies.host import registry
+
+OF_CLUSTER = OpenApiParameter(
+    "cluster", OpenApiTypes.STR, description="Only those of the cluster of this name"
+)
+
+
+class ClusterViewSet(ReadOnlyModelViewSet[Cluster]):
+    """Clusters with their policy, clockwork and limits."""
+
+    queryset = Cluster.objects.order_by("name")
+    serializer_class = ClusterSerializer
+    permission_classes = [*ReadOnlyModelViewSet.permission_classes, OperatorsAct]
+    lookup_field = "name"
+
+    @extend_schema(request=ClusterSerializer(partial=True), responses=ClusterSerializer)
+    def partial_update(self, request: Request, name: str) -> Response:
+        """Change what the next round goes by (operators)."""
+        cluster = self.get_object()
+        serializer = ClusterSerializer(cluster, data=request.data, partial=True)
+        serializer.is_valid(raise_exception=True)
+        # Only the given columns are written: the row also holds the lock of the round that may be
+        # running.
+        changed = serializer.validated_data
+        if changed:
+            Cluster.objects.filter(pk=cluster.pk).update(**changed)
+            request_reschedule(cluster, Reason.OPERATOR)
+        return Response(ClusterSerializer(self.get_object()).data)
+
+    @extend_schema(request=None, responses={202: None})
+    @action(detail=True, methods=["post"])
+    def reschedule(self, request: Request, name: str) -> Response:
+        """Ask for a round now (operators)."""
+        request_reschedule(self.get_object(), Reason.OPERATOR)
+        return Response(status=status.HTTP_202_ACCEPTED)
+
+
+class NodeViewSet(ReadOnlyModelViewSet[Node]):
+    """Nodes and their GPUs."""
+
+    serializer_class = NodeSerializer
+    permission_classes = [*ReadOnlyModelViewSet.permission_classes, OperatorsAct]
+    queryset = Node.objects.none()
+    lookup_value_regex = "[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
+
+    def get_queryset(self) -> QuerySet[Node]:
+        """All, or those of ?cluster=, with what is held on their GPUs."""
+        held = Count("slots_held", filter=Q(slots_held__live=True))
+        devices = Prefetch("devices", queryset=Device.objects.order_by("uuid").annotate(held=held))
+        nodes = Node.objects.select_related("cluster", "gpu_type").prefetch_related(devices)
+        return of_cluster(self.request, nodes).order_by("cluster__name", "name")
+
+    @extend_schema(parameters=[OF_CLUSTER])
+    def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        """The nodes."""
+        return super().list(request, *args, **kwargs)
+
+    @extend_schema(request=ReasonSerializer, responses=NodeSerializer)
+    @action(detail=True, methods=["post"])
+    def cordon(self, request: Request, pk: str) -> Response:
+        """Take no new work; what runs goes on (operators)."""
+        given = _read(ReasonSerializer, request)
+        return self._acted(
+            lambda node: services.node_cordon(node, actor=_name(request), reason=given["reason"])
+        )
+
+    @extend_schema(request=None, responses=NodeSerializer)
+    @action(detail=True, methods=["post"])
+    def uncordon(self, request: Request, pk: str) -> Response:
+        """Take work again (operators)."""
+        return self._acted(lambda node: services.node_uncordon(node, actor=_name(request)))
+
+    @extend_schema(request=DrainSerializer, responses=NodeSerializer)
+    @action(detail=True, methods=["post"])
+    def drain(self, request: Request, pk: str) -> Response:
+        """Take no new work, and move what runs away, at once or by the time given (operators)."""
+        given = _read(DrainSerializer, request)
+        until, reason = given["until"], given["reason"]
+        return self._acted(
+            lambda node: services.node_drain(
+                node, actor=_name(request), deadline=until, reason=reason
+            )
+        )
+
+    @extend_schema(request=RoleSerializer, responses=NodeSerializer)
+    @action(detail=True, methods=["post"])
+    def role(self, request: Request, pk: str) -> Response:
+        """Say what the node is for: production, profiling or both (operators)."""
+        given = _read(RoleSerializer, request)
+        return self._acted(
+            lambda node: services.node_set_role(node, given["role"], actor=_name(request))
+        )
+
+    @extend_schema(request=SlotsSerializer, responses=NodeSerializer)
+    @action(detail=True, methods=["post"])
+    def slots(self, request: Request, pk: str) -> Response:
+        """Say how many jobs may share each of its GPUs, or each of those named (operators)."""
+        given = _read(SlotsSerializer, request)
+        return self._acted(
+            lambda node: services.node_set_slots(
+                node, given["slots"], given["devices"], actor=_name(request)
+            )
+        )
+
+    def _acted(self, act: Callable[[Node], object]) -> Response:
+        try:
+            act(self.get_object())
+        except services.SlotsError as error:
+            raise ValidationError({error.field: [str(error)]}) from None
+        except services.NodeStateError as error:
+            raise ConflictError(str(error)) from None
+        return Response(NodeSerializer(self.get_object()).data)
+
+
+class GpuTypeViewSet(ReadOnlyModelViewSet[GpuType]):
+    """GPU types."""
+
+    queryset = GpuType.objects.order_by("name")
+    serializer_class = GpuTypeSerializer
+    permission_classes = [*ReadOnlyModelViewSet.permission_classes, OperatorsAct]
+    lookup_field = "name"
+    lookup_value_regex = "[^/]+"
+
+    @extend_schema(request=GpuTypeSerializer(partial=True), responses=GpuTypeSerializer)
+    def partial_update(self, request: Request, name: str) -> Response:
+        """Operators: change the hourly price of a GPU type; triggers rounds of its clusters."""
+        serializer = GpuTypeSerializer(self.get_object(), data=request.data, partial=True)
+        serializer.is_valid(raise_exception=True)
+        with transaction.atomic():
+            gpu_type = serializer.save()
+            for cluster in Cluster.objects.filter(nodes__gpu_type=gpu_type).distinct():
+                tariff_changed(cluster)
+        return Response(GpuTypeSerializer(gpu_type).data)
+
+
+class EnrolmentTokenViewSet(
+    mixins.ListModelMixin, mixins.DestroyModelMixin, GenericViewSet[EnrolmentToken]
+):
+    """Tokens that let machines in, for operators."""
+
+    queryset = EnrolmentToken.objects.select_related("cluster", "used_by").order_by("-id")
+    serializer_class = EnrolmentTokenSerializer
+    permission_classes = [*GenericViewSet.permission_classes, OperatorsOnly]
+    lookup_value_regex = "[0-9]{1,18}"
+
+    @extend_schema(request=EnrolmentTokenInput, responses={201: NewEnrolmentTokenSerializer})
+    def create(self, request: Request) -> Response:
+        """Make a token for one machine; it is shown only in this answer."""
+        given = _read(EnrolmentTokenInput, request)
+        token = services.issue_enrolment_token(
+            given["cluster"],
+            role=given["role"],
+            valid_s=given["valid_h"] * 3600,
+            created_by=cast(User, request.user),
+        )
+        return Response({"token": token}, status=status.HTTP_201_CREATED)
+
+
+class PoliciesView(APIView):
+    """The policies a cluster may choose from, with their parameters."""
+
+    @extend_schema(responses=PolicySerializer(many=True))
+    def get(self, request: Request) -> Response:
+        """All of them, best first."""
+        return Response(PolicySerializer(registry.entries(), many=True).data)
+
+
+def of_cluster(request: Request, rows: QuerySet[Any]) -> QuerySet[Any]:
+    name = request.query_params.get("cluster")
+    if not name:
+        return rows
+    # A NUL would be an error of the database, not a name that is not there.
+    return rows.none() if "\0" in name else rows.filter(cluster__name=name)
+
+
+def _read(serializer: type[Serializer[Any]], request: Request) -> dict[str, Any]:
+    reading = serializer(data=request.data)
+    reading.is_valid(raise_exception=True)
+    return cast("dict[str, Any]", reading.validated_data)
+
+
+def _name(request: Request) -> str:
+    return cast(User, request.user).get_username()

@@ -1,0 +1,198 @@
+"""Clusters and nodes as REST shows them to people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from clusters.models import Cluster, Device, EnrolmentToken, GpuType, Node
+from clusters.models.nodes import Role
+from clusters.runtimes import runtimes_of
+from controlplane.web.rest.serializing import OnlySettable
+from loadmaster.protocol import MOST_SLOTS, AssignmentState
+from policies.contract.policy import PolicyError
+from policies.host import registry
+
+ASSIGNMENT_STATES = [(str(s), str(s)) for s in AssignmentState]
+
+
+class ClusterSerializer(OnlySettable, serializers.ModelSerializer[Cluster]):
+    """A cluster; operators may change its policy, clockwork and limits."""
+
+    class Meta:
+        model = Cluster
+        fields = [
+            "name", "timezone", "currency", "policy", "policy_parameters", "seed", "period_s",
+            "power_cap_w",
+            "power_cap_hours", "emissions_cost_per_kg", "horizon_s",
+            "restart_cost_s", "profiling_steps", "heartbeat_s", "lease_s", "grace_s", "margin_s",
+            "round_number", "last_round_at",
+        ]  # fmt: skip
+        read_only_fields = ["name", "currency", "round_number", "last_round_at"]
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        """Policy and parameters belong together; a new policy starts with its defaults."""
+        if "policy" in attrs or "policy_parameters" in attrs:
+            policy = attrs.get("policy", self.instance.policy if self.instance else "")
+            kept = (
+                self.instance.policy_parameters
+                if self.instance and policy == self.instance.policy
+                else {}
+            )
+            attrs["policy_parameters"] = _checked_policy(
+                policy, attrs.get("policy_parameters", kept)
+            )
+        lease_s, heartbeat_s = (
+            attrs.get(n, getattr(self.instance, n, 0.0)) for n in ("lease_s", "heartbeat_s")
+        )
+        if lease_s < 2 * heartbeat_s:
+            raise serializers.ValidationError(
+                {"lease_s": f"must be at least two heartbeats ({2 * heartbeat_s:g} s)"}
+            )
+        return attrs
+
+
+def _checked_policy(policy: str, parameters: object) -> dict[str, Any]:
+    if not isinstance(parameters, dict):
+        raise serializers.ValidationError(
+            {"policy_parameters": "must be an object of the policy's parameters"}
+        )
+    if policy not in registry.names():
+        raise serializers.ValidationError(
+            {"policy": f"{policy!r} is no policy; known are: {', '.join(registry.names())}"}
+        )
+    try:
+        registry.check(policy, parameters)
+    except PolicyError as error:
+        raise serializers.ValidationError({"policy_parameters": str(error)}) from None
+    return parameters
+
+
+class GpuTypeSerializer(OnlySettable, serializers.ModelSerializer[GpuType]):
+    """A GPU model; operators may change its price by the hour."""
+
+    class Meta:
+        model = GpuType
+        fields = ["name", "tflops", "memory_gb", "idle_w", "peak_w", "price_per_hour", "emulated"]
+        read_only_fields = ["name", "tflops", "memory_gb", "idle_w", "peak_w", "emulated"]
+
+
+class DeviceSerializer(serializers.ModelSerializer[Device]):
+    """A GPU of a node; `held_slots` of its `slots` are taken now."""
+
+    held_slots = serializers.SerializerMethodField()
+
+    class Meta:
+        model = Device
+        fields = [
+            "uuid", "slots", "held_slots", "memory_gb", "healthy", "emulated", "mig_profile",
+            "gpu_fraction", "memory_used_gb",
+            "power_w", "power_source", "temperature_c",
+        ]  # fmt: skip
+
+    def get_held_slots(self, device: Device) -> int:
+        """Counted by `api`'s query."""
+        return int(getattr(device, "held", 0))
+
+
+class NodeSerializer(serializers.ModelSerializer[Node]):
+    """A node and its GPUs."""
+
+    cluster = serializers.CharField(source="cluster.name")
+    gpu_type = serializers.CharField(source="gpu_type.name")
+    devices = DeviceSerializer(many=True)
+    runtimes = serializers.SerializerMethodField()
+
+    class Meta:
+        model = Node
+        fields = [
+            "id", "name", "cluster", "gpu_type", "role", "state", "drain_until", "reason", "cores",
+            "memory_gb", "reserved_cores",
+            "reserved_memory_gb", "labels", "runtimes", "rack", "emulated", "agent_version",
+            "last_seen_at", "devices",
+        ]  # fmt: skip
+
+    @extend_schema_field(serializers.ListField(child=serializers.CharField()))
+    def get_runtimes(self, node: Node) -> list[str]:
+        """The ways in which it runs jobs: process, docker."""
+        return list(runtimes_of(node))
+
+
+class ReasonSerializer(serializers.Serializer[Any]):
+    """Why an operator does something."""
+
+    reason = serializers.CharField(required=False, allow_blank=True, max_length=200, default="")
+
+
+class DrainSerializer(ReasonSerializer):
+    """How long what runs on the node may go on."""
+
+    until = serializers.DateTimeField(
+        required=False,
+        allow_null=True,
+        default=None,
+        help_text="What runs until then is moved away",
+    )
+
+
+class RoleSerializer(serializers.Serializer[Any]):
+    """What a node is for."""
+
+    role = serializers.ChoiceField(choices=Role.choices)
+
+
+class SlotsSerializer(serializers.Serializer[Any]):
+    """How many jobs may share each GPU."""
+
+    slots = serializers.IntegerField(min_value=1, max_value=MOST_SLOTS)
+    devices = serializers.ListField(
+        child=serializers.CharField(max_length=100),
+        required=False,
+        default=list,
+        max_length=1024,
+        help_text="uuids of the GPUs meant; all of the node where left out",
+    )
+
+
+class EnrolmentTokenSerializer(serializers.ModelSerializer[EnrolmentToken]):
+    """A token that lets a machine in, without the token itself, of which only a hash is kept."""
+
+    cluster = serializers.CharField(source="cluster.name")
+    used_by = serializers.CharField(source="used_by.name", allow_null=True, default=None)
+
+    class Meta:
+        model = EnrolmentToken
+        fields = ["id", "cluster", "role", "expires_at", "used_at", "used_by", "created_at"]
+
+
+class EnrolmentTokenInput(serializers.Serializer[Any]):
+    """A token wanted."""
+
+    cluster = serializers.SlugRelatedField(slug_field="name", queryset=Cluster.objects.all())
+    role = serializers.ChoiceField(choices=Role.choices, default=Role.PRODUCTION)
+    valid_h = serializers.FloatField(
+        min_value=0.01, max_value=24 * 366, default=24.0, help_text="Hours until it expires"
+    )
+
+
+class NewEnrolmentTokenSerializer(serializers.Serializer[Any]):
+    """The token, shown this once."""
+
+    token = serializers.CharField()
+
+
+class PolicySerializer(serializers.Serializer[Any]):
+    """A policy that can be chosen; `error` says why a broken one cannot."""
+
+    name = serializers.CharField()
+    summary = serializers.CharField()
+    error = serializers.CharField(allow_null=True)
+    third_party = serializers.BooleanField()
+    parameters = serializers.SerializerMethodField()
+
+    @extend_schema_field({"type": "object", "nullable": True})
+    def get_parameters(self, entry: registry.PolicyEntry) -> dict[str, Any] | None:
+        """The JSON Schema of its parameters."""
+        return None if entry.error else registry.schema(entry.name)

@@ -1,0 +1,1 @@
+"""Energy and cost: the ledger, bills, and their pages and REST."""

@@ -1,0 +1,28 @@
+"""Administration of the energy ledger."""
+
+from __future__ import annotations
+
+from django.contrib import admin
+
+from controlplane.accounting.models import EnergyEntry
+from controlplane.web.pages.admin_base import ReadOnly
+
+
+@admin.register(EnergyEntry)
+class EnergyEntryAdmin(ReadOnly):
+    """The energy ledger: what each assignment drew in each hour."""
+
+    list_display = (
+        "hour",
+        "cluster",
+        "node",
+        "team",
+        "job",
+        "measured_kwh",
+        "modelled_kwh",
+        "rest_kwh",
+        "cost",
+    )
+    list_filter = ("cluster", "team", "purpose")
+    list_select_related = ("cluster", "node", "team", "job")
+    date_hierarchy = "hour"

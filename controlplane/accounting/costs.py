@@ -1,0 +1,164 @@
+"""Sums over the energy ledger by hour, day, node, team or job: predicted, billed, measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+from django.contrib.auth.models import AnonymousUser, User
+from django.db.models import Q, QuerySet, Sum
+from django.db.models.functions import TruncDay
+
+from controlplane.accounting.models import EnergyEntry
+from controlplane.accounting.query import CostQuery
+from controlplane.web.operators import is_operator
+from jobs.selectors import teams_of
+
+SECONDS_PER_HOUR = 3600.0
+_KEYS = {
+    "hour": ("hour",),
+    "day": ("day",),
+    "node": ("node__name",),
+    "team": ("team__name",),
+    "job": ("job__name", "job_id", "team__name", "job__user__username"),
+}
+SEE_ALL = "accounting.see_all_costs"
+_SUMS = (
+    "gpu_s", "measured_kwh", "modelled_kwh", "rest_kwh", "facility_kwh", "emissions_g",
+    "predicted_kwh", "cost", "measured_cost",
+    "predicted_cost",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class CostRow:
+    """A sum. `name` is the node's, team's or job's, or the hour or day in the cluster's zone (`at`
+    is its start).
+
+    kWh are IT energy except `facility_kwh`; `compared_cost` is the billed cost of that part for
+    which there was a prediction.
+    """
+
+    name: str
+    gpu_h: float
+    measured_kwh: float
+    modelled_kwh: float
+    rest_kwh: float
+    facility_kwh: float
+    emissions_kg: float
+    cost: Decimal
+    measured_cost: Decimal
+    predicted_kwh: float | None
+    predicted_cost: Decimal | None
+    compared_cost: Decimal
+    at: datetime | None = None
+    job_id: str = ""
+    team: str = ""
+    user: str = ""
+
+    @property
+    def kwh(self) -> float:
+        """IT energy: of the GPUs, measured and modelled, and of the rest of the nodes."""
+        return self.measured_kwh + self.modelled_kwh + self.rest_kwh
+
+    @property
+    def measured_share(self) -> float:
+        """The part of the GPUs' energy that was measured, 0 to 1."""
+        gpus = self.measured_kwh + self.modelled_kwh
+        return self.measured_kwh / gpus if gpus else 0.0
+
+    @property
+    def off(self) -> float | None:
+        """Relative error of the prediction: 0.05 if 5% more was billed. None without prediction."""
+        if not self.predicted_cost:
+            return None
+        return float(self.compared_cost / self.predicted_cost) - 1.0
+
+
+def sees_all_costs(user: User | AnonymousUser) -> bool:
+    """True for operators and holders of `accounting.see_all_costs`; others see their teams'."""
+    return is_operator(user) or bool(user.is_active and user.has_perm(SEE_ALL))
+
+
+def visible_entries(user: User | AnonymousUser, query: CostQuery) -> QuerySet[EnergyEntry]:
+    """The entries of the query's time that this user may see."""
+    entries = EnergyEntry.objects.filter(
+        cluster=query.cluster, hour__gte=query.since, hour__lt=query.until
+    )
+    return entries if sees_all_costs(user) else entries.filter(team__in=teams_of(user))
+
+
+def cost_rows(
+    user: User | AnonymousUser, query: CostQuery
+) -> QuerySet[EnergyEntry, dict[str, Any]]:
+    """Dictionaries of sums per group for `as_row`: by time, else the highest cost first."""
+    entries = visible_entries(user, query)
+    if query.by == "day":
+        entries = entries.annotate(day=TruncDay("hour", tzinfo=query.zone))
+    order = (query.by,) if query.by in ("hour", "day") else ("-sum_cost", *_KEYS[query.by])
+    return _summed(entries.order_by().values(*_KEYS[query.by])).order_by(*order)
+
+
+def as_rows(query: CostQuery, groups: Iterable[dict[str, Any]]) -> list[CostRow]:
+    """Groups as rows."""
+    return [_row(query, group) for group in groups]
+
+
+def cost_total(user: User | AnonymousUser, query: CostQuery) -> CostRow:
+    """The sum of everything the query covers."""
+    sums = visible_entries(user, query).aggregate(**_aggregates())
+    return _row(query, {"total": None, **sums})
+
+
+def _summed(
+    entries: QuerySet[EnergyEntry, dict[str, Any]],
+) -> QuerySet[EnergyEntry, dict[str, Any]]:
+    return entries.annotate(**_aggregates())
+
+
+def _aggregates() -> dict[str, Sum]:
+    return {
+        **{f"sum_{name}": Sum(name) for name in _SUMS},
+        "sum_compared_cost": Sum("cost", filter=Q(predicted_cost__isnull=False)),
+    }
+
+
+def _row(query: CostQuery, group: dict[str, Any]) -> CostRow:
+    at = group.get("hour") or group.get("day")
+    predicted = group["sum_predicted_cost"]
+    return CostRow(
+        name=_name(query, group),
+        at=at,
+        job_id=str(group.get("job_id", "")),
+        team=str(group.get("team__name", "")),
+        user=str(group.get("job__user__username", "")),
+        gpu_h=(group["sum_gpu_s"] or 0.0) / SECONDS_PER_HOUR,
+        measured_kwh=group["sum_measured_kwh"] or 0.0,
+        modelled_kwh=group["sum_modelled_kwh"] or 0.0,
+        rest_kwh=group["sum_rest_kwh"] or 0.0,
+        facility_kwh=group["sum_facility_kwh"] or 0.0,
+        emissions_kg=(group["sum_emissions_g"] or 0.0) / 1000.0,
+        cost=_money(group["sum_cost"]),
+        measured_cost=_money(group["sum_measured_cost"]),
+        predicted_kwh=group["sum_predicted_kwh"],
+        predicted_cost=None if predicted is None else _money(predicted),
+        compared_cost=_money(group["sum_compared_cost"]),
+    )
+
+
+def _money(value: Any) -> Decimal:
+    return Decimal(value or 0)
+
+
+def _name(query: CostQuery, group: dict[str, Any]) -> str:
+    if "hour" in group:
+        return f"{group['hour'].astimezone(query.zone):%Y-%m-%d %H:%M}"
+    if "day" in group:
+        return f"{group['day'].astimezone(query.zone):%Y-%m-%d}"
+    for key in ("node__name", "job__name", "team__name"):
+        if key in group:
+            return str(group[key])
+    return "total"

@@ -1,0 +1,167 @@
+"""The energy ledger: what each assignment drew in each hour, from which the page of costs is summed
+up.
+
+Hours are those of the cluster's wall clock. While an assignment runs its hours are brought up to
+date now and then (`meter`), an hour that is past stays as it is; at its end all of them are written
+anew, and their sum is the bill.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from itertools import pairwise, takewhile
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+from django.db import transaction
+from django.utils import timezone
+
+from clusters.energy import HOUR_S, Priced, priced
+from clusters.tariffs import price_steps
+from controlplane.accounting.models import EnergyEntry
+from controlplane.accounting.power import Drawn, PowerStep, power_drawn
+from jobs.assignment_lifecycle import LIVE
+from jobs.locking import lock_assignment
+from jobs.models import Assignment
+from policies.contract.snapshot import EnergyStep
+
+_PLACES = Decimal("0.00000001")
+EVERY = timedelta(minutes=5)
+"""How old a running assignment's entries may become."""
+AT_ONCE = 200
+"""Assignments that one pass of `meter` takes on."""
+
+
+def as_money(amount: float) -> Decimal:
+    """An amount with the places that the database keeps."""
+    return Decimal(repr(amount)).quantize(_PLACES)
+
+
+def hours(zone: str, from_s: float, to_s: float) -> Iterator[tuple[float, float, float]]:
+    """(hour on the zone's clock, from, to) for each hour that [from_s, to_s) touches. Pure."""
+    edges = [from_s]
+    while edges[-1] < to_s:
+        edges.append(min(to_s, _hour_start(zone, edges[-1]) + HOUR_S))
+    for a, b in pairwise(edges):
+        yield _hour_start(zone, a), a, b
+
+
+def _hour_start(zone: str, at_s: float) -> float:
+    offset = datetime.fromtimestamp(at_s, UTC).astimezone(ZoneInfo(zone)).utcoffset() or timedelta(
+        0
+    )
+    offset_s = offset.total_seconds()
+    return (at_s + offset_s) // HOUR_S * HOUR_S - offset_s
+
+
+def write_entries(
+    assignment: Assignment, until: datetime, *, anew: bool = False
+) -> list[EnergyEntry]:
+    """Bring the assignment's entries up to `until`: from the hour in which they stop, or `anew`
+    from the beginning; those written.
+
+    The caller holds the assignment's lock, or nobody else writes.
+    """
+    known = EnergyEntry.objects.filter(assignment=assignment)
+    since = None if anew else known.order_by("-hour").values_list("hour", flat=True).first()
+    with transaction.atomic():
+        (known.filter(hour__gte=since) if since else known).delete()
+        written = EnergyEntry.objects.bulk_create(entries(assignment, until, since))
+        Assignment.objects.filter(pk=assignment.pk).update(metered_until=until)
+    return written
+
+
+def entries(
+    assignment: Assignment, until: datetime, since: datetime | None = None
+) -> list[EnergyEntry]:
+    """The assignment's entries from `since` (None: from its beginning) to `until`, not written."""
+    drawn = power_drawn(assignment, until, since)
+    return list(_entries(assignment, drawn)) if drawn else []
+
+
+def _entries(assignment: Assignment, drawn: Drawn) -> Iterator[EnergyEntry]:
+    cluster, job, stay = assignment.node.cluster, assignment.job, drawn.stay
+    steps = price_steps(cluster, stay.from_s, stay.to_s)
+    for hour_s, from_s, to_s in hours(cluster.timezone, stay.from_s, stay.to_s):
+        prices = [s for s in steps if s.from_s < to_s and s.to_s > from_s]
+        yield EnergyEntry(
+            assignment=assignment,
+            hour=datetime.fromtimestamp(hour_s, UTC),
+            cluster_id=cluster.pk,
+            node_id=assignment.node_id,
+            job_id=job.pk,
+            team_id=job.team_id,
+            purpose=assignment.purpose,
+            gpu_s=stay.gpus * (to_s - from_s),
+            **_figures(_within(drawn.own, from_s, to_s), _within(drawn.rest, from_s, to_s), prices),
+            **_predicted(assignment, prices, from_s, to_s),
+        )
+
+
+def _within(powers: Sequence[PowerStep], from_s: float, to_s: float) -> list[PowerStep]:
+    """The consecutive intervals that overlap a time, cut to it; the first found by bisection."""
+    first = bisect_right(powers, from_s, key=lambda p: p.to_s)
+    inside = takewhile(lambda p: p.from_s < to_s, powers[first:])
+    return [replace(p, from_s=max(p.from_s, from_s), to_s=min(p.to_s, to_s)) for p in inside]
+
+
+def _figures(
+    own: Sequence[PowerStep], rest: Sequence[PowerStep], prices: Sequence[EnergyStep]
+) -> dict[str, float | Decimal]:
+    measured = _sum((p for p in own if p.measured), prices)
+    modelled = _sum((p for p in own if not p.measured), prices)
+    around = _sum(rest, prices)
+    whole = measured + modelled + around
+    return {
+        "measured_kwh": measured.kwh,
+        "modelled_kwh": modelled.kwh,
+        "rest_kwh": around.kwh,
+        "facility_kwh": whole.facility_kwh,
+        "emissions_g": whole.emissions_g,
+        "cost": as_money(whole.cost),
+        "measured_cost": as_money(measured.cost),
+    }
+
+
+def _sum(powers: Iterable[PowerStep], prices: Sequence[EnergyStep]) -> Priced:
+    return sum((priced(p.power_w, p.from_s, p.to_s, prices) for p in powers), Priced())
+
+
+def _predicted(
+    assignment: Assignment, prices: Sequence[EnergyStep], from_s: float, to_s: float
+) -> dict[str, float | Decimal]:
+    """The prediction of the placing decision for the time held; nothing if there was none."""
+    if assignment.predicted_power_w is None:
+        return {}
+    expected = priced(assignment.predicted_power_w, from_s, to_s, prices)
+    return {"predicted_kwh": expected.kwh, "predicted_cost": as_money(expected.cost)}
+
+
+def meter(now: datetime | None = None) -> int:
+    """Update entries of running and of unbilled ended assignments; return how many lagged."""
+    now = now or timezone.now()
+    return sum(_meter_one(pk, now) for pk in _behind(now))
+
+
+def _behind(now: datetime) -> list[UUID]:
+    taken = Assignment.objects.filter(accepted_at__isnull=False)
+    never = taken.filter(metered_until__isnull=True, accepted_at__lt=now - EVERY)
+    running = taken.filter(state__in=LIVE, metered_until__lt=now - EVERY)
+    return [
+        pk
+        for found in (never, running)
+        for pk in found.order_by("accepted_at").values_list("pk", flat=True)[:AT_ONCE]
+    ]
+
+
+def _meter_one(pk: UUID, now: datetime) -> bool:
+    with transaction.atomic():
+        assignment = lock_assignment(pk)
+        if assignment.ended_at and assignment.metered_until:
+            return False
+        write_entries(assignment, assignment.ended_at or now, anew=assignment.ended_at is not None)
+    return True

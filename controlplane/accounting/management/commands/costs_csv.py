@@ -1,0 +1,52 @@
+"""manage.py costs_csv CLUSTER [--by team] [--period last-month]: energy and cost as CSV."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from typing import Any
+
+from django.contrib.auth.models import User
+from django.core.management.base import BaseCommand, CommandError
+from django.utils import timezone
+
+from clusters.management.operators import the_cluster
+from controlplane.accounting.costs import as_rows, cost_rows
+from controlplane.accounting.csv_export import csv_of
+from controlplane.accounting.query import BY, PERIODS, CostQueryError, read_query
+
+OPERATOR = User(is_staff=True, is_active=True)
+"""Whoever may run this may read the database: nobody's costs are hidden. Never saved."""
+
+
+class Command(BaseCommand):
+    """The same lines as the page of costs gives, to the standard output."""
+
+    help = "Print energy and cost as CSV: by hour, day, node, team or job"
+    requires_system_checks: tuple[str, ...] = ()
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """Of what, when, and by what."""
+        parser.add_argument("cluster")
+        parser.add_argument("--by", choices=list(BY), default="team")
+        parser.add_argument("--period", choices=list(PERIODS), default="7d")
+        parser.add_argument(
+            "--from",
+            dest="since",
+            default="",
+            help="instead of a period: the first day or a time (ISO 8601)",
+        )
+        parser.add_argument("--to", dest="until", default="", help="the last day or a time")
+
+    def handle(
+        self, *args: Any, cluster: str, by: str, period: str, since: str, until: str, **options: Any
+    ) -> None:
+        """Print them."""
+        row = the_cluster(cluster)
+        try:
+            query = read_query(
+                row, {"by": by, "period": period, "from": since, "to": until}, timezone.now()
+            )
+        except CostQueryError as error:
+            raise CommandError(f"--{error.field}: {error}") from None
+        for line in csv_of(as_rows(query, cost_rows(OPERATOR, query).iterator()), row.currency):
+            self.stdout.write(line, ending="")

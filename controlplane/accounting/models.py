@@ -1,0 +1,53 @@
+"""The energy ledger's entries."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+from django.db import models
+
+
+class EnergyEntry(models.Model):
+    """What one assignment drew in one hour of the cluster's wall clock (`ledger`). `hour` is
+    the hour's start.
+
+    kWh are IT energy but for `facility_kwh` (times PUE); costs are the facility's. Its GPUs' energy
+    is `measured` (by meters) or `modelled`; its part of the `rest` of the node is always modelled.
+    `cost` is of all three, `measured_cost` of the first. `predicted` is what the round that placed
+    it expected for the same time, None where it expected nothing.
+    """
+
+    assignment = models.ForeignKey(
+        "jobs.Assignment", on_delete=models.CASCADE, related_name="energy_entries"
+    )
+    hour = models.DateTimeField()
+    cluster = models.ForeignKey("clusters.Cluster", on_delete=models.CASCADE, related_name="+")
+    node = models.ForeignKey("clusters.Node", on_delete=models.CASCADE, related_name="+")
+    job = models.ForeignKey("jobs.Job", on_delete=models.CASCADE, related_name="+")
+    team = models.ForeignKey("jobs.Team", on_delete=models.CASCADE, related_name="+")
+    purpose = models.CharField(max_length=10)
+    gpu_s = models.FloatField(
+        default=0.0, help_text="Seconds times GPUs held, a shared GPU by its share"
+    )
+    measured_kwh = models.FloatField(default=0.0)
+    modelled_kwh = models.FloatField(default=0.0)
+    rest_kwh = models.FloatField(default=0.0)
+    facility_kwh = models.FloatField(default=0.0)
+    emissions_g = models.FloatField(default=0.0)
+    predicted_kwh = models.FloatField(null=True)
+    cost = models.DecimalField(max_digits=16, decimal_places=8, default=Decimal(0))
+    measured_cost = models.DecimalField(max_digits=16, decimal_places=8, default=Decimal(0))
+    predicted_cost = models.DecimalField(max_digits=16, decimal_places=8, null=True)
+
+    class Meta:
+        verbose_name_plural = "energy entries"
+        constraints = [
+            models.UniqueConstraint(fields=["assignment", "hour"], name="energy_entry_once_an_hour")
+        ]
+        indexes = [models.Index(fields=["cluster", "hour"]), models.Index(fields=["team", "hour"])]
+        ordering = ["hour"]
+        default_permissions = ()
+        permissions = [("see_all_costs", "May see the energy and cost of every team")]
+
+    def __str__(self) -> str:
+        return f"{self.assignment_id} at {self.hour:%Y-%m-%d %H:%M}"

@@ -1,0 +1,115 @@
+"""The page of energy and cost, its chart and its CSV."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, cast
+
+from django.contrib import messages
+from django.contrib.auth.models import User
+from django.core.paginator import Paginator
+from django.http import (
+    Http404,
+    HttpRequest,
+    HttpResponse,
+    JsonResponse,
+    QueryDict,
+    StreamingHttpResponse,
+)
+from django.shortcuts import render
+from django.utils import timezone
+from django.utils.http import content_disposition_header
+from django.views.decorators.http import require_GET
+
+from clusters.models import Cluster
+from controlplane.accounting.chart import figure
+from controlplane.accounting.costs import as_rows, cost_rows, cost_total, sees_all_costs
+from controlplane.accounting.csv_export import csv_of
+from controlplane.accounting.query import BY, PERIODS, CostQuery, CostQueryError, read_query
+from controlplane.web.pages.paging import page_of
+from controlplane.web.pages.static_files import PLOTLY_NAME
+
+PAGE_SIZE = 100
+HOURLY = timedelta(days=3)
+"""The chart shows hours up to this span, days beyond it."""
+ASKED = ("cluster", "period", "from", "to", "by")
+
+
+@require_GET
+def costs(request: HttpRequest) -> HttpResponse:
+    """Energy and cost of a time, summed up by hour, day, node, team or job."""
+    user, asked = cast(User, request.user), _asked(request)
+    cluster = _cluster(asked)
+    if cluster is None:
+        return render(request, "accounting/costs.html", {"cluster": None})
+    query = _query_or_message(request, cluster, asked)
+    page = page_of(Paginator(cost_rows(user, query), PAGE_SIZE), request.GET.get("page"))
+    context = {
+        "cluster": cluster, "clusters": list(Cluster.objects.order_by("name")), "asked": asked,
+        "periods": PERIODS,
+        "dimensions": BY, "by": query.by, "dimension": BY[query.by], "page": page,
+        "rows": as_rows(query, page.object_list),
+        "total": cost_total(user, query), "since": query.since.astimezone(query.zone),
+        "until": query.until.astimezone(query.zone),
+        "query": _encoded(asked), "all_teams": sees_all_costs(user), "plotly": PLOTLY_NAME,
+    }  # fmt: skip
+    return render(request, "accounting/costs.html", context)
+
+
+@require_GET
+def costs_figure(request: HttpRequest) -> JsonResponse:
+    """The chart's data: energy over time."""
+    query = _query_or_404(request)
+    query = replace(query, by="hour" if query.until - query.since <= HOURLY else "day")
+    rows = as_rows(query, cost_rows(cast(User, request.user), query))
+    return JsonResponse(figure(rows, query.by))
+
+
+@require_GET
+def costs_csv(request: HttpRequest) -> StreamingHttpResponse:
+    """The same sums as a file, all of them."""
+    query = _query_or_404(request)
+    groups = cost_rows(cast(User, request.user), query).iterator()
+    lines = csv_of(as_rows(query, groups), query.cluster.currency)
+    name = f"costs-{query.cluster.name}-by-{query.by}-{query.since:%Y%m%d}-{query.until:%Y%m%d}.csv"
+    disposition = content_disposition_header(as_attachment=True, filename=name) or "attachment"
+    return StreamingHttpResponse(
+        lines, content_type="text/csv; charset=utf-8", headers={"Content-Disposition": disposition}
+    )
+
+
+def _asked(request: HttpRequest) -> dict[str, str]:
+    return {name: request.GET.get(name, "").strip() for name in ASKED}
+
+
+def _cluster(asked: dict[str, str]) -> Cluster | None:
+    clusters = Cluster.objects.order_by("name")
+    return (
+        clusters.filter(name=asked["cluster"]).first() if asked["cluster"] else None
+    ) or clusters.first()
+
+
+def _query_or_message(request: HttpRequest, cluster: Cluster, asked: dict[str, str]) -> CostQuery:
+    try:
+        return read_query(cluster, asked, timezone.now())
+    except CostQueryError as error:
+        messages.error(request, f"{error.field}: {error}. Shown instead: the last 7 days by team.")
+        return read_query(cluster, {}, timezone.now())
+
+
+def _query_or_404(request: HttpRequest) -> CostQuery:
+    asked = _asked(request)
+    cluster = _cluster(asked)
+    if cluster is None:
+        raise Http404("there is no cluster")
+    try:
+        return read_query(cluster, asked, timezone.now())
+    except CostQueryError as error:
+        raise Http404(f"{error.field}: {error}") from error
+
+
+def _encoded(asked: dict[str, Any]) -> str:
+    query = QueryDict(mutable=True)
+    query.update({name: value for name, value in asked.items() if value})
+    return query.urlencode()

@@ -1,0 +1,22 @@
+"""Django application configuration."""
+
+from django.apps import AppConfig
+
+
+class ExecutionConfig(AppConfig):
+    """The `execution` application."""
+
+    name = "controlplane.execution"
+    label = "execution"
+    default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        """Stop what a job holds where its people wish so."""
+        from controlplane.execution.services import stop_job
+        from jobs.signals import stop_wanted
+
+        stop_wanted.connect(
+            lambda job, reason, actor, **_: stop_job(job, reason, actor),
+            weak=False,
+            dispatch_uid="execution.stop_job",
+        )

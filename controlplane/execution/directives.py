@@ -1,0 +1,80 @@
+"""Directives: what is wanted of the assignments that a node holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from django.db.models import QuerySet
+
+from clusters.models import Node
+from jobs.assignment_lifecycle import LIVE
+from jobs.models import Assignment
+from loadmaster.protocol import AssignmentState, Directive, DirectiveAction, StopReason
+
+
+def live_assignments(node: Node) -> QuerySet[Assignment]:
+    """What the node holds, with the jobs, in the order in which rows are locked."""
+    return Assignment.objects.filter(node=node, state__in=LIVE).select_related("job").order_by("pk")
+
+
+def directives(assignments: Iterable[Assignment], grace_s: float) -> tuple[Directive, ...]:
+    """Everything wanted and not yet done, of assignments that are live."""
+    found = (directive(a, grace_s) for a in assignments)
+    return tuple(d for d in found if d is not None)
+
+
+def directive(assignment: Assignment, grace_s: float) -> Directive | None:
+    """What the server wants done with one live assignment: start it, stop it, or know its newest
+    term.
+    """
+    name, fence = str(assignment.pk), assignment.fence
+    if assignment.desired != "run":
+        return Directive(
+            name,
+            fence,
+            DirectiveAction.STOP,
+            stop_reason=StopReason(assignment.desired),
+            grace_s=grace_s,
+        )
+    if assignment.state == AssignmentState.OFFERED:
+        return Directive(name, fence, DirectiveAction.START)
+    if (
+        assignment.term_until is None
+        and assignment.steps_quota is None
+        and assignment.term_at is None
+    ):
+        return None
+    until_s = assignment.term_until.timestamp() if assignment.term_until else None
+    return Directive(
+        name,
+        fence,
+        DirectiveAction.UPDATE,
+        term_until_s=until_s,
+        steps_quota=assignment.steps_quota,
+    )
+
+
+def is_news(assignment: Assignment) -> bool:
+    """Whether there is something to tell of it that its agent has not known since its launch."""
+    return (
+        assignment.state == AssignmentState.OFFERED
+        or assignment.desired != "run"
+        or assignment.term_at is not None
+    )
+
+
+def cursor_of(assignments: Iterable[Assignment]) -> int:
+    """When the newest of these wishes came up, in microseconds: the cursor of the long poll. 0
+    without any.
+    """
+    return max((_microseconds(_wished_at(a)) for a in assignments), default=0)
+
+
+def _wished_at(assignment: Assignment) -> datetime:
+    wished_at = assignment.desired_at or assignment.created_at
+    return max(wished_at, assignment.term_at) if assignment.term_at else wished_at
+
+
+def _microseconds(at: datetime) -> int:
+    return int(at.timestamp() * 1_000_000)

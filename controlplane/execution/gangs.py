@@ -1,0 +1,112 @@
+"""Where the ranks of a gang find one another, and how they know each other.
+
+A gang meets at its rank 0, on the address that rank 0's node says of itself. The port is chosen
+when the gang is placed, so that all ranks learn it with their specification, and no two gangs that
+live at one address have the same. It lies below those that systems give to outgoing connections;
+what else of a machine might use it, its agent notices before it takes the launch.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from uuid import UUID
+
+from django.utils.crypto import salted_hmac
+
+from clusters.models import Node
+from jobs.assignment_lifecycle import LIVE
+from jobs.models import Assignment
+from loadmaster.protocol import CONTAINER, GANG
+
+PORTS = range(29400, 30000, 2)
+"""The first of the two ports of a gang: the framework's; the next one is the training library's."""
+
+
+class GangImpossibleError(Exception):
+    """The node cannot run a rank of a gang; the message says what to do."""
+
+
+class Ports:
+    """Ports of gangs launched together; those of live gangs are read once, if needed."""
+
+    def __init__(self) -> None:
+        self._taken: dict[str, set[int]] | None = None
+
+    def choose(self, lead: Node, job_id: UUID, fence: int) -> int:
+        """The port of a gang whose rank 0 is placed on `lead`, not given to another one there from
+        here on.
+
+        It is another one at every launch of a job, as far as there is one that is free.
+        """
+        if CONTAINER in lead.address:
+            return PORTS[0]
+        taken = self._of_living()[lead.address]
+        first = (job_id.int + fence) % len(PORTS)
+        tried = (PORTS[(first + offset) % len(PORTS)] for offset in range(len(PORTS)))
+        port = next((port for port in tried if port not in taken), PORTS[first])
+        taken.add(port)
+        return port
+
+    def _of_living(self) -> dict[str, set[int]]:
+        """By address, what gangs hold whose rank 0 lives."""
+        if self._taken is None:
+            self._taken = defaultdict(set)
+            leads = Assignment.objects.filter(state__in=LIVE, rank=0, gang_port__isnull=False)
+            for address, port in leads.values_list("node__address", "gang_port"):
+                self._taken[address].add(port or 0)
+        return self._taken
+
+
+def rendezvous(assignment: Assignment) -> str:
+    """Address host:port where the gang meets; empty without gang or without rank 0's address."""
+    if assignment.world_size <= 1:
+        return ""
+    ranks = Assignment.objects.filter(job=assignment.job_id, fence=assignment.fence)
+    lead = (
+        ranks.select_related("node")
+        .only("id", "fence", "gang_port", "node__address")
+        .filter(rank=0)
+        .first()
+    )
+    if lead is None or lead.gang_port is None or not lead.node.address:
+        return ""
+    host = lead.node.address.replace(CONTAINER, f"lm-{lead.pk}-{lead.fence}")
+    return f"[{host}]:{lead.gang_port}" if ":" in host else f"{host}:{lead.gang_port}"
+
+
+def token_of(assignment: Assignment) -> str:
+    """Secret shared by the ranks of one launch; empty without gang."""
+    if assignment.world_size <= 1:
+        return ""
+    return salted_hmac(
+        "loadmaster.gang", f"{assignment.job_id}:{assignment.fence}", algorithm="sha256"
+    ).hexdigest()
+
+
+def gpus_of(assignment: Assignment) -> int:
+    """The GPUs of all ranks; 0 for one that is no gang's."""
+    if assignment.world_size <= 1:
+        return 0
+    return sum(
+        Assignment.objects.filter(job=assignment.job_id, fence=assignment.fence).values_list(
+            "gpus", flat=True
+        )
+    )
+
+
+def trouble(node: Node) -> str:
+    """Reason why the node cannot run a gang's rank, or empty; unknown agents are trusted."""
+    if node.features and GANG not in node.features:
+        return f"the agent of node {node} cannot run a rank of a gang: install a newer one"
+    if node.features and not node.address:
+        return (
+            f"node {node} has no address where other ranks reach it: docs/agent.md, Gangs, says"
+            " what to set"
+        )
+    return ""
+
+
+def check_gang(assignment: Assignment, node: Node) -> None:
+    """Raise GangImpossibleError if the node's agent does not support gangs."""
+    if assignment.world_size > 1 and (why := trouble(node)):
+        raise GangImpossibleError(why)

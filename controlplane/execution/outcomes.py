@@ -1,0 +1,273 @@
+"""Effects of assignments' starts and ends on jobs, in the transaction of the assignment."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from itertools import groupby
+from typing import Any
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import Sum
+from django.utils import timezone
+
+from clusters.events import request_reschedule
+from clusters.models import Reason
+from controlplane.accounting import billing
+from controlplane.execution.stopping import want_stop
+from controlplane.web.logs.structured import bound
+from jobs.assignment_lifecycle import ENDED as ENDED_ASSIGNMENTS
+from jobs.assignment_lifecycle import LIVE
+from jobs.lifecycle import PLACED, JobMove, JobState
+from jobs.models import Assignment, Attempt, Job
+from jobs.moves import move_job
+from jobs.verdicts import End, Past, Verdict, judge, troubles_of
+from jobs.wording import RESTING
+from loadmaster.protocol import AssignmentState, ReasonClass, StopReason
+from profiling import services as profiling_services
+
+log = logging.getLogger(__name__)
+
+TRAINING = "training"
+REMEMBERED_LAUNCHES = 64
+
+OUTCOMES = {
+    JobMove.COMPLETE: "completed",
+    JobMove.FAIL: "failed",
+    JobMove.RETRY: "failed",
+    JobMove.CANCELLED: "cancelled",
+}
+"""What an attempt is remembered as; the other moves leave it open."""
+
+REASONS = {
+    JobMove.COMPLETE: Reason.COMPLETION,
+    JobMove.FAIL: Reason.FAILURE,
+    JobMove.RETRY: Reason.FAILURE,
+    JobMove.STOPPED: Reason.STOPPED,
+    JobMove.CANCELLED: Reason.CANCELLATION,
+}
+
+
+def assignment_running(assignment: Assignment, now: datetime | None = None) -> None:
+    """An assignment runs: its job runs once all ranks of its launch do."""
+    if assignment.purpose != TRAINING:
+        return
+    with transaction.atomic():
+        job = _locked(assignment.job_id)
+        gang = Assignment.objects.filter(job=job, fence=assignment.fence)
+        if job.state != JobState.STARTING or gang.exclude(state=AssignmentState.RUNNING).exists():
+            return
+        move_job(job, JobMove.RUN, started_at=job.started_at or now or timezone.now())
+
+
+def assignment_ended(assignment: Assignment, now: datetime | None = None) -> None:
+    """Settle an ended assignment, stop its gang if it failed, move the job after its last rank."""
+    now = now or timezone.now()
+    with (
+        bound(job=assignment.job_id, assignment=assignment.pk, node=assignment.node_id),
+        transaction.atomic(),
+    ):
+        job = _locked(assignment.job_id)
+        gang = _gang(job, assignment.fence)
+        _settle(job, assignment)
+        if assignment.state != AssignmentState.SUCCEEDED:
+            _stop_others(job, assignment, gang, now)
+        if any(member.state in LIVE for member in gang):
+            return
+        if assignment.purpose == TRAINING:
+            _decide(job, gang, now)
+        else:
+            _profile_run_over(job, assignment)
+        _finish_cancelling(job, now)
+
+
+def settle_job(job_id: UUID, now: datetime | None = None) -> bool:
+    """Move on a job whose state expects a live assignment but has none; True if it had to."""
+    now = now or timezone.now()
+    with bound(job=job_id), transaction.atomic():
+        job = _locked(job_id)
+        if (
+            job.state not in PLACED | {JobState.CANCELLING}
+            or job.assignments.filter(state__in=LIVE).exists()
+        ):
+            return False
+        newest = job.assignments.filter(purpose=TRAINING).order_by("-fence").first()
+        if newest is not None and job.state in PLACED:
+            _decide(job, _gang(job, newest.fence), now)
+        elif job.state in PLACED:
+            _move(job, Verdict(JobMove.STOPPED), None, now)
+        _finish_cancelling(job, now)
+    return True
+
+
+def _locked(job_id: UUID) -> Job:
+    return (
+        Job.objects.select_for_update(of=("self",), no_key=True)
+        .select_related("cluster")
+        .get(pk=job_id)
+    )
+
+
+def _gang(job: Job, fence: int) -> list[Assignment]:
+    return list(
+        Assignment.objects.filter(job=job, fence=fence)
+        .select_related("node__cluster", "node__gpu_type")
+        .order_by("pk")
+    )
+
+
+def _settle(job: Job, assignment: Assignment) -> None:
+    """Record what an end implies: device seconds received, the bill, measurements of the kind."""
+    if assignment.purpose == TRAINING and assignment.running_at and assignment.ended_at:
+        devices: float = assignment.slots.aggregate(total=Sum("share"))["total"] or 0.0
+        seconds = devices * (assignment.ended_at - assignment.running_at).total_seconds()
+        gpu_type = assignment.node.gpu_type.name
+        received = {**job.received_s, gpu_type: job.received_s.get(gpu_type, 0.0) + seconds}
+        Job.objects.filter(pk=job.pk).update(received_s=received)
+        job.received_s = received
+    _beside_the_end(assignment)
+
+
+def _beside_the_end(assignment: Assignment) -> None:
+    try:
+        with transaction.atomic():
+            billing.bill(assignment)
+            if assignment.purpose == TRAINING:
+                profiling_services.production_measured(assignment)
+    except Exception:
+        # An end is a fact: whatever keeps it from being billed or learned from must not keep it
+        # from being known. The savepoint is rolled back, the bill can be recomputed from the rows.
+        log.exception("assignment %s ended but could not be billed", assignment.pk)
+
+
+def _stop_others(
+    job: Job, assignment: Assignment, gang: Sequence[Assignment], now: datetime
+) -> None:
+    """A gang is evicted whole."""
+    cancel = job.state == JobState.CANCELLING or assignment.desired == StopReason.CANCEL
+    for member in gang:
+        if member.pk != assignment.pk and want_stop(
+            member, StopReason.CANCEL if cancel else StopReason.PREEMPT, "gang", now
+        ):
+            _settle(job, member)
+
+
+def _decide(job: Job, gang: Sequence[Assignment], now: datetime) -> None:
+    """All ranks of a launch ended: move the job unless another launch of it is alive."""
+    others = job.assignments.filter(purpose=TRAINING, state__in=LIVE)
+    if job.state not in PLACED | {JobState.CANCELLING} or others.exists():
+        return
+    verdict = judge(
+        [_end(member, job) for member in gang],
+        _past(job, gang[0]),
+        cancelling=job.state == JobState.CANCELLING,
+        work_done=all(_work_done(job, member) for member in gang),
+    )
+    _move(job, verdict, gang[0], now)
+
+
+def _end(assignment: Assignment, job: Job) -> End:
+    return End(
+        state=AssignmentState(assignment.state),
+        reason_class=assignment.reason_class,
+        reason=assignment.reason,
+        exit_code=assignment.exit_code,
+        cancelled=assignment.desired == StopReason.CANCEL,
+        memory_gb=job.memory_gb,
+    )
+
+
+def _work_done(job: Job, assignment: Assignment) -> bool:
+    """Whether a launch that ended well has done all of the job.
+
+    One that had a quota or was asked to leave has only if all steps are done, for it may have left
+    early; one that never reported a step is taken at its word.
+    """
+    reported = assignment.steps_done > assignment.start_steps
+    may_leave_early = assignment.steps_quota is not None or assignment.desired != "run"
+    return not may_leave_early or not reported or assignment.steps_done >= job.total_steps
+
+
+def _past(job: Job, newest: Assignment) -> Past:
+    """The attempt's last launches that failed without progress; pre-emptions do not count."""
+    rows = job.assignments.filter(
+        purpose=TRAINING, attempt=newest.attempt, state__in=ENDED_ASSIGNMENTS
+    ).select_related("node")
+    count, without_image = 0, dict[str, None]()
+    for _, launch in groupby(
+        rows.order_by("-fence", "rank")[:REMEMBERED_LAUNCHES], key=lambda row: row.fence
+    ):
+        ranks = list(launch)
+        if any(rank.steps_done > rank.start_steps for rank in ranks):
+            break
+        count += bool(troubles_of([_end(rank, job) for rank in ranks]))
+        without_image |= {
+            rank.node.name: None for rank in ranks if rank.reason_class == ReasonClass.IMAGE
+        }
+    return Past(
+        job.retries_used, job.max_retries - job.retries_used, count, tuple(reversed(without_image))
+    )
+
+
+def _move(job: Job, verdict: Verdict, assignment: Assignment | None, now: datetime) -> None:
+    """Write the verdict: job state, attempt's end, rescheduling event, pending hold."""
+    move = verdict.move
+    if move is JobMove.CANCEL:
+        move_job(job, JobMove.CANCEL)
+        move = JobMove.CANCELLED
+    data: dict[str, Any] = {"reason": verdict.reason} if verdict.reason else {}
+    if assignment is not None:
+        data |= {"fence": assignment.fence, "assignment": str(assignment.pk)}
+    move_job(job, move, data=data, **_values(job, move, verdict, now))
+    if move in OUTCOMES and assignment is not None and assignment.attempt_id is not None:
+        Attempt.objects.filter(pk=assignment.attempt_id, ended_at=None).update(
+            ended_at=now,
+            outcome=OUTCOMES[move],
+            reason_class=verdict.reason_class,
+            reason=verdict.reason,
+        )
+    if job.state == JobState.QUEUED and job.hold_wanted:
+        move_job(job, JobMove.HOLD, hold_wanted=False)
+    request_reschedule(job.cluster, _reason(move, verdict), job=job)
+
+
+def _reason(move: JobMove, verdict: Verdict) -> Reason:
+    """The reason for the round. A launch that failed was not stopped by request: decide anew."""
+    return Reason.LEFTOVER if move is JobMove.STOPPED and verdict.reason else REASONS[move]
+
+
+def _values(job: Job, move: JobMove, verdict: Verdict, now: datetime) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    if move is JobMove.RETRY:
+        values["retries_used"] = job.retries_used + 1
+    if move in (JobMove.RETRY, JobMove.STOPPED) and (
+        rest_s := verdict.rest_s(job.cluster.heartbeat_s)
+    ):
+        retry_at = now + timedelta(seconds=rest_s)
+        detail = {"why": verdict.reason, "earliest_s": round(retry_at.timestamp())}
+        values |= {"retry_at": retry_at, "waiting_code": RESTING, "waiting_detail": detail}
+    if move is JobMove.FAIL:
+        values["failure_reason"] = verdict.reason
+    if move in (JobMove.COMPLETE, JobMove.FAIL, JobMove.CANCELLED):
+        values |= {
+            "completed_at": now,
+            "waiting_code": "",
+            "waiting_detail": {},
+            "hold_wanted": False,
+        }
+    return values
+
+
+def _profile_run_over(job: Job, assignment: Assignment) -> None:
+    profiling_services.profile_run_ended(assignment)
+    request_reschedule(job.cluster, Reason.LEFTOVER, job=job)
+
+
+def _finish_cancelling(job: Job, now: datetime) -> None:
+    """End a cancelled job when no node holds anything of it; reads the job again."""
+    job.refresh_from_db(fields=["state"])
+    if job.state == JobState.CANCELLING and not job.assignments.filter(state__in=LIVE).exists():
+        newest = job.assignments.filter(purpose=TRAINING).order_by("-fence").first()
+        _move(job, Verdict(JobMove.CANCELLED), newest, now)

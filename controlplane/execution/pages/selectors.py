@@ -1,0 +1,180 @@
+"""Nodes and what runs on them, for their page, in a constant number of queries."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.contrib.auth.models import User
+from django.core.paginator import Page, Paginator
+from django.db.models import Count, Prefetch, prefetch_related_objects
+from django.utils import timezone
+
+from clusters.models import Cluster, Device, Node
+from clusters.runtimes import runtimes_of
+from controlplane.web.pages.paging import page_of
+from jobs.models import Assignment, AssignmentSlot
+from jobs.selectors import OTHERS, seen_by
+
+NODES_A_PAGE = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Occupant:
+    """What runs on a device: a job the reader may see, or somebody else's (`job_id` None)."""
+
+    job_id: str | None
+    name: str
+    purpose: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceCard:
+    """A GPU and what runs on it. `power_source` says whether the watts are measured or modelled."""
+
+    device: Device
+    emulated: bool
+    occupants: tuple[Occupant, ...]
+
+    @property
+    def percent(self) -> float | None:
+        """Use in percent."""
+        return None if self.device.gpu_fraction is None else 100 * self.device.gpu_fraction
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCard:
+    """A machine, its GPUs, and its watts now as far as they are known."""
+
+    node: Node
+    emulated: bool
+    devices: tuple[DeviceCard, ...]
+    silent: bool
+
+    @property
+    def busy(self) -> int:
+        """GPUs with work."""
+        return sum(bool(d.occupants) for d in self.devices)
+
+    @property
+    def slots(self) -> int | None:
+        """How many jobs may share each of its GPUs; None where that differs."""
+        numbers = {d.device.slots for d in self.devices}
+        return numbers.pop() if len(numbers) == 1 else None
+
+    @property
+    def shared(self) -> int:
+        """The most jobs that may share a GPU of it; 0 where none may."""
+        most = max((d.device.slots for d in self.devices), default=1)
+        return most if most > 1 else 0
+
+    @property
+    def runtimes(self) -> str:
+        """The ways in which it runs jobs."""
+        return " and ".join(runtimes_of(self.node))
+
+    @property
+    def power_w(self) -> float | None:
+        """Watts of the GPUs together."""
+        known = [d.device.power_w for d in self.devices if d.device.power_w is not None]
+        return sum(known) if known else None
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterNodes:
+    """A cluster, its nodes on the page, and how many there are in all: nodes, GPUs of nodes that
+    are not lost, GPUs with work.
+    """
+
+    cluster: Cluster
+    nodes: tuple[NodeCard, ...]
+    count: int
+    gpus: int
+    busy: int
+
+
+def page_of_nodes(number: object) -> Page[Node]:
+    """A page of all nodes, in the order of names."""
+    nodes = Node.objects.select_related("gpu_type", "cluster").order_by("cluster__name", "name")
+    return page_of(Paginator(nodes, NODES_A_PAGE), number)
+
+
+def cluster_nodes(user: User, page: Page[Node]) -> tuple[ClusterNodes, ...]:
+    """The page's nodes by cluster and what runs on each GPU; names of jobs only where the reader
+    may see the job.
+
+    Clusters without nodes stand on the first page. A constant number of queries.
+    """
+    nodes, now = list(page.object_list), timezone.now()
+    prefetch_related_objects(nodes, Prefetch("devices", queryset=Device.objects.order_by("uuid")))
+    working = _working(nodes)
+    seen = seen_by(user, {a.job_id for assignments in working.values() for a in assignments})
+    cards: dict[int, list[NodeCard]] = defaultdict(list)
+    for node in nodes:
+        cards[node.cluster_id].append(_node_card(node, working, seen, now))
+    counts = _counts()
+    shown = [
+        c
+        for c in Cluster.objects.order_by("name")
+        if c.pk in cards or (page.number == 1 and c.pk not in counts)
+    ]
+    return tuple(ClusterNodes(c, tuple(cards[c.pk]), *counts.get(c.pk, (0, 0, 0))) for c in shown)
+
+
+def _counts() -> Mapping[int, tuple[int, int, int]]:
+    """(nodes, GPUs of nodes that are not lost, GPUs with work) by cluster; three queries."""
+    nodes = dict(Node.objects.order_by().values_list("cluster").annotate(n=Count("pk")))
+    there = Device.objects.exclude(node__state="lost").order_by()
+    gpus = dict(there.values_list("node__cluster").annotate(n=Count("pk")))
+    held = AssignmentSlot.objects.filter(live=True).order_by()
+    busy = dict(
+        held.values_list("device__node__cluster").annotate(n=Count("device", distinct=True))
+    )
+    return {pk: (n, gpus.get(pk, 0), busy.get(pk, 0)) for pk, n in nodes.items()}
+
+
+def _working(nodes: Sequence[Node]) -> Mapping[int, list[Assignment]]:
+    """Device -> what runs on it now."""
+    of_slot = ("device_id", "assignment__job__name", "assignment__purpose", "assignment__state")
+    slots = (
+        AssignmentSlot.objects.filter(live=True, device__node__in=nodes)
+        .select_related("assignment__job")
+        .only(*of_slot)
+    )
+    working: dict[int, list[Assignment]] = defaultdict(list)
+    for slot in slots.order_by("pk"):
+        working[slot.device_id].append(slot.assignment)
+    return working
+
+
+def _node_card(
+    node: Node, working: Mapping[int, list[Assignment]], seen: frozenset[Any], now: datetime
+) -> NodeCard:
+    emulated = node.emulated or node.gpu_type.emulated
+    devices = tuple(
+        _device_card(d, emulated, working.get(d.pk, ()), seen) for d in node.devices.all()
+    )
+    patience = timedelta(seconds=3 * node.cluster.heartbeat_s)
+    return NodeCard(
+        node, emulated, devices, node.last_seen_at is None or now - node.last_seen_at > patience
+    )
+
+
+def _device_card(
+    device: Device, emulated: bool, working: Iterable[Assignment], seen: frozenset[Any]
+) -> DeviceCard:
+    return DeviceCard(
+        device, emulated or device.emulated, tuple(_occupant(a, seen) for a in working)
+    )
+
+
+def _occupant(assignment: Assignment, seen: frozenset[Any]) -> Occupant:
+    known = assignment.job_id in seen
+    name = assignment.job.name if known else OTHERS
+    return Occupant(
+        str(assignment.job_id) if known else None, name, assignment.purpose, assignment.state
+    )

@@ -1,0 +1,119 @@
+"""The page of nodes and what operators do with them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import cast
+
+from django.contrib import messages
+from django.contrib.auth.models import User
+from django.core.exceptions import PermissionDenied
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.utils.cache import patch_vary_headers
+from django.views.decorators.http import require_GET, require_POST
+
+from clusters.models import Node
+from clusters.models.nodes import Role
+from clusters.services import (
+    NodeStateError,
+    SlotsError,
+    node_cordon,
+    node_drain,
+    node_set_role,
+    node_set_slots,
+    node_uncordon,
+)
+from controlplane.execution.pages.selectors import cluster_nodes, page_of_nodes
+from controlplane.web.operators import is_operator
+
+
+@require_GET
+def nodes(request: HttpRequest) -> HttpResponse:
+    """Every node, its GPUs, and what runs on each."""
+    user = cast(User, request.user)
+    part = request.headers.get("HX-Request") == "true"
+    roles = {Role.PRODUCTION: "Production", Role.PROFILING: "Profiling", Role.BOTH: "Both"}
+    page = page_of_nodes(request.GET.get("page"))
+    context = {"clusters": cluster_nodes(user, page), "roles": roles, "page": page, "query": ""}
+    response = render(request, "execution/_nodes.html" if part else "execution/nodes.html", context)
+    patch_vary_headers(response, ["HX-Request"])
+    return response
+
+
+@require_POST
+def node_action(request: HttpRequest, node_id: uuid.UUID, action: str) -> HttpResponse:
+    """Operators: cordon, uncordon or drain a node, or set its role or slots."""
+    user = cast(User, request.user)
+    if not is_operator(user):
+        raise PermissionDenied("only operators change nodes")
+    node = get_object_or_404(Node, pk=node_id)
+    try:
+        messages.success(request, _act(node, action, request.POST, user.get_username()))
+    except NodeStateError as error:
+        messages.error(request, f"Nothing was changed: {error}.")
+    except SlotsError as error:
+        messages.error(request, f"Nothing was changed. Jobs per GPU: {error}.")
+    return redirect("nodes")
+
+
+def _act(node: Node, action: str, said: Mapping[str, str], actor: str) -> str:
+    role, reason = said.get("role", ""), said.get("reason", "").strip()
+    match action:
+        case "cordon":
+            node_cordon(node, actor=actor, reason=reason)
+            return f"{node.name} takes nothing new; what runs there goes on."
+        case "uncordon":
+            node_uncordon(node, actor=actor)
+            return f"{node.name} takes work again."
+        case "drain":
+            until = _deadline(said.get("minutes", ""))
+            node_drain(node, deadline=until, actor=actor, reason=reason)
+            when = "now" if until is None else f"by {until:{_clock(until)}} UTC"
+            return (
+                f"{node.name} takes nothing new; what runs there saves a checkpoint and moves"
+                f" elsewhere {when}."
+            )
+        case "role" if role in Role.values:
+            node_set_role(node, role, actor=actor)
+            return (
+                f"{node.name} now serves"
+                f" {'production and profiling' if role == Role.BOTH else role}."
+            )
+        case "slots":
+            slots = _slots(said.get("slots", ""))
+            node_set_slots(node, slots, actor=actor)
+            return f"{_shared_by(slots)} of {node.name}."
+    raise Http404(f"there is no action {action} {role}".strip())
+
+
+def _slots(text: str) -> int:
+    if not (text.strip().isdecimal() and text.strip().isascii()) or len(text.strip()) > 5:
+        raise SlotsError("slots", f"must be a whole number such as 2, not {text[:20]!r}")
+    return int(text)
+
+
+def _shared_by(slots: int) -> str:
+    return (
+        "Jobs no longer share the GPUs"
+        if slots == 1
+        else f"Up to {slots} jobs may now share each GPU"
+    )
+
+
+def _deadline(minutes: str) -> datetime | None:
+    """So many minutes from now; None (at once) where nothing was given."""
+    if not minutes.strip():
+        return None
+    if not minutes.strip().isdecimal() or len(minutes.strip()) > 5:
+        raise NodeStateError(
+            f"the deadline must be a whole number of minutes, not {minutes[:20]!r}"
+        )
+    return datetime.now(UTC) + timedelta(minutes=int(minutes))
+
+
+def _clock(moment: datetime) -> str:
+    """How to write it: the time alone today, else with its day."""
+    return "%H:%M" if moment.date() == datetime.now(UTC).date() else "%Y-%m-%d %H:%M"

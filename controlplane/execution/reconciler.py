@@ -1,0 +1,249 @@
+"""Finds what time has brought about and nobody reported: leases that ran out, silent nodes, offers
+nobody takes, drains due.
+
+Everything here is idempotent and looks again, with the rows locked, before it writes: any number of
+processes may do it at once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
+from functools import partial
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import Exists, OuterRef, Q, QuerySet
+from django.db.models.functions import Coalesce
+from django.utils import timezone
+
+from clusters.events import request_reschedule
+from clusters.intervals import lost_after
+from clusters.models import Cluster, Node, NodeEvent, Reason
+from clusters.models.nodes import State
+from clusters.selectors import clock_of
+from controlplane.execution.moves import move_assignment
+from controlplane.execution.outcomes import assignment_ended, settle_job
+from controlplane.execution.services import evict
+from controlplane.web.logs.structured import bound
+from jobs.assignment_lifecycle import LIVE, AssignmentMove
+from jobs.lifecycle import PLACED, JobState
+from jobs.locking import lock_assignment
+from jobs.models import Assignment, Job
+from jobs.moves import LostRaceError
+from loadmaster.protocol import AssignmentState, Intervals, ReasonClass
+
+log = logging.getLogger(__name__)
+
+AT_ONCE = 500
+"""Rows of each sort that one pass takes on; the next pass goes on."""
+
+SILENT = tuple(LIVE - {AssignmentState.OFFERED, AssignmentState.UNKNOWN})
+MENDED_STATES = tuple(PLACED | {JobState.CANCELLING})
+
+
+def reconcile_clusters(now: datetime | None = None) -> int:
+    """One pass over all clusters; how many things were put right."""
+    now = now or timezone.now()
+    done = 0
+    for cluster in Cluster.objects.order_by("pk"):
+        with bound(cluster=cluster.pk):
+            done += _reconcile(cluster, now)
+    return done
+
+
+def _reconcile(cluster: Cluster, now: datetime) -> int:
+    clock = clock_of(cluster)
+    return (
+        _lose_sight(cluster, now)
+        + _lose_assignments(cluster, clock, now)
+        + _withdraw_ignored(cluster, clock, now)
+        + _lose_nodes(cluster, clock, now)
+        + _end_drains(cluster, now)
+        + _end_rests(cluster, now)
+        + _mend_jobs(cluster, now)
+    )
+
+
+def _lose_sight(cluster: Cluster, now: datetime) -> int:
+    """Leases that have run out: nobody knows what goes on there."""
+
+    def due(assignment: Assignment) -> bool:
+        return (
+            assignment.state in SILENT
+            and assignment.lease_expires_at is not None
+            and assignment.lease_expires_at < now
+        )
+
+    def lose_sight(assignment: Assignment) -> None:
+        move_assignment(
+            assignment,
+            AssignmentMove.LOSE_SIGHT,
+            data={"lease_expires_at": str(assignment.lease_expires_at)},
+        )
+
+    return _each(_of(cluster).filter(state__in=SILENT, lease_expires_at__lt=now), due, lose_sight)
+
+
+def _lose_assignments(cluster: Cluster, clock: Intervals, now: datetime) -> int:
+    """End assignments silent for lease + grace + margin, which have stopped by themselves."""
+
+    def due(assignment: Assignment) -> bool:
+        end = assignment.lease_expires_at
+        return (
+            assignment.state == AssignmentState.UNKNOWN
+            and end is not None
+            and lost_after(end, clock, assignment.grace_s) < now
+        )
+
+    def lose(assignment: Assignment) -> None:
+        text = "its node was silent beyond the lease, the grace and the margin"
+        move_assignment(
+            assignment,
+            AssignmentMove.LOSE,
+            reason_class=ReasonClass.LEASE,
+            reason=text,
+            ended_at=now,
+        )
+        assignment_ended(assignment, now)
+
+    return _each(
+        _of(cluster).filter(state=AssignmentState.UNKNOWN, lease_expires_at__lt=now), due, lose
+    )
+
+
+def _withdraw_ignored(cluster: Cluster, clock: Intervals, now: datetime) -> int:
+    """Offers nobody took for a lease and the margin: withdrawn, and noted of the node."""
+    before = now - timedelta(seconds=clock.lease_s + clock.margin_s)
+
+    def due(assignment: Assignment) -> bool:
+        return assignment.state == AssignmentState.OFFERED and assignment.created_at < before
+
+    def withdraw(assignment: Assignment) -> None:
+        text = f"node {assignment.node} did not take the offer in time"
+        move_assignment(
+            assignment,
+            AssignmentMove.PREEMPT,
+            reason_class=ReasonClass.NODE,
+            reason=text,
+            ended_at=now,
+        )
+        NodeEvent.objects.create(
+            node=assignment.node, event="offer_ignored", data={"assignment": str(assignment.pk)}
+        )
+        assignment_ended(assignment, now)
+
+    return _each(
+        _of(cluster).filter(state=AssignmentState.OFFERED, created_at__lt=before), due, withdraw
+    )
+
+
+def _lose_nodes(cluster: Cluster, clock: Intervals, now: datetime) -> int:
+    """Mark nodes lost after grace + margin without session; they return with their state."""
+    before = now - (lost_after(now, clock) - now)
+    never = Q(session_expires_at=None) & Q(heard_at__lt=before - timedelta(seconds=clock.lease_s))
+    silent = (
+        Node.objects.filter(cluster=cluster)
+        .exclude(state=State.LOST)
+        .annotate(heard_at=Coalesce("last_seen_at", "created_at"))
+        .filter(Q(session_expires_at__lt=before) | never)
+    )
+    return sum(
+        _lose_node(node) for node in silent.select_related("cluster").order_by("pk")[:AT_ONCE]
+    )
+
+
+def _lose_node(node: Node) -> bool:
+    with bound(node=node.pk), transaction.atomic():
+        same = Node.objects.filter(
+            pk=node.pk,
+            state=node.state,
+            epoch=node.epoch,
+            session_expires_at=node.session_expires_at,
+            last_seen_at=node.last_seen_at,
+        )
+        if not same.update(state=State.LOST):
+            return False
+        last = node.last_seen_at.isoformat() if node.last_seen_at else None
+        NodeEvent.objects.create(
+            node=node, event="lost", data={"was": node.state, "last_seen_at": last}
+        )
+        request_reschedule(node.cluster, Reason.NODE_LOST, node=node)
+    return True
+
+
+def _end_drains(cluster: Cluster, now: datetime) -> int:
+    """Draining nodes whose time has come: what still runs there is pre-empted."""
+    due = _of(cluster).filter(
+        node__state=State.DRAINING, node__drain_until__lte=now, state__in=LIVE, desired="run"
+    )
+    return sum(_try(partial(_evict, pk, now), assignment=pk) for pk in _keys(due))
+
+
+def _evict(pk: UUID, now: datetime) -> bool:
+    node = Assignment.objects.select_related("node").get(pk=pk).node
+    evict(
+        pk,
+        "drain",
+        now,
+        why=f"node {node} is drained" + (f": {node.reason}" if node.reason else ""),
+    )
+    return True
+
+
+def _end_rests(cluster: Cluster, now: datetime) -> int:
+    """Jobs that have rested after a failure: one round for all of them looks at them again."""
+    with transaction.atomic():
+        rested = Job.objects.filter(
+            cluster=cluster, state=JobState.QUEUED, retry_at__lte=now
+        ).update(retry_at=None)
+        if rested:
+            request_reschedule(cluster, Reason.LEFTOVER)
+    return rested
+
+
+def _mend_jobs(cluster: Cluster, now: datetime) -> int:
+    """Jobs that claim to be placed and hold nothing: whoever should have moved them on did not."""
+    live = Assignment.objects.filter(job=OuterRef("pk"), state__in=LIVE)
+    stuck = Job.objects.filter(~Exists(live), cluster=cluster, state__in=MENDED_STATES)
+    return sum(
+        _try(partial(settle_job, pk, now), job=pk)
+        for pk in stuck.values_list("pk", flat=True)[:AT_ONCE]
+    )
+
+
+def _of(cluster: Cluster) -> QuerySet[Assignment]:
+    return Assignment.objects.filter(node__cluster=cluster)
+
+
+def _keys(found: QuerySet[Assignment]) -> Iterable[UUID]:
+    return list(found.order_by("created_at").values_list("pk", flat=True)[:AT_ONCE])
+
+
+def _each(
+    found: QuerySet[Assignment],
+    due: Callable[[Assignment], bool],
+    act: Callable[[Assignment], None],
+) -> int:
+    """Act on each assignment that is still `due` once locked, one transaction each."""
+
+    def look_again(pk: UUID) -> bool:
+        with transaction.atomic():
+            assignment = lock_assignment(pk)
+            if not due(assignment):
+                return False
+            act(assignment)
+        return True
+
+    return sum(_try(partial(look_again, pk), assignment=pk) for pk in _keys(found))
+
+
+def _try(act: Callable[[], bool], **ids: object) -> bool:
+    """True if done; losing a race is no failure. `ids` go to the log."""
+    with bound(**ids):
+        try:
+            return act()
+        except LostRaceError as race:
+            log.info("left for the next pass: %s", race)
+            return False

@@ -1,0 +1,233 @@
+"""Agents' reports on assignments: acceptance and states, by compare-and-swap."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timedelta
+from math import inf
+from typing import Any
+from uuid import UUID
+
+from django.db import transaction
+from django.utils import timezone
+
+from clusters.agents.checks import INT, check_number, check_text, moment
+from clusters.agents.errors import AgentCallError, invalid, stale_assignment
+from clusters.intervals import job_lease_s
+from clusters.models import Node
+from clusters.selectors import clock_of
+from controlplane.execution.gangs import GangImpossibleError, check_gang
+from controlplane.execution.locking import lock_own, lock_session
+from controlplane.execution.moves import move_assignment
+from controlplane.execution.outcomes import assignment_ended, assignment_running
+from controlplane.execution.services.launch import launch_spec
+from jobs.assignment_lifecycle import (
+    ENDED,
+    LIVE,
+    MOVE_TO,
+    AssignmentMove,
+    IllegalAssignmentMoveError,
+)
+from jobs.models import Assignment, Job
+from jobs.secrets import SecretMissing
+from loadmaster.protocol import Accept, AssignmentState, LaunchSpec, ReasonClass, StateReport
+
+LONGEST_REASON = 2000
+IMAGE_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+NOT_AN_AGENTS_WORD = frozenset(
+    {AssignmentState.OFFERED, AssignmentState.UNKNOWN, AssignmentState.LOST}
+)
+DEFAULT_REASON = {
+    AssignmentState.FAILED: ReasonClass.USER,
+    AssignmentState.PREEMPTED: ReasonClass.PREEMPT,
+}
+
+
+def accept(
+    node_pk: UUID, assignment_id: UUID, words: Accept, now: datetime | None = None
+) -> LaunchSpec:
+    """The agent takes an offer: its state becomes ACCEPTED, its lease begins, and the agent learns
+    everything about it.
+
+    The session that took it may ask again while the assignment lives. Refused if epoch or fence are
+    stale, or it is wanted no more.
+    """
+    now = now or timezone.now()
+    with transaction.atomic():
+        node = lock_session(node_pk, words.epoch)
+        assignment = lock_own(node, assignment_id, words.fence)
+        try:
+            check_gang(assignment, node)
+            spec = launch_spec(assignment)
+        except (SecretMissing, GangImpossibleError) as problem:
+            blame = ReasonClass.USER if isinstance(problem, SecretMissing) else ReasonClass.NODE
+            _reject(assignment, words.epoch, blame, str(problem), now)
+            refusal = stale_assignment(f"assignment {assignment_id} cannot start: {problem}")
+        else:
+            _take(node, assignment, words.epoch, spec.grace_s, now)
+            return spec
+    raise refusal
+
+
+def _take(node: Node, assignment: Assignment, epoch: int, grace_s: float, now: datetime) -> None:
+    if assignment.state == AssignmentState.OFFERED and assignment.desired == "run":
+        lease = timedelta(seconds=job_lease_s(clock_of(node.cluster), assignment.job.on_disconnect))
+        move_assignment(
+            assignment,
+            AssignmentMove.ACCEPT,
+            epoch=epoch,
+            accepted_at=now,
+            lease_expires_at=now + lease,
+            grace_s=grace_s,
+        )
+    elif assignment.state not in LIVE or assignment.epoch != epoch:
+        raise stale_assignment(
+            f"assignment {assignment.pk} is {assignment.state} and not on offer to this session"
+        )
+
+
+def _reject(
+    assignment: Assignment, epoch: int, blame: ReasonClass, reason: str, now: datetime
+) -> None:
+    """The offer cannot be taken here, or, by its job's own fault, by anybody."""
+    if assignment.state != AssignmentState.OFFERED:
+        return
+    move_assignment(
+        assignment,
+        AssignmentMove.REJECT,
+        epoch=epoch,
+        reason_class=blame,
+        reason=reason[:LONGEST_REASON],
+        ended_at=now,
+    )
+    assignment_ended(assignment, now)
+
+
+def report_state(
+    node_pk: UUID, assignment_id: UUID, report: StateReport, now: datetime | None = None
+) -> AssignmentState:
+    """Move an assignment as its agent reports it, and its job with it; the state the server now
+    holds.
+
+    A replay (a `seq` seen before with the same state, or an end that is already known) changes
+    nothing and is fine; anything else that is older than what is known is refused as stale.
+    """
+    now = now or timezone.now()
+    observed_at = _check(report)
+    with transaction.atomic():
+        node = lock_session(node_pk, report.epoch)
+        assignment = lock_own(node, assignment_id, report.fence)
+        if _is_replay(assignment, report):
+            return AssignmentState(assignment.state)
+        _check_fresh(assignment, report)
+        _pin_image(assignment, report)
+        if assignment.state == report.to:
+            Assignment.objects.filter(pk=assignment.pk, epoch=assignment.epoch).update(
+                **_standing(report)
+            )
+            return report.to
+        _move(assignment, report, observed_at, now)
+        _tell_job(assignment, now)
+        return AssignmentState(assignment.state)
+
+
+def _check(report: StateReport) -> datetime:
+    if report.to in NOT_AN_AGENTS_WORD:
+        raise invalid("to", f"an agent cannot report {report.to}")
+    check_number("seq", report.seq, 0, inf)
+    check_number("steps", report.steps, 0, inf)
+    check_number("exit_code", report.exit_code, -INT - 1, INT)
+    check_text("container", report.container, 200)
+    check_number("prepared_fraction", report.prepared_fraction, 0, 1)
+    if report.image_digest and not IMAGE_DIGEST.fullmatch(report.image_digest):
+        raise invalid("image_digest", "must be sha256: and 64 hexadecimal digits")
+    return moment("observed_at_s", report.observed_at_s)
+
+
+def _pin_image(assignment: Assignment, report: StateReport) -> None:
+    """Keep the digest that a job's image had at its first launch: tags may move."""
+    if report.image_digest:
+        Job.objects.filter(pk=assignment.job_id, image_digest="").update(
+            image_digest=report.image_digest
+        )
+
+
+def _standing(report: StateReport) -> dict[str, Any]:
+    """What a report says besides the state."""
+    values: dict[str, Any] = {"report_seq": report.seq}
+    if report.prepared_fraction is not None:
+        values["prepared_fraction"] = report.prepared_fraction
+    return values
+
+
+def _is_replay(assignment: Assignment, report: StateReport) -> bool:
+    if assignment.state == report.to and (
+        assignment.state in ENDED or report.seq == assignment.report_seq
+    ):
+        return True
+    return report.seq <= assignment.report_seq and _was_reported(assignment, report)
+
+
+def _was_reported(assignment: Assignment, report: StateReport) -> bool:
+    return assignment.events.filter(to_state=report.to, data__seq=report.seq).exists()
+
+
+def _check_fresh(assignment: Assignment, report: StateReport) -> None:
+    """Refuse reports on ended or foreign assignments, and ones older than the newest."""
+    if assignment.state in ENDED:
+        raise stale_assignment(f"assignment {assignment.pk} is over ({assignment.state})")
+    untaken = assignment.state == AssignmentState.OFFERED and report.to is AssignmentState.REJECTED
+    if assignment.epoch != report.epoch and not untaken:
+        raise stale_assignment(
+            f"assignment {assignment.pk} is not held by the session of epoch {report.epoch}"
+        )
+    if report.seq <= assignment.report_seq:
+        raise stale_assignment(
+            f"report {report.seq} is older than report {assignment.report_seq}, which is known"
+        )
+
+
+def _move(
+    assignment: Assignment, report: StateReport, observed_at: datetime, now: datetime
+) -> None:
+    data = {
+        "seq": report.seq,
+        **({"exit_code": report.exit_code} if report.exit_code is not None else {}),
+    }
+    try:
+        move_assignment(
+            assignment,
+            MOVE_TO[report.to],
+            observed_at=observed_at,
+            data=data,
+            **_values(assignment, report, now),
+        )
+    except IllegalAssignmentMoveError as error:
+        raise AgentCallError(409, "illegal_move", str(error)) from error
+
+
+def _values(assignment: Assignment, report: StateReport, now: datetime) -> dict[str, Any]:
+    values = {**_standing(report), "epoch": report.epoch}
+    if report.container:
+        values["container"] = report.container
+    if report.steps is not None and report.steps > assignment.steps_done:
+        values["steps_done"] = report.steps
+    if report.to is AssignmentState.RUNNING and assignment.running_at is None:
+        values["running_at"] = now
+    if report.to in ENDED:
+        reason_class = report.reason_class or DEFAULT_REASON.get(report.to) or ""
+        reason = report.reason[:LONGEST_REASON]
+        values |= {
+            "exit_code": report.exit_code,
+            "reason_class": reason_class,
+            "reason": reason,
+            "ended_at": now,
+        }
+    return values
+
+
+def _tell_job(assignment: Assignment, now: datetime) -> None:
+    if assignment.state == AssignmentState.RUNNING:
+        assignment_running(assignment, now)
+    elif assignment.state in ENDED:
+        assignment_ended(assignment, now)

@@ -1,0 +1,389 @@
+"""Heartbeats renew leases: those of many nodes in one transaction, by a number of queries that does
+not grow with them.
+
+Samples of devices go through the cache; everything else goes to the database, which alone knows who
+holds what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from django.db import connection, transaction
+from django.db.models import Exists, OuterRef
+from django.utils import timezone
+
+from clusters.agents.errors import AgentCallError, not_yours, stale_epoch, unknown_token
+from clusters.events import note_nodes_joined
+from clusters.intervals import is_silent, job_lease_s
+from clusters.models import Device, Node, NodeEvent
+from clusters.models.nodes import State
+from clusters.selectors import clocks_of
+from clusters.services.devices import keep_samples, note_health
+from controlplane.execution.directives import cursor_of, directives, is_news
+from controlplane.execution.moves import move_assignment
+from controlplane.execution.outcomes import assignment_running
+from controlplane.execution.services.sessions import come_back
+from controlplane.web.storage.bulk_update import update_rows
+from jobs.assignment_lifecycle import ENDED, LIVE, MOVE_TO
+from jobs.locking import lock_assignment
+from jobs.models import Assignment
+from loadmaster.protocol import (
+    AssignmentState,
+    Directive,
+    DirectiveAction,
+    Heartbeat,
+    HeartbeatReply,
+    Intervals,
+    KnownAssignment,
+    Lease,
+    StopReason,
+)
+
+HELD_BY_AGENT = frozenset(LIVE - {AssignmentState.OFFERED, AssignmentState.UNKNOWN})
+"""What an agent can truthfully say of an assignment that is not over."""
+
+UNWELL = "its agent reports that the machine is unhealthy"
+
+Clocks = Callable[[Iterable[int]], Mapping[int, Intervals]]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A heartbeat that came in. `token_sha256` is of the token it came with; None where the caller
+    has checked it.
+    """
+
+    node: UUID
+    beat: Heartbeat
+    token_sha256: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Renewed:
+    """What was committed for a heartbeat: the answer, and what is still to be brought back from
+    UNKNOWN before it is sent.
+    """
+
+    reply: HeartbeatReply
+    unknown: tuple[tuple[UUID, KnownAssignment], ...] = ()
+    epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """Somebody else holds the node's row or an assignment's: nothing was written, take the
+    heartbeat alone and wait.
+    """
+
+
+Outcome = Renewed | AgentCallError | Busy
+
+
+@dataclass(frozen=True, slots=True)
+class _Seat:
+    """A node as its heartbeat finds it, its row locked. `ill`: one of its devices was known to be
+    when the question was asked; what another batch wrote while this one waited for the row, the
+    node's next heartbeat sees.
+    """
+
+    pk: UUID
+    cluster: int
+    token_sha256: str
+    epoch: int
+    heartbeat_seq: int
+    state: str
+    reason: str
+    session_expires_at: datetime | None
+    ill: bool
+
+
+_COLUMNS = (
+    "pk",
+    "cluster_id",
+    "token_sha256",
+    "epoch",
+    "heartbeat_seq",
+    "state",
+    "reason",
+    "session_expires_at",
+    "ill",
+)
+
+
+@dataclass(slots=True)
+class _Turn:
+    """A heartbeat that is being taken in."""
+
+    seat: _Seat
+    beat: Heartbeat
+    clock: Intervals
+    held: list[Assignment] = field(default_factory=list)
+    renewed: list[Assignment] = field(default_factory=list)
+
+    @property
+    def fresh(self) -> bool:
+        return self.beat.seq >= self.seat.heartbeat_seq
+
+
+def heartbeat(node_pk: UUID, beat: Heartbeat, now: datetime | None = None) -> HeartbeatReply:
+    """Renew the session and the leases of what the agent still watches; answer with everything that
+    is wanted and not yet done.
+
+    A heartbeat older than the newest one received renews nothing and gets no leases. Refused if the
+    epoch is stale.
+    """
+    return heartbeat_alone(Call(node_pk, beat), now)
+
+
+def heartbeat_alone(call: Call, now: datetime | None = None) -> HeartbeatReply:
+    """A batch of one, which waits for the rows it needs. Raises AgentCallError."""
+    now = now or timezone.now()
+    (outcome,) = renew_all([call], now)
+    if isinstance(outcome, AgentCallError):
+        raise outcome
+    if isinstance(outcome, Busy):
+        raise AgentCallError(503, "race", "the node's row is taken; send the heartbeat again")
+    return restore_sight(outcome, now)
+
+
+def renew_all(
+    calls: Sequence[Call],
+    now: datetime | None = None,
+    *,
+    clocks: Clocks = clocks_of,
+    wait: bool = True,
+) -> list[Outcome]:
+    """Take in heartbeats of different nodes in one transaction; an outcome for each, in order.
+
+    With `wait=False` rows that somebody else holds make their heartbeat Busy instead of everybody
+    wait, and so no transaction ever waits with rows in its hands.
+    """
+    now = now or timezone.now()
+    with transaction.atomic():
+        seats = _take_seats({call.node for call in calls}, wait=wait)
+        refused = _refusals(calls, seats)
+        clock = clocks({seat.cluster for seat in seats.values()})
+        turns = {
+            index: _Turn(seats[call.node], call.beat, clock[seats[call.node].cluster])
+            for index, call in enumerate(calls)
+            if index not in refused
+        }
+        busy = _give_assignments(list(turns.values()), wait=wait)
+        taken = {index: turn for index, turn in turns.items() if turn.seat.pk not in busy}
+        fresh = [turn for turn in taken.values() if turn.fresh]
+        _renew(fresh, now)
+        _note_what_changed(fresh, now)
+    keep_samples([(turn.seat.pk, turn.beat.devices) for turn in fresh])
+    done: dict[int, Outcome] = {index: _renewed(turn) for index, turn in taken.items()}
+    return [refused.get(index) or done.get(index) or Busy() for index in range(len(calls))]
+
+
+def restore_sight(renewed: Renewed, now: datetime | None = None) -> HeartbeatReply:
+    """The reply, once what was UNKNOWN and is watched after all goes on in the state its agent
+    reports.
+    """
+    for pk, known in renewed.unknown:
+        _restore_one(pk, known, renewed.epoch, now or timezone.now())
+    return renewed.reply
+
+
+def _take_seats(pks: Iterable[UUID], *, wait: bool) -> dict[UUID, _Seat]:
+    """The nodes, locked in the order of their keys until the transaction ends; without those that
+    others hold, unless `wait`.
+    """
+    locked = (
+        Node.objects.select_for_update(of=("self",), no_key=True, skip_locked=not wait)
+        .filter(pk__in=list(pks))
+        .order_by("pk")
+    )
+    ill = Exists(Device.objects.filter(node=OuterRef("pk"), healthy=False))
+    return {row[0]: _Seat(*row) for row in locked.annotate(ill=ill).values_list(*_COLUMNS)}
+
+
+def _refusals(calls: Sequence[Call], seats: Mapping[UUID, _Seat]) -> dict[int, Outcome]:
+    """What cannot be taken in: no such node, another's token, another epoch, or a row that somebody
+    holds.
+    """
+    found: dict[int, Outcome] = {}
+    absent = {index: call for index, call in enumerate(calls) if call.node not in seats}
+    tokens = {pk: seat.token_sha256 for pk, seat in seats.items()}
+    if absent:
+        tokens |= dict(
+            Node.objects.filter(pk__in=[call.node for call in absent.values()]).values_list(
+                "pk", "token_sha256"
+            )
+        )
+    strange = {
+        i: c
+        for i, c in enumerate(calls)
+        if c.node not in tokens or c.token_sha256 not in (None, tokens[c.node])
+    }
+    if strange:
+        sent = [call.token_sha256 for call in strange.values() if call.token_sha256]
+        known = set(
+            Node.objects.filter(token_sha256__in=sent).values_list("token_sha256", flat=True)
+        )
+        found |= {
+            i: not_yours() if call.token_sha256 in known else unknown_token()
+            for i, call in strange.items()
+        }
+    for index, call in enumerate(calls):
+        seat = seats.get(call.node)
+        if index in found:
+            continue
+        if seat is None:
+            found[index] = Busy()
+        elif seat.epoch != call.beat.epoch or call.beat.epoch < 1:
+            found[index] = stale_epoch(call.beat.epoch, seat.epoch)
+    return found
+
+
+def _give_assignments(turns: Sequence[_Turn], *, wait: bool) -> set[UUID]:
+    """Give every turn what its node holds, locked; the nodes of which somebody else has an
+    assignment in hand.
+    """
+    by_node = {turn.seat.pk: turn for turn in turns}
+    live = Assignment.objects.filter(node__in=list(by_node), state__in=LIVE).order_by("pk")
+    skips = not wait and connection.features.has_select_for_update_skip_locked
+    expected = set(live.values_list("pk", "node_id")) if skips else set()
+    # by their keys, which are few where most nodes hold nothing: the database need not look at each
+    # node once more
+    if skips:
+        live = Assignment.objects.filter(
+            pk__in=[pk for pk, _ in expected], state__in=LIVE
+        ).order_by("pk")
+    locked = (
+        live.select_related("job")
+        .only(*_SHOWN)
+        .select_for_update(of=("self",), no_key=True, skip_locked=not wait)
+    )
+    for assignment in locked:
+        by_node[assignment.node_id].held.append(assignment)
+    return {node for _, node in expected - {(a.pk, a.node_id) for turn in turns for a in turn.held}}
+
+
+_SHOWN = (
+    "id", "job_id", "node_id", "fence", "state", "epoch", "desired", "desired_at", "created_at",
+    "term_until", "term_at",
+    "steps_quota", "job__on_disconnect",
+)  # fmt: skip
+
+
+def _renew(turns: Sequence[_Turn], now: datetime) -> None:
+    """Renew the sessions and the leases of listed assignments that these sessions hold."""
+    for turn in turns:
+        turn.renewed = [a for a in turn.held if _is_watched(a, turn.beat)]
+    ends = {id(turn): now + timedelta(seconds=turn.clock.lease_s) for turn in turns}
+    sessions = [(t.seat.pk, t.beat.epoch, t.beat.seq, now, ends[id(t)]) for t in turns]
+    update_rows(
+        Node, ("id", "epoch"), ("heartbeat_seq", "last_seen_at", "session_expires_at"), sessions
+    )
+    leases = [
+        (a.pk, a.epoch, now + timedelta(seconds=job_lease_s(t.clock, a.job.on_disconnect)))
+        for t in turns
+        for a in t.renewed
+    ]
+    update_rows(Assignment, ("id", "epoch"), ("lease_expires_at",), leases)
+
+
+def _is_watched(assignment: Assignment, beat: Heartbeat) -> bool:
+    watched = any(
+        known.fence == assignment.fence
+        and known.id == str(assignment.pk)
+        and known.state not in ENDED
+        for known in beat.assignments
+    )
+    return (
+        watched and assignment.epoch == beat.epoch and assignment.state != AssignmentState.OFFERED
+    )
+
+
+def _note_what_changed(turns: Sequence[_Turn], now: datetime) -> None:
+    """What is rare: a silent node is heard again, a lost one is back, a device's or the machine's
+    health has changed.
+    """
+    heard = [
+        t.seat
+        for t in turns
+        if t.seat.state != State.LOST and is_silent(t.seat.session_expires_at, now)
+    ]
+    if heard:
+        note_nodes_joined((seat.cluster, seat.pk) for seat in heard)
+    for turn in turns:
+        seat, healthy = turn.seat, turn.beat.healthy
+        if seat.state == State.LOST:
+            come_back(_node(seat))
+        if (
+            seat.state == State.LOST
+            or (seat.state == State.READY and not healthy)
+            or (healthy and seat.reason == UNWELL)
+        ):
+            _note_wellbeing(_node(seat), healthy=healthy)
+    note_health(
+        {
+            t.seat.pk: t.beat.devices
+            for t in turns
+            if t.seat.ill or not all(sample.healthy for sample in t.beat.devices)
+        }
+    )
+
+
+def _node(seat: _Seat) -> Node:
+    return Node.objects.select_related("cluster").get(pk=seat.pk)
+
+
+def _note_wellbeing(node: Node, *, healthy: bool) -> None:
+    """A machine that calls itself unhealthy takes no new work until it says otherwise; an
+    operator's cordon is left alone.
+    """
+    before, after, reason = (
+        (State.CORDONED, State.READY, "") if healthy else (State.READY, State.CORDONED, UNWELL)
+    )
+    if node.state != before or (healthy and node.reason != UNWELL):
+        return
+    if Node.objects.filter(pk=node.pk, state=before).update(state=after, reason=reason):
+        NodeEvent.objects.create(node=node, event="healthy" if healthy else "unhealthy")
+
+
+def _renewed(turn: _Turn) -> Renewed:
+    said = {known.id: known for known in turn.beat.assignments}
+    unknown = [(a.pk, said[str(a.pk)]) for a in turn.renewed if a.state == AssignmentState.UNKNOWN]
+    backs = tuple((pk, known) for pk, known in unknown if known.state in HELD_BY_AGENT)
+    return Renewed(_reply(turn), backs, turn.beat.epoch)
+
+
+def _restore_one(pk: UUID, known: KnownAssignment, epoch: int, now: datetime) -> None:
+    with transaction.atomic():
+        assignment = lock_assignment(pk)
+        if assignment.state != AssignmentState.UNKNOWN or assignment.epoch != epoch:
+            return
+        first_run = known.state is AssignmentState.RUNNING and assignment.running_at is None
+        values = {"running_at": now} if first_run else {}
+        move_assignment(assignment, MOVE_TO[known.state], data={"by": "heartbeat"}, **values)
+        if known.state is AssignmentState.RUNNING:
+            assignment_running(assignment, now)
+
+
+def _reply(turn: _Turn) -> HeartbeatReply:
+    held, beat, clock = turn.held, turn.beat, turn.clock
+    leases = tuple(
+        Lease(str(a.pk), a.fence, job_lease_s(clock, a.job.on_disconnect)) for a in turn.renewed
+    )
+    wanted = directives(held, clock.grace_s) + _strays(held, beat, clock.grace_s)
+    cursor = max(beat.cursor, cursor_of(a for a in held if is_news(a)))
+    return HeartbeatReply(clock.heartbeat_s, leases, wanted, cursor)
+
+
+def _strays(held: Sequence[Assignment], beat: Heartbeat, grace_s: float) -> tuple[Directive, ...]:
+    """What the agent still watches although it is over, of another fence, or not this node's: it
+    must stop.
+    """
+    live = {(str(a.pk), a.fence) for a in held}
+    strays = [k for k in beat.assignments if k.state not in ENDED and (k.id, k.fence) not in live]
+    return tuple(
+        Directive(k.id, k.fence, DirectiveAction.STOP, StopReason.CANCEL, grace_s) for k in strays
+    )

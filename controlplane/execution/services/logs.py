@@ -1,0 +1,126 @@
+"""Logs of assignments: pieces that follow each other without a gap, bounded in size and in number
+of bytes kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from uuid import UUID
+
+from django.db import IntegrityError, transaction
+from django.db.models import Sum
+
+from clusters.agents.errors import AgentCallError, invalid, stale_assignment, stale_epoch
+from clusters.models import Node
+from jobs.models import Assignment, LogChunk
+from loadmaster.protocol import ErrorCode
+
+STREAMS = ("stdout", "stderr")
+LARGEST_PIECE = 1_048_576
+KEPT_BYTES = 20_000_000
+TRUNCATED = b"\n[loadmaster: the output is longer than 20 MB, the rest is not kept]\n"
+GZIP = 31
+
+
+def append_log(
+    node: Node,
+    assignment_id: UUID,
+    stream: str,
+    offset: int,
+    epoch: int,
+    fence: int,
+    body: bytes,
+    digest: str,
+) -> int:
+    """Keep a piece of output that begins at unpacked byte `offset` of its stream; where the next
+    one begins.
+
+    `body` is gzip, `digest` the hexadecimal sha256 of the unpacked bytes. Output may still come
+    after an assignment's end. Beyond KEPT_BYTES bytes of an assignment only the count goes on,
+    after a mark.
+    """
+    if stream not in STREAMS:
+        raise invalid("stream", f"must be one of {', '.join(STREAMS)}, not {stream!r}")
+    data = unpack(body, digest)
+    _check_owner(node, assignment_id, epoch, fence)
+    expected = next_offset(assignment_id, stream)
+    if offset != expected:
+        raise _elsewhere(offset, expected)
+    if not data:
+        return expected
+    try:
+        with transaction.atomic():
+            LogChunk.objects.create(
+                assignment_id=assignment_id,
+                stream=stream,
+                offset=offset,
+                size=len(data),
+                data=_kept(assignment_id, data),
+            )
+    except IntegrityError:
+        raise _elsewhere(offset, next_offset(assignment_id, stream)) from None
+    return expected + len(data)
+
+
+def unpack(body: bytes, digest: str) -> bytes:
+    """The unpacked piece; refused if it is no gzip, larger than LARGEST_PIECE, or not what its
+    digest says.
+    """
+    unpacker = zlib.decompressobj(wbits=GZIP)
+    try:
+        data = unpacker.decompress(body, LARGEST_PIECE + 1)
+    except zlib.error as error:
+        raise invalid("body", f"must be gzip ({error})") from None
+    if len(data) > LARGEST_PIECE:
+        raise AgentCallError(
+            413,
+            "too_large",
+            f"a piece of a log may have at most {LARGEST_PIECE} unpacked bytes; send smaller ones",
+        )
+    if not unpacker.eof:
+        raise invalid("body", "the gzip data is cut short")
+    if hashlib.sha256(data).hexdigest() != digest:
+        raise invalid(
+            "X-Content-SHA256", "is not the lower-case hexadecimal sha256 of the unpacked bytes"
+        )
+    return data
+
+
+def next_offset(assignment_id: UUID, stream: str) -> int:
+    """The byte at which the next piece of the stream must begin."""
+    last = (
+        LogChunk.objects.filter(assignment_id=assignment_id, stream=stream)
+        .order_by("-offset")
+        .values_list("offset", "size")
+        .first()
+    )
+    return sum(last) if last else 0
+
+
+def _check_owner(node: Node, assignment_id: UUID, epoch: int, fence: int) -> None:
+    if node.epoch != epoch:
+        raise stale_epoch(epoch, node.epoch)
+    if not Assignment.objects.filter(pk=assignment_id, node=node, fence=fence).exists():
+        raise stale_assignment(
+            f"there is no assignment {assignment_id} with fence {fence} on this node"
+        )
+
+
+def _kept(assignment_id: UUID, data: bytes) -> bytes:
+    """What of a piece is kept: all of it, its beginning and the mark where the limit falls into it,
+    or nothing.
+    """
+    before: int = (
+        LogChunk.objects.filter(assignment_id=assignment_id).aggregate(total=Sum("size"))["total"]
+        or 0
+    )
+    room = KEPT_BYTES - before
+    if room >= len(data):
+        return data
+    return data[:room] + TRUNCATED if room >= 0 else b""
+
+
+def _elsewhere(offset: int, expected: int) -> AgentCallError:
+    text = f"this piece begins at {offset}, the next one must begin at {expected}"
+    return AgentCallError(409, ErrorCode.OFFSET, text, field="offset", expected=expected)

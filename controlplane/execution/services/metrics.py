@@ -1,0 +1,217 @@
+"""Progress and use of assignments: what is newest goes into their rows and their job's, the rest is
+thinned to a point a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime, timedelta
+from math import inf
+from typing import Any, TypeVar
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import Exists, F, OuterRef, QuerySet, Value
+from django.db.models.functions import Coalesce, Greatest, Least
+
+from clusters.agents.checks import ABSURD, check_number, moment
+from clusters.agents.errors import stale_epoch
+from clusters.models import Node
+from controlplane.execution.locking import lock_own
+from jobs.models import Assignment, Job, ProgressPoint, UsagePoint
+from jobs.moves import note_job
+from loadmaster.protocol import MetricsBatch, ProgressSample, UsageSample
+
+APART = timedelta(seconds=1)
+SAVED = "checkpoint"
+STARTED = "start"
+KEPT_EVENTS = frozenset({"start", "checkpoint", "preempted", "quota", "end"})
+
+Sample = TypeVar("Sample", ProgressSample, UsageSample)
+
+
+def record_metrics(node: Node, assignment_id: UUID, batch: MetricsBatch) -> bool:
+    """Take in a batch; whether it was new (a replay changes nothing). Refused if epoch or fence are
+    stale.
+
+    A job's own progress is written by the newest launch of its training alone, and never goes
+    backwards but where that launch began at an earlier step than what was done; profile runs leave
+    it be.
+    """
+    _check(batch)
+    if node.epoch != batch.epoch:
+        raise stale_epoch(batch.epoch, node.epoch)
+    with transaction.atomic():
+        assignment = lock_own(node, assignment_id, batch.fence)
+        newer = Assignment.objects.filter(
+            pk=assignment.pk, epoch=batch.epoch, metrics_seq__lt=batch.seq
+        )
+        if not newer.update(metrics_seq=batch.seq):
+            return False
+        _begin_where_it_began(assignment, batch.progress)
+        Assignment.objects.filter(pk=assignment.pk).update(**_newest(batch.progress))
+        _advance_job(assignment, batch.progress)
+        _keep_progress(assignment, batch.progress)
+        _keep_usage(assignment, batch.usage)
+    return True
+
+
+def _check(batch: MetricsBatch) -> None:
+    check_number("seq", batch.seq, 0, inf)
+    for index, sample in enumerate(batch.progress):
+        where = f"progress[{index}]"
+        moment(f"{where}.at_s", sample.at_s)
+        check_number(f"{where}.step", sample.step, 0, inf)
+        check_number(f"{where}.launch_steps", sample.launch_steps, 0, inf)
+        check_number(f"{where}.steps_per_s", sample.steps_per_s, 0, ABSURD)
+        check_number(f"{where}.setup_s", sample.setup_s, 0, ABSURD)
+    for index, used in enumerate(batch.usage):
+        where = f"usage[{index}]"
+        moment(f"{where}.at_s", used.at_s)
+        check_number(f"{where}.cores", used.cores, 0, ABSURD)
+        check_number(f"{where}.memory_gb", used.memory_gb, 0, ABSURD)
+        check_number(f"{where}.gpu_power_w", used.gpu_power_w, 0, ABSURD)
+
+
+def _begin_where_it_began(assignment: Assignment, progress: Sequence[ProgressSample]) -> None:
+    """Count a launch from the step that its first word names, and the job with it: what lies beyond
+    is not there any more.
+
+    Without a checkpoint, or after a kill, that is what a restart costs. But a launch that began
+    before the checkpoint it was to go on from has not found it, and the job's history says so. Rank
+    0 speaks for its gang: others may keep no checkpoints.
+    """
+    start = next((sample for sample in progress if sample.event == STARTED), None)
+    if start is None or assignment.purpose != "training" or assignment.rank or _began(assignment):
+        return
+    if start.step < assignment.start_steps:
+        message = (
+            f"began at step {start.step}; the checkpoint of step {assignment.start_steps} was not"
+            f" found on {assignment.node.name}"
+        )
+        note_job(
+            assignment.job,
+            "progress_lost",
+            data={"message": message, "fence": assignment.fence, "resumed": start.step},
+        )
+        Assignment.objects.filter(pk=assignment.pk).update(
+            start_steps=start.step, steps_done=start.step, checkpoint_steps=start.step
+        )
+    _unless_relaunched(assignment).update(
+        steps_done=Least(F("steps_done"), Value(start.step)),
+        checkpoint_steps=Least(F("checkpoint_steps"), Value(start.step)),
+    )
+
+
+def _began(assignment: Assignment) -> bool:
+    """Whether its first word is known: a new session may send it again."""
+    return ProgressPoint.objects.filter(assignment=assignment, event=STARTED).exists()
+
+
+def _unless_relaunched(assignment: Assignment) -> QuerySet[Job]:
+    """The assignment's job if no later launch of its training has taken over, else none."""
+    relaunched = Assignment.objects.filter(
+        job=OuterRef("pk"), purpose="training", fence__gt=assignment.fence
+    )
+    return Job.objects.filter(~Exists(relaunched), pk=assignment.job_id)
+
+
+def _newest(progress: Sequence[ProgressSample]) -> dict[str, Any]:
+    """The columns of an assignment that its progress changes: the last value said of each, steps
+    and checkpoints never less.
+    """
+    values: dict[str, Any] = {}
+    for name in ("steps_per_s", "loss", "setup_s", "overrun_fraction"):
+        said = [getattr(sample, name) for sample in progress if getattr(sample, name) is not None]
+        if said:
+            values[name] = said[-1]
+    if progress:
+        values["steps_done"] = Greatest(F("steps_done"), Value(_furthest(progress)))
+        values["checkpoint_steps"] = Greatest(F("checkpoint_steps"), Value(_saved(progress)))
+    return values
+
+
+def _advance_job(assignment: Assignment, progress: Sequence[ProgressSample]) -> None:
+    """A gang's steps are those of all its ranks, its loss is what rank 0 says."""
+    if not progress or assignment.purpose != "training":
+        return
+    losses = (
+        [] if assignment.rank else [sample.loss for sample in progress if sample.loss is not None]
+    )
+    values: dict[str, Any] = (
+        {"first_loss": Coalesce(F("first_loss"), Value(losses[0])), "last_loss": losses[-1]}
+        if losses
+        else {}
+    )
+    total = assignment.job.total_steps
+    _unless_relaunched(assignment).update(
+        steps_done=Greatest(F("steps_done"), Value(min(_furthest(progress), total))),
+        checkpoint_steps=Greatest(F("checkpoint_steps"), Value(min(_saved(progress), total))),
+        **values,
+    )
+
+
+def _furthest(progress: Sequence[ProgressSample]) -> int:
+    return max(sample.step for sample in progress)
+
+
+def _saved(progress: Sequence[ProgressSample]) -> int:
+    return max((sample.step for sample in progress if sample.event == SAVED), default=0)
+
+
+def _keep_progress(assignment: Assignment, progress: Sequence[ProgressSample]) -> None:
+    last = (
+        ProgressPoint.objects.filter(assignment=assignment)
+        .order_by("-at")
+        .values_list("at", flat=True)
+        .first()
+    )
+    ProgressPoint.objects.bulk_create(
+        ProgressPoint(
+            assignment=assignment,
+            at=at,
+            event=sample.event[:12],
+            step=sample.step,
+            launch_steps=sample.launch_steps,
+            elapsed_s=sample.elapsed_s,
+            steps_per_s=sample.steps_per_s,
+            loss=sample.loss,
+        )
+        for at, sample in thinned(progress, last, lambda sample: sample.event in KEPT_EVENTS)
+    )
+
+
+def _keep_usage(assignment: Assignment, usage: Sequence[UsageSample]) -> None:
+    last = (
+        UsagePoint.objects.filter(assignment=assignment)
+        .order_by("-at")
+        .values_list("at", flat=True)
+        .first()
+    )
+    UsagePoint.objects.bulk_create(
+        UsagePoint(
+            assignment=assignment,
+            at=at,
+            cores=sample.cores,
+            memory_gb=sample.memory_gb,
+            gpu_fraction=sample.gpu_fraction,
+            gpu_power_w=sample.gpu_power_w,
+            power_source=sample.power_source[:10],
+        )
+        for at, sample in thinned(usage, last, lambda sample: False)
+    )
+
+
+def thinned(
+    samples: Iterable[Sample], last: datetime | None, always: Callable[[Sample], bool]
+) -> list[tuple[datetime, Sample]]:
+    """The samples with their times, at most one a second after `last`; those that are `always`
+    wanted only have to be newer.
+    """
+    kept: list[tuple[datetime, Sample]] = []
+    for sample in samples:
+        at = moment("at_s", sample.at_s)
+        if last is None or at >= last + APART or (always(sample) and at > last):
+            kept.append((at, sample))
+            last = at
+    return kept

@@ -1,0 +1,171 @@
+"""Sessions: one agent at a time speaks for a node. The epoch grows with every session, and older
+ones are refused.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from django.db import transaction
+from django.utils import timezone
+
+from clusters.agents.checks import check_devices, check_text
+from clusters.agents.errors import AgentCallError
+from clusters.events import request_reschedule
+from clusters.intervals import is_silent
+from clusters.models import Node, NodeEvent, Reason
+from clusters.models.nodes import State
+from clusters.selectors import clock_of
+from clusters.services.devices import sync_devices
+from clusters.services.enrolment import gpu_type_of, sha256
+from controlplane.execution.moves import move_assignment
+from controlplane.execution.outcomes import assignment_ended
+from jobs.assignment_lifecycle import LIVE, AssignmentMove
+from jobs.locking import lock_assignment, lock_node
+from jobs.models import Assignment
+from loadmaster.protocol import (
+    AssignmentState,
+    ErrorCode,
+    KnownAssignment,
+    ReasonClass,
+    Session,
+    SessionRequest,
+    StopReason,
+)
+
+
+def open_session(node_pk: UUID, words: SessionRequest, now: datetime | None = None) -> Session:
+    """Begin a session. The same machine with its secret supersedes its own at once; anybody else
+    waits until it has run out.
+    """
+    now = now or timezone.now()
+    check_text("machine_id", words.machine_id, 100, empty=False)
+    check_text("boot_id", words.boot_id, 100)
+    check_text("session_secret", words.session_secret, 1000, empty=False)
+    check_text("address", words.address, 255)
+    check_devices(words.devices)
+    with transaction.atomic():
+        node = lock_node(node_pk)
+        _check_turn(node, words, now)
+        unwritten = _unwritten(node, words)
+        silent = node.state != State.LOST and is_silent(node.session_expires_at, now)
+        epoch = _begin(node, words, now)
+        changed = sync_devices(node, words.devices)
+        adopt, stop = _sort_known(node, words.assignments)
+        Assignment.objects.filter(pk__in=adopt).update(epoch=epoch, report_seq=0, metrics_seq=0)
+        if changed or silent:
+            request_reschedule(node.cluster, Reason.NODE_JOINED, node=node)
+    for pk in unwritten:
+        _take_back(pk, epoch, now)
+    return Session(epoch, clock_of(node.cluster), adopt=tuple(str(pk) for pk in adopt), stop=stop)
+
+
+def come_back(node: Node) -> None:
+    """A lost node is heard again: it gets back the state it had, with its event. Call it with the
+    node's row locked.
+    """
+    if node.state != State.LOST:
+        return
+    lost = node.events.filter(event="lost").last()
+    before = State(lost.data.get("was", State.READY)) if lost else State.READY
+    if Node.objects.filter(pk=node.pk, state=State.LOST).update(state=before):
+        NodeEvent.objects.create(node=node, event="back", data={"state": before})
+        request_reschedule(node.cluster, Reason.NODE_JOINED, node=node)
+        node.state = before
+
+
+def _check_turn(node: Node, words: SessionRequest, now: datetime) -> None:
+    lives = node.session_expires_at is not None and node.session_expires_at > now
+    if lives and not _is_same(node, words):
+        wait_s = (node.session_expires_at - now).total_seconds() if node.session_expires_at else 0.0
+        text = (
+            f"another session of node {node} lives; it ends {wait_s:.0f} s from now unless it is"
+            " renewed"
+        )
+        raise AgentCallError(409, ErrorCode.SESSION_LIVES, text)
+
+
+def _is_same(node: Node, words: SessionRequest) -> bool:
+    """Whether it is the same journal on the same machine that the former session spoke from."""
+    return node.machine_id == words.machine_id and node.session_secret_sha256 == sha256(
+        words.session_secret
+    )
+
+
+def _begin(node: Node, words: SessionRequest, now: datetime) -> int:
+    epoch = node.epoch + 1
+    Node.objects.filter(pk=node.pk, epoch=node.epoch).update(
+        epoch=epoch,
+        machine_id=words.machine_id,
+        boot_id=words.boot_id,
+        session_secret_sha256=sha256(words.session_secret),
+        session_expires_at=now + timedelta(seconds=clock_of(node.cluster).lease_s),
+        heartbeat_seq=0,
+        last_seen_at=now,
+        gpu_type=gpu_type_of(words.devices),
+        emulated=any(device.emulated for device in words.devices),
+        address=words.address,
+        **({"agent_version": words.agent_version[:50]} if words.agent_version else {}),
+        **({"features": sorted(words.features)} if words.features else {}),
+    )
+    NodeEvent.objects.create(
+        node=node, event="session", data={"epoch": epoch, "boot_id": words.boot_id}
+    )
+    come_back(node)
+    return epoch
+
+
+def _sort_known(
+    node: Node, known: tuple[KnownAssignment, ...]
+) -> tuple[list[UUID], tuple[str, ...]]:
+    """What the agent knows: which it goes on with, and which it must stop (over, another fence,
+    another node's).
+
+    An offer it has written down but not accepted is in neither: it is offered again.
+    """
+    held = (
+        Assignment.objects.select_for_update(no_key=True)
+        .filter(node=node, state__in=LIVE)
+        .order_by("pk")
+    )
+    live = {(str(a.pk), a.fence): a for a in held}
+    mine = [live.get((k.id, k.fence)) for k in known]
+    adopt = [a.pk for a in mine if a is not None and a.state != AssignmentState.OFFERED]
+    stop = tuple(k.id for k, a in zip(known, mine, strict=True) if a is None)
+    return adopt, stop
+
+
+def _unwritten(node: Node, words: SessionRequest) -> list[UUID]:
+    """What was accepted although the agent's own journal does not know it: its agent died before it
+    had written it down.
+
+    An agent writes a launch down before it starts it, so nothing of these runs, nor ever will: the
+    sessions that accepted them are over. Another journal's silence proves nothing, and what was
+    reported further was written down: both wait for their leases.
+    """
+    if not _is_same(node, words):
+        return []
+    known = {(k.id, k.fence) for k in words.assignments}
+    accepted = (
+        Assignment.objects.filter(node=node, state=AssignmentState.ACCEPTED)
+        .order_by("pk")
+        .values_list("pk", "fence")
+    )
+    return [pk for pk, fence in accepted if (str(pk), fence) not in known]
+
+
+def _take_back(pk: UUID, epoch: int, now: datetime) -> None:
+    """End one of these; in a transaction of its own, for jobs are locked before assignments."""
+    with transaction.atomic():
+        assignment = lock_assignment(pk)
+        if assignment.state != AssignmentState.ACCEPTED or assignment.epoch >= epoch:
+            return
+        move = (
+            AssignmentMove.CANCEL
+            if assignment.desired == StopReason.CANCEL
+            else AssignmentMove.PREEMPT
+        )
+        text = "its agent restarted before it had written the launch down"
+        move_assignment(assignment, move, reason_class=ReasonClass.NODE, reason=text, ended_at=now)
+        assignment_ended(assignment, now)

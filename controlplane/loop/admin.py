@@ -1,0 +1,42 @@
+"""Administration of rounds."""
+
+from __future__ import annotations
+
+from django.contrib import admin
+
+from controlplane.loop.models import Round
+from controlplane.web.pages.admin_base import ReadOnly, pretty
+
+
+@admin.register(Round)
+class RoundAdmin(ReadOnly):
+    """A decision with all it was made from, so that it can be replayed."""
+
+    list_display = (
+        "number",
+        "cluster",
+        "status",
+        "policy",
+        "plan_status",
+        "objective",
+        "started_at",
+        "solve_s",
+    )
+    list_filter = ("cluster", "status", "policy")
+    list_select_related = ("cluster",)
+    date_hierarchy = "started_at"
+    exclude = ("reasons", "parameters", "snapshot", "plan", "runs_expected", "changes", "rejected")
+    readonly_fields = (
+        "reasons_shown",
+        "parameters_shown",
+        "changes_shown",
+        "rejected_shown",
+        "plan_shown",
+        "snapshot_shown",
+    )
+    reasons_shown = pretty("reasons", "reasons")
+    parameters_shown = pretty("parameters", "parameters")
+    changes_shown = pretty("changes", "changes")
+    rejected_shown = pretty("rejected", "placements not launched")
+    plan_shown = pretty("plan", "plan")
+    snapshot_shown = pretty("snapshot", "snapshot")

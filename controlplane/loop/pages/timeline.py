@@ -1,0 +1,166 @@
+"""Bars of the timeline, in a constant number of queries."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.contrib.auth.models import User
+from django.core.paginator import Page, Paginator
+from django.db.models import Min, Q
+from django.utils import timezone
+
+from clusters.models import Cluster, Device, Node
+from controlplane.loop.models import Round
+from controlplane.web.pages.gantt import Bar, row_of
+from controlplane.web.pages.paging import page_of
+from jobs.assignment_lifecycle import LIVE
+from jobs.models import Assignment, AssignmentSlot, Job
+from jobs.selectors import OTHERS, seen_by
+
+MAX_BARS = 3000
+NODES_A_CHART = 24
+Place = tuple[str, int, int]
+"""A lane of the timeline, and which of how many rows of it."""
+NEWEST_ROUNDS = 20
+"""Newest rounds searched for a plan with expected ends; held or abandoned ones have none."""
+
+
+_OF_BAR = (
+    "job__name", "job__total_steps", "purpose", "copy", "fence", "state", "start_steps",
+    "steps_done", "predicted_run_s",
+    "created_at", "accepted_at", "running_at", "ended_at",
+)  # fmt: skip
+"""Columns that the timeline shows; the JSON columns of a job would cost more than all."""
+
+
+def page_of_lanes(number: object, cluster: Cluster | None) -> Page[Node]:
+    """A page of a cluster's nodes by name, with the timeline's data; empty without cluster."""
+    nodes = Node.objects.filter(cluster=cluster).select_related("gpu_type").order_by("name")
+    lanes = nodes.only("name", "emulated", "gpu_type__name", "gpu_type__emulated")
+    return page_of(Paginator(lanes, NODES_A_CHART), number)
+
+
+def gantt_bars(
+    user: User, cluster: Cluster, nodes: Sequence[Node], since: datetime, until: datetime
+) -> tuple[tuple[Bar, ...], tuple[str, ...]]:
+    """(bars, lanes) of these nodes' GPUs over [since, until): past, running, expected."""
+    now = timezone.now()
+    lanes = _lanes(nodes)
+    assignments = _shown(nodes, since)
+    places = _places(assignments, lanes)
+    seen = seen_by(user, {a.job_id for a in assignments})
+    expected = _expected(cluster)
+    bars = [b for a in assignments for b in _bars(a, places[a.pk], seen, expected, now)]
+    return tuple(
+        b for b in bars if b.to_s > since.timestamp() and b.from_s < until.timestamp()
+    ), tuple(lanes.values())
+
+
+def past_s(cluster: Cluster) -> float:
+    """Seconds since the first assignment of the last day; 0 without any."""
+    now = timezone.now()
+    recent = Assignment.objects.filter(
+        node__cluster=cluster, created_at__gte=now - timedelta(days=1)
+    )
+    first = recent.aggregate(first=Min("created_at"))["first"]
+    return (now - first).total_seconds() if first else 0.0
+
+
+def _lanes(nodes: Sequence[Node]) -> dict[int, str]:
+    """Lane of each device, by node and GPU number."""
+    lanes: dict[int, str] = {}
+    devices: dict[Any, list[int]] = defaultdict(list)
+    for node_id, pk in (
+        Device.objects.filter(node__in=nodes).order_by("uuid").values_list("node_id", "pk")
+    ):
+        devices[node_id].append(pk)
+    for node in nodes:
+        mark = " (emulated)" if node.emulated or node.gpu_type.emulated else ""
+        for index, device in enumerate(devices[node.pk]):
+            lanes[device] = f"{node.name} · {node.gpu_type.name} {index}{mark}"
+    return lanes
+
+
+def _shown(nodes: Sequence[Node], since: datetime) -> list[Assignment]:
+    """Assignments that held a GPU since then, newest first up to a bound."""
+    held = Q(ended_at__isnull=True) | Q(ended_at__gte=since)
+    rows = (
+        Assignment.objects.filter(held, node__in=nodes)
+        .exclude(state="rejected")
+        .select_related("job")
+        .only(*_OF_BAR)
+    )
+    return list(rows.order_by("-created_at")[:MAX_BARS])
+
+
+def _places(
+    assignments: Iterable[Assignment], lanes: Mapping[int, str]
+) -> Mapping[Any, list[Place]]:
+    """The lanes of each assignment, and its row, as plain values (a prefetch costs more)."""
+    places: dict[Any, list[Place]] = defaultdict(list)
+    held = AssignmentSlot.objects.filter(assignment__in=[a.pk for a in assignments]).order_by("pk")
+    for assignment, device, slot, share in held.values_list(
+        "assignment_id", "device_id", "slot", "share"
+    ):
+        if device in lanes:
+            places[assignment].append((lanes[device], *row_of(slot, share)))
+    return places
+
+
+def _expected(cluster: Cluster) -> Mapping[tuple[str, str, int], float]:
+    """When the latest round expects each placement to end, by (job, purpose, copy)."""
+    newest = (
+        Round.objects.filter(cluster=cluster)
+        .order_by("-number")
+        .values_list("runs_expected", "started_at")[:NEWEST_ROUNDS]
+    )
+    runs, start_s = next(
+        ((runs, started.timestamp()) for runs, started in newest if runs is not None), ([], 0.0)
+    )
+    return {(job, purpose, copy): start_s + run_s for job, purpose, copy, run_s in runs}
+
+
+def _bars(
+    assignment: Assignment,
+    places: Sequence[Place],
+    seen: frozenset[Any],
+    expected: Mapping[tuple[str, str, int], float],
+    now: datetime,
+) -> list[Bar]:
+    job, known = assignment.job, assignment.job_id in seen
+    name = job.name if known else OTHERS
+    from_s = (assignment.accepted_at or assignment.created_at).timestamp()
+    live = assignment.state in LIVE
+    to_s = now.timestamp() if live else (assignment.ended_at or now).timestamp()
+    kind = "profiling" if assignment.purpose == "profiling" else "running" if live else "ran"
+    hover = _hover(assignment, job) if known else ""
+    key = str(job.pk) if known else ""
+    bars = [
+        Bar(lane, key, name, from_s, to_s, kind, hover, row, rows) for lane, row, rows in places
+    ]
+    end_s = _expected_end(assignment, expected) if live else None
+    if end_s is not None and end_s > to_s:
+        bars += [
+            Bar(lane, key, name, to_s, end_s, "planned", hover, row, rows)
+            for lane, row, rows in places
+        ]
+    return bars
+
+
+def _expected_end(
+    assignment: Assignment, expected: Mapping[tuple[str, str, int], float]
+) -> float | None:
+    newest = expected.get((str(assignment.job_id), assignment.purpose, assignment.copy))
+    if newest is not None or assignment.predicted_run_s is None:
+        return newest
+    return (assignment.running_at or assignment.created_at).timestamp() + assignment.predicted_run_s
+
+
+def _hover(assignment: Assignment, job: Job) -> str:
+    """What the chart says under the pointer, beside name and times."""
+    end = assignment.steps_done or assignment.start_steps
+    steps = f"steps {assignment.start_steps:,} to {end:,} of {job.total_steps:,}"
+    return f"{assignment.state} · {steps} · launch {assignment.fence}"

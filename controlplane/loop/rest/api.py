@@ -1,0 +1,45 @@
+"""REST: rounds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db.models import QuerySet
+from drf_spectacular.utils import extend_schema
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.serializers import BaseSerializer
+from rest_framework.viewsets import ReadOnlyModelViewSet
+
+from clusters.rest.api import OF_CLUSTER, of_cluster
+from controlplane.loop.models import Round
+from controlplane.loop.rest.serializers import RoundDetailSerializer, RoundSerializer
+from controlplane.web.rest.permissions import OperatorsOnly
+
+
+class RoundViewSet(ReadOnlyModelViewSet[Round]):
+    """Rounds, newest first. A round by itself shows snapshot and plan, and is for operators."""
+
+    queryset = Round.objects.none()
+
+    def get_queryset(self) -> QuerySet[Round]:
+        """All, or those of ?cluster=; a list leaves the large columns in the database."""
+        rounds = of_cluster(self.request, Round.objects.select_related("cluster")).order_by("-id")
+        return (
+            rounds.defer("snapshot", "plan", "runs_expected", "changes", "rejected")
+            if self.action == "list"
+            else rounds
+        )
+
+    def get_serializer_class(self) -> type[BaseSerializer[Round]]:
+        """Short in a list."""
+        return RoundSerializer if self.action == "list" else RoundDetailSerializer
+
+    def get_permissions(self) -> list[Any]:
+        """A round's snapshot names every team's jobs."""
+        return [*super().get_permissions(), *([] if self.action == "list" else [OperatorsOnly()])]
+
+    @extend_schema(parameters=[OF_CLUSTER])
+    def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        """The rounds."""
+        return super().list(request, *args, **kwargs)

@@ -1,0 +1,23 @@
+"""Administration of simulations."""
+
+from __future__ import annotations
+
+from django.contrib import admin
+
+from controlplane.studies.models import Simulation
+from controlplane.web.pages.admin_base import ReadOnly, pretty
+
+
+@admin.register(Simulation)
+class SimulationAdmin(ReadOnly):
+    """Who has policies compared, and how far it is. Share keys are for those whom its owner gives
+    the link.
+    """
+
+    list_display = ("created_at", "name", "user", "team", "state", "progress", "starts", "ended_at")
+    list_filter = ("state", "team")
+    list_select_related = ("user", "team")
+    date_hierarchy = "created_at"
+    exclude = ("document", "summary", "share_key")
+    readonly_fields = ("summary_shown",)
+    summary_shown = pretty("summary", "summary")

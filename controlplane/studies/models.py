@@ -1,0 +1,84 @@
+"""Simulations that people asked for, and their files."""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+from django.conf import settings
+from django.db import models
+
+from controlplane.web.storage.packed_json import PackedJSONField
+
+
+class Simulation(models.Model):
+    """A study of policies on a simulated cluster that somebody asked for, and how far it is.
+
+    `document` is the whole study, with live clusters and histories written out when it was asked
+    for; `summary` says it in short for lists. State changes by the moves of
+    `controlplane.studies.lifecycle` only. One that runs holds a `slot` (no two hold the same, so
+    that no more run at once than there are slots) and is renewed by its `owner` until `expires_at`;
+    one that is no longer renewed goes on elsewhere, for the `starts`-th time. `share_key` is part
+    of its share link; empty while it is not shared.
+    """
+
+    class State(models.TextChoices):
+        """Where it is in its life."""
+
+        QUEUED = "queued"
+        RUNNING = "running"
+        DONE = "done"
+        FAILED = "failed"
+        CANCELLED = "cancelled"
+
+    id = models.UUIDField(primary_key=True, default=uuid4, editable=False)
+    name = models.CharField(max_length=100)
+    user = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="simulations"
+    )
+    team = models.ForeignKey(
+        "jobs.Team", null=True, blank=True, on_delete=models.PROTECT, related_name="simulations"
+    )
+    document = PackedJSONField()
+    summary = models.JSONField(default=dict)
+    state = models.CharField(max_length=10, choices=State.choices, default=State.QUEUED)
+    progress = models.FloatField(default=0.0, help_text="Part of the work that is done, 0 to 1")
+    left_s = models.FloatField(null=True, help_text="Estimate of the seconds left, while it runs")
+    message = models.TextField(blank=True, default="")
+    slot = models.PositiveSmallIntegerField(null=True, unique=True)
+    owner = models.CharField(max_length=64, blank=True, default="")
+    expires_at = models.DateTimeField(null=True, blank=True)
+    starts = models.PositiveSmallIntegerField(default=0)
+    share_key = models.CharField(max_length=43, blank=True, default="", editable=False)
+    created_at = models.DateTimeField(auto_now_add=True)
+    started_at = models.DateTimeField(null=True, blank=True)
+    ended_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        indexes = [
+            models.Index(fields=["state", "created_at"]),
+            models.Index(fields=["team", "-created_at"]),
+        ]
+        ordering = ["-created_at", "id"]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class SimulationFile(models.Model):
+    """A file that a simulation came to, packed by zlib: report.html, results.json, jobs.csv,
+    timings.json.
+    """
+
+    simulation = models.ForeignKey(Simulation, on_delete=models.CASCADE, related_name="files")
+    name = models.CharField(max_length=40)
+    size = models.PositiveBigIntegerField()
+    data = models.BinaryField(editable=False)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["simulation", "name"], name="simulation_file_once")
+        ]
+        ordering = ["simulation", "name"]
+
+    def __str__(self) -> str:
+        return f"{self.simulation}/{self.name}"

@@ -1,0 +1,204 @@
+"""Kinds of jobs: a kind is what determines a job's speed.
+
+A name that the user gave makes the kind: the same name is the same kind, whatever else differs.
+Without a name the kind is the sha256 of
+
+    runtime, image digest (the image's name where no digest is known), normalised command, declared
+    parameters
+
+where normalising takes out what does not change the speed of a step, see `normalised_command`:
+seeds, learning rates, how long to train, names of runs, and paths. Batch sizes, model parameters
+and everything unknown stay: a kind that is split too finely costs a measurement, one that is drawn
+too widely costs wrong decisions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePosixPath
+
+from jobs.models import Kind
+
+_IGNORED = """
+    seed random-seed rng-seed manual-seed data-seed random-state
+    lr learning-rate base-lr initial-lr init-lr min-lr max-lr peak-lr end-lr warmup-lr lr-decay
+    lr-scheduler lr-schedule
+    epochs epoch num-epochs max-epochs n-epochs num-train-epochs train-epochs total-epochs
+    start-epoch
+    steps num-steps max-steps total-steps train-steps num-train-steps max-iters iters
+    iterations num-iterations
+    output out o save save-to log logs checkpoint checkpoints ckpt restore resume-from
+    resume-from-checkpoint workdir tmp cache
+    run-name run-id name experiment experiment-name tag tags job-name
+"""
+IGNORED = frozenset(_IGNORED.split())
+"""Flags (without dashes, `_` written `-`) that are removed from a command with their value."""
+
+SWITCHES = frozenset(
+    [
+        "resume",
+        "verbose",
+        "quiet",
+        "overwrite",
+        "overwrite-output-dir",
+        "debug",
+        "progress",
+        "no-progress",
+    ]
+)
+"""Flags without a value that are taken out."""
+
+_PATH_ENDINGS = ("-dir", "-path", "-file", "-folder", "-root", "-directory", "-seed")
+_PATH_NAMES = frozenset(e[1:] for e in _PATH_ENDINGS)
+_DESCRIBES_MODEL = re.compile(r"config|model|arch|net")
+_FLAG = re.compile(r"^--?[A-Za-z]")
+_ASSIGNMENT = re.compile(r"^[A-Za-z_][\w.-]*=")
+_PATH = re.compile(r"^(/|~|\.{1,2}/|[A-Za-z][A-Za-z0-9+.-]*://)")
+_SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ash"})
+_PROGRAMS = (".py", ".sh", ".pl", ".rb", ".jl", ".R", ".js", ".jar", ".exe")
+
+
+def digest(
+    *,
+    name: str,
+    runtime: str,
+    image: str,
+    image_digest: str,
+    command: Sequence[str],
+    declared: Mapping[str, object],
+) -> str:
+    """The 64 hexadecimal digits that identify the kind."""
+    named = name.strip()
+    if named:
+        return _sha256(["named", named])
+    parameters = {k: v for k, v in declared.items() if not is_ignored(k)}
+    return _sha256(
+        ["hashed", runtime, image_digest or image, normalised_command(command), parameters]
+    )
+
+
+def is_ignored(name: str) -> bool:
+    """Whether the parameter or flag of this name leaves the speed of a step alone."""
+    plain = _plain(name)
+    if plain in IGNORED:
+        return True
+    return (plain.endswith(_PATH_ENDINGS) or plain in _PATH_NAMES) and not _DESCRIBES_MODEL.search(
+        plain
+    )
+
+
+def normalised_command(command: Sequence[str]) -> list[str]:
+    """The command's words that determine a job's speed, in their order.
+
+    Taken out: `--flag VALUE`, `--flag=VALUE` and `flag=VALUE` (also `group.flag=VALUE`) where
+    `is_ignored(flag)`; switches such as --verbose. A path (beginning with /, ~, ./, ../ or
+    scheme://) becomes "<path>", but a program, a script and what describes the model (--config
+    /a/big.yaml) keep their last part. The text after `sh -c` is split into words first. The rest
+    stays as it is.
+    """
+    words = [str(w) for w in command]
+    if (
+        len(words) >= 3
+        and PurePosixPath(words[0]).name in _SHELLS
+        and words[1].startswith("-")
+        and words[1].endswith("c")
+    ):
+        try:
+            return [
+                PurePosixPath(words[0]).name,
+                "-c",
+                *normalised_command(shlex.split(words[2])),
+                *words[3:],
+            ]
+        except ValueError:  # no shell would take it either; it then stands for itself
+            return words
+    return list(_kept(words))
+
+
+def _kept(words: Sequence[str]) -> Iterable[str]:
+    position = 0
+    while position < len(words):
+        word = words[position]
+        following = words[position + 1] if position + 1 < len(words) else None
+        position += 1
+        name, has_value, value = word.partition("=")
+        if _FLAG.match(word) and not has_value:
+            if _plain(word) in SWITCHES:
+                continue
+            takes_value = following is not None and not _FLAG.match(following)
+            if is_ignored(word):
+                position += takes_value
+                continue
+            yield word
+            if takes_value and following is not None and _DESCRIBES_MODEL.search(_plain(word)):
+                yield _last_part(following)
+                position += 1
+        elif has_value and (_FLAG.match(word) or _ASSIGNMENT.match(word)):
+            if not is_ignored(name):
+                kept = _last_part if _DESCRIBES_MODEL.search(_plain(name)) else _without_path
+                yield f"{name}={kept(value)}"
+        else:
+            yield (
+                _last_part(word)
+                if position == 1 or word.endswith(_PROGRAMS)
+                else _without_path(word)
+            )
+
+
+def _plain(name: str) -> str:
+    return name.lstrip("-").rsplit(".", 1)[-1].lower().replace("_", "-")
+
+
+def _without_path(value: str) -> str:
+    return "<path>" if _PATH.match(value) else value
+
+
+def _last_part(value: str) -> str:
+    return (PurePosixPath(value).name or "<path>") if _PATH.match(value) else value
+
+
+def _sha256(parts: list[object]) -> str:
+    text = json.dumps(parts, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def kind_for(
+    *,
+    name: str,
+    runtime: str,
+    image: str,
+    image_digest: str,
+    command: Sequence[str],
+    declared: Mapping[str, object],
+) -> Kind:
+    """The kind of a job with these properties, made if it is new; `name` is the one the user gave,
+    or "".
+
+    See `digest` for the rule. A kind without a name keeps none: `str(kind)` is then the
+    beginning of its digest.
+    """
+    key = digest(
+        name=name,
+        runtime=runtime,
+        image=image,
+        image_digest=image_digest,
+        command=command,
+        declared=declared,
+    )
+    return Kind.objects.get_or_create(digest=key, defaults={"name": name.strip()[:100]})[0]
+
+
+def kinds_for(names: Mapping[str, str]) -> dict[str, Kind]:
+    """The kinds of these digests (`digest`), made where they are new; `names` are
+    those the users gave, or "".
+    """
+    found = {k.digest: k for k in Kind.objects.filter(digest__in=names)}
+    for digest in sorted(names.keys() - found.keys()):
+        found[digest] = Kind.objects.get_or_create(
+            digest=digest, defaults={"name": names[digest].strip()[:100]}
+        )[0]
+    return found

@@ -1,0 +1,9 @@
+"""News of jobs for the layers above. Receivers run in the sender's transaction."""
+
+from django.dispatch import Signal
+
+jobs_queued = Signal()
+"""Sent with `jobs` of one cluster that enter the queue (sender: Job)."""
+
+stop_wanted = Signal()
+"""Sent with `job`, `reason` (a StopReason) and `actor` where all that a job holds is to end."""

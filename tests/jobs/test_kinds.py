@@ -1,0 +1,136 @@
+"""Which jobs are of one kind."""
+
+from __future__ import annotations
+
+import pytest
+
+from jobs.kinds import digest, is_ignored, kind_for, normalised_command
+
+TRAIN = ["python", "train.py", "--model", "resnet50", "--batch-size", "64"]
+
+
+def digest_of(*command: str, **values: str) -> str:
+    defaults = {"name": "", "runtime": "process", "image": "", "image_digest": ""}
+    return digest(**{**defaults, **values}, command=command, declared={})
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ["--seed", "7"],
+        ["--seed=7"],
+        ["--lr", "0.1"],
+        ["--lr", "-0.1"],
+        ["--learning_rate=1e-3"],
+        ["--epochs", "90"],
+        ["--num-train-epochs", "90"],
+        ["--output", "/scratch/run1"],
+        ["--data-dir", "/data/imagenet"],
+        ["--output_dir=relative/place"],
+        ["--verbose"],
+        ["optimizer.lr=0.1"],
+        ["trainer.max_epochs=90"],
+        ["seed=3"],
+    ],
+)
+def test_what_does_not_change_a_steps_speed_does_not_change_the_kind(more: list[str]) -> None:
+    assert digest_of(*TRAIN, *more) == digest_of(*TRAIN)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["python", "train.py", "--model", "resnet50", "--batch-size", "128"],
+        ["python", "train.py", "--model", "resnet18", "--batch-size", "64"],
+        ["python", "other.py", "--model", "resnet50", "--batch-size", "64"],
+        [*TRAIN, "--fp16"],
+        [*TRAIN, "--hidden", "512"],
+        [*TRAIN, "model.width=2"],
+    ],
+)
+def test_batch_size_model_parameters_and_unknown_flags_change_the_kind(command: list[str]) -> None:
+    assert digest_of(*command) != digest_of(*TRAIN)
+
+
+def test_a_program_and_a_script_are_known_by_their_last_part_wherever_they_lie() -> None:
+    assert normalised_command(["/usr/bin/python", "/app/v1/train.py"]) == ["python", "train.py"]
+
+
+def test_paths_in_any_argument_do_not_belong_to_the_kind() -> None:
+    assert digest_of("python", "train.py", "/data/a") == digest_of("python", "train.py", "/data/b")
+    assert digest_of("python", "train.py", "--images=s3://a/b") == digest_of(
+        "python", "train.py", "--images=s3://c/d"
+    )
+
+
+def test_a_configuration_file_belongs_to_the_kind_but_not_its_folder() -> None:
+    large = digest_of("python", "train.py", "--config", "/a/large.yaml")
+    assert large == digest_of("python", "train.py", "--config", "/b/large.yaml")
+    assert large != digest_of("python", "train.py", "--config", "/a/small.yaml")
+    assert digest_of("train.py", "--config=/a/x.yaml") != digest_of(
+        "train.py", "--config=/a/y.yaml"
+    )
+
+
+def test_the_words_of_a_shell_command_are_looked_at_one_by_one() -> None:
+    assert digest_of("sh", "-c", "python train.py --seed 1 --batch-size 8") == digest_of(
+        "/bin/sh", "-c", "python train.py --batch-size 8"
+    )
+    assert digest_of("sh", "-c", "python train.py --batch-size 8") != digest_of(
+        "sh", "-c", "python train.py --batch-size 9"
+    )
+
+
+def test_a_shell_command_that_no_shell_would_take_stands_for_itself() -> None:
+    assert normalised_command(["sh", "-c", "echo 'open"]) == ["sh", "-c", "echo 'open"]
+
+
+def test_a_flag_without_a_value_does_not_swallow_the_next_flag() -> None:
+    assert normalised_command(["train", "--seed", "--fp16"]) == ["train", "--fp16"]
+
+
+def test_a_digest_goes_before_the_name_of_an_image() -> None:
+    same = digest_of(image="a:latest", image_digest="sha256:1")
+    assert same == digest_of(image="a:v2", image_digest="sha256:1")
+    assert same != digest_of(image="a:latest", image_digest="sha256:2")
+    assert digest_of(image="a:1") != digest_of(image="a:2")
+
+
+def test_declared_parameters_count_but_those_that_leave_speed_alone() -> None:
+    def with_declared(**declared: object) -> str:
+        return digest(
+            name="", runtime="docker", image="i", image_digest="", command=[], declared=declared
+        )
+
+    assert with_declared(batch_size=8) != with_declared(batch_size=16)
+    assert with_declared(batch_size=8, seed=1, learning_rate=0.1) == with_declared(batch_size=8)
+
+
+def test_a_users_name_makes_the_kind_whatever_the_command_says() -> None:
+    assert digest_of("python", "a.py", name="bert") == digest_of(
+        "python", "b.py", "--batch-size", "9", name=" bert "
+    )
+    assert digest_of("python", "a.py", name="bert") != digest_of("python", "a.py", name="gpt")
+
+
+@pytest.mark.parametrize("name", ["--seed", "LR", "data_dir", "log-path", "optimizer.lr"])
+def test_names_are_ignored_however_they_are_written(name: str) -> None:
+    assert is_ignored(name)
+
+
+@pytest.mark.parametrize("name", ["--batch-size", "model_path", "config-file", "lru", "hidden"])
+def test_names_that_may_tell_of_the_model_are_not_ignored(name: str) -> None:
+    assert not is_ignored(name)
+
+
+@pytest.mark.django_db
+def test_the_same_properties_give_the_same_kind_and_a_given_name_is_its_name() -> None:
+    def kind(name: str, *command: str) -> tuple[int, str]:
+        found = kind_for(
+            name=name, runtime="process", image="", image_digest="", command=command, declared={}
+        )
+        return found.pk, found.name
+
+    assert kind("", "python", "a.py", "--seed", "1") == kind("", "python", "a.py", "--seed", "2")
+    assert kind("", "python", "a.py")[1] == ""
+    assert kind("bert", "python", "a.py")[1] == "bert"
