@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from loadmaster.version import __version__
+
 if TYPE_CHECKING:
     from loadmaster.client import Client, LoadmasterError
 
 __all__ = ["Client", "LoadmasterError", "__version__"]
-
-__version__ = "0.2.0"
 
 
 def __getattr__(name: str) -> object:
