@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from loadmaster.version import VERSION
+
 if TYPE_CHECKING:
     from loadmaster.client import Client, LoadmasterError
 
 __all__ = ["Client", "LoadmasterError", "__version__"]
 
-__version__ = "0.2.0"
+__version__ = VERSION
 
 
 def __getattr__(name: str) -> object:

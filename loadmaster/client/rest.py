@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import httpx
 
-import loadmaster
+from loadmaster.version import VERSION
 
 TRIES = 5
 FIRST_PAUSE_S = 0.2
@@ -86,7 +86,7 @@ class Rest:
                 f"{url!r} is no address of a server; write one such as https://loadmaster.example"
             )
         headers = {
-            "User-Agent": f"loadmaster/{loadmaster.__version__}",
+            "User-Agent": f"loadmaster/{VERSION}",
             "Accept": "application/json",
         }
         self._http = httpx.Client(
