@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from loadmaster.version import VERSION
+from loadmaster.version import __version__
 
 if TYPE_CHECKING:
     from loadmaster.client import Client, LoadmasterError
 
 __all__ = ["Client", "LoadmasterError", "__version__"]
-
-__version__ = VERSION
 
 
 def __getattr__(name: str) -> object:

@@ -24,7 +24,7 @@ from policies.contract.snapshot import (
     TeamOrder,
     TeamView,
 )
-from policies.gavel.allocation.job_classes import GroupingOptions
+from policies.gavel.allocation.grouping import GroupingOptions
 from policies.gavel.allocation.observe import observe
 from policies.gavel.solvers.finish_time import isolated_rates
 from policies.gavel.solvers.levels import inverse

@@ -24,7 +24,7 @@ from policies.contract.snapshot import (
 )
 from policies.gavel.allocation.observe import GroupingOptions, Observed
 from policies.gavel.allocation.problem import Shares
-from policies.gavel.policy import Sharing, plan_of
+from policies.gavel.policy import ShareRule, plan_of
 from tests.builders_snapshots import TYPES, snapshots
 
 ROUND_S = 300.0
@@ -44,7 +44,7 @@ class GivenShares:
 
     def __call__(self, snapshot: Snapshot) -> Plan:
         return plan_of(
-            snapshot, Sharing("given", "given", self.allocate, self.asked, self.recompute_s)
+            snapshot, ShareRule("given", "given", self.allocate, self.asked, self.recompute_s)
         )
 
     def allocate(self, observed: Observed) -> Shares:
@@ -54,14 +54,14 @@ class GivenShares:
         return Shares(self._table(kinds, observed), self._table(pairs, observed), 1.0)
 
     def _kinds(self, observed: Observed) -> list[str]:
-        group_of = observed.classes.group_list
+        group_of = observed.classes.group_of
         return [
             observed.classes.groups[group_of[members[0]]].kind
             for members in observed.classes.members
         ]
 
     def _table(self, names: list[str], observed: Observed) -> Any:
-        columns = list(observed.classes.column_of)
+        columns = observed.classes.column_names
         rows = [
             [self.shares.get(name, {}).get(column, 0.0) for column in columns] for name in names
         ]

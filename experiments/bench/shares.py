@@ -20,8 +20,7 @@ import numpy as np
 
 from experiments.bench.figures import Figure, figure, milliseconds, show
 from policies.contract.snapshot import Floats, Ints
-from policies.gavel.allocation.classes import classes_of
-from policies.gavel.allocation.pairing import with_pairs
+from policies.gavel.allocation.pairs import with_pairs
 from policies.gavel.allocation.problem import AllocationProblem, Column, Shares
 from policies.gavel.solvers.fairness import fairness
 from policies.gavel.solvers.finish_time import Times, finish_time_fairness
@@ -94,19 +93,18 @@ class Jobs:
         self, gpus: float = GPUS, pairs: bool = False, each: bool = False
     ) -> AllocationProblem:
         """The problem to solve; with `each`, every job is a class."""
-        numbers = [np.arange(len(self.kind))] if each else []
-        classes = classes_of(self.kind, self.entity, self.speed, *numbers)
-        kind, none = self.kind[classes.first], len(TYPES)
+        first, count = self._classes(each)
+        kind, none = self.kind[first], len(TYPES)
         plain = AllocationProblem(
             types=TYPES,
             gpus=np.full(len(TYPES), gpus),
             columns=tuple(Column(name) for name in TYPES),
             column_type=np.arange(len(TYPES)),
-            rates=self.table.alone[kind] * self.speed[classes.first][:, None],
-            count=classes.count,
+            rates=self.table.alone[kind] * self.speed[first][:, None],
+            count=count,
             scale=self.table.scale[kind],
             weight=np.ones(len(kind)),
-            entity=self.entity[classes.first],
+            entity=self.entity[first],
             pairs=np.zeros((0, 2), dtype=np.int64),
             pair_rates=np.zeros((0, none, 2)),
         )
@@ -115,6 +113,17 @@ class Jobs:
             if pairs
             else plain
         )
+
+    def _classes(self, each: bool) -> tuple[Ints, Ints]:
+        """(a job of each class, its number of jobs): by kind and entity, or every job a class."""
+        jobs = np.arange(len(self.kind))
+        if each or (self.speed != 1.0).any():
+            return jobs, np.ones(len(jobs), dtype=np.int64)
+        key = self.kind * (int(self.entity.max()) + 1) + self.entity
+        first, count = np.zeros(int(key.max()) + 1, dtype=np.int64), np.bincount(key)
+        first[key] = jobs
+        present = np.flatnonzero(count)
+        return first[present], count[present]
 
 
 def figures(table: Table, times: int) -> Iterator[Figure]:

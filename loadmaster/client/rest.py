@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import httpx
 
-from loadmaster.version import VERSION
+from loadmaster.version import __version__
 
 TRIES = 5
 FIRST_PAUSE_S = 0.2
@@ -86,7 +86,7 @@ class Rest:
                 f"{url!r} is no address of a server; write one such as https://loadmaster.example"
             )
         headers = {
-            "User-Agent": f"loadmaster/{VERSION}",
+            "User-Agent": f"loadmaster/{__version__}",
             "Accept": "application/json",
         }
         self._http = httpx.Client(

@@ -7,9 +7,9 @@ form is documented in `schemas/plan.schema.json`; `plan_json` reads and writes i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
@@ -23,9 +23,6 @@ LAST_S = 253_402_300_799.0
 """The end of the year 9999."""
 
 Moment = Annotated[float, Field(ge=0, le=LAST_S)]
-
-_TRAINING = Purpose.TRAINING
-"""See `policies.contract.validation.PROFILING`."""
 
 
 class PlanStatus(StrEnum):
@@ -84,28 +81,6 @@ class Placement:
     def key(self) -> tuple[str, Purpose, int]:
         """What must be unique in a plan."""
         return (self.job, self.purpose, self.copy)
-
-
-class _Unfrozen:
-    """A placement that is being made: it has the same slots, and so can become one."""
-
-    __slots__ = tuple(field.name for field in fields(Placement))
-
-
-def placement_of(job: str, ranks: tuple[RankSeat, ...], copy: int, run_s: float) -> Placement:
-    """`Placement(job, ranks, copy, predicted_run_s=run_s)` in a quarter of the time: every round
-    makes one for each job that runs.
-
-    (The constructor of a frozen dataclass looks up every field by its name to get past the class's
-    own refusal to set any.)
-    """
-    made: Any = _Unfrozen()
-    made.job, made.ranks, made.copy, made.purpose = job, ranks, copy, _TRAINING
-    made.steps_quota = made.until_s = made.predicted_energy_cost = None
-    made.predicted_run_s = run_s
-    made.__class__ = Placement
-    placed: Placement = made
-    return placed
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,6 @@ from policies.contract.job_columns import (
     Jobs,
     frozen,
 )
-from policies.contract.openings import Openings, changed, differ_by_holds_alone
 from policies.contract.views import (
     DeviceView,
     EnergyStep,
@@ -92,11 +91,6 @@ __all__ = [
 
 SNAPSHOT_VERSION = 3
 
-RATES_KEPT = 4096
-"""Rows of kinds kept from one snapshot to the next, at least; those of kinds that have gone would
-pile up.
-"""
-
 
 @dataclass(frozen=True)
 class Snapshot:
@@ -133,43 +127,21 @@ class Snapshot:
     version: int = SNAPSHOT_VERSION
 
     def following(self, **given: Any) -> Snapshot:
-        """The cluster's next snapshot: this one with some fields changed, sharing what was worked
-        out of the others.
+        """Return the cluster's next snapshot: this one with some fields changed.
 
-        The nodes may have changed their holds and states, not their types nor the number of their
-        devices. TypeError for what is no field.
+        It shares what follows from the types and sizes of nodes, which must be the same, and from
+        the kinds if they are equal. TypeError for what is no field.
         """
         fields = type(self).__dataclass_fields__
         if unknown := given.keys() - fields.keys():
             raise TypeError(f"a snapshot has no {', '.join(sorted(unknown))}")
         known, after = vars(self), object.__new__(type(self))
-        shared = ["types", "type_index", "max_gpus", "_rates_known"]
-        if given.get("kinds", self.kinds) is self.kinds:
+        shared = ["types", "type_index", "max_gpus"]
+        if given.get("kinds", self.kinds) == self.kinds:
             shared += ["kind_index", "throughputs"]
-        vars(after).update(
-            {name: known[name] for name in (*fields, *shared) if name in known}, **given
-        )
-        self._hand_on(after)
+        kept = {name: known[name] for name in (*fields, *shared) if name in known}
+        vars(after).update(kept, **given)
         return after
-
-    def _hand_on(self, after: Snapshot) -> None:
-        """Give the next snapshot what has been worked out of those nodes that are the same."""
-        known, at = vars(self), changed(self.nodes, after.nodes)
-        if at is None:
-            return
-        if "openings" in known:
-            vars(after)["openings"] = self.openings.renewed(after.nodes, at)
-        if not all(differ_by_holds_alone(self.nodes[i], after.nodes[i]) for i in at):
-            return
-        if "lasting" in known and after.kinds is self.kinds:
-            vars(after)["lasting"] = self.lasting
-        if "standing" in known:
-            vars(after)["standing"] = self.standing
-        if "node_by_id" in known:
-            vars(after)["node_by_id"] = {
-                **self.node_by_id,
-                **{after.nodes[i].id: after.nodes[i] for i in at},
-            }
 
     @cached_property
     def types(self) -> tuple[str, ...]:
@@ -192,26 +164,6 @@ class Snapshot:
         return {n.id: n for n in self.nodes}
 
     @cached_property
-    def openings(self) -> Openings:
-        """What each node has to give."""
-        return Openings.read(self.nodes)
-
-    @cached_property
-    def lasting(self) -> dict[str, Any]:
-        """For mechanisms to keep what follows from the kinds and from the nodes but for who holds
-        their devices: snapshots that follow have it too, as long as those stay the same. What
-        follows from anything else is kept with that, to be compared (ADR 0022).
-        """
-        return {}
-
-    @cached_property
-    def standing(self) -> dict[str, Any]:
-        """As `lasting`, for what follows from the nodes alone: it is kept when a kind comes or
-        goes, as one does with every job.
-        """
-        return {}
-
-    @cached_property
     def max_gpus(self) -> int:
         """The most devices of any node, at least 1."""
         return max((len(n.devices) for n in self.nodes), default=1) or 1
@@ -222,33 +174,12 @@ class Snapshot:
         t; 0 where unknown.
         """
         table = np.zeros((len(self.kinds), len(self.types), self.max_gpus + 1))
+        of_type, most = self.type_index, self.max_gpus
         for k, kind in enumerate(self.kinds):
-            table[k] = self._rates_of(kind)
+            for known in kind.throughputs:
+                if not known.spread and known.gpus <= most and known.gpu_type in of_type:
+                    table[k, of_type[known.gpu_type], known.gpus] = known.steps_per_s
         return frozen(table)
-
-    def _rates_of(self, kind: KindView) -> Floats:
-        """float64[T, max_gpus + 1]: the kind's row of `throughputs`, kept for the snapshots that
-        follow.
-        """
-        before = self._rates_known.get(kind.id)
-        if before is not None and before[0] is kind:
-            return before[1]
-        row = np.zeros((len(self.types), self.max_gpus + 1))
-        for known in kind.throughputs:
-            if (
-                not known.spread
-                and known.gpus <= self.max_gpus
-                and known.gpu_type in self.type_index
-            ):
-                row[self.type_index[known.gpu_type], known.gpus] = known.steps_per_s
-        if len(self._rates_known) >= max(RATES_KEPT, 2 * len(self.kinds)):
-            self._rates_known.clear()
-        self._rates_known[kind.id] = kind, row
-        return row
-
-    @cached_property
-    def _rates_known(self) -> dict[str, tuple[KindView, Floats]]:
-        return {}
 
     @cached_property
     def job_kinds(self) -> Ints:

@@ -51,8 +51,8 @@ def match(times_s: Floats, machines: Machines) -> Matching:
     """The matching of least total completion time.
 
     `times_s` float64[J, M]: run times, inf where a job cannot run on a group; each job runs
-    somewhere. Of equal jobs the first run first. Variables are made as they are needed: where none of
-    a group's last places is used, further ones would not be either (they cost more than a place
+    somewhere. Of equal jobs the first run first. Places are made as needed: where none of a
+    group's last places is used, further ones would not be either (they cost more than a place
     whose price is 0), so that the optimum over some places is that over all. SolverFailedError
     where the jobs cannot be matched.
     """

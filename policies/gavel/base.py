@@ -1,6 +1,4 @@
-"""What all of Gavel's policies have in common: the forms in which each comes, and the way from a
-snapshot to its plan.
-"""
+"""The base of Gavel's policies: the forms in which each comes, and the way to its plan."""
 
 from __future__ import annotations
 
@@ -16,30 +14,25 @@ from policies.contract.parameters import parameter
 from policies.contract.plan import Plan
 from policies.contract.snapshot import Floats, Ints, Snapshot
 from policies.gavel.agnostic import agnostic
-from policies.gavel.allocation.job_classes import GroupingOptions
+from policies.gavel.allocation.grouping import GroupingOptions
 from policies.gavel.allocation.observe import Observed
 from policies.gavel.allocation.problem import AllocationProblem, Shares
-from policies.gavel.policy import Sharing, plan_of
+from policies.gavel.policy import ShareRule, plan_of
+from policies.gavel.round_cache import RoundCache
 
-Program: TypeAlias = Callable[[AllocationProblem], Shares]
-"""Shares of a problem; what goes into them beside it is by class or by GPU type, so that it fits
-both forms.
-"""
+Solver: TypeAlias = Callable[[AllocationProblem], Shares]
+"""Shares of a problem. What else it knows is by class or GPU type, so that it fits both forms."""
 
 Notes: TypeAlias = MutableMapping[str, Any]
-"""What a policy writes down while it makes shares and reads the next time: plain data, in the
-plan's memory.
-"""
+"""What a policy notes while it makes shares, for the next time: plain data in the plan's memory."""
 
 ONE_STEP = 1.0
-"""What is left to a job at least: one that is there has something left to do, be it to say that it
-has ended.
-"""
+"""Steps left to a job at least: one that is there has something to do, if only to say it ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharePolicy(ABC):
-    """A row of Gavel's table of policies: says what its shares are (`_program`), the rest is here.
+    """A row of Gavel's table of policies: says what its shares are (`_solver`), the rest is here.
 
     `name` is its name in the registry. Decisions are those of `policies.gavel.policy.plan_of`.
     """
@@ -67,59 +60,59 @@ class SharePolicy(ABC):
         maximum=1e9,
     )
 
-    def __call__(self, snapshot: Snapshot) -> Plan:
-        """Who has a turn in this round. Raises SolverFailedError where no shares can be had."""
+    def __call__(self, snapshot: Snapshot, cache: RoundCache | None = None) -> Plan:
+        """Return the plan. Raises SolverFailedError where no shares can be had."""
         notes = self._notes(snapshot)
-        asked = replace(self._asked(snapshot), spread=self.spread, pairs=self.form == "sharing")
-        allocate = partial(self._allocate, notes)
-        sharing = Sharing(
-            self.name,
-            repr(self),
-            allocate,
-            asked,
-            self.recompute_s,
-            self._beside(snapshot),
-            self._fills(),
+        pairs = self.form == "sharing"
+        rule = ShareRule(
+            name=self.name,
+            memory_of=repr(self),
+            allocate=partial(self._allocate, notes),
+            options=replace(self._grouping(snapshot), spread=self.spread, pairs=pairs),
+            recompute_s=self.recompute_s,
+            depend_on=self._depend_on(snapshot),
+            fills=self._fills(),
         )
-        plan = plan_of(snapshot, sharing)
+        plan = plan_of(snapshot, rule, cache)
         if not notes:
             return plan
-        return replace(
-            plan, memory={**plan.memory, "notes": notes}, message=self._message(snapshot, notes)
-        )
+        message = self._message(snapshot, notes)
+        return replace(plan, memory={**plan.memory, "notes": notes}, message=message)
+
+    def new_cache(self) -> RoundCache:
+        """Return an empty cache for the rounds of one world."""
+        return RoundCache()
 
     @abstractmethod
-    def _program(self, observed: Observed, notes: Notes) -> Program:
-        """How what was observed is shared; may write notes when it is called."""
+    def _solver(self, observed: Observed, notes: Notes) -> Solver:
+        """Return how the observed time is shared; it may write notes when it is called."""
 
-    def _asked(self, snapshot: Snapshot) -> GroupingOptions:
-        """What tells jobs apart, but for `spread` and `pairs`."""
+    def _grouping(self, snapshot: Snapshot) -> GroupingOptions:
+        """Return what job classes distinguish, but for `spread` and `pairs`."""
         return GroupingOptions()
 
-    def _beside(self, snapshot: Snapshot) -> str:
-        """What shares depend on beside the problem: when it changes they are made anew."""
+    def _depend_on(self, snapshot: Snapshot) -> str:
+        """Return what shares depend on besides the problem: they are made anew when it changes."""
         return ""
 
     def _fills(self) -> bool:
-        """Whether GPUs that the shares leave idle go to whoever can use them."""
+        """Return True if GPUs that the shares leave idle go to any job that can use them."""
         return True
 
     def _message(self, snapshot: Snapshot, notes: Notes) -> str:
-        """What the plan says of the notes."""
+        """Return what the plan says of the notes."""
         return ""
 
     def _notes(self, snapshot: Snapshot) -> Notes:
-        """The notes of the round before, if they are this policy's."""
+        """Return the notes of the round before, if they are this policy's."""
         memory = snapshot.memory
         return dict(memory.get("notes", {})) if memory.get("policy") == repr(self) else {}
 
     def _allocate(self, notes: Notes, observed: Observed) -> Shares:
-        program = self._program(observed, notes)
-        return (
-            agnostic(program, observed.problem)
-            if self.form == "agnostic"
-            else program(observed.problem)
-        )
+        solver = self._solver(observed, notes)
+        if self.form == "agnostic":
+            return agnostic(solver, observed.problem)
+        return solver(observed.problem)
 
 
 def steps_left(observed: Observed) -> Floats:

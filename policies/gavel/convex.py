@@ -18,7 +18,7 @@ from policies.contract.policy import PolicyError, SolverFailedError
 from policies.contract.snapshot import Floats
 from policies.gavel.allocation.observe import Observed
 from policies.gavel.allocation.problem import AllocationProblem, Shares
-from policies.gavel.base import Notes, Program, SharePolicy
+from policies.gavel.base import Notes, SharePolicy, Solver
 
 
 class ShareProblem:
@@ -118,7 +118,7 @@ class ConvexPolicy(SharePolicy):
         """Constraints beside those of every share policy."""
         return []
 
-    def _program(self, observed: Observed, notes: Notes) -> Program:
+    def _solver(self, observed: Observed, notes: Notes) -> Solver:
         return self._solve
 
     def _solve(self, problem: AllocationProblem) -> Shares:

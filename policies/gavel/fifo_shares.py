@@ -7,9 +7,9 @@ from functools import partial
 from typing import ClassVar
 
 from policies.contract.snapshot import Snapshot
-from policies.gavel.allocation.job_classes import GroupingOptions
+from policies.gavel.allocation.grouping import GroupingOptions
 from policies.gavel.allocation.observe import Observed
-from policies.gavel.base import Notes, Program, SharePolicy, queue_positions
+from policies.gavel.base import Notes, SharePolicy, Solver, queue_positions
 from policies.gavel.solvers.queue_order import first_in_first_out
 
 
@@ -26,8 +26,8 @@ class FifoShares(SharePolicy):
 
     name: ClassVar[str] = "fifo_shares"
 
-    def _asked(self, snapshot: Snapshot) -> GroupingOptions:
+    def _grouping(self, snapshot: Snapshot) -> GroupingOptions:
         return GroupingOptions(jobs=True)
 
-    def _program(self, observed: Observed, notes: Notes) -> Program:
+    def _solver(self, observed: Observed, notes: Notes) -> Solver:
         return partial(first_in_first_out, position=queue_positions(observed))

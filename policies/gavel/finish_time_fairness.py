@@ -9,10 +9,10 @@ import numpy as np
 
 from policies.contract.parameters import parameter
 from policies.contract.snapshot import Floats, Snapshot
-from policies.gavel.allocation.job_classes import GroupingOptions
+from policies.gavel.allocation.grouping import GroupingOptions
 from policies.gavel.allocation.observe import Observed
 from policies.gavel.allocation.problem import AllocationProblem, Shares
-from policies.gavel.base import Notes, Program, SharePolicy, steps_left
+from policies.gavel.base import Notes, SharePolicy, Solver, steps_left
 from policies.gavel.solvers.finish_time import Times, finish_time_fairness, isolated_rates
 
 
@@ -33,10 +33,10 @@ class FinishTimeFairness(SharePolicy):
         True, meaning="time that the highest rho leaves over goes to whom it brings most"
     )
 
-    def _asked(self, snapshot: Snapshot) -> GroupingOptions:
+    def _grouping(self, snapshot: Snapshot) -> GroupingOptions:
         return GroupingOptions(jobs=True)
 
-    def _program(self, observed: Observed, notes: Notes) -> Program:
+    def _solver(self, observed: Observed, notes: Notes) -> Solver:
         steps, now_s = steps_left(observed), observed.snapshot.now_s
         elapsed_s = np.maximum(now_s - observed.number("arrival_s"), 0.0)
 

@@ -11,9 +11,9 @@ from typing import ClassVar
 
 from policies.contract.parameters import parameter
 from policies.contract.snapshot import Snapshot, TeamOrder, TeamView
-from policies.gavel.allocation.job_classes import GroupingOptions
+from policies.gavel.allocation.grouping import GroupingOptions
 from policies.gavel.allocation.observe import Observed
-from policies.gavel.base import Notes, Program, SharePolicy, queue_positions
+from policies.gavel.base import Notes, SharePolicy, Solver, queue_positions
 from policies.gavel.solvers.water_filling import Entity, hierarchical_shares
 
 AS_TEAMS_SAY = "team"
@@ -48,7 +48,7 @@ class Hierarchical(SharePolicy):
         ),
     )
 
-    def _asked(self, snapshot: Snapshot) -> GroupingOptions:
+    def _grouping(self, snapshot: Snapshot) -> GroupingOptions:
         """In a team with a queue jobs are told apart."""
         names = tuple(dict.fromkeys(snapshot.jobs.columns.others["team"]))
         entities = zip(names, self._entities(snapshot, names), strict=True)
@@ -58,10 +58,10 @@ class Hierarchical(SharePolicy):
             queues=frozenset(name for name, entity in entities if entity.fifo),
         )
 
-    def _beside(self, snapshot: Snapshot) -> str:
+    def _depend_on(self, snapshot: Snapshot) -> str:
         return repr(snapshot.teams)
 
-    def _program(self, observed: Observed, notes: Notes) -> Program:
+    def _solver(self, observed: Observed, notes: Notes) -> Solver:
         entities = self._entities(observed.snapshot, observed.classes.entities)
         position = queue_positions(observed) if any(entity.fifo for entity in entities) else None
         return partial(hierarchical_shares, entities=entities, position=position)

@@ -8,9 +8,9 @@ from typing import ClassVar
 
 from policies.contract.parameters import parameter
 from policies.contract.snapshot import Snapshot
-from policies.gavel.allocation.job_classes import GroupingOptions
+from policies.gavel.allocation.grouping import GroupingOptions
 from policies.gavel.allocation.observe import Observed
-from policies.gavel.base import Notes, Program, SharePolicy, steps_left
+from policies.gavel.base import Notes, SharePolicy, Solver, steps_left
 from policies.gavel.solvers.makespan import makespan
 
 
@@ -28,8 +28,8 @@ class Makespan(SharePolicy):
         True, meaning="time that the makespan leaves over goes to whom it brings most"
     )
 
-    def _asked(self, snapshot: Snapshot) -> GroupingOptions:
+    def _grouping(self, snapshot: Snapshot) -> GroupingOptions:
         return GroupingOptions(jobs=True)
 
-    def _program(self, observed: Observed, notes: Notes) -> Program:
+    def _solver(self, observed: Observed, notes: Notes) -> Solver:
         return partial(makespan, steps=steps_left(observed), fill=self.fill)

@@ -10,7 +10,7 @@ import numpy as np
 from policies.contract.parameters import parameter
 from policies.gavel.allocation.observe import Observed
 from policies.gavel.allocation.problem import AllocationProblem, Shares
-from policies.gavel.base import Notes, Program, SharePolicy
+from policies.gavel.base import Notes, SharePolicy, Solver
 from policies.gavel.solvers.fairness import fairness
 from policies.gavel.solvers.water_filling import fair_shares
 
@@ -38,7 +38,7 @@ class MaxMinFairness(SharePolicy):
         ),
     )
 
-    def _program(self, observed: Observed, notes: Notes) -> Program:
+    def _solver(self, observed: Observed, notes: Notes) -> Solver:
         return self._shares
 
     def _shares(self, problem: AllocationProblem) -> Shares:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from policies.gavel.allocation.observe import Observed
-from policies.gavel.base import Notes, Program, SharePolicy
+from policies.gavel.base import Notes, SharePolicy, Solver
 from policies.gavel.solvers.throughput import total_throughput
 
 
@@ -20,5 +20,5 @@ class MaxThroughput(SharePolicy):
 
     name: ClassVar[str] = "max_throughput"
 
-    def _program(self, observed: Observed, notes: Notes) -> Program:
+    def _solver(self, observed: Observed, notes: Notes) -> Solver:
         return total_throughput

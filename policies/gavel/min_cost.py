@@ -13,10 +13,10 @@ import numpy as np
 
 from policies.contract.parameters import parameter
 from policies.contract.snapshot import Floats, Snapshot
-from policies.gavel.allocation.job_classes import GroupingOptions
+from policies.gavel.allocation.grouping import GroupingOptions
 from policies.gavel.allocation.observe import Observed
 from policies.gavel.allocation.problem import AllocationProblem
-from policies.gavel.base import Notes, Program, SharePolicy, steps_left
+from policies.gavel.base import Notes, SharePolicy, Solver, steps_left
 from policies.gavel.solvers.cost import CostForm, CostShares, Slos, min_cost
 from policies.gavel.solvers.levels import inverse
 
@@ -65,16 +65,16 @@ class MinCost(SharePolicy):
         ),
     )
 
-    def _asked(self, snapshot: Snapshot) -> GroupingOptions:
+    def _grouping(self, snapshot: Snapshot) -> GroupingOptions:
         return GroupingOptions(jobs=self.slos)
 
-    def _beside(self, snapshot: Snapshot) -> str:
+    def _depend_on(self, snapshot: Snapshot) -> str:
         return repr(prices(snapshot))
 
     def _fills(self) -> bool:
         return self.fill
 
-    def _program(self, observed: Observed, notes: Notes) -> Program:
+    def _solver(self, observed: Observed, notes: Notes) -> Solver:
         priced = prices(observed.snapshot)
         types = observed.problem.types
         cost = np.array([priced.get(name, max(priced.values(), default=1.0)) for name in types])

@@ -1,291 +1,193 @@
-"""What every share policy does in a round: shares when something has changed, turns at the end of a
-term, else only what is free.
+"""The round of every share policy: shares when something has changed, then time slices.
 
 Two steps (Gavel, sections 3 and 5): an allocation of time, made anew when jobs, nodes or
-throughputs have changed (or a period has passed), and a mechanism that gives out turns. Turns last
-a round: in a round that an event asks for before they end, whoever runs goes on, and what is free
-is given out. No placement has a term of its own: whoever goes on is kept as it is, without a word
-to its node or a checkpoint, and whoever loses its turn is pre-empted by the plan of the round at
-its end. (With a term as long as the turn every job would be stopped at its end unless it were
-prolonged in time; a round that fails could not.)
+throughputs have changed (or a period has passed), and a mechanism that gives out time slices.
+Slices last a round: in a round that an event asks for before they end, running jobs go on, and free
+GPUs are given out. No placement has a term of its own: a job that goes on is kept without a word to
+its node, and one that loses its slice is pre-empted by the plan of the round at its end. (With a
+term as long as the slice every job would be stopped at its end unless it were prolonged in time; a
+round that fails could not.)
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from math import isfinite
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
 from policies.contract.plan import Plan, PlanStatus
 from policies.contract.policy import SolverFailedError
-from policies.contract.snapshot import Floats, Snapshot
-from policies.gavel.allocation.job_classes import PLAIN, GroupingOptions, JobClasses
-from policies.gavel.allocation.observe import Observed, observe
+from policies.contract.snapshot import Snapshot
+from policies.gavel.allocation.observe import GroupingOptions, Observed, observe
 from policies.gavel.allocation.problem import Shares
-from policies.gavel.service_account import Kept, Levels, ServiceAccount, from_memory, opened
-from policies.placement.homes import Home, homes_of
-from policies.placement.naming_turns import placements_of
-from policies.placement.rounds import Queues, attained_s, length_s, turns, under_way
-from policies.placement.seating import Seating
-from policies.placement.turnless import Reasons
+from policies.gavel.current import GroupRequests, current_placements
+from policies.gavel.naming import placements_of
+from policies.gavel.round_cache import RoundCache
+from policies.gavel.selection import ClassQueues, Selection, length_s, received_s, running_rows
+from policies.gavel.service_account import Credits, ServiceAccount, from_memory, opened
+from policies.gavel.unscheduled import waiting_of
+from policies.placement.time_slices import TimeSlices
 
 EARLY = 0.1
-"""Part of a round. One held in the last tenth of a turn counts as its end: periodic rounds are
-never held on the second. A turn that would go on for longer than a round was given out by another
+"""Part of a round. A round in the last tenth of a slice counts as its end: periodic rounds are
+never held on the second. A slice that would go on for longer than a round was given out by another
 clock, or when rounds were longer, and is over.
 """
 
 Allocate: TypeAlias = Callable[[Observed], Shares]
-"""How time is shared. Raises SolverFailedError where no shares can be had; then the round keeps
-what runs.
-"""
+"""How time is shared. Raises SolverFailedError where no shares can be had."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sharing:
-    """A share policy: its name, and with its parameters (`memory_of`: whose memory is its own),
-    what it tells apart, how it shares.
+class ShareRule:
+    """What tells a share policy from others.
 
-    Shares are made anew when the problem has changed, or what counts `beside` it, and, where
-    `recompute_s` is above 0, when they are as old. With `fills`, GPUs that the shares leave idle go
-    to whoever can use them.
+    `memory_of`: name and parameters, whose memory is its own. Shares are made anew when the problem
+    or what they also `depend_on` has changed, and, with `recompute_s` above 0, when they are as
+    old. With `fills`, GPUs that the shares leave idle go to any job that can use them.
     """
 
     name: str
     memory_of: str
     allocate: Allocate
-    asked: GroupingOptions = PLAIN
+    options: GroupingOptions = field(default_factory=GroupingOptions)
     recompute_s: float = 0.0
-    beside: str = ""
+    depend_on: str = ""
     fills: bool = True
 
 
-def plan_of(snapshot: Snapshot, sharing: Sharing) -> Plan:
-    """The plan of a share policy for this snapshot. Raises SolverFailedError where shares are
-    wanted and cannot be had.
-    """
-    return _Round(snapshot, sharing).plan()
+def plan_of(snapshot: Snapshot, rule: ShareRule, cache: RoundCache | None = None) -> Plan:
+    """Return the plan of a share policy. Raises SolverFailedError where shares cannot be had."""
+    return _Round(snapshot, rule, cache).plan()
 
 
 class _Round:
-    def __init__(self, snapshot: Snapshot, sharing: Sharing) -> None:
-        self.snapshot, self.sharing = snapshot, sharing
-        self.observed = observe(snapshot, sharing.asked)
-        self.homes = homes_of(self.observed)
+    def __init__(self, snapshot: Snapshot, rule: ShareRule, cache: RoundCache | None) -> None:
+        self.snapshot, self.rule = snapshot, rule
+        self.observed = observe(snapshot, rule.options, cache)
+        self.classes = self.observed.classes
+        self.requests = GroupRequests(self.observed)
+        self.current = current_placements(self.observed, self.requests)
         self.round_s = length_s(snapshot.round_s)
-        before = from_memory(
-            snapshot.memory,
-            sharing.memory_of,
-            self.observed.classes,
-            snapshot.standing.get("account"),
-        )
-        self.turns_go_on = (
+        before = from_memory(snapshot.memory, rule.memory_of, self.classes)
+        self.slices_go_on = (
             before is not None
             and EARLY < (before.round_end_s - snapshot.now_s) / self.round_s < 1.0 + EARLY
         )
-        self.account = self._ledger(before)
+        self.account = self._account(before)
 
     def plan(self) -> Plan:
-        """Seat those who go on, then those whose turn it is, then whoever can use what is left."""
-        seating = Seating(self.observed, self.homes)
-        queues = Queues(self.observed, self.account, self.homes)
-        seating.fix(self._fixed())
-        fills = self.sharing.fills
-        due = turns(
-            self.observed,
-            self.account,
-            queues,
-            seating.floor.left(),
-            seating.seated,
-            lagging_only=not fills,
-        )
-        seating.seat(due, may_evict=not self.turns_go_on)
+        """Place the jobs that go on, then those with a slice, then others on what is left."""
+        slices = TimeSlices(self.observed.state, self.requests, self.current)
+        slices.keep(self._fixed())
+        fills, account = self.rule.fills, self.account
+        queues = ClassQueues(self.observed, account.credit, self.current)
+        left = self.observed.state.free_gpus()
+        if any(left.values()):
+            due = Selection(
+                self.observed, account, queues, left, slices.placed, lagging_only=not fills
+            )
+            slices.assign(list(due.slices()), may_evict=not self.slices_go_on)
         if fills:
-            seating.fill(queues, self._by_need)
-        placements = placements_of(self.observed, self.homes, seating.seated)
-        waiting = Reasons(self.observed, seating.floor, placements, self.account.round_end_s).all()
+            slices.backfill(lambda: self._by_need(slices, queues))
+        placements = placements_of(self.observed, self.requests, self.current, slices.placed)
+        waiting = waiting_of(self.observed, self.requests, placements, account.round_end_s)
         return Plan(
-            self.sharing.name, PlanStatus.HEURISTIC, placements, waiting,
-            objective=self.account.objective, shares=self._shares(), memory=self._memory(),
+            self.rule.name, PlanStatus.HEURISTIC, placements, waiting,
+            objective=account.objective, shares=self._shares(), memory=account.to_memory(),
         )  # fmt: skip
 
-    def _memory(self) -> dict[str, Any]:
-        """What is kept for the next round."""
-        memory = self.account.to_memory()
-        self.snapshot.standing["account"] = Kept(
-            memory["entries"], self.observed.classes, self.account
-        )
-        return memory
-
-    def _ledger(self, before: ServiceAccount | None) -> ServiceAccount:
-        """The account as it is now, with new shares where they are wanted, for the round that now
-        begins or goes on.
-        """
+    def _account(self, before: ServiceAccount | None) -> ServiceAccount:
+        """Return the account now, with new shares where they are wanted."""
         now_s = self.snapshot.now_s
         if before is not None:
-            before = before.after(now_s, under_way(self.observed, self.homes), self._level(before))
-        account = (
-            before if before is not None and not self._is_outdated(before) else self._opened(before)
-        )
-        return account if self.turns_go_on else account.going_on(round_end_s=now_s + self.round_s)
+            running = running_rows(self.observed, self.current)
+            before = before.after(now_s, running, self._credit(before))
+        if before is None or self._is_outdated(before):
+            before = self._opened(before)
+        return before if self.slices_go_on else before.until(now_s + self.round_s)
 
     def _is_outdated(self, before: ServiceAccount) -> bool:
-        wanted_s = self.sharing.recompute_s
-        return (
-            before.problem != self._divided or 0.0 < wanted_s <= self.snapshot.now_s - before.made_s
-        )
+        age_s = self.snapshot.now_s - before.made_s
+        return before.problem != self._fingerprint or 0.0 < self.rule.recompute_s <= age_s
 
     @property
-    def _divided(self) -> str:
+    def _fingerprint(self) -> str:
         """What shares depend on, in few characters."""
-        return self.observed.classes.fingerprint + self.sharing.beside
+        return self.classes.fingerprint + self.rule.depend_on
 
     def _opened(self, before: ServiceAccount | None) -> ServiceAccount:
-        classes, problem = self.observed.classes, self.observed.problem
-        alone, paired = (
-            np.zeros((rows, len(problem.columns)))
-            for rows in (len(classes.keys), len(problem.pairs))
-        )
-        shares = (
-            self.sharing.allocate(self.observed) if classes.keys else Shares(alone, paired, 0.0)
-        )
-        if (shares.alone.shape, shares.paired.shape) != (
-            alone.shape,
-            paired.shape,
-        ) or not _is_finite(shares):
+        problem, rule = self.observed.problem, self.rule
+        alone = np.zeros(problem.rates.shape)
+        paired = np.zeros(problem.pair_rates.shape[:2])
+        shares = rule.allocate(self.observed) if len(alone) else Shares(alone, paired, 0.0)
+        shapes = (shares.alone.shape, shares.paired.shape)
+        if shapes != (alone.shape, paired.shape) or not _is_finite(shares):
             raise SolverFailedError(
-                f"{self.sharing.name}: the shares are not a finite number for each class and column"
+                f"{rule.name}: the shares are not a finite number for each class and column"
             )
+        now_s = self.snapshot.now_s
         return opened(
-            self.sharing.memory_of,
-            self._divided,
-            classes,
-            shares,
-            self.snapshot.now_s,
-            self.round_s,
-            before,
+            rule.memory_of, self._fingerprint, self.classes, shares, now_s, self.round_s, before
         )
 
-    def _level(self, before: ServiceAccount) -> Levels:
-        """Who has come in since starts level with those of its class who have received least; who
-        has left is forgotten.
-        """
-        ids, known = self.snapshot.jobs.columns.ids, self.snapshot.jobs.position
-        arrived = (
-            self.snapshot.jobs.columns.numbers["arrival_s"][self.observed.rows] > before.seen_s
-        )
-        newcomers = (
-            np.flatnonzero(arrived & (self.observed.classes.of >= 0)).tolist()
-            if arrived.any()
-            else []
-        )
-        if not newcomers and before.level.keys() <= known.keys():
-            return before.level
-        kept = {job: by_type for job, by_type in before.level.items() if job in known}
-        for e in newcomers:
-            mates = [
-                attained_s(self.observed, before.level, m) for m in self._mates(e) if not arrived[m]
-            ]
-            had = {
-                t: min([of_mate.get(t, 0.0) for of_mate in mates], default=0.0)
-                for t in self.observed.allocatable.types
-            }
-            if any(had.values()):
-                kept[ids[self.observed.row_list[e]]] = {
-                    t: seconds for t, seconds in had.items() if seconds > 0.0
-                }
+    def _credit(self, before: ServiceAccount) -> Credits:
+        """Return the credits: jobs that came in since start level with the least of their class."""
+        columns, known = self.snapshot.jobs.columns, self.snapshot.jobs.position
+        arrived = columns.numbers["arrival_s"] > before.seen_s
+        kept = {job: of for job, of in before.credit.items() if job in known}
+        for row in np.flatnonzero(arrived).tolist():
+            m = self.classes.class_of[row]
+            others = [job for job in self.classes.members[m] if not arrived[job]] if m >= 0 else []
+            had = [received_s(self.observed, before.credit, job) for job in others]
+            types = self.observed.problem.types if had else ()
+            least = {t: min([of.get(t, 0.0) for of in had]) for t in types}
+            if any(least.values()):
+                kept[columns.ids[row]] = {t: had_s for t, had_s in least.items() if had_s > 0.0}
         return kept
 
-    def _mates(self, e: int) -> list[int]:
-        classes = self.observed.classes
-        return classes.members[classes.class_list[e]]
+    def _fixed(self) -> Iterable[int]:
+        """Return the jobs that go on whatever their lag.
 
-    def _fixed(self) -> list[Home]:
-        """Who goes on whoever has a turn: while turns last everybody, at their end who was launched
-        only now.
+        While slices last all of them, at their end those launched only now.
         """
-        return [
-            h
-            for h in self.homes.values()
-            if self.turns_go_on or h.run.since_s >= self.snapshot.now_s
-        ]
+        if self.slices_go_on:
+            return self.current
+        return [job for job, of in self.current.items() if of.run.since_s >= self.snapshot.now_s]
 
-    def _by_need(self) -> list[int]:
-        """Classes by the time that they are lag on any column, those without shares last."""
-        classes, lag = len(self.observed.classes.keys), self.account.lag_s(self.snapshot.now_s)
-        need = np.full(classes, -np.inf)
-        alone = self.account.row < classes
-        np.maximum.at(need, self.account.row[alone], lag[alone])
-        for side in (0, 1):
-            np.maximum.at(
-                need,
-                self.observed.problem.pairs[self.account.row[~alone] - classes, side],
-                lag[~alone],
-            )
-        order: list[int] = np.argsort(-need, kind="stable").tolist()
-        return order
+    def _by_need(self, slices: TimeSlices, queues: ClassQueues) -> list[list[int]]:
+        """Return the jobs without a place by class, classes by lag, those without shares last."""
+        lag, need = self.account.lag_s(self.snapshot.now_s).tolist(), dict[int, float]()
+        for (row, _), i in self.account.entry.items():
+            for m in self.classes.account_rows[row]:
+                need[m] = max(need.get(m, -np.inf), lag[i])
+        waiting: dict[int, list[int]] = defaultdict(list)
+        for row, m in enumerate(self.classes.class_of):
+            if row not in slices.placed and self.classes.group_of[row] >= 0:
+                waiting[m].append(row)
+        order = sorted(waiting, key=lambda m: (m < 0, -need.get(m, -np.inf), m))
+        return [queues.by_need(waiting[m]) if m >= 0 else waiting[m] for m in order]
 
-    def _shares(self) -> dict[str, dict[str, float]]:
-        """By job and GPU type the part of the time that it is to have, alone or beside others;
-        mostly that of the round before.
-        """
-        classes, share, jobs = (
-            self.observed.classes,
-            self.account.share,
-            (self.snapshot.jobs.columns.ids, self.observed.row_list),
-        )
-        kept: _KeptShares | None = self.snapshot.standing.get("shares")
-        if (
-            kept is not None
-            and kept.classes is classes
-            and kept.share is share
-            and kept.jobs == jobs
-        ):
-            return dict(kept.by_job)  # a plan's own
-        ids, of_class = jobs[0], self._shares_by_class
-        by_job = {
-            ids[row]: of_class[m]
-            for row, m in zip(jobs[1], classes.class_list, strict=True)
-            if m in of_class
-        }
-        self.snapshot.standing["shares"] = _KeptShares(classes, share, jobs, by_job)
-        return dict(by_job)
-
-    @cached_property
-    def _shares_by_class(self) -> dict[int, dict[str, float]]:
-        classes, problem, account = (
-            len(self.observed.classes.keys),
-            self.observed.problem,
-            self.account,
-        )
-        count, pairs, columns = problem.count.tolist(), problem.pairs.tolist(), problem.columns
-        total: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-        for row, column, share in zip(
-            account.row.tolist(), account.column.tolist(), account.share.tolist(), strict=True
-        ):
-            for m in (row,) if row < classes else pairs[row - classes]:
-                total[m][columns[column].gpu_type] += share / count[m]
-        return {m: dict(by_type) for m, by_type in total.items()}
-
-
-@dataclass(frozen=True, slots=True)
-class _KeptShares:
-    """Shares `by_job` as they follow from the account's `share` of classes, and from which `jobs`
-    are in them (ids, rows).
-    """
-
-    classes: JobClasses
-    share: Floats
-    jobs: tuple[tuple[str, ...], list[int]]
-    by_job: dict[str, dict[str, float]]
+    def _shares(self) -> Mapping[str, Mapping[str, float]]:
+        """By job and GPU type the part of the time that it is to have, alone or with others."""
+        ids, columns = self.snapshot.jobs.columns.ids, self.observed.problem.columns
+        count, share = self.observed.problem.count.tolist(), self.account.share.tolist()
+        of_class: dict[int, dict[str, float]] = defaultdict(dict)
+        for (row, column), i in self.account.entry.items():
+            for m in self.classes.account_rows[row]:
+                name, total = columns[column].gpu_type, of_class[m]
+                total[name] = total.get(name, 0.0) + share[i] / count[m]
+        found = {}
+        for m, members in enumerate(self.classes.members):
+            if m in of_class:
+                found.update({ids[row]: of_class[m] for row in members})
+        return found
 
 
 def _is_finite(shares: Shares) -> bool:
-    return bool(np.isfinite(shares.alone).all() and np.isfinite(shares.paired).all()) and isfinite(
-        shares.objective
-    )
+    numbers = np.isfinite(shares.alone).all() and np.isfinite(shares.paired).all()
+    return bool(numbers) and isfinite(shares.objective)

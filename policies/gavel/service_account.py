@@ -1,22 +1,19 @@
-"""What is kept between rounds: the shares, and what each row has received since they were made.
-Plain data in the plan's memory.
+"""The service account: shares, and time received since they were made. Plain data in plan memory.
 
-A *row* is a class, or after all classes a pair of them; an *entry* is a row on a column in which it
-has a share. Times of a row are those of all its jobs (pairs) together: with a share of 2.5 two or
-three of its jobs run there at any time.
+A row is a job class, or a pair of classes; an entry is a row on a column in which it has a share.
+Times of a row are those of all its jobs (pairs) together: with a share of 2.5 two or three of its
+jobs run there at any time. An entry lags by the time that it should have received and has not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from policies.contract.job_columns import frozen
-from policies.contract.snapshot import Floats, Ints
+from policies.contract.snapshot import Floats
 from policies.gavel.allocation.job_classes import JobClasses
 from policies.gavel.allocation.problem import Shares
 
@@ -25,40 +22,32 @@ SMALLEST_SHARE = 1e-6
 
 MOST_AHEAD = 1.0
 MOST_BEHIND = 10.0
-"""Rounds that a row may be ahead of its share, or behind it, when shares are made anew: what it had
-because nobody else wanted it, or could not have for want of a node, is not held against anybody for
-longer.
+"""Rounds that a row may be ahead of its share, or behind it, when shares are made anew.
+
+Time that nobody else wanted, or that it missed for want of a node, is not counted for longer.
 """
 
 VERSION = 2
-"""Of what is kept."""
+"""Of the memory's form."""
 
-TOLD = ("problem", "made_s", "seen_s", "round_end_s", "objective", "level")
+KEPT = ("problem", "made_s", "seen_s", "round_end_s", "objective", "credit")
 """What a memory has beside the entries."""
 
-NUMBERS = ("names", "share", "received_s", "ahead_s")
-"""What it has in the entries, in their order."""
+Name: TypeAlias = tuple[tuple[str, ...], str]
+"""The classes of an entry's row, and its column."""
 
-CHANGES = {*TOLD, "received_s"}
-"""What of a account changes while its entries stay."""
-
-NOBODY = -1
-
-Levels: TypeAlias = Mapping[str, Mapping[str, float]]
-"""By job, and GPU type: what its class mates had received when it came in after them. Plain data,
-never written to.
-"""
+Credits: TypeAlias = Mapping[str, Mapping[str, float]]
+"""By job, and GPU type: the time that others of its class had received when it came in."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ServiceAccount:
-    """n entries: `names` (key of the row, column), `row` int64[n] and `column` int64[n] their
-    numbers now (NOBODY: not there any more), `share` float64[n] X, `received_s` float64[n] since
-    `made_s`, `ahead_s` float64[n] by how much the row was ahead of its share then (below 0:
-    behind).
+    """n entries: `names`, `rows` and `columns` (their numbers now, of entries still there).
 
-    `policy` whose shares these are, `problem` the fingerprint of what was divided; `seen_s`: up to
-    when `received_s` counts; `round_end_s`: when the turns given out end.
+    `share` float64[n], `received_s` float64[n] since `made_s`, `ahead_s` float64[n]: by how much
+    the row was ahead of its share then (below 0: behind). `policy`: whose shares these are,
+    `problem`: the fingerprint of what was shared. `received_s` counts up to `seen_s`; the slices
+    given out end at `round_end_s`.
     """
 
     policy: str
@@ -67,24 +56,12 @@ class ServiceAccount:
     seen_s: float
     round_end_s: float
     objective: float
-    names: tuple[tuple[str, str], ...]
-    row: Ints
-    column: Ints
+    names: Sequence[Name]
+    entry: Mapping[tuple[int, int], int]
     share: Floats
     received_s: Floats
     ahead_s: Floats
-    level: Levels
-
-    @cached_property
-    def entry(self) -> Mapping[tuple[int, int], int]:
-        """Number of the entry of each (row, column)."""
-        keys = enumerate(zip(self.row.tolist(), self.column.tolist(), strict=True))
-        return {key: i for i, key in keys if key[0] != NOBODY and key[1] != NOBODY}
-
-    @property
-    def numbers(self) -> dict[str, Any]:
-        """The fields NUMBERS."""
-        return {name: getattr(self, name) for name in NUMBERS}
+    credit: Credits
 
     def lag_s(self, now_s: float) -> Floats:
         """float64[n]: time that each entry's row should have received by now and has not."""
@@ -92,91 +69,45 @@ class ServiceAccount:
         return lag
 
     def after(
-        self, now_s: float, running: Iterable[tuple[int, int, float]], level: Levels
+        self, now_s: float, running: Iterable[tuple[int, int, float]], credit: Credits
     ) -> ServiceAccount:
-        """The account now; `running` are (row, column, since when) of everything that runs, `level`
-        who stands level with whom.
-        """
-        received, entries, seen_s = self.received_s.tolist(), self.entry, self.seen_s
+        """Return the account now; `running`: (row, column, since when) of everything that runs."""
+        received, seen_s = self.received_s.tolist(), self.seen_s
         for row, column, since_s in running:
-            entry = entries.get((row, column))
-            if entry is not None:
-                received[entry] += max(0.0, now_s - (since_s if since_s > seen_s else seen_s))
-        return self.going_on(
-            received_s=frozen(np.array(received, dtype=np.float64)), seen_s=now_s, level=level
-        )
+            if (i := self.entry.get((row, column))) is not None:
+                received[i] += max(0.0, now_s - max(since_s, seen_s))
+        return replace(self, received_s=np.array(received), seen_s=now_s, credit=credit)
 
-    def going_on(self, **changed: Any) -> ServiceAccount:
-        """The account of the same entries with other times.
-
-        TypeError for what is no field, or one that says which entries there are.
-        """
-        if wrong := changed.keys() - CHANGES:
-            raise TypeError(f"a account that goes on keeps its {', '.join(sorted(wrong))}")
-        after = object.__new__(ServiceAccount)
-        vars(after).update(vars(self), **changed)
-        return after
+    def until(self, round_end_s: float) -> ServiceAccount:
+        """Return the account of a round that ends then."""
+        return replace(self, round_end_s=round_end_s)
 
     def to_memory(self) -> dict[str, Any]:
-        """The account as plain data."""
+        """Return the account as plain data."""
         numbers = (a.tolist() for a in (self.share, self.received_s, self.ahead_s))
+        entries = zip(self.names, *numbers, strict=True)
         return {
             "version": VERSION,
             "policy": self.policy,
-            "problem": self.problem,
-            "made_s": self.made_s,
-            "seen_s": self.seen_s,
-            "round_end_s": self.round_end_s,
-            "objective": self.objective,
-            "entries": [[*name, *of] for name, *of in zip(self.names, *numbers, strict=True)],
-            "level": dict(self.level),
+            **{name: getattr(self, name) for name in KEPT},
+            "entries": [[list(of), column, *numbers] for (of, column), *numbers in entries],
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """A account as it was given away in a round: while its very `entries` come back, they need not
-    be read.
-    """
-
-    entries: object
-    classes: JobClasses
-    account: ServiceAccount
-
-
 def from_memory(
-    memory: Mapping[str, Any], policy: str, classes: JobClasses, kept: Kept | None = None
+    memory: Mapping[str, Any], policy: str, classes: JobClasses
 ) -> ServiceAccount | None:
-    """The account that this policy's plan kept, with the numbers that its rows have now; None where
-    there is none.
-
-    `kept`: that of the round before, if that was here. Only its entries are believed, and only if
-    they are the same object: whoever changes a memory writes new ones.
-    """
+    """Return the account that this policy's last plan kept; None if there is none."""
     if (memory.get("policy"), memory.get("version")) != (policy, VERSION):
         return None
-    told = {name: memory[name] for name in TOLD}
-    is_kept = kept is not None and kept.entries is memory["entries"]
-    if kept is not None and is_kept and kept.classes.names_the_same(classes):
-        return kept.account.going_on(**told)
-    entries = kept.account.numbers if kept is not None and is_kept else _read(memory["entries"])
-    row_of, column_of, names = classes.row_of, classes.column_of, entries["names"]
+    entries = memory["entries"]
+    of, columns, *numbers = zip(*entries, strict=True) if entries else [()] * 5
+    names = list(zip(map(tuple, of), columns, strict=True))
+    share, received_s, ahead_s = (np.array(values, dtype=np.float64) for values in numbers)
     return ServiceAccount(
-        policy=policy,
-        row=frozen(np.array([row_of.get(key, NOBODY) for key, _ in names], dtype=np.int64)),
-        column=frozen(
-            np.array([column_of.get(column, NOBODY) for _, column in names], dtype=np.int64)
-        ),
-        **entries,
-        **told,
-    )
-
-
-def _read(entries: Sequence[Sequence[Any]]) -> dict[str, Any]:
-    """`ServiceAccount.numbers` of plain data."""
-    keys, columns, *numbers = zip(*entries, strict=True) if entries else [()] * 5
-    arrays = [frozen(np.array(values, dtype=np.float64)) for values in numbers]
-    return dict(zip(NUMBERS, (tuple(zip(keys, columns, strict=True)), *arrays), strict=True))
+        policy=policy, names=names, entry=_numbers(names, classes), share=share,
+        received_s=received_s, ahead_s=ahead_s, **{name: memory[name] for name in KEPT},
+    )  # fmt: skip
 
 
 def opened(
@@ -188,44 +119,40 @@ def opened(
     round_s: float,
     before: ServiceAccount | None,
 ) -> ServiceAccount:
-    """A new account for shares just made of this problem (its fingerprint); rows that had one
-    before take along how they stood.
+    """Return a new account for shares just made; rows of the one before take their lag along.
 
-    Time received counts from now on (Gavel, section 5). Were nothing taken along, then with events
-    in every round whoever has a small share would always be the one who is lag least, and never
-    run.
+    Time received counts from now on (Gavel, section 5). If no lag were taken along, then with
+    events in every round rows with small shares would never run.
     """
-    row, column, share = _entries(shares)
-    columns, keys = tuple(classes.column_of), classes.row_keys
-    names = tuple(
-        [(keys[r], columns[c]) for r, c in zip(row.tolist(), column.tolist(), strict=True)]
-    )
-    ahead_s = (
-        np.zeros(len(row)) if before is None else _taken_along(names, share, before, now_s, round_s)
-    )
+    table = np.concatenate([shares.alone, shares.paired]) if len(shares.paired) else shares.alone
+    row, column = np.nonzero(table > SMALLEST_SHARE)
+    share, keys, columns = table[row, column], classes.row_keys, classes.column_names
+    names = [(keys[r], columns[c]) for r, c in zip(row.tolist(), column.tolist(), strict=True)]
+    ahead_s = np.zeros(len(row))
+    if before is not None:
+        ahead_s = _taken_along(names, share, before, now_s, round_s)
     return ServiceAccount(
         policy=policy, problem=problem, made_s=now_s, seen_s=now_s,
         round_end_s=now_s if before is None else before.round_end_s,
-        objective=shares.objective, names=names, row=frozen(row), column=frozen(column),
-        share=frozen(share),
-        received_s=frozen(np.zeros(len(row))), ahead_s=frozen(ahead_s),
-        level={} if before is None else before.level,
+        objective=shares.objective, names=names, entry=_numbers(names, classes), share=share,
+        received_s=np.zeros(len(row)), ahead_s=ahead_s,
+        credit={} if before is None else before.credit,
     )  # fmt: skip
 
 
-def _entries(shares: Shares) -> tuple[Ints, Ints, Floats]:
-    """(row, column, share) of what is more than a solver's zero, by row."""
-    table = np.concatenate([shares.alone, shares.paired]) if len(shares.paired) else shares.alone
-    row, column = np.nonzero(table > SMALLEST_SHARE)
-    return row, column, table[row, column]
+def _numbers(names: Iterable[Name], classes: JobClasses) -> dict[tuple[int, int], int]:
+    """Return the number of the entry of each (row, column) that is still there."""
+    row_of = classes.row_of
+    column_of = {name: c for c, name in enumerate(classes.column_names)}
+    found = {}
+    for i, (key, column) in enumerate(names):
+        if key in row_of and column in column_of:
+            found[row_of[key], column_of[column]] = i
+    return found
 
 
 def _taken_along(
-    names: Sequence[tuple[str, str]],
-    share: Floats,
-    before: ServiceAccount,
-    now_s: float,
-    round_s: float,
+    names: Sequence[Name], share: Floats, before: ServiceAccount, now_s: float, round_s: float
 ) -> Floats:
     stood = dict(zip(before.names, (-before.lag_s(now_s)).tolist(), strict=True))
     ahead = np.array([stood.get(name, 0.0) for name in names], dtype=np.float64)

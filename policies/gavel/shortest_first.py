@@ -7,9 +7,9 @@ from functools import partial
 from typing import ClassVar
 
 from policies.contract.snapshot import Snapshot
-from policies.gavel.allocation.job_classes import GroupingOptions
+from policies.gavel.allocation.grouping import GroupingOptions
 from policies.gavel.allocation.observe import Observed
-from policies.gavel.base import Notes, Program, SharePolicy, steps_left
+from policies.gavel.base import Notes, SharePolicy, Solver, steps_left
 from policies.gavel.solvers.queue_order import shortest_job_first
 
 
@@ -24,8 +24,8 @@ class ShortestFirst(SharePolicy):
 
     name: ClassVar[str] = "shortest_first"
 
-    def _asked(self, snapshot: Snapshot) -> GroupingOptions:
+    def _grouping(self, snapshot: Snapshot) -> GroupingOptions:
         return GroupingOptions(jobs=True)
 
-    def _program(self, observed: Observed, notes: Notes) -> Program:
+    def _solver(self, observed: Observed, notes: Notes) -> Solver:
         return partial(shortest_job_first, steps=steps_left(observed))

@@ -146,6 +146,15 @@ class ClusterState:
             chosen, preferred, rest = chosen | bit, preferred & ~bit, rest & ~bit
         return chosen
 
+    def free_gpus(self) -> dict[str, int]:
+        """Return the free devices of open nodes by GPU type."""
+        found: dict[str, int] = {}
+        for of, groups in zip(self.layout.classes, self.groups, strict=True):
+            for free, nodes in groups.items():
+                gpus = free[DEVICES] * (nodes & self.open).bit_count()
+                found[of.gpu_type] = found.get(of.gpu_type, 0) + gpus
+        return found
+
     # ---- power
 
     def affordable(self, request: Request, group: Group) -> bool:
@@ -182,6 +191,16 @@ class ClusterState:
         """Take what is free; `job` holds it until `end_s`. ValueError, no change, if it is not."""
         if not self.is_free(allocation):
             raise ValueError(f"not free: {allocation}")
+        self._hold(allocation, job, end_s)
+
+    def try_take(self, allocation: Allocation, job: Hashable | None = None) -> bool:
+        """Take an allocation if it is free and the power cap allows it; return if it was taken."""
+        if not self.is_free(allocation) or not self.has_power_for(allocation):
+            return False
+        self._hold(allocation, job, inf)
+        return True
+
+    def _hold(self, allocation: Allocation, job: Hashable | None, end_s: float) -> None:
         for part in allocation.parts:
             self._change(part, allocation.request, 1)
         if job is not None:

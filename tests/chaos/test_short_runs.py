@@ -81,6 +81,7 @@ def test_eight_kills_lose_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(PATIENCE_S)
 def test_forty_kills_lose_nothing_on_sqlite(tmp_path: Path) -> None:
     result = chaos(tmp_path / "run", "--kills", "40", "--seed", "5", "--gap", "1")

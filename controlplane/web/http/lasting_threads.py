@@ -1,61 +1,62 @@
-"""Threads for what Django does synchronously in a request, which outlive the request, and with them
-their database connection.
+"""A few threads, each with a lasting database connection, for what Django does synchronously.
 
-Django by itself gives every request under ASGI a thread of its own: each opens a connection that
-nobody closes before the garbage collector comes by, and what CONN_MAX_AGE keeps is never used
-again.
+Django by itself gives every request under ASGI a thread of its own, and so a connection that
+nobody closes before the garbage collector comes by.
 """
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 from asgiref.sync import ThreadSensitiveContext
 from django.db import connections
 
 from controlplane.web.http.asgi_types import App, Receive, Scope, Send
 
-MOST_IDLE = 8
-"""Threads, and so connections, kept for requests; live pages may need more for a while."""
+MOST_THREADS = 16
+"""Beyond so many simultaneous requests some share a thread, and their synchronous parts queue."""
+
+
+@dataclass(slots=True)
+class _Thread:
+    """A thread, and how many requests have it."""
+
+    executor: ThreadPoolExecutor
+    requests: int = 0
 
 
 class LastingThreads:
-    """An ASGI application in front of Django's, that lends each request a thread for its time."""
+    """An ASGI application in front of Django's that gives each request one of a few threads."""
 
-    def __init__(self, app: App, most_idle: int = MOST_IDLE) -> None:
-        self._app, self._most_idle = app, most_idle
-        self._idle: list[ThreadPoolExecutor] = []
+    def __init__(self, app: App, most: int = MOST_THREADS) -> None:
+        self._app, self._most = app, most
+        self._threads: list[_Thread] = []
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Django's answer."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        # The one that was last used is the likeliest to have a connection that is still young
-        # enough.
-        thread = (
-            self._idle.pop() if self._idle else ThreadPoolExecutor(1, thread_name_prefix="request")
-        )
+        thread = self._least_busy()
+        thread.requests += 1
         try:
-            async with ThreadSensitiveContext(executor=thread):
+            async with ThreadSensitiveContext(executor=thread.executor):
                 await self._app(scope, receive, send)
         finally:
-            self._give_back(thread)
+            thread.requests -= 1
 
-    def _give_back(self, thread: ThreadPoolExecutor) -> None:
-        if len(self._idle) < self._most_idle:
-            self._idle.append(thread)
-            return
-        thread.submit(_close)
-        thread.shutdown(wait=False)
+    def _least_busy(self) -> _Thread:
+        """An idle thread, else a new one, else, if there are enough, the one with the fewest."""
+        found = min(self._threads, key=lambda thread: thread.requests, default=None)
+        if found is None or (found.requests and len(self._threads) < self._most):
+            found = _Thread(ThreadPoolExecutor(1, thread_name_prefix="request"))
+            self._threads.append(found)
+        return found
 
     def close(self) -> None:
-        """Close the connections of the threads that wait, and end them."""
-        while self._idle:
-            thread = self._idle.pop()
-            thread.submit(_close)
-            thread.shutdown(wait=True)
-
-
-def _close() -> None:
-    connections.close_all()
+        """Close the connections of the threads, and end them."""
+        while self._threads:
+            executor = self._threads.pop().executor
+            executor.submit(connections.close_all)
+            executor.shutdown(wait=True)

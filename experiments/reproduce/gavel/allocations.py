@@ -94,9 +94,9 @@ def _levels(spec: Spec, jobs: Jobs, kinds: tuple[KindView, ...], count: int, for
     entities = [Entity(WEIGHTS[int(name.split()[-1])], spec["fifo"]) for name in names]
     place = observed.number("arrival_s").argsort(kind="stable").argsort(kind="stable")
     shares = _divided(problem, entities, place, form)
-    found, of = np.zeros(spec["jobs"]), observed.classes.of
+    found, of = np.zeros(spec["jobs"]), np.array(observed.classes.class_of)
     levels = shares.throughput(problem) / problem.equal_rates
-    found[observed.rows[of >= 0]] = levels[of[of >= 0]]
+    found[np.flatnonzero(of >= 0)] = levels[of[of >= 0]]
     return found
 
 

@@ -62,6 +62,6 @@ def _rates(workload: Workload, of: tuple[NodeView, ...], active: Ints) -> Floats
     observed = observe(snapshot(of, workload.kinds, rows(workload.jobs, active)))
     by_class = fair_shares(observed.problem).throughput(observed.problem)
     found = np.zeros(len(active))
-    at = observed.classes.of
-    found[observed.rows[at >= 0]] = by_class[at[at >= 0]]
+    at = np.array(observed.classes.class_of)
+    found[at >= 0] = by_class[at[at >= 0]]
     return found

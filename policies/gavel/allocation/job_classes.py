@@ -1,273 +1,262 @@
-"""Like jobs by the thousand become classes: the rows of a problem (spec, Symmetry).
+"""Equal jobs become classes: the rows of an allocation problem.
 
-Jobs are first put into *groups*: same kind, GPUs, weight, team, willingness to share and condition
-(types, labels, resources). A group has one row of rates, its line. Groups of like jobs whose
-conditions come to the same row are one class.
+Jobs are first put into groups: same kind, GPUs, weight, team, willingness to share and constraints
+(types, labels, resources). Groups that differ in constraints only and have the same row of rates
+are one class.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
-from itertools import pairwise
-from operator import attrgetter
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from policies.contract.job_columns import frozen
-from policies.contract.snapshot import Floats, Ints, Snapshot
-from policies.gavel.allocation.allocatable import Allocatable
-from policies.gavel.allocation.grouping import MANY_JOBS, PLAIN, GroupingKey, GroupingOptions
-from policies.gavel.allocation.lines import Class, Divided, Line, Lines
-from policies.gavel.allocation.pair_rows import pair_rows
-from policies.gavel.allocation.problem import AllocationProblem
-from policies.gavel.allocation.rates import Group, columns_of
-
-__all__ = ["PLAIN", "GroupingOptions", "JobClasses", "job_classes"]
+from policies.contract.snapshot import Floats, Ints, KindView, Snapshot
+from policies.gavel.allocation.capacity import Capacity
+from policies.gavel.allocation.grouping import (
+    GroupingOptions,
+    GroupKey,
+    JobGroup,
+    group_keys,
+    group_of,
+)
+from policies.gavel.allocation.pairs import colocated_rates, with_pairs
+from policies.gavel.allocation.problem import AllocationProblem, Column
+from policies.gavel.allocation.rates import (
+    Reach,
+    columns_of,
+    rate_table,
+    rates_of,
+    spread_rates,
+)
+from policies.placement.cluster_state import ClusterState
+from policies.placement.from_snapshot import JobRequests
+from policies.placement.speed import Speeds
 
 PARTNERS = 32
-"""With how many others a job may share its device where every job is a class; each with those that
-it gets on with best.
-"""
+"""Partners of a job where every job is a class: programs with all pairs get too large."""
 
-BY_LIKE = attrgetter("like")
+NO_CLASS = -1
+
+ClassKey: TypeAlias = tuple[str, int, float, str, str, bool, str, tuple[float, ...]]
+"""Kind, GPUs, weight, team, user, willingness to share, the one job of a queue, row of rates."""
+
+
+class ClassInputs(NamedTuple):
+    """All that job classes follow from: jobs by row (None: apart), kinds and free capacity."""
+
+    options: GroupingOptions
+    keys: Sequence[GroupKey | None]
+    ids: Sequence[str]
+    kinds: Sequence[KindView]
+    nodes: Capacity
+
+    @classmethod
+    def of(
+        cls,
+        snapshot: Snapshot,
+        state: ClusterState,
+        options: GroupingOptions,
+        apart: Collection[int],
+    ) -> ClassInputs:
+        """Return the inputs of a snapshot, without the jobs `apart`, on what `state` has free."""
+        columns = snapshot.jobs.columns
+        keys: list[GroupKey | None] = list(group_keys(columns, options))
+        for row in apart:
+            keys[row] = None
+        ids = columns.ids if options.jobs else ()
+        return cls(options, keys, ids, snapshot.kinds, Capacity.of(state))
 
 
 @dataclass(frozen=True)
 class JobClasses:
-    """A problem with the names behind its numbers, for the E jobs that take part.
+    """An allocation problem with the names behind its numbers.
 
-    `of` int64[E]: the class of each, -1 where it has no claim (weight 0) or can run nowhere now.
-    `group_of` int64[E], `lines`: each group and its row T[m, c]. `keys[m]` names class m from one
-    snapshot to the next; `entities` the team of each entity, once for each of its users where they
-    are told apart.
+    By row of the snapshot: `group_of` (-1: takes no part) and `class_of` (-1: no claim, as its
+    weight is 0 or it can run nowhere now). `rates[g]`: steps/s of a group by column. `keys[m]`
+    names class m from one snapshot to the next; `entities`: the team of each entity of the problem,
+    once for each of its users where these are told apart.
     """
 
     problem: AllocationProblem
     keys: tuple[str, ...]
     entities: tuple[str, ...]
-    of: Ints
-    group_of: Ints
-    lines: tuple[Line, ...]
-
-    @cached_property
-    def groups(self) -> tuple[Group, ...]:
-        """What jobs of each group have in common."""
-        return tuple([line.group for line in self.lines])
-
-    @cached_property
-    def rates(self) -> Floats:
-        """float64[G, C]: steps/s of each group on each column."""
-        return frozen(
-            np.array(self.rate_lists, dtype=np.float64).reshape(
-                len(self.lines), len(self.problem.columns)
-            )
-        )
+    groups: tuple[JobGroup, ...]
+    rates: tuple[tuple[float, ...], ...]
+    group_of: list[int]
+    class_of: list[int]
 
     @cached_property
     def members(self) -> list[list[int]]:
-        """By class its jobs, rising."""
-        if len(self.of) < MANY_JOBS:
-            found: list[list[int]] = [[] for _ in self.keys]
-            for e, m in enumerate(self.class_list):
-                if m >= 0:
-                    found[m].append(e)
-            return found
-        order = np.argsort(self.of, kind="stable")
-        starts = np.searchsorted(self.of[order], np.arange(len(self.keys) + 1)).tolist()
-        rising = order.tolist()
-        return [rising[start:end] for start, end in pairwise(starts)]
+        """By class the rows of its jobs, rising."""
+        found: list[list[int]] = [[] for _ in self.keys]
+        for row, m in enumerate(self.class_of):
+            if m >= 0:
+                found[m].append(row)
+        return found
 
     @cached_property
-    def class_list(self) -> list[int]:
-        """`of` for whoever looks at jobs one by one."""
-        numbers: list[int] = self.of.tolist()
-        return numbers
+    def account_rows(self) -> list[tuple[int, ...]]:
+        """The classes of each row of a service account: each class, then each pair."""
+        return [*[(m,) for m in range(len(self.keys))], *map(tuple, self.problem.pairs.tolist())]
 
     @cached_property
-    def group_list(self) -> list[int]:
-        """`group_of` likewise."""
-        numbers: list[int] = self.group_of.tolist()
-        return numbers
+    def row_keys(self) -> list[tuple[str, ...]]:
+        """The class keys of each row of a service account."""
+        return [tuple([self.keys[m] for m in of]) for of in self.account_rows]
 
     @cached_property
-    def line_list(self) -> list[Line]:
-        """The line of each job."""
-        return [self.lines[g] for g in self.group_list]
-
-    @cached_property
-    def rate_lists(self) -> list[tuple[float, ...]]:
-        """`rates` likewise."""
-        return [line.row for line in self.lines]
-
-    @cached_property
-    def row_keys(self) -> tuple[str, ...]:
-        """The key of each row: classes, then pairs of them. Two rows may have the same where ids of
-        jobs have a plus.
-        """
-        pairs: list[list[int]] = self.problem.pairs.tolist()
-        return (*self.keys, *[f"{self.keys[a]}+{self.keys[b]}" for a, b in pairs])
-
-    @cached_property
-    def row_of(self) -> Mapping[str, int]:
-        """Number of the row of each key, the last of those that have the same."""
+    def row_of(self) -> dict[tuple[str, ...], int]:
+        """The number of the row with these class keys."""
         return {key: row for row, key in enumerate(self.row_keys)}
 
-    def names_the_same(self, other: JobClasses) -> bool:
-        """Whether it is sure at a glance that rows and columns have the same numbers in both."""
-        one, two = self.problem, other.problem
-        return self is other or (
-            self.keys is other.keys and one.columns is two.columns and one.pairs is two.pairs
-        )
+    @cached_property
+    def column_names(self) -> list[str]:
+        """The name of each column."""
+        columns = self.problem.columns
+        return [f"{c.gpu_type} spread" if c.spread else c.gpu_type for c in columns]
 
     @cached_property
-    def column_of(self) -> Mapping[str, int]:
-        """Number of each column by its name."""
-        return {
-            f"{c.gpu_type} spread" if c.spread else c.gpu_type: i
-            for i, c in enumerate(self.problem.columns)
-        }
+    def pair_row(self) -> dict[tuple[int, int], int]:
+        """The number of each pair of classes, the first not above the second."""
+        return {(a, b): p for p, (a, b) in enumerate(self.problem.pairs.tolist())}
+
+    @cached_property
+    def column_of(self) -> dict[tuple[str, bool], int]:
+        """The number of each column by GPU type, and whether it is spread."""
+        return {(c.gpu_type, c.spread): i for i, c in enumerate(self.problem.columns)}
 
     @cached_property
     def fingerprint(self) -> str:
-        """What shares depend on, in 32 characters: equal for equal problems of the same
-        classes.
-        """
-        d = self.problem
-        arrays = (d.gpus, d.rates, d.count, d.scale, d.weight, d.entity, d.pairs, d.pair_rates)
-        told = [
-            repr((self.keys, d.types, d.columns)).encode(),
-            *[array.tobytes() for array in arrays],
-        ]
-        return blake2b(b"".join(told), digest_size=16).hexdigest()
+        """What shares depend on, in 32 characters: equal for equal problems of the same classes."""
+        p = self.problem
+        arrays = (p.gpus, p.rates, p.count, p.scale, p.weight, p.entity, p.pairs, p.pair_rates)
+        names = repr((self.keys, p.types, p.columns)).encode()
+        return blake2b(names + b"".join([a.tobytes() for a in arrays]), digest_size=16).hexdigest()
 
 
-def job_classes(
-    snapshot: Snapshot, allocatable: Allocatable, rows: Ints, asked: GroupingOptions
-) -> JobClasses:
-    """The jobs of these rows as classes. Most rounds see the jobs and nodes of the one before:
-    theirs is kept with all that it is made of. (Compared, not looked up: texts of the round before
-    are the very same objects, and hashes of them all cost more.)
-    """
-    told = GroupingKey.of(snapshot.jobs.columns, rows, asked)
-    key = (
-        told,
-        asked,
-        allocatable.types,
-        allocatable.type_of,
-        allocatable.sizes,
-        allocatable.shared if asked.pairs else (),
+def job_classes(snapshot: Snapshot, inputs: ClassInputs, requests: JobRequests) -> JobClasses:
+    """Return the jobs of a snapshot as classes."""
+    groups, group_of, options = *_grouped(inputs.keys), inputs.options
+    gpus = inputs.nodes.free_gpus()
+    types = tuple(sorted(gpus))
+    spread = spread_rates(snapshot, {g.kind for g in groups}) if options.spread else {}
+    columns = columns_of(types, spread)
+    rows = [group_of.index(g) for g in range(len(groups))]
+    rates = rates_of(snapshot, groups, rows, columns, Reach(inputs.nodes, requests), spread)
+    keys = [_class_key(group, row) for group, row in zip(groups, rates, strict=True)]
+    names, example, class_of = (
+        _by_job(inputs.ids, keys, group_of) if options.jobs else _by_class(keys, group_of)
     )
-    kept: tuple[Hashable, JobClasses] | None = snapshot.lasting.get("classes")
-    if kept is not None and kept[0] == key:
-        return kept[1]
-    made = _Builder(snapshot, allocatable, told, asked).classes()
-    snapshot.lasting["classes"] = key, made
-    return made
+    problem, entities = _problem(
+        [groups[g] for g in example], [rates[g] for g in example], columns, gpus, class_of
+    )
+    if options.pairs:
+        partners = PARTNERS if options.jobs or options.queues else None
+        wide = inputs.nodes.types_for_two()
+        problem = _paired(problem, [groups[g] for g in example], snapshot, wide, partners)
+    return JobClasses(problem, names, entities, tuple(groups), tuple(rates), group_of, class_of)
 
 
-class _Builder:
-    def __init__(
-        self,
-        snapshot: Snapshot,
-        allocatable: Allocatable,
-        told: GroupingKey,
-        asked: GroupingOptions,
-    ) -> None:
-        self.snapshot, self.allocatable, self.told, self.asked = snapshot, allocatable, told, asked
-        self.columns = columns_of(snapshot, allocatable, spread=asked.spread)
-        self.kept = Lines.on(snapshot, allocatable, self.columns)
-        self.lines, self.group_of = self.kept.of(snapshot, allocatable, self.columns, told)
+def _grouped(keys: Sequence[GroupKey | None]) -> tuple[list[JobGroup], list[int]]:
+    """Return the groups, and the group of each row."""
+    number: dict[GroupKey, int] = {}
+    found = [NO_CLASS if key is None else number.setdefault(key, len(number)) for key in keys]
+    return [group_of(key) for key in number], found
 
-    def classes(self) -> JobClasses:
-        """The problem, and who is where in it."""
-        of, divided = self._by_job() if self.asked.jobs else self._by_class()
-        count = np.bincount(of + 1, minlength=len(divided.keys) + 1)[1:]
-        problem = divided.problem
-        pairs, pair_rates = (
-            self._pairs(divided, count) if self.asked.pairs else (problem.pairs, problem.pair_rates)
-        )
-        divided.problem = problem.of_jobs(frozen(count), pairs, pair_rates)
-        return JobClasses(
-            divided.problem,
-            divided.keys,
-            divided.entities,
-            frozen(of),
-            frozen(self.group_of),
-            self.lines,
-        )
 
-    def _by_job(self) -> tuple[Ints, Divided]:
-        """(class of each job, what is divided among whom): a class per job with a claim."""
-        claims = np.array([line.of_class is not None for line in self.lines], dtype=np.bool_)
-        with_claim = np.flatnonzero(claims[self.group_of])
-        of = np.full(len(self.group_of), -1, dtype=np.int64)
-        of[with_claim] = np.arange(len(with_claim))
-        example = [self.lines[g] for g in self.group_of[with_claim].tolist()]
-        return of, self._divided(
-            example, tuple([self.told.ids[e] for e in with_claim.tolist()]), {}
-        )
+def _class_key(group: JobGroup, row: tuple[float, ...]) -> ClassKey | None:
+    """Return what jobs of the group's class have in common; None if they have no claim."""
+    if group.weight <= 0.0 or not any(row):
+        return None
+    what = (group.kind, group.gpus, group.weight, group.team, group.user, group.shares)
+    return (*what, group.queued, row)
 
-    def _by_class(self) -> tuple[Ints, Divided]:
-        """The same by likeness; classes are in an order of their own, whoever comes first among the
-        jobs. While jobs come and go one at a time, classes are mostly those of the round before.
-        """
-        example = {line.of_class: line for line in self.lines if line.of_class is not None}
-        divided = self.kept.divided
-        if divided is None or divided.number.keys() != example.keys():
-            number = {of_class: m for m, of_class in enumerate(sorted(example, key=BY_LIKE))}
-            divided = self._divided(
-                [example[c] for c in number], tuple([c.key for c in number]), number
-            )
-            self.kept.divided = divided
-        class_of = np.array(
-            [divided.number[c] if (c := line.of_class) is not None else -1 for line in self.lines],
-            dtype=np.int64,
-        )
-        return class_of[self.group_of], divided
 
-    def _divided(
-        self, example: Sequence[Line], keys: tuple[str, ...], number: Mapping[Class, int]
-    ) -> Divided:
-        """Classes of which these are examples, and a problem of theirs, but for how many jobs they
-        have and who shares.
-        """
-        groups, columns = tuple([line.group for line in example]), self.columns
-        entities, entity = self._entities(groups)
-        type_of = {c.gpu_type: i for i, c in enumerate(columns) if not c.spread}
-        problem = AllocationProblem(
-            types=self.allocatable.types,
-            gpus=frozen(self.allocatable.gpus.astype(np.float64)),
-            columns=columns,
-            column_type=_ints([type_of[c.gpu_type] for c in columns]),
-            rates=frozen(
-                np.array([line.row for line in example], dtype=np.float64).reshape(
-                    len(groups), len(columns)
-                )
-            ),
-            count=_ints([0] * len(groups)),
-            scale=_ints([g.gpus for g in groups]),
-            weight=frozen(np.array([g.weight for g in groups], dtype=np.float64)),
-            entity=_ints(entity),
-            pairs=_ints([]).reshape(0, 2),
-            pair_rates=frozen(np.zeros((0, len(columns), 2))),
-        )
-        return Divided(keys, groups, entities, problem, number)
+def _by_job(
+    ids: Sequence[str], keys: Sequence[ClassKey | None], group_of: Sequence[int]
+) -> tuple[tuple[str, ...], list[int], list[int]]:
+    """Return (class keys, a group of each class, class of each row): a class per job."""
+    names: list[str] = []
+    example: list[int] = []
+    class_of = [NO_CLASS] * len(group_of)
+    for row, g in enumerate(group_of):
+        if g >= 0 and keys[g] is not None:
+            class_of[row] = len(names)
+            names.append(ids[row])
+            example.append(g)
+    return tuple(names), example, class_of
 
-    def _entities(self, groups: Sequence[Group]) -> tuple[tuple[str, ...], list[int]]:
-        """(the team of each entity, the entity of each class)."""
-        number = {of: i for i, of in enumerate(sorted({(g.team, g.user) for g in groups}))}
-        return tuple([team for team, _ in number]), [number[g.team, g.user] for g in groups]
 
-    def _pairs(self, divided: Divided, count: Ints) -> tuple[Ints, Floats]:
-        partners = PARTNERS if self.asked.jobs or self.asked.queues else None
-        rates = divided.problem.rates
-        pairs, pair_rates = pair_rows(
-            self.snapshot, self.allocatable, divided.groups, count, self.columns, rates, partners
-        )
-        return frozen(pairs), frozen(pair_rates)
+def _by_class(
+    keys: Sequence[ClassKey | None], group_of: Sequence[int]
+) -> tuple[tuple[str, ...], list[int], list[int]]:
+    """Return the same with a class per key, in the order of the keys."""
+    example = {key: g for g, key in enumerate(keys) if key is not None}
+    ordered = sorted(example)
+    number = {key: m for m, key in enumerate(ordered)}
+    of_group = [NO_CLASS if key is None else number[key] for key in keys]
+    of_group.append(NO_CLASS)  # of the group -1
+    names = tuple([_name(key) for key in ordered])
+    return names, [example[key] for key in ordered], [of_group[g] for g in group_of]
+
+
+def _name(key: ClassKey) -> str:
+    """Return a short name: what its jobs are and where they run, not how fast (measured anew)."""
+    *what, queued, row = key
+    if queued:
+        return queued
+    where = "".join(["1" if rate > 0.0 else "0" for rate in row])
+    return blake2b(repr((what, where)).encode(), digest_size=8).hexdigest()
+
+
+def _problem(
+    groups: Sequence[JobGroup],
+    rates: Sequence[tuple[float, ...]],
+    columns: tuple[Column, ...],
+    gpus: dict[str, int],
+    class_of: Sequence[int],
+) -> tuple[AllocationProblem, tuple[str, ...]]:
+    """Return the problem of classes with these examples, without pairs, and its entities' teams."""
+    types = tuple(sorted(gpus))
+    number = {of: i for i, of in enumerate(sorted({(g.team, g.user) for g in groups}))}
+    count = np.bincount(np.array(class_of, dtype=np.int64) + 1, minlength=len(groups) + 1)[1:]
+    problem = AllocationProblem(
+        types=types,
+        gpus=frozen(np.array([gpus[t] for t in types], dtype=np.float64)),
+        columns=columns,
+        column_type=_ints([types.index(c.gpu_type) for c in columns]),
+        rates=frozen(rate_table(rates, len(columns))),
+        count=frozen(count),
+        scale=_ints([g.gpus for g in groups]),
+        weight=frozen(np.array([g.weight for g in groups], dtype=np.float64)),
+        entity=_ints([number[g.team, g.user] for g in groups]),
+        pairs=_ints([]).reshape(0, 2),
+        pair_rates=frozen(np.zeros((0, len(columns), 2))),
+    )
+    return problem, tuple([team for team, _ in number])
+
+
+def _paired(
+    problem: AllocationProblem,
+    groups: Sequence[JobGroup],
+    snapshot: Snapshot,
+    wide: frozenset[str],
+    partners: int | None,
+) -> AllocationProblem:
+    sharing = np.array([g.shares for g in groups], dtype=np.bool_)
+    if not sharing.any() or not wide:
+        return problem
+    kinds = sorted({g.kind for g in groups if g.shares})
+    number = {kind: k for k, kind in enumerate(kinds)}
+    kind = _ints([number.get(g.kind, -1) for g in groups])
+    table: Floats = colocated_rates(Speeds(snapshot.kinds), kinds, problem.columns, wide)
+    return with_pairs(problem, kind, table, sharing, partners=partners)
 
 
 def _ints(values: list[int]) -> Ints:

@@ -1,94 +1,91 @@
-"""From a snapshot to what shares are made of: who takes part, what there is to divide, how fast
-each class is on it.
-"""
+"""A snapshot as share policies see it: job classes, and the cluster that they divide."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
 
 import numpy as np
 
-from policies.contract.job_columns import frozen
 from policies.contract.plan import Waiting
-from policies.contract.snapshot import Floats, Ints, Snapshot
-from policies.gavel.allocation.allocatable import Allocatable, Outside, allocatable_of, outside_of
-from policies.gavel.allocation.job_classes import PLAIN, GroupingOptions, JobClasses, job_classes
+from policies.contract.snapshot import Floats, Snapshot
+from policies.gavel.allocation.grouping import GroupingOptions
+from policies.gavel.allocation.job_classes import ClassInputs, JobClasses, job_classes
 from policies.gavel.allocation.problem import AllocationProblem
+from policies.gavel.round_cache import RoundCache
+from policies.placement.cluster_state import ClusterState
 from policies.placement.eligibility import not_eligible
+from policies.placement.from_snapshot import JobRequests, cluster_of
+from policies.placement.staying import Stay, stays
 
-__all__ = ["GroupingOptions", "Observed", "in_order", "observe"]
+__all__ = ["GroupingOptions", "Observed", "observe"]
+
+PLAIN = GroupingOptions()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Observed:
-    """A snapshot as share policies look at it.
+    """A snapshot's job classes, and the cluster without the jobs that take part (`state`).
 
-    `rows` int64[E]: rows of the jobs that take part: all but those that must wait whatever the
-    capacity (`waiting`, by row) and those that stay where they are without being decided about
-    (`outside`). `classes` has their problem, `allocatable` the nodes.
+    All jobs take part but those that must wait whatever the capacity (`waiting`, by row) and those
+    that stay on nodes which take nothing new (`pinned`). `fallback`: by row, where jobs on draining
+    nodes may stay if there is no room elsewhere.
     """
 
     snapshot: Snapshot
-    rows: Ints
     classes: JobClasses
-    allocatable: Allocatable
-    outside: Outside
+    state: ClusterState
+    requests: JobRequests
     waiting: Mapping[int, Waiting]
+    pinned: tuple[Stay, ...]
+    fallback: Mapping[int, Stay]
 
     @property
     def problem(self) -> AllocationProblem:
-        """What is divided among whom."""
+        """The allocation problem of the classes."""
         return self.classes.problem
 
-    @cached_property
-    def row_list(self) -> list[int]:
-        """`rows` for whoever looks at jobs one by one."""
-        rows: list[int] = self.rows.tolist()
-        return rows
-
-    def taking_part(self, values: tuple[Any, ...]) -> Sequence[Any]:
-        """Of a column of all jobs, what those have that take part."""
-        return values if len(self.rows) == len(values) else [values[row] for row in self.row_list]
-
-    @cached_property
-    def pair_row(self) -> Mapping[tuple[int, int], int]:
-        """Number of the pair of two classes, the first not above the second."""
-        return {(a, b): p for p, (a, b) in enumerate(self.problem.pairs.tolist())}
-
     def number(self, name: str) -> Floats:
-        """float64[M]: a numeric column of the first job of each class; for problems in which every
-        job is one.
-        """
+        """float64[M]: a numeric column of the first job of each class."""
         first = np.array([members[0] for members in self.classes.members], dtype=np.int64)
-        return self.snapshot.jobs.columns.numbers[name][self.rows[first]]
+        return self.snapshot.jobs.columns.numbers[name][first]
 
 
-def in_order(a: int, b: int) -> tuple[int, int]:
-    """Two classes as a pair has them."""
-    return (a, b) if a <= b else (b, a)
+def observe(
+    snapshot: Snapshot, options: GroupingOptions = PLAIN, cache: RoundCache | None = None
+) -> Observed:
+    """Return what this snapshot has to share, with `gpus_min` GPUs for each job.
 
-
-def observe(snapshot: Snapshot, asked: GroupingOptions = PLAIN) -> Observed:
-    """What this snapshot has to divide.
-
-    A job takes part with `gpus_min` GPUs. One of weight 0, or that can run nowhere now, has no
-    claim: it is in no class, and has what is left over. Just launched jobs take part; jobs that
-    stay on nodes which take nothing new do not, nor do their GPUs.
+    A job of weight 0, or that can run nowhere now, is in no class and has what is left over.
     """
+    cache = RoundCache() if cache is None else cache
     waiting = not_eligible(snapshot)
-    outside = outside_of(snapshot, waiting)
-    allocatable = allocatable_of(snapshot, outside)
-    decided = waiting.keys() | {stay.row for stay in outside.stay}
-    rows = np.arange(len(snapshot.jobs), dtype=np.int64)
-    rows = frozen(np.delete(rows, sorted(decided)) if decided else rows)
-    return Observed(
-        snapshot,
-        rows,
-        job_classes(snapshot, allocatable, rows, asked),
-        allocatable,
-        outside,
-        waiting,
-    )
+    state = cluster_of(snapshot)
+    requests = JobRequests(snapshot, state.layout)
+    pinned, fallback = _outside(snapshot, waiting, state)
+    apart = {*waiting, *(stay.row for stay in pinned)}
+    inputs = ClassInputs.of(snapshot, state, options, apart)
+    if (classes := cache.classes_of(inputs)) is None:
+        classes = job_classes(snapshot, inputs, requests)
+        cache.job_classes = inputs, classes
+    return Observed(snapshot, classes, state, requests, waiting, pinned, fallback)
+
+
+def _outside(
+    snapshot: Snapshot, waiting: Mapping[int, Waiting], state: ClusterState
+) -> tuple[tuple[Stay, ...], Mapping[int, Stay]]:
+    """Return the jobs that stay on nodes which take nothing new, and those that may if need be.
+
+    What the former hold is taken from `state`. A job launched at this very moment takes part: it
+    has its share, on its own devices.
+    """
+    if all(node.takes_training for node in snapshot.nodes):
+        return (), {}
+    pinned, fallback = stays(snapshot, waiting, never_touch=False, state=state)
+    nodes, outside = snapshot.node_by_id, []
+    for stay in pinned:
+        if all(nodes[rank.node].takes_training for rank in stay.run.ranks):
+            state.release(stay.allocation)
+        else:
+            outside.append(stay)
+    return tuple(outside), fallback

@@ -1,148 +1,111 @@
-"""How fast groups of like jobs run on each column: the rows T[m, c] of a problem, 0 where the gang
-cannot sit.
-"""
+"""How fast groups of equal jobs run on each column: the rows T[m, c] of an allocation problem."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
-from typing import TypeAlias
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from policies.contract.snapshot import Floats, Snapshot
-from policies.gavel.allocation.allocatable import Allocatable, Condition, largest, widest
+from policies.gavel.allocation.capacity import Capacity
+from policies.gavel.allocation.grouping import JobGroup
 from policies.gavel.allocation.problem import Column
+from policies.placement.from_snapshot import JobRequests
 
 SpreadRates: TypeAlias = Mapping[tuple[str, str, int], float]
 """steps/s over several nodes, by kind, GPU type and GPUs."""
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Jobs that are alike in all that can matter: kind, GPUs, weight, team, whether they share
-    devices, condition; or the one `job` whose place in a queue matters. The `user` where that
-    matters.
-    """
-
-    kind: str
-    gpus: int
-    weight: float
-    team: str
-    shares: bool
-    condition: Condition
-    job: str = ""
-    user: str = ""
+def spread_rates(snapshot: Snapshot, kinds: Collection[str]) -> SpreadRates:
+    """Return what is known of these kinds on several nodes."""
+    return {
+        (kind.id, t.gpu_type, t.gpus): t.steps_per_s
+        for kind in snapshot.kinds
+        if kind.id in kinds
+        for t in kind.throughputs
+        if t.spread and t.steps_per_s > 0.0
+    }
 
 
-def spread_rates(snapshot: Snapshot) -> SpreadRates:
-    """What is known of kinds on several nodes, kept as long as the kinds are the same."""
-    if "spread_rates" not in snapshot.lasting:
-        known = [
-            (k.id, t)
-            for k in snapshot.kinds
-            for t in k.throughputs
-            if t.spread and t.steps_per_s > 0.0
-        ]
-        snapshot.lasting["spread_rates"] = {
-            (kind, t.gpu_type, t.gpus): t.steps_per_s for kind, t in known
-        }
-    found: SpreadRates = snapshot.lasting["spread_rates"]
-    return found
-
-
-def columns_of(snapshot: Snapshot, allocatable: Allocatable, *, spread: bool) -> tuple[Column, ...]:
-    """A column for each type with GPUs to give and, where `spread`, one for several nodes of it if
-    any kind is known there.
-    """
-    known = {gpu_type for _, gpu_type, _ in spread_rates(snapshot)} if spread else set()
-    return (
-        *[_column(t, False) for t in allocatable.types],
-        *[_column(t, True) for t in allocatable.types if t in known],
-    )
-
-
-@cache
-def _column(gpu_type: str, spread: bool) -> Column:
-    """Always the same object: columns of one round are compared with those of the next."""
-    return Column(gpu_type, spread)
+def columns_of(types: Sequence[str], spread: SpreadRates) -> tuple[Column, ...]:
+    """Return a column for each type, and one for several nodes of it if a kind is known there."""
+    known = {gpu_type for _, gpu_type, _ in spread}
+    return (*[Column(t) for t in types], *[Column(t, True) for t in types if t in known])
 
 
 def rates_of(
-    snapshot: Snapshot, allocatable: Allocatable, groups: Sequence[Group], columns: Sequence[Column]
-) -> Floats:
-    """float64[G, C]: steps/s; consolidated time needs a node that gives the gang's GPUs, spread
-    time several that do together.
+    snapshot: Snapshot,
+    groups: Sequence[JobGroup],
+    rows: Sequence[int],
+    columns: Sequence[Column],
+    reach: Reach,
+    spread: SpreadRates,
+) -> list[tuple[float, ...]]:
+    """Return steps/s of each group on each column; 0 where the nodes do not give enough GPUs.
+
+    `rows`: of a job of each group.
     """
-    reach = _Reach(allocatable)
-    most = np.array([reach.gpus(group, columns) for group in groups], dtype=np.int64).reshape(
-        len(groups), len(columns)
-    )
-    fits = np.array([group.gpus for group in groups], dtype=np.int64)[:, None] <= most
-    rates = np.where(fits, _rates_alone(snapshot, groups, columns), 0.0)
-    for c, column in enumerate(columns):
-        if column.spread:
-            rates[:, c] = [
-                speed(snapshot, group, column) if fits[g, c] else 0.0
-                for g, group in enumerate(groups)
-            ]
-    return rates
+    most, types = snapshot.max_gpus, [snapshot.type_index[c.gpu_type] for c in columns]
+    kinds = [snapshot.kind_index[g.kind] for g in groups]
+    gpus = [min(g.gpus, most) for g in groups]
+    known = snapshot.throughputs[kinds, :, gpus].tolist() if groups else []
+    found = []
+    for group, row, alone in zip(groups, rows, known, strict=True):
+        on_one, rates = reach.on_one_node(group, row), []
+        for t, c in zip(types, columns, strict=True):
+            if c.spread:
+                rates.append(_spread_rate(group, row, c.gpu_type, reach, spread))
+            else:
+                rates.append(alone[t] if group.gpus <= on_one.get(c.gpu_type, 0) else 0.0)
+        found.append(tuple(rates))
+    return found
 
 
-def _rates_alone(snapshot: Snapshot, groups: Sequence[Group], columns: Sequence[Column]) -> Floats:
-    """float64[G, C]: steps/s on one node, were there one of as many GPUs."""
-    kinds = np.array([snapshot.kind_index[g.kind] for g in groups], dtype=np.int64)
-    gpus = np.array([g.gpus for g in groups], dtype=np.int64)
-    types = np.array([snapshot.type_index[c.gpu_type] for c in columns], dtype=np.int64)
-    known = snapshot.throughputs[
-        kinds[:, None], types[None, :], np.minimum(gpus, snapshot.max_gpus)[:, None]
-    ]
-    return np.where((gpus > snapshot.max_gpus)[:, None], 0.0, known)
-
-
-def speed(snapshot: Snapshot, group: Group, column: Column) -> float:
-    """steps/s of such a job on this column, were it there; 0 where that is not known."""
-    if column.spread:
-        return spread_rates(snapshot).get((group.kind, column.gpu_type, group.gpus), 0.0)
-    if group.gpus > snapshot.max_gpus:
+def _spread_rate(
+    group: JobGroup, row: int, gpu_type: str, reach: Reach, spread: SpreadRates
+) -> float:
+    if group.gpus < 2 or group.gpus > reach.on_several(group, row).get(gpu_type, 0):
         return 0.0
-    return float(
-        snapshot.throughputs[
-            snapshot.kind_index[group.kind], snapshot.type_index[column.gpu_type], group.gpus
-        ]
-    )
+    return spread.get((group.kind, gpu_type, group.gpus), 0.0)
 
 
-class _Reach:
-    """The most GPUs that jobs of a condition can be given, by column; looked up once for all of
-    them.
-    """
+class Reach:
+    """The most GPUs that a job can be given, were the nodes empty."""
 
-    def __init__(self, allocatable: Allocatable) -> None:
-        self.allocatable = allocatable
-        self.number = {name: i for i, name in enumerate(allocatable.types)}
-        self.of_one: dict[Condition, list[int]] = {}
-        self.together: dict[tuple[Condition, int], list[int]] = {}
+    def __init__(self, nodes: Capacity, requests: JobRequests) -> None:
+        self.nodes, self.requests = nodes, requests
+        self._on_one: dict[tuple[Any, ...], Mapping[str, int]] = {}
+        self._on_several: dict[tuple[Any, ...], Mapping[str, int]] = {}
 
-    def gpus(self, group: Group, columns: Sequence[Column]) -> list[int]:
-        """By column: on one node, or where the column is spread on several of them together."""
-        if group.condition not in self.of_one:
-            self.of_one[group.condition] = largest(
-                self.allocatable, self.allocatable.admitting(group.condition)
-            )
-        on_one = self.of_one[group.condition]
-        return [
-            self._on_several(group, c) if c.spread else on_one[self.number[c.gpu_type]]
-            for c in columns
-        ]
+    def on_one_node(self, group: JobGroup, row: int) -> Mapping[str, int]:
+        """By GPU type, on one node; `row` is of one of the group's jobs."""
+        key = group.types, group.labels, group.demand
+        if key not in self._on_one:
+            most: dict[str, int] = {}
+            for gpu_type, gpus, _ in self._usable(group, row, 1):
+                most[gpu_type] = max(gpus, most.get(gpu_type, 0))
+            self._on_one[key] = most
+        return self._on_one[key]
 
-    def _on_several(self, group: Group, column: Column) -> int:
-        if group.gpus < 2:
-            return 0
-        key = group.condition, group.gpus
-        if key not in self.together:
-            self.together[key] = widest(
-                self.allocatable, self.allocatable.admitting(group.condition, group.gpus)
-            )
-        return self.together[key][self.number[column.gpu_type]]
+    def on_several(self, group: JobGroup, row: int) -> Mapping[str, int]:
+        """By GPU type, on all nodes together, a process for each GPU; none if they are not two."""
+        key = group.types, group.labels, group.demand, group.gpus
+        if key not in self._on_several:
+            total, nodes = dict[str, int](), dict[str, int]()
+            for gpu_type, gpus, count in self._usable(group, row, group.gpus):
+                total[gpu_type] = total.get(gpu_type, 0) + gpus * count
+                nodes[gpu_type] = nodes.get(gpu_type, 0) + count
+            self._on_several[key] = {t: gpus for t, gpus in total.items() if nodes[t] > 1}
+        return self._on_several[key]
+
+    def _usable(self, group: JobGroup, row: int, ranks: int) -> Iterator[tuple[str, int, int]]:
+        demand = self.requests.demand(row, ranks)
+        layout = self.requests.layout
+        request = layout.request(0, demand, types=group.types, labels=group.labels)
+        return self.nodes.for_processes(request)
+
+
+def rate_table(rows: Sequence[tuple[float, ...]], columns: int) -> Floats:
+    """float64[G, C] of these rows."""
+    return np.array(rows, dtype=np.float64).reshape(len(rows), columns)

@@ -27,7 +27,7 @@ def answering(act: Callable[[], object]) -> LastingThreads:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": name})
 
-    return LastingThreads(app, most_idle=1)
+    return LastingThreads(app, most=3)
 
 
 async def threads_of(app: LastingThreads, count: int, *, at_once: bool) -> list[bytes]:
@@ -43,12 +43,17 @@ def test_requests_in_turn_share_a_thread() -> None:
     app.close()
 
 
-def test_requests_at_once_have_one_each_and_more_than_may_be_idle_end() -> None:
-    before, together = threading.active_count(), threading.Barrier(3)
+def test_simultaneous_requests_have_one_each() -> None:
+    together = threading.Barrier(3)
     app = answering(lambda: together.wait(30) and None)
     assert len(set(asyncio.run(threads_of(app, 3, at_once=True)))) == 3
     app.close()
-    for thread in threading.enumerate():
-        if thread.name.startswith("request"):
-            thread.join(30)
+
+
+def test_more_requests_than_threads_share_them_and_all_threads_end() -> None:
+    before = threading.active_count()
+    app = answering(lambda: None)
+    used = asyncio.run(threads_of(app, 100, at_once=True))
+    assert (len(used), len(set(used))) == (100, 3)
+    app.close()
     assert threading.active_count() <= before

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from policies.contract.plan import Plan
 from policies.contract.snapshot import Snapshot, TeamOrder, TeamView
-from policies.gavel.allocation.job_classes import GroupingOptions
+from policies.gavel.allocation.grouping import GroupingOptions
 from policies.gavel.allocation.observe import Observed, observe
 from policies.gavel.allocation.problem import Shares
 from policies.gavel.hierarchical import Hierarchical
@@ -101,7 +101,7 @@ def test_users_are_not_told_apart_in_a_team_with_a_queue() -> None:
     snapshot = of_users(
         {("blue", "ada"): 3, ("blue", "bob"): 3}, 2, replace(BLUE, order=TeamOrder.FIFO)
     )
-    assert observe(snapshot, Hierarchical()._asked(snapshot)).classes.entities == ("blue",)
+    assert observe(snapshot, Hierarchical()._grouping(snapshot)).classes.entities == ("blue",)
     assert sorted(Hierarchical()(snapshot).shares) == ["blue-ada-0", "blue-ada-1"]
 
 
@@ -176,10 +176,10 @@ def test_a_queue_beside_teams_without_one_gives_what_it_would_with_every_job_tol
 ) -> None:
     snapshot = with_teams_and_prices(snapshot)
     policy = Hierarchical()
-    together = observe(snapshot, policy._asked(snapshot))
+    together = observe(snapshot, policy._grouping(snapshot))
     apart = observe(snapshot, GroupingOptions(teams=True, jobs=True))
     found, expected = (
-        policy._program(observed, {})(observed.problem) for observed in (together, apart)
+        policy._solver(observed, {})(observed.problem) for observed in (together, apart)
     )
     assert found.objective == pytest.approx(expected.objective, rel=1e-6)
     levels = (
@@ -192,15 +192,13 @@ def _levels(observed: Observed, shares: Shares) -> dict[str, float]:
     """Throughput of each job."""
     ids, by_class = observed.snapshot.jobs.columns.ids, shares.throughput(observed.problem)
     return {
-        ids[row]: float(by_class[m])
-        for row, m in zip(observed.row_list, observed.classes.class_list, strict=True)
-        if m >= 0
+        ids[row]: float(by_class[m]) for row, m in enumerate(observed.classes.class_of) if m >= 0
     }
 
 
 def test_only_jobs_of_a_team_with_a_queue_are_classes_of_their_own() -> None:
     snapshot = four_gpus(50, 20, RED, replace(BLUE, order=TeamOrder.FIFO))
-    keys = observe(snapshot, Hierarchical()._asked(snapshot)).classes.keys
+    keys = observe(snapshot, Hierarchical()._grouping(snapshot)).classes.keys
     assert sorted(key for key in keys if key.startswith("blue")) == sorted(
         f"blue{i}" for i in range(20)
     )

@@ -29,7 +29,7 @@ from policies.contract.snapshot import (
 from policies.gavel.allocation.observe import Observed, observe
 from policies.gavel.allocation.problem import Shares
 from policies.gavel.max_min_fairness import MaxMinFairness
-from policies.gavel.policy import Sharing, plan_of
+from policies.gavel.policy import ShareRule, plan_of
 from policies.gavel.solvers.fairness import fairness
 from tests.builders_gavel import FASTER, LONG, ROUND_S, SLOWER, cluster, steps_of, two_jobs
 from tests.builders_gavel import simulated as simulated_with
@@ -220,7 +220,7 @@ def test_shares_are_made_anew_when_jobs_come_and_go_and_not_in_between() -> None
         return fairness(observed.problem)
 
     def policy(snapshot: Snapshot) -> Plan:
-        return plan_of(snapshot, Sharing("max_min_fairness", "test", allocate))
+        return plan_of(snapshot, ShareRule("max_min_fairness", "test", allocate))
 
     jobs = [steps_of(f"j{i}", 3000.0, arrival_s=1000.0 * i) for i in range(3)]
     simulation = simulated(

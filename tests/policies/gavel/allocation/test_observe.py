@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -22,6 +21,7 @@ from policies.contract.snapshot import (
     Throughput,
 )
 from policies.gavel.allocation.observe import GroupingOptions, Observed, observe
+from policies.gavel.round_cache import RoundCache
 from tests.builders_policies import a_device, a_job, a_kind, a_node, a_profile_run, a_snapshot, on
 from tests.builders_snapshots import snapshots
 
@@ -44,13 +44,12 @@ def two_slots(node: str = "n1", gpu_type: str = "V100", gpus: int = 1, **fields:
 
 def class_of(observed: Observed, job: str) -> int:
     """The class of a job that takes part."""
-    row = observed.snapshot.jobs.position[job]
-    return int(observed.classes.of[observed.row_list.index(row)])
+    return observed.classes.class_of[observed.snapshot.jobs.position[job]]
 
 
 def jobs_of(observed: Observed, of_class: int) -> list[str]:
     ids = observed.snapshot.jobs.columns.ids
-    return [ids[observed.row_list[e]] for e in observed.classes.members[of_class]]
+    return [ids[row] for row in observed.classes.members[of_class]]
 
 
 def test_a_division_has_a_column_of_time_for_each_gpu_type_with_gpus_to_give() -> None:
@@ -204,14 +203,14 @@ def test_gpus_of_profile_runs_unknown_jobs_and_broken_ones_are_not_divided() -> 
     ]
     observed = observe(a_snapshot(nodes, jobs))
     assert observed.problem.gpus.tolist() == [1.0]
-    assert [observed.snapshot.jobs.columns.ids[row] for row in observed.row_list] == ["a"]
+    assert [row for row, g in enumerate(observed.classes.group_of) if g >= 0] == [1]
     assert [w.job for w in observed.waiting.values()] == ["p"]
 
 
 def test_a_job_on_a_cordoned_node_stays_outside_with_its_gpus() -> None:
     nodes = [a_node("n1", gpus=2, state=NodeState.CORDONED), a_node("n2", gpus=1)]
     observed = observe(a_snapshot(nodes, [a_job("a", running=on("n1", "gpu0")), a_job("b")]))
-    assert [s.row for s in observed.outside.stay] == [0]
+    assert [s.row for s in observed.pinned] == [0]
     assert (observed.problem.gpus.tolist(), observed.problem.count.tolist()) == ([1.0], [1])
 
 
@@ -222,7 +221,7 @@ def test_a_job_launched_at_this_moment_has_its_part_like_the_others() -> None:
         )
     )
     assert (
-        observed.outside.stay,
+        observed.pinned,
         observed.problem.gpus.tolist(),
         observed.problem.count.tolist(),
     ) == ((), [2.0], [2])
@@ -323,13 +322,13 @@ def test_a_division_is_the_same_from_round_to_round_until_something_in_it_change
     assert {observe(other).classes.fingerprint for other in (fewer, faster)}.isdisjoint({made})
 
 
-def test_following_snapshots_of_the_same_jobs_are_classed_once() -> None:
-    snapshot = a_snapshot([a_node(gpus=2)], [a_job("a"), a_job("b")])
-    snapshot.lasting  # noqa: B018  # what follows has it too
-    classes = observe(snapshot).classes
-    assert observe(snapshot.following(now_s=1300.0)).classes is classes
-    heavier = a_snapshot([a_node(gpus=2)], [a_job("a"), a_job("b", weight=2.0)]).jobs
-    assert observe(snapshot.following(jobs=heavier)).problem.weight.tolist() == [1.0, 2.0]
+def test_equal_jobs_and_nodes_are_classed_once_with_a_cache() -> None:
+    snapshot, cache = a_snapshot([a_node(gpus=2)], [a_job("a"), a_job("b")]), RoundCache()
+    classes = observe(snapshot, cache=cache).classes
+    again = a_snapshot([a_node(gpus=2)], [a_job("a"), a_job("b")])
+    assert observe(replace(again, now_s=1300.0), cache=cache).classes is classes
+    heavier = replace(snapshot, jobs=a_snapshot([], [a_job("a"), a_job("b", weight=2.0)]).jobs)
+    assert observe(heavier, cache=cache).problem.weight.tolist() == [1.0, 2.0]
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -338,28 +337,22 @@ def test_every_job_that_takes_part_has_the_row_of_its_own_kind_and_nodes(
     snapshot: Snapshot, teams: bool, jobs: bool
 ) -> None:
     observed = observe(snapshot, GroupingOptions(teams=teams, jobs=jobs))
-    problem, nodes = observed.problem, snapshot.node_by_id
-    assert (
-        np.bincount(
-            observed.classes.of[observed.classes.of >= 0], minlength=len(problem.count)
-        ).tolist()
-        == problem.count.tolist()
-    )
-    for e, row in enumerate(observed.row_list):
-        job = snapshot.jobs[row]
+    problem = observed.problem
+    class_of, state = observed.classes.class_of, observed.state
+    assert [class_of.count(m) for m in range(len(problem.count))] == problem.count.tolist()
+    for row, job in enumerate(snapshot.jobs):
+        if observed.classes.group_of[row] < 0:
+            continue
         expected = []
         for column in problem.columns:
-            of_type = [
-                i for i, n in enumerate(observed.allocatable.nodes) if n.gpu_type == column.gpu_type
-            ]
             fits = any(
-                len(observed.allocatable.devices[i]) >= job.gpus_min
-                and _would_do(nodes[observed.allocatable.nodes[i].id], job)
-                for i in of_type
+                state.idle[n].bit_count() >= job.gpus_min and _would_do(node, job)
+                for n, node in enumerate(snapshot.nodes)
+                if node.gpu_type == column.gpu_type and node.takes_training
             )
             expected.append(_speed(snapshot, job, column.gpu_type) if fits else 0.0)
-        m = int(observed.classes.of[e])
-        assert observed.classes.rates[observed.classes.group_of[e]].tolist() == expected
+        m = class_of[row]
+        assert list(observed.classes.rates[observed.classes.group_of[row]]) == expected
         assert (m < 0) == (not any(expected) or job.weight == 0.0)
         if m >= 0:
             assert (

@@ -19,8 +19,8 @@ from policies.contract.validation import validate_plan
 from policies.gavel.allocation.observe import GroupingOptions, Observed
 from policies.gavel.allocation.problem import Shares
 from policies.gavel.max_min_fairness import MaxMinFairness
-from policies.gavel.policy import Sharing, plan_of
-from policies.placement.rounds import PATIENCE
+from policies.gavel.policy import ShareRule, plan_of
+from policies.gavel.selection import PATIENCE
 from tests.builders_policies import a_job, a_kind, a_node, a_snapshot, on
 from tests.builders_rounds import GivenShares, after, placed
 
@@ -314,7 +314,7 @@ def test_shares_that_are_no_numbers_are_refused_so_that_the_round_keeps_what_run
 
     with pytest.raises(SolverFailedError, match="finite"):
         plan_of(
-            a_snapshot([a_node("v", "V100")], [a_job("a")]), Sharing("broken", "broken", allocate)
+            a_snapshot([a_node("v", "V100")], [a_job("a")]), ShareRule("broken", "broken", allocate)
         )
     assert issubclass(SolverFailedError, PolicyError)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from policies.gavel.allocation.pairing import with_pairs
+from policies.gavel.allocation.pairs import with_pairs
 from policies.gavel.solvers.fairness import fairness
 from tests import textbook_shares as textbook
 from tests.builders_shares import a_problem
@@ -67,15 +67,6 @@ def test_classes_of_one_kind_pair_across_and_within() -> None:
         ALL,
     )
     assert problem.pairs.tolist() == [[0, 0], [0, 1]]
-
-
-def test_a_higher_threshold_keeps_only_better_pairs() -> None:
-    plain = a_problem([[1.0, 1.0]] * 2, gpus=[1, 1], count=[2, 2])
-    assert (
-        with_pairs(plain, KINDS, BESIDE, ALL, least=1.15).pairs.tolist()
-        == [[0, 0]] * 1 + [[0, 1]] * 1
-    )
-    assert with_pairs(plain, KINDS, BESIDE, ALL, least=1.2).pairs.tolist() == []
 
 
 def test_each_job_keeps_so_many_partners_and_like_jobs_keep_different_ones() -> None:

@@ -15,10 +15,11 @@ from policies.contract import plan_json, snapshot_json
 from policies.contract.snapshot import JobPhase, NodeState, Purpose, Running, Snapshot
 from policies.contract.validation import validate_plan
 from policies.gavel.allocation.observe import observe
+from policies.gavel.current import GroupRequests
 from policies.gavel.max_min_fairness import MaxMinFairness
 from tests.builders_policies import a_device, a_job, a_node, a_snapshot, on
 from tests.builders_rounds import GivenShares, after, placed, sharing_snapshots
-from tests.policies.placement.test_rounds import kinds
+from tests.policies.gavel.test_rounds import kinds
 
 many = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -58,16 +59,15 @@ def test_no_gpu_is_idle_that_a_waiting_job_could_use(first: Snapshot) -> None:
     plan, observed = MaxMinFairness()(snapshot), observe(snapshot)
     in_use = {(seat.node, d) for p in plan.placements for seat in p.ranks for d in seat.devices}
     waiting = {w.job for w in plan.waiting}
-    for e, row in enumerate(observed.row_list):
-        job, admitted = (
-            snapshot.jobs[row],
-            observed.allocatable.admitting(
-                observed.classes.groups[observed.classes.group_list[e]].condition
-            ),
-        )
-        for n, node in enumerate(observed.allocatable.nodes):
-            free = [d for d in observed.allocatable.devices[n] if (node.id, d) not in in_use]
-            could = job.gpus_min <= snapshot.max_gpus and admitted[n]
+    empty, requests = observe(snapshot).state, GroupRequests(observed)
+    for row, job in enumerate(snapshot.jobs):
+        if observed.classes.group_of[row] < 0:
+            continue
+        admitted = requests.admitting(row, 1)
+        for n, node in enumerate(snapshot.nodes):
+            given = empty.layout.ids(n, empty.idle[n])
+            free = [d for d in given if (node.id, d) not in in_use]
+            could = job.gpus_min <= snapshot.max_gpus and admitted >> n & 1
             rate = (
                 snapshot.throughputs[
                     snapshot.job_kinds[row], snapshot.type_index[node.gpu_type], job.gpus_min

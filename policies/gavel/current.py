@@ -1,0 +1,173 @@
+"""Requests of the jobs of a share policy, and the placements on which running jobs may go on."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from policies.contract.snapshot import RankSeat, Running
+from policies.gavel.allocation.observe import Observed
+from policies.placement.requests import Allocation, Part, Request
+from policies.placement.staying import training_run
+from policies.placement.time_slices import ALONE, Current
+
+WHOLE = 1.0
+
+
+class GroupRequests:
+    """Requests by job (its row) and column; jobs of a group have the same ones."""
+
+    def __init__(self, observed: Observed) -> None:
+        self.observed, self.classes = observed, observed.classes
+        self.group_of, self.rates = observed.classes.group_of, observed.classes.rates
+        self.layout, self.jobs = observed.state.layout, observed.requests
+        self._of: dict[tuple[int, int], Sequence[Request]] = {}
+        self._of_equal: dict[tuple[Any, ...], Sequence[Request]] = {}
+        self._admitting: dict[tuple[Any, ...], int] = {}
+        self._constraints = [(g.types, g.labels, g.demand) for g in self.classes.groups]
+        columns, number = observed.problem.columns, observed.classes.column_of
+        self._nearer = [number.get((c.gpu_type, False)) if c.spread else None for c in columns]
+
+    def of(self, job: int, column: int) -> Sequence[Request]:
+        """Return a job's alternatives on a column: one node if it runs on one, else several."""
+        key = self.group_of[job], column
+        if key not in self._of:
+            self._of[key] = self._requests(job, column, key[0])
+        return self._of[key]
+
+    def together(self, first: int, second: int, column: int) -> Request | None:
+        """Return the request of two jobs on one device of a column."""
+        request = self.jobs.together((first, second))
+        gpu_type = self.observed.problem.columns[column].gpu_type
+        if request.types and gpu_type not in request.types:
+            return None
+        return replace(request, types=(gpu_type,))
+
+    def may_share(self, first: int, second: int, column: int) -> bool:
+        """Return True if two jobs are a pair of the problem on a column."""
+        return self.pair_rate(first, second, column) > 0.0
+
+    def columns(self, job: int) -> Sequence[int]:
+        """Return the columns on which a job runs, the fastest first."""
+        rates = self.rates[self.group_of[job]]
+        return sorted([c for c, rate in enumerate(rates) if rate > 0.0], key=lambda c: -rates[c])
+
+    def nearer(self, column: int) -> int | None:
+        """Return the column of one node where this one is spread over several of that type."""
+        return self._nearer[column]
+
+    def rate(self, job: int, column: int) -> float:
+        """Return a job's steps/s alone on a column."""
+        return self.rates[self.group_of[job]][column]
+
+    def pair_rate(self, job: int, other: int, column: int) -> float:
+        """Return a job's steps/s beside another on a column, as its pair has it; 0 if unknown."""
+        a, b = self.classes.class_of[job], self.classes.class_of[other]
+        pair = self.classes.pair_row.get((min(a, b), max(a, b)))
+        if pair is None:
+            return 0.0
+        return float(self.observed.problem.pair_rates[pair, column, 0 if a <= b else 1])
+
+    def admitting(self, job: int, ranks: int) -> int:
+        """Return the open nodes that would do for one of a job's processes, were they empty."""
+        key = self._constraints[self.group_of[job]], ranks
+        if key not in self._admitting:
+            group, layout = self.classes.groups[self.group_of[job]], self.layout
+            demand = self.jobs.demand(job, ranks)
+            request = layout.request(0, demand, types=group.types, labels=group.labels)
+            classes, nodes = layout.admitting(request)
+            roomy = [c for c in classes if request.fitting(layout.classes[c].capacity) > 0]
+            among = sum(layout.members[c] for c in roomy)
+            self._admitting[key] = among & nodes & self.observed.state.open
+        return self._admitting[key]
+
+    def _requests(self, job: int, column: int, g: int) -> Sequence[Request]:
+        one = column if self._nearer[column] is None else self._nearer[column]
+        fits_one = one is not None and self.rates[g][one] > 0.0
+        key = column, fits_one, self.classes.groups[g].gpus, self._constraints[g]
+        if key not in self._of_equal:
+            self._of_equal[key] = self._new_requests(job, column, g, fits_one=fits_one)
+        return self._of_equal[key]
+
+    def _new_requests(self, job: int, column: int, g: int, *, fits_one: bool) -> Sequence[Request]:
+        group, of, found = self.classes.groups[g], self.observed.problem.columns[column], []
+        if fits_one:
+            demand = self.jobs.demand(job, 1)
+            types, labels = (of.gpu_type,), group.labels
+            found.append(self.layout.request(group.gpus, demand, types=types, labels=labels))
+        if of.spread:
+            found += self.jobs.spread(job, group.gpus, types=(of.gpu_type,))
+        return found
+
+
+def current_placements(observed: Observed, requests: GroupRequests) -> dict[int, Current]:
+    """Return by row the running jobs that may go on where they are, with who shares a device."""
+    found, group_of, search = {}, observed.classes.group_of, _Search(observed, requests)
+    for row, runs in enumerate(observed.snapshot.jobs.columns.others["running"]):
+        if runs and group_of[row] >= 0 and (run := training_run(runs)) is not None:
+            current = search.on_one_node(row, run) if len(run.ranks) == 1 else search.of(row, run)
+            if current is not None:
+                found[row] = current
+    return _with_partners(found) if any(c.shares for c in found.values()) else found
+
+
+class _Search:
+    """The current placement of a running job; None if it may not go on there as it is."""
+
+    def __init__(self, observed: Observed, requests: GroupRequests) -> None:
+        self.observed, self.requests, self.layout = observed, requests, observed.state.layout
+        self.classes, self.idle = observed.classes, observed.state.idle
+        self.index = self.layout.index
+        column_of, types = self.classes.column_of, [c.gpu_type for c in self.layout.classes]
+        self.column_at = [column_of.get((types[c], False)) for c in self.layout.class_of]
+
+    def on_one_node(self, row: int, run: Running) -> Current | None:
+        """Return the placement of one process."""
+        seat, group = run.ranks[0], self.classes.groups[self.classes.group_of[row]]
+        n, shares = self.index.get(seat.node, -1), seat.share != WHOLE
+        column = self.column_at[n]
+        if n < 0 or column is None or len(seat.devices) != group.gpus:
+            return None
+        devices = self._devices(row, 1, n, seat)
+        if not devices or (shares and not group.shares) or self.requests.rate(row, column) <= 0.0:
+            return None
+        if seat.cpu_quota is not None:
+            allocation = self.observed.requests.allocation_of(row, run)
+            return None if allocation is None else Current(row, run, column, allocation, shares)
+        request = self.requests.of(row, column)[0]
+        return Current(row, run, column, Allocation(request, (Part(n, 1, devices),)), shares)
+
+    def of(self, row: int, run: Running) -> Current | None:
+        """Return the placement of a gang of several processes, on nodes of one type."""
+        group, layout = self.classes.groups[self.classes.group_of[row]], self.layout
+        nodes = [self.index.get(seat.node, -1) for seat in run.ranks]
+        if min(nodes) < 0 or any(seat.share != WHOLE for seat in run.ranks):
+            return None
+        found = [self._devices(row, len(nodes), *of) for of in zip(nodes, run.ranks, strict=True)]
+        types = {layout.classes[layout.class_of[n]].gpu_type for n in nodes}
+        if not all(found) or len(types) > 1 or sum(d.bit_count() for d in found) != group.gpus:
+            return None
+        column = self.classes.column_of.get((types.pop(), len(set(nodes)) > 1))
+        allocation = self.observed.requests.allocation_of(row, run)
+        if column is None or allocation is None or self.requests.rate(row, column) <= 0.0:
+            return None
+        return Current(row, run, column, allocation)
+
+    def _devices(self, row: int, ranks: int, n: int, seat: RankSeat) -> int:
+        """Return the devices of a process as a set; 0 if it may not be there."""
+        devices = self.layout.bits(n, seat.devices)
+        if devices.bit_count() < len(seat.devices) or devices & ~self.idle[n]:
+            return 0
+        if not self.requests.admitting(row, ranks) >> n & 1:
+            return 0
+        return devices
+
+
+def _with_partners(found: dict[int, Current]) -> dict[int, Current]:
+    at: dict[tuple[Part, ...], list[int]] = defaultdict(list)
+    for current in found.values():
+        at[current.allocation.parts].append(current.job)
+    partner = {a: b for pair in at.values() if len(pair) == 2 for a, b in (pair, pair[::-1])}
+    return {job: of._replace(partner=partner.get(job, ALONE)) for job, of in found.items()}

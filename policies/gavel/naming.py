@@ -1,0 +1,94 @@
+"""Placements of a share policy's round, with the names of nodes and devices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import isfinite
+
+from policies.contract.plan import Placement
+from policies.contract.snapshot import RankSeat, Snapshot
+from policies.gavel.allocation.observe import Observed
+from policies.gavel.current import WHOLE, GroupRequests
+from policies.placement.speed import Speeds
+from policies.placement.staying import Stay, remaining_s, training_run
+from policies.placement.time_slices import ALONE, Current, Placed
+
+HALF = 0.5
+"""The share of a device that each of two jobs on it is given."""
+
+
+def placements_of(
+    observed: Observed,
+    requests: GroupRequests,
+    current: Mapping[int, Current],
+    placed: Mapping[int, Placed],
+) -> tuple[Placement, ...]:
+    """Return the placements in the jobs' order.
+
+    Jobs on draining nodes that found no place stay there until the drain, as far as power lasts.
+    """
+    snapshot, state = observed.snapshot, observed.state
+    naming = _Naming(observed, requests, current)
+    found = {job: naming.placement(job, of) for job, of in placed.items()}
+    found |= {stay.row: _staying(snapshot, stay) for stay in observed.pinned}
+    for row, stay in observed.fallback.items():
+        if row not in found and state.try_take(stay.allocation, (row,)):
+            found[row] = _staying(snapshot, stay)
+    return tuple([found[row] for row in sorted(found)])
+
+
+class _Naming:
+    def __init__(
+        self, observed: Observed, requests: GroupRequests, current: Mapping[int, Current]
+    ) -> None:
+        self.observed, self.requests, self.current = observed, requests, current
+        self.layout, self.snapshot = observed.state.layout, observed.snapshot
+        columns = observed.snapshot.jobs.columns
+        self.ids = columns.ids
+        self.steps = columns.numbers["remaining_steps"].tolist()
+
+    def placement(self, job: int, placed: Placed) -> Placement:
+        """Return a job's placement with its predicted run time; a launch takes time too."""
+        others = [other for other in placed.jobs if other != job]
+        rate = self._rate(job, others[0] if others else ALONE, placed.column)
+        run_s = self.steps[job] / rate
+        if job in placed.staying:
+            run = self.current[job].run
+            return Placement(self.ids[job], run.ranks, run.copy, predicted_run_s=run_s)
+        run_s += _launch_s(self.snapshot, job)
+        return Placement(self.ids[job], self._ranks(placed), 0, predicted_run_s=run_s)
+
+    def _rate(self, job: int, other: int, column: int) -> float:
+        """Return steps/s; of two that share a device though they are no pair what is known."""
+        alone = self.requests.rate(job, column)
+        if other == ALONE:
+            return alone
+        if known := self.requests.pair_rate(job, other, column):
+            return known
+        kinds, gpu_type = self.snapshot.jobs.columns.kinds, self.observed.problem.columns[column]
+        speeds = Speeds(self.snapshot.kinds)
+        return speeds.pair(kinds[job], kinds[other], gpu_type.gpu_type)[0] or alone
+
+    def _ranks(self, placed: Placed) -> tuple[RankSeat, ...]:
+        share = WHOLE if len(placed.jobs) == 1 else HALF
+        nodes, ids = self.layout.nodes, self.layout.ids
+        parts = placed.allocation.parts
+        return tuple([RankSeat(nodes[p.node].id, ids(p.node, p.devices), share) for p in parts])
+
+
+def _launch_s(snapshot: Snapshot, row: int) -> float:
+    """Return the seconds until the first step of a job that is launched."""
+    columns = snapshot.jobs.columns
+    numbers, kind = columns.numbers, snapshot.kinds[snapshot.kind_index[columns.kinds[row]]]
+    started = training_run(columns.others["running"][row]) is not None
+    started = started or numbers["remaining_steps"][row] < numbers["total_steps"][row]
+    return max(kind.setup_s, float(numbers["restart_cost_s"][row]) if started else 0.0)
+
+
+def _staying(snapshot: Snapshot, stay: Stay) -> Placement:
+    """Return a job outside of the decision, where it is, until its node must be empty."""
+    run_s, run = remaining_s(snapshot, Speeds(snapshot.kinds), stay), stay.run
+    return Placement(
+        snapshot.jobs.columns.ids[stay.row], run.ranks, run.copy, steps_quota=run.steps_quota,
+        until_s=stay.until_s, predicted_run_s=run_s if isfinite(run_s) else None,
+    )  # fmt: skip

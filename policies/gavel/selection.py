@@ -1,0 +1,226 @@
+"""Which jobs have a time slice in the next round (Gavel, section 5): rows that lag most first.
+
+A row is a class or a pair of classes. Rows are taken by what they would lag at the end of the round
+without a slice in it, as long as their GPUs fit; a job is in one row only, and a gang runs whole. A
+row of n jobs is taken up to n times: its k-th slice counts as if it had had the first k - 1. Within
+a class the job that has received least there comes first (from other GPUs only if it is PATIENCE
+behind), then the oldest.
+
+The paper takes rows by X / f, f the fraction of the column's time received. A row with a share of a
+hundredth that has received nothing then comes first of all (f = 0) and is ahead by ninety-nine
+rounds. By lag no job on a GPU of n jobs is ever ahead by a slice, nor behind by more than 1/2 +
+1/3 + ... + 1/n slices; jobs end nearer to when they would with exactly their shares
+(docs/benchmarks.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Mapping, Sequence
+from heapq import heapify, heappop, heapreplace
+from math import inf
+
+from policies.gavel.allocation.observe import Observed
+from policies.gavel.service_account import Credits, ServiceAccount
+from policies.placement.time_slices import ALONE, Current, Slice
+
+PATIENCE = 10.0
+"""Rounds that a job may be ahead of another of its class on this type before they change places.
+
+Gavel changes places in every round: the same mean for all, with three times as many migrations.
+"""
+SLIGHT = 1e-6
+"""Part of a round. A lag that is less is an error of rounding."""
+
+
+def running_rows(
+    observed: Observed, current: Mapping[int, Current]
+) -> Iterator[tuple[int, int, float]]:
+    """Yield (row, column, since when) of everything that runs in a class, a pair once."""
+    class_of, pair_row = observed.classes.class_of, observed.classes.pair_row
+    classes = len(observed.classes.keys)
+    for job, of in current.items():
+        row = class_of[job]
+        if of.partner != ALONE:
+            other = class_of[of.partner]
+            pair = pair_row.get((min(row, other), max(row, other)))
+            row = -1 if pair is None or job > of.partner else classes + pair
+        if row >= 0:
+            yield row, of.column, of.run.since_s
+
+
+class Selection:
+    """Slices for jobs that are not in `placed`, of `left` GPUs by type.
+
+    `free` by row: jobs of a class without a place; 1 for a pair, whose jobs are looked for when its
+    turn comes; last (-1) a number for jobs of no class. With `lagging_only` no row has a slice that
+    would put it ahead of its share: GPUs stay idle where shares leave them so.
+    """
+
+    def __init__(
+        self,
+        observed: Observed,
+        account: ServiceAccount,
+        queues: ClassQueues,
+        left: Mapping[str, int],
+        placed: Container[int],
+        *,
+        lagging_only: bool,
+    ) -> None:
+        problem, self.class_of = observed.problem, observed.classes.class_of
+        self.observed, self.account, self.queues = observed, account, queues
+        self.current, self.lagging_only = queues.current, lagging_only
+        self.round_s = length_s(observed.snapshot.round_s)
+        self.left = [left.get(name, 0) for name in problem.types]
+        self.pairs: list[list[int]] = problem.pairs.tolist()
+        self.classes = len(observed.classes.keys)
+        self.free = [*problem.count.tolist(), *([1] * len(self.pairs)), 0]
+        self.taken = {job for job in queues.current if job in placed}
+        for job in self.taken:
+            self.free[self.class_of[job]] -= 1
+
+    def slices(self) -> Iterator[Slice]:
+        """Take rows by lag as long as their GPUs fit.
+
+        Each comes again, its lag a slice less, until it can have none: what is left only shrinks.
+        """
+        left, free, round_s, due = self.left, self.free, self.round_s, self._due()
+        most_s = -SLIGHT * round_s if self.lagging_only else inf
+        while due and due[0][0] < most_s and any(left):
+            _, i, had, row, column, of_type, gpus, lag_s, share = due[0]
+            jobs = self._jobs(row, column) if left[of_type] >= gpus and free[row] > 0 else ()
+            if jobs:
+                yield Slice(jobs, column, gpus)
+                left[of_type] -= gpus
+            if jobs and free[row] > 0:
+                ahead_s = -(lag_s + round_s * (share - (had + 1)))
+                heapreplace(due, (ahead_s, i, had + 1, row, column, of_type, gpus, lag_s, share))
+            else:
+                heappop(due)
+
+    def _due(self) -> list[tuple[float, int, int, int, int, int, int, float, float]]:
+        """Return a heap of the entries for which there are GPUs and a job without a place.
+
+        (how far ahead its row would be at the end of the round, number, slices that it has, row,
+        column, type, GPUs of a slice, lag now, share).
+        """
+        problem, left, free, round_s = self.observed.problem, self.left, self.free, self.round_s
+        gpus, type_of = problem.scale.tolist(), problem.column_type.tolist()
+        gpus += [gpus[a] for a, _ in self.pairs]
+        lag = self.account.lag_s(self.observed.snapshot.now_s).tolist()
+        share, had = self.account.share.tolist(), self._slices_had()
+        due = []
+        for (row, column), i in self.account.entry.items():
+            if free[row] > 0 and left[type_of[column]] >= gpus[row]:
+                k = had.get((row, column), 0)
+                ahead_s = -(lag[i] + round_s * (share[i] - k))
+                due.append(
+                    (ahead_s, i, k, row, column, type_of[column], gpus[row], lag[i], share[i])
+                )
+        heapify(due)
+        return due
+
+    def _slices_had(self) -> Mapping[tuple[int, int], int]:
+        """Return how many slices each (row, column) has by what is placed already."""
+        had: dict[tuple[int, int], int] = {}
+        placed = {job: of for job, of in self.current.items() if job in self.taken}
+        for row, column, _ in running_rows(self.observed, placed):
+            had[row, column] = had.get((row, column), 0) + 1
+        return had
+
+    def _jobs(self, row: int, column: int) -> tuple[int, ...]:
+        """Take the next job of a class, or the next two of a pair; () if they are not there."""
+        if row < self.classes:
+            jobs: tuple[int, ...] = (self.queues.of(row, column, self.taken)[-1],)
+        else:
+            jobs = self._two(self.pairs[row - self.classes], column)
+        self.taken.update(jobs)
+        for job in jobs:
+            self.free[self.class_of[job]] -= 1
+        return jobs
+
+    def _two(self, pair: Sequence[int], column: int) -> tuple[int, ...]:
+        """Return the next two of these classes; two on one device already go on together."""
+        a, b = pair
+        first = self.queues.next(a, column, self.taken)
+        if first is None:
+            return ()
+        second = self.current[first].partner if first in self.current else ALONE
+        if second == ALONE or second in self.taken or self.class_of[second] != b:
+            found = self.queues.next(b, column, self.taken, but=first)
+            return () if found is None else (first, found)
+        return first, second
+
+
+class ClassQueues:
+    """The jobs of each class in the order in which they get GPUs of a type."""
+
+    def __init__(self, observed: Observed, credit: Credits, current: Mapping[int, Current]) -> None:
+        columns = observed.snapshot.jobs.columns
+        self.observed, self.current, self.credit = observed, current, credit
+        self.members, self.ids = observed.classes.members, columns.ids
+        self.received = columns.others["received_s"]
+        self.arrival = columns.numbers["arrival_s"].tolist()
+        self.patience_s = PATIENCE * length_s(observed.snapshot.round_s)
+        self.queues: dict[tuple[int, int], list[int]] = {}
+
+    def of(self, of_class: int, column: int, taken: Container[int]) -> list[int]:
+        """Return the jobs of a class that are not taken, the first one last; it is not taken.
+
+        A job that is taken once must be so in every later question.
+        """
+        queue = self.queues.get((of_class, column))
+        if queue is None:
+            waiting = [job for job in self.members[of_class] if job not in taken]
+            queue = self._sorted(waiting, column) if len(waiting) > 1 else waiting
+            self.queues[of_class, column] = queue
+        while queue and queue[-1] in taken:
+            queue.pop()
+        return queue
+
+    def next(
+        self, of_class: int, column: int, taken: Container[int], but: int = ALONE
+    ) -> int | None:
+        """Return the first job of a class that is not taken, nor `but`."""
+        queue = self.of(of_class, column, taken)
+        return next((job for job in reversed(queue) if job != but and job not in taken), None)
+
+    def by_need(self, jobs: list[int]) -> list[int]:
+        """Return jobs of one class, those first that have received least of all types together."""
+        if len(jobs) == 1:
+            return jobs
+        total_s = {job: sum(received_s(self.observed, self.credit, job).values()) for job in jobs}
+        return sorted(jobs, key=lambda job: (total_s[job], self.arrival[job], job))
+
+    def _sorted(self, jobs: Sequence[int], column: int) -> list[int]:
+        """Return jobs of one class, the last one first."""
+        gpu_type, keys = self.observed.problem.columns[column].gpu_type, []
+        for job in jobs:
+            had_s, current = self._had_on_s(job, gpu_type), self.current.get(job)
+            moves = current is None or current.column != column
+            if current is not None and moves:
+                had_s += self.patience_s
+            keys.append((had_s, moves, self.arrival[job], job))
+        keys.sort(reverse=True)
+        return [job for _, _, _, job in keys]
+
+    def _had_on_s(self, job: int, gpu_type: str) -> float:
+        had_s = 0.0
+        for of, seconds in self.received[job]:
+            if of == gpu_type:
+                had_s += seconds
+        credit = self.credit.get(self.ids[job]) if self.credit else None
+        return had_s + credit.get(gpu_type, 0.0) if credit else had_s
+
+
+def received_s(observed: Observed, credit: Credits, job: int) -> dict[str, float]:
+    """Return the time that a job has received by GPU type, with its credit."""
+    columns = observed.snapshot.jobs.columns
+    had = dict(columns.others["received_s"][job])
+    for gpu_type, seconds in credit.get(columns.ids[job], {}).items():
+        had[gpu_type] = had.get(gpu_type, 0.0) + seconds
+    return had
+
+
+def length_s(round_s: float) -> float:
+    """Return a round's length to reckon with; rounds without any are as long as a second."""
+    return max(round_s, 1.0)
