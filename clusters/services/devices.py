@@ -25,11 +25,11 @@ SAMPLES_LIVE_S = 120
 FLUSH_S = 60
 """How long a flush keeps others out: one that takes longer, or was killed, does so no more."""
 
-RESTS = 10
-LONGEST_REST_S = 30.0
-"""A flush is followed by a rest this many times as long, at most so long: of ten thousand nodes'
-samples every second one would otherwise be written all the time, and each keeps a page of the
-database busy for figures that people look at now and then.
+PAUSE_FACTOR = 10
+LONGEST_FLUSH_PAUSE_S = 30.0
+"""A flush is followed by a pause this many times as long, at most so long.
+
+Samples of ten thousand nodes would otherwise keep the database busy for rarely viewed figures.
 """
 
 AT_ONCE = 500
@@ -40,26 +40,26 @@ LONGEST_PAUSE_S = 0.2
 MOST_BATCHES = 20_000
 """Batches that one flush takes; those before them are given up."""
 
-REST_S = 60.0
+BACKOFF_S = 60.0
 """Pause after a cache failure: a frozen cache holds every heartbeat for seconds."""
 
 
-class Rest:
+class Backoff:
     """A pause after a failure; a race between threads costs one more call at worst."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._until_s = clock, -inf
 
     def begin(self) -> None:
-        """The pause lasts REST_S from now."""
-        self._until_s = self._clock() + REST_S
+        """The pause lasts BACKOFF_S from now."""
+        self._until_s = self._clock() + BACKOFF_S
 
     def lasts(self) -> bool:
         """Whether it is still on."""
         return self._clock() < self._until_s
 
 
-_rest = Rest()
+_backoff = Backoff()
 
 _NEXT, _DONE, _FLUSHING = "samples:next", "samples:done", "samples:flushing"
 _SAMPLED = ("gpu_fraction", "memory_used_gb", "power_w", "power_source", "temperature_c")
@@ -147,18 +147,18 @@ def _change_health(node: Node, changed: dict[str, bool]) -> None:
 def keep_samples(heard: Sequence[tuple[UUID, Sequence[DeviceSample]]]) -> None:
     """Leave the newest samples of these nodes in the cache, as one numbered batch; `flush_samples`
     writes them. Without a cache they are simply not kept, and after a failure it is left alone for
-    REST_S.
+    BACKOFF_S.
     """
     rows = [(node.hex, s.uuid, *_values_of(s)) for node, samples in heard for s in samples]
     if not rows:
         return
-    if _rest.lasts():
+    if _backoff.lasts():
         return
     try:
         cache.set(_key(_next_number()), rows, SAMPLES_LIVE_S)
     except (RedisError, OSError) as error:
-        _rest.begin()
-        log.warning("device samples are not kept for %g s: %s", REST_S, error)
+        _backoff.begin()
+        log.warning("device samples are not kept for %g s: %s", BACKOFF_S, error)
 
 
 def _next_number() -> int:
@@ -188,13 +188,15 @@ def flush_samples() -> int:
     try:
         return _write([newest[key] for key in sorted(newest)])
     finally:
-        _rest_after(time.monotonic() - began_s)
+        _pause_after(time.monotonic() - began_s)
 
 
-def _rest_after(took_s: float) -> None:
+def _pause_after(took_s: float) -> None:
     """Keep other flushes out a while longer; after a short one not at all."""
     try:
-        cache.set(_FLUSHING, True, int(min(RESTS * took_s, LONGEST_REST_S)))  # 0: it is forgotten
+        cache.set(
+            _FLUSHING, True, int(min(PAUSE_FACTOR * took_s, LONGEST_FLUSH_PAUSE_S))
+        )  # 0: it is forgotten
     except (RedisError, OSError) as error:
         log.warning("the next flush of device samples waits up to %d s: %s", FLUSH_S, error)
 

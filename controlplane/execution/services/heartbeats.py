@@ -84,7 +84,7 @@ Outcome = Renewed | AgentCallError | Busy
 
 
 @dataclass(frozen=True, slots=True)
-class _Seat:
+class _NodeRow:
     """A node as its heartbeat finds it, its row locked. `ill`: one of its devices was known to be
     when the question was asked; what another batch wrote while this one waited for the row, the
     node's next heartbeat sees.
@@ -115,10 +115,10 @@ _COLUMNS = (
 
 
 @dataclass(slots=True)
-class _Turn:
+class _Renewal:
     """A heartbeat that is being taken in."""
 
-    seat: _Seat
+    row: _NodeRow
     beat: Heartbeat
     clock: Intervals
     held: list[Assignment] = field(default_factory=list)
@@ -126,7 +126,7 @@ class _Turn:
 
     @property
     def fresh(self) -> bool:
-        return self.beat.seq >= self.seat.heartbeat_seq
+        return self.beat.seq >= self.row.heartbeat_seq
 
 
 def heartbeat(node_pk: UUID, beat: Heartbeat, now: datetime | None = None) -> HeartbeatReply:
@@ -164,21 +164,23 @@ def renew_all(
     """
     now = now or timezone.now()
     with transaction.atomic():
-        seats = _take_seats({call.node for call in calls}, wait=wait)
-        refused = _refusals(calls, seats)
-        clock = clocks({seat.cluster for seat in seats.values()})
-        turns = {
-            index: _Turn(seats[call.node], call.beat, clock[seats[call.node].cluster])
+        rows = _lock_nodes({call.node for call in calls}, wait=wait)
+        refused = _refusals(calls, rows)
+        clock = clocks({row.cluster for row in rows.values()})
+        renewals = {
+            index: _Renewal(rows[call.node], call.beat, clock[rows[call.node].cluster])
             for index, call in enumerate(calls)
             if index not in refused
         }
-        busy = _give_assignments(list(turns.values()), wait=wait)
-        taken = {index: turn for index, turn in turns.items() if turn.seat.pk not in busy}
-        fresh = [turn for turn in taken.values() if turn.fresh]
+        busy = _give_assignments(list(renewals.values()), wait=wait)
+        taken = {
+            index: renewal for index, renewal in renewals.items() if renewal.row.pk not in busy
+        }
+        fresh = [renewal for renewal in taken.values() if renewal.fresh]
         _renew(fresh, now)
         _note_what_changed(fresh, now)
-    keep_samples([(turn.seat.pk, turn.beat.devices) for turn in fresh])
-    done: dict[int, Outcome] = {index: _renewed(turn) for index, turn in taken.items()}
+    keep_samples([(renewal.row.pk, renewal.beat.devices) for renewal in fresh])
+    done: dict[int, Outcome] = {index: _renewed(renewal) for index, renewal in taken.items()}
     return [refused.get(index) or done.get(index) or Busy() for index in range(len(calls))]
 
 
@@ -191,7 +193,7 @@ def restore_sight(renewed: Renewed, now: datetime | None = None) -> HeartbeatRep
     return renewed.reply
 
 
-def _take_seats(pks: Iterable[UUID], *, wait: bool) -> dict[UUID, _Seat]:
+def _lock_nodes(pks: Iterable[UUID], *, wait: bool) -> dict[UUID, _NodeRow]:
     """The nodes, locked in the order of their keys until the transaction ends; without those that
     others hold, unless `wait`.
     """
@@ -201,16 +203,16 @@ def _take_seats(pks: Iterable[UUID], *, wait: bool) -> dict[UUID, _Seat]:
         .order_by("pk")
     )
     ill = Exists(Device.objects.filter(node=OuterRef("pk"), healthy=False))
-    return {row[0]: _Seat(*row) for row in locked.annotate(ill=ill).values_list(*_COLUMNS)}
+    return {row[0]: _NodeRow(*row) for row in locked.annotate(ill=ill).values_list(*_COLUMNS)}
 
 
-def _refusals(calls: Sequence[Call], seats: Mapping[UUID, _Seat]) -> dict[int, Outcome]:
+def _refusals(calls: Sequence[Call], rows: Mapping[UUID, _NodeRow]) -> dict[int, Outcome]:
     """What cannot be taken in: no such node, another's token, another epoch, or a row that somebody
     holds.
     """
     found: dict[int, Outcome] = {}
-    absent = {index: call for index, call in enumerate(calls) if call.node not in seats}
-    tokens = {pk: seat.token_sha256 for pk, seat in seats.items()}
+    absent = {index: call for index, call in enumerate(calls) if call.node not in rows}
+    tokens = {pk: row.token_sha256 for pk, row in rows.items()}
     if absent:
         tokens |= dict(
             Node.objects.filter(pk__in=[call.node for call in absent.values()]).values_list(
@@ -232,21 +234,19 @@ def _refusals(calls: Sequence[Call], seats: Mapping[UUID, _Seat]) -> dict[int, O
             for i, call in strange.items()
         }
     for index, call in enumerate(calls):
-        seat = seats.get(call.node)
+        row = rows.get(call.node)
         if index in found:
             continue
-        if seat is None:
+        if row is None:
             found[index] = Busy()
-        elif seat.epoch != call.beat.epoch or call.beat.epoch < 1:
-            found[index] = stale_epoch(call.beat.epoch, seat.epoch)
+        elif row.epoch != call.beat.epoch or call.beat.epoch < 1:
+            found[index] = stale_epoch(call.beat.epoch, row.epoch)
     return found
 
 
-def _give_assignments(turns: Sequence[_Turn], *, wait: bool) -> set[UUID]:
-    """Give every turn what its node holds, locked; the nodes of which somebody else has an
-    assignment in hand.
-    """
-    by_node = {turn.seat.pk: turn for turn in turns}
+def _give_assignments(renewals: Sequence[_Renewal], *, wait: bool) -> set[UUID]:
+    """Lock what the nodes hold, into `held`; returns nodes with assignments that others lock."""
+    by_node = {renewal.row.pk: renewal for renewal in renewals}
     live = Assignment.objects.filter(node__in=list(by_node), state__in=LIVE).order_by("pk")
     skips = not wait and connection.features.has_select_for_update_skip_locked
     expected = set(live.values_list("pk", "node_id")) if skips else set()
@@ -263,7 +263,10 @@ def _give_assignments(turns: Sequence[_Turn], *, wait: bool) -> set[UUID]:
     )
     for assignment in locked:
         by_node[assignment.node_id].held.append(assignment)
-    return {node for _, node in expected - {(a.pk, a.node_id) for turn in turns for a in turn.held}}
+    return {
+        node
+        for _, node in expected - {(a.pk, a.node_id) for renewal in renewals for a in renewal.held}
+    }
 
 
 _SHOWN = (
@@ -273,18 +276,18 @@ _SHOWN = (
 )  # fmt: skip
 
 
-def _renew(turns: Sequence[_Turn], now: datetime) -> None:
+def _renew(renewals: Sequence[_Renewal], now: datetime) -> None:
     """Renew the sessions and the leases of listed assignments that these sessions hold."""
-    for turn in turns:
-        turn.renewed = [a for a in turn.held if _is_watched(a, turn.beat)]
-    ends = {id(turn): now + timedelta(seconds=turn.clock.lease_s) for turn in turns}
-    sessions = [(t.seat.pk, t.beat.epoch, t.beat.seq, now, ends[id(t)]) for t in turns]
+    for renewal in renewals:
+        renewal.renewed = [a for a in renewal.held if _is_watched(a, renewal.beat)]
+    ends = {id(renewal): now + timedelta(seconds=renewal.clock.lease_s) for renewal in renewals}
+    sessions = [(t.row.pk, t.beat.epoch, t.beat.seq, now, ends[id(t)]) for t in renewals]
     update_rows(
         Node, ("id", "epoch"), ("heartbeat_seq", "last_seen_at", "session_expires_at"), sessions
     )
     leases = [
         (a.pk, a.epoch, now + timedelta(seconds=job_lease_s(t.clock, a.job.on_disconnect)))
-        for t in turns
+        for t in renewals
         for a in t.renewed
     ]
     update_rows(Assignment, ("id", "epoch"), ("lease_expires_at",), leases)
@@ -302,38 +305,38 @@ def _is_watched(assignment: Assignment, beat: Heartbeat) -> bool:
     )
 
 
-def _note_what_changed(turns: Sequence[_Turn], now: datetime) -> None:
+def _note_what_changed(renewals: Sequence[_Renewal], now: datetime) -> None:
     """What is rare: a silent node is heard again, a lost one is back, a device's or the machine's
     health has changed.
     """
     heard = [
-        t.seat
-        for t in turns
-        if t.seat.state != State.LOST and is_silent(t.seat.session_expires_at, now)
+        t.row
+        for t in renewals
+        if t.row.state != State.LOST and is_silent(t.row.session_expires_at, now)
     ]
     if heard:
-        note_nodes_joined((seat.cluster, seat.pk) for seat in heard)
-    for turn in turns:
-        seat, healthy = turn.seat, turn.beat.healthy
-        if seat.state == State.LOST:
-            come_back(_node(seat))
+        note_nodes_joined((row.cluster, row.pk) for row in heard)
+    for renewal in renewals:
+        row, healthy = renewal.row, renewal.beat.healthy
+        if row.state == State.LOST:
+            come_back(_node(row))
         if (
-            seat.state == State.LOST
-            or (seat.state == State.READY and not healthy)
-            or (healthy and seat.reason == UNWELL)
+            row.state == State.LOST
+            or (row.state == State.READY and not healthy)
+            or (healthy and row.reason == UNWELL)
         ):
-            _note_wellbeing(_node(seat), healthy=healthy)
+            _note_wellbeing(_node(row), healthy=healthy)
     note_health(
         {
-            t.seat.pk: t.beat.devices
-            for t in turns
-            if t.seat.ill or not all(sample.healthy for sample in t.beat.devices)
+            t.row.pk: t.beat.devices
+            for t in renewals
+            if t.row.ill or not all(sample.healthy for sample in t.beat.devices)
         }
     )
 
 
-def _node(seat: _Seat) -> Node:
-    return Node.objects.select_related("cluster").get(pk=seat.pk)
+def _node(row: _NodeRow) -> Node:
+    return Node.objects.select_related("cluster").get(pk=row.pk)
 
 
 def _note_wellbeing(node: Node, *, healthy: bool) -> None:
@@ -349,11 +352,13 @@ def _note_wellbeing(node: Node, *, healthy: bool) -> None:
         NodeEvent.objects.create(node=node, event="healthy" if healthy else "unhealthy")
 
 
-def _renewed(turn: _Turn) -> Renewed:
-    said = {known.id: known for known in turn.beat.assignments}
-    unknown = [(a.pk, said[str(a.pk)]) for a in turn.renewed if a.state == AssignmentState.UNKNOWN]
+def _renewed(renewal: _Renewal) -> Renewed:
+    said = {known.id: known for known in renewal.beat.assignments}
+    unknown = [
+        (a.pk, said[str(a.pk)]) for a in renewal.renewed if a.state == AssignmentState.UNKNOWN
+    ]
     backs = tuple((pk, known) for pk, known in unknown if known.state in HELD_BY_AGENT)
-    return Renewed(_reply(turn), backs, turn.beat.epoch)
+    return Renewed(_reply(renewal), backs, renewal.beat.epoch)
 
 
 def _restore_one(pk: UUID, known: KnownAssignment, epoch: int, now: datetime) -> None:
@@ -368,10 +373,10 @@ def _restore_one(pk: UUID, known: KnownAssignment, epoch: int, now: datetime) ->
             assignment_running(assignment, now)
 
 
-def _reply(turn: _Turn) -> HeartbeatReply:
-    held, beat, clock = turn.held, turn.beat, turn.clock
+def _reply(renewal: _Renewal) -> HeartbeatReply:
+    held, beat, clock = renewal.held, renewal.beat, renewal.clock
     leases = tuple(
-        Lease(str(a.pk), a.fence, job_lease_s(clock, a.job.on_disconnect)) for a in turn.renewed
+        Lease(str(a.pk), a.fence, job_lease_s(clock, a.job.on_disconnect)) for a in renewal.renewed
     )
     wanted = directives(held, clock.grace_s) + _strays(held, beat, clock.grace_s)
     cursor = max(beat.cursor, cursor_of(a for a in held if is_news(a)))

@@ -11,7 +11,7 @@ from django.http import HttpRequest, HttpResponseBase
 Answer = HttpResponseBase | Awaitable[HttpResponseBase]
 
 
-class BothWays:
+class AsyncCapable:
     """A middleware that Django need not put into a thread, nor anything inside it. `get_response`
     gives an HttpResponseBase, or a coroutine of one where `later` is true.
     """

@@ -5,11 +5,11 @@ from __future__ import annotations
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, JsonResponse
 
-from controlplane.web.http.async_capable import Answer, BothWays
+from controlplane.web.http.async_capable import Answer, AsyncCapable
 from controlplane.web.rest.errors import error_body
 
 
-class BodyLimit(BothWays):
+class BodyLimit(AsyncCapable):
     """Answers 413 to a body that declares itself larger than DATA_UPLOAD_MAX_MEMORY_SIZE, before
     anything reads it, and 411 to one that declares no size at all: that could grow beyond every
     limit, and the API would take it for empty.

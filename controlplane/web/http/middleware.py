@@ -13,7 +13,7 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from whitenoise.middleware import WhiteNoiseMiddleware
 
-from controlplane.web.http.async_capable import Answer, BothWays
+from controlplane.web.http.async_capable import Answer, AsyncCapable
 
 
 class ContentSecurityPolicy(CSPMiddleware):
@@ -46,7 +46,7 @@ _DEVICES = (
 PERMISSIONS = ", ".join(f"{feature}=()" for feature in _DEVICES)
 
 
-class SecurityHeaders(BothWays):
+class SecurityHeaders(AsyncCapable):
     """Headers that Django leaves out: no device permissions, no caching of answers."""
 
     def __call__(self, request: HttpRequest) -> Answer:
@@ -64,7 +64,7 @@ def _guarded(answer: HttpResponseBase) -> HttpResponseBase:
     return answer
 
 
-class NoNul(BothWays):
+class NoNul(AsyncCapable):
     """Refuse addresses with NUL, on which PostgreSQL fails; forms name the field themselves."""
 
     def __call__(self, request: HttpRequest) -> Answer:

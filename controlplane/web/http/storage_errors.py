@@ -19,7 +19,7 @@ from django.db import DatabaseError, InterfaceError, connection
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, JsonResponse
 from django.views.defaults import server_error
 
-from controlplane.web.http.async_capable import BothWays
+from controlplane.web.http.async_capable import AsyncCapable
 from controlplane.web.rest.errors import error_body
 
 log = logging.getLogger(__name__)
@@ -95,7 +95,7 @@ def failure_of(error: BaseException | None) -> Failure | None:
     return found
 
 
-class StorageFailures(BothWays):
+class StorageFailures(AsyncCapable):
     """Middleware that answers for views whose database failed."""
 
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:

@@ -23,7 +23,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase, JsonRespons
 from django.shortcuts import render
 from redis.exceptions import RedisError
 
-from controlplane.web.http.async_capable import Answer, BothWays
+from controlplane.web.http.async_capable import Answer, AsyncCapable
 from controlplane.web.rest.errors import error_body
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class Limit:
     window_s: int
 
 
-class Throttle(BothWays):
+class Throttle(AsyncCapable):
     """Middleware: 429 with Retry-After after too many failures of an address or account."""
 
     def __call__(self, request: HttpRequest) -> Answer:

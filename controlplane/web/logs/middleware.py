@@ -21,7 +21,7 @@ from django.http import HttpRequest, HttpResponseBase
 from django.utils.functional import SimpleLazyObject
 from structlog.contextvars import bind_contextvars, clear_contextvars, get_contextvars
 
-from controlplane.web.http.async_capable import Answer, BothWays
+from controlplane.web.http.async_capable import Answer, AsyncCapable
 from controlplane.web.http.metrics import count_request
 
 log = logging.getLogger("loadmaster.access")
@@ -40,7 +40,7 @@ def request_id_of(request: HttpRequest) -> str:
     return given if SANE.fullmatch(given) else uuid4().hex
 
 
-class RequestLog(BothWays):
+class RequestLog(AsyncCapable):
     """The outermost middleware. Works for both kinds of servers."""
 
     def __call__(self, request: HttpRequest) -> Answer:

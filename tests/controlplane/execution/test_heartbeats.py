@@ -183,11 +183,11 @@ def test_device_samples_are_written_when_they_are_flushed() -> None:
     assert flush_samples() == 0
 
 
-def test_a_flush_that_took_long_is_followed_by_a_longer_rest(
+def test_a_flush_that_took_long_is_followed_by_a_longer_pause(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Else a large cluster's samples would be written all the time."""
-    monkeypatch.setattr(devices, "RESTS", 1e9)
+    monkeypatch.setattr(devices, "PAUSE_FACTOR", 1e9)
     node = a_node_with_agent(now=_at(0), gpus=1)
     sample = DeviceSample(node.devices.get().uuid, power_w=180.0)
     heartbeat(node.pk, a_heartbeat(devices=(sample,)), _at(1))
@@ -204,7 +204,7 @@ def test_a_cache_that_is_away_stops_no_heartbeat(monkeypatch: pytest.MonkeyPatch
 
     node = a_node_with_agent(now=_at(0))
     assignment = a_running_assignment(node, now=_at(0))
-    monkeypatch.setattr(devices, "_rest", devices.Rest())
+    monkeypatch.setattr(devices, "_backoff", devices.Backoff())
     monkeypatch.setattr(cache, "set", away)
     monkeypatch.setattr(cache, "get_many", away)
     assert len(heartbeat(node.pk, a_heartbeat(assignment), _at(1)).leases) == 1
@@ -230,7 +230,7 @@ def test_a_cache_that_failed_is_left_alone_for_a_while(
         power_source="measured",
         temperature_c=61.0,
     )
-    monkeypatch.setattr(devices, "_rest", devices.Rest(lambda: now_s[0]))
+    monkeypatch.setattr(devices, "_backoff", devices.Backoff(lambda: now_s[0]))
     monkeypatch.setattr(cache, "incr", frozen)
     for seq, at_s in enumerate((100.0, 101.0, 159.0, 161.0), 1):
         now_s[0] = at_s
