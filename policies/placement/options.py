@@ -7,7 +7,7 @@ found no capacity answers for all.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -115,7 +115,7 @@ class JobClasses:
                     key = gpus, of_class.gpu_type, rate, power_w
                     nodes[key] = nodes.get(key, 0) | allowed
         return [
-            Option(of, gpus, rate, power_w, replace(base, gpus=gpus))
+            Option(of, gpus, rate, power_w, Request(gpus, base.amounts, labels=base.labels))
             for (gpus, _, rate, power_w), of in nodes.items()
         ]
 
