@@ -67,7 +67,7 @@ class ClusterAdmin(OperatorAdmin):
     fieldsets = (
         (None, {"fields": ("name", "timezone", "currency")}),
         ("Decisions", {"fields": DECISIONS}),
-        ("Agents' clockwork", {"fields": ("heartbeat_s", "lease_s", "grace_s", "margin_s")}),
+        ("Agents' intervals", {"fields": ("heartbeat_s", "lease_s", "grace_s", "margin_s")}),
         ("State", {"fields": ("round_number", "last_round_at", "kept_memory", "created_at")}),
     )  # fmt: skip
     kept_memory = pretty("memory", "what the policy keeps")

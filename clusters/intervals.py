@@ -1,4 +1,4 @@
-"""The clockwork between server and agents. Pure.
+"""The intervals between server and agents. Pure.
 
 heartbeat = max(cluster's heartbeat, nodes / HEARTBEATS_PER_S); a lease outlives four heartbeats
 once the number of nodes stretches them. The agent counts a lease from when it *sent* the renewal,

@@ -13,12 +13,12 @@ from loadmaster.protocol import Intervals
 
 
 def clock_of(cluster: Cluster) -> Intervals:
-    """The clockwork of a cluster's agents, by its settings and its number of nodes."""
+    """The intervals of a cluster's agents, by its settings and its number of nodes."""
     return clocks_of([cluster.pk])[cluster.pk]
 
 
 def clocks_of(clusters: Iterable[int]) -> dict[int, Intervals]:
-    """The clockworks of clusters, by key."""
+    """The intervals of clusters, by key."""
     heard = Count("nodes", filter=~Q(nodes__state=State.LOST))
     rows = Cluster.objects.filter(pk__in=list(clusters)).annotate(heard=heard).order_by()
     return {

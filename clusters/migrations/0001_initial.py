@@ -73,7 +73,7 @@ class Migration(migrations.Migration):
                 ('from_time', models.TimeField()),
                 ('to_time', models.TimeField()),
                 ('price_per_kwh', models.DecimalField(decimal_places=8, max_digits=12, validators=[django.core.validators.MinValueValidator(Decimal('0'))])),
-                ('emissions_g_per_kwh', models.FloatField(blank=True, help_text="Grams of CO2 per kWh in these hours; the tariff's where left out", null=True, validators=[django.core.validators.MinValueValidator(0.0)])),
+                ('emissions_g_per_kwh', models.FloatField(blank=True, help_text="Grams of CO2 per kWh in these hours; the tariff's where left out", null=True, validators=[django.core.validators.MinValueValidator(0.0), django.core.validators.MaxValueValidator(1000000000.0)])),
             ],
             options={
                 'ordering': ['from_time'],
@@ -86,7 +86,7 @@ class Migration(migrations.Migration):
                 ('name', models.CharField(blank=True, default='', max_length=100)),
                 ('effective_from', models.DateTimeField(default=django.utils.timezone.now)),
                 ('default_price_per_kwh', models.DecimalField(decimal_places=8, help_text='Price of every hour no band covers', max_digits=12, validators=[django.core.validators.MinValueValidator(Decimal('0'))])),
-                ('emissions_g_per_kwh', models.FloatField(default=0.0, validators=[django.core.validators.MinValueValidator(0.0)])),
+                ('emissions_g_per_kwh', models.FloatField(default=0.0, validators=[django.core.validators.MinValueValidator(0.0), django.core.validators.MaxValueValidator(1000000000.0)])),
                 ('created_at', models.DateTimeField(auto_now_add=True)),
                 ('cluster', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='tariffs', to='clusters.cluster')),
                 ('created_by', models.ForeignKey(blank=True, editable=False, null=True, on_delete=django.db.models.deletion.SET_NULL, to=settings.AUTH_USER_MODEL)),
@@ -189,7 +189,7 @@ class Migration(migrations.Migration):
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('effective_from', models.DateTimeField(default=django.utils.timezone.now)),
-                ('pue', models.FloatField(validators=[django.core.validators.MinValueValidator(1.0)])),
+                ('pue', models.FloatField(validators=[django.core.validators.MinValueValidator(1.0), django.core.validators.MaxValueValidator(1000.0)])),
                 ('created_at', models.DateTimeField(auto_now_add=True)),
                 ('cluster', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='pues', to='clusters.cluster')),
                 ('created_by', models.ForeignKey(blank=True, editable=False, null=True, on_delete=django.db.models.deletion.SET_NULL, to=settings.AUTH_USER_MODEL)),

@@ -6,11 +6,14 @@ from decimal import Decimal
 
 from django.conf import settings
 from django.core.exceptions import ValidationError
-from django.core.validators import MinValueValidator
+from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.utils import timezone
 
 from clusters.models.clusters import Cluster
+
+EMISSIONS = [MinValueValidator(0.0), MaxValueValidator(1e9)]
+"""Bounds of g/kWh, those of a snapshot."""
 
 
 class EnergyTariff(models.Model):
@@ -25,7 +28,7 @@ class EnergyTariff(models.Model):
         validators=[MinValueValidator(Decimal(0))],
         help_text="Price of every hour no band covers",
     )
-    emissions_g_per_kwh = models.FloatField(default=0.0, validators=[MinValueValidator(0.0)])
+    emissions_g_per_kwh = models.FloatField(default=0.0, validators=EMISSIONS)
     created_at = models.DateTimeField(auto_now_add=True)
     created_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, blank=True, editable=False, on_delete=models.SET_NULL
@@ -51,7 +54,7 @@ class TariffBand(models.Model):
     emissions_g_per_kwh = models.FloatField(
         null=True,
         blank=True,
-        validators=[MinValueValidator(0.0)],
+        validators=EMISSIONS,
         help_text="Grams of CO2 per kWh in these hours; the tariff's where left out",
     )
 
@@ -83,7 +86,7 @@ class PueRecord(models.Model):
 
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="pues")
     effective_from = models.DateTimeField(default=timezone.now)
-    pue = models.FloatField(validators=[MinValueValidator(1.0)])
+    pue = models.FloatField(validators=[MinValueValidator(1.0), MaxValueValidator(1000.0)])
     created_at = models.DateTimeField(auto_now_add=True)
     created_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, blank=True, editable=False, on_delete=models.SET_NULL

@@ -46,7 +46,7 @@ OF_CLUSTER = OpenApiParameter(
 
 
 class ClusterViewSet(ReadOnlyModelViewSet[Cluster]):
-    """Clusters with their policy, clockwork and limits."""
+    """Clusters with their policy, intervals and limits."""
 
     queryset = Cluster.objects.order_by("name")
     serializer_class = ClusterSerializer

@@ -19,7 +19,7 @@ ASSIGNMENT_STATES = [(str(s), str(s)) for s in AssignmentState]
 
 
 class ClusterSerializer(OnlySettable, serializers.ModelSerializer[Cluster]):
-    """A cluster; operators may change its policy, clockwork and limits."""
+    """A cluster; operators may change its policy, intervals and limits."""
 
     class Meta:
         model = Cluster

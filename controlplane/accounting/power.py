@@ -86,7 +86,7 @@ def power_drawn(
         return None
     stay = Stay(begin.timestamp(), until.timestamp(), _held(assignment))
     pieces = list(
-        _pieces(stay, [n for n in _neighbours(assignment, until) if n.to_s > stay.from_s])
+        _pieces(stay, [n for n in _co_tenants(assignment, until) if n.to_s > stay.from_s])
     )
     own = _own_power(assignment, stay, pieces, _samples(assignment, begin, until))
     return Drawn(stay, own, _rest_power(assignment, pieces))
@@ -150,12 +150,12 @@ def _rest_w(base_w: float, gpu: GpuType, total: int, in_use: int) -> float:
     return base_w + max(0, total - in_use) * gpu.idle_w
 
 
-def _pieces(stay: Stay, neighbours: Sequence[Stay]) -> Iterator[Piece]:
+def _pieces(stay: Stay, co_tenants: Sequence[Stay]) -> Iterator[Piece]:
     """The stay, cut where somebody comes or goes."""
-    edges = {e for n in neighbours for e in (n.from_s, n.to_s) if stay.from_s < e < stay.to_s}
+    edges = {e for n in co_tenants for e in (n.from_s, n.to_s) if stay.from_s < e < stay.to_s}
     for a, b in pairwise(sorted({stay.from_s, stay.to_s, *edges})):
         shares = Counter(stay.held)
-        for other in neighbours:
+        for other in co_tenants:
             if other.from_s <= a and other.to_s >= b:
                 shares.update(other.held)
         yield Piece(
@@ -163,7 +163,7 @@ def _pieces(stay: Stay, neighbours: Sequence[Stay]) -> Iterator[Piece]:
         )
 
 
-def _neighbours(assignment: Assignment, until: datetime) -> Iterator[Stay]:
+def _co_tenants(assignment: Assignment, until: datetime) -> Iterator[Stay]:
     """The stays of the node's other assignments that began before `until`."""
     others = Assignment.objects.filter(
         node=assignment.node_id, accepted_at__lt=until, slots__share__gt=0

@@ -15,7 +15,7 @@ from controlplane.operations.health import note_beat
 from controlplane.operations.retention import prune
 from controlplane.studies.running.hints import hint_simulations
 from controlplane.studies.running.runner import reconcile_simulations
-from controlplane.web.storage.mutex import alone
+from controlplane.web.storage.mutex import mutex
 from profiling.services import reconcile_profiles
 
 LONG_PASS_S = 10
@@ -36,7 +36,7 @@ def reconcile() -> None:
     Two passes at once would do the same work twice, so the second leaves it to the first, for a
     while.
     """
-    with alone("reconcile", LONG_PASS_S) as is_alone:
+    with mutex("reconcile", LONG_PASS_S) as is_alone:
         if not is_alone:
             return
         now = timezone.now()

@@ -35,7 +35,7 @@ class Seat:
     features: frozenset[str] = frozenset()
 
 
-def check_servable(
+def check_feasible(
     cluster: Cluster, demand: Demand, seats: list[Seat]
 ) -> tuple[dict[str, str], list[str]]:
     """Problems by field and warnings against the cluster; without nodes nothing is refused."""

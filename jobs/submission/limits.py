@@ -13,7 +13,7 @@ from jobs.selectors import teams_of
 from jobs.submission.feasibility import Seat, seats_of
 
 
-class Ground:
+class Limits:
     """Reads on demand and remembers; make a new one when the newest state matters."""
 
     def __init__(self) -> None:

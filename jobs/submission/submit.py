@@ -24,7 +24,7 @@ from jobs import kinds
 from jobs.lifecycle import JobState
 from jobs.models import IdempotencyKey, Job, JobEvent, Kind
 from jobs.signals import jobs_queued
-from jobs.submission.limits import Ground
+from jobs.submission.limits import Limits
 from jobs.submission.validation import JobInvalid, JobRequest, validate_job
 
 log = logging.getLogger(__name__)
@@ -82,35 +82,35 @@ class _Wanted:
     job: Job
 
 
-def submit_all(asked: Sequence[Asked], ground: Ground | None = None) -> list[Answer]:
+def submit_all(asked: Sequence[Asked], limits: Limits | None = None) -> list[Answer]:
     """Take these jobs, all that can be taken in one transaction, and say in the same order what
     came of each.
 
-    With `ground`, jobs are held against what it remembers. Where the database refuses one of
+    With `limits`, jobs are held against what it remembers. Where the database refuses one of
     several, the others are taken, each in a transaction of its own, and it alone is told to come
     again. A single job that the database refuses raises.
     """
     try:
-        return _take(asked, ground or Ground())
+        return _take(asked, limits or Limits())
     except (IntegrityError, DataError):
         # One of them is at fault: another request with its key was faster, or its cluster or team
         # has just been deleted.
-        fresh = Ground()
+        fresh = Limits()
     return _take(asked, fresh) if len(asked) == 1 else [_take_one(one, fresh) for one in asked]
 
 
-def _take_one(one: Asked, ground: Ground) -> Answer:
+def _take_one(one: Asked, limits: Limits) -> Answer:
     """Submit one job of a batch; its failure does not affect the others' answers."""
     try:
-        return _take([one], ground)[0]
+        return _take([one], limits)[0]
     except DatabaseError as error:
         log.warning("a submission of %s was not taken: %s", one.user, error)
         return JobConflict("it could not be written, and nothing of it was kept; submit it again")
 
 
-def _take(asked: Sequence[Asked], ground: Ground) -> list[Answer]:
+def _take(asked: Sequence[Asked], limits: Limits) -> list[Answer]:
     """Submit what is valid in one transaction. Database errors leave nothing written."""
-    answers, wanted = _sorted_out(asked, ground)
+    answers, wanted = _sorted_out(asked, limits)
     _write(list(wanted.values()))
     for place, one in wanted.items():
         answers[place] = Submission(
@@ -123,7 +123,7 @@ def _take(asked: Sequence[Asked], ground: Ground) -> list[Answer]:
 
 
 def _sorted_out(
-    asked: Sequence[Asked], ground: Ground
+    asked: Sequence[Asked], limits: Limits
 ) -> tuple[dict[int, Answer], dict[int, _Wanted]]:
     """(known answers, jobs to write), by position; keys already used are left out."""
     answers, requests = _earlier(asked), dict[int, JobRequest]()
@@ -132,14 +132,14 @@ def _sorted_out(
         if place in answers or (one.key is not None and (one.user.pk, one.key) in keys):
             continue
         try:
-            requests[place] = validate_job(one.user, one.data, ground)
+            requests[place] = validate_job(one.user, one.data, limits)
         except JobInvalid as error:
             answers[place] = error  # and its key is still free
             continue
         if one.key is not None:
             keys.add((one.user.pk, one.key))
     digests = {p: _kind_digest(r) for p, r in requests.items()}
-    found = ground.kinds({digests[p]: r.kind for p, r in requests.items()})
+    found = limits.kinds({digests[p]: r.kind for p, r in requests.items()})
     wanted = {
         p: _Wanted(asked[p], r, _job(asked[p], r, found[digests[p]])) for p, r in requests.items()
     }

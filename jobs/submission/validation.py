@@ -19,9 +19,9 @@ from clusters.models import Cluster
 from jobs.models import Job, Secret, Team
 from jobs.selectors import visible_jobs
 from jobs.submission import fields
-from jobs.submission.feasibility import Demand, check_servable
+from jobs.submission.feasibility import Demand, check_feasible
 from jobs.submission.fields import FieldError
-from jobs.submission.limits import Ground
+from jobs.submission.limits import Limits
 from loadmaster.protocol import RUNTIMES
 
 T = TypeVar("T")
@@ -108,25 +108,25 @@ class JobRequest:
         return fields.digest_of(self.image)
 
 
-def validate_job(user: User, data: object, ground: Ground | None = None) -> JobRequest:
+def validate_job(user: User, data: object, limits: Limits | None = None) -> JobRequest:
     """The job that `data` describes, for this user. Raises JobInvalid with every problem found, not
     only the first.
 
-    `ground`: what many jobs that come in together are held against; read anew without it.
+    `limits`: what many jobs that come in together are held against; read anew without it.
     """
-    return _Reading(user, data, ground or Ground()).request()
+    return _Reading(user, data, limits or Limits()).request()
 
 
 class _Reading:
     """One pass over the data of a job: reads field after field and collects what is wrong."""
 
-    def __init__(self, user: User | AnonymousUser, data: object, ground: Ground) -> None:
+    def __init__(self, user: User | AnonymousUser, data: object, limits: Limits) -> None:
         if not isinstance(data, dict):
             raise JobInvalid(
                 {"job": [f"must be an object with the fields of a job, not {fields.called(data)}"]}
             )
         self.user = user
-        self.ground = ground
+        self.limits = limits
         self.now = timezone.now()
         # A field that is null or left empty in a form is a field not given.
         self.data: dict[str, Any] = {
@@ -154,7 +154,7 @@ class _Reading:
             "dependencies": self._dependencies(cluster),
         }
         if cluster and not self.problems:
-            self._servable(
+            self._feasible(
                 cluster,
                 Demand(
                     gpus_min,
@@ -245,12 +245,12 @@ class _Reading:
     # ------------------------------------------------------------------------------------------
 
     def _cluster(self) -> Cluster | None:
-        return self._named("cluster", self.ground.clusters(), "there is no cluster yet")
+        return self._named("cluster", self.limits.clusters(), "there is no cluster yet")
 
     def _team(self) -> Team | None:
         return self._named(
             "team",
-            self.ground.teams(self.user),
+            self.limits.teams(self.user),
             "you are in no team yet; ask an operator to put you into one",
         )
 
@@ -364,12 +364,12 @@ class _Reading:
     def _allowed_types(self) -> tuple[str, ...]:
         if "allowed_types" not in self.data:
             return ()
-        known = self.ground.gpu_types()
+        known = self.limits.gpu_types()
         none: tuple[str, ...] = ()
         return self._read("allowed_types", none, lambda v: _known_types(v, known))
 
-    def _servable(self, cluster: Cluster, demand: Demand) -> None:
-        problems, warnings = check_servable(cluster, demand, self.ground.seats(cluster))
+    def _feasible(self, cluster: Cluster, demand: Demand) -> None:
+        problems, warnings = check_feasible(cluster, demand, self.limits.seats(cluster))
         for name, message in problems.items():
             field = "gpus_min" if name == "gpus" and "gpus_min" in self.data else name
             self._problem(field, message)

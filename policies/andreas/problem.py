@@ -9,7 +9,7 @@ lasts costs c[k] times its priced seconds (`policies.placement.pricing`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,8 +17,7 @@ import numpy as np
 
 from policies.andreas.kernels.arrays import NONE
 from policies.contract.snapshot import Bools, Floats, Ints, NodeView, Snapshot
-from policies.contract.validation import power_w
-from policies.placement.eligibility import admits, busy_devices, launch_s, signatures
+from policies.placement.eligibility import admits, launch_s, signatures
 from policies.placement.from_snapshot import JobRequests
 from policies.placement.plan_builder import PlanBuilder
 from policies.placement.pricing import Prices, prices_of
@@ -310,16 +309,6 @@ def energy_costs(priced_s: Floats, rates: Floats) -> Floats:
     return np.multiply(
         priced_s, rates[None, :], out=np.full_like(priced_s, np.inf), where=np.isfinite(priced_s)
     )
-
-
-def fixed_watts(snapshot: Snapshot, pinned: Iterable[Stay]) -> float:
-    """Watts of what is not decided: profile runs and jobs that stay."""
-    known = snapshot.jobs.position
-    used = {n.id: busy_devices(n, known) for n in snapshot.nodes}
-    for stay in pinned:
-        for seat in stay.run.ranks:
-            used[seat.node] = used.get(seat.node, 0) + len(seat.devices)
-    return power_w(snapshot.node_by_id, used)
 
 
 def _curve(power_w: tuple[float, ...], most: int) -> list[float]:

@@ -22,32 +22,11 @@ from policies.contract.snapshot import (
     Purpose,
     Snapshot,
 )
-from policies.contract.validation import profile_runs, rank_demand
 
 
 def free_devices(node: NodeView, jobs: Mapping[str, int]) -> tuple[str, ...]:
-    """Ids of the healthy devices of a node that training may have; `jobs` knows the snapshot's
-    jobs.
-    """
-    return free_and_busy(node, jobs)[0]
-
-
-def busy_devices(node: NodeView, jobs: Mapping[str, int]) -> int:
-    """How many devices of a node are in use by what training cannot move; they count for its
-    power.
-    """
-    return free_and_busy(node, jobs)[1]
-
-
-def free_and_busy(node: NodeView, jobs: Mapping[str, int]) -> tuple[tuple[str, ...], int]:
-    """Both at once, in plain loops: every round asks it of every node."""
-    free, busy = [], 0
-    for device in node.devices:
-        if device.held and _taken(device, jobs):
-            busy += 1
-        elif device.healthy:
-            free.append(device.id)
-    return tuple(free), busy
+    """Return the healthy devices of a node that training may have; `jobs` knows the snapshot's."""
+    return tuple([d.id for d in node.devices if d.healthy and not _taken(d, jobs)])
 
 
 def _taken(device: DeviceView, jobs: Mapping[str, int]) -> bool:
@@ -90,48 +69,6 @@ def launch_s(snapshot: Snapshot) -> Floats:
     started = running | (numbers["remaining_steps"] < numbers["total_steps"])
     seconds: Floats = np.maximum(setup, np.where(started, numbers["restart_cost_s"], 0.0))
     return seconds
-
-
-def wants_resources(snapshot: Snapshot) -> bool:
-    """Whether any job uses anything of its node but GPUs."""
-    return not snapshot.jobs.columns.gpus_only
-
-
-def demands(snapshot: Snapshot, rows: Ints) -> tuple[tuple[str, ...], Floats]:
-    """Names of resources and float64[len(rows), R]: what each job, as one process, uses of its
-    node.
-    """
-    columns = snapshot.jobs.columns
-    named = sorted({name for i in rows for name, _ in columns.others["resources"][i]})
-    units = np.maximum(columns.counts["units"][rows], 1)
-    plain = np.stack(
-        [columns.numbers["cores"][rows] * units, columns.numbers["memory_gb"][rows] * units], axis=1
-    )
-    others = np.zeros((len(rows), len(named)))
-    for at, i in enumerate(rows) if named else ():
-        for name, amount in columns.others["resources"][i]:
-            others[at, named.index(name)] = amount * units[at]
-    return ("cores", "memory_gb", *named), np.concatenate([plain, others], axis=1)
-
-
-def node_resources(nodes: tuple[NodeView, ...], names: tuple[str, ...]) -> Floats:
-    """float64[N, R]: what each node has of these resources in all."""
-    limits = [{"cores": n.cores, "memory_gb": n.memory_gb, **dict(n.resources)} for n in nodes]
-    return np.array([[limit.get(name, 0.0) for name in names] for limit in limits]).reshape(
-        len(nodes), len(names)
-    )
-
-
-def capacities(snapshot: Snapshot, nodes: tuple[NodeView, ...], names: tuple[str, ...]) -> Floats:
-    """float64[N, R]: what each node has of these resources, less what profile runs use there."""
-    table = node_resources(nodes, names)
-    at = {n.id: i for i, n in enumerate(nodes)}
-    for job, run in profile_runs(snapshot):
-        demand = rank_demand(snapshot.jobs.columns, snapshot.jobs.position[job], len(run.ranks))
-        for seat in run.ranks:
-            if seat.node in at:
-                table[at[seat.node]] -= [demand.get(name, 0.0) for name in names]
-    return table
 
 
 def signatures(

@@ -93,13 +93,14 @@ def test_without_a_price_the_versions_are_shown() -> None:
     assert "energy costs nothing yet" in told("set_tariff", "new")
 
 
-def test_a_pue_is_added_and_one_below_1_refused() -> None:
+def test_a_pue_is_added_and_one_below_1_or_above_1000_refused() -> None:
     a_cluster(name="main")
     assert "2026-01-01 00:00 UTC: PUE 1.25" in told(
         "set_pue", "main", "1.25", "--from", "2026-01-01"
     )
-    with pytest.raises(CommandError, match="pue: "):
-        told("set_pue", "main", "0.9")
+    for pue in ("0.9", "1001"):
+        with pytest.raises(CommandError, match="pue: "):
+            told("set_pue", "main", pue)
 
 
 def test_a_cluster_is_made_and_then_changed_only_in_what_is_said() -> None:

@@ -32,7 +32,7 @@ WORDS = ("timezone", "currency", "power_cap_hours", "emissions_cost_per_kg")
 class Command(BaseCommand):
     """Only what is said changes. The policy is chosen by `loadmaster policy set`."""
 
-    help = "Make a cluster, or change its zone, its agents' clockwork, its period or its power cap"
+    help = "Make a cluster, or change its zone, its agents' intervals, its period or its power cap"
     requires_system_checks: tuple[str, ...] = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:

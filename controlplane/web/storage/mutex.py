@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 @contextmanager
-def alone(name: str, most_s: int) -> Iterator[bool]:
+def mutex(name: str, most_s: int) -> Iterator[bool]:
     """Whether nobody else, in whichever process, is at what has this name.
 
     While it lasts nobody will be, unless it takes longer than `most_s` seconds.

@@ -135,7 +135,7 @@ def test_rows_in_other_hands_keep_nobody_waiting() -> None:
                     "SELECT 1 FROM clusters_node WHERE id = %s FOR UPDATE", [nodes[0].pk]
                 )
                 cursor.execute(
-                    "SELECT 1 FROM clusters_assignment WHERE node_id = %s FOR UPDATE", [nodes[1].pk]
+                    "SELECT 1 FROM jobs_assignment WHERE node_id = %s FOR UPDATE", [nodes[1].pk]
                 )
             outcomes = renew_all(calls, wait=False)
     finally:

@@ -8,7 +8,7 @@ import pytest
 from django.core.cache import cache
 from redis.exceptions import ConnectionError as Away
 
-from controlplane.web.storage.mutex import alone
+from controlplane.web.storage.mutex import mutex
 
 
 @pytest.fixture(autouse=True)
@@ -17,38 +17,38 @@ def _empty() -> None:
 
 
 def test_the_second_is_not_alone_until_the_first_is_through() -> None:
-    with alone("sweep", 60) as first, alone("sweep", 60) as second:
+    with mutex("sweep", 60) as first, mutex("sweep", 60) as second:
         assert (first, second) == (True, False)
-        with alone("sweep", 60) as third:
+        with mutex("sweep", 60) as third:
             assert not third, "the second that was refused has let a third one in"
-    with alone("sweep", 60) as later:
+    with mutex("sweep", 60) as later:
         assert later
 
 
 def test_what_has_another_name_is_not_in_the_way() -> None:
-    with alone("sweep", 60), alone("count", 60) as free:
+    with mutex("sweep", 60), mutex("count", 60) as free:
         assert free
 
 
 def test_one_that_fails_lets_the_next_one_in() -> None:
-    with pytest.raises(ValueError, match="broken"), alone("sweep", 60):
+    with pytest.raises(ValueError, match="broken"), mutex("sweep", 60):
         raise ValueError("broken")
-    with alone("sweep", 60) as free:
+    with mutex("sweep", 60) as free:
         assert free
 
 
 def test_one_whose_time_is_over_does_not_let_a_third_beside_the_second() -> None:
-    with alone("sweep", 60):
+    with mutex("sweep", 60):
         cache.delete("alone:sweep")  # as its expiry does
-        with alone("sweep", 60) as second:
+        with mutex("sweep", 60) as second:
             assert second
             first_has_left = cache.get("alone:sweep")
     assert first_has_left is not None
-    with alone("sweep", 60):
+    with mutex("sweep", 60):
         cache.set("alone:sweep", "somebody else", 60)
     assert cache.get("alone:sweep") == "somebody else"
 
 
 def test_without_a_cache_everybody_is_alone() -> None:
-    with patch.object(cache, "add", side_effect=Away("away")), alone("sweep", 60) as free:
+    with patch.object(cache, "add", side_effect=Away("away")), mutex("sweep", 60) as free:
         assert free

@@ -14,7 +14,7 @@ from django.test.utils import CaptureQueriesContext
 from clusters.models import Cluster, Node, RescheduleEvent
 from jobs.models import Job, JobEvent
 from jobs.submission import submit as intake
-from jobs.submission.limits import Ground
+from jobs.submission.limits import Limits
 from jobs.submission.submit import (
     Answer,
     Asked,
@@ -110,20 +110,20 @@ def test_a_cluster_deleted_after_it_was_read_spoils_only_its_own_job(
 ) -> None:
     gone = a_cluster(name="gone")
     a_node(gone)
-    ground = Ground()
-    assert ground.seats(ground.clusters()["gone"])
+    limits = Limits()
+    assert limits.seats(limits.clusters()["gone"])
     here = node.cluster.name
     Cluster.objects.get(pk=gone.pk).delete()
     asked = [
         Asked(user, job_fields(name=name, cluster=where))
         for name, where in (("a", here), ("b", "gone"), ("c", here))
     ]
-    first, second, third = submit_all(asked, ground)
+    first, second, third = submit_all(asked, limits)
     assert isinstance(first, Submission)
     assert isinstance(second, JobInvalid)
     assert isinstance(third, Submission)
     assert set(Job.objects.values_list("name", flat=True)) == {"a", "c"}
-    assert isinstance(submit_all(asked[1:2], ground)[0], JobInvalid)
+    assert isinstance(submit_all(asked[1:2], limits)[0], JobInvalid)
 
 
 @pytest.mark.parametrize("error", [DataError("out of range"), IntegrityError("no such row")])
