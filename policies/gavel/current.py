@@ -26,6 +26,7 @@ class GroupRequests:
         self._of: dict[tuple[int, int], Sequence[Request]] = {}
         self._of_equal: dict[tuple[Any, ...], Sequence[Request]] = {}
         self._admitting: dict[tuple[Any, ...], int] = {}
+        self._admitting_group: dict[tuple[int, int], int] = {}
         self._constraints = [(g.types, g.labels, g.demand) for g in self.classes.groups]
         columns, number = observed.problem.columns, observed.classes.column_of
         self._nearer = [number.get((c.gpu_type, False)) if c.spread else None for c in columns]
@@ -72,9 +73,15 @@ class GroupRequests:
 
     def admitting(self, job: int, ranks: int) -> int:
         """Return the open nodes that would do for one of a job's processes, were they empty."""
-        key = self._constraints[self.group_of[job]], ranks
+        g = self.group_of[job]
+        if (found := self._admitting_group.get((g, ranks))) is None:
+            found = self._admitting_group[g, ranks] = self._nodes_for(job, g, ranks)
+        return found
+
+    def _nodes_for(self, job: int, g: int, ranks: int) -> int:
+        key = self._constraints[g], ranks
         if key not in self._admitting:
-            group, layout = self.classes.groups[self.group_of[job]], self.layout
+            group, layout = self.classes.groups[g], self.layout
             demand = self.jobs.demand(job, ranks)
             request = layout.request(0, demand, types=group.types, labels=group.labels)
             classes, nodes = layout.admitting(request)
@@ -133,10 +140,10 @@ class _Search:
         devices = self._devices(row, 1, n, seat)
         if not devices or (shares and not group.shares) or self.requests.rate(row, column) <= 0.0:
             return None
-        if seat.cpu_quota is not None:
-            allocation = self.observed.requests.allocation_of(row, run)
-            return None if allocation is None else Current(row, run, column, allocation, shares)
         request = self.requests.of(row, column)[0]
+        if seat.cpu_quota is not None:
+            demand = {**self.observed.requests.demand(row, 1), "cores": seat.cpu_quota}
+            request = replace(request, amounts=self.layout.amounts(demand))
         return Current(row, run, column, Allocation(request, (Part(n, 1, devices),)), shares)
 
     def of(self, row: int, run: Running) -> Current | None:

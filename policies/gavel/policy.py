@@ -139,6 +139,8 @@ class _Round:
         """Return the credits: jobs that came in since start level with the least of their class."""
         columns, known = self.snapshot.jobs.columns, self.snapshot.jobs.position
         arrived = columns.numbers["arrival_s"] > before.seen_s
+        if not before.credit and not arrived.any():
+            return before.credit
         kept = {job: of for job, of in before.credit.items() if job in known}
         for row in np.flatnonzero(arrived).tolist():
             m = self.classes.class_of[row]
