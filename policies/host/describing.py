@@ -1,5 +1,4 @@
-"""`python -m policies.host.describing PARENT`: import one policy of a third party, make it if asked to,
-and say what it is.
+"""`python -m policies.host.describing PARENT`: import a third party's policy and describe it.
 
 The request on standard input: {"name": ..., "value": "module:class", "parameters": {...} or null}.
 The answer on standard output: {"schema": ..., "file": ...}, or {"error": text, "parameter": whether

@@ -1,10 +1,9 @@
-"""The policies by name: one line each, imported only when asked for; third parties add theirs by an
-entry point.
+"""The policies by name, imported on first use; third parties add theirs by an entry point.
 
 An entry point of the group `loadmaster.policies` names a frozen dataclass like the ones here (see
-`policies.contract.parameters`). One that cannot be loaded is listed as broken, with its error, and never
-stops anything but itself. Only `make` imports it: what is listed, shown or checked is learnt from a
-process of its own, for a module may never end (`policies.host.third_parties`, ADR 0020).
+`policies.contract.parameters`). One that cannot be loaded is listed as broken, with its error, and
+stops nothing else. Only `make` imports it. All else is learnt from a process of its own, as a
+module may never end (`policies.host.third_parties`, ADR 0020).
 """
 
 from __future__ import annotations
