@@ -468,5 +468,5 @@ def test_a_gang_of_two_types_runs_as_fast_as_its_slowest_worker(slow_first: bool
     gang = a_job(
         "a", "m", remaining_steps=180.0, total_steps=180.0, gpus_min=2, gpus_max=2, may_mix=True
     )
-    scene = a_scene_of_two(nodes, (kind,))
-    assert ends(run(Script({"a": ranks}), gang, scene=scene)) == {"a": 100.0}
+    scenario = a_scene_of_two(nodes, (kind,))
+    assert ends(run(Script({"a": ranks}), gang, scenario=scenario)) == {"a": 100.0}
