@@ -110,11 +110,12 @@ AGENTS ?= 10000
 JOBS ?= 100000
 NODES ?= 1000
 SECONDS ?= 20
-RATE ?= 350
+RATE ?= 365
+SINGLE_RATE ?= 90
 SCENARIOS ?= starts,pages,submissions,overload,bulk,rounds,heartbeats
-load: $(VENV)/.test ## everything under load, measured (DATABASE=sqlite|postgres|both AGENTS= JOBS= NODES= SECONDS= RATE= SCENARIOS= OUTPUT=)
+load: $(VENV)/.test ## everything under load, measured (DATABASE=sqlite|postgres|both AGENTS= JOBS= NODES= SECONDS= RATE= SINGLE_RATE= SCENARIOS= OUTPUT=)
 	$(BIN)/python -m experiments.load --database $(DATABASE) --agents $(AGENTS) --jobs $(JOBS) --nodes $(NODES) --seconds $(SECONDS) \
-	  --rate $(RATE) --scenarios $(SCENARIOS) $(if $(OUTPUT),--output $(OUTPUT))
+	  --rate $(RATE) --single-rate $(SINGLE_RATE) --scenarios $(SCENARIOS) $(if $(OUTPUT),--output $(OUTPUT))
 
 screenshots: $(VENV)/.test ## the README's pictures, from the running demo (four minutes; needs Chromium)
 	$(BIN)/python -m experiments.screenshots --port $(PORT)

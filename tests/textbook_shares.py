@@ -76,10 +76,12 @@ def fairness(problem: AllocationProblem) -> float:
 
 
 def makespan(problem: AllocationProblem, steps: Sequence[float]) -> float:
-    """1 / the highest z with throughput(m, X) >= z * steps_m."""
+    """1 / the highest z with throughput(m, X) >= z * steps_m, steps in units of the longest job."""
     book = Textbook(problem)
-    done = cp.multiply(book.throughput, 1.0 / np.array(steps)[book.class_of])
-    return 1.0 / book.highest(cp.min(done[book.runnable]))
+    left = np.array(steps)[book.class_of]
+    longest = float(left[book.runnable].max())
+    done = cp.multiply(book.throughput, longest / left)
+    return longest / book.highest(cp.min(done[book.runnable]))
 
 
 def weighted_sum(problem: AllocationProblem, value: Sequence[float]) -> float:

@@ -72,10 +72,11 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument(
         "--overload",
         type=float,
-        default=500.0,
+        default=150.0,
         help="submissions offered a second in the scenario of that name",
     )
-    parser.add_argument("--rate", type=float, default=350.0, help="submissions offered a second")
+    parser.add_argument("--rate", type=float, default=365.0, help="jobs/s offered in bulk")
+    parser.add_argument("--single-rate", type=float, default=90.0, help="single jobs/s offered")
     parser.add_argument("--reads", type=int, default=20, help="of each page")
     parser.add_argument(
         "--starts", type=int, default=40, help="jobs started one after another on an idle cluster"

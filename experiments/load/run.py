@@ -56,7 +56,7 @@ def _play(stage: Stage, report: Report, scenarios: list[str], wanted: argparse.N
             report,
             "submissions",
             lambda: hand_in(
-                stage, seeded, rate_per_s=wanted.rate, seconds=wanted.seconds, kill=True
+                stage, seeded, rate_per_s=wanted.single_rate, seconds=wanted.seconds, kill=True
             ),
         )
         lost += int(str(figures["lost"]))

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 SMALL = {
-    "agents": 20, "jobs": 200, "nodes": 5, "seconds": 3, "rate": 20, "reads": 1, "starts": 1,
+    "agents": 20, "jobs": 200, "nodes": 5, "seconds": 3, "rate": 20, "single-rate": 20,
+    "reads": 1, "starts": 1,
 }  # fmt: skip
 PATIENCE_S = 900
 """A minute on an idle machine."""

@@ -1,9 +1,8 @@
-"""Turns on GPUs: who is lag how much time on which GPU type, and one round's seats for units in
-the order of what they are lag.
+"""Equal time on GPUs: the lag of each unit by GPU type, and one round's placements by lag.
 
-Every unit has the same part of each GPU type, X = N_t / m of its time for one GPU and m units,
-whatever its speed there (as the baselines of Gavel's evaluation that do not regard speeds), and is
-lag what of it it has not had. So all get equal time on every type, whoever comes and goes.
+Every unit has the same share of each GPU type, X = N_t / m of its time for one GPU and m units,
+whatever its speed there (like the baselines of Gavel's evaluation that ignore speeds). Its lag is
+its share less the time it has received, so that all get equal time on every type.
 """
 
 from __future__ import annotations
@@ -47,9 +46,7 @@ class Parts:
         self.share: Floats = share / np.maximum(share.sum(axis=1, keepdims=True, initial=0.0), 1.0)
 
     def lag(self, before: Owed, seen_s: float) -> dict[str, dict[str, float]]:
-        """What each job is lag now: as it stood at `seen_s`, and its parts since then, less what
-        it has had.
-        """
+        """Seconds that each job lags now, by type: lag at `seen_s` + share since - received."""
         now_s, found = self.tandems.problem.snapshot.now_s, {}
         for u, unit in enumerate(self.units):
             grown = self.share[u] * max(0.0, now_s - seen_s)
@@ -64,16 +61,14 @@ class Parts:
         return found
 
     def claims(self, lag: Owed, *, by_type: bool) -> Floats:
-        """float64[U, T]: what each unit is lag, in parts of its share, on each type or on all;
-        -inf where it cannot run.
-        """
+        """float64[U, T]: lag relative to the share, by type or in all; -inf if it cannot run."""
         lag_s, share = self._of_units(lag), np.where(self.may, self.share, 0.0)
         if not by_type:
             lag_s, share = self.totals(lag)[:, None], share.sum(axis=1, keepdims=True)
         return np.where(self.may, lag_s / np.where(share > 0.0, share, 1.0), -np.inf)
 
     def totals(self, lag: Owed) -> Floats:
-        """float64[U]: seconds that each unit is lag on all types on which it can run."""
+        """float64[U]: seconds that each unit lags on all types on which it can run."""
         total: Floats = np.where(self.may, self._of_units(lag), 0.0).sum(axis=1)
         return total
 

@@ -81,7 +81,7 @@ def test_time_received_comes_near_the_shares_of_each_job() -> None:
 
 
 def lag(plans: list[Plan], shares: dict[str, float]) -> list[dict[str, float]]:
-    """After each round what each job is lag on the only GPU type, in rounds."""
+    """Lag of each job on the only GPU type after each round, in rounds."""
     turns = [
         Counter(p.job for plan in plans[: k + 1] for p in plan.placements)
         for k in range(len(plans))
@@ -110,9 +110,8 @@ def test_a_small_share_is_not_given_a_turn_before_it_is_owed_more_than_others() 
 def test_on_a_gpu_of_n_jobs_nobody_is_ahead_by_a_turn_nor_behind_by_more_than_half_to_1_over_n(
     drawn: list[float],
 ) -> None:
-    """What is lag to the k who are lag most is on average no more than a round ago, or 1 / (k +
-    1) above that of k + 1 then; of all n together it is 0. Who has a turn is lag the average, 1 /
-    n, at least.
+    """The mean lag of the k jobs that lag most is at most that of a round ago, or 1 / (k + 1) above
+    that of k + 1 then; that of all n is 0. Whoever runs lags by the mean, 1 / n, at least.
     """
     shares = {f"j{i}": part / sum(drawn) for i, part in enumerate(drawn)}
     snapshot = a_snapshot([a_node("v", "V100", 1)], [a_job(k, k) for k in shares], kinds(*shares))
