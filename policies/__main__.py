@@ -29,9 +29,7 @@ FAILED, REFUSED, BROKEN = 1, 2, 3
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command. Exit status: 0; 1 the policy failed; 2 the input was refused; 3 the plan
-    breaks a rule.
-    """
+    """Run a command. Exit: 0; 1 the policy failed; 2 bad input; 3 the plan breaks a rule."""
     given = _parser().parse_args(arguments)
     try:
         return int(given.command(given))

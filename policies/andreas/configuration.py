@@ -1,6 +1,4 @@
-"""Which configuration (node class, GPUs) a job should have, and the kernel's data that follow from
-it.
-"""
+"""Configurations (node class, GPUs) of jobs, and the kernels' data that follow from them."""
 
 from __future__ import annotations
 
@@ -17,9 +15,7 @@ TINY = 1e-30
 
 
 def instance(problem: Problem, choice: Choice, objective: Objective) -> Instance:
-    """The kernel's data; nodes that are nobody's home come first in their lists, so that newcomers
-    go there.
-    """
+    """The kernel's data; nodes where no job runs come first, so that newcomers go there."""
     residents = np.zeros(len(problem.nodes), dtype=np.int64)
     at_home = problem.home_config != NONE
     np.add.at(residents, problem.home[at_home], problem.config_gpus[problem.home_config[at_home]])
@@ -45,9 +41,7 @@ def instance(problem: Problem, choice: Choice, objective: Objective) -> Instance
 
 
 def _alike(problem: Problem) -> Ints:
-    """int64[K]: a number for each (GPU type, GPUs, cost per second); node classes may differ in
-    their size, say.
-    """
+    """int64[K]: equal numbers for configurations of equal (GPU type, GPUs, cost per second)."""
     gpu_type = {
         int(c): node.gpu_type for c, node in zip(problem.node_class, problem.nodes, strict=True)
     }

@@ -1,6 +1,4 @@
-"""ANDREAS' exact model (Filippini et al., Appendix A), solved to a proven optimum: for small
-clusters, and to judge heuristics.
-"""
+"""ANDREAS' exact model (Filippini et al., Appendix A), for small clusters and as a judge."""
 
 from __future__ import annotations
 
@@ -80,9 +78,7 @@ class Exact:
     )
 
     def __call__(self, snapshot: Snapshot) -> Plan:
-        """The optimum, or the best solution within the budget with a bound. Raises PolicyError
-        where there is none.
-        """
+        """The optimum, or the best solution within the budget with a bound. Raises PolicyError."""
         problem = build(snapshot)
         solved = self.solve(problem)
         value = self.f.value(problem, solved.solution)

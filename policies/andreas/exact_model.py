@@ -43,9 +43,7 @@ USABLE = {cp_model.OPTIMAL: PlanStatus.OPTIMAL, cp_model.FEASIBLE: PlanStatus.FE
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a seat costs: its run time, and in the cluster's currency its tardiness and move;
-    `priced_s` is its energy's time.
-    """
+    """Cost of a choice: run time, tardiness, move; `priced_s`: time of its energy."""
 
     time_s: float
     priced_s: float
@@ -54,9 +52,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Data:
-    """A problem as the model sees it: what every seat costs, and what leaving each job without one
-    does.
-    """
+    """A problem as the model sees it: the cost of every choice and of leaving a job out."""
 
     problem: Problem
     objective: Objective
@@ -153,9 +149,7 @@ class Model:
             self.cp.add(used == sum(g * self.y[n, g] for g in self.gpus[n]))
 
     def resources_of_nodes(self) -> None:
-        """Cores, memory and named resources that could run out: sum_j demand[j, r] z[j, n] <=
-        capacity[n, r].
-        """
+        """Scarce resources: sum_j demand[j, r] z[j, n] <= capacity[n, r]."""
         demand, capacity = self.data.problem.demand, self.data.problem.capacity
         for n in self.nodes:
             for r in np.flatnonzero(np.isfinite(capacity[n])).tolist():
@@ -163,9 +157,7 @@ class Model:
                 self.cp.add(sum(wanted) <= max(0, _down(capacity[n, r])))
 
     def power_cap(self) -> None:
-        """The watts of the GPUs in use: sum_ng (P_n(busy + g) - P_n(busy)) y[n, g] <= what is left
-        under the cap.
-        """
+        """Power: sum_ng (P_n(busy + g) - P_n(busy)) y[n, g] <= what the cap leaves."""
         problem = self.data.problem
         if not np.isfinite(problem.watts):
             return
@@ -200,9 +192,7 @@ class Model:
                     self.cp.add(self.alpha[j, n] + self.x[j, n, g] + sum(of_one) <= 2)
 
     def energy(self) -> Any:
-        """The energy of the runs, or of each node until its first job ends; at each job's own GPUs
-        or at those in use.
-        """
+        """Energy of whole runs, or of each node until its first end, by GPUs of jobs or node."""
         first_end, own = not self.data.objective.whole, self.data.objective.own_gpus
         if first_end:
             self.one_first_ending_job()
@@ -216,9 +206,7 @@ class Model:
         return sum(self._whole_runs(n, g) for n, g in self.y)
 
     def _until_first_end(self, n: int, own: bool) -> Any:
-        """pi[n] >= c[n, g] t[j, n, g] for the seat of the job with alpha[j, n] = 1 (4k); g its own
-        GPUs, or y's.
-        """
+        """pi[n] >= c[n, g] t[j, n, g] where alpha[j, n] = 1 (4k); g: own GPUs, or y's."""
         costs = {
             (s, u): self.data.units(self.data.rate(n, u) * self.data.seats[s].priced_s)
             for s in self.of_node[n]
@@ -232,9 +220,7 @@ class Model:
         return pi
 
     def _whole_runs(self, n: int, used: int) -> Any:
-        """c[n, u] / u * sum_jg g t[j, n, g] v[j, n, g, u], where v = x y: node n has u GPUs in use
-        and the job takes the seat.
-        """
+        """c[n, u] / u * sum_jg g t[j, n, g] v[j, n, g, u], v = x y: node n uses u GPUs."""
         rate, terms = self.data.rate(n, used) / used, []
         of_job: dict[int, list[Any]] = defaultdict(list)
         for j, _, g in self.of_node[n]:
@@ -278,9 +264,7 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Solved:
-    """The best solution found, how good it is known to be, and a cost that no solution can be
-    below.
-    """
+    """The best solution found, its quality, and a lower bound of the cost."""
 
     solution: Solution
     status: PlanStatus

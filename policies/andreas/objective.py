@@ -1,6 +1,4 @@
-"""What a solution costs: ANDREAS' proxy f (eq. 1), as published or looking past the first
-finish.
-"""
+"""Cost of a solution: ANDREAS' proxy f (eq. 1), as published or of whole runs."""
 
 from __future__ import annotations
 
@@ -39,9 +37,7 @@ class Objective:
         return cost + cheapest(problem) if self.whole else cost
 
     def moving(self, problem: Problem) -> Floats:
-        """float64[E]: what not staying where it runs costs each job; 0 for one that does not
-        run.
-        """
+        """float64[E]: cost of moving each running job; 0 for others."""
         cost: Floats = np.where(
             problem.home_config != NONE, self.hysteresis * cheapest(problem), 0.0
         )
@@ -76,9 +72,7 @@ class Objective:
 
 
 def _at_first_end(nodes: Ints, times: Floats, costs: Floats, count: int) -> Floats:
-    """float64[count]: the cost of each node's first-ending job, the cheapest where several end
-    together; 0 for a closed node.
-    """
+    """float64[count]: cost of each node's first end, the cheapest of equal ones."""
     soonest, cost = np.full(count, np.inf), np.full(count, np.inf)
     np.minimum.at(soonest, nodes, times)
     at = np.flatnonzero(times == soonest[nodes])
@@ -87,9 +81,7 @@ def _at_first_end(nodes: Ints, times: Floats, costs: Floats, count: int) -> Floa
 
 
 def cheapest(problem: Problem) -> Floats:
-    """float64[E]: energy cost of each job's cheapest run from a new launch; 0 for a job that fits
-    nowhere.
-    """
+    """float64[E]: energy cost of each job's cheapest run; 0 if it fits nowhere."""
     priced = problem.prices.priced_s(problem.run_s + problem.move_s[:, None])
     costs = energy_costs(priced, problem.cost[problem.config_class, problem.config_gpus])
     least = np.min(costs, axis=1, initial=np.inf)

@@ -17,9 +17,7 @@ from policies.contract.snapshot import Ints
 
 
 def pack(problem: Problem, order: Ints) -> Solution:
-    """Greedy over the queue `order` (int64[E]): the cheapest configuration that meets the due date,
-    else the fastest.
-    """
+    """Greedy over `order` (int64[E]): the cheapest configuration in time, else the fastest."""
     data = instance(problem, choose(problem), Objective(rho=0.0))
     queue = order.astype(np.int64)[None, :]
     node, config, _, _ = search(data, queue, least_gpus(problem, queue), PAPER, 0, 0.0, 0.0, 0.0, 1)
@@ -27,9 +25,7 @@ def pack(problem: Problem, order: Ints) -> Solution:
 
 
 def least_gpus(problem: Problem, orders: Ints) -> Ints:
-    """int64[S, C, E + 1]: the fewest GPUs with which any job from a place of the queue on could use
-    a node of the class.
-    """
+    """int64[S, C, E + 1]: fewest GPUs on a class with which any job from a place on fits."""
     too_many = problem.cost.shape[1]
     by_class = np.full((len(problem.cost), len(problem.rows)), too_many, dtype=np.int64)
     for k, (c, gpus) in enumerate(zip(problem.config_class, problem.config_gpus, strict=True)):

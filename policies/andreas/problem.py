@@ -90,9 +90,7 @@ class Problem:
 
     @cached_property
     def times_s(self) -> Floats:
-        """float64[E, K]: t[j, k]; every configuration but the job's home pays for being
-        launched.
-        """
+        """float64[E, K]: t[j, k]; all but the current configuration pay for a launch."""
         times = self.run_s + self.move_s[:, None]
         at_home = np.flatnonzero(self.home_config != NONE)
         times[at_home, self.home_config[at_home]] = self.run_s[at_home, self.home_config[at_home]]
@@ -105,9 +103,7 @@ class Problem:
 
     @cached_property
     def priced_move_s(self) -> Floats:
-        """float64[E]: priced seconds by which a run in the job's home configuration grows on
-        another node; 0 without a home.
-        """
+        """float64[E]: priced seconds that the same configuration costs on another node; or 0."""
         if self.prices.is_flat:
             return self.move_s
         at_home, grown = np.flatnonzero(self.home_config != NONE), np.zeros_like(self.move_s)
@@ -118,9 +114,7 @@ class Problem:
 
     @cached_property
     def slowest_s(self) -> Floats:
-        """float64[E]: M_j, the slowest possible run time, from a new launch; 0 for a job that fits
-        nowhere.
-        """
+        """float64[E]: M_j, the slowest run time after a launch; 0 if it fits nowhere."""
         slowest = np.max(np.where(self.feasible, self.run_s, 0.0), axis=1, initial=0.0)
         total: Floats = slowest + self.move_s
         return total
@@ -303,9 +297,7 @@ def _amounts(rows: Sequence[Sequence[int]], count: int, size: int) -> Floats:
 
 
 def energy_costs(priced_s: Floats, rates: Floats) -> Floats:
-    """float64[E, K]: priced seconds times cost per second; infinite where a job never ends, even if
-    energy costs nothing.
-    """
+    """float64[E, K]: priced seconds times cost per second; inf if a job never ends."""
     return np.multiply(
         priced_s, rates[None, :], out=np.full_like(priced_s, np.inf), where=np.isfinite(priced_s)
     )

@@ -17,9 +17,7 @@ def by_score(problem: Problem, score: Floats) -> Ints:
 
 
 def fastest_s(problem: Problem) -> Floats:
-    """float64[E]: each job's least run time, a launch included; above 0, and very long for one that
-    fits nowhere.
-    """
+    """float64[E]: least run time with a launch, > 0; very long if it fits nowhere."""
     fastest = np.min(problem.run_s + problem.move_s[:, None], axis=1, initial=np.inf)
     return np.where(np.isfinite(fastest), np.maximum(fastest, SHORTEST_S), UNPLACEABLE_S)
 

@@ -1,6 +1,4 @@
-"""ANDREAS' Randomized Greedy (Filippini et al., Algorithm 1): energy and tardiness at least
-cost.
-"""
+"""ANDREAS' Randomized Greedy (Filippini et al., Algorithm 1): energy and tardiness."""
 
 from __future__ import annotations
 
@@ -107,9 +105,7 @@ class RandomizedGreedy:
     )
 
     def __call__(self, snapshot: Snapshot) -> Plan:
-        """The best construction found; the plan's objective is f of the jobs decided on, in the
-        cluster's currency.
-        """
+        """The best construction; the objective is f in the cluster's currency."""
         problem = build(snapshot, charged=self.mode == "paper")
         solution = self.solve(problem)
         return plan_of(problem, solution, "randomized_greedy", self.f.value(problem, solution))
@@ -122,9 +118,7 @@ class RandomizedGreedy:
         return Objective(self.rho, self.objective == "whole", self.hysteresis)
 
     def solve(self, problem: Problem) -> Solution:
-        """The best solution of the deterministic runs and of the randomised ones, polished if that
-        is asked for.
-        """
+        """The best of deterministic and randomised runs, polished if asked for."""
         arguments = self.search_arguments(problem)
         node, config, _, _ = search(**arguments)
         if self.polish and self.f.whole and len(problem.rows):
@@ -156,9 +150,7 @@ class RandomizedGreedy:
         )
 
     def _orders(self, problem: Problem) -> Ints:
-        """int64[S, E], orders to start from: by pressure; in mode paper also with the running
-        first, so that staying is weighed.
-        """
+        """int64[S, E]: initial orders by pressure; in mode paper also with running jobs first."""
         pressure = self._pressure_order(problem)
         if self.mode == "coded":
             return pressure[None, :]
@@ -184,7 +176,5 @@ class RandomizedGreedy:
 
 
 def _seed(seed: int) -> int:
-    """A non-zero 32-bit state from any seed; neighbouring seeds give unlike states (Knuth's
-    multiplicative hash).
-    """
+    """A non-zero 32-bit state from any seed, by Knuth's multiplicative hash."""
     return ((seed % 2**32) * 2654435761 + 0x9E3779B9) % 2**32 or 1

@@ -25,9 +25,7 @@ class Solution:
 
 
 def run_times_s(problem: Problem, solution: Solution) -> Floats:
-    """float64[placed]: run time of each placed job as the objective sees it: with a launch unless
-    it stays where it runs.
-    """
+    """float64[placed]: run time of each placed job, with a launch unless it stays."""
     jobs = solution.placed
     config = solution.config[jobs]
     moved = (config == problem.home_config[jobs]) & (solution.node[jobs] != problem.home[jobs])

@@ -66,9 +66,7 @@ class FormError(ValueError):
 
 
 class Form(Generic[T]):
-    """Reader, writer and schema of a dataclass and of all that it is made of; `name` says in errors
-    what it is.
-    """
+    """Reader, writer and schema of a dataclass; `name` is used in errors."""
 
     def __init__(self, of: type[T], name: str = "payload") -> None:
         self.of, self.name = of, name
@@ -125,9 +123,7 @@ class Form(Generic[T]):
         return self.adapter.json_schema(schema_generator=FormSchema)
 
     def _explained(self, error: ValidationError) -> FormError:
-        """The first error in our words, of unknown fields before others: a typo explains more than
-        the field that is missing for it.
-        """
+        """The first error in our words, unknown fields before others, as they are often typos."""
         unknown = "unexpected_keyword_argument"
         first = min(error.errors(include_url=False), key=lambda e: e["type"] != unknown)
         kind, loc, found = first["type"], first["loc"], first["input"]

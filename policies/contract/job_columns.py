@@ -67,9 +67,7 @@ class JobColumns:
 
     @cached_property
     def free_of_conditions(self) -> bool:
-        """Whether no job has dependencies, labels or resources; true of every part of such
-        columns.
-        """
+        """True if no job has dependencies, labels or resources."""
         return not any(any(self.others[name]) for name in ("dependencies", "labels", "resources"))
 
     def row(self, i: int) -> JobView:

@@ -57,9 +57,7 @@ def _json_type(of: Field[Any]) -> str:
 
 
 def checked(policy: type, given: Mapping[str, object]) -> dict[str, Any]:
-    """The given values, each of its field's type and in its range; PolicyParameterError names the
-    first that is not.
-    """
+    """Values checked for type and range; PolicyParameterError names the first bad one."""
     known = {f.name: f for f in _fields(policy)}
     for name in given:
         if name not in known:

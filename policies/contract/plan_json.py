@@ -1,6 +1,4 @@
-"""The documented JSON form of a plan: written in one way only, read strictly. See
-`policies/contract/schemas/plan.schema.json`.
-"""
+"""JSON form of a plan, read strictly: `policies/contract/schemas/plan.schema.json`."""
 
 from __future__ import annotations
 
@@ -22,9 +20,7 @@ def to_json(plan: Plan) -> dict[str, Any]:
 
 
 def from_json(form: Any) -> Plan:
-    """The plan of a form. FormError names the path, e.g. "placements[0].ranks[0].share: must be
-    <= 1, not 2".
-    """
+    """The plan of a form. FormError names the path, as in "placements[0].ranks[0].share"."""
     if isinstance(form, dict) and form.get("version") in LIKE_NOW:
         form = {**form, "version": PLAN_VERSION}
     forms.check_version(form, "plan", PLAN_VERSION)

@@ -170,9 +170,7 @@ class Snapshot:
 
     @cached_property
     def throughputs(self) -> Floats:
-        """steps/s, float64[K, T, max_gpus + 1]: consolidated throughput of kind k on g GPUs of type
-        t; 0 where unknown.
-        """
+        """float64[K, T, max_gpus + 1]: consolidated steps/s of kind k on g GPUs of type t, or 0."""
         table = np.zeros((len(self.kinds), len(self.types), self.max_gpus + 1))
         of_type, most = self.type_index, self.max_gpus
         for k, kind in enumerate(self.kinds):
@@ -198,9 +196,7 @@ class Snapshot:
         return frozen(mask)
 
     def energy_at(self, at_s: float) -> EnergyStep | None:
-        """The prices that hold at `at_s`; the first known ones before, the last ones after, None
-        where none are known.
-        """
+        """Prices at `at_s`; the first before, the last after; None if none are known."""
         for step in self.energy:
             if at_s < step.to_s:
                 return step
@@ -213,9 +209,7 @@ class Snapshot:
 
     @cached_property
     def caps_ahead(self) -> tuple[tuple[float, float], ...]:
-        """(since when, watts): the cap of now, and each that follows up to the next periodic round,
-        that moment included.
-        """
+        """(since, watts): the cap now, and those up to the next periodic round, included."""
         starts = {
             s.from_s for s in self.power_caps if self.now_s < s.from_s <= self.now_s + self.round_s
         }
@@ -224,7 +218,5 @@ class Snapshot:
 
     @cached_property
     def cap_w(self) -> float | None:
-        """The watts a plan may use: the lowest cap from now to the next periodic round; None for
-        any number.
-        """
+        """The lowest cap in watts from now to the next periodic round; None if unlimited."""
         return min((cap for _, cap in self.caps_ahead), default=None)

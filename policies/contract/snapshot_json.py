@@ -29,9 +29,7 @@ def to_json(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def from_json(form: Any) -> Snapshot:
-    """The snapshot of a form. FormError names the path, e.g. "jobs[3].gpus_min: must be >= 1, not
-    0".
-    """
+    """The snapshot of a form. FormError names the path, as in "jobs[3].gpus_min"."""
     if isinstance(form, dict) and form.get("version") in LIKE_NOW:
         form = {**form, "version": SNAPSHOT_VERSION}
     forms.check_version(form, "snapshot", SNAPSHOT_VERSION)
@@ -64,9 +62,7 @@ def schema() -> dict[str, Any]:
 
 
 def _check(snapshot: Snapshot) -> None:
-    """Raise FormError for what types do not say: unique ids, known kinds, GPU ranges, power curves,
-    prices without a gap.
-    """
+    """Raise FormError for repeated ids, unknown kinds, bad ranges, curves or price gaps."""
     _unique("nodes", (n.id for n in snapshot.nodes))
     _unique("kinds", (k.id for k in snapshot.kinds))
     _unique("teams", (t.name for t in snapshot.teams), "name")

@@ -1,6 +1,4 @@
-"""Texts that a database can keep. A policy may be anybody's code, and a plan that cannot be kept
-would break the round that applies it.
-"""
+"""Texts that a database can store, checked as any third party may write a plan."""
 
 from __future__ import annotations
 

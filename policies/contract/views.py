@@ -46,9 +46,7 @@ class NodeRole(StrEnum):
 
 
 class NodeState(StrEnum):
-    """READY takes work; CORDONED keeps what runs and takes nothing new; DRAINING must be empty by
-    `drain_until_s`.
-    """
+    """READY: takes work; CORDONED: keeps what runs; DRAINING: empty by `drain_until_s`."""
 
     READY = "ready"
     CORDONED = "cordoned"
@@ -57,9 +55,7 @@ class NodeState(StrEnum):
 
 
 class JobPhase(StrEnum):
-    """A job as a policy sees it: it waits, it runs, or its kind is still unknown and being
-    profiled.
-    """
+    """State of a job for a policy: waiting, running, or being profiled."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -84,9 +80,7 @@ class Trigger:
 
 @dataclass(frozen=True, slots=True)
 class EnergyStep:
-    """Prices that hold from `from_s` until `to_s`: price per kWh, PUE (facility/IT energy), grams
-    of CO2 per kWh.
-    """
+    """Prices from `from_s` to `to_s`: per kWh, PUE (facility/IT energy), g CO2 per kWh."""
 
     from_s: float
     to_s: Unbounded
@@ -106,9 +100,7 @@ class PowerCapStep:
 
 @dataclass(frozen=True, slots=True)
 class SlotHold:
-    """One slot of a device that is taken: by which job's copy, for what purpose and with which
-    share of the device.
-    """
+    """A taken slot of a device: by which job's copy, its purpose and share."""
 
     job: str
     copy: Count0 = 0
@@ -164,9 +156,7 @@ class NodeView:
 
 
 class TeamOrder(StrEnum):
-    """How a team's own jobs share what the team has: by their weights, or who came first has it
-    first.
-    """
+    """Order among a team's own jobs: by weights, or first come, first served."""
 
     FAIRNESS = "fairness"
     FIFO = "fifo"
@@ -183,9 +173,7 @@ class TeamView:
 
 @dataclass(frozen=True, slots=True)
 class GpuTypeView:
-    """A GPU model: peak TFLOP/s and memory, for estimates; what an hour of one GPU in use costs (0:
-    no price is known).
-    """
+    """A GPU model: peak TFLOP/s and memory, and the hourly price of a GPU (0: none)."""
 
     name: str
     tflops: AtLeast0
@@ -195,9 +183,7 @@ class GpuTypeView:
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """Steps per second of a kind on `gpus` GPUs of one type, all on one node (`spread` False) or
-    over several.
-    """
+    """Steps/s of a kind on `gpus` GPUs of a type, on one node or (`spread`) several."""
 
     gpu_type: str
     gpus: Count1
@@ -221,9 +207,7 @@ class PairThroughput:
 
 @dataclass(frozen=True, slots=True)
 class ResourceUse:
-    """What one process of a kind uses on a GPU type: cores, memory, fraction of the GPU, watts of
-    one GPU.
-    """
+    """Use of one process of a kind on a GPU type: cores, memory, fraction and watts of GPU."""
 
     gpu_type: str
     cores: AtLeast0
@@ -236,9 +220,7 @@ class ResourceUse:
 
 @dataclass(frozen=True, slots=True)
 class KindView:
-    """What is known of the jobs of one kind; `setup_s` is the time from launch to the first
-    step.
-    """
+    """Knowledge of the jobs of one kind; `setup_s`: from launch to the first step."""
 
     id: str
     name: str = ""
@@ -250,9 +232,7 @@ class KindView:
 
 @dataclass(frozen=True, slots=True)
 class RankSeat:
-    """Where one process of a gang sits: a node and its devices there, with the share of them it
-    holds.
-    """
+    """Placement of a gang's rank: a node, its devices, and the share of them."""
 
     node: str
     devices: tuple[str, ...]

@@ -99,9 +99,7 @@ def pooled(problem: AllocationProblem) -> Pools:
 
 
 def spread(shares: Divided, pools: Pools) -> Divided:
-    """Shares of pools as shares of the whole problem's columns: over the types of each pool as
-    N_j.
-    """
+    """Shares of pools as shares of columns: over the types of each pool as N_j."""
     size = len(pools.whole.columns)
     alone = _scattered(shares.alone @ pools.part.T, pools.class_columns, size)
     return replace(
@@ -112,9 +110,7 @@ def spread(shares: Divided, pools: Pools) -> Divided:
 
 
 def _pools(usable: Bools, gpus: Floats) -> tuple[Floats, Ints]:
-    """(part float64[T, G], pool int64[R]): the sets of types that occur in bool[R, T], and which of
-    them each row is.
-    """
+    """(part float64[T, G], pool int64[R]): distinct rows of bool[R, T], and each row's."""
     there = usable & (gpus > 0.0)
     _, first, pool_of = np.unique(
         there @ (1 << np.arange(len(gpus))), return_index=True, return_inverse=True

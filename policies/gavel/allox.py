@@ -1,6 +1,4 @@
-"""AlloX (Le et al., EuroSys 2020), as Gavel's evaluation uses it: a matching for the least average
-completion time.
-"""
+"""AlloX (Le et al., EuroSys 2020): a matching for the least mean completion time."""
 
 from __future__ import annotations
 
@@ -63,9 +61,7 @@ class AlloX:
     )
 
     def __call__(self, snapshot: Snapshot) -> Plan:
-        """The plan; its objective is the sum of the matched jobs' completion times from now, in
-        seconds.
-        """
+        """The plan; the objective is the sum of matched jobs' completion times from now (s)."""
         problem = build(snapshot, never_touch=self.started == "keep")
         vacancies = Vacancies(problem)
         gangs = Gangs(problem, vacancies, shuts_out_singles=self.started == "keep")
@@ -76,9 +72,7 @@ class AlloX:
         return plan_of(problem, vacancies.solution, "allox", total_s)
 
     def _considered(self, problem: Problem, singles: _Singles) -> Ints:
-        """Jobs to match, by arrival: those that run, and the oldest of the others, as many as there
-        are free GPUs at least.
-        """
+        """Jobs to match: running ones, and the oldest waiting ones."""
         jobs = singles.jobs[np.argsort(problem.column("arrival_s")[singles.jobs], kind="stable")]
         waits = problem.home[jobs] == NONE
         wanted = min(
@@ -101,8 +95,7 @@ class _Singles:
         ).astype(np.int64)
         config_of = np.array([vacancies.number[c, 1] for c in range(classes)], dtype=np.int64)
         self.class_times_s: Floats = problem.times_s[:, config_of]
-        """float64[E, C]: run time on one GPU of each class; with a launch but where the job runs.
-        """
+        """float64[E, C]: run time on one GPU of a class, with a launch unless it runs there."""
         self.restart_s = problem.move_s
 
     def seat(self, considered: Ints) -> float:
@@ -133,9 +126,7 @@ class _Singles:
         return same
 
     def _machines(self) -> tuple[Ints, Machines]:
-        """(int64[M] classes, groups of GPUs): of each class the free ones, and those that come free
-        when their jobs end.
-        """
+        """(int64[M] classes, GPU groups): free ones, and those freed by ends."""
         free = [(c, 0.0) for c, gpus in enumerate(self.open.tolist()) for _ in range(gpus)]
         ends = (
             (n, end_s)
@@ -150,9 +141,7 @@ class _Singles:
         return groups[:, 0].astype(np.int64), Machines(gpus.astype(np.int64), groups[:, 1])
 
     def _start(self, queues: list[_Queue]) -> None:
-        """Seat those that go on where they run, then the others of each queue as long as there is
-        room.
-        """
+        """Place those that stay, then the others of each queue while there is room."""
         for queue in queues:
             for job in queue.starting[self.at_home(queue.starting, queue.of_class)].tolist():
                 home = int(self.problem.home[job])

@@ -66,17 +66,13 @@ class SolverProcess:
         self._is_ready = False
 
     def start(self) -> None:
-        """Have the child start and warm up meanwhile, if none runs: the first answer then comes
-        sooner. Raises OSError.
-        """
+        """Start the child, which warms up meanwhile. Raises OSError."""
         self._forget_parents_child()
         with self._lock:
             self._running()
 
     def await_ready(self) -> None:
-        """Wait until the child, which is started if none runs, has warmed up. Raises
-        SolverFailedError if it does not.
-        """
+        """Wait until the child has warmed up. Raises SolverFailedError."""
         self._forget_parents_child()
         with self._lock, self._or_killed("the policies"):
             self._ready()
@@ -84,9 +80,7 @@ class SolverProcess:
     def solve(
         self, snapshot: Snapshot, policy: str, parameters: Mapping[str, object] | None = None
     ) -> Plan:
-        """The policy's plan. Raises the policy's PolicyError, or SolverFailedError when the process
-        crashed or took too long.
-        """
+        """The policy's plan. PolicyError; SolverFailedError after a crash or timeout."""
         self._forget_parents_child()
         with self._lock:
             self._number += 1
@@ -138,9 +132,7 @@ class SolverProcess:
 
     @contextlib.contextmanager
     def _or_killed(self, policy: str) -> Iterator[None]:
-        """Whatever goes wrong in here ends the process, for the pipe would hold half an answer.
-        Raises SolverFailedError.
-        """
+        """End the process on any failure, as the pipe would hold half an answer."""
         try:
             yield
         except (OSError, EOFError, ValueError) as error:
@@ -203,9 +195,7 @@ class SolverProcess:
 
 
 class _Starter(threading.Thread):
-    """Starts the child and lives as long as it does: Linux kills a child when the *thread* that
-    started it ends.
-    """
+    """A thread that starts the child and lives on: Linux kills a child with its thread."""
 
     def __init__(self, command: list[str]) -> None:
         super().__init__(name="solver-starter", daemon=True)

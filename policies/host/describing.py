@@ -23,9 +23,7 @@ from policies.host.serving import pipes
 
 
 def main() -> None:
-    """Answer, then end at once: neither threads nor handlers that the module left behind keep this
-    process.
-    """
+    """Answer, then exit at once, whatever threads or handlers the module left."""
     die_with(int(sys.argv[1]))
     take_no_more_than_a_half()
     requests, answers = pipes()

@@ -14,9 +14,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def not_collected() -> Iterator[None]:
-    """Nothing is looked for meanwhile, if it was before; what is referred to by nothing goes at
-    once, as ever.
-    """
+    """Suspend cyclic garbage collection; reference counting goes on."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

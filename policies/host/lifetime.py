@@ -1,6 +1,4 @@
-"""Children that never outlive the process that started them, nor starve the machine, however they
-behave.
-"""
+"""Child processes that never outlive their parent nor starve the machine."""
 
 from __future__ import annotations
 
@@ -15,17 +13,14 @@ from pathlib import Path
 PR_SET_PDEATHSIG = 1
 
 LEAST_BYTES = 2 << 30
-"""Memory that a child may have on however small a machine: the libraries of solvers want as much.
-"""
+"""Memory granted to a child on any machine: solver libraries need as much."""
 
 CGROUP = Path("/sys/fs/cgroup/memory.max")
 FIRST_TO_GO = "1000"
 
 
 def die_with(parent: int) -> None:
-    """Ask Linux to kill this process when its parent ends; end at once if that has happened
-    already.
-    """
+    """Ask Linux to kill this process with its parent; exit if that has ended already."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:

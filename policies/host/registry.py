@@ -43,9 +43,7 @@ BUILT_IN: Mapping[str, str] = {
 """Name -> "module:class", best first for lists."""
 
 DEFAULT = "cost_search"
-"""The policy of a new cluster: the least total cost in every scenario, size and load that was
-simulated (docs/benchmarks.md).
-"""
+"""The policy of a new cluster, of least total cost in all simulations."""
 
 AT_ONCE = 4
 """Third parties' policies that are asked about at the same time."""
@@ -88,9 +86,7 @@ def check(name: str, parameters: Mapping[str, object] | None = None) -> None:
 
 
 def schema(name: str) -> dict[str, Any]:
-    """The JSON Schema of a policy's parameters, with defaults, ranges and meanings, in bounded
-    time. Raises as `make`.
-    """
+    """JSON Schema of a policy's parameters, in bounded time. Raises as `make`."""
     return (
         parameters_schema(_built_in(name))
         if name in BUILT_IN
@@ -108,18 +104,14 @@ def source_file(name: str) -> str:
 
 
 def entries() -> tuple[PolicyEntry, ...]:
-    """All policies with their first line of documentation; broken third-party ones with their
-    error. In bounded time.
-    """
+    """All policies with their first documentation line or their error, in bounded time."""
     with ThreadPoolExecutor(AT_ONCE) as pool:  # they mostly wait, for processes that import
         others = tuple(pool.map(_entry, _third_party().values()))
     return (*(PolicyEntry(name, str(schema(name)["description"])) for name in BUILT_IN), *others)
 
 
 def imported(entry: EntryPoint) -> type:
-    """The class of a third party's policy, imported into this process. PolicyError where it cannot
-    be loaded or is no policy.
-    """
+    """A third party's class, imported here. PolicyError if broken or no policy."""
     told = f"policy {entry.name!r} ({entry.value})"
     try:
         policy = entry.load()
@@ -142,9 +134,7 @@ def imported(entry: EntryPoint) -> type:
 
 
 def made(name: str, policy: type, parameters: Mapping[str, object]) -> Policy:
-    """A third party's policy with these parameters. PolicyParameterError, or PolicyError whatever
-    it raises.
-    """
+    """A third party's policy with these parameters. Raises PolicyError for any failure."""
     values = checked(policy, parameters)
     try:
         return cast(Policy, policy(**values))

@@ -30,9 +30,7 @@ READY = {"ready": True}
 
 
 def serve(requests: Iterable[str | bytes], answers: IO[str], parent: int | None = None) -> None:
-    """Answer until the requests end. With `parent`, the kernel kills this process when that one,
-    its parent, is gone.
-    """
+    """Answer until requests end; the kernel kills this process with `parent`."""
     if parent is not None:
         die_with(parent)
         take_no_more_than_a_half()
@@ -57,9 +55,7 @@ def pipes() -> tuple[IO[bytes], IO[str]]:
 
 
 def answer(line: str | bytes) -> dict[str, Any]:
-    """The answer to one request line; a failure becomes an error answer, never the end of the
-    process.
-    """
+    """The answer to a request line; failures become error answers."""
     number: Any = None
     try:
         with not_collected():

@@ -28,9 +28,7 @@ LIMIT_S = 20.0
 """Time that importing a module and making its policy may take, Python's own start included."""
 
 KEPT_S = 300.0
-"""Time for which a failure is believed: its cause, such as a server that does not answer, may have
-passed.
-"""
+"""Time for which a failure is remembered, as its cause may pass."""
 
 MOST_KEPT = 1000
 """Answers kept at most; there is one for all parameters that somebody tried."""
@@ -38,9 +36,7 @@ MOST_KEPT = 1000
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """A policy as others may know it: the JSON Schema of its parameters, and the file that it is
-    in, "" where there is none.
-    """
+    """A policy described: JSON Schema of its parameters, and its file or ""."""
 
     schema: Mapping[str, Any]
     file: str
@@ -106,9 +102,7 @@ def _asked(entry: EntryPoint, request: str) -> _Answer:
 
 
 def _answer_of_child(request: str) -> bytes:
-    """What the child says, nothing where it ended before. The child and those it started are gone
-    afterwards.
-    """
+    """The child's answer, or nothing; the child and its children are gone afterwards."""
     command = [sys.executable, "-m", "policies.host.describing", str(os.getpid())]
     pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
     with subprocess.Popen(

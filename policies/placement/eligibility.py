@@ -37,9 +37,7 @@ def _taken(device: DeviceView, jobs: Mapping[str, int]) -> bool:
 
 
 def not_eligible(snapshot: Snapshot) -> dict[int, Waiting]:
-    """By row, the jobs that must wait whatever the capacity: being profiled, or with dependencies
-    not done.
-    """
+    """By row, jobs that wait for anything but capacity: profiling or dependencies."""
     columns = snapshot.jobs.columns
     phases, dependent = columns.others["phase"], columns.others["dependencies"]
     waiting = {}
@@ -57,9 +55,7 @@ def not_eligible(snapshot: Snapshot) -> dict[int, Waiting]:
 
 
 def launch_s(snapshot: Snapshot) -> Floats:
-    """float64[J]: seconds from a launch to the first step: the kind's set-up; for a job with
-    progress at least its restart cost.
-    """
+    """float64[J]: seconds from launch to first step: set-up, at least the restart cost."""
     numbers = snapshot.jobs.columns.numbers
     setup = np.array([k.setup_s for k in snapshot.kinds] or [0.0])[snapshot.job_kinds]
     runs = snapshot.jobs.columns.others["running"]
@@ -74,9 +70,7 @@ def launch_s(snapshot: Snapshot) -> Floats:
 def signatures(
     snapshot: Snapshot, rows: Ints
 ) -> tuple[Ints, tuple[tuple[frozenset[str], frozenset[str]], ...]]:
-    """Row by row the number of the job's (allowed types, labels), and the distinct ones: few,
-    however many the jobs.
-    """
+    """Number of each row's (allowed types, labels), and the distinct ones."""
     allowed, labels = (
         snapshot.jobs.columns.others["allowed_types"],
         snapshot.jobs.columns.others["labels"],
@@ -92,8 +86,6 @@ def signatures(
 def admits(
     signature: tuple[frozenset[str], frozenset[str]], gpu_type: str, labels: frozenset[str]
 ) -> bool:
-    """Whether jobs of this signature may run on nodes of that type with these labels (no types
-    named: any).
-    """
+    """True if the signature admits nodes of that type and labels."""
     types, wanted = signature
     return (not types or gpu_type in types) and wanted <= labels

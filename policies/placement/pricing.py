@@ -36,9 +36,7 @@ class Prices:
 
     @cached_property
     def reference(self) -> float:
-        """The price that priced seconds refer to: the only one of a flat tariff, else the one
-        farthest from 0.
-        """
+        """The reference of priced seconds: a flat tariff's price, else the one farthest from 0."""
         return float(self.rates[np.argmax(np.abs(self.rates))])
 
     @cached_property
@@ -47,9 +45,7 @@ class Prices:
         return bool(np.all(self.rates == self.rates[0]))
 
     def priced_s(self, times_s: Floats) -> Floats:
-        """Priced seconds of runs that start now and take `times_s` (any shape); inf for a run that
-        never ends.
-        """
+        """Priced seconds of runs that start now and last `times_s`; inf if they never end."""
         if self.is_flat:
             return times_s
         ends = np.isfinite(times_s)

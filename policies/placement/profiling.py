@@ -56,9 +56,7 @@ def reserve_profiling(snapshot: Snapshot) -> tuple[Snapshot, tuple[Placement, ..
 
 
 def merge(plan: Plan, placements: Iterable[Placement]) -> Plan:
-    """The plan with these profile placements beside its own; one that it has already (same job,
-    purpose, copy) is not doubled.
-    """
+    """The plan with these profile placements; duplicates (job, purpose, copy) are dropped."""
     placements = tuple(placements)
     if not placements:
         return plan
@@ -69,9 +67,7 @@ def merge(plan: Plan, placements: Iterable[Placement]) -> Plan:
 
 
 def _together(wanted: Iterable[ProfileRequest]) -> Iterator[tuple[ProfileRequest, ...]]:
-    """Requests by themselves, and pairs of such as are to share a device, each where its first one
-    stands; no half of a pair.
-    """
+    """Single requests, and pairs that are to share a device, in order."""
     wanted = tuple(wanted)
     at = {(r.job, r.copy): r for r in wanted}
     for request in wanted:
@@ -99,9 +95,7 @@ class _Seat:
 
 
 class _Desk:
-    """What is left for profile runs while they are given out: devices, the nodes' resources,
-    watts.
-    """
+    """Free devices, resources and watts while profile runs are placed."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
@@ -132,9 +126,7 @@ class _Desk:
         return wanted <= usable and self._take(placed)
 
     def place(self, together: tuple[ProfileRequest, ...]) -> tuple[Placement, ...]:
-        """The best seat for a request or for two on one device, or none: the fewest devices taken
-        from training, then the fullest node.
-        """
+        """The best place for a request or pair: least taken from training, then fullest node."""
         seats = [s for n in self.snapshot.nodes if (s := self._seat(n, together)) is not None]
         for seat in sorted(
             seats, key=lambda s: (s.taken_from_training, len(s.node.devices), s.node.id)
@@ -204,9 +196,7 @@ class _Desk:
         return sum(h.job not in self.snapshot.jobs.position for h in device.held) < device.slots
 
     def _is_foreign(self, device: DeviceView) -> bool:
-        """Held by what cannot be moved: a job that the snapshot does not know, or a profile run
-        that no job lists any more.
-        """
+        """Held by an unknown job, or by a profile run that no job lists."""
         known = self.snapshot.jobs.position
         return any(
             h.job not in known

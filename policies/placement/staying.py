@@ -131,9 +131,7 @@ def _drain_s(snapshot: Snapshot, node: str) -> float | None:
 
 
 def _is_open(snapshot: Snapshot, run: Running) -> bool:
-    """Whether the policy decides freely about a job: most running jobs, seen before anything that
-    takes time.
-    """
+    """True if the policy decides freely about the running job; a cheap first check."""
     return run.since_s < snapshot.now_s and all(
         (node := snapshot.node_by_id.get(s.node)) is not None and node.takes_training
         for s in run.ranks
@@ -145,9 +143,7 @@ def _is_outside(snapshot: Snapshot, run: Running) -> bool:
 
 
 def _is_pinned(snapshot: Snapshot, speeds: Speeds, stay: Stay) -> bool:
-    """Whether the job stays by itself: it was launched only now, or nothing new may come there and
-    it need not leave before it ends.
-    """
+    """True if the job stays: launched just now, or on a closed node until it ends."""
     if stay.run.since_s >= snapshot.now_s:
         return True
     nodes = [snapshot.node_by_id[s.node] for s in stay.run.ranks]

@@ -1,6 +1,4 @@
-"""Search over roll-outs of the queue: energy and tardiness at least cost, judged by what becomes of
-all jobs, beyond ANDREAS.
-"""
+"""Search over simulated schedules of the whole queue for the least total cost."""
 
 from __future__ import annotations
 
@@ -77,9 +75,7 @@ class CostSearch:
     )
 
     def __call__(self, snapshot: Snapshot) -> Plan:
-        """The best schedule's first step; the plan's objective is the cost of the whole schedule,
-        in the cluster's currency.
-        """
+        """The best schedule's first step; the objective is the whole schedule's cost."""
         problem = build(snapshot)
         solution, cost = self.solve(problem)
         return plan_of(problem, solution, "cost_search", cost)
@@ -99,9 +95,7 @@ class CostSearch:
 
 
 def orders(problem: Problem) -> Ints:
-    """int64[S, E], orders to start from: by ATC, by weight over run time, by pressure, by due date;
-    equal ones by arrival.
-    """
+    """int64[S, E]: initial orders by ATC, weight over time, pressure, due date, arrival."""
     scores = [apparent_tardiness_cost(problem, k) for k in LOOK_AHEAD]
     scores += [
         problem.column("tardiness_weight") / fastest_s(problem),
@@ -118,7 +112,5 @@ def rents(problem: Problem) -> Floats:
 
 
 def _seed(seed: int) -> int:
-    """A non-zero 32-bit state from any seed; neighbouring seeds give unlike states (Knuth's
-    multiplicative hash).
-    """
+    """A non-zero 32-bit state from any seed, by Knuth's multiplicative hash."""
     return ((seed % 2**32) * 2654435761 + 0x9E3779B9) % 2**32 or 1

@@ -38,9 +38,7 @@ NOTHING = "CP-SAT ended with {} within a deterministic time of {:g}"
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The cost that no schedule is below, whether it is that of a schedule, and the cost of the
-    best one found (times rounded).
-    """
+    """A lower bound of the cost, whether it is reached, and the best schedule's cost."""
 
     bound: float
     proven: bool
@@ -49,9 +47,7 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """Job j on g GPUs of node n for `time_s` whole seconds, and what that costs beside tardiness
-    and the open node.
-    """
+    """Job j on g GPUs of node n for `time_s`, and its cost without tardiness and node."""
 
     job: int
     node: int
@@ -62,9 +58,7 @@ class Seat:
 
 @dataclass
 class Model:
-    """The variables; each method adds the constraint it is named after. `begin`: a schedule, whose
-    cost bounds all others.
-    """
+    """The variables; a method per constraint. `begin`: a schedule that bounds the cost."""
 
     data: Outlook
     begin: Found
@@ -93,9 +87,7 @@ class Model:
             self.cp.add(self.end[j] == self.start[j] + sum(s.time_s * self.x[s] for s in mine))
 
     def gpus_of_nodes(self) -> None:
-        """At no time do the jobs of a node use more GPUs than it has; their GPU seconds fit under
-        its last end.
-        """
+        """GPUs of a node suffice at all times; GPU seconds fit under its last end."""
         for n, gpus in enumerate(self.gpus):
             mine = [s for s in self.seats if s.node == n]
             runs = [
@@ -124,9 +116,7 @@ class Model:
             self.cp.add(self.late[j] >= self.end[j] - _due(self.data, j))
 
     def cost(self) -> Any:
-        """Tardiness, open nodes and GPUs at work, in units; rounded down, so that the bound
-        holds.
-        """
+        """Tardiness, open nodes and GPUs at work in units, rounded down for the bound."""
         late = sum(self.units(float(self.data.weight[j])) * late for j, late in self.late.items())
         opened = sum(
             self.units(float(self.data.base[self.of_class[n]])) * o

@@ -30,9 +30,7 @@ class Foresight:
 
 
 def outlook(problem: Problem, foresight: Foresight) -> tuple[Outlook, Ints]:
-    """The kernel's data, and int64[N]: the problem's number of each of its nodes, which are sorted
-    by class.
-    """
+    """The kernel's data, and int64[N]: the problem's number of its nodes by class."""
     nodes = _by_class(problem)
     place = np.full(len(nodes), NONE, dtype=np.int64)
     place[nodes] = np.arange(len(nodes))
@@ -88,9 +86,7 @@ def _time_s(problem: Problem) -> Floats:
 
 
 def _haste(problem: Problem, foresight: Foresight) -> Floats:
-    """float64[E]: cost of a second before the end, of jobs whose tardiness costs nothing: else they
-    would wait for ever.
-    """
+    """float64[E]: cost of a second's delay of jobs without tardiness cost."""
     free = ~np.isfinite(problem.slack_s) | (problem.column("tardiness_weight") <= 0.0)
     return np.where(free, foresight.haste * cheapest(problem) / fastest_s(problem), 0.0)
 
@@ -108,9 +104,7 @@ def _release_s(problem: Problem, nodes: Ints) -> Floats:
 
 
 def _closes(problem: Problem) -> Ints:
-    """int64[K]: 1 where a node that has the GPUs of a configuration has no more, and nothing else
-    runs on it.
-    """
+    """int64[K]: 1 if the configuration fills its node and nothing else runs there."""
     gpus = np.array([len(d) for d in problem.devices], dtype=np.int64)
     most = np.zeros(len(problem.cost), dtype=np.int64)
     np.maximum.at(
@@ -120,9 +114,7 @@ def _closes(problem: Problem) -> Ints:
 
 
 def _lines(problem: Problem) -> tuple[Floats, Floats]:
-    """float64[C] each: cost per second of a node in use, and of each GPU in use beside it, by the
-    line through P(1) and P(G).
-    """
+    """float64[C] each: cost per second of a node, and of each GPU, by P(1) and P(G)."""
     most = np.array(
         [
             max(1, int(problem.config_gpus[problem.config_class == c].max(initial=1)))
@@ -136,9 +128,7 @@ def _lines(problem: Problem) -> tuple[Floats, Floats]:
 
 
 def _prices(problem: Problem) -> tuple[Floats, Floats, Floats]:
-    """float64[S] each: when each price begins, priced seconds until then, priced seconds of a
-    second from then on.
-    """
+    """float64[S] each: start of each price, priced seconds until then, and per second."""
     prices = problem.prices
     if prices.is_flat:
         return np.zeros(1), np.zeros(1), np.ones(1)
@@ -146,9 +136,7 @@ def _prices(problem: Problem) -> tuple[Floats, Floats, Floats]:
 
 
 def _worth(problem: Problem) -> Floats:
-    """float64[C]: the speed of a class, per GPU, as a share of the fastest one's: the mean over
-    jobs.
-    """
+    """float64[C]: mean speed per GPU of a class relative to the fastest."""
     slowness = problem.run_s * problem.config_gpus[None, :]
     speed = np.zeros((len(problem.rows), len(problem.cost)))
     for k, c in enumerate(problem.config_class):

@@ -1,6 +1,4 @@
-"""The dense arrays that the Randomized Greedy works on: one call's data and what a construction
-changes.
-"""
+"""Dense arrays of the Randomized Greedy: the data, and what a construction changes."""
 
 from __future__ import annotations
 
@@ -102,9 +100,7 @@ def new_state(data: Instance) -> State:
 
 @compiled
 def reset(data: Instance, state: State) -> int:
-    """Empty the nodes; the GPUs free in all. Loops, because whole-array assignment takes seconds to
-    compile.
-    """
+    """Empty the nodes; free GPUs in all. Loops, as array assignment compiles slowly."""
     free, after, before, busy, span = state.free, state.after, state.before, state.busy, state.span
     total = 0
     for n in range(data.free.size):

@@ -21,9 +21,7 @@ SLACK = 1e-9
 
 @compiled
 def draw(rng: Ints) -> float:
-    """A number in [0, 1) from a 32-bit xorshift (Marsaglia 2003) kept in rng[0], which is never
-    0.
-    """
+    """A number in [0, 1) from xorshift32 (Marsaglia 2003), state rng[0] != 0."""
     x = rng[0]
     x ^= (x << 13) & 0xFFFFFFFF
     x ^= x >> 17
@@ -45,9 +43,7 @@ def swaps(weight: Floats, a: int, b: int, mode: int, swap: float, rng: Ints) -> 
 def pick(
     chance: Floats, j: int, count: int, mode: int, rate: float, alpha: float, rng: Ints
 ) -> int:
-    """Rank of the configuration to try first: 0 the cheapest in time, or with probability `rate`
-    one of the cheap ones.
-    """
+    """Rank of the configuration to try: 0 the cheapest, or by `rate` another cheap one."""
     if count < 2 or rate <= 0.0 or (rate < 1.0 and draw(rng) >= rate):
         return 0
     if mode == CODED:
@@ -60,9 +56,7 @@ def pick(
 
 @compiled
 def extra_watts(power: Floats, c: int, busy: int, gpus: int) -> float:
-    """Watts that so many GPUs more need on a node of class c with `busy` in use; a closed node
-    needs its idle watts too.
-    """
+    """Extra watts of so many more GPUs on a node of class c with `busy` in use."""
     return float(power[c, busy + gpus] - (power[c, busy] if busy > 0 else 0.0))
 
 
@@ -107,9 +101,7 @@ def relink(first: Ints, after: Ints, before: Ints, free: Ints, n: int, c: int, g
 
 @compiled
 def exhausted(first: Ints, least: Ints, at: int, need_carried: int) -> bool:
-    """Whether no job from place `at` of the queue on, nor the one carried, can find enough GPUs on
-    any one node.
-    """
+    """True if no job from place `at` on, nor the one carried, fits on any node."""
     for c in range(first.shape[0]):
         for left in range(min(least[c, at], need_carried), first.shape[1]):
             if first[c, left] != NONE:
@@ -128,9 +120,7 @@ def best_fit(first: Ints, c: int, gpus: int) -> int:
 
 @compiled
 def find_roomy(data: Instance, state: State, watts: float, j: int, k: int) -> int:
-    """The node for job j in configuration k where resources or watts are scarce: its own, else by
-    best fit, each checked.
-    """
+    """The node for job j in configuration k if resources or watts are scarce: own, best fit."""
     c, gpus = data.config_class[k], data.config_gpus[k]
     home = data.home[j]
     at_home = k == data.home_config[j] and state.free[home] >= gpus
@@ -204,9 +194,7 @@ def take(data: Instance, state: State, watts: float, j: int, n: int, c: int, gpu
 
 @compiled
 def stretch(span: Floats, n: int, priced_s: float, gpus: int, opens: bool, whole: int) -> None:
-    """Count a run on its node: its priced GPU seconds if whole runs count, else the priced time of
-    the node's first end.
-    """
+    """Add a run to its node: priced GPU seconds, or the priced time of the first end."""
     if whole:
         span[n] += priced_s * gpus
     elif opens or priced_s < span[n]:
@@ -309,9 +297,7 @@ def construct(
 
 @compiled
 def running_cost(data: Instance, state: State) -> float:
-    """Energy: each open node at c[n, used] until its first job ends, or for the GPU seconds of its
-    whole runs.
-    """
+    """Energy: each open node at c[n, used] until its first end, or for its whole runs."""
     cost = 0.0
     for n in range(data.free.size):
         used = data.free[n] - state.free[n]
@@ -336,9 +322,7 @@ def improve(
     node: Ints,
     config: Ints,
 ) -> tuple[float, float]:
-    """Deterministic runs over every row of `orders`, then randomised ones around the first; see
-    `search`.
-    """
+    """Deterministic runs over `orders`, then randomised ones around the first."""
     best, first = np.inf, np.inf
     for i in range(orders.shape[0] + iterations):
         if i < orders.shape[0]:

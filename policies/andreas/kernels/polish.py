@@ -28,9 +28,7 @@ MOST_POOLED = 32
 """Jobs that a step puts back at most; of more postponed ones it draws some."""
 
 WARM = 4e-4
-"""By how much of |f| above the best a solution may be gone on from, at the beginning; nothing at
-the end.
-"""
+"""Initial fraction of |f| by which a solution may be worse and still be continued."""
 
 
 class Standing(NamedTuple):
@@ -55,9 +53,7 @@ def energy(data: Instance, n: int, gpus: int, span: float) -> float:
 
 @compiled
 def own_cost(data: Instance, j: int, n: int, k: int) -> tuple[float, float]:
-    """(f of a placed job beside energy, less what postponing it costs; priced GPU seconds of its
-    run).
-    """
+    """(f of a placed job without energy, less its postponement; priced GPU seconds)."""
     run_s, priced_s, cost = data.time_s[j, k], data.priced_s[j, k], -data.penalty[j]
     if k != data.home_config[j] or n != data.home[j]:
         cost += data.moving[j]
@@ -103,9 +99,7 @@ def has_room(data: Instance, at: Standing, j: int, n: int, k: int) -> bool:
 
 @compiled
 def put_best(data: Instance, at: Standing, j: int, most: int) -> float:
-    """Put job j where f falls most, with `most` GPUs at most, or leave it; by how much f has
-    changed.
-    """
+    """Put job j where f falls most, with at most `most` GPUs, or drop it; change of f."""
     best, node, config = 0.0, NONE, NONE
     for i in range(data.fit_count[j]):
         k = data.choice[j, i]
@@ -156,9 +150,7 @@ def take_off(data: Instance, at: Standing, rng: Ints, pool: Ints) -> tuple[float
 
 @compiled
 def add_postponed(at: Standing, rng: Ints, pool: Ints, count: int, taken: Ints) -> int:
-    """Fill the pool with postponed jobs from a random one on; how many it then holds. `taken` marks
-    who is in it.
-    """
+    """Fill the pool with postponed jobs from a random one on; its size. `taken`: members."""
     jobs = at.node.size
     for i in range(count):
         taken[pool[i]] = 1
@@ -222,9 +214,7 @@ def descend(
     taken: Ints,
     key: Floats,
 ) -> float:
-    """So many steps from `best`, which costs `cost`; the cost of what is then in `best`, never
-    more.
-    """
+    """So many steps from `best`, which costs `cost`; the cost of the new `best`."""
     copy_standing(best, here)
     least, current, scale = cost, cost, abs(cost)
     for step in range(steps):
@@ -243,9 +233,7 @@ def descend(
 
 
 def polish(data: Instance, node: Ints, config: Ints, steps: int, seed: int) -> tuple[Ints, Ints]:
-    """A solution whose f is at most that of (node, config), after so many steps. `seed` in 1 ..
-    2**32 - 1.
-    """
+    """Improve (node, config) in so many steps; f never grows. `seed` in 1 .. 2**32 - 1."""
     best = nobody_placed(data)
     placed = [(int(j), int(node[j]), int(config[j])) for j in np.flatnonzero(node != NONE)]
     for j, n, k in placed:

@@ -1,6 +1,4 @@
-"""Sparse matrices by their nonzeros, and where a problem's time can be given: the columns of its
-linear programs.
-"""
+"""Sparse matrices by nonzeros, and the variables of the linear programs."""
 
 from __future__ import annotations
 
@@ -16,9 +14,7 @@ from policies.gavel.allocation.problem import AllocationProblem
 
 @dataclass(frozen=True, slots=True)
 class Coefficients:
-    """Nonzeros of a matrix: value[i] stands in row[i] and column[i]; what stands twice in a place
-    adds up.
-    """
+    """Nonzeros of a matrix: value[i] at row[i], column[i]; duplicates add up."""
 
     row: Ints
     column: Ints
@@ -50,9 +46,7 @@ class Coefficients:
         )
 
     def packed(self, majors: int, by_rows: bool) -> tuple[Ints, Ints, Floats]:
-        """(starts, indices, values) of the compressed rows (`by_rows`) or columns, of which there
-        are `majors`.
-        """
+        """(starts, indices, values) of compressed rows (`by_rows`) or columns."""
         major, minor = (self.row, self.column) if by_rows else (self.column, self.row)
         order = np.lexsort((minor, major))
         major, minor, value = major[order], minor[order], self.value[order]
@@ -101,9 +95,7 @@ class Variables:
 
     @cached_property
     def best_rates(self) -> Floats:
-        """float64[M]: steps/s of a job where it runs fastest, alone or beside another; 0 where it
-        can run nowhere.
-        """
+        """float64[M]: a job's highest steps/s, alone or beside another; 0 if nowhere."""
         best = np.zeros(len(self.problem.count))
         np.maximum.at(best, self.throughputs.row, self.throughputs.value)
         return frozen(best)
@@ -158,9 +150,7 @@ class Variables:
         return Coefficients(types, column, taken[types, column])
 
     def sums(self, per_class: Floats) -> Floats:
-        """float64[A + B]: what a unit of each variable adds to sum_m per_class[m] * throughput of
-        all jobs of m together.
-        """
+        """float64[A + B]: coefficient of each variable in sum_m per_class[m] * throughput."""
         weighted = self.throughputs.of_rows(per_class)
         return added(weighted.column, weighted.value, self.size)
 

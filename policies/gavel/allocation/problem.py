@@ -20,9 +20,7 @@ from policies.contract.snapshot import Bools, Floats, Ints
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A way to get time: on GPUs of one type, of one node (consolidated) or, where `spread`, of
-    several.
-    """
+    """A way to get time: GPUs of one type, on one node or (`spread`) several."""
 
     gpu_type: str
     spread: bool = False
@@ -54,9 +52,7 @@ class AllocationProblem:
     pair_rates: Floats
 
     def of_jobs(self, count: Ints, pairs: Ints, pair_rates: Floats) -> AllocationProblem:
-        """The same classes with other numbers of jobs, and these pairs; what has been worked out of
-        anything else goes on.
-        """
+        """The same classes with other numbers of jobs and pairs; derived values are kept."""
         after, known = object.__new__(AllocationProblem), vars(self)
         kept = {name: known[name] for name in WITHOUT_JOBS if name in known}
         vars(after).update(kept, count=count, pairs=pairs, pair_rates=pair_rates)
@@ -71,15 +67,11 @@ class AllocationProblem:
 
     @cached_property
     def type_column(self) -> Ints:
-        """int64[M, T]: the column in which a job runs on a type if nobody says how
-        (`usual_columns`); -1 where it cannot.
-        """
+        """int64[M, T]: the usual column of a job on a type (`usual_columns`), or -1."""
         return frozen(self.usual_columns(self.rates > 0.0))
 
     def usual_columns(self, usable: Bools) -> Ints:
-        """int64[R, T]: of each type's columns that are usable (bool[R, C]) the first consolidated
-        one, else the first, else -1.
-        """
+        """int64[R, T]: first usable (bool[R, C]) column of each type, consolidated first, or -1."""
         found = np.full((len(usable), len(self.types)), -1, dtype=np.int64)
         for c in sorted(range(len(self.columns)), key=lambda c: (not self.columns[c].spread, -c)):
             found[usable[:, c], self.column_type[c]] = c
@@ -97,16 +89,12 @@ class AllocationProblem:
 
     @cached_property
     def equal_rates(self) -> Floats:
-        """float64[M]: throughput(m, X_equal): steps/s of a job with equal time on every GPU (N_j /
-        sum N of its time on type j).
-        """
+        """float64[M]: throughput(m, X_equal): steps/s with equal time on every GPU."""
         return frozen(self.type_rates @ (self.gpus / max(float(self.gpus.sum()), 1.0)))
 
     @cached_property
     def fastest_rates(self) -> Floats:
-        """float64[M]: throughput(m, X_fastest): steps/s of a job all of whose time is where it runs
-        fastest.
-        """
+        """float64[M]: throughput(m, X_fastest): steps/s with all time on its fastest type."""
         return frozen(self.rates.max(axis=1, initial=0.0))
 
 
@@ -114,8 +102,7 @@ WITHOUT_JOBS = (
     "types", "gpus", "columns", "column_type", "rates", "scale", "weight", "entity",
     "usage", "type_column", "type_rates", "equal_rates", "fastest_rates",
 )  # fmt: skip
-"""Of a problem: fields, and what follows from them, that are the same whatever the number of jobs.
-"""
+"""Fields of a problem, and what follows from them, that do not depend on job numbers."""
 
 
 @dataclass(frozen=True)
@@ -130,9 +117,7 @@ class Shares:
     objective: float
 
     def throughput(self, problem: AllocationProblem) -> Floats:
-        """float64[M]: steps/s of one job of each class, on its own and beside others (throughput(m,
-        X), eq. of section 3.1).
-        """
+        """float64[M]: throughput(m, X): steps/s of one job of each class (section 3.1)."""
         total: Floats = (self.alone * problem.rates).sum(axis=1)
         for side in (0, 1):
             np.add.at(

@@ -50,9 +50,7 @@ class Slos:
 
     @property
     def rates(self) -> Floats:
-        """float64[M]: steps/s that a job needs; 0 where it has no SLO or nothing left to do, inf
-        where its time is over.
-        """
+        """float64[M]: steps/s needed; 0 without SLO or work, inf if its time is over."""
         needed = np.divide(
             self.steps, self.left_s, out=np.full(len(self.steps), inf), where=self.left_s > 0.0
         )

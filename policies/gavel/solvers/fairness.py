@@ -27,7 +27,5 @@ def fairness(
 
 
 def fair_scaling(problem: AllocationProblem) -> Floats:
-    """float64[M]: s_m / throughput(m, X_equal), which makes throughputs of unlike jobs comparable;
-    0 for jobs that cannot run.
-    """
+    """float64[M]: s_m / throughput(m, X_equal), the normalisation; 0 if it cannot run."""
     return problem.scale * inverse(problem.equal_rates)

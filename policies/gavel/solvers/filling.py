@@ -14,9 +14,7 @@ from policies.contract.snapshot import Floats, Ints
 from policies.placement.kernels import compiled
 
 DEGENERATE = 40
-"""Steps in a row that gain nothing, after which Bland's rule, which never goes round in circles,
-chooses.
-"""
+"""Steps without gain after which Bland's rule chooses, which never cycles."""
 SMALLEST_PIVOT = 1e-9
 SMALLEST_GAIN = 1e-11
 STEPS_PER_ROW = 50
@@ -65,9 +63,7 @@ def entering(gain: Floats, by_index: bool) -> int:
 
 @compiled
 def leaving(table: Floats, value: Floats, basis: Ints, column: int, by_index: bool) -> int:
-    """The row whose bound is met first; of equal ones the one with the largest pivot, or the first
-    variable; -1 where none is.
-    """
+    """Row whose bound is met first; ties by largest pivot or lowest variable; or -1."""
     found, least = -1, np.inf
     for i in range(len(value)):
         part = table[i, column]

@@ -87,9 +87,7 @@ def isolated_rates(problem: AllocationProblem) -> Floats:
 
 
 class _Search:
-    """Newton's method on u = 1 / rho. Arrays are over the classes that count: `age` is a_m, `best`
-    the highest T_m.
-    """
+    """Newton's method on u = 1 / rho; arrays over classes: `age` a_m, `best` highest T_m."""
 
     def __init__(self, problem: AllocationProblem, times: Times) -> None:
         rates, isolated = Variables.of_problem(problem).best_rates, isolated_rates(problem)
@@ -101,9 +99,7 @@ class _Search:
         self.best = self.per * rates[self.of]
 
     def narrow(self, precision: float, method: Method | None) -> None:
-        """Find the highest u, to this part of it; leaves the program of the last tangent,
-        solved.
-        """
+        """Find the highest u to this precision; leaves the last tangent's program solved."""
         self.highest = float((self.best / (1.0 + self.age * self.best)).min())
         self.lowest, self.at = 0.0, self._start()
         for _ in range(STEPS):
@@ -118,9 +114,7 @@ class _Search:
         )
 
     def _start(self) -> float:
-        """The u at which all GPUs are just enough if each job runs where it takes the least of
-        their time: near the optimum.
-        """
+        """The u at which GPUs just suffice if each job runs where it is most efficient."""
         low, high = 0.0, self.highest
         cost = self.problem.count[self.of] * self.problem.scale[self.of] / self.best
         for _ in range(HALVINGS):
@@ -135,9 +129,7 @@ class _Search:
         return u / (1.0 - self.age * u)
 
     def _tangent(self, method: Method | None) -> float:
-        """The highest u = at * (1 + d) with T_m / g_m(at) >= 1 + d / (1 - a_m at) for every
-        class.
-        """
+        """The highest u = at * (1 + d) with T_m / g_m(at) >= 1 + d / (1 - a_m at)."""
         per = np.zeros(len(self.problem.count))
         per[self.of] = self.per / self._needed(self.at)
         self.scaled = Scaled(self.problem, per, unit=1.0)

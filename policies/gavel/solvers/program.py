@@ -38,9 +38,7 @@ MOST = 1e12
 tells from none (`DUST`); HiGHS refuses those from 1e15 on.
 """
 MANY_CLASSES = 500
-"""From how many classes on the interior point is the faster way to the first basis of a max-min
-program.
-"""
+"""Classes from which the interior point method finds the first basis faster."""
 
 
 class Method(Enum):
@@ -114,9 +112,7 @@ class Program:
     def add_rows(
         self, coefficients: Coefficients, lower: Floats, upper: Floats | None = None
     ) -> Ints:
-        """New rows lower <= coefficients @ columns <= upper (None: unbounded), one for
-        each bound; returns their indices.
-        """
+        """Add rows lower <= coefficients @ columns <= upper (None: unbounded); their indices."""
         starts, index, value = coefficients.packed(len(lower), by_rows=True)
         above = np.full(len(lower), inf) if upper is None else upper
         added = self._highs.addRows(
@@ -141,9 +137,7 @@ class Program:
         )
 
     def bounded(self, per: Floats) -> Floats:
-        """float64[M]: factors of throughputs that come to no more than MOST where a job is
-        fastest.
-        """
+        """float64[M]: throughput factors, at most MOST where a job is fastest."""
         best = self.variables.best_rates
         most: Floats = np.divide(MOST, best, out=np.full(len(best), inf), where=best > 0.0)
         return np.asarray(np.minimum(per, most), dtype=np.float64)
@@ -151,9 +145,7 @@ class Program:
     def add_columns(
         self, coefficients: Coefficients, lower: Floats, upper: Floats, cost: float = 0.0
     ) -> Ints:
-        """New columns, one for each bound, with these coefficients (`column` counted from
-        the first of them); returns their indices.
-        """
+        """Add columns with these coefficients; return their indices."""
         starts, index, value = coefficients.packed(len(lower), by_rows=False)
         costs = np.full(len(lower), cost)
         added = self._highs.addCols(
@@ -171,9 +163,7 @@ class Program:
         return int(self.add_columns(coefficients, np.array([lower]), np.array([upper]), cost)[0])
 
     def maximise(self, costs: Floats, columns: Ints | None = None) -> None:
-        """Make the sum of costs * columns the objective; without `columns` the costs are those of
-        the variables. All others cost 0.
-        """
+        """Maximise the sum of costs * columns (default: the variables); others cost 0."""
         whole = np.zeros(self._columns)
         whole[np.arange(self.variables.size) if columns is None else columns] = costs
         self._check(
@@ -271,9 +261,7 @@ class Program:
         return np.array(self._read.col_value)
 
     def duals(self, rows: Ints) -> Floats:
-        """float64: by how much the objective would grow with the bound of each row in the last
-        solution.
-        """
+        """float64: increase of the objective with the bound of each row in the last solution."""
         return np.array(self._read.row_dual)[rows]
 
     def throughputs(self) -> Floats:
@@ -313,9 +301,7 @@ def _short(index: Ints) -> NDArray[np.int32]:
 
 
 def time_of(shares: Shares, problem: AllocationProblem) -> Floats:
-    """float64[M]: time of all jobs of each class, alone and beside others; a pair within a class
-    takes that of two.
-    """
+    """float64[M]: time of all jobs of a class; a pair within a class counts twice."""
     total: Floats = shares.alone.sum(axis=1)
     for side in (0, 1) if len(problem.pairs) else ():
         np.add.at(total, problem.pairs[:, side], shares.paired.sum(axis=1))

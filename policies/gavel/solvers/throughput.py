@@ -1,6 +1,4 @@
-"""The highest sum of throughputs, each to the fastest of its job (Gavel, section 4.2; with
-normalised throughputs).
-"""
+"""The highest sum of throughputs, relative to the fastest (Gavel, section 4.2)."""
 
 from __future__ import annotations
 

@@ -42,19 +42,13 @@ from policies.gavel.solvers.program import DUST
 from policies.gavel.solvers.small_filling import small_filling
 
 PRICED = 1e-6
-"""The part of a rise's price that marks a job as stuck. A lower one may be an error of rounding;
-then a later rise finds it.
-"""
+"""Relative price above which a job counts as stuck; lower ones may be rounding errors."""
 GAIN = 1e-7
-"""A rise of less than this is none: of all levels in parts of the highest, of one job in parts of
-what it has at its best.
-"""
+"""Rise that counts as none, relative to the highest level and to a job's best."""
 CAP = 1e-2
 """How far a probe lets a job rise, in parts of what it has at its best."""
 SLACKS = (1e-12, 1e-9, 1e-8, 1e-7, 1e-6)
-"""Part of a level that is not asked for again: it was feasible up to a tolerance only. The next
-where that is too little.
-"""
+"""Fraction of a level not demanded again, as it was feasible within tolerance only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +125,7 @@ def hierarchical_shares(
 
 
 class _Filling:
-    """The kept program. Arrays are over the K classes that can run (`Scaled.of`), or over the E
-    entities.
-    """
+    """The program that is kept. Arrays over the K runnable classes or the E entities."""
 
     def __init__(
         self, problem: AllocationProblem, entities: Sequence[Entity], entity: Ints, queue: Ints
@@ -196,9 +188,7 @@ class _Filling:
         return gain
 
     def _tie(self) -> float:
-        """Let each entity rise as fast as its weight, shared by who rises; returns the fastest
-        rate, which becomes 1.
-        """
+        """Let each entity rise by its weight; returns the fastest rate, which becomes 1."""
         mass = np.bincount(
             self.entity[self.rising], weights=self.mass[self.rising], minlength=len(self.weight)
         )
@@ -212,9 +202,7 @@ class _Filling:
         return fastest
 
     def _stop(self, stuck: Bools) -> None:
-        """These have what they get: what their entity has reached if they rose, nothing if they
-        waited.
-        """
+        """Fix the levels of these classes at what they have reached."""
         self.floor[stuck & self.rising] = self.base[self.entity[stuck & self.rising]]
         self.stuck |= stuck
         self._let_rise(np.flatnonzero(stuck & self.rising), False)
@@ -241,9 +229,7 @@ class _Filling:
             )
 
     def _probe(self) -> None:
-        """Find who of the others is stuck: whom no program can give more while nobody falls below
-        what he has.
-        """
+        """Find the stuck: those that no program can raise while nobody else falls."""
         self._hold_rise(True)
         doubtful = ~self.stuck
         while doubtful.any():
@@ -288,9 +274,7 @@ class _Filling:
 
 
 def _queues(queue: Ints, of: Ints, entity: Ints, entities: int) -> list[list[int]]:
-    """Of each entity the classes that wait, by their position in `of`, the first in the queue last;
-    who cannot run is left out.
-    """
+    """Waiting classes of each entity by position in `of`, the first in the queue last."""
     number = {int(m): k for k, m in enumerate(of)}
     waiting: list[list[int]] = [[] for _ in range(entities)]
     for m in queue[::-1].tolist():

@@ -29,9 +29,7 @@ from policies.search.kernels.outlook import (
 )
 
 INSERT, SET = 0.45, 0.8
-"""Moves by cumulative probability: to another place in the order, another configuration, else
-whether a running job stays.
-"""
+"""Cumulative probability of moves: order, configuration, whether a running job stays."""
 
 LEAST_GAIN = 1e-9
 
@@ -78,9 +76,7 @@ def copy(of: Ints, to: Ints) -> None:
 def multi_start(
     data: Outlook, base: Board, board: Board, orders: Ints, rents: Floats, point: Point, trial: Ints
 ) -> tuple[float, float]:
-    """(cost of the first start, of the best), which is left in `point`; `trial` int64[E] and the
-    boards are room to work in.
-    """
+    """(cost of the first start, of the best); the best is left in `point`."""
     best, first, running = NEVER, NEVER, 0
     for j in range(trial.size):
         running = 1 if data.home[j] != NONE else running
@@ -196,9 +192,7 @@ def improve(
 
 
 def search(data: Outlook, start: Start, moves: int, work: int, seed: int) -> Found:
-    """The best schedule of the multi-start and of so many moves, or so much work, from its best.
-    `seed` in 1 .. 2**32 - 1.
-    """
+    """The best schedule after multi-start and local search. `seed` in 1 .. 2**32 - 1."""
     jobs = data.home.size
     base, board, rng = new_board(data), new_board(data), np.array([seed], np.int64)
     point = Point(

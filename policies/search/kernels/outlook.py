@@ -203,9 +203,7 @@ def priced(data: Outlook, at_s: float) -> float:
 def cost_of(
     data: Outlook, board: Board, j: int, n: int, k: int, start_s: float, run_s: float
 ) -> float:
-    """What job j adds there: energy of its GPUs and of the node for as long as it is open for this
-    job alone, and tardiness.
-    """
+    """Extra cost of job j there: energy of GPUs and node, and tardiness."""
     c, end_s = data.config_class[k], start_s + run_s
     end, from_s = priced(data, end_s), max(board.opened_s[n], start_s)
     cost = float(data.slope[c] * data.config_gpus[k] * (end - priced(data, start_s)))
@@ -218,9 +216,7 @@ def cost_of(
 
 @compiled
 def later(data: Outlook, board: Board, j: int, n: int, c: int, gpus: int) -> float:
-    """When job j could start on node n if what is scarce now does not let it start at once; 0 if it
-    does.
-    """
+    """Start of job j on node n if scarce resources delay it; 0 if they do not."""
     if fits(data.demand, board.capacity, data.power, board.busy, board.scarce[0], j, n, c, gpus):
         return 0.0
     return float(data.retry_s if board.scarce[1] == NEVER else board.scarce[1])
@@ -228,9 +224,7 @@ def later(data: Outlook, board: Board, j: int, n: int, c: int, gpus: int) -> flo
 
 @compiled
 def scan_all(data: Outlook, board: Board, j: int, k: int, run_s: float) -> tuple[float, int, float]:
-    """As `scan`, whatever is scarce and however prices change: (cost, energy of the GPUs included,
-    node, start).
-    """
+    """As `scan` with scarce resources and prices: (cost, GPU energy, node, start)."""
     best, best_n, best_s, c, gpus = NEVER, NONE, 0.0, data.config_class[k], data.config_gpus[k]
     for at in range(data.first[c], data.first[c + 1]):
         n = board.queue[gpus - 1, at]
@@ -313,9 +307,7 @@ def copy_board(of: Board, to: Board) -> None:
 
 @compiled
 def settle(data: Outlook, board: Board, pinned: Ints) -> float:
-    """What the running jobs cost that are to stay and can: they alone are on the board, before the
-    others take turns.
-    """
+    """Cost of the running jobs that stay, placed before all others."""
     clear(data, board)
     scarce, total = data.demand.shape[1] > 0 or data.watts != np.inf, 0.0
     for j in range(pinned.size):
