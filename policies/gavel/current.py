@@ -9,6 +9,7 @@ from typing import Any
 
 from policies.contract.snapshot import RankSeat, Running
 from policies.gavel.allocation.observe import Observed
+from policies.gavel.round_cache import CurrentInputs
 from policies.placement.requests import Allocation, Part, Request
 from policies.placement.staying import training_run
 from policies.placement.time_slices import ALONE, Current
@@ -107,6 +108,14 @@ class GroupRequests:
         if of.spread:
             found += self.jobs.spread(job, group.gpus, types=(of.gpu_type,))
         return found
+
+
+def inputs_of(observed: Observed) -> CurrentInputs:
+    """Return all that the current placements follow from."""
+    state, running = observed.state, observed.snapshot.jobs.columns.others["running"]
+    layout = state.layout
+    of_layout = layout.nodes, layout.resources, layout.present
+    return observed.classes.inputs, of_layout, state.idle.copy(), running
 
 
 def current_placements(observed: Observed, requests: GroupRequests) -> dict[int, Current]:

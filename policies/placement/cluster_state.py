@@ -237,6 +237,8 @@ class ClusterState:
         return all(self._has(node, amounts) for node, amounts in used.items())
 
     def _has(self, node: int, amounts: tuple[int, ...]) -> bool:
+        if not amounts:
+            return True
         free = self.free[node]
         return all(amount <= free[i] for i, amount in enumerate(amounts, RESOURCES) if amount)
 
