@@ -180,7 +180,8 @@ class _GoesOn:
             columns.others["running"],
             columns.others["phase"],
         )
-        self.least, self.most = columns.counts["gpus_min"], columns.counts["gpus_max"]
+        counts = columns.counts
+        self.least, self.most = counts["gpus_min"].tolist(), counts["gpus_max"].tolist()
         self.labels, self.types = columns.others["labels"], columns.others["allowed_types"]
 
     def plainly(self, placed: Placement, row: int) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 from policies.contract.snapshot import RankSeat, Running
 from policies.gavel.allocation.observe import Observed
+from policies.gavel.round_cache import CurrentInputs
 from policies.placement.requests import Allocation, Part, Request
 from policies.placement.staying import training_run
 from policies.placement.time_slices import ALONE, Current
@@ -25,6 +27,7 @@ class GroupRequests:
         self.layout, self.jobs = observed.state.layout, observed.requests
         self._of: dict[tuple[int, int], Sequence[Request]] = {}
         self._of_equal: dict[tuple[Any, ...], Sequence[Request]] = {}
+        self._search_keys: dict[int, Hashable] = {}
         self._admitting: dict[tuple[Any, ...], int] = {}
         self._admitting_group: dict[tuple[int, int], int] = {}
         self._constraints = [(g.types, g.labels, g.demand) for g in self.classes.groups]
@@ -49,6 +52,15 @@ class GroupRequests:
     def may_share(self, first: int, second: int, column: int) -> bool:
         """Return True if two jobs are a pair of the problem on a column."""
         return self.pair_rate(first, second, column) > 0.0
+
+    def search_key(self, job: int) -> Hashable:
+        """Return a key; of jobs with equal keys all fit on what is free, or none."""
+        g = self.group_of[job]
+        if g not in self._search_keys:
+            group, runs_on = self.classes.groups[g], frozenset(self.columns(job))
+            partners = g if group.shares else None
+            self._search_keys[g] = group.gpus, self._constraints[g], runs_on, partners
+        return self._search_keys[g]
 
     def columns(self, job: int) -> Sequence[int]:
         """Return the columns on which a job runs, the fastest first."""
@@ -109,6 +121,14 @@ class GroupRequests:
         return found
 
 
+def inputs_of(observed: Observed) -> CurrentInputs:
+    """Return all that the current placements follow from."""
+    state, running = observed.state, observed.snapshot.jobs.columns.others["running"]
+    layout = state.layout
+    of_layout = layout.nodes, layout.resources, layout.present
+    return observed.classes.inputs, of_layout, state.idle.copy(), running
+
+
 def current_placements(observed: Observed, requests: GroupRequests) -> dict[int, Current]:
     """Return by row the running jobs that may go on where they are, with who shares a device."""
     found, group_of, search = {}, observed.classes.group_of, _Search(observed, requests)
@@ -134,8 +154,8 @@ class _Search:
         """Return the placement of one process."""
         seat, group = run.ranks[0], self.classes.groups[self.classes.group_of[row]]
         n, shares = self.index.get(seat.node, -1), seat.share != WHOLE
-        column = self.column_at[n]
-        if n < 0 or column is None or len(seat.devices) != group.gpus:
+        column = None if n < 0 else self.column_at[n]
+        if column is None or len(seat.devices) != group.gpus:
             return None
         devices = self._devices(row, 1, n, seat)
         if not devices or (shares and not group.shares) or self.requests.rate(row, column) <= 0.0:
@@ -176,5 +196,12 @@ def _with_partners(found: dict[int, Current]) -> dict[int, Current]:
     at: dict[tuple[Part, ...], list[int]] = defaultdict(list)
     for current in found.values():
         at[current.allocation.parts].append(current.job)
-    partner = {a: b for pair in at.values() if len(pair) == 2 for a, b in (pair, pair[::-1])}
+    pairs = [pair for pair in at.values() if len(pair) == 2 and _share(found[j] for j in pair)]
+    partner = {a: b for pair in pairs for a, b in (pair, pair[::-1])}
     return {job: of._replace(partner=partner.get(job, ALONE)) for job, of in found.items()}
+
+
+def _share(jobs: Iterable[Current]) -> bool:
+    """Return True if these jobs hold shares of their device that add up to at most 1."""
+    shares = [of.run.ranks[0].share if of.shares else inf for of in jobs]
+    return sum(shares) <= WHOLE + 1e-9

@@ -24,7 +24,7 @@ from policies.contract.policy import SolverFailedError
 from policies.contract.snapshot import Snapshot
 from policies.gavel.allocation.observe import GroupingOptions, Observed, observe
 from policies.gavel.allocation.problem import Shares
-from policies.gavel.current import GroupRequests, current_placements
+from policies.gavel.current import GroupRequests, current_placements, inputs_of
 from policies.gavel.naming import placements_of
 from policies.gavel.round_cache import RoundCache
 from policies.gavel.selection import ClassQueues, Selection, length_s, received_s, running_rows
@@ -68,10 +68,13 @@ def plan_of(snapshot: Snapshot, rule: ShareRule, cache: RoundCache | None = None
 class _Round:
     def __init__(self, snapshot: Snapshot, rule: ShareRule, cache: RoundCache | None) -> None:
         self.snapshot, self.rule = snapshot, rule
+        cache = RoundCache() if cache is None else cache
         self.observed = observe(snapshot, rule.options, cache)
         self.classes = self.observed.classes
         self.requests = GroupRequests(self.observed)
-        self.current = current_placements(self.observed, self.requests)
+        self.current = cache.current.of(
+            inputs_of(self.observed), lambda: current_placements(self.observed, self.requests)
+        )
         self.round_s = length_s(snapshot.round_s)
         before = from_memory(snapshot.memory, rule.memory_of, self.classes)
         self.slices_go_on = (

@@ -207,7 +207,9 @@ class ClusterState:
             self.held[job] = Hold(end_s, allocation)
 
     def release(self, allocation: Allocation, job: Hashable | None = None) -> None:
-        """Undo `take`."""
+        """Undo `take`. ValueError, no change, if its devices are free."""
+        if any(devices & self.idle[node] for node, _, devices in allocation.parts):
+            raise ValueError(f"not held: {allocation}")
         for part in allocation.parts:
             self._change(part, allocation.request, -1)
         if job is not None:
@@ -237,6 +239,8 @@ class ClusterState:
         return all(self._has(node, amounts) for node, amounts in used.items())
 
     def _has(self, node: int, amounts: tuple[int, ...]) -> bool:
+        if not amounts:
+            return True
         free = self.free[node]
         return all(amount <= free[i] for i, amount in enumerate(amounts, RESOURCES) if amount)
 

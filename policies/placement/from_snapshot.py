@@ -6,8 +6,9 @@ hold nothing in the state that `cluster_of` returns: a policy takes what it keep
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
+from typing import TypeAlias
 
 from policies.contract.snapshot import NodeView, Purpose, RankSeat, Running, Snapshot
 from policies.contract.validation import profile_runs, rank_demand
@@ -25,18 +26,18 @@ from policies.placement.requests import (
 
 PROFILING = Purpose.PROFILING
 
+LayoutOf: TypeAlias = Callable[[Sequence[NodeView], tuple[str, ...], Sequence[int]], Layout]
+"""The layout of nodes, with the resources that count, and by node the devices that do."""
+
 __all__ = ["JobRequests", "cluster_of", "resources_of"]
 
 
-def cluster_of(snapshot: Snapshot, *, shares: bool = True) -> ClusterState:
-    """Return what training may have, closed where a node takes no training.
-
-    `shares`: jobs may share devices, so that their slots are counted.
-    """
+def cluster_of(snapshot: Snapshot, layout: LayoutOf = Layout) -> ClusterState:
+    """Return what training may have, closed where a node takes no training."""
     present, idle = _devices(snapshot.nodes, snapshot.jobs.position)
-    layout = Layout(snapshot.nodes, resources_of(snapshot), present, shares=shares)
+    of = layout(snapshot.nodes, resources_of(snapshot), present)
     cap_mw = inf if snapshot.cap_w is None else capacity_in_thousandths(snapshot.cap_w)
-    state = ClusterState(layout, cap_mw, idle, _free(snapshot, layout, idle))
+    state = ClusterState(of, cap_mw, idle, _free(snapshot, of, idle))
     for n, node in enumerate(snapshot.nodes):
         if not node.takes_training:
             state.close(n)

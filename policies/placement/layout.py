@@ -140,8 +140,12 @@ class Layout:
 
     def bits(self, n: int, devices: Collection[str]) -> int:
         """Return the set of these devices of node n; those that it does not have are left out."""
-        of = enumerate(self.nodes[n].devices)
-        return sum([1 << i for i, device in of if device.id in devices])
+        found, bit = 0, 1
+        for device in self.nodes[n].devices:
+            if device.id in devices:
+                found |= bit
+            bit <<= 1
+        return found
 
     def ids(self, n: int, devices: int) -> tuple[str, ...]:
         """Return the ids of this set of devices of node n, in the node's order."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from copy import copy
 from dataclasses import dataclass
+from functools import partial
 from math import isfinite
 
 import numpy as np
@@ -13,6 +14,7 @@ from policies.contract.plan import Placement, Plan, PlanStatus, Waiting
 from policies.contract.snapshot import RankSeat, Snapshot
 from policies.placement.eligibility import not_eligible
 from policies.placement.from_snapshot import cluster_of
+from policies.placement.layout import Layout
 from policies.placement.options import JobClasses
 from policies.placement.pricing import prices_of
 from policies.placement.reasons import Reasons
@@ -37,7 +39,7 @@ class PlanBuilder:
     """
 
     def __init__(self, snapshot: Snapshot, *, never_touch: bool) -> None:
-        self.snapshot, self.state = snapshot, cluster_of(snapshot, shares=False)
+        self.snapshot, self.state = snapshot, cluster_of(snapshot, partial(Layout, shares=False))
         self.not_eligible = not_eligible(snapshot)
         self.pinned, self.fallback = stays(
             snapshot, self.not_eligible, never_touch=never_touch, state=self.state

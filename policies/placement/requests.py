@@ -87,10 +87,10 @@ class Request:
 
     def used(self, units: int) -> tuple[int, ...]:
         """Return the amounts of resources that so many units use on one node."""
-        if not self.per_node:
-            return tuple([units * amount for amount in self.amounts])
         if not self.amounts:
             return self.per_node
+        if not self.per_node:
+            return tuple([units * amount for amount in self.amounts])
         of_both = zip(self.per_node, self.amounts, strict=True)
         return tuple([once + units * each for once, each in of_both])
 

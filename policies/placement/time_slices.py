@@ -8,7 +8,7 @@ types (on one node or spread).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from policies.contract.snapshot import Running
@@ -64,6 +64,10 @@ class SliceRequests(Protocol):
         """Return True if two jobs are known to go together on a column."""
         ...
 
+    def search_key(self, job: int) -> Hashable:
+        """Return a key; of jobs with equal keys all fit on what is free, or none."""
+        ...
+
     def columns(self, job: int) -> Sequence[int]:
         """Return the columns on which a job runs, the fastest first."""
         ...
@@ -116,19 +120,14 @@ class TimeSlices:
                 self._stay((job,))
         if not self._anything_left():
             return
-        unplaceable: set[Request] = set()
+        unplaceable: set[Hashable] = set()
         queues = [list(reversed(of_class)) for of_class in waiting()]
         while queues := [queue for queue in queues if queue]:
             for queue in queues:
                 job = queue.pop()
-                key = self._key(job)
+                key = self.requests.search_key(job)
                 if key not in unplaceable and not self._join(job) and not self._start(job):
                     unplaceable.add(key)
-
-    def _key(self, job: int) -> Request:
-        """Return what makes jobs interchangeable for a search."""
-        columns = self.requests.columns(job)
-        return self.requests.of(job, columns[0])[0] if columns else Request()
 
     def _anything_left(self) -> bool:
         free = (free[0] for groups in self.state.groups for free in groups)
@@ -147,11 +146,12 @@ class TimeSlices:
     def _stay(self, jobs: tuple[int, ...]) -> bool:
         """Place jobs where they are, all or none."""
         current = self.current[jobs[0]]
-        allocation: Allocation | None = current.allocation
+        allocation = current.allocation
         if len(jobs) == 2:
-            allocation = self._with(jobs, current)
-        if allocation is None:
-            return False
+            both = self._with(jobs, current)
+            if both is None or not self._takes_two(both):
+                return False
+            allocation = both
         return self._place(Placed(jobs, current.column, allocation, jobs))
 
     def _with(self, jobs: tuple[int, ...], current: Current) -> Allocation | None:
@@ -210,8 +210,9 @@ class TimeSlices:
         """Place a gang where that stops the fewest smaller jobs; return the slices of these."""
         on: dict[int, list[Slice]] = {}
         for slice_ in smaller:
-            for part in self.placed[slice_.jobs[0]].allocation.parts:
-                on.setdefault(part.node, []).append(slice_)
+            parts = self.placed[slice_.jobs[0]].allocation.parts
+            for node in dict.fromkeys(part.node for part in parts):
+                on.setdefault(node, []).append(slice_)
         requests = self.requests.of(of.jobs[0], of.column)[:1]
         if self.requests.nearer(of.column) is not None:
             return ()

@@ -83,6 +83,7 @@ class JobClasses:
     once for each of its users where these are told apart.
     """
 
+    inputs: ClassInputs
     problem: AllocationProblem
     keys: tuple[str, ...]
     entities: tuple[str, ...]
@@ -160,7 +161,8 @@ def job_classes(snapshot: Snapshot, inputs: ClassInputs, requests: JobRequests) 
         partners = PARTNERS if options.jobs or options.queues else None
         wide = inputs.nodes.types_for_two()
         problem = _paired(problem, [groups[g] for g in example], snapshot, wide, partners)
-    return JobClasses(problem, names, entities, tuple(groups), tuple(rates), group_of, class_of)
+    rows_of = tuple(groups), tuple(rates), group_of, class_of
+    return JobClasses(inputs, problem, names, entities, *rows_of)
 
 
 def _grouped(keys: Sequence[GroupKey | None]) -> tuple[list[JobGroup], list[int]]:

@@ -16,6 +16,7 @@ from policies.gavel.round_cache import RoundCache
 from policies.placement.cluster_state import ClusterState
 from policies.placement.eligibility import not_eligible
 from policies.placement.from_snapshot import JobRequests, cluster_of
+from policies.placement.layout import Layout
 from policies.placement.staying import Stay, stays
 
 __all__ = ["GroupingOptions", "Observed", "observe"]
@@ -60,14 +61,12 @@ def observe(
     """
     cache = RoundCache() if cache is None else cache
     waiting = not_eligible(snapshot)
-    state = cluster_of(snapshot)
+    state = cluster_of(snapshot, lambda *of: cache.layout.of(of, lambda: Layout(*of)))
     requests = JobRequests(snapshot, state.layout)
     pinned, fallback = _outside(snapshot, waiting, state)
     apart = {*waiting, *(stay.row for stay in pinned)}
     inputs = ClassInputs.of(snapshot, state, options, apart)
-    if (classes := cache.classes_of(inputs)) is None:
-        classes = job_classes(snapshot, inputs, requests)
-        cache.job_classes = inputs, classes
+    classes = cache.job_classes.of(inputs, lambda: job_classes(snapshot, inputs, requests))
     return Observed(snapshot, classes, state, requests, waiting, pinned, fallback)
 
 
