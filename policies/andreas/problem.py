@@ -9,7 +9,7 @@ lasts costs c[k] times its priced seconds (`policies.placement.pricing`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -18,7 +18,7 @@ import numpy as np
 from policies.andreas.kernels.arrays import NONE
 from policies.contract.snapshot import Bools, Floats, Ints, NodeView, Snapshot
 from policies.placement.eligibility import admits, launch_s, signatures
-from policies.placement.from_snapshot import JobRequests
+from policies.placement.from_snapshot import JobRequests, with_quota
 from policies.placement.plan_builder import PlanBuilder
 from policies.placement.pricing import Prices, prices_of
 from policies.placement.requests import RESOURCES, THOUSANDTHS, UNLIMITED
@@ -143,7 +143,9 @@ class _Builder:
     def __init__(self, snapshot: Snapshot, plan: PlanBuilder, rows: Ints) -> None:
         self.snapshot, self.plan, self.rows = snapshot, plan, rows
         state, layout = plan.state, plan.state.layout
-        self.numbers = [n for n in range(len(layout.nodes)) if state.open >> n & 1]
+        self.numbers = [
+            n for n, node in enumerate(layout.nodes) if state.open >> n & 1 and node.devices
+        ]
         self.nodes = tuple([layout.nodes[n] for n in self.numbers])
         self.devices = tuple([layout.ids(n, state.idle[n]) for n in self.numbers])
         present = np.array([layout.present[n].bit_count() for n in self.numbers], dtype=np.int64)
@@ -176,7 +178,8 @@ class _Builder:
         """float64[E, R], float64[N, R] twice: demand, what is left of nodes, and what they have."""
         state, layout = self.plan.state, self.plan.state.layout
         size, requests = len(layout.resources), JobRequests(self.snapshot, layout)
-        wanted = [layout.amounts(requests.demand(int(row), 1)) for row in self.rows] if size else []
+        rows = self.rows.tolist() if size else []
+        wanted = [layout.amounts(self._demand(requests, row)) for row in rows]
         of_jobs = [amounts or (0,) * size for amounts in wanted]
         left = [state.free[n][RESOURCES : RESOURCES + size] for n in self.numbers]
         has = [
@@ -189,6 +192,12 @@ class _Builder:
             _amounts(left, nodes, size),
             _amounts(has, nodes, size),
         )
+
+    def _demand(self, requests: JobRequests, row: int) -> Mapping[str, float]:
+        """Return a job's demand as one process, with the cores that a quota gives it beyond it."""
+        demand, runs = requests.demand(row, 1), self.snapshot.jobs.columns.others["running"][row]
+        given = with_quota(demand, [seat for run in runs for seat in run.ranks])
+        return max(demand, given, key=lambda of: of.get("cores", 0.0))
 
     def _classes(self) -> tuple[Ints, tuple[int, ...]]:
         """Class of each node, and one node of each class."""

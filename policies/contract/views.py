@@ -154,6 +154,10 @@ class NodeView:
         """Whether profile runs may be placed here."""
         return self.state is NodeState.READY and self.role is not NodeRole.PRODUCTION
 
+    def draw_w(self, gpus: int) -> float:
+        """Return the power with so many GPUs in use; 0 if it is not known."""
+        return self.power_w[min(gpus, len(self.power_w) - 1)] if self.power_w else 0.0
+
 
 class TeamOrder(StrEnum):
     """Order among a team's own jobs: by weights, or first come, first served."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import TypeAlias
 
-from policies.contract.snapshot import NodeView, Purpose, Running, Snapshot
+from policies.contract.snapshot import NodeView, Purpose, RankSeat, Running, Snapshot
 from policies.contract.validation import profile_runs, rank_demand
 from policies.placement.cluster_state import ClusterState
 from policies.placement.layout import PLAIN, Layout, capacity_of
@@ -85,11 +85,21 @@ def _free(snapshot: Snapshot, layout: Layout, idle: Sequence[int]) -> list[Free]
     left = [list(capacity_of(node, layout.resources)) for node in layout.nodes]
     for job, run in profile_runs(snapshot):
         row = snapshot.jobs.position[job]
-        used = layout.amounts(rank_demand(snapshot.jobs.columns, row, len(run.ranks)))
-        for seat in run.ranks if used else ():
-            if (n := layout.index.get(seat.node)) is not None:
+        demand = rank_demand(snapshot.jobs.columns, row, len(run.ranks))
+        for seat in run.ranks:
+            used = layout.amounts(with_quota(demand, [seat]))
+            if used and (n := layout.index.get(seat.node)) is not None:
                 left[n] = [a - b for a, b in zip(left[n], used, strict=True)]
     return [layout.free(n, devices, tuple(left[n])) for n, devices in enumerate(idle)]
+
+
+def with_quota(demand: Mapping[str, float], ranks: Sequence[RankSeat]) -> Mapping[str, float]:
+    """Return a process's demand with the most cores that a quota gives to any of these seats."""
+    if all(seat.cpu_quota is None for seat in ranks):
+        return demand
+    cores = demand.get("cores", 0.0)
+    most = max(cores if seat.cpu_quota is None else seat.cpu_quota for seat in ranks)
+    return {**demand, "cores": most}
 
 
 class JobRequests:
@@ -98,12 +108,12 @@ class JobRequests:
     def __init__(self, snapshot: Snapshot, layout: Layout) -> None:
         self.snapshot, self.layout, self.columns = snapshot, layout, snapshot.jobs.columns
 
-    def on_one_node(self, row: int, gpus: int) -> Request:
-        """Return the request of a job as one process with so many devices."""
+    def on_one_node(self, row: int, gpus: int, ranks: Sequence[RankSeat] = ()) -> Request:
+        """Return the request of a job as one process with so many devices, on its seat if given."""
         others = self.columns.others
         return self.layout.request(
             gpus,
-            self.demand(row, 1),
+            with_quota(self.demand(row, 1), ranks),
             types=others["allowed_types"][row],
             labels=others["labels"][row],
         )
@@ -165,9 +175,9 @@ class JobRequests:
                 return None
             parts.append(Part(n, len(wanted), bits))
         if len(parts) == 1:
-            request = self.on_one_node(row, parts[0].units)
+            request = self.on_one_node(row, parts[0].units, run.ranks)
             return Allocation(request, (parts[0]._replace(units=1),))
         gpus, ranks = sum(part.units for part in parts), len(parts)
-        used = self.layout.amounts(self.demand(row, ranks))
+        used = self.layout.amounts(with_quota(self.demand(row, ranks), run.ranks))
         request = Request(gpus=1, units=gpus, per_node=used, span=Span.ANY, nodes=ranks)
         return Allocation(request, tuple(parts))

@@ -88,8 +88,9 @@ class PlanBuilder:
         view, gpus = layout.nodes[node], devices.bit_count()
         capacity = layout.classes[layout.class_of[node]].capacity[DEVICES]
         used = capacity - self.state.free[node][DEVICES]
-        watts = view.power_w[min(used, len(view.power_w) - 1)] if view.power_w else 0.0
-        cost = watts * self.prices.reference * gpus / used * self._priced_s(placed.run_s)
+        cost = (
+            view.draw_w(used) * self.prices.reference * gpus / used * self._priced_s(placed.run_s)
+        )
         return Placement(
             self.snapshot.jobs.columns.ids[placed.row],
             (RankSeat(view.id, layout.ids(node, devices)),),
@@ -116,7 +117,7 @@ class PlanBuilder:
         for seat in stay.run.ranks:
             node = self.snapshot.node_by_id[seat.node]
             used = max(len(seat.devices), sum(bool(d.held) for d in node.devices))
-            watts += node.power_w[min(used, len(node.power_w) - 1)] * len(seat.devices) / used
+            watts += node.draw_w(used) * len(seat.devices) / used
         return watts * self.prices.reference * self._priced_s(run_s)
 
     def _priced_s(self, run_s: float) -> float:

@@ -113,7 +113,7 @@ class Speeds:
                     f" {' or '.join(sorted({n.gpu_type for n in nodes}))}"
                 ),
             )
-        watts = min((_power_w(n, g) for rate, n, g in found if rate > 0.0), default=0.0)
+        watts = min((n.draw_w(g) for rate, n, g in found if rate > 0.0), default=0.0)
         if watts > self.cap_w:
             return (
                 0.0,
@@ -181,10 +181,6 @@ def _worded(demand: tuple[tuple[str, float], ...]) -> str:
 
 def _devices_of(gpu_type: str, nodes: Iterable[NodeView]) -> int:
     return sum(len(n.devices) for n in nodes if n.gpu_type == gpu_type)
-
-
-def _power_w(node: NodeView, gpus: int) -> float:
-    return node.power_w[min(gpus, len(node.power_w) - 1)] if node.power_w else 0.0
 
 
 def highest_cap_w(power_cap_w: float | None, steps: Sequence[PowerCapStep]) -> float | None:

@@ -1,0 +1,77 @@
+"""Clusters with something odd: every built-in policy gives a plan that may be applied."""
+
+from __future__ import annotations
+
+import pytest
+
+from policies.contract.snapshot import Purpose, RankSeat, Running, Snapshot
+from policies.contract.validation import validate_plan
+from policies.host import registry
+from policies.placement.from_snapshot import cluster_of
+from tests.builders_policies import a_job, a_node, a_snapshot, on
+
+every_policy = pytest.mark.parametrize("policy", registry.BUILT_IN)
+
+
+def with_quota(
+    cores: float, node: str = "n1", *devices: str, purpose: Purpose = Purpose.TRAINING
+) -> Running:
+    """One process that was given so many cores."""
+    return Running(0, (RankSeat(node, devices, cpu_quota=cores),), 0.0, purpose=purpose)
+
+
+def placed(policy: str, snapshot: Snapshot) -> list[str]:
+    """Jobs that a policy places, once its plan was found to break no rule."""
+    plan = registry.make(policy)(snapshot)
+    assert validate_plan(plan, snapshot) == ()
+    return [placement.job for placement in plan.placements]
+
+
+@every_policy
+def test_a_running_job_has_the_cores_of_its_quota(policy: str) -> None:
+    jobs = [
+        a_job("a", cores=1.0, running=(with_quota(1.5, "n1", "gpu0"),)),
+        a_job("b", cores=1.0),
+    ]
+    placed(policy, a_snapshot([a_node("n1", gpus=2, cores=2.0)], jobs))
+
+
+@every_policy
+def test_a_running_job_with_a_quota_below_its_demand_leaves_room(policy: str) -> None:
+    jobs = [
+        a_job("a", cores=1.0, running=(with_quota(0.5, "n1", "gpu0"),)),
+        a_job("b", cores=1.0),
+    ]
+    assert placed(policy, a_snapshot([a_node("n1", gpus=2, cores=1.5)], jobs))
+
+
+def test_a_gang_has_the_cores_of_its_quotas() -> None:
+    ranks = tuple([RankSeat(node, ("gpu0",), cpu_quota=1.5) for node in ("n1", "n2")])
+    gang = a_job("a", cores=1.0, gpus_min=2, gpus_max=2, running=(Running(0, ranks, 0.0),))
+    nodes = [a_node(node, gpus=2, cores=2.0) for node in ("n1", "n2")]
+    assert placed("fifo", a_snapshot(nodes, [gang, a_job("b", cores=1.0)])) == ["a"]
+
+
+def test_a_profile_run_has_the_cores_of_its_quota() -> None:
+    run = with_quota(1.5, "n1", "gpu0", purpose=Purpose.PROFILING)
+    snapshot = a_snapshot(
+        [a_node("n1", gpus=2, cores=2.0)], [a_job("a", cores=1.0, running=(run,))]
+    )
+    assert cluster_of(snapshot).free == [(1, 500)]
+
+
+@every_policy
+def test_a_job_runs_on_a_node_whose_power_is_not_known(policy: str) -> None:
+    node = a_node("n1", gpus=1, power_w=())
+    assert placed(policy, a_snapshot([node], [a_job("a", running=on("n1", "gpu0"))])) == ["a"]
+
+
+@every_policy
+def test_a_node_without_gpus_is_left_out(policy: str) -> None:
+    nodes = [a_node("empty", gpus=0), a_node("n1", gpus=1)]
+    assert placed(policy, a_snapshot(nodes, [a_job("a")])) == ["a"]
+
+
+@every_policy
+def test_jobs_wait_where_no_node_has_a_gpu(policy: str) -> None:
+    assert placed(policy, a_snapshot([a_node("empty", gpus=0)], [a_job("a")])) == []
