@@ -15,7 +15,6 @@ from pathlib import Path
 import httpx
 import pytest
 from django.core.management import call_command
-from django.test import Client
 from django.utils import timezone
 from pytest_django import DjangoDbBlocker
 
@@ -37,6 +36,7 @@ from loadmaster.agent.server.client import AgentClient
 from loadmaster.protocol import FEATURES, Registration, StopReason
 from tests.builders import a_cluster, a_gpu_type, a_job, a_kind, a_team
 from tests.builders_agent import an_emulation
+from tests.builders_asgi import SiteClient
 from tests.builders_databases import migrated, postgres_database, sqlite_database
 
 pytestmark = pytest.mark.slow
@@ -63,7 +63,7 @@ class Network(httpx.BaseTransport):
             if k not in ("host", "content-length", "content-type")
         }
         kind = request.headers.get("content-type", "application/octet-stream")
-        answer = Client().generic(
+        answer = SiteClient().generic(
             request.method,
             request.url.raw_path.decode(),
             request.read(),
