@@ -22,6 +22,9 @@ LONGEST_TEXT = 10_000
 LAST_S = 253_402_300_799.0
 """The end of the year 9999."""
 
+LONGEST_RUN_S = 1e12
+HIGHEST_COST = 1e7
+
 Moment = Annotated[float, Field(ge=0, le=LAST_S)]
 
 
@@ -51,6 +54,11 @@ class WaitCode(StrEnum):
     SOLVER_FAILED = "solver_failed"
 
 
+def predicted(figure: float, most: float) -> float | None:
+    """Return a predicted figure; None if it is unknown or beyond what a plan may say."""
+    return figure if abs(figure) <= most else None
+
+
 @dataclass(frozen=True, slots=True)
 class Placement:
     """A job's copy on its nodes and devices, one seat per rank.
@@ -66,8 +74,8 @@ class Placement:
     purpose: Purpose = Purpose.TRAINING
     steps_quota: Annotated[int, Field(ge=1, le=2**63 - 1)] | None = None
     until_s: Moment | None = None
-    predicted_run_s: Annotated[float, Field(ge=0, le=1e12)] | None = None
-    predicted_energy_cost: Annotated[float, Field(ge=-1e7, le=1e7)] | None = None
+    predicted_run_s: Annotated[float, Field(ge=0, le=LONGEST_RUN_S)] | None = None
+    predicted_energy_cost: Annotated[float, Field(ge=-HIGHEST_COST, le=HIGHEST_COST)] | None = None
 
     @property
     def gpus(self) -> int:

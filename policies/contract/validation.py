@@ -28,11 +28,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
-from math import ceil, isfinite
+from math import ceil, inf, isfinite
 from typing import Any
 
 from policies.contract.capabilities import worded
-from policies.contract.plan import Placement, Plan, WaitCode
+from policies.contract.plan import HIGHEST_COST, LAST_S, LONGEST_RUN_S, Placement, Plan, WaitCode
 from policies.contract.snapshot import (
     DeviceView,
     JobPhase,
@@ -46,6 +46,13 @@ from policies.contract.snapshot import (
 )
 
 TOLERANCE = 1e-9
+
+RANGES = {
+    "until_s": (-inf, LAST_S),
+    "predicted_run_s": (0.0, LONGEST_RUN_S),
+    "predicted_energy_cost": (-HIGHEST_COST, HIGHEST_COST),
+}
+"""The least and the greatest figures that the JSON form of a placement takes."""
 
 PROFILING = Purpose.PROFILING
 """Looked up once: on Python 3.11 a look-up at the class takes longer than what is done with it, for
@@ -213,7 +220,7 @@ class _GoesOn:
             is placed.steps_quota
             is placed.predicted_energy_cost
             is None
-            and (run_s is None or isfinite(run_s))
+            and (run_s is None or 0.0 <= run_s <= LONGEST_RUN_S)
         )
 
 
@@ -312,12 +319,15 @@ def _numbers(placed: Placement, now_s: float) -> Iterator[Violation]:
             f"a rank of job {job} has no device: give each rank at least one",
             job,
         )
-    for name in ("until_s", "predicted_run_s", "predicted_energy_cost"):
+    for name, (least, most) in RANGES.items():
         value: float | None = getattr(placed, name)
         if value is not None and not isfinite(value):
             yield Violation(
                 "not_finite", f"{name} of job {job} is {value}: give a finite number or none", job
             )
+        elif value is not None and not least <= value <= most:
+            detail = f"{name} of job {job} is {value}: must be {least:g} to {most:g} or none"
+            yield Violation("out_of_range", detail, job)
     if placed.steps_quota is not None and placed.steps_quota < 1:
         yield Violation(
             "out_of_range",

@@ -13,7 +13,7 @@ import numpy as np
 from policies.andreas.naming import bills, plan_with
 from policies.andreas.problem import build
 from policies.contract.parameters import parameter
-from policies.contract.plan import Placement, Plan
+from policies.contract.plan import HIGHEST_COST, LONGEST_RUN_S, Placement, Plan, predicted
 from policies.contract.snapshot import Bools, Floats, Ints, RankSeat, Snapshot
 from policies.gavel.colocation.halves import staying_halves
 from policies.gavel.colocation.tandems import HALF, WHOLE, Seat, Tandems, Unit
@@ -314,8 +314,8 @@ class _Turn:
         return Placement(
             self.tandems.names[job],
             ranks,
-            predicted_run_s=run_s,
-            predicted_energy_cost=float(bill[0]),
+            predicted_run_s=predicted(run_s, LONGEST_RUN_S),
+            predicted_energy_cost=predicted(float(bill[0]), HIGHEST_COST),
         )
 
     def _run_s(self, unit: Unit, job: int, n: int) -> float:

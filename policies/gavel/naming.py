@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import isfinite
+from math import inf
 
-from policies.contract.plan import Placement
+from policies.contract.plan import LONGEST_RUN_S, Placement, predicted
 from policies.contract.snapshot import RankSeat, Snapshot
 from policies.gavel.allocation.observe import Observed
 from policies.gavel.current import WHOLE, GroupRequests
 from policies.placement.speed import Speeds
 from policies.placement.staying import Stay, remaining_s, training_run
-from policies.placement.time_slices import ALONE, Current, Placed
+from policies.placement.time_slices import Current, Placed
 
 HALF = 0.5
 """The share of a device that each of two jobs on it is given."""
@@ -27,13 +27,12 @@ def placements_of(
 
     Jobs on draining nodes that found no place stay there until the drain, as far as power lasts.
     """
-    snapshot, state = observed.snapshot, observed.state
-    naming = _Naming(observed, requests, current)
+    state, naming = observed.state, _Naming(observed, requests, current)
     found = {job: naming.placement(job, of) for job, of in placed.items()}
-    found |= {stay.row: _staying(snapshot, stay) for stay in observed.pinned}
+    found |= {stay.row: naming.staying(stay) for stay in observed.pinned}
     for row, stay in observed.fallback.items():
         if row not in found and state.try_take(stay.allocation, (row,)):
-            found[row] = _staying(snapshot, stay)
+            found[row] = naming.staying(stay)
     return tuple([found[row] for row in sorted(found)])
 
 
@@ -43,31 +42,36 @@ class _Naming:
     ) -> None:
         self.observed, self.requests, self.current = observed, requests, current
         self.layout, self.snapshot = observed.state.layout, observed.snapshot
-        columns = observed.snapshot.jobs.columns
-        self.ids = columns.ids
+        self.speeds, columns = Speeds(self.snapshot.kinds), self.snapshot.jobs.columns
+        self.kinds, self.ids = columns.kinds, columns.ids
         self.steps = columns.numbers["remaining_steps"].tolist()
 
     def placement(self, job: int, placed: Placed) -> Placement:
         """Return a job's placement with its predicted run time; a launch takes time too."""
-        others = [other for other in placed.jobs if other != job]
-        rate = self._rate(job, others[0] if others else ALONE, placed.column)
-        run_s = self.steps[job] / rate
+        rate = self._rate(job, placed)
+        run_s = self.steps[job] / rate if rate > 0.0 else inf
         if job in placed.staying:
-            run = self.current[job].run
+            run, run_s = self.current[job].run, predicted(run_s, LONGEST_RUN_S)
             return Placement(self.ids[job], run.ranks, run.copy, predicted_run_s=run_s)
-        run_s += _launch_s(self.snapshot, job)
+        run_s = predicted(run_s + _launch_s(self.snapshot, job), LONGEST_RUN_S)
         return Placement(self.ids[job], self._ranks(placed), 0, predicted_run_s=run_s)
 
-    def _rate(self, job: int, other: int, column: int) -> float:
-        """Return steps/s; of two that share a device though they are no pair what is known."""
-        alone = self.requests.rate(job, column)
-        if other == ALONE:
+    def _rate(self, job: int, placed: Placed) -> float:
+        """Return steps/s, beside another if it shares its device; 0 if unknown."""
+        alone = self.requests.rate(job, placed.column)
+        if len(placed.jobs) == 1:
             return alone
-        if known := self.requests.pair_rate(job, other, column):
-            return known
-        kinds, gpu_type = self.snapshot.jobs.columns.kinds, self.observed.problem.columns[column]
-        speeds = Speeds(self.snapshot.kinds)
-        return speeds.pair(kinds[job], kinds[other], gpu_type.gpu_type)[0] or alone
+        others = [self.kinds[other] for other in placed.jobs if other != job]
+        gpu_type = self.observed.problem.columns[placed.column].gpu_type
+        return self.speeds.colocated(self.kinds[job], alone, 1, [(gpu_type, others)])
+
+    def staying(self, stay: Stay) -> Placement:
+        """Return a job outside of the decision, where it is, until its node must be empty."""
+        run, run_s = stay.run, remaining_s(self.snapshot, self.speeds, stay)
+        return Placement(
+            self.ids[stay.row], run.ranks, run.copy, steps_quota=run.steps_quota,
+            until_s=stay.until_s, predicted_run_s=predicted(run_s, LONGEST_RUN_S),
+        )  # fmt: skip
 
     def _ranks(self, placed: Placed) -> tuple[RankSeat, ...]:
         share = WHOLE if len(placed.jobs) == 1 else HALF
@@ -83,12 +87,3 @@ def _launch_s(snapshot: Snapshot, row: int) -> float:
     started = training_run(columns.others["running"][row]) is not None
     started = started or numbers["remaining_steps"][row] < numbers["total_steps"][row]
     return max(kind.setup_s, float(numbers["restart_cost_s"][row]) if started else 0.0)
-
-
-def _staying(snapshot: Snapshot, stay: Stay) -> Placement:
-    """Return a job outside of the decision, where it is, until its node must be empty."""
-    run_s, run = remaining_s(snapshot, Speeds(snapshot.kinds), stay), stay.run
-    return Placement(
-        snapshot.jobs.columns.ids[stay.row], run.ranks, run.copy, steps_quota=run.steps_quota,
-        until_s=stay.until_s, predicted_run_s=run_s if isfinite(run_s) else None,
-    )  # fmt: skip

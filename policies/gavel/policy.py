@@ -21,7 +21,7 @@ import numpy as np
 
 from policies.contract.plan import Plan, PlanStatus
 from policies.contract.policy import SolverFailedError
-from policies.contract.snapshot import Snapshot
+from policies.contract.snapshot import Bools, Snapshot
 from policies.gavel.allocation.observe import GroupingOptions, Observed, observe
 from policies.gavel.allocation.problem import Shares
 from policies.gavel.current import GroupRequests, current_placements, inputs_of
@@ -145,15 +145,18 @@ class _Round:
         if not before.credit and not arrived.any():
             return before.credit
         kept = {job: of for job, of in before.credit.items() if job in known}
-        for row in np.flatnonzero(arrived).tolist():
-            m = self.classes.class_of[row]
-            others = [job for job in self.classes.members[m] if not arrived[job]] if m >= 0 else []
-            had = [received_s(self.observed, before.credit, job) for job in others]
-            types = self.observed.problem.types if had else ()
-            least = {t: min([of.get(t, 0.0) for of in had]) for t in types}
-            if any(least.values()):
-                kept[columns.ids[row]] = {t: had_s for t, had_s in least.items() if had_s > 0.0}
+        rows, class_of = np.flatnonzero(arrived).tolist(), self.classes.class_of
+        least = {m: self._least(m, arrived, before.credit) for m in {class_of[r] for r in rows}}
+        kept |= {columns.ids[r]: of for r in rows if (of := least[class_of[r]])}
         return kept
+
+    def _least(self, m: int, arrived: Bools, credit: Credits) -> dict[str, float]:
+        """Return the least that a job of a class has received by GPU type, without newcomers."""
+        others = [job for job in self.classes.members[m] if not arrived[job]] if m >= 0 else []
+        had = [received_s(self.observed, credit, job) for job in others]
+        types = self.observed.problem.types if had else ()
+        least = {t: min([of.get(t, 0.0) for of in had]) for t in types}
+        return {t: had_s for t, had_s in least.items() if had_s > 0.0}
 
     def _fixed(self) -> Iterable[int]:
         """Return the jobs that go on whatever their lag.

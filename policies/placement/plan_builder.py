@@ -6,11 +6,19 @@ from collections.abc import Iterable
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
-from math import isfinite
+from math import inf, isfinite
 
 import numpy as np
 
-from policies.contract.plan import Placement, Plan, PlanStatus, Waiting
+from policies.contract.plan import (
+    HIGHEST_COST,
+    LONGEST_RUN_S,
+    Placement,
+    Plan,
+    PlanStatus,
+    Waiting,
+    predicted,
+)
 from policies.contract.snapshot import RankSeat, Snapshot
 from policies.placement.eligibility import not_eligible
 from policies.placement.from_snapshot import cluster_of
@@ -94,21 +102,21 @@ class PlanBuilder:
         return Placement(
             self.snapshot.jobs.columns.ids[placed.row],
             (RankSeat(view.id, layout.ids(node, devices)),),
-            predicted_run_s=placed.run_s,
-            predicted_energy_cost=cost,
+            predicted_run_s=predicted(placed.run_s, LONGEST_RUN_S),
+            predicted_energy_cost=predicted(cost, HIGHEST_COST),
         )
 
     def _staying(self, stay: Stay) -> Placement:
         run_s = remaining_s(self.snapshot, self.classes.speeds, stay)
-        known = isfinite(run_s)
+        cost = self._cost_of(stay, run_s) if isfinite(run_s) else inf
         return Placement(
             self.snapshot.jobs.columns.ids[stay.row],
             stay.run.ranks,
             stay.run.copy,
             steps_quota=stay.run.steps_quota,
             until_s=stay.until_s,
-            predicted_run_s=run_s if known else None,
-            predicted_energy_cost=self._cost_of(stay, run_s) if known else None,
+            predicted_run_s=predicted(run_s, LONGEST_RUN_S),
+            predicted_energy_cost=predicted(cost, HIGHEST_COST),
         )
 
     def _cost_of(self, stay: Stay, run_s: float) -> float:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from policies.contract import plan_json
 from policies.contract.snapshot import Purpose, RankSeat, Running, Snapshot
 from policies.contract.validation import validate_plan
 from policies.host import registry
 from policies.placement.from_snapshot import cluster_of
-from tests.builders_policies import a_job, a_node, a_snapshot, on
+from tests.builders_policies import a_job, a_kind, a_node, a_snapshot, on
 
 every_policy = pytest.mark.parametrize("policy", registry.BUILT_IN)
 
@@ -75,3 +76,18 @@ def test_a_node_without_gpus_is_left_out(policy: str) -> None:
 @every_policy
 def test_jobs_wait_where_no_node_has_a_gpu(policy: str) -> None:
     assert placed(policy, a_snapshot([a_node("empty", gpus=0)], [a_job("a")])) == []
+
+
+@every_policy
+@pytest.mark.parametrize("rate", [1e-9, 1e-200])
+@pytest.mark.parametrize("runs", [True, False])
+def test_a_run_time_beyond_what_a_plan_may_say_is_left_out(
+    policy: str, rate: float, runs: bool
+) -> None:
+    running = on("n1", "gpu0") if runs else ()
+    job = a_job("a", "slow", remaining_steps=1e9, running=running)
+    snapshot = a_snapshot([a_node("n1", gpus=1)], [job], [a_kind("slow", {("V100", 1): rate})])
+    placed(policy, snapshot)
+    plan = registry.make(policy)(snapshot)
+    assert [p.predicted_run_s for p in plan.placements] in ([], [None])
+    assert plan_json.from_json(plan_json.FORM.write(plan)).placements == plan.placements

@@ -20,7 +20,8 @@ from policies.gavel.allocation.observe import GroupingOptions, Observed
 from policies.gavel.allocation.problem import Shares
 from policies.gavel.max_min_fairness import MaxMinFairness
 from policies.gavel.policy import ShareRule, plan_of
-from policies.gavel.selection import PATIENCE
+from policies.gavel.selection import PATIENCE, received_s
+from policies.gavel.service_account import Credits
 from tests.builders_policies import a_job, a_kind, a_node, a_snapshot, on
 from tests.builders_rounds import GivenShares, after, placed
 
@@ -158,6 +159,24 @@ def test_a_job_that_comes_in_later_starts_level_with_its_class_mates() -> None:
     snapshot = after(snapshot, policy(snapshot), ROUND_S, new=(a_job("late", "a"),))
     found = parts(run_rounds(policy, snapshot, 30), snapshot)
     assert found == {(job, "V100"): pytest.approx(1 / 3, abs=0.04) for job in ("j0", "j1", "late")}
+
+
+def test_what_a_class_has_received_is_read_once_however_many_jobs_come_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    policy = GivenShares({"a": {"V100": 1.0}})
+    old = [a_job(f"j{i}", "a", received_s=(("V100", 100.0 + i),)) for i in range(5)]
+    snapshot = a_snapshot([a_node("v", "V100", 1)], old, kinds("a"))
+    new = tuple([a_job(f"late{i}", "a") for i in range(7)])
+    snapshot, read = after(snapshot, policy(snapshot), ROUND_S, new=new), list[int]()
+
+    def counted(observed: Observed, credit: Credits, job: int) -> dict[str, float]:
+        read.append(job)
+        return received_s(observed, credit, job)
+
+    monkeypatch.setattr("policies.gavel.policy.received_s", counted)
+    policy(snapshot)
+    assert sorted(read) == list(range(5))
 
 
 def test_shares_hold_over_time_though_they_are_made_anew_in_every_round() -> None:
