@@ -129,18 +129,21 @@ class Snapshot:
     def following(self, **given: Any) -> Snapshot:
         """Return the cluster's next snapshot: this one with some fields changed.
 
-        It shares what follows from the types and sizes of nodes, which must be the same, and from
-        the kinds if they are equal. TypeError for what is no field.
+        It shares what follows from kinds, and from the types and sizes of nodes, while these are
+        equal. TypeError for what is no field.
         """
         fields = type(self).__dataclass_fields__
         if unknown := given.keys() - fields.keys():
             raise TypeError(f"a snapshot has no {', '.join(sorted(unknown))}")
         known, after = vars(self), object.__new__(type(self))
-        shared = ["types", "type_index", "max_gpus"]
-        if given.get("kinds", self.kinds) == self.kinds:
-            shared += ["kind_index", "throughputs"]
-        kept = {name: known[name] for name in (*fields, *shared) if name in known}
-        vars(after).update(kept, **given)
+        vars(after).update({name: known[name] for name in fields}, **given)
+        replaced = not given.keys().isdisjoint(("nodes", "gpu_types"))
+        shared = [] if replaced else ["types", "type_index", "max_gpus"]
+        if after.kinds == self.kinds:
+            shared.append("kind_index")
+            if (after.types, after.max_gpus) == (self.types, self.max_gpus):
+                shared.append("throughputs")
+        vars(after).update({name: known[name] for name in shared if name in known})
         return after
 
     @cached_property

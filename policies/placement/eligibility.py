@@ -8,7 +8,7 @@ dependencies are done (those no longer in the snapshot are).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
+from functools import lru_cache
 
 import numpy as np
 
@@ -82,7 +82,7 @@ def signatures(
     return of, tuple((frozenset(types), frozenset(wanted)) for types, wanted in numbers)
 
 
-@cache
+@lru_cache(maxsize=4096)
 def admits(
     signature: tuple[frozenset[str], frozenset[str]], gpu_type: str, labels: frozenset[str]
 ) -> bool:

@@ -171,9 +171,13 @@ class SimulatedWorld:
             self.tell("submission")
 
     def seat(self, placements: Iterable[Placement]) -> None:
-        """Launch what runs from the start; a job whose devices are missing or taken waits."""
+        """Launch what runs from the start; a job whose devices are missing or taken waits.
+
+        So does one that is not there yet; of several places of a job the first counts.
+        """
+        waiting, row_of = set(self.queue), self.table.row_of
         for placement in placements:
-            if placement.job not in self.unplaceable and self.fleet.has(placement.ranks):
+            if row_of.get(placement.job) in waiting and self.fleet.has(placement.ranks):
                 self._launch(placement)
 
     def snapshot(self) -> Snapshot:

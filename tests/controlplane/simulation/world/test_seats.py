@@ -71,6 +71,16 @@ def test_a_job_whose_place_is_not_there_waits_like_the_others(place: tuple[str, 
     }
 
 
+def test_a_job_that_comes_in_later_is_not_seated_before() -> None:
+    found = starts(seat("late", "n1", "gpu0"), jobs=[WAITS, a_job("late", arrival_s=20.0)])
+    assert found == {"waits": [(0.0, "gpu0")], "late": [(20.0, "gpu1")]}
+
+
+def test_of_two_seats_of_a_job_the_first_counts() -> None:
+    both = [seat("runs", "n1", "gpu1"), seat("runs", "n1", "gpu0")]
+    assert starts(*both, jobs=[RUNS]) == {"runs": [(0.0, "gpu1")]}
+
+
 def test_a_job_that_can_never_run_is_not_seated() -> None:
     found = starts(seat("huge", "n1", "gpu0"), jobs=[a_job("huge", gpus_min=9, gpus_max=9), RUNS])
     assert found == {"huge": [], "runs": [(0.0, "gpu0")]}
