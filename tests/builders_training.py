@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[1]
-PATIENCE_S = 60.0
+PATIENCE_S = 200.0
 
 # Its state is every batch it used, in order: so nothing can be lost, doubled or reordered without
 # being seen.

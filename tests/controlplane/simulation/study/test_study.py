@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -301,9 +301,14 @@ def test_a_childs_process_dies_with_its_parent(tmp_path: Path) -> None:
         (child,) = map(
             int, Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
         )
-        assert b"run_one" in command_of(child)
+        until(lambda: b"run_one" in command_of(child), "the child has begun")
         parent.kill()
-    deadline_s = time.monotonic() + 20.0
-    while b"run_one" in command_of(child):
-        assert time.monotonic() < deadline_s, "the child lives on"
+    until(lambda: b"run_one" not in command_of(child), "the child has ended")
+
+
+def until(holds: Callable[[], bool], what: str) -> None:
+    """Wait for it. A process that is being started or has ended has no command line."""
+    deadline_s = time.monotonic() + 60.0
+    while not holds():
+        assert time.monotonic() < deadline_s, what
         time.sleep(0.05)
