@@ -11,6 +11,7 @@ from typing import Any
 from policies.contract.snapshot import RankSeat, Running
 from policies.gavel.allocation.observe import Observed
 from policies.gavel.round_cache import CurrentInputs
+from policies.placement.from_snapshot import with_quota
 from policies.placement.requests import Allocation, Part, Request
 from policies.placement.staying import training_run
 from policies.placement.time_slices import ALONE, Current
@@ -162,7 +163,7 @@ class _Search:
             return None
         request = self.requests.of(row, column)[0]
         if seat.cpu_quota is not None:
-            demand = {**self.observed.requests.demand(row, 1), "cores": seat.cpu_quota}
+            demand = with_quota(self.observed.requests.demand(row, 1), run.ranks)
             request = replace(request, amounts=self.layout.amounts(demand))
         return Current(row, run, column, Allocation(request, (Part(n, 1, devices),)), shares)
 

@@ -8,6 +8,7 @@ from policies.contract import plan_json
 from policies.contract.snapshot import Purpose, RankSeat, Running, Snapshot
 from policies.contract.validation import validate_plan
 from policies.host import registry
+from policies.placement.eligibility import admits
 from policies.placement.from_snapshot import cluster_of
 from tests.builders_policies import a_job, a_kind, a_node, a_snapshot, on
 
@@ -76,6 +77,14 @@ def test_a_node_without_gpus_is_left_out(policy: str) -> None:
 @every_policy
 def test_jobs_wait_where_no_node_has_a_gpu(policy: str) -> None:
     assert placed(policy, a_snapshot([a_node("empty", gpus=0)], [a_job("a")])) == []
+
+
+def test_labels_of_nodes_that_are_gone_are_forgotten() -> None:
+    most = admits.cache_info().maxsize
+    assert most is not None
+    for i in range(most + 10):
+        admits((frozenset(), frozenset()), "V100", frozenset([f"data-{i}"]))
+    assert admits.cache_info().currsize == most
 
 
 @every_policy
