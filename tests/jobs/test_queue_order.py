@@ -218,7 +218,7 @@ def test_a_search_finds_names_by_an_index_and_reads_no_others() -> None:
 @pytest.mark.postgres
 def test_a_server_that_does_not_allow_the_extension_is_searched_without_its_index() -> None:
     assert connection.vendor == "postgresql", "run with tests/with-postgres"
-    migration = import_module("jobs.migrations.0006_names_by_trigrams")
+    migration = import_module("jobs.migrations.0002_names_by_trigrams")
     with connection.schema_editor() as editor:
         migration.remove_index(None, editor)
     with connection.cursor() as cursor:
