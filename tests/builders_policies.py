@@ -25,7 +25,7 @@ from policies.contract.snapshot import (
     NodeView,
     ProfileRequest,
     Purpose,
-    RankSeat,
+    RankPlacement,
     Running,
     SlotHold,
     Snapshot,
@@ -85,7 +85,9 @@ def a_job(job: str = "j1", kind: str = "k", **fields: Any) -> JobView:
 
 def on(node: str, *devices: str, **fields: Any) -> tuple[Running, ...]:
     """The `running` of a job whose one process holds these devices of a node."""
-    return (Running(**{"copy": 0, "ranks": (RankSeat(node, devices),), "since_s": 0.0, **fields}),)
+    return (
+        Running(**{"copy": 0, "ranks": (RankPlacement(node, devices),), "since_s": 0.0, **fields}),
+    )
 
 
 def a_profile_request(
@@ -173,5 +175,9 @@ def a_profile_run(
 ) -> Running:
     """A profile run under way, to be put into a job's `running`."""
     return Running(
-        copy, (RankSeat(node, devices, share),), 0.0, steps_quota=steps, purpose=Purpose.PROFILING
+        copy,
+        (RankPlacement(node, devices, share),),
+        0.0,
+        steps_quota=steps,
+        purpose=Purpose.PROFILING,
     )

@@ -16,7 +16,7 @@ from policies.contract.snapshot import (
     NodeState,
     NodeView,
     PowerCapStep,
-    RankSeat,
+    RankPlacement,
     Running,
     SlotHold,
     Snapshot,
@@ -204,11 +204,11 @@ def _running(
 @st.composite
 def _seat(
     draw: st.DrawFn, least: int, most: int, seats: tuple[NodeView, ...], free: _Free
-) -> RankSeat:
+) -> RankPlacement:
     node, gpus = draw(st.sampled_from(seats)), draw(st.integers(least, most))
     devices = free.devices[node.id][:gpus]
     del free.devices[node.id][: len(devices)]
-    return RankSeat(node.id, tuple(devices), draw(st.sampled_from([1.0, 1.0, 1.0, 1.0, 0.5])))
+    return RankPlacement(node.id, tuple(devices), draw(st.sampled_from([1.0, 1.0, 1.0, 1.0, 0.5])))
 
 
 @st.composite

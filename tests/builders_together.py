@@ -21,7 +21,7 @@ from policies.contract.snapshot import (
     KindView,
     NodeView,
     PairThroughput,
-    RankSeat,
+    RankPlacement,
     Snapshot,
     Source,
     Throughput,
@@ -58,7 +58,7 @@ class Script:
 
     def __init__(
         self,
-        seats: Mapping[str, tuple[RankSeat, ...]],
+        seats: Mapping[str, tuple[RankPlacement, ...]],
         absent: Mapping[str, tuple[float, float]] | None = None,
     ) -> None:
         self.seats, self.absent = seats, absent or {}
@@ -83,9 +83,9 @@ class Script:
         )
 
 
-def half_of(*devices: str, node: str = "n1", share: float = 0.5) -> tuple[RankSeat, ...]:
+def half_of(*devices: str, node: str = "n1", share: float = 0.5) -> tuple[RankPlacement, ...]:
     """A seat on shares of a node's devices."""
-    return (RankSeat(node, devices, share),)
+    return (RankPlacement(node, devices, share),)
 
 
 def a_pair_member(job: str, steps: float = 100.0, **fields: Any) -> JobView:

@@ -30,7 +30,7 @@ from policies.contract.snapshot import (
     NodeState,
     NodeView,
     Purpose,
-    RankSeat,
+    RankPlacement,
     Running,
     Snapshot,
     TeamView,
@@ -170,7 +170,7 @@ def _is_there(run: Running, places: Places) -> bool:
 
 
 def _seated(run: Running, places: Places) -> Running:
-    def seat(of: RankSeat) -> RankSeat:
+    def seat(of: RankPlacement) -> RankPlacement:
         found = [places[of.node, device] for device in of.devices]
         return replace(
             of, node=found[0][0] if found else of.node, devices=tuple(device for _, device in found)

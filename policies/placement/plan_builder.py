@@ -19,7 +19,7 @@ from policies.contract.plan import (
     Waiting,
     predicted,
 )
-from policies.contract.snapshot import RankSeat, Snapshot
+from policies.contract.snapshot import RankPlacement, Snapshot
 from policies.placement.eligibility import not_eligible
 from policies.placement.from_snapshot import cluster_of
 from policies.placement.layout import Layout
@@ -101,7 +101,7 @@ class PlanBuilder:
         )
         return Placement(
             self.snapshot.jobs.columns.ids[placed.row],
-            (RankSeat(view.id, layout.ids(node, devices)),),
+            (RankPlacement(view.id, layout.ids(node, devices)),),
             predicted_run_s=predicted(placed.run_s, LONGEST_RUN_S),
             predicted_energy_cost=predicted(cost, HIGHEST_COST),
         )

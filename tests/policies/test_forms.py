@@ -31,7 +31,7 @@ from policies.contract.snapshot import (
     PairThroughput,
     PowerCapStep,
     Purpose,
-    RankSeat,
+    RankPlacement,
     ResourceUse,
     Running,
     SlotHold,
@@ -147,7 +147,11 @@ SNAPSHOTS: Mapping[str, Snapshot] = {
                 "a",
                 running=(
                     Running(
-                        1, (RankSeat("n1", ("gpu0", "gpu1"), cpu_quota=2.0),), 500.0, 2000.0, 70
+                        1,
+                        (RankPlacement("n1", ("gpu0", "gpu1"), cpu_quota=2.0),),
+                        500.0,
+                        2000.0,
+                        70,
                     ),
                 ),
             ),
@@ -182,16 +186,16 @@ PLANS: Mapping[str, Plan] = {
         (
             Placement(
                 "a",
-                (RankSeat("n1", ("gpu0", "gpu1")), RankSeat("n2", ("gpu0",), 0.5, 1.5)),
+                (RankPlacement("n1", ("gpu0", "gpu1")), RankPlacement("n2", ("gpu0",), 0.5, 1.5)),
                 until_s=2000.0,
             ),
             Placement(
                 "b",
-                (RankSeat("n3", ("gpu0",)),),
+                (RankPlacement("n3", ("gpu0",)),),
                 predicted_run_s=100.25,
                 predicted_energy_cost=0.125,
             ),
-            Placement("c", (RankSeat("n3", ("gpu1",)),), 2, Purpose.PROFILING, steps_quota=20),
+            Placement("c", (RankPlacement("n3", ("gpu1",)),), 2, Purpose.PROFILING, steps_quota=20),
         ),
         objective=0.1,
     ),

@@ -28,7 +28,7 @@ from controlplane.loop.rounds import Applied
 from jobs.assignment_lifecycle import LIVE
 from jobs.models import Assignment, Job
 from policies.contract.plan import Placement, Plan
-from policies.contract.snapshot import RankSeat
+from policies.contract.snapshot import RankPlacement
 
 TOGETHER = 500
 """Assignments that one statement changes."""
@@ -154,7 +154,7 @@ def _lock(todo: Sequence[Change]) -> None:
     )
 
 
-def _ranks(change: Change) -> tuple[RankSeat, ...]:
+def _ranks(change: Change) -> tuple[RankPlacement, ...]:
     before = () if isinstance(change, Start) else change.before.ranks
     after = () if isinstance(change, Keep | Preempt) else change.placement.ranks
     return (*before, *after)

@@ -22,7 +22,7 @@ from controlplane.loop.rounds import RejectCode, Rejected
 from jobs.lifecycle import JobState
 from jobs.models import Assignment, Job
 from policies.contract.plan import Placement
-from policies.contract.snapshot import NodeView, Purpose, RankSeat
+from policies.contract.snapshot import NodeView, Purpose, RankPlacement
 from policies.contract.validation import power_w
 
 TOLERANCE = 1e-9
@@ -106,7 +106,7 @@ class Room:
         self.cores[node] += cores
         self.memory_gb[node] += memory_gb
 
-    def _seat(self, placement: Placement, seat: RankSeat) -> Iterator[tuple[RejectCode, str]]:
+    def _seat(self, placement: Placement, seat: RankPlacement) -> Iterator[tuple[RejectCode, str]]:
         node = self.nodes.get(seat.node)
         if node is None:
             yield RejectCode.STALE, f"node {seat.node} is gone"

@@ -16,7 +16,7 @@ from controlplane.simulation.switches import NO_SWITCHES, Switches
 from controlplane.simulation.world.run import Simulation
 from controlplane.simulation.world.world import Scenario
 from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
-from policies.contract.snapshot import EnergyStep, RankSeat, Snapshot
+from policies.contract.snapshot import EnergyStep, RankPlacement, Snapshot
 from tests.builders_policies import a_job, a_kind, a_node
 
 JOBS = [a_job("a"), a_job("b"), a_job("c", arrival_s=7.0), a_job("d", arrival_s=31.0)]
@@ -32,7 +32,7 @@ def by_lot(snapshot: Snapshot) -> Plan:
     return Plan(
         "by_lot",
         PlanStatus.HEURISTIC,
-        tuple(Placement(job, (RankSeat("n1", ("gpu0",)),)) for job in chosen),
+        tuple(Placement(job, (RankPlacement("n1", ("gpu0",)),)) for job in chosen),
         waiting,
     )
 

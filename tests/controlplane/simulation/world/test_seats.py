@@ -13,7 +13,7 @@ from controlplane.simulation.world.run import Simulation
 from controlplane.simulation.world.world import Scenario
 from policies.baselines.fifo import Fifo
 from policies.contract.plan import Placement
-from policies.contract.snapshot import EnergyStep, JobView, RankSeat
+from policies.contract.snapshot import EnergyStep, JobView, RankPlacement
 from tests.builders_policies import a_job, a_kind, a_node
 
 SCENARIO = Scenario(
@@ -24,7 +24,7 @@ WAITS, RUNS = a_job("waits"), a_job("runs")
 
 
 def seat(job: str, node: str, *devices: str) -> Placement:
-    return Placement(job, (RankSeat(node, devices),))
+    return Placement(job, (RankPlacement(node, devices),))
 
 
 def starts(

@@ -24,7 +24,7 @@ from policies.contract.snapshot import (
     JobPhase,
     Jobs,
     JobView,
-    RankSeat,
+    RankPlacement,
     Snapshot,
 )
 from tests.builders_policies import a_job, a_kind, a_node
@@ -55,7 +55,7 @@ def the_outcome(
 def last_first(snapshot: Snapshot) -> Plan:
     """Always gives the only device to the job that came last."""
     able = [j for j in snapshot.jobs if j.phase is not JobPhase.PROFILING]
-    placed = tuple(Placement(job.id, (RankSeat("n1", ("gpu0",)),)) for job in able[-1:])
+    placed = tuple(Placement(job.id, (RankPlacement("n1", ("gpu0",)),)) for job in able[-1:])
     waiting = tuple(Waiting(j.id, WaitCode.POSTPONED) for j in able[:-1])
     unknown = (
         Waiting(j.id, WaitCode.AWAITING_PROFILE)
