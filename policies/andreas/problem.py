@@ -17,7 +17,7 @@ import numpy as np
 
 from policies.andreas.kernels.arrays import NONE
 from policies.contract.snapshot import Bools, Floats, Ints, NodeView, Snapshot
-from policies.placement.eligibility import admits, launch_s, signatures
+from policies.placement.eligibility import admits, signatures
 from policies.placement.from_snapshot import JobRequests, with_quota
 from policies.placement.plan_builder import PlanBuilder
 from policies.placement.pricing import Prices, prices_of
@@ -162,13 +162,15 @@ class _Builder:
         run_s = self._run_s(config_class, config_gpus)
         home, home_config = self._homes(config_class, config_gpus, run_s)
         prices, power = prices_of(self.snapshot), self._power()
+        times = self.plan.classes.launch_times
+        launch_s = np.array([times.of(row) for row in self.rows.tolist()], dtype=np.float64)
         return Problem(
             snapshot=self.snapshot, plan=self.plan, rows=self.rows, nodes=self.nodes,
             numbers=np.array(self.numbers, dtype=np.int64), devices=self.devices,
             node_class=self.node_class, busy=self.busy,
             config_class=config_class, config_gpus=config_gpus,
             cost=power * prices.reference, power=power, run_s=run_s,
-            launch_s=launch_s(self.snapshot)[self.rows], home=home, home_config=home_config,
+            launch_s=launch_s, home=home, home_config=home_config,
             demand=np.ascontiguousarray(self.demand[:, self.scarce]),
             capacity=np.ascontiguousarray(self.left[:, self.scarce]),
             watts=self._watts_left(), charged=charged, prices=prices,

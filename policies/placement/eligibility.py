@@ -15,7 +15,6 @@ import numpy as np
 from policies.contract.plan import WaitCode, Waiting
 from policies.contract.snapshot import (
     DeviceView,
-    Floats,
     Ints,
     JobPhase,
     NodeView,
@@ -52,19 +51,6 @@ def not_eligible(snapshot: Snapshot) -> dict[int, Waiting]:
         if undone and i not in waiting:
             waiting[i] = Waiting(columns.ids[i], WaitCode.DEPENDENCY, jobs=undone)
     return waiting
-
-
-def launch_s(snapshot: Snapshot) -> Floats:
-    """float64[J]: seconds from launch to first step: set-up, at least the restart cost."""
-    numbers = snapshot.jobs.columns.numbers
-    setup = np.array([k.setup_s for k in snapshot.kinds] or [0.0])[snapshot.job_kinds]
-    runs = snapshot.jobs.columns.others["running"]
-    running = np.array(
-        [any(r.purpose is Purpose.TRAINING for r in of) for of in runs], dtype=np.bool_
-    )
-    started = running | (numbers["remaining_steps"] < numbers["total_steps"])
-    seconds: Floats = np.maximum(setup, np.where(started, numbers["restart_cost_s"], 0.0))
-    return seconds
 
 
 def signatures(

@@ -13,14 +13,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from policies.contract.snapshot import Purpose, Snapshot
+from policies.contract.snapshot import Snapshot
 from policies.placement.cluster_state import ClusterState
 from policies.placement.from_snapshot import JobRequests
 from policies.placement.pricing import prices_of
 from policies.placement.requests import RESOURCES, Request, lowest
-from policies.placement.speed import Speeds
-
-TRAINING = Purpose.TRAINING
+from policies.placement.speed import LaunchTimes, Speeds
 
 GroupingKey: TypeAlias = tuple[Any, ...]
 """Columns by which jobs are grouped: jobs with equal keys are interchangeable for capacity."""
@@ -48,7 +46,6 @@ class JobClasses:
         self.columns = snapshot.jobs.columns
         self.requests = JobRequests(snapshot, state.layout)
         self.speeds, self.prices = Speeds(snapshot.kinds), prices_of(snapshot)
-        self.setup_s = {kind.id: kind.setup_s for kind in snapshot.kinds}
         self._options: dict[GroupingKey, tuple[Option, ...]] = {}
 
     @cached_property
@@ -74,8 +71,8 @@ class JobClasses:
 
         First those that meet the due date by rising energy cost, then the others by rising time.
         """
-        options, (due_s, steps, _, _) = self.options(row), self._numbers[row]
-        slack_s, launch_s = due_s - self.snapshot.now_s, self.launch_s(row)
+        options, (due_s, steps) = self.options(row), self._numbers[row]
+        slack_s, launch_s = due_s - self.snapshot.now_s, self.launch_times.of(row)
         times_s = [steps / option.steps_per_s + launch_s for option in options]
         flat, reference = self.prices.is_flat, self.prices.reference
         priced_s = times_s if flat else self.prices.priced_s(np.array(times_s)).tolist()
@@ -85,18 +82,17 @@ class JobClasses:
         ]
         return [(options[i], times_s[i]) for _, _, i in sorted(ranks)]
 
-    def launch_s(self, row: int) -> float:
-        """Return the time from a launch to the first step; a job with progress has to restart."""
-        _, steps, total, restart_s = self._numbers[row]
-        runs = self.columns.others["running"][row]
-        started = steps < total or any(run.purpose is TRAINING for run in runs)
-        return max(self.setup_s[self.columns.kinds[row]], restart_s if started else 0.0)
+    @cached_property
+    def launch_times(self) -> LaunchTimes:
+        """The time from a launch to the first step of each job."""
+        return LaunchTimes(self.snapshot)
 
     @cached_property
-    def _numbers(self) -> Sequence[tuple[float, float, float, float]]:
-        """Due date, remaining and total steps, and cost of a restart of each job."""
-        names = ("due_s", "remaining_steps", "total_steps", "restart_cost_s")
-        return list(zip(*[self.columns.numbers[name].tolist() for name in names], strict=True))
+    def _numbers(self) -> Sequence[tuple[float, float]]:
+        """Due date and remaining steps of each job."""
+        numbers = self.columns.numbers
+        due_s, steps = numbers["due_s"].tolist(), numbers["remaining_steps"].tolist()
+        return list(zip(due_s, steps, strict=True))
 
     def _find(self, row: int) -> list[Option]:
         """Nodes are grouped by type and by power with so many GPUs in use; demand as when empty."""
