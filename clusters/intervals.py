@@ -1,4 +1,4 @@
-"""The intervals between server and agents. Pure.
+"""The intervals between server and agents.
 
 heartbeat = max(cluster's heartbeat, nodes / HEARTBEATS_PER_S); a lease outlives four heartbeats
 once the number of nodes stretches them. The agent counts a lease from when it *sent* the renewal,
@@ -44,11 +44,9 @@ def is_silent(session_expires_at: datetime | None, now: datetime) -> bool:
 def lost_after(
     lease_end: datetime, clock: Intervals, promised_grace_s: float | None = None
 ) -> datetime:
-    """When whatever ran under that lease has surely ended: lease + grace + margin after the last
-    renewal's receipt.
+    """The end of all under that lease: lease + grace + margin after the last renewal's receipt.
 
-    `promised_grace_s` is what its launch was told (None: not known): its guard keeps to that,
-    whatever the cluster says since.
+    `promised_grace_s`: what its launch was told, if known.
     """
     return lease_end + timedelta(
         seconds=max(clock.grace_s, promised_grace_s or 0.0) + clock.margin_s

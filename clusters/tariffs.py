@@ -1,7 +1,6 @@
-"""A cluster's tariffs and PUE: from rows to prices over time, and which version is in force.
+"""A cluster's tariffs and PUE: rows to prices over time, versions in force, and new versions.
 
-Rows never change and are never deleted, so what was known at any moment can be had again:
-`known_by` leaves out later rows.
+Rows never change and are never deleted, so earlier knowledge can be had again by `known_by`.
 """
 
 from __future__ import annotations
@@ -35,11 +34,9 @@ def price_steps(
     *,
     zone: str = "",
 ) -> tuple[EnergyStep, ...]:
-    """The cluster's prices over [from_s, to_s], seconds since the epoch, in three queries. See
-    `clusters.energy.energy_steps`.
+    """The cluster's prices over [from_s, to_s], seconds since the epoch (`energy_steps`).
 
-    `zone` is the IANA zone in which the tariffs' hours count: the cluster's, unless another one was
-    in force then.
+    `zone`: the IANA zone of the tariffs' hours, if it was another one then.
     """
     end = datetime.fromtimestamp(to_s, UTC)
     tariffs = EnergyTariff.objects.filter(

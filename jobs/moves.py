@@ -21,8 +21,7 @@ class LostRaceError(Exception):
 def move_job(
     job: Job, move: JobMove, *, actor: str = "", data: dict[str, Any] | None = None, **values: Any
 ) -> Job:
-    """Move `job` (as it was read) and set `values` with it; the event is written in the same
-    transaction.
+    """Move `job` (as it was read) with its event, and set `values`, in one transaction.
 
     Raises IllegalJobMoveError if the table has no such move, LostRaceError if the job's state has
     changed since it was read. The given object is brought up to date.
@@ -47,14 +46,11 @@ class Moving:
 
 
 def move_jobs(moving: Sequence[Moving], move: JobMove, *, actor: str = "") -> None:
-    """Move these jobs, all of them or none, as `move_job` moves each, in a number of queries that
-    does not grow with them.
+    """Move these jobs, all or none, as `move_job` does, in a constant number of queries.
 
-    Each is compared by its fence too, for a crowd is read earlier than a single job. Where others
-    may move some of them as well, lock them first, in the order of their keys. Raises
-    IllegalJobMoveError if the table lacks one of the moves, ValueError if they do not all set
-    values of the same names, LostRaceError if any has changed since it was read: then nothing is
-    written, and no given object changed.
+    Each is compared by its fence too. Where others may move some of them as well, lock them first,
+    in the order of their keys. Raises IllegalJobMoveError, LostRaceError, and ValueError if they do
+    not all set values of the same names: then nothing is written, and no given object changed.
     """
     moves = [
         (
@@ -88,7 +84,6 @@ def move_jobs(moving: Sequence[Moving], move: JobMove, *, actor: str = "") -> No
 def _event(
     job: Job, move: JobMove, after: JobState, data: dict[str, Any] | None, actor: str
 ) -> JobEvent:
-    """The event of a move of `job`, as it was read, to the state `after`."""
     return JobEvent(
         job=job, event=move, from_state=job.state, to_state=after, data=data or {}, actor=actor
     )

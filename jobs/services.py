@@ -1,8 +1,7 @@
-"""What people do with jobs: submit, cancel, hold, release, requeue, clone. Each change is a move of
-the table with its event.
+"""What people do with jobs: submit, cancel, hold, release, requeue, clone.
 
-Every function is safe to repeat and to race: states change by compare-and-swap, and whoever loses
-reads again.
+Every function is safe to repeat and to race: states change by compare-and-swap, and the loser of a
+race reads again.
 """
 
 from __future__ import annotations
@@ -54,11 +53,7 @@ Action = Callable[Concatenate[Job, User, P], Job]
 
 
 def _action(verb: str) -> Callable[[Action[P]], Action[P]]:
-    """An action on a job: only for who may see it (JobNotFound), in one transaction, tried again
-    when another one was faster.
-
-    JobConflict says in words why the job's state does not allow it.
-    """
+    """An action on a job the user may see, in one transaction, tried again after a lost race."""
 
     def wrap(act: Action[P]) -> Action[P]:
         @functools.wraps(act)
@@ -176,7 +171,6 @@ def _merged(data: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
 
 
 def _wish(job: Job, actor: str, *, hold_wanted: bool) -> Job:
-    """Note the wish on a job that is being stopped, only while it still is."""
     if not Job.objects.filter(pk=job.pk, state=JobState.STOPPING).update(hold_wanted=hold_wanted):
         raise LostRaceError(f"job {job.pk} is no longer stopping")
     job.hold_wanted = hold_wanted

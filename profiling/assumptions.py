@@ -1,9 +1,7 @@
-"""What is assumed of a kind of which nothing is known and that no node can measure, so that its
-jobs run all the same.
+"""What is assumed of a kind of which nothing is known and that no node can measure.
 
 The user's walltime is a declaration: the job's steps within that time on the slowest GPUs it may
-use. Without one an hour is taken and called an estimate. Production measures the kind as soon as
-its first job runs.
+use. Without one an hour is taken and called an estimate.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""From an assignment's samples to what is known of its kind.
-
-A profile run replaces what was only estimated or declared; every later measurement moves the number
-(`profiling.smoothing`).
-"""
+"""From an assignment's samples to what is known of its kind."""
 
 from __future__ import annotations
 

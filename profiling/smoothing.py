@@ -1,9 +1,8 @@
-"""How a new measurement moves what is known: exponentially weighted. Pure.
+"""Exponentially weighted smoothing of measurements. Pure.
 
     s <- s + alpha * (measured - s),    alpha = max(ALPHA, 1 / (samples + 1))
 
-so that the first few are averaged and old ones fade: after ten, a measurement has lost about nine
-tenths of its weight. The first replaces what was only estimated or declared.
+so that the first few are averaged and old ones fade.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """How fast a launch went, from the progress it reported. Pure.
 
-Progress comes as (steps of this launch, seconds since its first batch). Two neighbouring samples
-bound a segment; the time of a step is the median over all steps after the warm-up, each step
-counted with its segment's mean time. A median shrugs off a checkpoint, a stall or a late sample,
-which a mean over the launch would not.
+Two neighbouring samples bound a segment; the time of a step is the median over all steps after the
+warm-up, each counted with its segment's mean time: a stall or a late sample does not move it.
 """
 
 from __future__ import annotations

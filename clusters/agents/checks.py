@@ -1,6 +1,4 @@
-"""Checks of what agents say beyond its shape: lengths and ranges the database holds, times that
-exist.
-"""
+"""Checks of agents' words: lengths and ranges the database holds, times that exist."""
 
 from __future__ import annotations
 

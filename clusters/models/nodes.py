@@ -50,8 +50,7 @@ class EnrolmentToken(models.Model):
 
 
 class Node(models.Model):
-    """A machine with GPUs of one type. `epoch` grows with every session of its agent; older epochs
-    are refused.
+    """A machine with GPUs of one type. Sessions of older epochs than `epoch` are refused.
 
     The session's secret and the node's token are kept as sha256. `session_expires_at` is when
     another machine may take over.
@@ -120,11 +119,9 @@ class Node(models.Model):
 
 
 class Device(models.Model):
-    """A GPU of a node: (node, uuid), never an index. `slots` > 1 lets that many assignments share
-    it.
+    """A GPU of a node: (node, uuid), never an index; `slots` assignments may share it.
 
-    `slots` is what the agent offers until an operator sets it (`slots_set`); from then on it is the
-    operator's alone.
+    `slots` is what the agent offers until an operator sets it (`slots_set`).
     """
 
     node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="devices")

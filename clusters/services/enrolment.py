@@ -46,8 +46,7 @@ def issue_enrolment_token(
 
 
 def register(token: str, words: Registration, now: datetime | None = None) -> Registered:
-    """Let a machine in. A machine known by its `machine_id` takes its node over, and its former
-    token ends.
+    """Let a machine in. One known by its `machine_id` takes its node over; its old token ends.
 
     A lost answer may be asked for again with the same token by the same machine until its first
     session. A refusal leaves the token unused.

@@ -88,7 +88,6 @@ def node_revoke(node: Node, actor: str = "") -> Node:
 def _move(
     node: Node, before: set[State], after: State, why: Reason, actor: str, **values: Any
 ) -> Node:
-    """Set the state of `node`; NodeStateError if it is not in `before` or has changed."""
     was = State(node.state)
     if was not in before:
         allowed = " or ".join(sorted(before))

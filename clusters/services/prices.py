@@ -37,10 +37,9 @@ def add_tariff(
     emissions_g_per_kwh: float = 0.0,
     created_by: User | None = None,
 ) -> EnergyTariff:
-    """A version of the prices, in force from `effective_from`; of two with the same time the later
-    written holds.
+    """Add a version of the prices; of two with the same time the later written holds.
 
-    ValidationError for what makes no sense.
+    Raises ValidationError.
     """
     tariff = EnergyTariff(
         cluster=cluster, name=name, effective_from=effective_from,

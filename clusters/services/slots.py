@@ -22,13 +22,10 @@ class SlotsError(ValueError):
 
 
 def node_set_slots(node: Node, slots: int, uuids: Sequence[str] = (), actor: str = "") -> Node:
-    """Let `slots` jobs share each GPU of the node, or each of those named; what its agent offers
-    counts no more for them.
+    """Let `slots` jobs share each GPU of the node, or those named, whatever its agent offers.
 
-    SlotsError for a number outside 1 .. MOST_SLOTS and for a GPU that the node does not have.
-    NodeStateError where more assignments hold a GPU now; nothing is changed then. Asks for a round
-    if any number changed. The rows are locked against new holders meanwhile; a launch that was
-    decided on the old number is put right by the round this asks for.
+    SlotsError for a wrong number or an unknown GPU, NodeStateError where more assignments hold a
+    GPU now. Triggers a round if any number changed. The rows are locked against new holders.
     """
     check_slots(slots)
     with transaction.atomic():

@@ -18,12 +18,10 @@ _FOUND_BY = ("state", "user", "kind", "name")
 
 
 class Job(models.Model):
-    """A training job. `total_steps` = epochs * steps_per_epoch; `fence` counts launches,
-    `retries_used` only user and oom failures.
+    """A training job. `fence` counts launches, `retries_used` only user and oom failures.
 
     `tardiness_weight` is cost per second after `due_at` in the cluster's currency; `weight` a fair
-    share; `priority` is strict. `steps_done` is the furthest progress reported, `checkpoint_steps`
-    what a restart begins from.
+    share; `priority` is strict. A restart begins from `checkpoint_steps`.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)

@@ -6,10 +6,7 @@ from django.db import models
 
 
 class Kind(models.Model):
-    """What determines a job's speed: `digest` hashes image digest or command, declared parameters
-    and batch size, or the name a user gave it. Seed, learning rate, epochs and paths do not belong
-    to it. What was measured of it is in `profiling`.
-    """
+    """What determines a job's speed (`jobs.kinds`); what was measured of it is in `profiling`."""
 
     digest = models.CharField(max_length=64, unique=True)
     name = models.CharField(max_length=100, blank=True, default="")

@@ -196,7 +196,6 @@ def _stays() -> Any:
 
 
 def _with_moves(assignments: Sequence[Assignment], now: datetime) -> list[Stay]:
-    """Placements in order; a training run on another place than the last is a migration."""
     stays = []
     before: dict[int, frozenset[int]] = {}
     for assignment in assignments:

@@ -132,11 +132,9 @@ class Numbers:
 def queue_page(
     user: User, teams: Sequence[Team], filters: QueueFilters, number: object
 ) -> tuple[Page[Job], list[JobRow]]:
-    """A page of the queue: what runs, then what waits, each most urgent first, then what has ended.
-    `teams` are the user's own.
+    """A page of the queue: what runs, waits, has ended. `teams` are the user's own.
 
-    First the ids in order, from an index alone, then the rows of this page: whole rows of a long
-    queue are not sorted.
+    First the ids in order, from an index alone, then the rows of this page.
     """
     ids = _filtered(user, teams, filters).order_by(*QUEUE_ORDER, "pk").values_list("pk", flat=True)
     page = page_of(_paginator(ids, filters), number)
@@ -146,11 +144,7 @@ def queue_page(
 
 
 def _paginator(ids: QuerySet[Job, Any], filters: QueueFilters) -> Paginator[Any]:
-    """Of a search mostly with all ids at hand, so that names are looked through once and not for
-    their number again.
-
-    No further than MOST_LISTED are counted: pages beyond are found by filters, not by leafing.
-    """
+    """A search is read once, to count and page it; else at most MOST_LISTED ids are counted."""
     found = list(ids[:MOST_FOUND]) if filters.search else []
     if filters.search and len(found) < MOST_FOUND:
         return Paginator(found, PAGE_SIZE)

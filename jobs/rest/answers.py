@@ -43,7 +43,6 @@ def _rows(serializer: SubmissionSerializer, jobs: Iterable[Job]) -> list[dict[st
 
 
 def _reader(field: Field[Any, Any, Any, Any]) -> Callable[[Job], Any]:
-    """What reads the field's value from a job, in which all that fields name is there."""
     if isinstance(field, RelatedField | SerializerMethodField):
         return field.get_attribute
     read = attrgetter(".".join(field.source_attrs))

@@ -1,7 +1,6 @@
 """Submission of jobs: many at once, in one transaction, each with its answer.
 
-A single job is a batch of one. Queries are made for all together, so a sweep of a hundred jobs
-costs little more than one.
+Queries are made for all together, so a sweep of a hundred jobs costs little more than one.
 """
 
 from __future__ import annotations
@@ -42,8 +41,7 @@ class IdempotencyConflict(JobConflict):
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """What came of a submission. `created` is False where the key was known and the job is the
-    earlier one.
+    """A taken submission; `created` is False if the key was known and the job is the earlier one.
 
     `dependencies` are those of a job that was made just now, None where they have to be read.
     """
@@ -75,20 +73,16 @@ Answer = Submission | JobInvalid | JobConflict
 
 @dataclass(slots=True)
 class _Wanted:
-    """A job that is to be written, and what it was asked as."""
-
     asked: Asked
     request: JobRequest
     job: Job
 
 
 def submit_all(asked: Sequence[Asked], limits: Limits | None = None) -> list[Answer]:
-    """Take these jobs, all that can be taken in one transaction, and say in the same order what
-    came of each.
+    """Take these jobs in one transaction; answers in the same order.
 
-    With `limits`, jobs are held against what it remembers. Where the database refuses one of
-    several, the others are taken, each in a transaction of its own, and it alone is told to come
-    again. A single job that the database refuses raises.
+    Where the database refuses one of several, the others are taken, each in a transaction of its
+    own. A single job that the database refuses raises.
     """
     try:
         return _take(asked, limits or Limits())
@@ -100,7 +94,6 @@ def submit_all(asked: Sequence[Asked], limits: Limits | None = None) -> list[Ans
 
 
 def _take_one(one: Asked, limits: Limits) -> Answer:
-    """Submit one job of a batch; its failure does not affect the others' answers."""
     try:
         return _take([one], limits)[0]
     except DatabaseError as error:
@@ -109,7 +102,6 @@ def _take_one(one: Asked, limits: Limits) -> Answer:
 
 
 def _take(asked: Sequence[Asked], limits: Limits) -> list[Answer]:
-    """Submit what is valid in one transaction. Database errors leave nothing written."""
     answers, wanted = _sorted_out(asked, limits)
     _write(list(wanted.values()))
     for place, one in wanted.items():
@@ -147,7 +139,7 @@ def _sorted_out(
 
 
 def _earlier(asked: Sequence[Asked]) -> dict[int, Answer]:
-    """Results of earlier requests with these keys, and errors of keys, by position. One query."""
+    """Results of earlier requests with these keys, and errors of keys, by position."""
     answers: dict[int, Answer] = {}
     keyed = defaultdict[int, list[str]](list)
     for place, one in enumerate(asked):
@@ -171,7 +163,6 @@ def _earlier(asked: Sequence[Asked]) -> dict[int, Answer]:
 
 
 def _known(keyed: Mapping[int, Sequence[str]]) -> dict[tuple[int, str], IdempotencyKey]:
-    """Those of these keys by user that have made a job; usually none."""
     mine = Q(pk=None)
     for user, keys in keyed.items():
         mine |= Q(user=user, key__in=keys)
@@ -238,7 +229,6 @@ _COPIED = (
 
 
 def _write(wanted: Sequence[_Wanted]) -> None:
-    """Write jobs with keys, dependencies and first events, and the effects of queueing."""
     if not wanted:
         return
     with transaction.atomic():

@@ -1,8 +1,4 @@
-"""The one validation of jobs, whatever way they come in: plain data and a user become a JobRequest,
-or a JobInvalid that says why.
-
-Messages name the field and what would be right. Nothing is written here.
-"""
+"""Validation of jobs: plain data and a user become a JobRequest, or a JobInvalid."""
 
 from __future__ import annotations
 
@@ -109,17 +105,11 @@ class JobRequest:
 
 
 def validate_job(user: User, data: object, limits: Limits | None = None) -> JobRequest:
-    """The job that `data` describes, for this user. Raises JobInvalid with every problem found, not
-    only the first.
-
-    `limits`: what many jobs that come in together are held against; read anew without it.
-    """
+    """The job that `data` describes, for this user. Raises JobInvalid with every problem found."""
     return _Reading(user, data, limits or Limits()).request()
 
 
 class _Reading:
-    """One pass over the data of a job: reads field after field and collects what is wrong."""
-
     def __init__(self, user: User | AnonymousUser, data: object, limits: Limits) -> None:
         if not isinstance(data, dict):
             raise JobInvalid(
@@ -255,7 +245,6 @@ class _Reading:
         )
 
     def _named(self, field: str, known: dict[str, T], none: str) -> T | None:
-        """The one named, or the only one there is."""
         name = self.data.get(field)
         if name is None and len(known) == 1:
             return next(iter(known.values()))

@@ -28,12 +28,7 @@ MOST_KINDS = 200
 
 @dataclass(frozen=True, slots=True)
 class ProfileRow:
-    """One number of a kind: steps/s, where it comes from, from how many measurements, and what a
-    leave-one-out estimate says.
-
-    `error` is the relative error of that estimate, None where the number is no measurement or the
-    kind's only one.
-    """
+    """One number of a kind, and a leave-one-out estimate with its relative error, if measured."""
 
     gpu_type: str
     gpus: int
@@ -75,11 +70,7 @@ class KindRow:
 
 @dataclass(frozen=True, slots=True)
 class KindsTable:
-    """The page's content; `error` is the median leave-one-out error over the shown kinds'
-    measurements, `errors` their number.
-
-    `pairs` are those of the shown kinds; REST does not ask for them.
-    """
+    """The page's content; `error` is the median leave-one-out error, `errors` their number."""
 
     kinds: tuple[KindRow, ...]
     error: float | None
@@ -173,7 +164,6 @@ def _held_out(known: Mapping[int, Known], pool: Pool) -> dict[int, dict[Config, 
 
 
 def _configurations() -> list[Config]:
-    """Every count of every type that some node of any cluster has."""
     sizes: dict[str, int] = {}
     for gpu_type, size in Node.objects.annotate(size=Count("devices")).values_list(
         "gpu_type__name", "size"

@@ -76,7 +76,6 @@ class Command(BaseCommand):
 
 
 def _versions(cluster: Cluster) -> list[str]:
-    """A line for each version, the newest first."""
     rows = (
         EnergyTariff.objects.filter(cluster=cluster)
         .order_by("-effective_from", "-id")
