@@ -119,7 +119,7 @@ def _chunks(place: _Place, stream: str) -> QuerySet[LogChunk]:
 def _bytes(place: _Place, stream: str, limit: int) -> tuple[bytes, int | None]:
     """Up to `limit` bytes without a gap, and None.
 
-    Of output too long to be kept only the count goes on: such a chunk holds other than `size` bytes,
+    Of output too long to be kept only the count goes on: a chunk that holds other than `size` bytes
     is given by itself, and the second value is the offset behind it.
     """
     found = b""

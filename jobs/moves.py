@@ -1,17 +1,53 @@
-"""The only way to change a job's state: compare-and-swap by the transition table, with event."""
+"""Changes of jobs' states: compare-and-swap by the table with events, and the order of locks.
+
+Rows are locked in the order node, job, assignment, so that no two transactions wait for each other.
+The locks are FOR NO KEY UPDATE: an event or slot that merely refers to a row does not wait for it.
+"""
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from django.db import transaction
 
+from clusters.models import Node
 from controlplane.web.storage.bulk_insert import insert
 from controlplane.web.storage.bulk_update import update_rows
 from jobs.lifecycle import JobMove, JobState, check_move
-from jobs.models import Job, JobEvent
+from jobs.models import Assignment, Job, JobEvent
+
+
+def lock_node(pk: uuid.UUID) -> Node:
+    """The node with its cluster and GPU type, locked until the transaction ends."""
+    return (
+        Node.objects.select_for_update(of=("self",), no_key=True)
+        .select_related("cluster", "gpu_type")
+        .get(pk=pk)
+    )
+
+
+def lock_assignment(pk: uuid.UUID) -> Assignment:
+    """The assignment with its job and the job's cluster: job and assignment locked until the
+    transaction ends.
+
+    Raises Assignment.DoesNotExist.
+    """
+    job_id = Assignment.objects.values_list("job_id", flat=True).get(pk=pk)
+    job = (
+        Job.objects.select_for_update(of=("self",), no_key=True)
+        .select_related("cluster", "team", "kind")
+        .get(pk=job_id)
+    )
+    assignment = (
+        Assignment.objects.select_for_update(of=("self",), no_key=True)
+        .select_related("node__cluster", "node__gpu_type")
+        .get(pk=pk)
+    )
+    assignment.job = job
+    return assignment
 
 
 class LostRaceError(Exception):

@@ -7,6 +7,9 @@ that end two runs of a kind at once cannot both believe the other's still open:
   and that nobody has measured or is measuring;
 - a run that nobody offers any more, or whose job no longer waits, is dropped;
 - a job none of whose runs is open goes on: to the queue, or FAILED if its own command cannot run.
+
+Where nothing is known of a kind and no node can measure it, its speed is assumed: by the user's
+walltime on the slowest GPUs it may use (declared), else by an hour (estimated).
 """
 
 from __future__ import annotations
@@ -22,16 +25,47 @@ from django.db.models import Exists, Max, OuterRef
 from django.utils import timezone
 
 from clusters.events import request_reschedule
-from clusters.models import Cluster, Reason
+from clusters.models import Cluster, GpuType, Reason
 from jobs.assignment_lifecycle import LIVE
 from jobs.lifecycle import JobMove, JobState
 from jobs.models import Assignment, Job, Kind
 from jobs.moves import LostRaceError, move_job, note_job
 from loadmaster.protocol import ReasonClass
 from policies.contract.snapshot import Purpose, Source
-from profiling.assumptions import assume
 from profiling.models import PairRun, Profile, ProfileRun
 from profiling.offers import Configuration, Offers, offers, reachable, uses
+
+NOMINAL_RUN_S = 3600.0
+
+
+def assume(job: Job) -> bool:
+    """Write the assumption for the job's kind and its history; False without a GPU type."""
+    types = (
+        GpuType.objects.filter(name__in=job.allowed_types)
+        if job.allowed_types
+        else GpuType.objects.all()
+    )
+    here = types.filter(nodes__cluster=job.cluster_id)
+    slowest = here.order_by("tflops").first() or types.order_by("tflops").first()
+    if slowest is None:
+        return False
+    walltime_s = job.walltime_s if job.walltime_s and job.walltime_s > 0 else None
+    run_s = walltime_s or NOMINAL_RUN_S
+    Profile.objects.get_or_create(
+        kind_id=job.kind_id, gpu_type=slowest, gpus=job.gpus_min, spread=False,
+        defaults={
+            "steps_per_s": max(1, job.total_steps) / run_s,
+            "source": Source.DECLARED if walltime_s else Source.ESTIMATED,
+        },
+    )  # fmt: skip
+    basis = "its walltime" if walltime_s else "an assumed hour"
+    message = (
+        f"nothing is known of its kind and no node can measure it: {basis} is taken as its run time"
+        f" on {slowest.name}"
+    )
+    note_job(job, "warning", data={"message": message})
+    return True
+
 
 R = ProfileRun.State
 OPEN = (R.WANTED, R.RUNNING)

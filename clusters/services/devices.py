@@ -69,7 +69,7 @@ _WRITTEN = (*_REPORTED, "slots")
 
 
 def sync_devices(node: Node, reports: Sequence[DeviceReport]) -> bool:
-    """Make the node's rows what the agent reports; True if any changed. Vanished ones are unhealthy.
+    """Make the node's rows what the agent reports (vanished: unhealthy); True if any changed.
 
     An agent's number of slots counts until an operator sets it, and never below what is held.
     """

@@ -10,11 +10,10 @@ from django.contrib.auth.models import User
 from django.db import transaction
 from django.utils import timezone
 
-from clusters.agents.checks import check_registration
-from clusters.agents.errors import AgentCallError, bad_token, invalid
+from clusters.agent_calls import AgentCallError, bad_token, check_registration, invalid
+from clusters.intervals import clock_of
 from clusters.models import Cluster, EnrolmentToken, GpuType, Node, NodeEvent
 from clusters.models.nodes import Role
-from clusters.selectors import clock_of
 from clusters.services.devices import sync_devices
 from loadmaster.protocol import PROTOCOL_VERSION, DeviceReport, ErrorCode, Registered, Registration
 

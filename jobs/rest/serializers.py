@@ -11,7 +11,7 @@ from rest_framework import serializers
 
 from jobs.models import Assignment, AssignmentSlot, Attempt, Job, JobEvent
 from jobs.selectors import fraction_of
-from jobs.submission.single import job_data
+from jobs.services import job_data
 from jobs.wording import reason_for_waiting
 from loadmaster.protocol import AssignmentState
 

@@ -92,7 +92,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Book:
-    """Fingerprints of `kinds` (rows); column of (type t, reference r, side): [t * R + r] * 2 + side."""
+    """Fingerprints by kind; column of (type t, reference r, side): [t * R + r] * 2 + side."""
 
     kinds: tuple[str, ...]
     references: tuple[str, ...]

@@ -23,8 +23,7 @@ from profiling.pairs import rows as pairs
 from profiling.pairs.estimates import Rates, pair_rates
 from profiling.runs import lock_kind
 from profiling.selectors import speeds_alone
-from profiling.smoothing import moved
-from profiling.step_times import Pace, pace
+from profiling.speeds import Pace, moved, pace
 
 PARTNERS_AT_ONCE = 10
 """Most launches beside which one is measured, the last to start; the rest when those end."""
