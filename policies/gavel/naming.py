@@ -10,7 +10,7 @@ from policies.contract.snapshot import RankPlacement, Snapshot
 from policies.gavel.allocation.observe import Observed
 from policies.gavel.current import WHOLE, GroupRequests
 from policies.placement.speed import Speeds
-from policies.placement.staying import Stay, remaining_s, training_run
+from policies.placement.staying import CurrentPlacement, remaining_s, training_run
 from policies.placement.time_slices import Current, Placed
 
 HALF = 0.5
@@ -65,7 +65,7 @@ class _Naming:
         gpu_type = self.observed.problem.columns[placed.column].gpu_type
         return self.speeds.colocated(self.kinds[job], alone, 1, [(gpu_type, others)])
 
-    def staying(self, stay: Stay) -> Placement:
+    def staying(self, stay: CurrentPlacement) -> Placement:
         """Return a job outside of the decision, where it is, until its node must be empty."""
         run, run_s = stay.run, remaining_s(self.snapshot, self.speeds, stay)
         return Placement(
