@@ -14,10 +14,10 @@ from django.contrib.auth.models import User
 from django.db import transaction
 
 from clusters.caps import cap_steps, lowest_cap_w, read_cap_hours
-from clusters.energy import Band, Pue, Tariff, energy_steps
+from clusters.energy import Band, Pue, Tariff, price_intervals
 from clusters.events import request_reschedule
 from clusters.models import Cluster, EnergyTariff, PueRecord, Reason, TariffBand
-from policies.contract.snapshot import EnergyStep, PowerCapStep
+from policies.contract.snapshot import PowerCapStep, PriceInterval
 
 
 def tariff_changed(cluster: Cluster) -> None:
@@ -38,8 +38,8 @@ def price_steps(
     known_by: datetime | None = None,
     *,
     zone: str = "",
-) -> tuple[EnergyStep, ...]:
-    """The cluster's prices over [from_s, to_s], seconds since the epoch (`energy_steps`).
+) -> tuple[PriceInterval, ...]:
+    """The cluster's prices over [from_s, to_s], seconds since the epoch (`price_intervals`).
 
     `zone`: the IANA zone of the tariffs' hours, if it was another one then.
     """
@@ -53,7 +53,7 @@ def price_steps(
             tariffs.filter(created_at__lte=known_by),
             pues.filter(created_at__lte=known_by),
         )
-    return energy_steps(
+    return price_intervals(
         [_tariff(row) for row in tariffs.order_by("effective_from", "id")],
         [
             Pue(row.effective_from.timestamp(), row.pue)
