@@ -4,7 +4,7 @@ GPUs).
 Nodes of one class (type, devices to give, power curve, the labels and scarce resources that matter)
 are interchangeable for every configuration; t[j, k] = launch + remaining steps / throughput, c[k] =
 P(g) / 1000 * price * PUE / 3600 per second (ANDREAS, IV-A). A run whose price changes while it
-lasts costs c[k] times its priced seconds (`policies.placement.pricing`).
+lasts costs c[k] times its priced seconds (`policies.placement.options`).
 """
 
 from __future__ import annotations
@@ -17,12 +17,18 @@ import numpy as np
 
 from policies.andreas.kernels.arrays import NONE
 from policies.contract.snapshot import Bools, Floats, Ints, NodeView, Snapshot
-from policies.placement.eligibility import admits, launch_s, signatures
-from policies.placement.from_snapshot import JobRequests, with_quota
+from policies.placement.from_snapshot import Stay
+from policies.placement.layout import RESOURCES, THOUSANDTHS, UNLIMITED
+from policies.placement.options import (
+    JobRequests,
+    Prices,
+    admits,
+    launch_s,
+    prices_of,
+    signatures,
+    with_quota,
+)
 from policies.placement.plan_builder import PlanBuilder
-from policies.placement.pricing import Prices, prices_of
-from policies.placement.requests import RESOURCES, THOUSANDTHS, UNLIMITED
-from policies.placement.staying import Stay
 
 
 @dataclass(frozen=True)

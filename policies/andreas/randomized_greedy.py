@@ -16,8 +16,8 @@ from policies.andreas.objective import Objective
 from policies.andreas.packing import least_gpus
 from policies.andreas.problem import Problem, build
 from policies.andreas.solution import Solution
-from policies.contract.parameters import parameter
 from policies.contract.plan import Plan
+from policies.contract.policy import parameter
 from policies.contract.snapshot import Floats, Ints, Snapshot
 
 

@@ -11,8 +11,8 @@ from policies.andreas.naming import plan_of
 from policies.andreas.problem import Problem, build
 from policies.andreas.queues import apparent_tardiness_cost, by_score, fastest_s
 from policies.andreas.solution import Solution
-from policies.contract.parameters import parameter
 from policies.contract.plan import Plan
+from policies.contract.policy import parameter
 from policies.contract.snapshot import Floats, Ints, Snapshot
 from policies.search.kernels.local_search import Start, search
 from policies.search.outlook import Foresight, decided, outlook

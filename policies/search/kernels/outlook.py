@@ -41,7 +41,7 @@ class Outlook(NamedTuple):
     `kernels.arrays.Instance`; `retry_s` when what finds no watts or resources, and nothing to wait
     for, is tried again. `step_s`, `step_priced_s`, `step_rate` float64[S]: when each price begins,
     the priced seconds until then, and those of a second from then on
-    (`policies.placement.pricing`).
+    (`policies.placement.options`).
     """
 
     time_s: Floats
