@@ -16,13 +16,13 @@ from typing import Any
 
 from policies.contract.snapshot import (
     DeviceView,
-    EnergyStep,
     JobColumns,
     JobPhase,
     Jobs,
     JobView,
     KindView,
     NodeView,
+    PriceInterval,
     ProfileRequest,
     Purpose,
     RankPlacement,
@@ -124,7 +124,7 @@ def a_snapshot(
         "now_s": 1000.0,
         "round_s": 300.0,
         "seed": 1,
-        "energy": (EnergyStep(0.0, inf, PRICE_PER_KWH, PUE),),
+        "energy": (PriceInterval(0.0, inf, PRICE_PER_KWH, PUE),),
     }
     wanted = fields.get("profiling", ())
     all_kinds = _with_missing_kinds(

@@ -16,11 +16,11 @@ from controlplane.simulation.world.job_table import Launch
 from controlplane.simulation.world.run import Simulation
 from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
 from policies.contract.snapshot import (
-    EnergyStep,
     JobView,
     KindView,
     NodeView,
     PairThroughput,
+    PriceInterval,
     RankPlacement,
     Snapshot,
     Source,
@@ -29,7 +29,7 @@ from policies.contract.snapshot import (
 from tests.builders_policies import a_device, a_job, a_node
 from tests.builders_tandems import a_wide_node
 
-FLAT = (EnergyStep(0.0, inf, 0.2, 1.5),)
+FLAT = (PriceInterval(0.0, inf, 0.2, 1.5),)
 
 
 def kinds_of_two(a_beside_b: float = 0.5, b_beside_a: float = 0.8) -> tuple[KindView, KindView]:

@@ -17,7 +17,7 @@ import numpy as np
 
 from policies.andreas.kernels.arrays import NONE
 from policies.contract.snapshot import Bools, Floats, Ints, NodeView, Snapshot
-from policies.placement.from_snapshot import Stay
+from policies.placement.from_snapshot import CurrentPlacement
 from policies.placement.layout import RESOURCES, THOUSANDTHS, UNLIMITED
 from policies.placement.options import (
     JobRequests,
@@ -66,7 +66,7 @@ class Problem:
     prices: Prices
 
     @property
-    def pinned(self) -> tuple[Stay, ...]:
+    def pinned(self) -> tuple[CurrentPlacement, ...]:
         """Running jobs that stay where they are, outside of the decision."""
         return self.plan.pinned
 

@@ -26,7 +26,6 @@ from pydantic_core import CoreSchema, core_schema
 from policies.contract.forms import AtLeast0, PlainData
 from policies.contract.views import (
     DeviceView,
-    EnergyStep,
     GpuTypeView,
     JobPhase,
     JobView,
@@ -36,6 +35,7 @@ from policies.contract.views import (
     NodeView,
     PairThroughput,
     PowerCapStep,
+    PriceInterval,
     ProfileRequest,
     Purpose,
     RankPlacement,
@@ -55,7 +55,6 @@ __all__ = [
     "SNAPSHOT_VERSION",
     "Bools",
     "DeviceView",
-    "EnergyStep",
     "Floats",
     "GpuTypeView",
     "Ints",
@@ -69,6 +68,7 @@ __all__ = [
     "NodeView",
     "PairThroughput",
     "PowerCapStep",
+    "PriceInterval",
     "ProfileRequest",
     "Purpose",
     "RankPlacement",
@@ -245,7 +245,7 @@ class Snapshot:
     kinds: tuple[KindView, ...]
     jobs: Jobs
     gpu_types: tuple[GpuTypeView, ...] = ()
-    energy: tuple[EnergyStep, ...] = ()
+    energy: tuple[PriceInterval, ...] = ()
     currency: str = "EUR"
     power_cap_w: AtLeast0 | None = None
     horizon_s: AtLeast0 = 86_400.0
@@ -329,7 +329,7 @@ class Snapshot:
                 mask[i] = [t in names for t in self.types]
         return frozen(mask)
 
-    def energy_at(self, at_s: float) -> EnergyStep | None:
+    def energy_at(self, at_s: float) -> PriceInterval | None:
         """Prices at `at_s`; the first before, the last after; None if none are known."""
         for step in self.energy:
             if at_s < step.to_s:

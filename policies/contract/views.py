@@ -89,7 +89,7 @@ class Trigger:
 
 
 @dataclass(frozen=True, slots=True)
-class EnergyStep:
+class PriceInterval:
     """Prices from `from_s` to `to_s`: per kWh, PUE (facility/IT energy), g CO2 per kWh."""
 
     from_s: float

@@ -9,7 +9,7 @@ from policies.contract.plan import LONGEST_RUN_S, Placement, predicted
 from policies.contract.snapshot import RankPlacement, Snapshot
 from policies.gavel.allocation.observe import Observed
 from policies.gavel.current import WHOLE, GroupRequests
-from policies.placement.from_snapshot import Stay, remaining_s, training_run
+from policies.placement.from_snapshot import CurrentPlacement, remaining_s, training_run
 from policies.placement.speed import Speeds
 from policies.placement.time_slices import Current, Placed
 
@@ -65,7 +65,7 @@ class _Naming:
         gpu_type = self.observed.problem.columns[placed.column].gpu_type
         return self.speeds.colocated(self.kinds[job], alone, 1, [(gpu_type, others)])
 
-    def staying(self, stay: Stay) -> Placement:
+    def staying(self, stay: CurrentPlacement) -> Placement:
         """Return a job outside of the decision, where it is, until its node must be empty."""
         run, run_s = stay.run, remaining_s(self.snapshot, self.speeds, stay)
         return Placement(

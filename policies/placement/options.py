@@ -21,9 +21,9 @@ import numpy as np
 
 from policies.contract.snapshot import (
     TRAINING,
-    EnergyStep,
     Floats,
     Ints,
+    PriceInterval,
     RankPlacement,
     Running,
     Snapshot,
@@ -309,7 +309,7 @@ def _flat(rate: float) -> Prices:
     return Prices(frozen(np.zeros(1)), frozen(np.array([rate])))
 
 
-def per_watt_second(step: EnergyStep, emissions_cost_per_kg: float = 0.0) -> float:
+def per_watt_second(step: PriceInterval, emissions_cost_per_kg: float = 0.0) -> float:
     """Cost of one watt of IT power for a second: (price + emissions at their weight) * PUE."""
     per_kwh = step.price_per_kwh
     if emissions_cost_per_kg:

@@ -1,4 +1,4 @@
-"""A plan in the making: what stays, what is placed, and why the others wait, for what."""
+"""A plan in the making: what stays, what is placed, and why the others wait."""
 
 from __future__ import annotations
 
@@ -24,7 +24,13 @@ from policies.contract.snapshot import JobPhase, RankPlacement, Snapshot, profil
 from policies.contract.views import runtime_label, runtime_of
 from policies.placement.cluster_state import ClusterState
 from policies.placement.finders import Shortage, ShortageCode, why_not
-from policies.placement.from_snapshot import Stay, cluster_of, not_eligible, remaining_s, stays
+from policies.placement.from_snapshot import (
+    CurrentPlacement,
+    cluster_of,
+    current_placements,
+    not_eligible,
+    remaining_s,
+)
 from policies.placement.layout import DEVICES, THOUSANDTHS, Allocation, Layout, Request, members
 from policies.placement.options import GroupingKey, JobClasses, admits, prices_of
 
@@ -51,7 +57,7 @@ class PlanBuilder:
     def __init__(self, snapshot: Snapshot, *, never_touch: bool) -> None:
         self.snapshot, self.state = snapshot, cluster_of(snapshot, partial(Layout, shares=False))
         self.not_eligible = not_eligible(snapshot)
-        self.pinned, self.fallback = stays(
+        self.pinned, self.fallback = current_placements(
             snapshot, self.not_eligible, never_touch=never_touch, state=self.state
         )
         self.classes = JobClasses(snapshot, self.state)
@@ -108,7 +114,7 @@ class PlanBuilder:
             predicted_energy_cost=predicted(cost, HIGHEST_COST),
         )
 
-    def _staying(self, stay: Stay) -> Placement:
+    def _staying(self, stay: CurrentPlacement) -> Placement:
         run_s = remaining_s(self.snapshot, self.classes.speeds, stay)
         cost = self._cost_of(stay, run_s) if isfinite(run_s) else inf
         return Placement(
@@ -121,7 +127,7 @@ class PlanBuilder:
             predicted_energy_cost=predicted(cost, HIGHEST_COST),
         )
 
-    def _cost_of(self, stay: Stay, run_s: float) -> float:
+    def _cost_of(self, stay: CurrentPlacement, run_s: float) -> float:
         """Return a job's part of its nodes' bills by GPUs, each node as it is used now."""
         watts = 0.0
         for seat in stay.run.ranks:
@@ -133,7 +139,7 @@ class PlanBuilder:
     def _priced_s(self, run_s: float) -> float:
         return run_s if self.prices.is_flat else float(self.prices.priced_s(np.array([run_s]))[0])
 
-    def _fallbacks(self, placed: set[int]) -> list[Stay]:
+    def _fallbacks(self, placed: set[int]) -> list[CurrentPlacement]:
         """Return jobs on draining nodes that found no capacity elsewhere, while the power lasts."""
         kept = []
         for row, stay in self.fallback.items():

@@ -23,13 +23,13 @@ from policies.contract.forms import FormError
 from policies.contract.plan import PLAN_VERSION, Placement, Plan, PlanStatus, WaitCode, Waiting
 from policies.contract.snapshot import (
     SNAPSHOT_VERSION,
-    EnergyStep,
     GpuTypeView,
     JobPhase,
     NodeRole,
     NodeState,
     PairThroughput,
     PowerCapStep,
+    PriceInterval,
     Purpose,
     RankPlacement,
     ResourceUse,
@@ -164,7 +164,7 @@ SNAPSHOTS: Mapping[str, Snapshot] = {
         profiling=(a_profile_request("a", copy=1, since_s=990.0),),
     ),
     "energy": a_snapshot(
-        energy=(EnergyStep(0.0, 3600.0, 0.2, 1.33, 300.0), EnergyStep(3600.0, inf, 0.1, 1.2)),
+        energy=(PriceInterval(0.0, 3600.0, 0.2, 1.33, 300.0), PriceInterval(3600.0, inf, 0.1, 1.2)),
         power_cap_w=2000.0,
         currency="CHF",
     ),

@@ -20,8 +20,8 @@ from uuid import UUID
 
 from clusters.models import Node
 from controlplane.loop.changes import Change, Keep, Migrate, Preempt, Resize, Start, changes
-from controlplane.loop.live.held import Gang, Held
 from controlplane.loop.live.launches import ACTOR, Launches, ProfileRunStarted, time_of
+from controlplane.loop.live.live_assignments import Gang, LiveAssignments
 from controlplane.loop.live.observe import Observation
 from controlplane.loop.models import Round
 from controlplane.loop.rounds import Applied
@@ -65,7 +65,7 @@ class _Application:
         self.launches = Launches(observed, plan, of_round, services.profile_run_started, now)
 
     def run(self) -> Applied:
-        gangs = {gang.key: gang for gang in Held(self.observed.cluster).gangs()}
+        gangs = {gang.key: gang for gang in LiveAssignments(self.observed.cluster).gangs()}
         todo = changes({key: gang.running for key, gang in gangs.items()}, self.plan)
         _lock(todo)
         for change in todo:

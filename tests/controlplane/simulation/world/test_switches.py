@@ -19,11 +19,11 @@ from policies.baselines.fifo import Fifo
 from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
 from policies.contract.policy import Policy
 from policies.contract.snapshot import (
-    EnergyStep,
     JobColumns,
     JobPhase,
     Jobs,
     JobView,
+    PriceInterval,
     RankPlacement,
     Snapshot,
 )
@@ -34,7 +34,7 @@ KIND = a_kind("k", {("V100", 1): 2.0, ("V100", 2): 3.0})
 
 def a_scenario(gpus: int = 1, **fields: Any) -> Scenario:
     return Scenario(
-        (a_node("n1", "V100", gpus),), (KIND,), (EnergyStep(0.0, inf, 0.2, 1.5),), **fields
+        (a_node("n1", "V100", gpus),), (KIND,), (PriceInterval(0.0, inf, 0.2, 1.5),), **fields
     )
 
 

@@ -90,7 +90,7 @@ def is_placement(assignment: LiveAssignment) -> bool:
     return assignment.desired == RUN and assignment.state != AssignmentState.STOPPING
 
 
-class Held:
+class LiveAssignments:
     """What is held on a cluster's nodes: live assignments and the slots they hold."""
 
     def __init__(self, cluster: Cluster) -> None:
