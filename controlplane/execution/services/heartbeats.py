@@ -147,7 +147,7 @@ def heartbeat_alone(call: Call, now: datetime | None = None) -> HeartbeatReply:
         raise outcome
     if isinstance(outcome, Busy):
         raise AgentCallError(503, "race", "the node's row is taken; send the heartbeat again")
-    return restore_sight(outcome, now)
+    return restore_unknown(outcome, now)
 
 
 def renew_all(
@@ -184,7 +184,7 @@ def renew_all(
     return [refused.get(index) or done.get(index) or Busy() for index in range(len(calls))]
 
 
-def restore_sight(renewed: Renewed, now: datetime | None = None) -> HeartbeatReply:
+def restore_unknown(renewed: Renewed, now: datetime | None = None) -> HeartbeatReply:
     """The reply, once what was UNKNOWN and is watched after all goes on in the state its agent
     reports.
     """
