@@ -7,12 +7,12 @@ from math import inf, isfinite
 
 import numpy as np
 
-from policies.contract.parameters import parameter
 from policies.contract.plan import Plan
+from policies.contract.policy import parameter
 from policies.contract.snapshot import Bools, Floats, Ints, Snapshot
 from policies.gavel.allox_gangs import Draft, Gangs
 from policies.gavel.solvers.matching import Machines, Matching, match
-from policies.placement.requests import members
+from policies.placement.layout import members
 
 NOWHERE = -1
 

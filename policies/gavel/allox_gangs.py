@@ -9,9 +9,9 @@ from policies.contract.plan import Plan
 from policies.contract.snapshot import Snapshot
 from policies.gavel.candidates import Candidates
 from policies.placement.cluster_state import Group
+from policies.placement.from_snapshot import remaining_s
+from policies.placement.layout import DEVICES, Allocation, Part, members
 from policies.placement.plan_builder import PlanBuilder
-from policies.placement.requests import DEVICES, Allocation, Part, members
-from policies.placement.staying import remaining_s
 
 WHOLE = 1.0
 

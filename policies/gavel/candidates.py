@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from policies.contract.snapshot import Running
+from policies.placement.from_snapshot import training_run
+from policies.placement.layout import Request
 from policies.placement.plan_builder import PlanBuilder
-from policies.placement.requests import Request
-from policies.placement.staying import training_run
 
 
 class Seat(NamedTuple):

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from policies.contract.parameters import parameter
 from policies.contract.plan import Plan
+from policies.contract.policy import parameter
 from policies.contract.snapshot import Snapshot
 from policies.gavel.gandiva_slices import EqualShares, Lags, Slices, Unit, Units, keep_outside
 from policies.placement.plan_builder import PlanBuilder

@@ -17,9 +17,9 @@ from policies.contract.plan import Placement
 from policies.contract.snapshot import Bools, Floats, RankPlacement
 from policies.gavel.candidates import Candidates, Seat
 from policies.placement.cluster_state import Group
+from policies.placement.from_snapshot import leaves_s, may_stay, training_run
+from policies.placement.layout import DEVICES, Allocation, Part, Request, members
 from policies.placement.plan_builder import Placed, PlanBuilder
-from policies.placement.requests import DEVICES, Allocation, Part, Request, members
-from policies.placement.staying import leaves_s, may_stay, training_run
 
 WHOLE, HALF = 1.0, 0.5
 
