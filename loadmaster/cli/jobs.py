@@ -18,16 +18,17 @@ from loadmaster.cli.output import (
     connected,
     err,
     fail,
+    harmless,
     out,
     said,
     show_job,
     show_jobs,
     show_json,
+    shown,
     table,
     wants_json,
     warn,
 )
-from loadmaster.cli.terminal import harmless, shown
 from loadmaster.client import ENDED, ApiError, Client
 from loadmaster.client.job_file import parse_settings, read_job_file
 from loadmaster.client.results import Job, Submission

@@ -6,8 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from loadmaster.cli.output import USAGE, connected, fail, out, show_json, table, wants_json
-from loadmaster.cli.terminal import shown
+from loadmaster.cli.output import USAGE, connected, fail, out, show_json, shown, table, wants_json
 from loadmaster.client import Client
 
 Json = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]

@@ -16,10 +16,10 @@ from loadmaster.cli.output import (
     said,
     show_json,
     show_nodes,
+    shown,
     table,
     wants_json,
 )
-from loadmaster.cli.terminal import shown
 from loadmaster.client import Client
 from loadmaster.client.job_file import parse_settings
 from loadmaster.client.results import CostSum, Node

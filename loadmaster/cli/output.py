@@ -14,10 +14,10 @@ from typing import Any, NoReturn
 import httpx
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from loadmaster.cli.config import read_account
-from loadmaster.cli.terminal import harmless, shown
 from loadmaster.client import ApiError, AuthenticationError, Client, InvalidError, LoadmasterError
 from loadmaster.client.job_file import JobFileError
 from loadmaster.client.results import Job, Node
@@ -251,3 +251,25 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _plain(inner) for name, inner in value.items()}
     return [_plain(inner) for inner in value] if isinstance(value, (list, tuple)) else value
+
+
+_PICTURES = {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\n\t"}
+_DIRECTIONS = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+_HARMLESS = {
+    **_PICTURES,
+    0x7F: 0x2421,
+    **dict.fromkeys(range(0x80, 0xA0), 0xFFFD),
+    **dict.fromkeys((ord(mark) for mark in _DIRECTIONS), 0xFFFD),
+    **dict.fromkeys((0x2028, 0x2029), ord("\n")),
+    **dict.fromkeys(range(0xD800, 0xE000), 0xFFFD),
+}
+
+
+def harmless(text: str) -> str:
+    """The text with nothing in it that a terminal obeys, but for ends of lines and tabs."""
+    return text.replace("\r\n", "\n").translate(_HARMLESS)
+
+
+def shown(text: str) -> str:
+    """The same on one line, and nothing in it that rich reads as markup."""
+    return escape(harmless(text).replace("\n", " ⏎ ").replace("\t", " "))

@@ -20,11 +20,11 @@ from loadmaster.cli.output import (
     said,
     short,
     show_json,
+    shown,
     styled,
     table,
     wants_json,
 )
-from loadmaster.cli.terminal import shown
 from loadmaster.client import Client
 from loadmaster.client.results import Simulation
 from loadmaster.client.simulations import SIMULATED, read_study_file

@@ -256,7 +256,7 @@ class TestPulling:
             {"status": "Waiting", "id": "a"},
             {"status": "Pull complete", "id": "a"},
         ]
-        told = [progress.hear(event) for event in events]
+        told = [progress.update(event) for event in events]
         assert told == sorted(told)
         assert told[:3] == [0.0, 0.0, 0.0]
         assert told[3:6] == [0.125, 0.25, 0.75]
