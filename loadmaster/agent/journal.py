@@ -17,8 +17,8 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from loadmaster.agent.files import sync_folder, write_whole
 from loadmaster.agent.runtimes.base import RunId, StopBy
+from loadmaster.files import sync_folder, write_whole
 from loadmaster.protocol import AssignmentState, ReasonClass, StateReport
 from loadmaster.wire import WireError, from_json, to_json
 

@@ -14,7 +14,6 @@ from types import FrameType
 from loadmaster import __version__
 from loadmaster.agent.clock import Backoff, Clock, SystemClock
 from loadmaster.agent.config import AgentConfig, ConfigError
-from loadmaster.agent.files import private_folder, write_whole
 from loadmaster.agent.journal import Journal, JournalError, JournalHeldError
 from loadmaster.agent.logs import log_context
 from loadmaster.agent.loop import Agent
@@ -30,6 +29,7 @@ from loadmaster.agent.server.client import (
     Unauthorized,
     WrongProtocol,
 )
+from loadmaster.files import private_folder, write_whole
 from loadmaster.protocol import Registration, features_with
 from loadmaster.wire import WireError, dumps, loads
 

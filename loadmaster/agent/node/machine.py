@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 
 import psutil
 
-from loadmaster.agent.files import write_whole
 from loadmaster.agent.node.emulated import Emulation
 from loadmaster.agent.node.mps import Mps
+from loadmaster.files import write_whole
 from loadmaster.protocol import DeviceReport, DeviceSample
 
 GB = 1e9

@@ -13,7 +13,6 @@ from pydantic import TypeAdapter
 
 from loadmaster.agent import guard
 from loadmaster.agent.clock import Clock, SystemClock
-from loadmaster.agent.files import open_plain, private_folder, write_json, write_whole
 from loadmaster.agent.runtimes.base import (
     PROGRESS,
     Exit,
@@ -24,6 +23,7 @@ from loadmaster.agent.runtimes.base import (
     Term,
     Usage,
 )
+from loadmaster.files import open_plain, private_folder, write_json, write_whole
 from loadmaster.protocol import LaunchSpec
 from loadmaster.wire import WireError, dumps, loads
 

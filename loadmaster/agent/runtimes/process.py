@@ -13,9 +13,9 @@ import psutil
 
 from loadmaster.agent import admission, guard
 from loadmaster.agent.clock import Clock
-from loadmaster.agent.files import private_folder, write_json
 from loadmaster.agent.runtimes.base import Launch, LaunchError, RunId, RunState, RunStatus, Usage
 from loadmaster.agent.runtimes.folders import NEVER_STARTED, RunFolders, exit_of
+from loadmaster.files import private_folder, write_json
 from loadmaster.protocol import ReasonClass
 from loadmaster.training.gangs.connection import is_free, parse_address
 

@@ -15,7 +15,6 @@ from typing import Any
 
 from loadmaster.agent import guard
 from loadmaster.agent.clock import Clock
-from loadmaster.agent.files import private_folder, read_object, write_json, write_whole
 from loadmaster.agent.runtimes.base import (
     PROGRESS,
     Exit,
@@ -52,6 +51,7 @@ from loadmaster.agent.runtimes.docker.preparing import MOVED, Preparation, Task
 from loadmaster.agent.runtimes.docker.verdict import end_of, start_failure
 from loadmaster.agent.runtimes.docker.watch import Watch
 from loadmaster.agent.runtimes.folders import FILES, NEVER_STARTED, RunFolders, exit_of
+from loadmaster.files import private_folder, read_object, write_json, write_whole
 from loadmaster.protocol import CONTAINER, ReasonClass
 from loadmaster.wire import WireError, from_json
 
