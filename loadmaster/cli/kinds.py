@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from loadmaster.cli.output import USAGE, connected, fail, out, shown, table
+from loadmaster.cli.output import USAGE, Json, connected, fail, out, shown, shown_as_json, table
 from loadmaster.client import Client
 
 kind_app = typer.Typer(no_args_is_help=True, help="What is known of the speed of jobs, by kind.")
