@@ -6,8 +6,8 @@ import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
-from clusters.agents.errors import AgentCallError
-from clusters.selectors import clocks_of
+from clusters.agent_calls import AgentCallError
+from clusters.intervals import clocks_of
 from controlplane.execution.protocol.group_commit import GroupCommit
 from controlplane.execution.protocol.refusals import database_refusal
 from controlplane.execution.protocol.threads import Pools
