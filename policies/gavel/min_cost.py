@@ -13,12 +13,12 @@ import numpy as np
 
 from policies.contract.policy import parameter
 from policies.contract.snapshot import Floats, Snapshot
-from policies.gavel.allocation.grouping import GroupingOptions
 from policies.gavel.allocation.observe import Observed
 from policies.gavel.allocation.problem import AllocationProblem
+from policies.gavel.allocation.rates import GroupingOptions
 from policies.gavel.base import Notes, SharePolicy, Solver, steps_left
 from policies.gavel.solvers.cost import CostForm, CostShares, Slos, min_cost
-from policies.gavel.solvers.levels import inverse
+from policies.gavel.solvers.fairness import inverse
 
 MOST_NAMED = 5
 """Jobs that a message names."""

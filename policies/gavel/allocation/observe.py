@@ -1,18 +1,18 @@
-"""A snapshot as share policies see it: job classes, and the cluster that they divide."""
+"""A snapshot as share policies see it: job classes, the cluster that they divide, what is kept."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeAlias, TypeVar
 
 import numpy as np
 
 from policies.contract.plan import Waiting
-from policies.contract.snapshot import Floats, Snapshot
-from policies.gavel.allocation.grouping import GroupingOptions
+from policies.contract.snapshot import Floats, NodeView, Running, Snapshot
 from policies.gavel.allocation.job_classes import ClassInputs, JobClasses, job_classes
 from policies.gavel.allocation.problem import AllocationProblem
-from policies.gavel.round_cache import RoundCache
+from policies.gavel.allocation.rates import GroupingOptions
 from policies.placement.cluster_state import ClusterState
 from policies.placement.from_snapshot import (
     CurrentPlacement,
@@ -22,6 +22,44 @@ from policies.placement.from_snapshot import (
 )
 from policies.placement.layout import Layout
 from policies.placement.options import JobRequests
+from policies.placement.time_slices import CurrentSlice
+
+Inputs = TypeVar("Inputs")
+Result = TypeVar("Result")
+
+LayoutInputs: TypeAlias = tuple[Sequence[NodeView], tuple[str, ...], Sequence[int]]
+"""Nodes, the resources that are counted, and by node the devices that are."""
+
+CurrentInputs: TypeAlias = tuple[
+    ClassInputs, LayoutInputs, Sequence[int], Sequence[tuple[Running, ...]]
+]
+"""Of the job classes, of the layout, by node the idle devices, and by row what runs."""
+
+
+class Kept(Generic[Inputs, Result]):
+    """The last result with all that it follows from, which is compared by value."""
+
+    def __init__(self) -> None:
+        self._last: tuple[Inputs, Result] | None = None
+
+    def of(self, inputs: Inputs, make: Callable[[], Result]) -> Result:
+        """Return the last result if these were its inputs, else a new one."""
+        if self._last is None or self._last[0] != inputs:
+            self._last = inputs, make()
+        return self._last[1]
+
+
+@dataclass(slots=True)
+class RoundCache:
+    """Results of the round before: most rounds see the jobs and nodes of the one before.
+
+    The world owns it and passes it to its policy. A plan never depends on it.
+    """
+
+    layout: Kept[LayoutInputs, Layout] = field(default_factory=Kept)
+    job_classes: Kept[ClassInputs, JobClasses] = field(default_factory=Kept)
+    current: Kept[CurrentInputs, Mapping[int, CurrentSlice]] = field(default_factory=Kept)
+
 
 __all__ = ["GroupingOptions", "Observed", "observe"]
 

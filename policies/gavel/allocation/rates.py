@@ -1,17 +1,151 @@
-"""How fast groups of equal jobs run on each column: the rows T[m, c] of an allocation problem."""
+"""Groups of equal jobs, and how fast each runs on the columns of what is free before a round."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from policies.contract.snapshot import Floats, Snapshot
-from policies.gavel.allocation.capacity import Capacity
-from policies.gavel.allocation.grouping import JobGroup
+from policies.contract.snapshot import Floats, JobColumns, Snapshot
 from policies.gavel.allocation.problem import Column
+from policies.placement.cluster_state import ClusterState
+from policies.placement.layout import DEVICES, Free, NodeClass, Request
 from policies.placement.options import JobRequests
+
+GroupKey: TypeAlias = tuple[Any, ...]
+"""The fields of a `JobGroup`."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupingOptions:
+    """What a policy's job classes distinguish.
+
+    `spread`: time on several nodes has columns of its own. `pairs`: jobs that may share devices
+    have rows together. `teams`: a class is of one team; with `users` of one user of it. `queues`:
+    every job of these teams is a class. `jobs`: every job of all teams is.
+    """
+
+    spread: bool = False
+    pairs: bool = False
+    teams: bool = False
+    users: bool = False
+    jobs: bool = False
+    queues: frozenset[str] = frozenset()
+
+
+class JobGroup(NamedTuple):
+    """What jobs of a group have in common. `demand`: what they use of a node beside GPUs.
+
+    `queued`: the id of the one job whose position in its team's queue matters; `user`: the owner
+    where users are told apart.
+    """
+
+    kind: str
+    gpus: int
+    weight: float
+    types: tuple[str, ...]
+    labels: tuple[str, ...]
+    team: str
+    shares: bool
+    demand: tuple[Any, ...]
+    queued: str
+    user: str
+
+
+def group_keys(columns: JobColumns, options: GroupingOptions) -> list[GroupKey]:
+    """Return by row what groups distinguish of a job."""
+    others = columns.others
+    of = zip(
+        columns.kinds,
+        columns.counts["gpus_min"].tolist(),
+        columns.numbers["weight"].tolist(),
+        others["allowed_types"],
+        others["labels"],
+        others["team"] if options.teams else repeat(""),
+        others["may_share"] if options.pairs else repeat(False),
+        repeat(()) if columns.gpus_only else _demands(columns),
+        _queued(columns, options.queues) if options.queues else repeat(""),
+        _users(columns, options.queues) if options.users else repeat(""),
+        strict=False,
+    )
+    return list(of)
+
+
+def group_of(key: GroupKey) -> JobGroup:
+    """Return the group of this key; a device is shared by two jobs of one GPU each."""
+    group = JobGroup(*key)
+    return group._replace(shares=False) if group.gpus > 1 else group
+
+
+def _demands(columns: JobColumns) -> Iterable[tuple[Any, ...]]:
+    numbers = (columns.numbers[name].tolist() for name in ("cores", "memory_gb"))
+    return zip(columns.counts["units"].tolist(), *numbers, columns.others["resources"], strict=True)
+
+
+def _queued(columns: JobColumns, queues: frozenset[str]) -> Iterable[str]:
+    teams = columns.others["team"]
+    return (job if team in queues else "" for job, team in zip(columns.ids, teams, strict=True))
+
+
+def _users(columns: JobColumns, queues: frozenset[str]) -> Iterable[str]:
+    """The owner of each job; nobody where the team has a queue."""
+    owners = zip(columns.others["user"], columns.others["team"], strict=True)
+    return ("" if team in queues else user for user, team in owners)
+
+
+class Capacity(NamedTuple):
+    """The groups of open nodes, by class: what each has free, and how many or which they are.
+
+    `labelled`: nodes with a label; `for_two`: the position in `Free` of devices for two jobs.
+    """
+
+    classes: Sequence[NodeClass]
+    groups: Sequence[Mapping[Free, int]]
+    labelled: Mapping[str, int]
+    open: int
+    for_two: int | None
+
+    @classmethod
+    def of(cls, state: ClusterState) -> Capacity:
+        """Return the free capacity of a state now."""
+        layout, groups = state.layout, [dict(of) for of in state.groups]
+        return cls(layout.classes, groups, layout.labelled, state.open, layout.devices_at(2))
+
+    def free_gpus(self) -> dict[str, int]:
+        """Return the free devices by type, without types that have none."""
+        found: dict[str, int] = {}
+        for gpu_type, free, nodes in self._free():
+            if gpus := free[DEVICES] * nodes.bit_count():
+                found[gpu_type] = found.get(gpu_type, 0) + gpus
+        return found
+
+    def types_for_two(self) -> frozenset[str]:
+        """Return the GPU types with a free device that two jobs may share."""
+        at = self.for_two
+        return frozenset([t for t, free, _ in self._free() if at is not None and free[at]])
+
+    def for_processes(self, request: Request) -> Iterator[tuple[str, int, int]]:
+        """Yield (GPU type, free devices, nodes) of nodes that would do, were they empty."""
+        among = self.open
+        for label in request.labels:
+            among &= self.labelled.get(label, 0)
+        for of, groups in zip(self.classes, self.groups, strict=True):
+            if request.types and of.gpu_type not in request.types:
+                continue
+            if request.fitting(of.capacity) > 0:
+                for free, nodes in groups.items():
+                    if free[DEVICES] and nodes & among:
+                        yield of.gpu_type, free[DEVICES], (nodes & among).bit_count()
+
+    def _free(self) -> Iterator[tuple[str, Free, int]]:
+        for of, groups in zip(self.classes, self.groups, strict=True):
+            for free, nodes in groups.items():
+                if nodes & self.open:
+                    yield of.gpu_type, free, nodes & self.open
+
 
 SpreadRates: TypeAlias = Mapping[tuple[str, str, int], float]
 """steps/s over several nodes, by kind, GPU type and GPUs."""

@@ -20,10 +20,9 @@ from math import inf
 import numpy as np
 
 from policies.contract.snapshot import Floats, Ints
-from policies.gavel.allocation.coefficients import Coefficients
-from policies.gavel.allocation.problem import AllocationProblem, Shares
+from policies.gavel.allocation.problem import AllocationProblem, Coefficients, Shares
+from policies.gavel.solvers.fairness import idle, inverse
 from policies.gavel.solvers.finish_time import isolated_rates
-from policies.gavel.solvers.levels import idle, inverse
 from policies.gavel.solvers.program import Method, Program
 
 MISSING = 1e-7

@@ -1,8 +1,13 @@
-"""Finish-time fairness (Themis; Gavel, section 4.2): nobody ends much later than he would with 1/n
-of the cluster to himself.
+"""Finish-time fairness and the shortest makespan (Gavel, section 4.2 and appendix A.1).
 
-    min max_m rho_m,    rho_m = (t_m + steps_m / throughput(m, X)) / D_m,    D_m = t_iso_m + steps_m
-    / throughput(m, X_isolated)
+Makespan is one program in 1 / M where the paper bisects on M:
+
+    min max_m steps_m / throughput(m, X)  =  1 / max { z : throughput(m, X) >= z * steps_m }
+
+Finish-time fairness (Themis): nobody ends much later than with 1/n of the cluster to himself.
+
+    min max_m rho_m,  rho_m = (t_m + steps_m / throughput(m, X)) / D_m
+                      D_m = t_iso_m + steps_m / throughput(m, X_isolated)
 
 With T_m = throughput(m, X) * D_m / steps_m and a_m = t_m / D_m this is rho_m = a_m + 1 / T_m, and
 for u = 1 / rho it asks for T_m >= g_m(u) = u / (1 - a_m u), convex and rising in u up to its pole 1
@@ -21,10 +26,26 @@ import numpy as np
 
 from policies.contract.policy import SolverFailedError
 from policies.contract.snapshot import Floats
-from policies.gavel.allocation.coefficients import Variables
-from policies.gavel.allocation.problem import AllocationProblem, Shares
-from policies.gavel.solvers.levels import Scaled, idle, inverse
+from policies.gavel.allocation.problem import AllocationProblem, Shares, Variables
+from policies.gavel.solvers.fairness import Scaled, idle, inverse, max_min
 from policies.gavel.solvers.program import Method
+
+
+def makespan(
+    problem: AllocationProblem, steps: Floats, *, fill: bool = True, method: Method | None = None
+) -> Shares:
+    """Shares under which all jobs with steps left have ended soonest; the objective is that time in
+    seconds.
+
+    `steps` float64[M]: what is left to each job of a class. Jobs that can run nowhere do not count
+    (inf where they are all). With `fill`, time that the makespan leaves over goes to whom it brings
+    most. Raises SolverFailedError.
+    """
+    found = max_min(problem, inverse(steps), fill, method)
+    return Shares(
+        found.alone, found.paired, 1.0 / found.objective if found.objective > 0.0 else inf
+    )
+
 
 STEPS = 100
 """Newton's steps at most; it takes one to three as a rule."""

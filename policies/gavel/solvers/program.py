@@ -24,8 +24,13 @@ from numpy.typing import NDArray
 
 from policies.contract.policy import SolverFailedError
 from policies.contract.snapshot import Floats, Ints
-from policies.gavel.allocation.coefficients import Coefficients, Variables, added
-from policies.gavel.allocation.problem import AllocationProblem, Shares
+from policies.gavel.allocation.problem import (
+    AllocationProblem,
+    Coefficients,
+    Shares,
+    Variables,
+    added,
+)
 
 TOLERANCE = 1e-6
 """By how much a constraint may be broken, relative to its bound where that is above 1."""

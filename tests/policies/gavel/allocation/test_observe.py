@@ -20,8 +20,7 @@ from policies.contract.snapshot import (
     Source,
     Throughput,
 )
-from policies.gavel.allocation.observe import GroupingOptions, Observed, observe
-from policies.gavel.round_cache import RoundCache
+from policies.gavel.allocation.observe import GroupingOptions, Observed, RoundCache, observe
 from tests.builders_policies import a_device, a_job, a_kind, a_node, a_profile_run, a_snapshot, on
 from tests.builders_snapshots import snapshots
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from policies.gavel.agnostic import agnostic
 from policies.gavel.allocation.problem import AllocationProblem, Shares
+from policies.gavel.base import agnostic
 from policies.gavel.solvers.fairness import fair_scaling, fairness
 from policies.gavel.solvers.program import Method
 from tests import textbook_shares as textbook

@@ -1,20 +1,21 @@
-"""Requests of the jobs of a share policy, and the placements on which running jobs may go on."""
+"""Placements of a share policy's round: requests of its jobs, what may go on, and the result."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from typing import Any
 
+from policies.contract.plan import LONGEST_RUN_S, Placement, predicted
 from policies.contract.snapshot import RankPlacement, Running
-from policies.gavel.allocation.observe import Observed
-from policies.gavel.round_cache import CurrentInputs
-from policies.placement.from_snapshot import training_run
+from policies.gavel.allocation.observe import CurrentInputs, Observed
+from policies.placement.from_snapshot import CurrentPlacement, remaining_s, training_run
 from policies.placement.layout import Allocation, Part, Request
 from policies.placement.options import with_quota
-from policies.placement.time_slices import ALONE, Current
+from policies.placement.speed import LaunchTimes, Speeds
+from policies.placement.time_slices import ALONE, CurrentSlice, Placed
 
 WHOLE = 1.0
 
@@ -130,7 +131,7 @@ def inputs_of(observed: Observed) -> CurrentInputs:
     return observed.classes.inputs, of_layout, state.idle.copy(), running
 
 
-def current_placements(observed: Observed, requests: GroupRequests) -> dict[int, Current]:
+def current_slices(observed: Observed, requests: GroupRequests) -> dict[int, CurrentSlice]:
     """Return by row the running jobs that may go on where they are, with who shares a device."""
     found, group_of, search = {}, observed.classes.group_of, _Search(observed, requests)
     for row, runs in enumerate(observed.snapshot.jobs.columns.others["running"]):
@@ -151,7 +152,7 @@ class _Search:
         column_of, types = self.classes.column_of, [c.gpu_type for c in self.layout.classes]
         self.column_at = [column_of.get((types[c], False)) for c in self.layout.class_of]
 
-    def on_one_node(self, row: int, run: Running) -> Current | None:
+    def on_one_node(self, row: int, run: Running) -> CurrentSlice | None:
         """Return the placement of one process."""
         seat, group = run.ranks[0], self.classes.groups[self.classes.group_of[row]]
         n, shares = self.index.get(seat.node, -1), seat.share != WHOLE
@@ -165,9 +166,9 @@ class _Search:
         if seat.cpu_quota is not None:
             demand = with_quota(self.observed.requests.demand(row, 1), run.ranks)
             request = replace(request, amounts=self.layout.amounts(demand))
-        return Current(row, run, column, Allocation(request, (Part(n, 1, devices),)), shares)
+        return CurrentSlice(row, run, column, Allocation(request, (Part(n, 1, devices),)), shares)
 
-    def of(self, row: int, run: Running) -> Current | None:
+    def of(self, row: int, run: Running) -> CurrentSlice | None:
         """Return the placement of a gang of several processes, on nodes of one type."""
         group, layout = self.classes.groups[self.classes.group_of[row]], self.layout
         nodes = [self.index.get(seat.node, -1) for seat in run.ranks]
@@ -181,7 +182,7 @@ class _Search:
         allocation = self.observed.requests.allocation_of(row, run)
         if column is None or allocation is None or self.requests.rate(row, column) <= 0.0:
             return None
-        return Current(row, run, column, allocation)
+        return CurrentSlice(row, run, column, allocation)
 
     def _devices(self, row: int, ranks: int, n: int, seat: RankPlacement) -> int:
         """Return the devices of a process as a set; 0 if it may not be there."""
@@ -193,7 +194,7 @@ class _Search:
         return devices
 
 
-def _with_partners(found: dict[int, Current]) -> dict[int, Current]:
+def _with_partners(found: dict[int, CurrentSlice]) -> dict[int, CurrentSlice]:
     at: dict[tuple[Part, ...], list[int]] = defaultdict(list)
     for current in found.values():
         at[current.allocation.parts].append(current.job)
@@ -202,7 +203,77 @@ def _with_partners(found: dict[int, Current]) -> dict[int, Current]:
     return {job: of._replace(partner=partner.get(job, ALONE)) for job, of in found.items()}
 
 
-def _share(jobs: Iterable[Current]) -> bool:
+def _share(jobs: Iterable[CurrentSlice]) -> bool:
     """Return True if these jobs hold shares of their device that add up to at most 1."""
     shares = [of.run.ranks[0].share if of.shares else inf for of in jobs]
     return sum(shares) <= WHOLE + 1e-9
+
+
+HALF = 0.5
+"""The share of a device that each of two jobs on it is given."""
+
+
+def to_placements(
+    observed: Observed,
+    requests: GroupRequests,
+    current: Mapping[int, CurrentSlice],
+    placed: Mapping[int, Placed],
+) -> tuple[Placement, ...]:
+    """Return the placements in the jobs' order.
+
+    Jobs on draining nodes that found no place stay there until the drain, as far as power lasts.
+    """
+    state, made = observed.state, _Placements(observed, requests, current)
+    found = {job: made.placement(job, of) for job, of in placed.items()}
+    found |= {stay.row: made.staying(stay) for stay in observed.pinned}
+    for row, stay in observed.fallback.items():
+        if row not in found and state.try_take(stay.allocation, (row,)):
+            found[row] = made.staying(stay)
+    return tuple([found[row] for row in sorted(found)])
+
+
+class _Placements:
+    def __init__(
+        self, observed: Observed, requests: GroupRequests, current: Mapping[int, CurrentSlice]
+    ) -> None:
+        self.observed, self.requests, self.current = observed, requests, current
+        self.layout, self.snapshot = observed.state.layout, observed.snapshot
+        self.speeds, columns = Speeds(self.snapshot.kinds), self.snapshot.jobs.columns
+        self.launch_times = LaunchTimes(self.snapshot)
+        self.kinds, self.ids = columns.kinds, columns.ids
+        self.steps = columns.numbers["remaining_steps"].tolist()
+
+    def placement(self, job: int, placed: Placed) -> Placement:
+        """Return a job's placement with its predicted run time; a launch takes time too."""
+        rate = self._rate(job, placed)
+        run_s = self.steps[job] / rate if rate > 0.0 else inf
+        if job in placed.staying:
+            run, run_s = self.current[job].run, predicted(run_s, LONGEST_RUN_S)
+            return Placement(self.ids[job], run.ranks, run.copy, predicted_run_s=run_s)
+        run_s = predicted(run_s + self.launch_times.of(job), LONGEST_RUN_S)
+        return Placement(self.ids[job], self._ranks(placed), 0, predicted_run_s=run_s)
+
+    def _rate(self, job: int, placed: Placed) -> float:
+        """Return steps/s, beside another if it shares its device; 0 if unknown."""
+        alone = self.requests.rate(job, placed.column)
+        if len(placed.jobs) == 1:
+            return alone
+        others = [self.kinds[other] for other in placed.jobs if other != job]
+        gpu_type = self.observed.problem.columns[placed.column].gpu_type
+        return self.speeds.colocated(self.kinds[job], alone, 1, [(gpu_type, others)])
+
+    def staying(self, stay: CurrentPlacement) -> Placement:
+        """Return a job outside of the decision, where it is, until its node must be empty."""
+        run, run_s = stay.run, remaining_s(self.snapshot, self.speeds, stay)
+        return Placement(
+            self.ids[stay.row], run.ranks, run.copy, steps_quota=run.steps_quota,
+            until_s=stay.until_s, predicted_run_s=predicted(run_s, LONGEST_RUN_S),
+        )  # fmt: skip
+
+    def _ranks(self, placed: Placed) -> tuple[RankPlacement, ...]:
+        share = WHOLE if len(placed.jobs) == 1 else HALF
+        nodes, ids = self.layout.nodes, self.layout.ids
+        parts = placed.allocation.parts
+        return tuple(
+            [RankPlacement(nodes[p.node].id, ids(p.node, p.devices), share) for p in parts]
+        )

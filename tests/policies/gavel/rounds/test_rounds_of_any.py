@@ -15,8 +15,8 @@ from policies.contract import plan_json, snapshot_json
 from policies.contract.snapshot import JobPhase, NodeState, Purpose, Running, Snapshot
 from policies.contract.validation import validate_plan
 from policies.gavel.allocation.observe import observe
-from policies.gavel.current import GroupRequests
 from policies.gavel.max_min_fairness import MaxMinFairness
+from policies.gavel.rounds.placements import GroupRequests
 from tests.builders_policies import a_device, a_job, a_node, a_snapshot, on
 from tests.builders_rounds import GivenShares, after, placed, sharing_snapshots
 from tests.policies.gavel.test_rounds import kinds
