@@ -8,7 +8,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("", include("jobs.rest.urls")),
     path("", include("clusters.rest.urls")),
     path("", include("controlplane.accounting.urls")),
-    path("", include("profiling.rest.urls")),
+    path("", include("profiling.rest")),
     path("", include("controlplane.loop.rest.urls")),
     path("", include("controlplane.studies.rest.urls")),
     re_path(r"[\s\S]*", not_found_api),

@@ -8,7 +8,6 @@ A policy is a frozen dataclass whose fields are its parameters (`parameter`), ca
 
 from __future__ import annotations
 
-from policies.contract.parameters import parameter
 from policies.contract.plan import PLAN_VERSION, Placement, Plan, PlanStatus, WaitCode, Waiting
 from policies.contract.policy import (
     Policy,
@@ -16,11 +15,11 @@ from policies.contract.policy import (
     PolicyParameterError,
     SolverFailedError,
     UnknownPolicyError,
+    parameter,
 )
 from policies.contract.snapshot import (
     SNAPSHOT_VERSION,
     DeviceView,
-    EnergyStep,
     GpuTypeView,
     JobColumns,
     JobPhase,
@@ -32,9 +31,10 @@ from policies.contract.snapshot import (
     NodeView,
     PairThroughput,
     PowerCapStep,
+    PriceInterval,
     ProfileRequest,
     Purpose,
-    RankSeat,
+    RankPlacement,
     ResourceUse,
     Running,
     SlotHold,
@@ -51,7 +51,6 @@ __all__ = [
     "PLAN_VERSION",
     "SNAPSHOT_VERSION",
     "DeviceView",
-    "EnergyStep",
     "GpuTypeView",
     "JobColumns",
     "JobPhase",
@@ -69,9 +68,10 @@ __all__ = [
     "PolicyError",
     "PolicyParameterError",
     "PowerCapStep",
+    "PriceInterval",
     "ProfileRequest",
     "Purpose",
-    "RankSeat",
+    "RankPlacement",
     "ResourceUse",
     "Running",
     "SlotHold",

@@ -25,9 +25,9 @@ from clusters.tariffs import price_steps
 from controlplane.accounting.models import EnergyEntry
 from controlplane.accounting.power import Drawn, PowerStep, power_drawn
 from jobs.assignment_lifecycle import LIVE
-from jobs.locking import lock_assignment
 from jobs.models import Assignment
-from policies.contract.snapshot import EnergyStep
+from jobs.moves import lock_assignment
+from policies.contract.snapshot import PriceInterval
 
 _PLACES = Decimal("0.00000001")
 EVERY = timedelta(minutes=5)
@@ -110,7 +110,7 @@ def _within(powers: Sequence[PowerStep], from_s: float, to_s: float) -> list[Pow
 
 
 def _figures(
-    own: Sequence[PowerStep], rest: Sequence[PowerStep], prices: Sequence[EnergyStep]
+    own: Sequence[PowerStep], rest: Sequence[PowerStep], prices: Sequence[PriceInterval]
 ) -> dict[str, float | Decimal]:
     measured = _sum((p for p in own if p.measured), prices)
     modelled = _sum((p for p in own if not p.measured), prices)
@@ -127,12 +127,12 @@ def _figures(
     }
 
 
-def _sum(powers: Iterable[PowerStep], prices: Sequence[EnergyStep]) -> Priced:
+def _sum(powers: Iterable[PowerStep], prices: Sequence[PriceInterval]) -> Priced:
     return sum((priced(p.power_w, p.from_s, p.to_s, prices) for p in powers), Priced())
 
 
 def _predicted(
-    assignment: Assignment, prices: Sequence[EnergyStep], from_s: float, to_s: float
+    assignment: Assignment, prices: Sequence[PriceInterval], from_s: float, to_s: float
 ) -> dict[str, float | Decimal]:
     """The prediction of the placing decision for the time held; nothing if there was none."""
     if assignment.predicted_power_w is None:

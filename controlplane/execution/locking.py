@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import uuid
 
-from clusters.agents.errors import stale_assignment, stale_epoch
+from clusters.agent_calls import stale_assignment, stale_epoch
 from clusters.models import Node
-from jobs.locking import lock_assignment, lock_node
 from jobs.models import Assignment
+from jobs.moves import lock_assignment, lock_node
 
 
 def lock_session(node_pk: uuid.UUID, epoch: int) -> Node:

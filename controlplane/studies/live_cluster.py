@@ -19,20 +19,20 @@ from controlplane.loop.live.observe import observe, team_view
 from jobs.lifecycle import ENDED, JobState
 from jobs.models import Job
 from jobs.selectors import teams_of, visible_jobs
-from policies.contract.capabilities import is_own
 from policies.contract.forms import Form
 from policies.contract.snapshot import (
-    EnergyStep,
     GpuTypeView,
     JobView,
     KindView,
     NodeState,
     NodeView,
+    PriceInterval,
     Purpose,
-    RankSeat,
+    RankPlacement,
     Snapshot,
     TeamView,
 )
+from policies.contract.views import is_own
 from policies.placement.speed import devices_of
 
 MOST_JOBS = 20_000
@@ -47,7 +47,7 @@ Places = Mapping[tuple[str, str], tuple[str, str]]
 """(node, device) as a cluster file calls them, by the live ones."""
 
 _JOB, _KIND, _STEP, _TYPE, _TEAM = (
-    Form(of) for of in (JobView, KindView, EnergyStep, GpuTypeView, TeamView)
+    Form(of) for of in (JobView, KindView, PriceInterval, GpuTypeView, TeamView)
 )
 
 
@@ -155,7 +155,7 @@ def _queued(job: JobView, now_s: float, known: Mapping[str, JobView], places: Pl
     )
 
 
-def _moved(seat: RankSeat, places: Places) -> RankSeat:
+def _moved(seat: RankPlacement, places: Places) -> RankPlacement:
     found = [places[seat.node, device] for device in seat.devices]
     node = found[0][0] if found else seat.node
     return replace(seat, node=node, devices=tuple(device for _, device in found))

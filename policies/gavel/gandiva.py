@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from policies.andreas.naming import bills, plan_with
 from policies.andreas.problem import build
-from policies.contract.parameters import parameter
+from policies.andreas.to_plan import bills, to_plan_of
 from policies.contract.plan import HIGHEST_COST, LONGEST_RUN_S, Placement, Plan, predicted
-from policies.contract.snapshot import Bools, Floats, Ints, RankSeat, Snapshot
+from policies.contract.policy import parameter
+from policies.contract.snapshot import Bools, Floats, Ints, RankPlacement, Snapshot
 from policies.gavel.colocation.halves import staying_halves
 from policies.gavel.colocation.tandems import HALF, WHOLE, Seat, Tandems, Unit
 from policies.gavel.colocation.turns import Owed, Parts, Seating
@@ -78,7 +78,7 @@ class Gandiva:
             rng,
         )
         turn.give_out(to_all=is_end, by_type=self.rotate)
-        plan = plan_with(
+        plan = to_plan_of(
             problem, vacancies.solution, [*staying, *turn.placements()], "gandiva", None
         )
         began_s = snapshot.now_s if is_end else past.began_s
@@ -334,15 +334,15 @@ class _Turn:
             len(unit.jobs) == 1 or job in self.tandems.halves[seat]
         )
 
-    def _rank(self, unit: Unit, job: int, seat: Seat) -> RankSeat:
+    def _rank(self, unit: Unit, job: int, seat: Seat) -> RankPlacement:
         """A new seat; beside one that stays it is what that one leaves of the device."""
         node = self.problem.nodes[seat.node].id
         if len(unit.jobs) == 1:
-            return RankSeat(node, seat.devices, WHOLE)
+            return RankPlacement(node, seat.devices, WHOLE)
         other = unit.jobs[1 - unit.jobs.index(job)]
         left = (
             WHOLE - self.tandems.runs[other].ranks[0].share
             if self._stays(unit, other, seat)
             else HALF
         )
-        return RankSeat(node, seat.devices, left)
+        return RankPlacement(node, seat.devices, left)

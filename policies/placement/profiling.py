@@ -21,12 +21,14 @@ from policies.contract.snapshot import (
     NodeView,
     ProfileRequest,
     Purpose,
-    RankSeat,
+    RankPlacement,
     Running,
     SlotHold,
     Snapshot,
+    profile_runs,
+    rank_demand,
 )
-from policies.contract.validation import TOLERANCE, power_w, profile_runs, rank_demand
+from policies.contract.validation import TOLERANCE, power_w
 
 
 def reserve_profiling(snapshot: Snapshot) -> tuple[Snapshot, tuple[Placement, ...]]:
@@ -131,7 +133,7 @@ class _Desk:
         for seat in sorted(
             seats, key=lambda s: (s.taken_from_training, len(s.node.devices), s.node.id)
         ):
-            rank = RankSeat(seat.node.id, seat.devices, 1.0 / len(together))
+            rank = RankPlacement(seat.node.id, seat.devices, 1.0 / len(together))
             placed = [
                 Placement(r.job, (rank,), r.copy, Purpose.PROFILING, steps_quota=r.steps)
                 for r in together

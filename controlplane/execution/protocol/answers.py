@@ -18,7 +18,7 @@ from django.middleware.clickjacking import XFrameOptionsMiddleware
 from django.middleware.security import SecurityMiddleware
 from structlog.contextvars import bound_contextvars
 
-from clusters.agents.errors import AgentCallError
+from clusters.agent_calls import AgentCallError
 from controlplane.web.http.asgi_types import Send
 from controlplane.web.http.metrics import count_request
 from controlplane.web.http.middleware import ContentSecurityPolicy, SecurityHeaders

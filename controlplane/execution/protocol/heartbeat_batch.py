@@ -6,8 +6,8 @@ import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
-from clusters.agents.errors import AgentCallError
-from clusters.selectors import clocks_of
+from clusters.agent_calls import AgentCallError
+from clusters.intervals import clocks_of
 from controlplane.execution.protocol.group_commit import GroupCommit
 from controlplane.execution.protocol.refusals import database_refusal
 from controlplane.execution.protocol.threads import Pools
@@ -17,7 +17,7 @@ from controlplane.execution.services.heartbeats import (
     Outcome,
     heartbeat_alone,
     renew_all,
-    restore_sight,
+    restore_unknown,
 )
 from controlplane.web.http.storage_errors import failure_of
 from loadmaster.protocol import HeartbeatReply, Intervals
@@ -72,7 +72,7 @@ class HeartbeatBatch:
         if isinstance(outcome, Busy):
             return await self._pools.calls.run(heartbeat_alone, call)
         if outcome.unknown:
-            return await self._pools.calls.run(restore_sight, outcome)
+            return await self._pools.calls.run(restore_unknown, outcome)
         return outcome.reply
 
     async def _together(self, calls: Sequence[Call]) -> list[Outcome]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from clusters.agents.errors import AgentCallError
+from clusters.agent_calls import AgentCallError
 from controlplane.execution.protocol.threads import OverloadedError
 from controlplane.web.http.storage_errors import RETRY_AFTER_S, noted_failure
 from jobs.moves import LostRaceError

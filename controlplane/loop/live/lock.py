@@ -15,7 +15,7 @@ from django.db import transaction
 from django.db.models import F, Q, QuerySet
 
 from clusters.models import Cluster
-from controlplane.loop.live.holder import is_gone, new_holder
+from controlplane.loop.live.lock_holder import is_gone, new_holder
 from controlplane.loop.models import Round
 
 

@@ -37,11 +37,10 @@ from clusters.models import Cluster, EnergyTariff, GpuType, PueRecord, Reschedul
 from clusters.models.nodes import State
 from clusters.runtimes import runtimes_of
 from clusters.tariffs import power_cap_steps, price_steps, pue_in_force, tariff_in_force
-from controlplane.loop.live.held import HeldSlot, LiveAssignment
+from controlplane.loop.live.live_assignments import HeldSlot, LiveAssignment
 from controlplane.loop.live.rows import DeviceRow, NodeRow, Rows, is_ready
 from jobs.lifecycle import JobState
 from jobs.models import Job, Team
-from policies.contract.capabilities import apart_label, is_own, runtime_label
 from policies.contract.snapshot import (
     DeviceView,
     GpuTypeView,
@@ -62,6 +61,7 @@ from policies.contract.snapshot import (
     TeamView,
     Trigger,
 )
+from policies.contract.views import apart_label, is_own, runtime_label
 
 
 class Knowledge(Protocol):

@@ -13,7 +13,7 @@ _ROOT = Path(__file__).resolve().parents[3]
 _PAIRS = ("completion", "fingerprints", "estimates", "study")
 _CODE = (
     "policies", "controlplane/simulation", "controlplane/loop/rounds.py",
-    "controlplane/loop/changes.py", "clusters/energy.py", "profiling/smoothing.py",
+    "controlplane/loop/changes.py", "clusters/energy.py", "profiling/speeds.py",
     *(f"profiling/pairs/{name}.py" for name in _PAIRS),
 )  # fmt: skip
 _LONGEST_PATH = 4096

@@ -14,15 +14,15 @@ import numpy as np
 from controlplane.simulation.cluster.scenario import Scenario
 from controlplane.simulation.world.job_table import JobTable, Launch
 from controlplane.simulation.world.window import window
-from policies.contract.job_columns import frozen
 from policies.contract.snapshot import (
     Floats,
     JobColumns,
     JobPhase,
     Jobs,
     KindView,
-    RankSeat,
+    RankPlacement,
     Running,
+    frozen,
 )
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ class SnapshotBuilder:
             received = _with(received, self._of_stay(run.ranks, run.since_s, now_s))
         return received
 
-    def _of_stay(self, ranks: tuple[RankSeat, ...], start_s: float, end_s: float) -> Received:
+    def _of_stay(self, ranks: tuple[RankPlacement, ...], start_s: float, end_s: float) -> Received:
         if len(ranks) == 1:
             return (
                 (

@@ -19,7 +19,7 @@ from django.conf import settings
 from django.db import Error, IntegrityError, transaction
 from django.utils import timezone
 
-from controlplane.loop.live.holder import is_gone, new_holder
+from controlplane.loop.live.lock_holder import is_gone, new_holder
 from controlplane.studies.lifecycle import LostRaceError, SimulationMove, move_simulation
 from controlplane.studies.models import Simulation, SimulationFile
 from controlplane.studies.running.folders import (

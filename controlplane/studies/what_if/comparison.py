@@ -27,7 +27,7 @@ from controlplane.loop.changes import (
 )
 from controlplane.simulation.cluster.remaining import remaining_work
 from policies.contract.plan import Placement, Plan
-from policies.contract.snapshot import Purpose, RankSeat, Snapshot
+from policies.contract.snapshot import Purpose, RankPlacement, Snapshot
 from policies.contract.validation import power_w
 from policies.placement.speed import PlanSpeeds, devices_of
 
@@ -119,7 +119,7 @@ def differences(plan: Plan, snapshot: Snapshot) -> tuple[Change, ...]:
     )
 
 
-def sides(change: Change) -> tuple[tuple[RankSeat, ...], tuple[RankSeat, ...]]:
+def sides(change: Change) -> tuple[tuple[RankPlacement, ...], tuple[RankPlacement, ...]]:
     """(present ranks, planned ranks) of the job; empty for nowhere."""
     match change:
         case Start(placement=placement):
@@ -133,7 +133,7 @@ def sides(change: Change) -> tuple[tuple[RankSeat, ...], tuple[RankSeat, ...]]:
     return (), ()
 
 
-def _seats(ranks: tuple[RankSeat, ...]) -> list[tuple[str, tuple[str, ...]]]:
+def _seats(ranks: tuple[RankPlacement, ...]) -> list[tuple[str, tuple[str, ...]]]:
     return sorted((seat.node, tuple(sorted(seat.devices))) for seat in ranks)
 
 

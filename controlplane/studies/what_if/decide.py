@@ -37,10 +37,10 @@ from controlplane.web.operators import is_operator
 from controlplane.web.pages.formats import part_of
 from jobs.selectors import visible_jobs
 from jobs.wording import reason_for_waiting
-from policies.contract.capabilities import runtime_of
 from policies.contract.plan import Plan, WaitCode, Waiting
 from policies.contract.policy import PolicyError, UnknownPolicyError
-from policies.contract.snapshot import RankSeat, Snapshot
+from policies.contract.snapshot import RankPlacement, Snapshot
+from policies.contract.views import runtime_of
 from policies.host import registry
 from policies.host.client import SolverProcess
 
@@ -215,7 +215,7 @@ def _why(entry: Waiting, snapshot: Snapshot, names: Mapping[str, str]) -> str:
     return reason_for_waiting("queued", entry.code.value, detail, known, now)
 
 
-def _worded(ranks: tuple[RankSeat, ...], snapshot: Snapshot) -> str:
+def _worded(ranks: tuple[RankPlacement, ...], snapshot: Snapshot) -> str:
     """Nodes by name, and GPUs by their numbers there."""
     found = []
     for rank in ranks:

@@ -14,10 +14,14 @@ from policies.gavel.allocation.job_classes import ClassInputs, JobClasses, job_c
 from policies.gavel.allocation.problem import AllocationProblem
 from policies.gavel.round_cache import RoundCache
 from policies.placement.cluster_state import ClusterState
-from policies.placement.eligibility import not_eligible
-from policies.placement.from_snapshot import JobRequests, cluster_of
+from policies.placement.from_snapshot import (
+    CurrentPlacement,
+    cluster_of,
+    current_placements,
+    not_eligible,
+)
 from policies.placement.layout import Layout
-from policies.placement.staying import Stay, stays
+from policies.placement.options import JobRequests
 
 __all__ = ["GroupingOptions", "Observed", "observe"]
 
@@ -38,8 +42,8 @@ class Observed:
     state: ClusterState
     requests: JobRequests
     waiting: Mapping[int, Waiting]
-    pinned: tuple[Stay, ...]
-    fallback: Mapping[int, Stay]
+    pinned: tuple[CurrentPlacement, ...]
+    fallback: Mapping[int, CurrentPlacement]
 
     @property
     def problem(self) -> AllocationProblem:
@@ -72,7 +76,7 @@ def observe(
 
 def _outside(
     snapshot: Snapshot, waiting: Mapping[int, Waiting], state: ClusterState
-) -> tuple[tuple[Stay, ...], Mapping[int, Stay]]:
+) -> tuple[tuple[CurrentPlacement, ...], Mapping[int, CurrentPlacement]]:
     """Return the jobs that stay on nodes which take nothing new, and those that may if need be.
 
     What the former hold is taken from `state`. A job launched at this very moment takes part: it
@@ -80,7 +84,7 @@ def _outside(
     """
     if all(node.takes_training for node in snapshot.nodes):
         return (), {}
-    pinned, fallback = stays(snapshot, waiting, never_touch=False, state=state)
+    pinned, fallback = current_placements(snapshot, waiting, never_touch=False, state=state)
     nodes, outside = snapshot.node_by_id, []
     for stay in pinned:
         if all(nodes[rank.node].takes_training for rank in stay.run.ranks):

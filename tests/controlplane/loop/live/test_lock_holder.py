@@ -10,10 +10,10 @@ import sys
 
 import pytest
 
-from controlplane.loop.live.holder import is_gone, new_holder
+from controlplane.loop.live.lock_holder import is_gone, new_holder
 
 NAME_ITSELF = (
-    "from controlplane.loop.live.holder import new_holder;"
+    "from controlplane.loop.live.lock_holder import new_holder;"
     " import sys; print(new_holder(), flush=True);"
     " sys.stdin.readline()"
 )

@@ -1,5 +1,4 @@
-"""Who holds a round: named so that every process of the same machine can tell whether the holder
-still lives.
+"""The name of the process that holds a round, by which others can tell whether it still lives.
 
 A killed worker would otherwise keep its cluster waiting until its lock has expired. The name is
 (machine and process namespace, pid, start of the process, something random); of holders elsewhere
