@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from policies.contract.job_columns import frozen
 from policies.contract.plan import Placement
 from policies.contract.snapshot import (
     JOB_COUNTS,
@@ -20,6 +19,7 @@ from policies.contract.snapshot import (
     KindView,
     Source,
     Throughput,
+    frozen,
 )
 
 STEPS_PER_S = 1000.0
