@@ -88,7 +88,7 @@ INSTALLED_APPS = [
 MIDDLEWARE = [
     "controlplane.web.logs.middleware.RequestLog",
     "controlplane.web.http.storage_errors.StorageFailures",
-    "controlplane.web.http.body_limit.BodyLimit",
+    "controlplane.web.http.middleware.BodyLimit",
     "django.middleware.security.SecurityMiddleware",
     "controlplane.web.http.middleware.StaticFiles",
     "controlplane.web.http.middleware.ContentSecurityPolicy",
@@ -203,7 +203,7 @@ CELERY_BEAT_SCHEDULE = {
         "options": {"expires": 5.0},
     },
     "meter-energy": {
-        "task": "controlplane.accounting.tasks.meter_energy",
+        "task": "controlplane.operations.tasks.meter_energy",
         "schedule": 60.0,
         "options": {"expires": 60.0},
     },
@@ -213,7 +213,7 @@ CELERY_BEAT_SCHEDULE = {
         "options": {"expires": 1800.0},
     },
     "samples": {
-        "task": "controlplane.execution.tasks.write_samples",
+        "task": "controlplane.operations.tasks.write_samples",
         "schedule": 2.0,
         "options": {"expires": 4.0},
     },
@@ -275,15 +275,15 @@ REST_FRAMEWORK = {
     # proxies in FORWARDED_ALLOW_IPS only.
     "NUM_PROXIES": 0,
     "DEFAULT_AUTHENTICATION_CLASSES": [
-        "controlplane.web.rest.authentication.BearerAuthentication",
+        "controlplane.web.rest.defaults.BearerAuthentication",
         "rest_framework.authentication.SessionAuthentication",
     ],
     "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
-    "DEFAULT_PAGINATION_CLASS": "controlplane.web.rest.pagination.BoundedPagination",
+    "DEFAULT_PAGINATION_CLASS": "controlplane.web.rest.defaults.BoundedPagination",
     "DEFAULT_FILTER_BACKENDS": ["django_filters.rest_framework.DjangoFilterBackend"],
     "EXCEPTION_HANDLER": "controlplane.web.rest.errors.exception_handler",
-    "DEFAULT_PARSER_CLASSES": ["controlplane.web.rest.parsers.BoundedJSONParser"],
+    "DEFAULT_PARSER_CLASSES": ["controlplane.web.rest.bodies.BoundedJSONParser"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "PAGE_SIZE": 50,
 }

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import csv
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -15,6 +16,7 @@ from django.db.models.functions import TruncDay
 from controlplane.accounting.models import EnergyEntry
 from controlplane.accounting.query import CostQuery
 from controlplane.web.operators import is_operator
+from controlplane.web.pages.formats import plain as plain
 from jobs.selectors import teams_of
 
 SECONDS_PER_HOUR = 3600.0
@@ -162,3 +164,41 @@ def _name(query: CostQuery, group: dict[str, Any]) -> str:
         if key in group:
             return str(group[key])
     return "total"
+
+
+CSV_COLUMNS = (
+    "name", "team", "user", "job_id", "gpu_hours", "it_kwh", "gpu_measured_kwh", "gpu_modelled_kwh",
+    "rest_of_nodes_modelled_kwh",
+    "facility_kwh", "emissions_kg_co2", "cost", "measured_cost", "predicted_it_kwh",
+    "predicted_cost",
+    "billed_cost_where_predicted", "currency",
+)  # fmt: skip
+
+
+def csv_line(row: CostRow, currency: str) -> Sequence[object]:
+    """A row's values for CSV_COLUMNS; empty where nothing was predicted."""
+    return (
+        row.at.isoformat() if row.at else row.name, row.team, row.user, row.job_id, row.gpu_h,
+        row.kwh, row.measured_kwh,
+        row.modelled_kwh, row.rest_kwh, row.facility_kwh, row.emissions_kg, row.cost,
+        row.measured_cost,
+        "" if row.predicted_kwh is None else row.predicted_kwh,
+        "" if row.predicted_cost is None else row.predicted_cost,
+        row.compared_cost, currency,
+    )  # fmt: skip
+
+
+class _Echo:
+    """A file for the CSV writer which hands each line on."""
+
+    def write(self, line: str) -> str:
+        """The line itself."""
+        return line
+
+
+def csv_of(rows: Iterable[CostRow], currency: str) -> Iterator[str]:
+    """The lines of the file, the header first."""
+    writer = csv.writer(_Echo())
+    yield writer.writerow(CSV_COLUMNS)
+    for row in rows:
+        yield writer.writerow([plain(cell) for cell in csv_line(row, currency)])

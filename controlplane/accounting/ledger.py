@@ -1,16 +1,14 @@
-"""The energy ledger: what each assignment drew in each hour, from which the page of costs is summed
-up.
+"""The energy ledger: what each assignment drew in each hour, and bills as its sums.
 
-Hours are those of the cluster's wall clock. While an assignment runs its hours are brought up to
-date now and then (`meter`), an hour that is past stays as it is; at its end all of them are written
-anew, and their sum is the bill.
+Hours are those of the cluster's wall clock. `meter` updates running assignments; past hours stay.
+At an assignment's end all its hours are written anew, and their sum is its bill.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from itertools import pairwise, takewhile
@@ -23,7 +21,7 @@ from django.utils import timezone
 from clusters.energy import HOUR_S, Priced, priced
 from clusters.tariffs import price_steps
 from controlplane.accounting.models import EnergyEntry
-from controlplane.accounting.power import Drawn, PowerStep, power_drawn
+from controlplane.accounting.power import MEASURED, MODELLED, Drawn, PowerStep, power_drawn
 from jobs.assignment_lifecycle import LIVE
 from jobs.locking import lock_assignment
 from jobs.models import Assignment
@@ -165,3 +163,42 @@ def _meter_one(pk: UUID, now: datetime) -> bool:
             return False
         write_entries(assignment, assignment.ended_at or now, anew=assignment.ended_at is not None)
     return True
+
+
+@dataclass(frozen=True, slots=True)
+class Bill:
+    """IT energy, its cost in the cluster's currency; `measured`: all GPU watts were measured."""
+
+    energy_kwh: float
+    energy_cost: Decimal
+    power_source: str
+
+
+def bill(assignment: Assignment) -> Bill:
+    """Write the bill of an ended assignment to its row and the ledger, in its transaction."""
+    if assignment.ended_at is None:
+        raise ValueError(
+            f"assignment {assignment.pk} has not ended: use bill_until for what it has cost so far"
+        )
+    result = _bill_of(write_entries(assignment, assignment.ended_at, anew=True))
+    values = {
+        "energy_kwh": result.energy_kwh,
+        "energy_cost": result.energy_cost,
+        "power_source": result.power_source,
+    }
+    Assignment.objects.filter(pk=assignment.pk).update(**values)
+    for name, value in values.items():
+        setattr(assignment, name, value)
+    return result
+
+
+def bill_until(assignment: Assignment, until: datetime) -> Bill:
+    """What it has taken and cost from its acceptance until then (for a running one: so far)."""
+    return _bill_of(entries(assignment, until))
+
+
+def _bill_of(hours: Sequence[EnergyEntry]) -> Bill:
+    """Measured means every watt of the GPUs: the rest of the node is always modelled."""
+    kwh = sum(e.measured_kwh + e.modelled_kwh + e.rest_kwh for e in hours)
+    measured = any(e.measured_kwh for e in hours) and not any(e.modelled_kwh for e in hours)
+    return Bill(kwh, sum((e.cost for e in hours), Decimal(0)), MEASURED if measured else MODELLED)

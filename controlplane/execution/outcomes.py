@@ -15,8 +15,8 @@ from django.utils import timezone
 
 from clusters.events import request_reschedule
 from clusters.models import Reason
-from controlplane.accounting import billing
-from controlplane.execution.stopping import want_stop
+from controlplane.accounting.ledger import bill
+from controlplane.execution.moves import request_stop
 from controlplane.web.logs.structured import bound
 from jobs.assignment_lifecycle import ENDED as ENDED_ASSIGNMENTS
 from jobs.assignment_lifecycle import LIVE
@@ -133,7 +133,7 @@ def _settle(job: Job, assignment: Assignment) -> None:
 def _beside_the_end(assignment: Assignment) -> None:
     try:
         with transaction.atomic():
-            billing.bill(assignment)
+            bill(assignment)
             if assignment.purpose == TRAINING:
                 profiling_services.production_measured(assignment)
     except Exception:
@@ -148,7 +148,7 @@ def _stop_others(
     """A gang is evicted whole."""
     cancel = job.state == JobState.CANCELLING or assignment.desired == StopReason.CANCEL
     for member in gang:
-        if member.pk != assignment.pk and want_stop(
+        if member.pk != assignment.pk and request_stop(
             member, StopReason.CANCEL if cancel else StopReason.PREEMPT, "gang", now
         ):
             _settle(job, member)

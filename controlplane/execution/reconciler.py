@@ -25,7 +25,7 @@ from clusters.models.nodes import State
 from clusters.selectors import clock_of
 from controlplane.execution.moves import move_assignment
 from controlplane.execution.outcomes import assignment_ended, settle_job
-from controlplane.execution.services import evict
+from controlplane.execution.services import preempt_gang
 from controlplane.web.logs.structured import bound
 from jobs.assignment_lifecycle import LIVE, AssignmentMove
 from jobs.lifecycle import PLACED, JobState
@@ -61,7 +61,7 @@ def _reconcile(cluster: Cluster, now: datetime) -> int:
         + _withdraw_ignored(cluster, clock, now)
         + _lose_nodes(cluster, clock, now)
         + _end_drains(cluster, now)
-        + _end_rests(cluster, now)
+        + _end_backoffs(cluster, now)
         + _mend_jobs(cluster, now)
     )
 
@@ -183,7 +183,7 @@ def _end_drains(cluster: Cluster, now: datetime) -> int:
 
 def _evict(pk: UUID, now: datetime) -> bool:
     node = Assignment.objects.select_related("node").get(pk=pk).node
-    evict(
+    preempt_gang(
         pk,
         "drain",
         now,
@@ -192,7 +192,7 @@ def _evict(pk: UUID, now: datetime) -> bool:
     return True
 
 
-def _end_rests(cluster: Cluster, now: datetime) -> int:
+def _end_backoffs(cluster: Cluster, now: datetime) -> int:
     """Jobs that have rested after a failure: one round for all of them looks at them again."""
     with transaction.atomic():
         rested = Job.objects.filter(

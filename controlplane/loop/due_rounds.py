@@ -45,7 +45,7 @@ LONG_S = 1.0
 
 REST = 2
 
-LONGEST_REST_S = 5.0
+LONGEST_BACKOFF_S = 5.0
 """Longest rest: jobs submitted during a slow solve must not wait as long again."""
 
 
@@ -55,9 +55,9 @@ def is_held(cluster_id: int, now: datetime) -> bool:
     return cluster is not None and locks.is_held(cluster, now)
 
 
-def rest_s(cluster_id: int, now: datetime) -> float:
+def backoff_s(cluster_id: int, now: datetime) -> float:
     """Seconds the cluster rests on: REST times the length of its last round if that was long, but
-    LONGEST_REST_S at most; or 0.
+    LONGEST_BACKOFF_S at most; or 0.
 
     So rounds of up to 2.5 s take a third of a worker at most, and somebody else has a turn between
     longer ones.
@@ -71,7 +71,7 @@ def rest_s(cluster_id: int, now: datetime) -> float:
     if last is None or last[1] is None:
         return 0.0
     took_s = (last[1] - last[0]).total_seconds()
-    rests_s = min(REST * took_s, LONGEST_REST_S) if took_s > LONG_S else 0.0
+    rests_s = min(REST * took_s, LONGEST_BACKOFF_S) if took_s > LONG_S else 0.0
     return max(0.0, rests_s - (now - last[1]).total_seconds())
 
 

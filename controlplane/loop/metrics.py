@@ -32,7 +32,7 @@ BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
 @dataclass(slots=True)
-class Spread:
+class DurationHistogram:
     """A histogram: `counts` by bucket, not cumulative, the last unbounded; sum in seconds."""
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS_S) + 1))
@@ -53,18 +53,18 @@ class Spread:
 
 
 @dataclass(slots=True)
-class Tally:
+class RoundCounts:
     """Counts so far by cluster name; `marks`: each cluster's last counted round."""
 
     marks: dict[int, int] = field(default_factory=dict)
     statuses: dict[tuple[str, str], int] = field(default_factory=dict)
     reasons: dict[tuple[str, str], int] = field(default_factory=dict)
-    round_seconds: dict[str, Spread] = field(default_factory=dict)
-    solver_seconds: dict[str, Spread] = field(default_factory=dict)
+    round_seconds: dict[str, DurationHistogram] = field(default_factory=dict)
+    solver_seconds: dict[str, DurationHistogram] = field(default_factory=dict)
 
-    def spreads(self, name: str) -> dict[str, Spread]:
+    def spreads(self, name: str) -> dict[str, DurationHistogram]:
         """The histograms of that name by cluster."""
-        found: dict[str, Spread] = getattr(self, name)
+        found: dict[str, DurationHistogram] = getattr(self, name)
         return found
 
     def count(self, row: dict[str, Any]) -> None:
@@ -76,9 +76,9 @@ class Tally:
             self.reasons[cluster, reason] = self.reasons.get((cluster, reason), 0) + 1
         if row["ended_at"] is not None:
             took_s = (row["ended_at"] - row["started_at"]).total_seconds()
-            self.round_seconds.setdefault(cluster, Spread()).observe(max(0.0, took_s))
+            self.round_seconds.setdefault(cluster, DurationHistogram()).observe(max(0.0, took_s))
         if row["solve_s"] is not None:
-            self.solver_seconds.setdefault(cluster, Spread()).observe(row["solve_s"])
+            self.solver_seconds.setdefault(cluster, DurationHistogram()).observe(row["solve_s"])
 
 
 def note_reconciled() -> None:
@@ -98,8 +98,8 @@ def count_rounds() -> None:
     """Count the rounds that have ended since the last call, at most AT_ONCE of them."""
     known = cache.get(KEY)
     newest = dict(Round.objects.order_by().values_list("cluster").annotate(Max("number")))
-    if not isinstance(known, Tally):
-        cache.set(KEY, Tally(marks=newest), None)
+    if not isinstance(known, RoundCounts):
+        cache.set(KEY, RoundCounts(marks=newest), None)
         return
     due = {
         pk: known.marks.get(pk, 0)

@@ -33,7 +33,7 @@ def run_cluster_round(cluster_id: int) -> None:
     that rests after a long round is looked after once it has rested. A task that has held its
     rounds comes back for what is left after as long a time as they took.
     """
-    if due_rounds.is_held(cluster_id, timezone.now()) or _rests(cluster_id):
+    if due_rounds.is_held(cluster_id, timezone.now()) or _backs_off(cluster_id):
         return
     began_s = time.monotonic()
     for _ in range(ROUNDS_A_TASK):
@@ -41,7 +41,7 @@ def run_cluster_round(cluster_id: int) -> None:
         with bound(cluster=cluster_id):
             if hold_round(cluster_id, Ports(solve_in_child, await_solver=await_solver)) is None:
                 return
-        if _rests(cluster_id):
+        if _backs_off(cluster_id):
             return
     hint_arrived(cluster_id)
     if is_wanted(cluster_id):
@@ -50,14 +50,14 @@ def run_cluster_round(cluster_id: int) -> None:
         )
 
 
-def _rests(cluster_id: int) -> bool:
+def _backs_off(cluster_id: int) -> bool:
     """Whether the cluster rests after a long round; then what waits for a round is answered after
     the rest.
     """
-    rest_s = due_rounds.rest_s(cluster_id, timezone.now())
-    if rest_s > 0 and is_wanted(cluster_id):
-        hint_after(cluster_id, rest_s)
-    return rest_s > 0
+    backoff_s = due_rounds.backoff_s(cluster_id, timezone.now())
+    if backoff_s > 0 and is_wanted(cluster_id):
+        hint_after(cluster_id, backoff_s)
+    return backoff_s > 0
 
 
 def _start_solver(**_: Any) -> None:

@@ -1,11 +1,10 @@
-"""Celery entries of the clock: periodic rounds, reconciliation, pruning.
-
-Each may be lost, doubled or run at once with another, and nothing goes wrong.
-"""
+"""Celery's periodic tasks. Each may be lost, doubled or run at once with another without harm."""
 
 from celery import shared_task
 from django.utils import timezone
 
+from clusters.services import flush_samples
+from controlplane.accounting.ledger import meter
 from controlplane.execution.reconciler import reconcile_clusters
 from controlplane.execution.services import stop_profiling
 from controlplane.loop.due_rounds import ask_for_periodic_rounds, overdue_clusters
@@ -53,3 +52,15 @@ def reconcile() -> None:
 def prune_old() -> None:
     """Let a part of what is old enough go."""
     prune(timezone.now())
+
+
+@shared_task
+def meter_energy() -> None:
+    """Bring the energy of what runs into the ledger."""
+    meter()
+
+
+@shared_task
+def write_samples() -> None:
+    """Write what heartbeats said of devices. It takes seconds on a large cluster: nothing waits."""
+    flush_samples()

@@ -13,7 +13,6 @@ from django.db.models import Count, Prefetch, Q, QuerySet
 from django.utils import timezone
 
 from controlplane.web.pages import formats
-from controlplane.web.pages.paging import page_of
 from jobs.lifecycle import SHOWN_AS_RUNNING, SHOWN_AS_WAITING, JobState
 from jobs.models import QUEUE_ORDER, Assignment, Job, Kind, Team
 from jobs.pages.co_tenants import Names, co_tenants
@@ -130,7 +129,7 @@ class Numbers:
 
 
 def queue_page(
-    user: User, teams: Sequence[Team], filters: QueueFilters, number: object
+    user: User, teams: Sequence[Team], filters: QueueFilters, number: int | str | None
 ) -> tuple[Page[Job], list[JobRow]]:
     """A page of the queue: what runs, then what waits, each most urgent first, then what has ended.
     `teams` are the user's own.
@@ -139,7 +138,7 @@ def queue_page(
     queue are not sorted.
     """
     ids = _filtered(user, teams, filters).order_by(*QUEUE_ORDER, "pk").values_list("pk", flat=True)
-    page = page_of(_paginator(ids, filters), number)
+    page = _paginator(ids, filters).get_page(number)
     place = {pk: i for i, pk in enumerate(page.object_list)}
     rows = _with_what_is_shown(visible_jobs(user).filter(pk__in=place))
     return page, job_rows(user, sorted(rows, key=lambda job: place[job.pk]))

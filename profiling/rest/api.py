@@ -10,7 +10,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from controlplane.web.rest.pagination import BoundedPagination
+from controlplane.web.rest.defaults import BoundedPagination
 from jobs.models import Kind
 from profiling import services
 from profiling.pages.rows import KindRow, table_of, visible_kinds

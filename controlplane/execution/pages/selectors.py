@@ -15,7 +15,6 @@ from django.utils import timezone
 
 from clusters.models import Cluster, Device, Node
 from clusters.runtimes import runtimes_of
-from controlplane.web.pages.paging import page_of
 from jobs.models import Assignment, AssignmentSlot
 from jobs.selectors import OTHERS, seen_by
 
@@ -97,10 +96,10 @@ class ClusterNodes:
     busy: int
 
 
-def page_of_nodes(number: object) -> Page[Node]:
+def page_of_nodes(number: int | str | None) -> Page[Node]:
     """A page of all nodes, in the order of names."""
     nodes = Node.objects.select_related("gpu_type", "cluster").order_by("cluster__name", "name")
-    return page_of(Paginator(nodes, NODES_A_PAGE), number)
+    return Paginator(nodes, NODES_A_PAGE).get_page(number)
 
 
 def cluster_nodes(user: User, page: Page[Node]) -> tuple[ClusterNodes, ...]:

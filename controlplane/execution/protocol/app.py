@@ -6,11 +6,10 @@ import time
 from collections.abc import Mapping
 
 from clusters.agents.errors import AgentCallError
-from controlplane.execution.protocol.answers import Answer, Exchange
+from controlplane.execution.protocol.answers import Answer, Exchange, refusal_of
 from controlplane.execution.protocol.calls import ENDPOINTS, PREFIX, Endpoint, Waiting
 from controlplane.execution.protocol.heartbeat_batch import HeartbeatBatch
 from controlplane.execution.protocol.long_poll import LongPolls
-from controlplane.execution.protocol.refusals import refusal_of
 from controlplane.execution.protocol.requests import (
     Headers,
     HungUp,
@@ -23,7 +22,7 @@ from controlplane.execution.protocol.requests import (
     read_body,
 )
 from controlplane.execution.protocol.threads import Pools
-from controlplane.web.http.asgi_types import App, Receive, Scope, Send
+from controlplane.web.http.asgi import App, Receive, Scope, Send
 from controlplane.web.logs.middleware import IDS, UNMATCHED
 from loadmaster.protocol import TIME_HEADER
 from loadmaster.wire import dumps

@@ -21,7 +21,7 @@ from django.utils import timezone
 from clusters.agents.errors import AgentCallError, not_yours, unknown_token
 from clusters.models import Node
 from controlplane.execution.directives import cursor_of, directives
-from controlplane.execution.protocol.refusals import overloaded, refusal_of
+from controlplane.execution.protocol.answers import overloaded, refusal_of
 from controlplane.execution.protocol.threads import Pools
 from jobs.assignment_lifecycle import LIVE
 from jobs.models import Assignment

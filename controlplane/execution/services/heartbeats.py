@@ -27,7 +27,7 @@ from controlplane.execution.directives import cursor_of, directives, is_news
 from controlplane.execution.moves import move_assignment
 from controlplane.execution.outcomes import assignment_running
 from controlplane.execution.services.sessions import come_back
-from controlplane.web.storage.bulk_update import update_rows
+from controlplane.web.storage.bulk import update_rows
 from jobs.assignment_lifecycle import ENDED, LIVE, MOVE_TO
 from jobs.locking import lock_assignment
 from jobs.models import Assignment
@@ -136,10 +136,10 @@ def heartbeat(node_pk: UUID, beat: Heartbeat, now: datetime | None = None) -> He
     A heartbeat older than the newest one received renews nothing and gets no leases. Refused if the
     epoch is stale.
     """
-    return heartbeat_alone(Call(node_pk, beat), now)
+    return renew_one(Call(node_pk, beat), now)
 
 
-def heartbeat_alone(call: Call, now: datetime | None = None) -> HeartbeatReply:
+def renew_one(call: Call, now: datetime | None = None) -> HeartbeatReply:
     """A batch of one, which waits for the rows it needs. Raises AgentCallError."""
     now = now or timezone.now()
     (outcome,) = renew_all([call], now)

@@ -17,7 +17,7 @@ from django.db.models.functions import Coalesce, Greatest, Least
 from clusters.agents.checks import ABSURD, check_number, moment
 from clusters.agents.errors import stale_epoch
 from clusters.models import Node
-from controlplane.execution.locking import lock_own
+from controlplane.execution.services.sessions import lock_own
 from jobs.models import Assignment, Job, ProgressPoint, UsagePoint
 from jobs.moves import note_job
 from loadmaster.protocol import MetricsBatch, ProgressSample, UsageSample

@@ -1,9 +1,8 @@
-"""Sessions: one agent at a time speaks for a node. The epoch grows with every session, and older
-ones are refused.
-"""
+"""Sessions: one agent at a time speaks for a node; a growing epoch refuses older sessions."""
 
 from __future__ import annotations
 
+import uuid
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -11,7 +10,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from clusters.agents.checks import check_devices, check_text
-from clusters.agents.errors import AgentCallError
+from clusters.agents.errors import AgentCallError, stale_assignment, stale_epoch
 from clusters.events import request_reschedule
 from clusters.intervals import is_silent
 from clusters.models import Node, NodeEvent, Reason
@@ -33,6 +32,29 @@ from loadmaster.protocol import (
     SessionRequest,
     StopReason,
 )
+
+
+def lock_session(node_pk: uuid.UUID, epoch: int) -> Node:
+    """The node, locked, if `epoch` is its session's; else the refusal."""
+    node = lock_node(node_pk)
+    if node.epoch != epoch or epoch < 1:
+        raise stale_epoch(epoch, node.epoch)
+    return node
+
+
+def lock_own(node: Node, pk: uuid.UUID, fence: int) -> Assignment:
+    """The node's assignment with that fence, locked; a refusal for another node's, an unknown one,
+    or another fence.
+    """
+    try:
+        assignment = lock_assignment(pk)
+    except Assignment.DoesNotExist:
+        raise stale_assignment(f"there is no assignment {pk} on this node") from None
+    if assignment.node_id != node.pk:
+        raise stale_assignment(f"there is no assignment {pk} on this node")
+    if assignment.fence != fence:
+        raise stale_assignment(f"assignment {pk} has fence {assignment.fence}, not {fence}")
+    return assignment
 
 
 def open_session(node_pk: UUID, words: SessionRequest, now: datetime | None = None) -> Session:

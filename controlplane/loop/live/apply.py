@@ -20,9 +20,9 @@ from uuid import UUID
 
 from clusters.models import Node
 from controlplane.loop.changes import Change, Keep, Migrate, Preempt, Resize, Start, changes
-from controlplane.loop.live.held import Gang, Held
-from controlplane.loop.live.launches import ACTOR, Launches, ProfileRunStarted, time_of
+from controlplane.loop.live.launches import ACTOR, Launcher, ProfileRunStarted, time_of
 from controlplane.loop.live.observe import Observation
+from controlplane.loop.live.occupancy import Gang, Occupancy
 from controlplane.loop.models import Round
 from controlplane.loop.rounds import Applied
 from jobs.assignment_lifecycle import LIVE
@@ -34,8 +34,8 @@ TOGETHER = 500
 """Assignments that one statement changes."""
 
 
-class Evict(Protocol):
-    """How the loop asks for a gang's end: `controlplane.execution.services.evict`."""
+class PreemptGang(Protocol):
+    """How the loop asks for a gang's end: `controlplane.execution.services.preempt_gang`."""
 
     def __call__(self, assignment_id: UUID, actor: str, now: datetime | None = None) -> object:
         """Pre-empt the gang: the job moves to STOPPING, or to the queue if nothing was accepted."""
@@ -46,7 +46,7 @@ class Evict(Protocol):
 class Services:
     """What applying a plan needs of the rest of the house."""
 
-    evict: Evict
+    preempt_gang: PreemptGang
     profile_run_started: ProfileRunStarted
 
 
@@ -62,10 +62,10 @@ class _Application:
         self, observed: Observation, plan: Plan, of_round: Round, services: Services, now: datetime
     ) -> None:
         self.observed, self.plan, self.services, self.now = observed, plan, services, now
-        self.launches = Launches(observed, plan, of_round, services.profile_run_started, now)
+        self.launches = Launcher(observed, plan, of_round, services.profile_run_started, now)
 
     def run(self) -> Applied:
-        gangs = {gang.key: gang for gang in Held(self.observed.cluster).gangs()}
+        gangs = {gang.key: gang for gang in Occupancy(self.observed.cluster).gangs()}
         todo = changes({key: gang.running for key, gang in gangs.items()}, self.plan)
         _lock(todo)
         for change in todo:
@@ -82,7 +82,7 @@ class _Application:
                 | Migrate(placement=Placement(key=key))
                 | Resize(placement=Placement(key=key))
             ):
-                self.services.evict(gangs[key].assignments[0].pk, ACTOR, self.now)
+                self.services.preempt_gang(gangs[key].assignments[0].pk, ACTOR, self.now)
 
     def _change_terms(self, todo: Sequence[Change], gangs: Mapping[Any, Gang]) -> None:
         """Write new terms, equal ones together: a round may prolong thousands, to the same end."""

@@ -22,10 +22,10 @@ from django.db import IntegrityError, transaction
 
 from controlplane.execution.gangs import Ports
 from controlplane.loop.live.observe import Observation
-from controlplane.loop.live.recheck import Room
+from controlplane.loop.live.recheck import FreeCapacity
 from controlplane.loop.models import Round
 from controlplane.loop.rounds import RejectCode, Rejected
-from controlplane.web.storage.bulk_insert import insert
+from controlplane.web.storage.bulk import insert
 from jobs.lifecycle import JobMove
 from jobs.models import Assignment, AssignmentEvent, AssignmentSlot, Attempt, Job
 from jobs.moves import LostRaceError, Moving, move_jobs, note_job
@@ -71,8 +71,8 @@ class Launch:
     ranks: Sequence[tuple[Assignment, Sequence[AssignmentSlot]]]
 
 
-class Launches:
-    """Launches gangs of a plan, in the caller's transaction, which holds the round's lock."""
+class Launcher:
+    """Launcher gangs of a plan, in the caller's transaction, which holds the round's lock."""
 
     def __init__(
         self,
@@ -110,7 +110,9 @@ class Launches:
     def _look(self, placements: Sequence[Placement]) -> None:
         """See the jobs as they are, and what there is room for."""
         nodes = {seat.node for p in placements for seat in p.ranks}
-        self.room = Room(self.observed.cluster, self.observed.snapshot.node_by_id, self.now, nodes)
+        self.free = FreeCapacity(
+            self.observed.cluster, self.observed.snapshot.node_by_id, self.now, nodes
+        )
         self.ports = Ports()
         jobs = Job.objects.only(*OF_A_JOB).in_bulk({p.job for p in placements})
         self.jobs = {str(pk): job for pk, job in jobs.items()}
@@ -173,7 +175,7 @@ class Launches:
         job = self.jobs.get(placement.job)
         if job is None:
             return Rejected(placement.key, RejectCode.STALE, "the job is gone")
-        refused = self.room.refusal(placement, job)
+        refused = self.free.refusal(placement, job)
         if refused is not None:
             return refused
         port = self._gang_port(placement, job)
@@ -185,7 +187,7 @@ class Launches:
 
     def _take(self, launch: Launch) -> None:
         for assignment, slots in launch.ranks:
-            self.room.take(assignment, launch.job, [(slot.device, slot.slot) for slot in slots])
+            self.free.take(assignment, launch.job, [(slot.device, slot.slot) for slot in slots])
 
     def _train(self, launches: Sequence[Launch]) -> None:
         """Write training runs, all or none: their jobs move."""
@@ -227,7 +229,7 @@ class Launches:
         """Where the ranks are to meet, if they are several."""
         if len(placement.ranks) <= 1:
             return None
-        return self.ports.choose(self.room.nodes[placement.ranks[0].node], job.pk, job.fence + 1)
+        return self.ports.choose(self.free.nodes[placement.ranks[0].node], job.pk, job.fence + 1)
 
     def _rank(
         self, placement: Placement, rank: int, job: Job, port: int | None
@@ -235,7 +237,7 @@ class Launches:
         seat = placement.ranks[rank]
         steps = job.checkpoint_steps if placement.purpose is Purpose.TRAINING else 0
         assignment = Assignment(
-            job=job, round=self.round, node=self.room.nodes[seat.node], purpose=placement.purpose,
+            job=job, round=self.round, node=self.free.nodes[seat.node], purpose=placement.purpose,
             copy=placement.copy, rank=rank,
             world_size=len(placement.ranks), gpus=len(seat.devices), fence=job.fence + 1,
             share=seat.share,
@@ -244,8 +246,8 @@ class Launches:
             start_steps=steps, steps_done=steps, checkpoint_steps=steps,
             **self._predicted(placement, seat, job),
         )  # fmt: skip
-        devices = [self.room.devices[seat.node, uuid] for uuid in seat.devices]
-        slots = [(device, self.room.free_slot(device) or 0) for device in devices]
+        devices = [self.free.devices[seat.node, uuid] for uuid in seat.devices]
+        slots = [(device, self.free.free_slot(device) or 0) for device in devices]
         return assignment, [
             AssignmentSlot(assignment=assignment, device=d, slot=slot, share=seat.share)
             for d, slot in slots

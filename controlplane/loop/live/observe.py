@@ -3,7 +3,7 @@ that does not grow with the jobs.
 
 What a policy is shown:
 
-- Queued jobs wait, placed ones run, jobs whose kind is still unknown are being profiled. Held,
+- Queued jobs wait, placed ones run, jobs whose kind is still unknown are being profiled. Occupancy,
   cancelled and ended jobs are left out, and so are jobs that depend on one that is left out without
   being completed (`Observation.blocked`).
 - A placement that somebody has asked to stop is no placement any more: its job is shown as waiting
@@ -37,7 +37,7 @@ from clusters.models import Cluster, EnergyTariff, GpuType, PueRecord, Reschedul
 from clusters.models.nodes import State
 from clusters.runtimes import runtimes_of
 from clusters.tariffs import power_cap_steps, price_steps, pue_in_force, tariff_in_force
-from controlplane.loop.live.held import HeldSlot, LiveAssignment
+from controlplane.loop.live.occupancy import LiveAssignment, OccupiedSlot
 from controlplane.loop.live.rows import DeviceRow, NodeRow, Rows, is_ready
 from jobs.lifecycle import JobState
 from jobs.models import Job, Team
@@ -236,7 +236,7 @@ def _labels_of_job(job: Job, rows: Rows) -> tuple[str, ...]:
     return tuple(sorted({*job.labels, runtime_label(job.runtime)} | apart))
 
 
-def _device_view(device: DeviceRow, held: Sequence[HeldSlot]) -> DeviceView:
+def _device_view(device: DeviceRow, held: Sequence[OccupiedSlot]) -> DeviceView:
     holds = (
         tuple([SlotHold(str(s.job_id), s.copy, Purpose(s.purpose), s.share) for s in held])
         if held

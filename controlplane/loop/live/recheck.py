@@ -16,7 +16,7 @@ from clusters.models import Cluster, Device, Node
 from clusters.models.nodes import Role, State
 from clusters.tariffs import power_cap_now_w
 from controlplane.execution import gangs
-from controlplane.loop.live.held import Held, is_placement
+from controlplane.loop.live.occupancy import Occupancy, is_placement
 from controlplane.loop.live.rows import is_ready
 from controlplane.loop.rounds import RejectCode, Rejected
 from jobs.lifecycle import JobState
@@ -35,7 +35,7 @@ LAUNCHABLE = {
 FOREIGN_ROLE = {Purpose.TRAINING: Role.PROFILING, Purpose.PROFILING: Role.PRODUCTION}
 
 
-class Room:
+class FreeCapacity:
     """The cluster's nodes and devices with their holders; `take` records new launches."""
 
     def __init__(
@@ -54,7 +54,7 @@ class Room:
         self.devices: Mapping[tuple[str, str], Device] = {
             (str(d.node_id), d.uuid): d for d in devices
         }
-        held = Held(cluster)
+        held = Occupancy(cluster)
         self.stopping = {str(a.job_id) for a in held.assignments if not is_placement(a)}
         self.slots: dict[int, set[int]] = {
             pk: {s.slot for s in slots} for pk, slots in held.of_device.items()

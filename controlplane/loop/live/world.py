@@ -16,10 +16,17 @@ from django.db.models import Q
 import profiling.selectors
 from clusters.events import request_reschedule
 from clusters.models import Cluster, Reason, RescheduleEvent
-from controlplane.execution.services import evict
+from controlplane.execution.services import preempt_gang
 from controlplane.loop.live import lock as locks
 from controlplane.loop.live.apply import Services, apply_plan
-from controlplane.loop.live.lock import LostLockError, RoundLock
+from controlplane.loop.live.lock import (
+    EXPIRY_S,
+    RENEW_S,
+    LostLockError,
+    Renewal,
+    RoundLock,
+    renewed,
+)
 from controlplane.loop.live.observe import Knowledge, Observation, observe
 from controlplane.loop.live.record import (
     Written,
@@ -29,7 +36,6 @@ from controlplane.loop.live.record import (
     open_round,
     wants_another,
 )
-from controlplane.loop.live.renewing import EXPIRY_S, RENEW_S, Renewal, renewed
 from controlplane.loop.models import Round
 from controlplane.loop.rounds import Applied, LastPlan, RoundResult, run_round
 from controlplane.web.logs.structured import bound
@@ -49,7 +55,7 @@ Solve: TypeAlias = Callable[[str, Mapping[str, Any], Snapshot], Plan]
 OVERHEAD_S = 30.0
 """What a round may take beside its solver before another one takes over although it still lives."""
 
-SERVICES = Services(evict, profile_run_started)
+SERVICES = Services(preempt_gang, profile_run_started)
 
 
 @dataclass(frozen=True, slots=True)

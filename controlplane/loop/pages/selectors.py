@@ -14,7 +14,6 @@ from django.core.paginator import Page, Paginator
 from clusters.models import Device, Node
 from controlplane.loop.models import Round
 from controlplane.web.pages.formats import part_of
-from controlplane.web.pages.paging import page_of
 from jobs.selectors import visible_jobs
 
 PAGE_SIZE = 50
@@ -31,7 +30,7 @@ class RoundRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Particular:
+class ChangeRow:
     """A change or a refused placement in words; `job_id` only where the reader may see the job."""
 
     change: str
@@ -47,19 +46,19 @@ class RoundPage:
     """One round."""
 
     row: RoundRow
-    changes: tuple[Particular, ...]
-    rejected: tuple[Particular, ...]
+    changes: tuple[ChangeRow, ...]
+    rejected: tuple[ChangeRow, ...]
     waiting: int
 
 
-def rounds_page(number: object) -> tuple[Page[Round], list[RoundRow]]:
+def rounds_page(number: int | str | None) -> tuple[Page[Round], list[RoundRow]]:
     """Rounds, latest first, without their snapshots and plans."""
     rounds = (
         Round.objects.select_related("cluster")
         .defer("snapshot", "plan", "runs_expected")
         .order_by("-id")
     )
-    page = page_of(Paginator(rounds, PAGE_SIZE), number)
+    page = Paginator(rounds, PAGE_SIZE).get_page(number)
     return page, [_row(r) for r in page.object_list]
 
 
@@ -137,9 +136,9 @@ def _place_names(changes: Iterable[Mapping[str, Any]]) -> dict[str, str]:
 
 def _particular(
     entry: Mapping[str, Any], jobs: Mapping[str, str], places: Mapping[str, str]
-) -> Particular:
+) -> ChangeRow:
     job = str(entry.get("job", ""))
-    return Particular(
+    return ChangeRow(
         change=str(entry.get("change") or entry.get("code") or ""),
         job_id=job if job in jobs else None,
         name=jobs.get(job, OTHERS)

@@ -15,7 +15,6 @@ from django.utils import timezone
 from clusters.models import Cluster, Device, Node
 from controlplane.loop.models import Round
 from controlplane.web.pages.gantt import Bar, row_of
-from controlplane.web.pages.paging import page_of
 from jobs.assignment_lifecycle import LIVE
 from jobs.models import Assignment, AssignmentSlot, Job
 from jobs.selectors import OTHERS, seen_by
@@ -36,11 +35,11 @@ _OF_BAR = (
 """Columns that the timeline shows; the JSON columns of a job would cost more than all."""
 
 
-def page_of_lanes(number: object, cluster: Cluster | None) -> Page[Node]:
+def page_of_lanes(number: int | str | None, cluster: Cluster | None) -> Page[Node]:
     """A page of a cluster's nodes by name, with the timeline's data; empty without cluster."""
     nodes = Node.objects.filter(cluster=cluster).select_related("gpu_type").order_by("name")
     lanes = nodes.only("name", "emulated", "gpu_type__name", "gpu_type__emulated")
-    return page_of(Paginator(lanes, NODES_A_CHART), number)
+    return Paginator(lanes, NODES_A_CHART).get_page(number)
 
 
 def gantt_bars(

@@ -26,7 +26,7 @@ def era_s() -> int:
     return int(time.time()) - ERA
 
 
-def nobody_else(schema: str = "") -> list[str]:
+def fencing_statements(schema: str = "") -> list[str]:
     """What is done to a dump while it is read in, so that no moment is unsafe: plain SQL that fits
     every version's schema.
 
@@ -77,7 +77,7 @@ class Engine(Protocol):
         """Write the database, as it is at one moment, to a new file."""
         ...
 
-    def refuse_company(self) -> None:
+    def refuse_other_connections(self) -> None:
         """BackupError if others are connected, as far as that can be told."""
         ...
 
@@ -109,7 +109,7 @@ class SqliteEngine:
         """A consistent copy, while others write."""
         _copy(self.path, to)
 
-    def refuse_company(self) -> None:
+    def refuse_other_connections(self) -> None:
         """SQLite cannot tell who is connected; the copy is one transaction, so others are safe."""
 
     @contextmanager
@@ -122,7 +122,7 @@ class SqliteEngine:
         try:
             with _connected_to(staging):
                 with connection.cursor() as cursor:
-                    for statement in nobody_else():
+                    for statement in fencing_statements():
                         cursor.execute(statement)
                 yield
             _copy(staging, self.path)
@@ -147,7 +147,7 @@ class PostgresEngine:
             *_address(),
         )
 
-    def refuse_company(self) -> None:
+    def refuse_other_connections(self) -> None:
         """Nobody else may be connected: what they believe would not hold any more."""
         with connection.cursor() as cursor:
             cursor.execute(
@@ -175,7 +175,9 @@ class PostgresEngine:
         before.write_text(
             "".join(f'DROP TABLE "{schema}"."{table}" CASCADE;\n' for table in tables)
         )
-        after.write_text("".join(f"{statement};\n" for statement in nobody_else(f'"{schema}".')))
+        after.write_text(
+            "".join(f"{statement};\n" for statement in fencing_statements(f'"{schema}".'))
+        )
         connection.close()
         files = (f"--file={name}" for name in (before, script, after))
         _run(

@@ -72,8 +72,8 @@ def restore_backup(path: Path, *, force: bool = False, least_wait_s: float = 0.0
     with unpacked(path) as (manifest, dump):
         check_fits(manifest)
         if not force:
-            refuse_content()
-            kind.refuse_company()
+            refuse_nonempty()
+            kind.refuse_other_connections()
         with kind.staged(dump):
             call_command("migrate", verbosity=0, interactive=False)
             with transaction.atomic():
@@ -81,7 +81,7 @@ def restore_backup(path: Path, *, force: bool = False, least_wait_s: float = 0.0
     return restored
 
 
-def refuse_content() -> None:
+def refuse_nonempty() -> None:
     """BackupError if anybody or anything is in the database."""
     tables = set(connection.introspection.table_names())
     for model in (User, Cluster, Job):

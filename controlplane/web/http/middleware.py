@@ -1,19 +1,40 @@
-"""Middleware: content security policy, header and NUL checks, streaming static files."""
+"""Middleware for WSGI and ASGI: body limit, security headers, NUL check, streaming static files."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any
 
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from csp.middleware import CSPMiddleware, PolicyParts
 from django.conf import settings
 from django.core.exceptions import BadRequest
 from django.core.handlers.asgi import ASGIRequest
-from django.http import HttpRequest
-from django.http.response import HttpResponseBase
+from django.http import HttpRequest, HttpResponse, HttpResponseBase, JsonResponse
 from whitenoise.middleware import WhiteNoiseMiddleware
 
-from controlplane.web.http.async_capable import Answer, AsyncCapable
+from controlplane.web.rest.errors import error_body
+
+Answer = HttpResponseBase | Awaitable[HttpResponseBase]
+
+
+class AsyncCapable:
+    """A middleware that Django need not put into a thread, nor anything inside it. `get_response`
+    gives an HttpResponseBase, or a coroutine of one where `later` is true.
+    """
+
+    sync_capable = True
+    async_capable = True
+
+    def __init__(self, get_response: Callable[[HttpRequest], Any]) -> None:
+        self.get_response = get_response
+        self.is_async = iscoroutinefunction(get_response)
+        if self.is_async:
+            markcoroutinefunction(self)
+
+    def __call__(self, request: HttpRequest) -> Any:
+        """The answer, or a coroutine of it."""
+        return self.get_response(request)
 
 
 class ContentSecurityPolicy(CSPMiddleware):
@@ -92,3 +113,47 @@ class StaticFiles(WhiteNoiseMiddleware):  # type: ignore[misc]  # whitenoise is 
 async def _blocks(content: Iterable[bytes]) -> AsyncIterator[bytes]:
     for block in content:
         yield block
+
+
+class BodyLimit(AsyncCapable):
+    """Answers 413 to a body that declares itself larger than DATA_UPLOAD_MAX_MEMORY_SIZE, before
+    anything reads it, and 411 to one that declares no size at all: that could grow beyond every
+    limit, and the API would take it for empty.
+    """
+
+    def __call__(self, request: HttpRequest) -> Answer:
+        """The view's answer, or the refusal."""
+        refused = refusal(request)
+        if refused is None:
+            answer: Answer = self.get_response(request)
+            return answer
+        return _later(refused) if self.is_async else refused
+
+
+def refusal(request: HttpRequest) -> HttpResponse | None:
+    """413 for a body that is too large, 411 for one in pieces that does not say how large it is,
+    None for any other.
+    """
+    limit, length = settings.DATA_UPLOAD_MAX_MEMORY_SIZE, request.META.get("CONTENT_LENGTH") or ""
+    if not length and request.META.get("HTTP_TRANSFER_ENCODING"):
+        return _refuse(
+            request,
+            411,
+            "length_required",
+            "the body does not say how long it is; send it whole, with Content-Length",
+        )
+    if limit is None or not length.isdecimal() or int(length) <= limit:
+        return None
+    return _refuse(
+        request, 413, "too_large", f"the body has {length} bytes; at most {limit} are taken"
+    )
+
+
+def _refuse(request: HttpRequest, status: int, code: str, detail: str) -> HttpResponse:
+    if request.path.startswith("/api/"):
+        return JsonResponse(error_body(code, detail), status=status)
+    return HttpResponse(detail, status=status, content_type="text/plain")
+
+
+async def _later(answer: HttpResponseBase) -> HttpResponseBase:
+    return answer

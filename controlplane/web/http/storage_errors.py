@@ -19,7 +19,7 @@ from django.db import DatabaseError, InterfaceError, connection
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, JsonResponse
 from django.views.defaults import server_error
 
-from controlplane.web.http.async_capable import AsyncCapable
+from controlplane.web.http.middleware import AsyncCapable
 from controlplane.web.rest.errors import error_body
 
 log = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase, JsonRespons
 from django.shortcuts import render
 from redis.exceptions import RedisError
 
-from controlplane.web.http.async_capable import Answer, AsyncCapable
+from controlplane.web.http.middleware import Answer, AsyncCapable
 from controlplane.web.rest.errors import error_body
 
 log = logging.getLogger(__name__)
@@ -56,14 +56,14 @@ class Throttle(AsyncCapable):
         if door is None:
             answer: Answer = self.get_response(request)
             return answer
-        if self.later:
+        if self.is_async:
             return self._later(request, door)
-        counts = begin(door, **_whom(request))
+        counts = begin(door, **_caller(request))
         refused = refusal(request, counts)
         return refused or end(request, self.get_response(request), counts)
 
     async def _later(self, request: HttpRequest, door: str) -> HttpResponseBase:
-        whom = await sync_to_async(_whom)(request)
+        whom = await sync_to_async(_caller)(request)
         counts = await sync_to_async(begin)(door, **whom)
         refused = await sync_to_async(refusal)(request, counts)
         if refused is not None:
@@ -148,7 +148,7 @@ def network_of(address: str) -> str:
     return str(found)
 
 
-def _whom(request: HttpRequest) -> dict[str, str]:
+def _caller(request: HttpRequest) -> dict[str, str]:
     """The address that opened the connection (the server trusts its proxies), and the account."""
     whom = {"address": network_of(request.META.get("REMOTE_ADDR", ""))}
     if account := _account(request):

@@ -21,8 +21,8 @@ from django.http import HttpRequest, HttpResponseBase
 from django.utils.functional import SimpleLazyObject
 from structlog.contextvars import bind_contextvars, clear_contextvars, get_contextvars
 
-from controlplane.web.http.async_capable import Answer, AsyncCapable
 from controlplane.web.http.metrics import count_request
+from controlplane.web.http.middleware import Answer, AsyncCapable
 
 log = logging.getLogger("loadmaster.access")
 
@@ -45,18 +45,18 @@ class RequestLog(AsyncCapable):
 
     def __call__(self, request: HttpRequest) -> Answer:
         """The answer, with its id."""
-        if self.later:
+        if self.is_async:
             return self._later(request)
         with _own_ids(request):
             began = time.perf_counter()
             response: HttpResponseBase = self.get_response(request)
-            return _told(request, response, time.perf_counter() - began)
+            return _logged(request, response, time.perf_counter() - began)
 
     async def _later(self, request: HttpRequest) -> HttpResponseBase:
         with _own_ids(request):
             began = time.perf_counter()
             response: HttpResponseBase = await self.get_response(request)
-            return _told(request, response, time.perf_counter() - began)
+            return _logged(request, response, time.perf_counter() - began)
 
     def process_view(
         self, request: HttpRequest, view: object, args: object, kwargs: dict[str, Any]
@@ -94,7 +94,7 @@ def _own_ids(request: HttpRequest) -> Iterator[None]:
         bind_contextvars(**before)
 
 
-def _told(request: HttpRequest, response: HttpResponseBase, took_s: float) -> HttpResponseBase:
+def _logged(request: HttpRequest, response: HttpResponseBase, took_s: float) -> HttpResponseBase:
     route, status = route_of(request), response.status_code
     response.headers[HEADER] = str(get_contextvars().get("request_id", ""))
     count_request(request.method or "", route, status, took_s)

@@ -53,7 +53,7 @@ OF_AGENTS = frozenset({"426"})
 class BearerScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]  # the library's base has an untyped hook
     """The token in the Authorization header."""
 
-    target_class = "controlplane.web.rest.authentication.BearerAuthentication"
+    target_class = "controlplane.web.rest.defaults.BearerAuthentication"
     name = "token"
 
     def get_security_definition(self, auto_schema: AutoSchema) -> dict[str, Any]:

@@ -10,8 +10,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django.utils import timezone
 
 from clusters.management.operators import the_cluster
-from controlplane.accounting.costs import as_rows, cost_rows
-from controlplane.accounting.csv_export import csv_of
+from controlplane.accounting.costs import as_rows, cost_rows, csv_of
 from controlplane.accounting.query import BY, PERIODS, CostQueryError, read_query
 
 OPERATOR = User(is_staff=True, is_active=True)

@@ -17,15 +17,14 @@ from clusters.models import Cluster
 from clusters.runtimes import RUNTIMES
 from controlplane.operations.bootstrap import ADMIN, CLUSTER
 from controlplane.operations.demo.drive import play
-from controlplane.operations.demo.facts import report
 from controlplane.operations.demo.image import demo_image
-from controlplane.operations.demo.summary import print_summary
+from controlplane.operations.demo.report import print_summary, report
 from controlplane.operations.embedded.local import Local, running_locally, welcome
 from controlplane.operations.embedded.programs import LocalRuntime
 from controlplane.operations.embedded.supervisor import EmbeddedError
 from loadmaster.demo.report import check_report
 
-CLOCKWORK = {
+FAST_INTERVALS = {
     "period_s": 5.0,
     "heartbeat_s": 1.0,
     "lease_s": 15.0,
@@ -82,7 +81,7 @@ class Command(BaseCommand):
     def _run(self, local: Local, console: Console, image: str) -> dict[str, Any]:
         for line in welcome(local):
             console.print(line)
-        Cluster.objects.filter(name=CLUSTER).update(**CLOCKWORK)
+        Cluster.objects.filter(name=CLUSTER).update(**FAST_INTERVALS)
         cluster = Cluster.objects.get(name=CLUSTER)
         started_at = timezone.now()
         token, secret = AuthToken.objects.create(User.objects.get(username=ADMIN))

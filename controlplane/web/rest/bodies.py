@@ -1,4 +1,4 @@
-"""Reading the bodies of REST requests: JSON objects of a bounded size."""
+"""Bodies of REST requests: bounded JSON, and serializers that refuse unknown fields."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from io import BytesIO
 from typing import IO, Any
 
 from django.conf import settings
+from rest_framework import serializers
 from rest_framework.exceptions import ParseError
 from rest_framework.parsers import JSONParser
 
@@ -41,3 +42,21 @@ def _length(header: object) -> int:
         return int(str(header))
     except ValueError:
         return 0
+
+
+class OnlySettable(serializers.BaseSerializer[Any]):
+    """Serializer mixin: refuses unknown or read-only fields instead of dropping them."""
+
+    def to_internal_value(self, data: Any) -> Any:
+        """The values; names what cannot be set, and what can."""
+        if isinstance(data, dict):
+            fields: dict[str, Any] = getattr(self, "fields", {})
+            settable = [n for n, f in fields.items() if not f.read_only]
+            unknown = {
+                str(n): f"cannot be set; what can be: {', '.join(settable)}"
+                for n in data
+                if n not in settable
+            }
+            if unknown:
+                raise serializers.ValidationError(unknown)
+        return super().to_internal_value(data)

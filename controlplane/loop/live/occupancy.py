@@ -1,8 +1,4 @@
-"""What is held on a cluster's nodes: its live assignments and their slots, read as columns.
-
-A round reads them twice, the second time in the transaction that applies its plan. On SQLite
-everybody waits for that one, so what is read is what is looked at, and nothing is made into models.
-"""
+"""What is held on a cluster's nodes: live assignments and their slots, read as columns."""
 
 from __future__ import annotations
 
@@ -53,7 +49,7 @@ class LiveAssignment(NamedTuple):
         return self.job_cores if self.cpu_quota is None else self.cpu_quota
 
 
-class HeldSlot(NamedTuple):
+class OccupiedSlot(NamedTuple):
     """A slot of a device and who holds it."""
 
     device_id: int
@@ -90,7 +86,7 @@ def is_placement(assignment: LiveAssignment) -> bool:
     return assignment.desired == RUN and assignment.state != AssignmentState.STOPPING
 
 
-class Held:
+class Occupancy:
     """What is held on a cluster's nodes: live assignments and the slots they hold."""
 
     def __init__(self, cluster: Cluster) -> None:
@@ -103,12 +99,12 @@ class Held:
         self.of_job: Mapping[object, list[LiveAssignment]] = defaultdict(list)
         for assignment in self.assignments:
             self.of_job[assignment.job_id].append(assignment)
-        self.slots: Mapping[object, list[HeldSlot]] = defaultdict(list)
-        self.of_device: Mapping[int, list[HeldSlot]] = defaultdict(list)
+        self.slots: Mapping[object, list[OccupiedSlot]] = defaultdict(list)
+        self.of_device: Mapping[int, list[OccupiedSlot]] = defaultdict(list)
         held = AssignmentSlot.objects.filter(live=True, device__node__cluster=cluster).order_by(
             "device_id", "slot"
         )
-        for slot in map(HeldSlot._make, held.values_list(*_SLOT)):
+        for slot in map(OccupiedSlot._make, held.values_list(*_SLOT)):
             self.slots[slot.assignment_id].append(slot)
             self.of_device[slot.device_id].append(slot)
 
