@@ -64,13 +64,7 @@ def switch(given: Mapping[str, str], name: str, default: bool = False) -> bool:
 
 
 def database(parsed: dict[str, Any]) -> dict[str, Any]:
-    """Django's entry for a DATABASE_URL as django-environ has parsed it, with connections that are
-    kept and checked before use.
-
-    The address' query may say otherwise: `conn_max_age` (seconds, 0: none is kept),
-    `conn_health_checks`, `disable_server_side_cursors`; everything else goes to the driver
-    (`sslmode`, `sslrootcert`, `connect_timeout`, ...).
-    """
+    """Django's entry for a parsed DATABASE_URL; connections are kept and checked before use."""
     entry = {"CONN_MAX_AGE": CONN_MAX_AGE_S, "CONN_HEALTH_CHECKS": True, **parsed}
     for name in _FLAGS:
         if isinstance(entry.get(name), str):
@@ -103,11 +97,7 @@ def broker_address(url: str) -> str:
 
 
 def tls_options(url: str, authorities: str) -> dict[str, Any]:
-    """What a client of a `rediss://` server checks: its certificate, against the system's
-    authorities or a file of them.
-
-    Empty for a server without TLS. Raises ImproperlyConfigured where the file is not there.
-    """
+    """TLS options for `rediss://`: certificates are checked by the given or the system's list."""
     if not url or _SCHEMES.get(urlsplit(url).scheme) != "rediss":
         return {}
     if authorities and not Path(authorities).is_file():
@@ -126,7 +116,7 @@ def tls_options(url: str, authorities: str) -> dict[str, Any]:
 
 
 def _parts(url: str) -> tuple[SplitResult, bool, int]:
-    """(parts of the address, whether it is a socket, database number or 0)."""
+    """Parts of the address, whether it is a socket, and its database number or 0."""
     parts = urlsplit(url)
     if parts.scheme not in _SCHEMES:
         raise ImproperlyConfigured(

@@ -1,9 +1,4 @@
-"""Settings. Everything that differs between installations comes from the environment; see
-docs/settings.md.
-
-Without DATABASE_URL and REDIS_URL the embedded default is used: SQLite and a Valkey socket in
-LOADMASTER_HOME.
-"""
+"""Settings: differences between installations come from the environment; see docs/settings.md."""
 
 from __future__ import annotations
 

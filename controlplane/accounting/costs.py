@@ -37,12 +37,7 @@ _SUMS = (
 
 @dataclass(frozen=True, slots=True)
 class CostRow:
-    """A sum. `name` is the node's, team's or job's, or the hour or day in the cluster's zone (`at`
-    is its start).
-
-    kWh are IT energy except `facility_kwh`; `compared_cost` is the billed cost of that part for
-    which there was a prediction.
-    """
+    """A sum of IT kWh (but for `facility_kwh`); `compared_cost`: billed where predicted."""
 
     name: str
     gpu_h: float
@@ -105,7 +100,6 @@ def cost_rows(
 
 
 def as_rows(query: CostQuery, groups: Iterable[dict[str, Any]]) -> list[CostRow]:
-    """Groups as rows."""
     return [_row(query, group) for group in groups]
 
 
@@ -189,10 +183,7 @@ def csv_line(row: CostRow, currency: str) -> Sequence[object]:
 
 
 class _Echo:
-    """A file for the CSV writer which hands each line on."""
-
     def write(self, line: str) -> str:
-        """The line itself."""
         return line
 
 

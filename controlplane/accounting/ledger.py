@@ -1,7 +1,6 @@
-"""The energy ledger: what each assignment drew in each hour, and bills as its sums.
+"""The energy ledger: what each assignment drew in each hour of the cluster's clock; bills are sums.
 
-Hours are those of the cluster's wall clock. `meter` updates running assignments; past hours stay.
-At an assignment's end all its hours are written anew, and their sum is its bill.
+`meter` updates running assignments; past hours stay. At its end all hours are written anew.
 """
 
 from __future__ import annotations
@@ -59,11 +58,7 @@ def _hour_start(zone: str, at_s: float) -> float:
 def write_entries(
     assignment: Assignment, until: datetime, *, anew: bool = False
 ) -> list[EnergyEntry]:
-    """Bring the assignment's entries up to `until`: from the hour in which they stop, or `anew`
-    from the beginning; those written.
-
-    The caller holds the assignment's lock, or nobody else writes.
-    """
+    """Write entries up to `until`, from their last hour or `anew`; the caller holds the lock."""
     known = EnergyEntry.objects.filter(assignment=assignment)
     since = None if anew else known.order_by("-hour").values_list("hour", flat=True).first()
     with transaction.atomic():
@@ -101,7 +96,6 @@ def _entries(assignment: Assignment, drawn: Drawn) -> Iterator[EnergyEntry]:
 
 
 def _within(powers: Sequence[PowerStep], from_s: float, to_s: float) -> list[PowerStep]:
-    """The consecutive intervals that overlap a time, cut to it; the first found by bisection."""
     first = bisect_right(powers, from_s, key=lambda p: p.to_s)
     inside = takewhile(lambda p: p.from_s < to_s, powers[first:])
     return [replace(p, from_s=max(p.from_s, from_s), to_s=min(p.to_s, to_s)) for p in inside]
@@ -132,7 +126,6 @@ def _sum(powers: Iterable[PowerStep], prices: Sequence[EnergyStep]) -> Priced:
 def _predicted(
     assignment: Assignment, prices: Sequence[EnergyStep], from_s: float, to_s: float
 ) -> dict[str, float | Decimal]:
-    """The prediction of the placing decision for the time held; nothing if there was none."""
     if assignment.predicted_power_w is None:
         return {}
     expected = priced(assignment.predicted_power_w, from_s, to_s, prices)
@@ -167,7 +160,7 @@ def _meter_one(pk: UUID, now: datetime) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """IT energy, its cost in the cluster's currency; `measured`: all GPU watts were measured."""
+    """IT energy in kWh and its cost; `power_source` is measured if all GPU watts were."""
 
     energy_kwh: float
     energy_cost: Decimal
@@ -193,12 +186,11 @@ def bill(assignment: Assignment) -> Bill:
 
 
 def bill_until(assignment: Assignment, until: datetime) -> Bill:
-    """What it has taken and cost from its acceptance until then (for a running one: so far)."""
+    """Energy and cost from an assignment's acceptance until then, not written."""
     return _bill_of(entries(assignment, until))
 
 
 def _bill_of(hours: Sequence[EnergyEntry]) -> Bill:
-    """Measured means every watt of the GPUs: the rest of the node is always modelled."""
     kwh = sum(e.measured_kwh + e.modelled_kwh + e.rest_kwh for e in hours)
     measured = any(e.measured_kwh for e in hours) and not any(e.modelled_kwh for e in hours)
     return Bill(kwh, sum((e.cost for e in hours), Decimal(0)), MEASURED if measured else MODELLED)

@@ -25,9 +25,7 @@ def directives(assignments: Iterable[Assignment], grace_s: float) -> tuple[Direc
 
 
 def directive(assignment: Assignment, grace_s: float) -> Directive | None:
-    """What the server wants done with one live assignment: start it, stop it, or know its newest
-    term.
-    """
+    """The order for a live assignment: start, stop, or know its newest term; None for nothing."""
     name, fence = str(assignment.pk), assignment.fence
     if assignment.desired != "run":
         return Directive(
@@ -65,9 +63,7 @@ def is_news(assignment: Assignment) -> bool:
 
 
 def cursor_of(assignments: Iterable[Assignment]) -> int:
-    """When the newest of these wishes came up, in microseconds: the cursor of the long poll. 0
-    without any.
-    """
+    """Microseconds at which the newest of these wishes came up, or 0: the long poll's cursor."""
     return max((_microseconds(_wished_at(a)) for a in assignments), default=0)
 
 

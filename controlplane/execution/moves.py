@@ -22,11 +22,9 @@ def move_assignment(
     data: dict[str, Any] | None = None,
     **values: Any,
 ) -> Assignment:
-    """Move `assignment` (as it was read) and set `values` with it; event and, at its end, the
-    release of its slots go with it.
+    """Move `assignment` (as read), set `values`, write its event; its end releases its slots.
 
-    Raises IllegalAssignmentMoveError if the table has no such move, LostRaceError if state, fence
-    or epoch have changed since it was read. The given object is brought up to date.
+    Raises IllegalAssignmentMoveError, or LostRaceError if state, fence or epoch have changed.
     """
     before = AssignmentState(assignment.state)
     after = check_move(before, move)
@@ -65,10 +63,9 @@ WITHDRAW = {
 def request_stop(
     assignment: Assignment, reason: StopReason, actor: str = "", now: datetime | None = None
 ) -> bool:
-    """Write the wish; whether the assignment ended by it (an offer withdrawn). Call it with the
-    job's row locked.
+    """Request a stop; True if that ended it (an offer, withdrawn). The job's row must be locked.
 
-    A wish to cancel is never weakened to one to pre-empt. Assignments that are over are left alone.
+    A request to cancel is never weakened to one to pre-empt.
     """
     now = now or timezone.now()
     if AssignmentState(assignment.state) in ENDED:

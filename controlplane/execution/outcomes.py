@@ -119,7 +119,6 @@ def _gang(job: Job, fence: int) -> list[Assignment]:
 
 
 def _settle(job: Job, assignment: Assignment) -> None:
-    """Record what an end implies: device seconds received, the bill, measurements of the kind."""
     if assignment.purpose == TRAINING and assignment.running_at and assignment.ended_at:
         devices: float = assignment.slots.aggregate(total=Sum("share"))["total"] or 0.0
         seconds = devices * (assignment.ended_at - assignment.running_at).total_seconds()
@@ -145,7 +144,6 @@ def _beside_the_end(assignment: Assignment) -> None:
 def _stop_others(
     job: Job, assignment: Assignment, gang: Sequence[Assignment], now: datetime
 ) -> None:
-    """A gang is evicted whole."""
     cancel = job.state == JobState.CANCELLING or assignment.desired == StopReason.CANCEL
     for member in gang:
         if member.pk != assignment.pk and request_stop(
@@ -155,7 +153,6 @@ def _stop_others(
 
 
 def _decide(job: Job, gang: Sequence[Assignment], now: datetime) -> None:
-    """All ranks of a launch ended: move the job unless another launch of it is alive."""
     others = job.assignments.filter(purpose=TRAINING, state__in=LIVE)
     if job.state not in PLACED | {JobState.CANCELLING} or others.exists():
         return
@@ -180,11 +177,7 @@ def _end(assignment: Assignment, job: Job) -> End:
 
 
 def _work_done(job: Job, assignment: Assignment) -> bool:
-    """Whether a launch that ended well has done all of the job.
-
-    One that had a quota or was asked to leave has only if all steps are done, for it may have left
-    early; one that never reported a step is taken at its word.
-    """
+    """True if the job is done: a launch that may have left early must have done all steps."""
     reported = assignment.steps_done > assignment.start_steps
     may_leave_early = assignment.steps_quota is not None or assignment.desired != "run"
     return not may_leave_early or not reported or assignment.steps_done >= job.total_steps
@@ -234,7 +227,7 @@ def _move(job: Job, verdict: Verdict, assignment: Assignment | None, now: dateti
 
 
 def _reason(move: JobMove, verdict: Verdict) -> Reason:
-    """The reason for the round. A launch that failed was not stopped by request: decide anew."""
+    """A launch that failed was not stopped by request: decide anew."""
     return Reason.LEFTOVER if move is JobMove.STOPPED and verdict.reason else REASONS[move]
 
 

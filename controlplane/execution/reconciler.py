@@ -1,8 +1,6 @@
-"""Finds what time has brought about and nobody reported: leases that ran out, silent nodes, offers
-nobody takes, drains due.
+"""Reconciler: leases that ran out, silent nodes, ignored offers, due drains, stuck jobs.
 
-Everything here is idempotent and looks again, with the rows locked, before it writes: any number of
-processes may do it at once.
+Everything is idempotent and looks again with rows locked: any number of processes may run it.
 """
 
 from __future__ import annotations
@@ -44,7 +42,7 @@ MENDED_STATES = tuple(PLACED | {JobState.CANCELLING})
 
 
 def reconcile_clusters(now: datetime | None = None) -> int:
-    """One pass over all clusters; how many things were put right."""
+    """Make one pass over all clusters; return how many things were put right."""
     now = now or timezone.now()
     done = 0
     for cluster in Cluster.objects.order_by("pk"):
@@ -67,7 +65,6 @@ def _reconcile(cluster: Cluster, now: datetime) -> int:
 
 
 def _lose_sight(cluster: Cluster, now: datetime) -> int:
-    """Leases that have run out: nobody knows what goes on there."""
 
     def due(assignment: Assignment) -> bool:
         return (
@@ -174,7 +171,6 @@ def _lose_node(node: Node) -> bool:
 
 
 def _end_drains(cluster: Cluster, now: datetime) -> int:
-    """Draining nodes whose time has come: what still runs there is pre-empted."""
     due = _of(cluster).filter(
         node__state=State.DRAINING, node__drain_until__lte=now, state__in=LIVE, desired="run"
     )
@@ -193,7 +189,6 @@ def _evict(pk: UUID, now: datetime) -> bool:
 
 
 def _end_backoffs(cluster: Cluster, now: datetime) -> int:
-    """Jobs that have rested after a failure: one round for all of them looks at them again."""
     with transaction.atomic():
         rested = Job.objects.filter(
             cluster=cluster, state=JobState.QUEUED, retry_at__lte=now
@@ -204,7 +199,6 @@ def _end_backoffs(cluster: Cluster, now: datetime) -> int:
 
 
 def _mend_jobs(cluster: Cluster, now: datetime) -> int:
-    """Jobs that claim to be placed and hold nothing: whoever should have moved them on did not."""
     live = Assignment.objects.filter(job=OuterRef("pk"), state__in=LIVE)
     stuck = Job.objects.filter(~Exists(live), cluster=cluster, state__in=MENDED_STATES)
     return sum(

@@ -54,7 +54,6 @@ class RoundViewSet(ReadOnlyModelViewSet[Round]):
     queryset = Round.objects.none()
 
     def get_queryset(self) -> QuerySet[Round]:
-        """All, or those of ?cluster=; a list leaves the large columns in the database."""
         rounds = of_cluster(self.request, Round.objects.select_related("cluster")).order_by("-id")
         return (
             rounds.defer("snapshot", "plan", "runs_expected", "changes", "rejected")
@@ -63,11 +62,9 @@ class RoundViewSet(ReadOnlyModelViewSet[Round]):
         )
 
     def get_serializer_class(self) -> type[BaseSerializer[Round]]:
-        """Short in a list."""
         return RoundSerializer if self.action == "list" else RoundDetailSerializer
 
     def get_permissions(self) -> list[Any]:
-        """A round's snapshot names every team's jobs."""
         return [*super().get_permissions(), *([] if self.action == "list" else [OperatorsOnly()])]
 
     @extend_schema(parameters=[OF_CLUSTER])

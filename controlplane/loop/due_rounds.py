@@ -50,17 +50,14 @@ LONGEST_BACKOFF_S = 5.0
 
 
 def is_held(cluster_id: int, now: datetime) -> bool:
-    """Whether somebody holds a round of the cluster."""
     cluster = Cluster.objects.filter(pk=cluster_id).first()
     return cluster is not None and locks.is_held(cluster, now)
 
 
 def backoff_s(cluster_id: int, now: datetime) -> float:
-    """Seconds the cluster rests on: REST times the length of its last round if that was long, but
-    LONGEST_BACKOFF_S at most; or 0.
+    """Seconds of backoff left after a long round: twice its length, at most LONGEST_BACKOFF_S.
 
-    So rounds of up to 2.5 s take a third of a worker at most, and somebody else has a turn between
-    longer ones.
+    So rounds of up to 2.5 s take a third of a worker at most.
     """
     last = (
         Round.objects.filter(cluster=cluster_id)

@@ -1,9 +1,6 @@
-"""Counters of rounds: how they ended, what triggered them, how long they and their policies took.
+"""Counters of rounds for /metrics, kept in the cache by the reconciler: old rows are pruned.
 
-The rounds' rows are the truth, but old ones are pruned and counting them all at each scrape would
-read the whole table. So the reconciler counts those that ended since its last pass into one value
-of the cache. Rounds of a cluster follow each other, so that a number marks how far it has come. An
-emptied cache begins anew at the newest round; to a reader that is a counter's reset.
+Each cluster's round number marks how far counting has come; an emptied cache begins anew.
 """
 
 from __future__ import annotations
@@ -39,7 +36,6 @@ class DurationHistogram:
     total_s: float = 0.0
 
     def observe(self, took_s: float) -> None:
-        """Count one."""
         self.counts[bisect_left(BUCKETS_S, took_s)] += 1
         self.total_s += took_s
 
@@ -63,12 +59,10 @@ class RoundCounts:
     solver_seconds: dict[str, DurationHistogram] = field(default_factory=dict)
 
     def spreads(self, name: str) -> dict[str, DurationHistogram]:
-        """The histograms of that name by cluster."""
         found: dict[str, DurationHistogram] = getattr(self, name)
         return found
 
     def count(self, row: dict[str, Any]) -> None:
-        """Count an ended round."""
         cluster = row["cluster__name"]
         self.marks[row["cluster"]] = row["number"]
         self.statuses[cluster, row["status"]] = self.statuses.get((cluster, row["status"]), 0) + 1
@@ -113,7 +107,7 @@ def count_rounds() -> None:
 
 
 def _ended(due: dict[int, int]) -> list[dict[str, Any]]:
-    """The ended rounds after those numbers, up to each cluster's first that still runs."""
+    """Ended rounds after those numbers, up to each cluster's first that still runs."""
     if not due:
         return []
     after = Q()

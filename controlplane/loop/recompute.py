@@ -82,11 +82,7 @@ def recompute(row: Round) -> tuple[Figure, ...]:
 
 
 def replay(row: Round) -> Plan:
-    """The plan that the round comes to today: its policy's of its snapshot, or the one that it
-    carried out, by the same rule.
-
-    RoundNotFoundError if the plan that it carried out is no longer kept.
-    """
+    """Decide the round again, or carry its plan out by the same rule. Raises RoundNotFoundError."""
     if row.carried is not None and last_plan(row) is None:
         raise RoundNotFoundError(
             f"round {row.cluster.name}:{row.number} carried out the plan of round {row.carried},"
@@ -119,11 +115,7 @@ def _priced_anew(row: Round) -> Snapshot:
 
 
 def _objective(row: Round, plan: Plan, snapshot: Snapshot) -> float | None:
-    """The policy's f of the plan; of `cost_search` what its search comes to again, for a plan does
-    not hold the whole schedule.
-
-    None for the policies that have no objective, and for a round that decided nothing itself.
-    """
+    """Objective of the plan by its policy; None without objective or own decision."""
     if plan.status is PlanStatus.KEPT or row.carried is not None:
         return None
     policy = make(row.policy, row.parameters)

@@ -1,6 +1,4 @@
-"""The loop's Celery entries. They carry hints: each may be lost, doubled or run at once with
-another, and nothing goes wrong.
-"""
+"""Celery tasks of the loop. Each may be lost, doubled or run at once with another without harm."""
 
 from __future__ import annotations
 
@@ -25,13 +23,9 @@ worker.
 
 @shared_task
 def run_cluster_round(cluster_id: int) -> None:
-    """Answer the cluster's waiting events. Leaves at once if there are none or if somebody else is
-    at it.
+    """Answer the cluster's waiting events; leave if there are none or another worker answers them.
 
-    One that leaves so lets its hint count as on its way, so that a flood of submissions sends one a
-    second and not one a commit: who holds the round looks for events once more after it. A cluster
-    that rests after a long round is looked after once it has rested. A task that has held its
-    rounds comes back for what is left after as long a time as they took.
+    Its hint then still counts as on its way, so that a flood of submissions sends one a second.
     """
     if due_rounds.is_held(cluster_id, timezone.now()) or _backs_off(cluster_id):
         return
@@ -51,9 +45,7 @@ def run_cluster_round(cluster_id: int) -> None:
 
 
 def _backs_off(cluster_id: int) -> bool:
-    """Whether the cluster rests after a long round; then what waits for a round is answered after
-    the rest.
-    """
+    """True while the cluster backs off after a long round; events are answered afterwards."""
     backoff_s = due_rounds.backoff_s(cluster_id, timezone.now())
     if backoff_s > 0 and is_wanted(cluster_id):
         hint_after(cluster_id, backoff_s)
@@ -61,7 +53,6 @@ def _backs_off(cluster_id: int) -> bool:
 
 
 def _start_solver(**_: Any) -> None:
-    """Let a worker's process warm its solver up before the first round asks it."""
     start_solver()
 
 

@@ -27,10 +27,9 @@ _BEGINNING = datetime(2020, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class EmulatedNode:
-    """A local agent's offer: GPUs of one type as pacing clocks.
+    """A local agent's offer of GPUs as pacing clocks, with a node's power as ANDREAS states it.
 
-    The watts give the node's power as ANDREAS states it: base_w + idle_w for an
-    idle GPU, peak_w for one at work (V100: 360 + 170 g W with two GPUs, T4: 330 + 70 g W with one).
+    base_w + idle_w for an idle GPU, peak_w for one at work (V100: 360 + 170 g, T4: 330 + 70 g W).
     """
 
     name: str

@@ -1,7 +1,6 @@
 """/metrics in Prometheus format: state from database and cache, counters of requests.
 
-Every web process says the same. A part that cannot be read is left out, and
-`loadmaster_database_up` or `loadmaster_cache_up` is 0.
+A part that cannot be read is left out, and `loadmaster_database_up` or `_cache_up` is 0.
 """
 
 from __future__ import annotations
@@ -60,7 +59,6 @@ class StateCollector(Collector):
     """Everything but the counters of requests."""
 
     def collect(self) -> Iterator[Metric]:
-        """The families, in a fixed order."""
         info = GaugeMetricFamily(
             "loadmaster_build_info", "1, with what runs here", labels=["version", "database"]
         )
@@ -71,7 +69,6 @@ class StateCollector(Collector):
 
 
 def _up(name: str, read: Any) -> Iterator[Metric]:
-    """The families that `read` gives, whole or not at all, and whether it could."""
     families: list[Metric] = []
     try:
         families, up = list(read()), 1
@@ -256,13 +253,11 @@ class ScrapeToken(BaseAuthentication):
     """`Authorization: Bearer <LOADMASTER_METRICS_TOKEN>`; works without the database."""
 
     def authenticate(self, request: Request) -> tuple[Scraper, str] | None:
-        """The scraper; None for any other token, which may be an operator's."""
         given = request.META.get("HTTP_AUTHORIZATION", "").removeprefix("Bearer ").encode()
         wanted = settings.METRICS_TOKEN.encode()
         return (Scraper(), "metrics") if wanted and hmac.compare_digest(given, wanted) else None
 
     def authenticate_header(self, request: Request) -> str:
-        """Ask for a token (401) if none was sent; a wrong one is refused (403)."""
         return "Bearer"
 
 
@@ -270,19 +265,15 @@ class MayScrape(BasePermission):
     """The scrape token, or an operator."""
 
     def has_permission(self, request: Request, view: APIView) -> bool:
-        """Whether it is one of them."""
         return isinstance(request.user, Scraper) or bool(request.user and request.user.is_staff)
 
 
 class MetricsView(APIView):
-    """GET only."""
-
     authentication_classes = [ScrapeToken, BearerAuthentication, SessionAuthentication]
     permission_classes = [MayScrape]
     schema: Any = None
 
     def get(self, request: Request) -> HttpResponse:
-        """All metrics as they are now."""
         return HttpResponse(
             exposition([StateCollector()]),
             content_type=CONTENT_TYPE,

@@ -1,11 +1,7 @@
-"""What is kept how long. Old bulk goes in small batches; what happened and what it cost stays for
-ever.
+"""Retention: old bulk goes in small batches by `RULES`, a setting in days each (0: never).
 
-Kept for ever: jobs, attempts, their events, assignments with their energy and cost, the energy
-ledger, tariffs, measurements, and simulations while they are shared. What goes is in `RULES`: each
-rule has a setting in days (0: never), and output and samples of ended jobs cannot be set to go
-earlier than LEAST_DAYS. What a job loses is noted in its history. Any number of processes may prune
-at once.
+Jobs, attempts, events, assignments with their costs, the ledger, tariffs, measurements and shared
+simulations stay for ever. Output and samples of ended jobs stay for LEAST_DAYS.
 """
 
 from __future__ import annotations
@@ -72,11 +68,7 @@ class Rule:
 
 
 def prune(now: datetime, *, budget_s: float = 60.0, names: tuple[str, ...] = ()) -> dict[str, int]:
-    """Prune what is due by the rules (those named, else all), for about `budget_s` seconds; rows by
-    rule, those with none left out.
-
-    What is left when the time is up goes next time.
-    """
+    """Prune what is due (rules named, else all) for about `budget_s`; return rows by rule."""
     until_s, gone = time.monotonic() + budget_s, dict.fromkeys((rule.name for rule in RULES), 0)
     for rule in RULES:
         if (names and rule.name not in names) or rule.days is None:
@@ -106,7 +98,6 @@ def _snapshots(before: datetime) -> int:
 
 
 def _rounds(before: datetime) -> int:
-    """Rounds with the events they answered, which would otherwise request new rounds."""
     old = Round.objects.filter(ended_at__lt=before).exclude(pk__in=_newest())
     keys = list(old.order_by("pk").values_list("pk", flat=True)[:BATCH])
     if keys:
@@ -152,7 +143,6 @@ def _samples(before: datetime) -> int:
 
 
 def _of_ended_jobs(before: datetime, what: str, model: type[Any]) -> int:
-    """Delete rows of old assignments of ended jobs, and note it in the job's history."""
     held = Exists(model.objects.filter(assignment=OuterRef("pk")))
     over = Q(state__in=_ENDED, ended_at__lt=before, job__completed_at__lt=before)
     due = (
@@ -167,7 +157,7 @@ def _of_ended_jobs(before: datetime, what: str, model: type[Any]) -> int:
 
 
 def _of_assignment(model: type[Any], assignment: UUID, job: UUID, what: str) -> int:
-    """All rows of one assignment, in batches; its history tells of it once."""
+    """Delete all rows of one assignment in batches; note it once in the job's history."""
     gone = 0
     while keys := list(
         model.objects.filter(assignment=assignment).values_list("pk", flat=True)[:BATCH]
@@ -217,5 +207,4 @@ RULES = (
 
 
 def kept() -> Iterator[tuple[str, float | None]]:
-    """(rule, days or None for ever), for whoever wants to see them."""
     return ((rule.name, rule.days) for rule in RULES)

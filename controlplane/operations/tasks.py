@@ -23,18 +23,13 @@ LONG_PASS_S = 10
 
 @shared_task
 def periodic_rounds() -> None:
-    """Ask for a round of each cluster whose last one is a period ago."""
     note_beat()
     ask_for_periodic_rounds(timezone.now())
 
 
 @shared_task
 def reconcile() -> None:
-    """Find what was missed: silent agents, due drains, idle profile runs, unanswered events.
-
-    Two passes at once would do the same work twice, so the second leaves it to the first, for a
-    while.
-    """
+    """Find what was missed: silent agents, due drains, idle profile runs, unanswered events."""
     with mutex("reconcile", LONG_PASS_S) as is_alone:
         if not is_alone:
             return
@@ -50,13 +45,11 @@ def reconcile() -> None:
 
 @shared_task
 def prune_old() -> None:
-    """Let a part of what is old enough go."""
     prune(timezone.now())
 
 
 @shared_task
 def meter_energy() -> None:
-    """Bring the energy of what runs into the ledger."""
     meter()
 
 

@@ -41,7 +41,6 @@ class DeviceCard:
 
     @property
     def percent(self) -> float | None:
-        """Use in percent."""
         return None if self.device.gpu_fraction is None else 100 * self.device.gpu_fraction
 
 
@@ -56,7 +55,6 @@ class NodeCard:
 
     @property
     def busy(self) -> int:
-        """GPUs with work."""
         return sum(bool(d.occupants) for d in self.devices)
 
     @property
@@ -73,21 +71,17 @@ class NodeCard:
 
     @property
     def runtimes(self) -> str:
-        """The ways in which it runs jobs."""
         return " and ".join(runtimes_of(self.node))
 
     @property
     def power_w(self) -> float | None:
-        """Watts of the GPUs together."""
         known = [d.device.power_w for d in self.devices if d.device.power_w is not None]
         return sum(known) if known else None
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterNodes:
-    """A cluster, its nodes on the page, and how many there are in all: nodes, GPUs of nodes that
-    are not lost, GPUs with work.
-    """
+    """A cluster, its nodes on the page, and counts: nodes, GPUs of nodes not lost, busy GPUs."""
 
     cluster: Cluster
     nodes: tuple[NodeCard, ...]
@@ -103,11 +97,7 @@ def page_of_nodes(number: int | str | None) -> Page[Node]:
 
 
 def cluster_nodes(user: User, page: Page[Node]) -> tuple[ClusterNodes, ...]:
-    """The page's nodes by cluster and what runs on each GPU; names of jobs only where the reader
-    may see the job.
-
-    Clusters without nodes stand on the first page. A constant number of queries.
-    """
+    """The page's nodes by cluster; empty clusters stand on the first. A few queries in all."""
     nodes, now = list(page.object_list), timezone.now()
     prefetch_related_objects(nodes, Prefetch("devices", queryset=Device.objects.order_by("uuid")))
     working = _working(nodes)
@@ -137,7 +127,6 @@ def _counts() -> Mapping[int, tuple[int, int, int]]:
 
 
 def _working(nodes: Sequence[Node]) -> Mapping[int, list[Assignment]]:
-    """Device -> what runs on it now."""
     of_slot = ("device_id", "assignment__job__name", "assignment__purpose", "assignment__state")
     slots = (
         AssignmentSlot.objects.filter(live=True, device__node__in=nodes)

@@ -104,7 +104,6 @@ def _shared_by(slots: int) -> str:
 
 
 def _deadline(minutes: str) -> datetime | None:
-    """So many minutes from now; None (at once) where nothing was given."""
     if not minutes.strip():
         return None
     if not minutes.strip().isdecimal() or len(minutes.strip()) > 5:
@@ -115,5 +114,4 @@ def _deadline(minutes: str) -> datetime | None:
 
 
 def _clock(moment: datetime) -> str:
-    """How to write it: the time alone today, else with its day."""
     return "%H:%M" if moment.date() == datetime.now(UTC).date() else "%Y-%m-%d %H:%M"

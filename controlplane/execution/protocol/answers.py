@@ -58,7 +58,6 @@ def database_refusal(error: Exception) -> AgentCallError | None:
 
 
 def overloaded(detail: str) -> AgentCallError:
-    """More wait than can be answered in time."""
     return AgentCallError(503, "overloaded", detail)
 
 
@@ -76,7 +75,6 @@ class Answer:
 
     @classmethod
     def of_refusal(cls, refusal: AgentCallError) -> Answer:
-        """The answer that says why a call was refused."""
         body = json.dumps(refusal.body(), separators=(",", ":")).encode()
         return cls(refusal.status, body, refusal.headers)
 
@@ -117,7 +115,6 @@ class Exchange:
         self._note(answer.status)
 
     def _note(self, status: int) -> None:
-        """Count the answer. A good one is DEBUG in the log: there are hundreds a second."""
         took_s = time.perf_counter() - self.began_s
         count_request(self.method, self.route, status, took_s)
         level = logging.DEBUG if status < 400 else logging.INFO

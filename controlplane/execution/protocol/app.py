@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from clusters.agents.errors import AgentCallError
 from controlplane.execution.protocol.answers import Answer, Exchange, refusal_of
-from controlplane.execution.protocol.calls import ENDPOINTS, PREFIX, Endpoint, Waiting
+from controlplane.execution.protocol.calls import ENDPOINTS, PREFIX, Batchers, Endpoint
 from controlplane.execution.protocol.heartbeat_batch import HeartbeatBatch
 from controlplane.execution.protocol.long_poll import LongPolls
 from controlplane.execution.protocol.requests import (
@@ -36,10 +36,9 @@ class AgentProtocol:
     def __init__(self, app: App, pools: Pools | None = None) -> None:
         self._app = app
         self._pools = pools or Pools()
-        self._waiting = Waiting(HeartbeatBatch(self._pools), LongPolls(self._pools))
+        self._waiting = Batchers(HeartbeatBatch(self._pools), LongPolls(self._pools))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or let the next application answer."""
         if scope["type"] != "http" or not scope["path"].startswith(PREFIX):
             await self._app(scope, receive, send)
             return

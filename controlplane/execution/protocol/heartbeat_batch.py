@@ -1,7 +1,6 @@
 """Heartbeats of one web process, renewed in batches by group commit.
 
-Heartbeats that arrive while a batch is worked on form the next one: under little load one is
-worked on at once, under much load a batch shrinks the cost of each.
+Heartbeats that arrive while a batch is worked on form the next one, so cost shrinks with load.
 """
 
 from __future__ import annotations
@@ -33,10 +32,7 @@ A = TypeVar("A")
 
 
 class GroupCommit(Generic[Q, A]):
-    """Answers requests in batches, one batch at a time, at least `pause_s` apart.
-
-    `answer` answers each of up to `most` requests; more than `waiting` of them are too many.
-    """
+    """Answers batches of up to `most` requests, `pause_s` apart; at most `waiting` may wait."""
 
     def __init__(
         self,
@@ -52,7 +48,7 @@ class GroupCommit(Generic[Q, A]):
         self._work: asyncio.Task[None] | None = None
 
     async def ask(self, request: Q) -> A:
-        """The answer, or the error of its batch. Raises OverloadedError if too many wait."""
+        """Answer `request`. Raises its batch's error, or OverloadedError if too many wait."""
         loop = asyncio.get_running_loop()
         if self._work is None or self._work.done() or self._work.get_loop() is not loop:
             self._waiting.clear()
@@ -108,7 +104,6 @@ class Clocks:
         self._since_s = 0.0
 
     def __call__(self, clusters: Iterable[int]) -> Mapping[int, Intervals]:
-        """The intervals of these clusters."""
         if time.monotonic() - self._since_s > self._live_s:
             self._known, self._since_s = {}, time.monotonic()
         missing = [pk for pk in clusters if pk not in self._known]
@@ -126,7 +121,7 @@ class HeartbeatBatch:
         self._commits = GroupCommit(self._together, pause_s=PAUSE_S, most=MOST, waiting=WAITING)
 
     async def take(self, call: Call) -> HeartbeatReply:
-        """The reply. Raises AgentCallError, or OverloadedError if too many wait."""
+        """Renew the leases. Raises AgentCallError, or OverloadedError if too many wait."""
         outcome = await self._commits.ask(call)
         if isinstance(outcome, AgentCallError):
             raise outcome
@@ -146,7 +141,7 @@ class HeartbeatBatch:
             return [refusal for _ in calls]
 
     def _take_in(self, calls: Sequence[Call]) -> list[Outcome]:
-        """A batch. A node's next heartbeat in it comes after the first ones of all others."""
+        """Take each node's first heartbeat, then its next: a node's order is kept."""
         outcomes: list[Outcome] = [Busy() for _ in calls]
         left = dict(enumerate(calls))
         for _ in range(PER_NODE):

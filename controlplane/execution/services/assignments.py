@@ -39,9 +39,7 @@ from loadmaster.protocol import GANG, Accept, AssignmentState, LaunchSpec, Reaso
 
 
 def launch_spec(assignment: Assignment) -> LaunchSpec:
-    """The specification for an assignment read with job, team, kind, node and cluster. Raises
-    jobs.secrets.SecretMissing.
-    """
+    """The specification of a launch, secrets in plain. Raises jobs.secrets.SecretMissing."""
     job, node = assignment.job, assignment.node
     slots = list(assignment.slots.select_related("device").order_by("device__uuid", "slot"))
     place = "" if assignment.purpose == "profiling" else job.checkpoint_place
@@ -111,12 +109,7 @@ DEFAULT_REASON = {
 def accept(
     node_pk: UUID, assignment_id: UUID, words: Accept, now: datetime | None = None
 ) -> LaunchSpec:
-    """The agent takes an offer: its state becomes ACCEPTED, its lease begins, and the agent learns
-    everything about it.
-
-    The session that took it may ask again while the assignment lives. Refused if epoch or fence are
-    stale, or it is wanted no more.
-    """
+    """Accept an offer: its lease begins. The session may repeat it; refused if stale."""
     now = now or timezone.now()
     with transaction.atomic():
         node = lock_session(node_pk, words.epoch)
@@ -154,7 +147,6 @@ def _take(node: Node, assignment: Assignment, epoch: int, grace_s: float, now: d
 def _reject(
     assignment: Assignment, epoch: int, blame: ReasonClass, reason: str, now: datetime
 ) -> None:
-    """The offer cannot be taken here, or, by its job's own fault, by anybody."""
     if assignment.state != AssignmentState.OFFERED:
         return
     move_assignment(
@@ -171,11 +163,9 @@ def _reject(
 def report_state(
     node_pk: UUID, assignment_id: UUID, report: StateReport, now: datetime | None = None
 ) -> AssignmentState:
-    """Move an assignment as its agent reports it, and its job with it; the state the server now
-    holds.
+    """Move an assignment, and its job with it, as its agent reports; return the state now held.
 
-    A replay (a `seq` seen before with the same state, or an end that is already known) changes
-    nothing and is fine; anything else that is older than what is known is refused as stale.
+    A replay (known `seq` and state, or a known end) changes nothing; other old reports are refused.
     """
     now = now or timezone.now()
     observed_at = _check(report)
@@ -210,7 +200,6 @@ def _check(report: StateReport) -> datetime:
 
 
 def _pin_image(assignment: Assignment, report: StateReport) -> None:
-    """Keep the digest that a job's image had at its first launch: tags may move."""
     if report.image_digest:
         Job.objects.filter(pk=assignment.job_id, image_digest="").update(
             image_digest=report.image_digest
@@ -218,7 +207,6 @@ def _pin_image(assignment: Assignment, report: StateReport) -> None:
 
 
 def _standing(report: StateReport) -> dict[str, Any]:
-    """What a report says besides the state."""
     values: dict[str, Any] = {"report_seq": report.seq}
     if report.prepared_fraction is not None:
         values["prepared_fraction"] = report.prepared_fraction
@@ -238,7 +226,6 @@ def _was_reported(assignment: Assignment, report: StateReport) -> bool:
 
 
 def _check_fresh(assignment: Assignment, report: StateReport) -> None:
-    """Refuse reports on ended or foreign assignments, and ones older than the newest."""
     if assignment.state in ENDED:
         raise stale_assignment(f"assignment {assignment.pk} is over ({assignment.state})")
     untaken = assignment.state == AssignmentState.OFFERED and report.to is AssignmentState.REJECTED

@@ -1,8 +1,6 @@
-"""Heartbeats renew leases: those of many nodes in one transaction, by a number of queries that does
-not grow with them.
+"""Heartbeats renew leases of many nodes in one transaction, with a constant number of queries.
 
-Samples of devices go through the cache; everything else goes to the database, which alone knows who
-holds what.
+Samples of devices go through the cache, everything else to the database.
 """
 
 from __future__ import annotations
@@ -53,9 +51,7 @@ Clocks = Callable[[Iterable[int]], Mapping[int, Intervals]]
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A heartbeat that came in. `token_sha256` is of the token it came with; None where the caller
-    has checked it.
-    """
+    """A heartbeat that came in; `token_sha256` None if the caller has checked the token."""
 
     node: UUID
     beat: Heartbeat
@@ -64,9 +60,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Renewed:
-    """What was committed for a heartbeat: the answer, and what is still to be brought back from
-    UNKNOWN before it is sent.
-    """
+    """The answer to a heartbeat, and the UNKNOWN assignments to restore before it is sent."""
 
     reply: HeartbeatReply
     unknown: tuple[tuple[UUID, KnownAssignment], ...] = ()
@@ -75,9 +69,7 @@ class Renewed:
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """Somebody else holds the node's row or an assignment's: nothing was written, take the
-    heartbeat alone and wait.
-    """
+    """Somebody else holds one of the rows: nothing was written, renew this heartbeat by itself."""
 
 
 Outcome = Renewed | AgentCallError | Busy
@@ -85,10 +77,7 @@ Outcome = Renewed | AgentCallError | Busy
 
 @dataclass(frozen=True, slots=True)
 class _NodeRow:
-    """A node as its heartbeat finds it, its row locked. `ill`: one of its devices was known to be
-    when the question was asked; what another batch wrote while this one waited for the row, the
-    node's next heartbeat sees.
-    """
+    """A locked node as its heartbeat finds it; `ill`: one of its devices was unhealthy."""
 
     pk: UUID
     cluster: int
@@ -116,8 +105,6 @@ _COLUMNS = (
 
 @dataclass(slots=True)
 class _Renewal:
-    """A heartbeat that is being taken in."""
-
     row: _NodeRow
     beat: Heartbeat
     clock: Intervals
@@ -130,17 +117,15 @@ class _Renewal:
 
 
 def heartbeat(node_pk: UUID, beat: Heartbeat, now: datetime | None = None) -> HeartbeatReply:
-    """Renew the session and the leases of what the agent still watches; answer with everything that
-    is wanted and not yet done.
+    """Renew session and leases; answer with all that is wanted. Raises AgentCallError if stale.
 
-    A heartbeat older than the newest one received renews nothing and gets no leases. Refused if the
-    epoch is stale.
+    An older heartbeat than the newest renews nothing and gets no leases.
     """
     return renew_one(Call(node_pk, beat), now)
 
 
 def renew_one(call: Call, now: datetime | None = None) -> HeartbeatReply:
-    """A batch of one, which waits for the rows it needs. Raises AgentCallError."""
+    """Renew one heartbeat, waiting for rows. Raises AgentCallError."""
     now = now or timezone.now()
     (outcome,) = renew_all([call], now)
     if isinstance(outcome, AgentCallError):
@@ -157,10 +142,9 @@ def renew_all(
     clocks: Clocks = clocks_of,
     wait: bool = True,
 ) -> list[Outcome]:
-    """Take in heartbeats of different nodes in one transaction; an outcome for each, in order.
+    """Renew heartbeats of different nodes in one transaction; an outcome for each, in order.
 
-    With `wait=False` rows that somebody else holds make their heartbeat Busy instead of everybody
-    wait, and so no transaction ever waits with rows in its hands.
+    With `wait=False` rows that somebody else holds make their heartbeat Busy.
     """
     now = now or timezone.now()
     with transaction.atomic():
@@ -185,18 +169,14 @@ def renew_all(
 
 
 def restore_sight(renewed: Renewed, now: datetime | None = None) -> HeartbeatReply:
-    """The reply, once what was UNKNOWN and is watched after all goes on in the state its agent
-    reports.
-    """
+    """Return the reply after restoring UNKNOWN assignments to the state their agent reports."""
     for pk, known in renewed.unknown:
         _restore_one(pk, known, renewed.epoch, now or timezone.now())
     return renewed.reply
 
 
 def _lock_nodes(pks: Iterable[UUID], *, wait: bool) -> dict[UUID, _NodeRow]:
-    """The nodes, locked in the order of their keys until the transaction ends; without those that
-    others hold, unless `wait`.
-    """
+    """Lock nodes in the order of their keys, without those that others hold unless `wait`."""
     locked = (
         Node.objects.select_for_update(of=("self",), no_key=True, skip_locked=not wait)
         .filter(pk__in=list(pks))
@@ -207,9 +187,6 @@ def _lock_nodes(pks: Iterable[UUID], *, wait: bool) -> dict[UUID, _NodeRow]:
 
 
 def _refusals(calls: Sequence[Call], rows: Mapping[UUID, _NodeRow]) -> dict[int, Outcome]:
-    """What cannot be taken in: no such node, another's token, another epoch, or a row that somebody
-    holds.
-    """
     found: dict[int, Outcome] = {}
     absent = {index: call for index, call in enumerate(calls) if call.node not in rows}
     tokens = {pk: row.token_sha256 for pk, row in rows.items()}
@@ -245,7 +222,7 @@ def _refusals(calls: Sequence[Call], rows: Mapping[UUID, _NodeRow]) -> dict[int,
 
 
 def _give_assignments(renewals: Sequence[_Renewal], *, wait: bool) -> set[UUID]:
-    """Lock what the nodes hold, into `held`; returns nodes with assignments that others lock."""
+    """Lock the live assignments into `held`; return nodes with assignments that others lock."""
     by_node = {renewal.row.pk: renewal for renewal in renewals}
     live = Assignment.objects.filter(node__in=list(by_node), state__in=LIVE).order_by("pk")
     skips = not wait and connection.features.has_select_for_update_skip_locked
@@ -277,7 +254,6 @@ _SHOWN = (
 
 
 def _renew(renewals: Sequence[_Renewal], now: datetime) -> None:
-    """Renew the sessions and the leases of listed assignments that these sessions hold."""
     for renewal in renewals:
         renewal.renewed = [a for a in renewal.held if _is_watched(a, renewal.beat)]
     ends = {id(renewal): now + timedelta(seconds=renewal.clock.lease_s) for renewal in renewals}
@@ -306,9 +282,6 @@ def _is_watched(assignment: Assignment, beat: Heartbeat) -> bool:
 
 
 def _note_what_changed(renewals: Sequence[_Renewal], now: datetime) -> None:
-    """What is rare: a silent node is heard again, a lost one is back, a device's or the machine's
-    health has changed.
-    """
     heard = [
         t.row
         for t in renewals
@@ -340,9 +313,7 @@ def _node(row: _NodeRow) -> Node:
 
 
 def _note_wellbeing(node: Node, *, healthy: bool) -> None:
-    """A machine that calls itself unhealthy takes no new work until it says otherwise; an
-    operator's cordon is left alone.
-    """
+    """Cordon a node that calls itself unhealthy until it is well; leave an operator's cordon."""
     before, after, reason = (
         (State.CORDONED, State.READY, "") if healthy else (State.READY, State.CORDONED, UNWELL)
     )
@@ -384,9 +355,7 @@ def _reply(renewal: _Renewal) -> HeartbeatReply:
 
 
 def _strays(held: Sequence[Assignment], beat: Heartbeat, grace_s: float) -> tuple[Directive, ...]:
-    """What the agent still watches although it is over, of another fence, or not this node's: it
-    must stop.
-    """
+    """Stop what the agent watches although it is over, of another fence, or another node's."""
     live = {(str(a.pk), a.fence) for a in held}
     strays = [k for k in beat.assignments if k.state not in ENDED and (k.id, k.fence) not in live]
     return tuple(

@@ -22,12 +22,9 @@ _EVICTABLE = frozenset({JobState.STARTING, JobState.RUNNING})
 def stop_assignment(
     assignment: Assignment, reason: StopReason, actor: str = "", now: datetime | None = None
 ) -> Assignment:
-    """Wish an assignment stopped; the agent hears of it by directive and heartbeat. Harmless for
-    one that is over.
+    """Request an assignment's stop. Move its job (PREEMPT, CANCEL) before; `assignment` is updated.
 
-    An offer nobody has accepted is withdrawn at once: its slots are free and its job is moved on
-    before this returns. Move the job (PREEMPT, CANCEL) before calling this. The given object is
-    brought up to date.
+    An offer nobody has accepted is withdrawn at once, and its job moved on.
     """
     with transaction.atomic():
         newest = lock_assignment(assignment.pk)
@@ -44,7 +41,6 @@ def stop_profiling(assignment: Assignment) -> Assignment:
 
 
 def stop_job(job: Job, reason: StopReason, actor: str) -> None:
-    """Ask for the end of all that a job holds."""
     for assignment in list(Assignment.objects.filter(job=job, state__in=LIVE)):
         stop_assignment(assignment, reason, actor)
 
@@ -52,11 +48,7 @@ def stop_job(job: Job, reason: StopReason, actor: str) -> None:
 def preempt_gang(
     assignment_id: UUID, actor: str, now: datetime | None = None, why: str = ""
 ) -> None:
-    """Pre-empt the assignment and its whole gang: the job goes back to the queue once the agents
-    have stopped it.
-
-    `why` is told in the job's history.
-    """
+    """Pre-empt a whole gang; its job is queued again once it has stopped. `why` is noted."""
     with transaction.atomic():
         newest = lock_assignment(assignment_id)
         job = newest.job

@@ -1,12 +1,9 @@
-"""The only creator of assignments: makes a plan so, as far as the newest state of the cluster
-allows.
+"""The only writer of assignments: applies a plan as far as the newest state allows.
 
-Everything happens in the caller's transaction, which holds the round's lock: stops are asked for,
-terms prolonged, expected speeds on shared GPUs renewed, then each gang is launched whole or not at
-all (`launches.py`). The database's unique constraints are the last judge: a slot is held once, a
-fence launches once. What asked for a stop in this very plan waits for its end: its launch is
-deferred, and the end of the stop asks for the round that carries the plan out or decides again.
-Only an offer that no agent has taken yet is gone at once.
+In the transaction that holds the round's lock, stops are requested, terms and expected speeds are
+updated, then gangs are launched whole or not at all (`launches`). Constraints of the database have
+the last word: a slot is held once, a fence launches once. A launch that waits for a stop is
+deferred; the stop's end asks for the round that carries the plan out or decides again.
 """
 
 from __future__ import annotations
@@ -35,16 +32,16 @@ TOGETHER = 500
 
 
 class PreemptGang(Protocol):
-    """How the loop asks for a gang's end: `controlplane.execution.services.preempt_gang`."""
+    """Stops a gang: `controlplane.execution.services.preempt_gang`."""
 
     def __call__(self, assignment_id: UUID, actor: str, now: datetime | None = None) -> object:
-        """Pre-empt the gang: the job moves to STOPPING, or to the queue if nothing was accepted."""
+        """Pre-empt the gang: its job moves to STOPPING, or to the queue if nothing was accepted."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What applying a plan needs of the rest of the house."""
+    """Calls to other applications that applying a plan needs."""
 
     preempt_gang: PreemptGang
     profile_run_started: ProfileRunStarted
@@ -98,11 +95,7 @@ class _Application:
                 Assignment.objects.filter(pk__in=some, state__in=LIVE).update(**term)
 
     def _expect(self, todo: Sequence[Change], gangs: Mapping[Any, Gang]) -> None:
-        """Write how fast those on shared GPUs are from now on: partners come and leave, and a
-        launch is compared with its speed.
-
-        Who has its GPUs to itself keeps what was expected of it at its launch.
-        """
+        """Update expected speeds on shared GPUs, where partners come and leave."""
         ranks = defaultdict[float | None, list[UUID]](list)
         for change in todo:
             if (
@@ -126,17 +119,11 @@ class _Application:
 
 
 def _parts(pks: Sequence[UUID]) -> Iterable[Sequence[UUID]]:
-    """As many at a time as one statement changes."""
     return (pks[i : i + TOGETHER] for i in range(0, len(pks), TOGETHER))
 
 
 def _lock(todo: Sequence[Change]) -> None:
-    """Lock what will change in the order everybody keeps to: nodes, then jobs. (SQLite's writer is
-    alone anyhow.)
-
-    Not their keys: whoever commits a row that points at one of them takes a share of its key, out
-    of any order.
-    """
+    """Lock what changes, nodes before jobs; not keys, which other commits share in any order."""
     changing = [c for c in todo if not isinstance(c, Keep)]
     seats = [s for c in changing for s in _ranks(c)]
     node_ids, job_ids = {s.node for s in seats}, {_job(c) for c in changing}

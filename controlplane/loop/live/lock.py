@@ -1,8 +1,7 @@
 """One round per cluster at a time: a row with owner, expiry and number, taken by compare-and-swap.
 
-Only the owner of the number may apply a plan. A thread of the owner renews the lock, for as long as
-a round may take; one that is too slow loses it. A dead owner is followed at once on its own
-machine, elsewhere when the lock has expired.
+Only the number's owner may apply a plan. A thread renews the lock for as long as a round may take.
+A dead owner is followed at once on its own machine, elsewhere when the lock has expired.
 """
 
 from __future__ import annotations
@@ -41,7 +40,6 @@ def owner_has_ended(holder: str) -> bool:
 
 @cache
 def _place() -> str:
-    """This boot and PID namespace of the machine; empty if the system does not tell."""
     try:
         boot = (PROC / "sys/kernel/random/boot_id").read_text()
         namespace = (PROC / "self/ns/pid").stat().st_ino
@@ -73,11 +71,7 @@ class RoundLock:
 
 
 def acquire(cluster_id: int, now: datetime, until: datetime) -> RoundLock | None:
-    """The next round of the cluster, held until then unless it is renewed; None while another is
-    held.
-
-    With it every round that was never finished is marked abandoned: its holder is dead or too late.
-    """
+    """Take the cluster's next round and abandon unfinished ones; None while one is held."""
     owner = new_owner()
     before = Cluster.objects.values_list("round_owner", flat=True).get(pk=cluster_id)
     free = (

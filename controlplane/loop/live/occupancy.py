@@ -45,7 +45,6 @@ class LiveAssignment(NamedTuple):
 
     @property
     def cores(self) -> float:
-        """What it takes of its node."""
         return self.job_cores if self.cpu_quota is None else self.cpu_quota
 
 
@@ -74,7 +73,7 @@ _SLOT = (
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """The live assignments of one placement, by rank, and the placement they make."""
+    """Live assignments of one placement, by rank, and the placement they make."""
 
     key: PlacementKey
     assignments: tuple[LiveAssignment, ...]

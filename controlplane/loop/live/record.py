@@ -60,12 +60,7 @@ def open_round(
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What is to be written of a plan, made before the transaction that applies it: on SQLite
-    everybody waits for that one.
-
-    The plan's form, also packed, with its digest; and the jobs whose stored reason for waiting is
-    another one than this plan's, by the new one (`note_waiting`).
-    """
+    """A plan's JSON form, packed and with its digest, and jobs by changed reason for waiting."""
 
     form: dict[str, Any]
     packed: Any
@@ -74,7 +69,6 @@ class Written:
 
     @classmethod
     def of(cls, plan: Plan, observed: Observation) -> Written:
-        """Of a plan that was made of what was observed."""
         form = plan_json.to_json(plan)
         return cls(
             form, pack(form), forms.digest_of(form), _changed(observed, _reasons(observed, plan))
@@ -90,12 +84,9 @@ def close_round(
     now: datetime,
     carried: int | None = None,
 ) -> None:
-    """Write what was decided and done, in the transaction that does it: the row, why launches were
-    refused, the events answered, memory.
+    """Close the round in the transaction that applies it: row, refusals, answered events, memory.
 
-    What no longer fitted asks for another round, once: a round that has only such events to answer
-    leaves the rest to the next one. What was deferred asks for nothing here: the end of the stop
-    that is in its way will. `carried`: the round whose plan it is.
+    `carried`: the number of the round whose plan it is.
     """
     values: dict[str, Any] = {
         "status": _status(plan, applied), "plan": written.form, "plan_sha256": written.digest,
@@ -120,17 +111,12 @@ def close_round(
 
 
 def _runs_expected(plan: Plan) -> list[list[object]]:
-    """Expected ends for the timeline, so that it need not read whole plans."""
     known = [p for p in plan.placements if p.predicted_run_s is not None]
     return [[p.job, p.purpose.value, p.copy, p.predicted_run_s] for p in known]
 
 
 def _forget_expected(newest: Round) -> None:
-    """Only a cluster's newest round says how long placements are expected to run.
-
-    Looked for among the last rounds alone: to look at all of them means to read past the snapshot
-    of each.
-    """
+    """Keep expected ends for the newest round only, without scanning older rows' snapshots."""
     last = range(newest.number - FORGOTTEN, newest.number)
     Round.objects.filter(
         cluster=newest.cluster_id, number__in=last, runs_expected__isnull=False
@@ -138,12 +124,9 @@ def _forget_expected(newest: Round) -> None:
 
 
 def wants_another(row: Round, observed: Observation, plan: Plan, applied: Applied) -> bool:
-    """Whether something no longer fitted and this round was not itself asked for by nothing but
-    such leftovers.
+    """True if stale placements or idle GPUs ask for one more round; leftovers alone ask for none.
 
-    A round that saw a part of the queue and started the greater part of that has left GPUs to those
-    it did not see. One that started nothing although GPUs are idle wants another part to be looked
-    at, once: the next event or period goes on.
+    A cut round that started over half of its jobs has left GPUs to those it did not see.
     """
     started = sum(isinstance(c, Start) for c in applied.changes) - len(applied.rejected)
     if observed.cut and started > settings.ROUND_JOBS // 2:
@@ -186,7 +169,7 @@ def _devices_of(plan: Plan) -> set[tuple[str, str]]:
 
 
 def cost_rate_per_h(plan: Plan, snapshot: Snapshot) -> float | None:
-    """sum_n c[n, used]: hourly cost of the placements at present prices; None without prices."""
+    """Hourly cost of the plan's watts at present prices, sum_n c[n, used]; None without prices."""
     step = snapshot.energy_at(snapshot.now_s)
     if step is None:
         return None
@@ -196,13 +179,9 @@ def cost_rate_per_h(plan: Plan, snapshot: Snapshot) -> float | None:
 
 
 def note_waiting(written: Written, lock: RoundLock, clock: Callable[[], datetime]) -> None:
-    """Write to the jobs that the plan leaves waiting why they do, where that has changed; those
-    with the same reason together.
+    """Write changed reasons for waiting, before the plan is applied, in batches that keep the lock.
 
-    Before the plan is applied, by batches, each a transaction that keeps the round's lock:
-    thousands of jobs in the one that applies the plan made everybody wait half a second on SQLite.
-    Between two batches others have their turn for as long as one took (who waits for SQLite's lock
-    looks seldom). LostLockError if another round has taken over.
+    Between batches others may write, as long as one took. LostLockError if the lock is lost.
     """
     took_s = 0.0
     for reason, jobs in written.waits.items():
@@ -225,7 +204,6 @@ def _note(reason: str, ids: Sequence[UUID]) -> None:
 def _changed(
     observed: Observation, reasons: Mapping[str, list[Any]]
 ) -> Mapping[str, Sequence[UUID]]:
-    """Reasons [code, detail] that differ from the stored ones: jobs by the reason's JSON."""
     changed: dict[str, list[UUID]] = defaultdict(list)
     if not reasons:
         return changed
@@ -240,7 +218,6 @@ def _changed(
 
 
 def _differ(stored: list[Any], reason: list[Any], now_s: float) -> bool:
-    """True if a reason changed; small moves of the earliest start do not count."""
     if stored == reason:
         return False
     (_, before), (_, after) = stored, reason
@@ -277,7 +254,6 @@ def _reasons(observed: Observation, plan: Plan) -> dict[str, list[Any]]:
 
 
 def _rejections(applied: Applied) -> dict[str, list[Any]]:
-    """[code, detail] by job of what was to be launched and was not."""
     return {
         r.key[0]: [r.code.value, {"detail": r.detail}]
         for r in applied.rejected

@@ -1,8 +1,7 @@
 """The rows of a cluster that a round reads, each table once, as columns.
 
-Of a queue longer than LOADMASTER_ROUND_JOBS a round sees a window: half by turns of the teams, a
-quarter by due date, a quarter that moves on with each round; jobs that wait for others get what
-is left, an eighth at least.
+Of a long queue a round sees LOADMASTER_ROUND_JOBS: half by turns of the teams, a quarter by due
+date, a quarter that moves on with each round; jobs with open dependencies get the rest.
 """
 
 from __future__ import annotations
@@ -94,7 +93,7 @@ THE_NODES_FAULT = (ReasonClass.IMAGE, ReasonClass.GPU, ReasonClass.NODE)
 
 
 class NodeRow(NamedTuple):
-    """What a snapshot says of a node, as `clusters.models.Node` has it."""
+    """Columns of a node in a snapshot."""
 
     pk: UUID
     name: str
@@ -116,7 +115,7 @@ class NodeRow(NamedTuple):
 
 
 class DeviceRow(NamedTuple):
-    """What a snapshot says of a device, as `clusters.models.Device` has it."""
+    """Columns of a device in a snapshot."""
 
     node_id: UUID
     pk: int
@@ -128,17 +127,13 @@ class DeviceRow(NamedTuple):
 
 
 class Watched(Protocol):
-    """A node with what its readiness hangs on."""
+    """A node's state and the end of its session."""
 
     @property
-    def state(self) -> str:
-        """One of `clusters.models.nodes.State`."""
-        ...
+    def state(self) -> str: ...
 
     @property
-    def session_expires_at(self) -> datetime | None:
-        """When its agent counts as silent."""
-        ...
+    def session_expires_at(self) -> datetime | None: ...
 
 
 def is_ready(node: Watched, now: datetime) -> bool:
@@ -147,7 +142,7 @@ def is_ready(node: Watched, now: datetime) -> bool:
 
 
 class Rows:
-    """All that a snapshot is made of, but for kinds and prices."""
+    """Rows of a snapshot, but for kinds and prices."""
 
     def __init__(self, cluster: Cluster, now: datetime, number: int = 0) -> None:
         """`now`: omit jobs that back off. `number`: the round's, for the window of a long queue."""

@@ -60,12 +60,10 @@ SERVICES = Services(preempt_gang, profile_run_started)
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Everything a live round asks of others, so that tests can put something else there.
+    """What a live round asks of others, replaceable in tests.
 
-    `await_solver` returns once a snapshot can be solved at once; a round that was held meanwhile
-    would count as a long one. A round holds its lock for `hold_s` at most (default: the solver's
-    limit and OVERHEAD_S), renewed every `renew_s`, and is followed `expiry_s` after its process has
-    died.
+    `await_solver` returns once a snapshot can be solved. A lock is held for `hold_s` at most
+    (default: the solver's limit and OVERHEAD_S), renewed every `renew_s`, expiring after `expiry_s`.
     """
 
     solve: Solve
@@ -139,12 +137,9 @@ class LiveWorld:
 
 
 def hold_round(cluster_id: int, ports: Ports) -> RoundResult | None:
-    """Answer the cluster's waiting events by one round. None if there are none, if another round is
-    held, or if this one lost its lock.
+    """Answer the cluster's waiting events by one round; None without events, or without the lock.
 
-    Whatever happens, the lock is given back; a process that dies leaves it to its expiry. Events
-    count as answered only with the plan's commit, so that the next round answers those of one that
-    died.
+    Events count as answered only with the plan's commit.
     """
     if not is_wanted(cluster_id):
         return None

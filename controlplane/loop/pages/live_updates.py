@@ -1,10 +1,7 @@
-"""Live pages: a stream of server-sent events that names the topics that have changed; pages then
-ask for their parts anew.
+"""Live pages: server-sent events name changed topics, and pages ask for their parts anew.
 
-The stream is a hint, not the truth: it follows growing ids, and a row whose transaction commits
-after a later one's is not seen. Pages therefore also refresh themselves now and then. Each turn
-reads only rows newer than the last ones and then gives its database connection back. Topics:
-`jobs`, `job:<id>`, `nodes`, `rounds`; of jobs only those that the reader may see.
+A hint, not the truth: a row that commits after a later one is missed, so pages also refresh now
+and then. Topics: `jobs`, `job:<id>`, `nodes`, `rounds`, of visible jobs only.
 """
 
 from __future__ import annotations
@@ -48,7 +45,6 @@ class Cursors:
 
 
 def newest() -> Cursors:
-    """Where a stream begins: what is there already is on the page."""
     return Cursors(
         *(
             _newest(model)
@@ -112,7 +108,6 @@ def _read_changes(user_id: int, cursors: Cursors) -> tuple[frozenset[str], Curso
 
 
 def _give_back() -> None:
-    """A stream holds no database connection while it waits."""
     if not connection.in_atomic_block:
         connection.close()
 

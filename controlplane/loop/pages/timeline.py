@@ -159,7 +159,6 @@ def _expected_end(
 
 
 def _hover(assignment: Assignment, job: Job) -> str:
-    """What the chart says under the pointer, beside name and times."""
     end = assignment.steps_done or assignment.start_steps
     steps = f"steps {assignment.start_steps:,} to {end:,} of {job.total_steps:,}"
     return f"{assignment.state} · {steps} · launch {assignment.fence}"

@@ -40,7 +40,6 @@ class ChangePassword(PasswordChangeView):
     success_url = reverse_lazy("queue")
 
     def form_valid(self, form: PasswordChangeForm) -> HttpResponse:
-        """Change it and say so."""
         response = super().form_valid(form)
         messages.success(self.request, "Your password is changed.")
         return response

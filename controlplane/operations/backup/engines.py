@@ -27,11 +27,7 @@ def era_s() -> int:
 
 
 def fencing_statements(schema: str = "") -> list[str]:
-    """What is done to a dump while it is read in, so that no moment is unsafe: plain SQL that fits
-    every version's schema.
-
-    `schema` stands before the names of tables, with its point.
-    """
+    """SQL that fences a loaded dump, for every version's schema; `schema` prefixes tables."""
     return [
         # No round may be held until `restoring` has made the restored state safe.
         f"UPDATE {schema}clusters_cluster"  # noqa: S608  # nothing of a client's
@@ -69,8 +65,6 @@ class BackupError(Exception):
 
 
 class Engine(Protocol):
-    """One kind of database."""
-
     vendor: str
 
     def dump(self, to: Path) -> None:
@@ -87,7 +81,6 @@ class Engine(Protocol):
 
 
 def engine() -> Engine:
-    """That of the default database."""
     if connection.vendor == "sqlite":
         return SqliteEngine(Path(str(connection.settings_dict["NAME"])))
     if connection.vendor == "postgresql":
@@ -106,11 +99,10 @@ class SqliteEngine:
         self.path = path
 
     def dump(self, to: Path) -> None:
-        """A consistent copy, while others write."""
         _copy(self.path, to)
 
     def refuse_other_connections(self) -> None:
-        """SQLite cannot tell who is connected; the copy is one transaction, so others are safe."""
+        """Nothing to refuse: SQLite cannot tell, and the copy is one transaction."""
 
     @contextmanager
     def staged(self, dump: Path) -> Iterator[None]:
@@ -148,7 +140,6 @@ class PostgresEngine:
         )
 
     def refuse_other_connections(self) -> None:
-        """Nobody else may be connected: what they believe would not hold any more."""
         with connection.cursor() as cursor:
             cursor.execute(
                 "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid"
@@ -205,7 +196,6 @@ def _connected_to(path: Path) -> Iterator[None]:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """The content of one SQLite database into another, whole or not at all."""
     with _sqlite(source) as read, _sqlite(target) as write:
         read.backup(write)
 

@@ -1,9 +1,7 @@
-"""The image that the demo's jobs run in where they are containers: built once for each version of
-what goes into it.
+"""The image of the demo's containers, built once for each version of its contents.
 
-The packages are fetched on this machine for the base image's Python and copied in, so that the
-build itself needs no network. Where the public base image is not to be had, `docker/base-image`
-makes one.
+Packages are fetched here for the base image's Python, so that the build needs no network. Without
+the public base image `docker/base-image` makes one.
 """
 
 from __future__ import annotations
@@ -154,7 +152,6 @@ def _sources() -> Iterator[Path]:
 
 
 def _requirements() -> list[str]:
-    """Requirements of the training library and the demo's programs."""
     own = [r for r in requires("loadmaster") or () if "extra ==" not in r]
     return [*own, *LIBRARIES]
 

@@ -148,18 +148,13 @@ def _placement(assignment: Assignment, started_at: datetime) -> dict[str, Any]:
 
 
 def _measured_s(assignment: Assignment) -> float | None:
-    """From the start of its processes to their end, by the server's clock."""
     if assignment.running_at is None or assignment.ended_at is None:
         return None
     return (assignment.ended_at - assignment.running_at).total_seconds()
 
 
 def _part_done(assignment: Assignment) -> float | None:
-    """The part of what was predicted at its launch that this launch came to: 1 if it finished the
-    job; cut short, its whole set-up and the steps it did of those that were left. None where
-    nothing can be said. On shared GPUs, whose expected speed is not the launch's any more, set-up
-    counts as nothing.
-    """
+    """The part of its predictions that a launch came to: 1 if it finished; None if unknown."""
     planned = assignment.job.total_steps - assignment.start_steps
     done = max(0, assignment.steps_done - assignment.start_steps)
     run_s, speed = assignment.predicted_run_s, assignment.predicted_steps_per_s

@@ -46,12 +46,7 @@ class Local:
 def running_locally(
     port: int, say: Callable[[str], None], runtime: LocalRuntime = PROCESSES
 ) -> Iterator[Local]:
-    """Start everything, yield when all is up, and stop everything at the end, whatever happened
-    meanwhile.
-
-    With the runtime "docker" the agents run jobs in containers of the Docker Engine that answers
-    this user.
-    """
+    """Start everything, yield, and stop everything at the end; "docker" runs jobs in containers."""
     if runtime.name == "docker":
         check_engine()
     home: Path = settings.LOADMASTER_HOME
@@ -66,7 +61,6 @@ def running_locally(
 
 
 def welcome(local: Local) -> list[str]:
-    """What a person needs to know now."""
     lines = [f"Loadmaster is up: {local.url}"]
     if local.password:
         return [
@@ -142,11 +136,7 @@ def _agent(node: EmulatedNode, home: Path, port: int, runtime: LocalRuntime = PR
 
 
 def _is_in(node: EmulatedNode, before: int) -> bool:
-    """Whether the node's agent has opened a session after epoch `before`; its watts are set when it
-    is new.
-
-    A node that an operator has cordoned or drains is in as well.
-    """
+    """True once the node's agent has opened a new session; sets the watts of a new node."""
     connections.close_all()  # a supervisor holds no connection while it waits
     if (_epoch(node) or 0) <= before:
         return False
@@ -155,7 +145,6 @@ def _is_in(node: EmulatedNode, before: int) -> bool:
 
 
 def _epoch(node: EmulatedNode) -> int | None:
-    """How many sessions the node's agents have had; None if it never came in."""
     return _row(node).values_list("epoch", flat=True).first()
 
 

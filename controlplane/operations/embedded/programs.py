@@ -170,7 +170,6 @@ def _valkey_binary() -> str:
 
 
 def _says(log: Path, start: int, words: bytes) -> bool:
-    """True if the words are in the log after byte `start` (or anywhere in a new log)."""
     if not log.exists():
         return False
     text = log.read_bytes()

@@ -37,7 +37,6 @@ class LastingThreads:
         self._threads: list[_Thread] = []
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Django's answer."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

@@ -19,9 +19,7 @@ Answer = HttpResponseBase | Awaitable[HttpResponseBase]
 
 
 class AsyncCapable:
-    """A middleware that Django need not put into a thread, nor anything inside it. `get_response`
-    gives an HttpResponseBase, or a coroutine of one where `later` is true.
-    """
+    """Base of middleware for WSGI and ASGI; `get_response` gives a coroutine if `is_async`."""
 
     sync_capable = True
     async_capable = True
@@ -33,7 +31,6 @@ class AsyncCapable:
             markcoroutinefunction(self)
 
     def __call__(self, request: HttpRequest) -> Any:
-        """The answer, or a coroutine of it."""
         return self.get_response(request)
 
 
@@ -43,7 +40,6 @@ class ContentSecurityPolicy(CSPMiddleware):
     def get_policy_parts(
         self, request: HttpRequest, response: HttpResponseBase, report_only: bool = False
     ) -> PolicyParts:
-        """The response's policy; a prefix's replaces the default, not the view's own."""
         parts = super().get_policy_parts(request, response, report_only)
         if report_only or parts.config is not None:
             return parts
@@ -71,7 +67,6 @@ class SecurityHeaders(AsyncCapable):
     """Headers that Django leaves out: no device permissions, no caching of answers."""
 
     def __call__(self, request: HttpRequest) -> Answer:
-        """The view's answer with the headers; a view's own Cache-Control stands."""
         answer = self.get_response(request)
         return _guarded(answer) if isinstance(answer, HttpResponseBase) else self._later(answer)
 
@@ -89,7 +84,6 @@ class NoNul(AsyncCapable):
     """Refuse addresses with NUL, on which PostgreSQL fails; forms name the field themselves."""
 
     def __call__(self, request: HttpRequest) -> Answer:
-        """The view's answer. Raises BadRequest, which is shown as a page."""
         if not request.path_info.startswith("/api/"):
             query = request.META.get("QUERY_STRING", "")
             if "\0" in request.path_info or "\0" in query or "%00" in query:
@@ -103,7 +97,6 @@ class StaticFiles(WhiteNoiseMiddleware):  # type: ignore[misc]  # whitenoise is 
 
     @staticmethod
     def serve(static_file: Any, request: HttpRequest) -> Any:
-        """The file, in blocks that come the way the server takes them."""
         response = WhiteNoiseMiddleware.serve(static_file, request)
         if isinstance(request, ASGIRequest) and response.streaming:
             response.streaming_content = _blocks(response.streaming_content)
@@ -116,13 +109,9 @@ async def _blocks(content: Iterable[bytes]) -> AsyncIterator[bytes]:
 
 
 class BodyLimit(AsyncCapable):
-    """Answers 413 to a body that declares itself larger than DATA_UPLOAD_MAX_MEMORY_SIZE, before
-    anything reads it, and 411 to one that declares no size at all: that could grow beyond every
-    limit, and the API would take it for empty.
-    """
+    """Answer 413 to a body declared too large, before it is read, 411 to one without a length."""
 
     def __call__(self, request: HttpRequest) -> Answer:
-        """The view's answer, or the refusal."""
         refused = refusal(request)
         if refused is None:
             answer: Answer = self.get_response(request)
@@ -131,9 +120,7 @@ class BodyLimit(AsyncCapable):
 
 
 def refusal(request: HttpRequest) -> HttpResponse | None:
-    """413 for a body that is too large, 411 for one in pieces that does not say how large it is,
-    None for any other.
-    """
+    """The refusal of a body that is too large (413) or of unknown length (411), else None."""
     limit, length = settings.DATA_UPLOAD_MAX_MEMORY_SIZE, request.META.get("CONTENT_LENGTH") or ""
     if not length and request.META.get("HTTP_TRANSFER_ENCODING"):
         return _refuse(

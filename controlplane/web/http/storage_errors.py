@@ -1,8 +1,6 @@
-"""What a caller gets when the database cannot be written or reached: a clear answer instead of an
-error page.
+"""Answers when the database is full (507), read-only or away (503), with when to come back.
 
-507 where the disk is full, 503 where the database is away or only lets itself be read; both say
-what to do and when to come back. /readyz fails with the same reason for as long as it lasts.
+/readyz fails with the same reason for as long as it lasts.
 """
 
 from __future__ import annotations
@@ -99,7 +97,6 @@ class StorageFailures(AsyncCapable):
     """Middleware that answers for views whose database failed."""
 
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:
-        """The clear answer, or None for what is no failure of the storage."""
         return _answer(request, error)
 
 

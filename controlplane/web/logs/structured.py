@@ -1,7 +1,6 @@
-"""The server's logs: one line an event, JSON or text, with ids and without secrets.
+"""Structured logs: one line an event, JSON or text, with ids (`bound`) and without secrets.
 
-Ids (`request_id`, `node`, `job`, `assignment`, `cluster`, `round`, `task`) are context variables
-(`bound`). Reads no Django settings, so that settings may call `config`.
+Reads no Django settings, so that settings may call `config`.
 """
 
 from __future__ import annotations
@@ -114,7 +113,6 @@ def config(form: str, level: str) -> dict[str, Any]:
 
 
 def formatter(form: str) -> logging.Formatter:
-    """What turns a record of any logger into a line."""
     return structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=_SHARED,
         processors=[

@@ -85,7 +85,6 @@ class OperatorAdmin(StaffOnly, _ModelAdmin):
     def construct_change_message(
         self, request: HttpRequest, form: Form, formsets: Any, add: bool = False
     ) -> list[dict[str, Any]]:
-        """Django's message, with values."""
         message: list[dict[str, Any]] = super().construct_change_message(
             request, form, formsets, add
         )

@@ -89,9 +89,8 @@ _FORMULA = re.compile(f"(^|[;|\\t\\r\\n])([{_BLANK}]*[=+\\-@\uff1d\uff0b\uff0d\u
 
 
 def plain(cell: object) -> object:
-    """A cell no spreadsheet takes for a formula: an apostrophe stands before what would begin one.
+    """A cell that no spreadsheet takes for a formula: an apostrophe stands before its sign.
 
-    Beginnings are looked for behind blanks and invisible signs, which some programs leave out, and
-    behind what others take for the end of a cell (a semicolon, a tab, a line's end).
+    Signs are found behind blanks, invisible characters and other programs' ends of cells.
     """
     return _FORMULA.sub(r"\1'\2", cell) if isinstance(cell, str) else cell

@@ -39,11 +39,9 @@ KINDS = ("ran", "running", "profiling", "planned")
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """Work on a GPU (`lane`) from `from_s` to `to_s`, seconds since the epoch. `key` gives the
-    colour; "" is another team's job.
+    """Work on a GPU (`lane`), in epoch seconds; `key` gives the colour, "" is another team's job.
 
-    Work that shares its GPU has one of the lane's `rows`, from 0 at the top, so that none lies over
-    another.
+    Work that shares its GPU has one of the lane's `rows`, from 0 at the top.
     """
 
     lane: str
@@ -135,7 +133,6 @@ def _trace(kind: str, bars: Sequence[Bar]) -> dict[str, Any]:
 
 
 def _label(lane: str) -> str:
-    """A lane's name, shortened in the middle if it leaves no room for bars."""
     if len(lane) <= LONGEST_LABEL:
         return lane
     node, dot, gpu = lane.rpartition(" · ")

@@ -23,7 +23,6 @@ class BoundedJSONParser(JSONParser):
         media_type: str | None = None,
         parser_context: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """The parsed body; TooLargeError, or ParseError for what is no JSON."""
         limit = int(settings.DATA_UPLOAD_MAX_MEMORY_SIZE)
         meta = parser_context["request"].META if parser_context else {}
         if _length(meta.get("CONTENT_LENGTH")) > limit:
@@ -48,7 +47,6 @@ class OnlySettable(serializers.BaseSerializer[Any]):
     """Serializer mixin: refuses unknown or read-only fields instead of dropping them."""
 
     def to_internal_value(self, data: Any) -> Any:
-        """The values; names what cannot be set, and what can."""
         if isinstance(data, dict):
             fields: dict[str, Any] = getattr(self, "fields", {})
             settable = [n for n, f in fields.items() if not f.read_only]

@@ -21,7 +21,6 @@ class BearerAuthentication(TokenAuthentication):  # type: ignore[misc]  # the li
     """knox's tokens; one that is no text at all is as wrong as any other wrong one."""
 
     def authenticate_credentials(self, token: bytes) -> Any:
-        """The token's user and row; AuthenticationFailed if wrong, revoked or expired."""
         if not token.isascii() or b"\0" in token:
             raise AuthenticationFailed("Invalid token.")
         return super().authenticate_credentials(token)
@@ -33,17 +32,13 @@ class OperatorsAct(BasePermission):
     message = "only operators may do this"
 
     def has_permission(self, request: Request, view: APIView) -> bool:
-        """Whether this request may go on."""
         return request.method in SAFE_METHODS or is_operator(cast(User, request.user))
 
 
 class OperatorsOnly(BasePermission):
-    """For operators."""
-
     message = "only operators may see this"
 
     def has_permission(self, request: Request, view: APIView) -> bool:
-        """Whether this request may go on."""
         return is_operator(cast(User, request.user))
 
 
@@ -56,5 +51,4 @@ class BoundedPagination(LimitOffsetPagination):
     max_limit = 1000
 
     def get_offset(self, request: Request) -> int:
-        """Where the page begins."""
         return min(super().get_offset(request), LARGEST_OFFSET)

@@ -57,7 +57,6 @@ class BearerScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-c
     name = "token"
 
     def get_security_definition(self, auto_schema: AutoSchema) -> dict[str, Any]:
-        """HTTP bearer."""
         return {
             "type": "http",
             "scheme": "bearer",

@@ -1,4 +1,4 @@
-"""Insert or update many rows with values of their own in few statements."""
+"""Bulk statements: insert, or update with values of their own, many rows at once."""
 
 from __future__ import annotations
 
@@ -46,7 +46,6 @@ def insert(model: type[M], rows: Iterable[M]) -> None:
 def _column(
     field: models.Field[Any, Any], rows: Collection[models.Model], connection: BaseDatabaseWrapper
 ) -> list[Any]:
-    """The field's values, as the database takes them."""
     plain = PLAIN.get(type(field))
     values = [field.pre_save(row, True) for row in rows]
     return [
@@ -71,12 +70,9 @@ def _execute(
 def update_rows(
     model: type[Model], match: Sequence[str], columns: Sequence[str], rows: Sequence[Sequence[Any]]
 ) -> int:
-    """Set `columns` in the rows of `model` whose `match` fields are as given; how many rows were
-    there.
+    """Set `columns` where `match` fields are as given (compare-and-swap); return the row count.
 
-    A row lists its `match` values, then its `columns` values; keys may be hexadecimal text, as
-    every database takes them. Each is a compare-and-swap: one that does not match is left alone. A
-    field may be matched and set.
+    A row lists `match` values, then `columns` values. A field may be matched and set.
     """
     if not rows:
         return 0
@@ -93,7 +89,6 @@ def update_rows(
 
 
 def _prepared(field: Field[Any, Any], column: Sequence[Any]) -> list[Any]:
-    """A column's values as the driver takes them; times are converted once each."""
     if isinstance(field, (FloatField, IntegerField, CharField)) or all(
         isinstance(value, str) for value in column
     ):
@@ -105,7 +100,6 @@ def _prepared(field: Field[Any, Any], column: Sequence[Any]) -> list[Any]:
 
 
 def _one_by_one(table: str, fields: Sequence[Any], matched: int, columns: list[list[Any]]) -> int:
-    """One prepared statement for all rows: SQLite has no round trips to save."""
     quote = connection.ops.quote_name
     names = [f"{quote(field.column)} = %s" for field in fields]
     values, keys = ", ".join(names[matched:]), " AND ".join(names[:matched])
@@ -116,11 +110,7 @@ def _one_by_one(table: str, fields: Sequence[Any], matched: int, columns: list[l
 
 
 def _at_once(table: str, fields: Sequence[Any], matched: int, columns: list[list[Any]]) -> int:
-    """One statement with an array for each column: its text, and so its plan, does not grow with
-    the rows.
-
-    The arrays have names of their own, for a field may be matched and set: it was this and is that.
-    """
+    """Update by an array a column: text and plan of the statement do not grow with the rows."""
     quote = connection.ops.quote_name
     named = [(quote(field.column), f"v{i}") for i, field in enumerate(fields)]
     arrays = ", ".join(f"%s::{field.rel_db_type(connection)}[]" for field in fields)

@@ -93,13 +93,11 @@ DONE = {
 
 @register.filter
 def reasons(codes: Iterable[object] | None) -> str:
-    """What asked for a round."""
     return ", ".join(REASONS.get(str(code), str(code).replace("_", " ")) for code in codes or ())
 
 
 @register.filter
 def done(change: object) -> str:
-    """What a round did."""
     return DONE.get(str(change), str(change).replace("_", " "))
 
 
@@ -130,7 +128,6 @@ def when(moment: datetime | None) -> SafeString | str:
 
 @register.filter
 def ago(moment: datetime | None) -> str:
-    """How long ago."""
     return formats.ago(moment, timezone.now())
 
 
@@ -148,5 +145,4 @@ def signed_percent(fraction: float) -> str:
 
 @register.filter
 def pretty_json(value: object) -> str:
-    """Indented JSON."""
     return json.dumps(value, indent=2, sort_keys=True, default=str)

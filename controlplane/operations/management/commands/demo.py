@@ -37,15 +37,12 @@ FAST_INTERVALS = {
 
 
 class Command(BaseCommand):
-    """`manage.py demo`: ends within ten minutes, with 0 when the report holds what it claims."""
-
     help = (
         "Start everything, submit eight training jobs shaped like Table V of the ANDREAS paper,"
         " write a report, stop"
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Where the pages and the report go."""
         parser.add_argument("--port", type=int, default=8000)
         parser.add_argument(
             "--runtime",
@@ -56,7 +53,6 @@ class Command(BaseCommand):
         parser.add_argument("--report", type=Path, default=Path("demo-report.json"))
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Run it and check it."""
         console = Console(soft_wrap=False, width=None if self.stdout.isatty() else 160)
         try:
             image = demo_image(console.print) if options["runtime"] == "docker" else ""

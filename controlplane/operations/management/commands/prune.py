@@ -13,12 +13,9 @@ from controlplane.operations.retention import RULES, kept, prune
 
 
 class Command(BaseCommand):
-    """Prunes until nothing is due or the time is up."""
-
     help = "Let old snapshots, output and samples go; docs/backup.md says what is kept how long"
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """How long, and which."""
         parser.add_argument(
             "--seconds",
             type=float,
@@ -39,7 +36,6 @@ class Command(BaseCommand):
     def handle(
         self, *args: Any, seconds: float, only: list[str], show: bool, **options: Any
     ) -> None:
-        """Do it and say how much went."""
         try:
             if show:
                 for name, days in kept():
