@@ -14,7 +14,7 @@ from datetime import UTC, datetime, time, timedelta
 from itertools import pairwise
 from zoneinfo import ZoneInfo
 
-from policies.contract.snapshot import EnergyStep
+from policies.contract.snapshot import PriceInterval
 
 HOUR_S = 3600.0
 JOULES_PER_KWH = 3_600_000.0
@@ -72,7 +72,7 @@ def power_curve(base_w: float, idle_w: float, peak_w: float, gpus: int) -> tuple
     return tuple(base_w + (gpus - g) * idle_w + g * peak_w for g in range(gpus + 1))
 
 
-def cost_per_hour(power_w: float, step: EnergyStep) -> float:
+def cost_per_hour(power_w: float, step: PriceInterval) -> float:
     """c[n, g]: what `power_w` watts of IT power cost in an hour at these prices."""
     return power_w / 1000.0 * step.price_per_kwh * step.pue
 
@@ -82,7 +82,9 @@ def energy_kwh(power_w: float, from_s: float, to_s: float) -> float:
     return power_w * max(0.0, to_s - from_s) / JOULES_PER_KWH
 
 
-def energy_cost(power_w: float, from_s: float, to_s: float, steps: Sequence[EnergyStep]) -> float:
+def energy_cost(
+    power_w: float, from_s: float, to_s: float, steps: Sequence[PriceInterval]
+) -> float:
     """What a constant IT power costs from `from_s` to `to_s`.
 
     The first step's prices hold before it and the last one's after it; without steps energy costs
@@ -112,7 +114,7 @@ class Priced:
         )
 
 
-def priced(power_w: float, from_s: float, to_s: float, steps: Sequence[EnergyStep]) -> Priced:
+def priced(power_w: float, from_s: float, to_s: float, steps: Sequence[PriceInterval]) -> Priced:
     """Cost of constant IT power over [from_s, to_s]; without steps it is free and the PUE is 1."""
     kwh = energy_kwh(power_w, from_s, to_s)
     if not steps:
@@ -126,9 +128,9 @@ def priced(power_w: float, from_s: float, to_s: float, steps: Sequence[EnergySte
     return Priced(kwh, facility_kwh, energy_cost(power_w, from_s, to_s, steps), emissions_g)
 
 
-def energy_steps(
+def price_intervals(
     tariffs: Iterable[Tariff], pues: Iterable[Pue], zone: str, from_s: float, to_s: float
-) -> tuple[EnergyStep, ...]:
+) -> tuple[PriceInterval, ...]:
     """Prices over [from_s, to_s] in seconds UTC, as steps that touch and differ; empty where no
     tariff is known at all.
 
@@ -150,22 +152,22 @@ def energy_steps(
 
 def _step(
     tariffs: Sequence[Tariff], pues: Sequence[Pue], zone: ZoneInfo, from_s: float, to_s: float
-) -> EnergyStep:
+) -> PriceInterval:
     """The price step between two changes, read at its middle to avoid rounding at the edges."""
     middle_s = (from_s + to_s) / 2
     tariff = next((t for t in reversed(tariffs) if t.effective_from_s <= middle_s), None)
     pue = next((p.pue for p in reversed(pues) if p.effective_from_s <= middle_s), 1.0)
     if tariff is None:
-        return EnergyStep(from_s, to_s, 0.0, pue)
+        return PriceInterval(from_s, to_s, 0.0, pue)
     local = datetime.fromtimestamp(middle_s, zone)
-    return EnergyStep(from_s, to_s, tariff.price_at(local), pue, tariff.emissions_at(local))
+    return PriceInterval(from_s, to_s, tariff.price_at(local), pue, tariff.emissions_at(local))
 
 
-def _merged(steps: Iterable[EnergyStep]) -> Iterator[EnergyStep]:
-    held: EnergyStep | None = None
+def _merged(steps: Iterable[PriceInterval]) -> Iterator[PriceInterval]:
+    held: PriceInterval | None = None
     for step in steps:
         if held is not None and _prices(held) == _prices(step):
-            held = EnergyStep(held.from_s, step.to_s, *_prices(held))
+            held = PriceInterval(held.from_s, step.to_s, *_prices(held))
             continue
         if held is not None:
             yield held
@@ -174,7 +176,7 @@ def _merged(steps: Iterable[EnergyStep]) -> Iterator[EnergyStep]:
         yield held
 
 
-def _prices(step: EnergyStep) -> tuple[float, float, float]:
+def _prices(step: PriceInterval) -> tuple[float, float, float]:
     return (step.price_per_kwh, step.pue, step.emissions_g_per_kwh)
 
 
@@ -219,8 +221,8 @@ def _offset(zone: ZoneInfo, at_s: float) -> timedelta | None:
 
 
 def _pieces(
-    from_s: float, to_s: float, steps: Sequence[EnergyStep]
-) -> Iterator[tuple[float, float, EnergyStep]]:
+    from_s: float, to_s: float, steps: Sequence[PriceInterval]
+) -> Iterator[tuple[float, float, PriceInterval]]:
     for i, step in enumerate(steps):
         since = from_s if i == 0 else max(from_s, step.from_s)
         until = to_s if i == len(steps) - 1 else min(to_s, step.to_s)

@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from clusters.caps import cap_steps, lowest_cap_w, read_cap_hours
-from clusters.energy import Band, Pue, Tariff, energy_steps
+from clusters.energy import Band, Pue, Tariff, price_intervals
 from clusters.events import request_reschedule
 from clusters.models import Cluster, EnergyTariff, PueRecord, Reason
-from policies.contract.snapshot import EnergyStep, PowerCapStep
+from policies.contract.snapshot import PowerCapStep, PriceInterval
 
 
 def tariff_changed(cluster: Cluster) -> None:
@@ -34,9 +34,9 @@ def price_steps(
     known_by: datetime | None = None,
     *,
     zone: str = "",
-) -> tuple[EnergyStep, ...]:
+) -> tuple[PriceInterval, ...]:
     """The cluster's prices over [from_s, to_s], seconds since the epoch, in three queries. See
-    `clusters.energy.energy_steps`.
+    `clusters.energy.price_intervals`.
 
     `zone` is the IANA zone in which the tariffs' hours count: the cluster's, unless another one was
     in force then.
@@ -51,7 +51,7 @@ def price_steps(
             tariffs.filter(created_at__lte=known_by),
             pues.filter(created_at__lte=known_by),
         )
-    return energy_steps(
+    return price_intervals(
         [_tariff(row) for row in tariffs.order_by("effective_from", "id")],
         [
             Pue(row.effective_from.timestamp(), row.pue)

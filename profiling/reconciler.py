@@ -11,9 +11,9 @@ from django.db.models import Exists, F, Max, Min, OuterRef, Q, Sum
 
 from clusters.events import request_reschedule
 from clusters.models import Cluster, Reason
+from jobs.end_outcomes import LONGEST_REST_S
 from jobs.lifecycle import JobState
 from jobs.models import Assignment, Job
-from jobs.verdicts import LONGEST_REST_S
 from loadmaster.protocol import AssignmentState
 from policies.contract.snapshot import Purpose, Source
 from profiling.measurements import MIN_STEPS

@@ -27,7 +27,7 @@ from loadmaster.protocol import (
     StateReport,
 )
 from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
-from policies.contract.snapshot import JobPhase, JobView, RankSeat, Snapshot
+from policies.contract.snapshot import JobPhase, JobView, RankPlacement, Snapshot
 from tests.builders import a_job
 
 IN_ONE_TRANSACTION_S = 600.0
@@ -67,7 +67,7 @@ def placing(**places: tuple[Any, ...]) -> Solve:
     def solve(policy: str, parameters: Mapping[str, Any], snapshot: Snapshot) -> Plan:
         ids = {job.name: job.id for job in snapshot.jobs}
         placements = tuple(
-            Placement(ids[name], (RankSeat(str(node.pk), tuple(d.uuid for d in devices)),))
+            Placement(ids[name], (RankPlacement(str(node.pk), tuple(d.uuid for d in devices)),))
             for name, (node, *devices) in places.items()
             if name in ids
         )

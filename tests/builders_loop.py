@@ -8,11 +8,11 @@ from typing import Any
 from controlplane.simulation.world.world import Scenario
 from experiments.reproduce.andreas.armida import TABLE_V
 from policies.contract.snapshot import (
-    EnergyStep,
     GpuTypeView,
     JobView,
     KindView,
     NodeView,
+    PriceInterval,
     Source,
     Throughput,
 )
@@ -87,7 +87,7 @@ def a_scenario(
     **fields: Any,
 ) -> Scenario:
     """ARMIDA with the paper's price and PUE, unless something else is given."""
-    given: dict[str, Any] = {"energy": (EnergyStep(0.0, inf, PRICE_PER_KWH, PUE),)}
+    given: dict[str, Any] = {"energy": (PriceInterval(0.0, inf, PRICE_PER_KWH, PUE),)}
     types = (GpuTypeView("V100", 15.7, 32.0), GpuTypeView("T4", 8.1, 16.0))
     return Scenario(
         nodes=nodes or armida_nodes(),

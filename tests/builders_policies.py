@@ -16,16 +16,16 @@ from typing import Any
 
 from policies.contract.snapshot import (
     DeviceView,
-    EnergyStep,
     JobColumns,
     JobPhase,
     Jobs,
     JobView,
     KindView,
     NodeView,
+    PriceInterval,
     ProfileRequest,
     Purpose,
-    RankSeat,
+    RankPlacement,
     Running,
     SlotHold,
     Snapshot,
@@ -85,7 +85,9 @@ def a_job(job: str = "j1", kind: str = "k", **fields: Any) -> JobView:
 
 def on(node: str, *devices: str, **fields: Any) -> tuple[Running, ...]:
     """The `running` of a job whose one process holds these devices of a node."""
-    return (Running(**{"copy": 0, "ranks": (RankSeat(node, devices),), "since_s": 0.0, **fields}),)
+    return (
+        Running(**{"copy": 0, "ranks": (RankPlacement(node, devices),), "since_s": 0.0, **fields}),
+    )
 
 
 def a_profile_request(
@@ -122,7 +124,7 @@ def a_snapshot(
         "now_s": 1000.0,
         "round_s": 300.0,
         "seed": 1,
-        "energy": (EnergyStep(0.0, inf, PRICE_PER_KWH, PUE),),
+        "energy": (PriceInterval(0.0, inf, PRICE_PER_KWH, PUE),),
     }
     wanted = fields.get("profiling", ())
     all_kinds = _with_missing_kinds(
@@ -173,5 +175,9 @@ def a_profile_run(
 ) -> Running:
     """A profile run under way, to be put into a job's `running`."""
     return Running(
-        copy, (RankSeat(node, devices, share),), 0.0, steps_quota=steps, purpose=Purpose.PROFILING
+        copy,
+        (RankPlacement(node, devices, share),),
+        0.0,
+        steps_quota=steps,
+        purpose=Purpose.PROFILING,
     )

@@ -9,14 +9,14 @@ from typing import Any
 from hypothesis import strategies as st
 
 from policies.contract.snapshot import (
-    EnergyStep,
     JobPhase,
     KindView,
     NodeRole,
     NodeState,
     NodeView,
     PowerCapStep,
-    RankSeat,
+    PriceInterval,
+    RankPlacement,
     Running,
     SlotHold,
     Snapshot,
@@ -34,9 +34,9 @@ from tests.builders_policies import (
 NOW_S = 1000.0
 TYPES = ("V100", "T4", "A100")
 TARIFF = (
-    EnergyStep(0.0, 1040.0, 0.3, 1.33, 300.0),
-    EnergyStep(1040.0, 1100.0, 0.02, 1.2, 50.0),
-    EnergyStep(1100.0, inf, 0.2, 1.33),
+    PriceInterval(0.0, 1040.0, 0.3, 1.33, 300.0),
+    PriceInterval(1040.0, 1100.0, 0.02, 1.2, 50.0),
+    PriceInterval(1100.0, inf, 0.2, 1.33),
 )
 POWER_CAPS = (
     PowerCapStep(0.0, 1200.0, 1300.0),
@@ -204,11 +204,11 @@ def _running(
 @st.composite
 def _seat(
     draw: st.DrawFn, least: int, most: int, seats: tuple[NodeView, ...], free: _Free
-) -> RankSeat:
+) -> RankPlacement:
     node, gpus = draw(st.sampled_from(seats)), draw(st.integers(least, most))
     devices = free.devices[node.id][:gpus]
     del free.devices[node.id][: len(devices)]
-    return RankSeat(node.id, tuple(devices), draw(st.sampled_from([1.0, 1.0, 1.0, 1.0, 0.5])))
+    return RankPlacement(node.id, tuple(devices), draw(st.sampled_from([1.0, 1.0, 1.0, 1.0, 0.5])))
 
 
 @st.composite

@@ -17,7 +17,7 @@ from policies.contract.snapshot import (
     KindView,
     NodeView,
     PairThroughput,
-    RankSeat,
+    RankPlacement,
     Running,
     Snapshot,
     Source,
@@ -62,7 +62,7 @@ def half(node: str, device: str, **fields: Any) -> tuple[Running, ...]:
     """The `running` of a job that holds half a device."""
     return (
         Running(
-            **{"copy": 0, "ranks": (RankSeat(node, (device,), 0.5),), "since_s": 0.0, **fields}
+            **{"copy": 0, "ranks": (RankPlacement(node, (device,), 0.5),), "since_s": 0.0, **fields}
         ),
     )
 

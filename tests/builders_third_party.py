@@ -11,7 +11,7 @@ HEAD = """
 from __future__ import annotations
 import os, sys, time
 from dataclasses import dataclass, field
-from loadmaster.policy_api import Placement, Plan, PlanStatus, RankSeat, Snapshot
+from loadmaster.policy_api import Placement, Plan, PlanStatus, RankPlacement, Snapshot
 from loadmaster.policy_api import WaitCode, Waiting, parameter
 
 def all_wait(snapshot, **more):
@@ -48,16 +48,16 @@ BODIES: Mapping[str, str] = {
     "runs_forever": "\n        while True: pass",
     "wants_all_memory": "import numpy; return [numpy.zeros(1 << 30, 'u1') for _ in range(1 << 24)]",
     "gives_a_gpu_twice": (
-        "n = snapshot.nodes[0]; s = (RankSeat(n.id, (n.devices[0].id,)),); "
+        "n = snapshot.nodes[0]; s = (RankPlacement(n.id, (n.devices[0].id,)),); "
         "return Plan('x', PlanStatus.HEURISTIC, tuple(Placement(j.id, s) for j in snapshot.jobs))"
     ),
     "ends_after_the_calendar": (
-        "n = snapshot.nodes[0]; j, *rest = snapshot.jobs; s = (RankSeat(n.id,"
+        "n = snapshot.nodes[0]; j, *rest = snapshot.jobs; s = (RankPlacement(n.id,"
         " (n.devices[0].id,)),); return Plan('x', PlanStatus.HEURISTIC, (Placement(j.id, s,"
         " until_s=1e300),), tuple(Waiting(w.id, WaitCode.NO_CAPACITY) for w in rest))"
     ),
     "costs_more_than_there_is": (
-        "n = snapshot.nodes[0]; j, *rest = snapshot.jobs; s = (RankSeat(n.id,"
+        "n = snapshot.nodes[0]; j, *rest = snapshot.jobs; s = (RankPlacement(n.id,"
         " (n.devices[0].id,)),); return Plan('x', PlanStatus.HEURISTIC, (Placement(j.id, s,"
         " predicted_energy_cost=1e300),), tuple(Waiting(w.id, WaitCode.NO_CAPACITY) for w in rest))"
     ),

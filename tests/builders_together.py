@@ -16,12 +16,12 @@ from controlplane.simulation.world.job_table import Launch
 from controlplane.simulation.world.run import Simulation
 from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
 from policies.contract.snapshot import (
-    EnergyStep,
     JobView,
     KindView,
     NodeView,
     PairThroughput,
-    RankSeat,
+    PriceInterval,
+    RankPlacement,
     Snapshot,
     Source,
     Throughput,
@@ -29,7 +29,7 @@ from policies.contract.snapshot import (
 from tests.builders_policies import a_device, a_job, a_node
 from tests.builders_tandems import a_wide_node
 
-FLAT = (EnergyStep(0.0, inf, 0.2, 1.5),)
+FLAT = (PriceInterval(0.0, inf, 0.2, 1.5),)
 
 
 def kinds_of_two(a_beside_b: float = 0.5, b_beside_a: float = 0.8) -> tuple[KindView, KindView]:
@@ -58,7 +58,7 @@ class Script:
 
     def __init__(
         self,
-        seats: Mapping[str, tuple[RankSeat, ...]],
+        seats: Mapping[str, tuple[RankPlacement, ...]],
         absent: Mapping[str, tuple[float, float]] | None = None,
     ) -> None:
         self.seats, self.absent = seats, absent or {}
@@ -83,9 +83,9 @@ class Script:
         )
 
 
-def half_of(*devices: str, node: str = "n1", share: float = 0.5) -> tuple[RankSeat, ...]:
+def half_of(*devices: str, node: str = "n1", share: float = 0.5) -> tuple[RankPlacement, ...]:
     """A seat on shares of a node's devices."""
-    return (RankSeat(node, devices, share),)
+    return (RankPlacement(node, devices, share),)
 
 
 def a_pair_member(job: str, steps: float = 100.0, **fields: Any) -> JobView:

@@ -31,7 +31,7 @@ from loadmaster.protocol import (
     ReasonClass,
     StateReport,
 )
-from policies.contract.snapshot import KindView, ProfileRequest, RankSeat
+from policies.contract.snapshot import KindView, ProfileRequest, RankPlacement
 
 START_S = 100_000_000.0
 PERIOD_S = 300.0
@@ -111,7 +111,7 @@ class PretendedRuntime:
         again = any(launch.job == str(job.pk) for launch in self.launches.values())
         launch = Launch(
             str(job.pk),
-            (RankSeat(str(node.pk), devices),),
+            (RankPlacement(str(node.pk), devices),),
             self.engine.now_s,
             assignment.start_steps,
             self.engine.now_s + LAUNCH_S + (RESTART_S if again else 0.0),

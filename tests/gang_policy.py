@@ -17,7 +17,7 @@ from loadmaster.policy_api import (
     Plan,
     PlanStatus,
     Purpose,
-    RankSeat,
+    RankPlacement,
     Running,
     Snapshot,
     WaitCode,
@@ -59,12 +59,12 @@ class OneRankANode:
 
     def _seats(
         self, snapshot: Snapshot, job: JobView, used: set[tuple[str, str]]
-    ) -> tuple[RankSeat, ...] | None:
+    ) -> tuple[RankPlacement, ...] | None:
         for run in job.running:
             if run.purpose is Purpose.TRAINING and _may_stay(snapshot, run):
                 return run.ranks
         free = [
-            RankSeat(node.id, (device.id,))
+            RankPlacement(node.id, (device.id,))
             for node in snapshot.nodes
             for device in _one_free(node, job, used)
         ]

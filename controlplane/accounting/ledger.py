@@ -24,7 +24,7 @@ from controlplane.accounting.power import MEASURED, MODELLED, Drawn, PowerStep, 
 from jobs.assignment_lifecycle import LIVE
 from jobs.locking import lock_assignment
 from jobs.models import Assignment
-from policies.contract.snapshot import EnergyStep
+from policies.contract.snapshot import PriceInterval
 
 _PLACES = Decimal("0.00000001")
 EVERY = timedelta(minutes=5)
@@ -102,7 +102,7 @@ def _within(powers: Sequence[PowerStep], from_s: float, to_s: float) -> list[Pow
 
 
 def _figures(
-    own: Sequence[PowerStep], rest: Sequence[PowerStep], prices: Sequence[EnergyStep]
+    own: Sequence[PowerStep], rest: Sequence[PowerStep], prices: Sequence[PriceInterval]
 ) -> dict[str, float | Decimal]:
     measured = _sum((p for p in own if p.measured), prices)
     modelled = _sum((p for p in own if not p.measured), prices)
@@ -119,12 +119,12 @@ def _figures(
     }
 
 
-def _sum(powers: Iterable[PowerStep], prices: Sequence[EnergyStep]) -> Priced:
+def _sum(powers: Iterable[PowerStep], prices: Sequence[PriceInterval]) -> Priced:
     return sum((priced(p.power_w, p.from_s, p.to_s, prices) for p in powers), Priced())
 
 
 def _predicted(
-    assignment: Assignment, prices: Sequence[EnergyStep], from_s: float, to_s: float
+    assignment: Assignment, prices: Sequence[PriceInterval], from_s: float, to_s: float
 ) -> dict[str, float | Decimal]:
     if assignment.predicted_power_w is None:
         return {}

@@ -20,10 +20,10 @@ from controlplane.execution.moves import request_stop
 from controlplane.web.logs.structured import bound
 from jobs.assignment_lifecycle import ENDED as ENDED_ASSIGNMENTS
 from jobs.assignment_lifecycle import LIVE
+from jobs.end_outcomes import End, EndOutcome, Past, end_outcome, troubles_of
 from jobs.lifecycle import PLACED, JobMove, JobState
 from jobs.models import Assignment, Attempt, Job
 from jobs.moves import move_job
-from jobs.verdicts import End, Past, Verdict, judge, troubles_of
 from jobs.wording import RESTING
 from loadmaster.protocol import AssignmentState, ReasonClass, StopReason
 from profiling import services as profiling_services
@@ -97,7 +97,7 @@ def settle_job(job_id: UUID, now: datetime | None = None) -> bool:
         if newest is not None and job.state in PLACED:
             _decide(job, _gang(job, newest.fence), now)
         elif job.state in PLACED:
-            _move(job, Verdict(JobMove.STOPPED), None, now)
+            _move(job, EndOutcome(JobMove.STOPPED), None, now)
         _finish_cancelling(job, now)
     return True
 
@@ -156,13 +156,13 @@ def _decide(job: Job, gang: Sequence[Assignment], now: datetime) -> None:
     others = job.assignments.filter(purpose=TRAINING, state__in=LIVE)
     if job.state not in PLACED | {JobState.CANCELLING} or others.exists():
         return
-    verdict = judge(
+    outcome = end_outcome(
         [_end(member, job) for member in gang],
         _past(job, gang[0]),
         cancelling=job.state == JobState.CANCELLING,
         work_done=all(_work_done(job, member) for member in gang),
     )
-    _move(job, verdict, gang[0], now)
+    _move(job, outcome, gang[0], now)
 
 
 def _end(assignment: Assignment, job: Job) -> End:
@@ -204,45 +204,45 @@ def _past(job: Job, newest: Assignment) -> Past:
     )
 
 
-def _move(job: Job, verdict: Verdict, assignment: Assignment | None, now: datetime) -> None:
-    """Write the verdict: job state, attempt's end, rescheduling event, pending hold."""
-    move = verdict.move
+def _move(job: Job, outcome: EndOutcome, assignment: Assignment | None, now: datetime) -> None:
+    """Write the outcome: job state, attempt's end, rescheduling event, pending hold."""
+    move = outcome.move
     if move is JobMove.CANCEL:
         move_job(job, JobMove.CANCEL)
         move = JobMove.CANCELLED
-    data: dict[str, Any] = {"reason": verdict.reason} if verdict.reason else {}
+    data: dict[str, Any] = {"reason": outcome.reason} if outcome.reason else {}
     if assignment is not None:
         data |= {"fence": assignment.fence, "assignment": str(assignment.pk)}
-    move_job(job, move, data=data, **_values(job, move, verdict, now))
+    move_job(job, move, data=data, **_values(job, move, outcome, now))
     if move in OUTCOMES and assignment is not None and assignment.attempt_id is not None:
         Attempt.objects.filter(pk=assignment.attempt_id, ended_at=None).update(
             ended_at=now,
             outcome=OUTCOMES[move],
-            reason_class=verdict.reason_class,
-            reason=verdict.reason,
+            reason_class=outcome.reason_class,
+            reason=outcome.reason,
         )
     if job.state == JobState.QUEUED and job.hold_wanted:
         move_job(job, JobMove.HOLD, hold_wanted=False)
-    request_reschedule(job.cluster, _reason(move, verdict), job=job)
+    request_reschedule(job.cluster, _reason(move, outcome), job=job)
 
 
-def _reason(move: JobMove, verdict: Verdict) -> Reason:
+def _reason(move: JobMove, outcome: EndOutcome) -> Reason:
     """A launch that failed was not stopped by request: decide anew."""
-    return Reason.LEFTOVER if move is JobMove.STOPPED and verdict.reason else REASONS[move]
+    return Reason.LEFTOVER if move is JobMove.STOPPED and outcome.reason else REASONS[move]
 
 
-def _values(job: Job, move: JobMove, verdict: Verdict, now: datetime) -> dict[str, Any]:
+def _values(job: Job, move: JobMove, outcome: EndOutcome, now: datetime) -> dict[str, Any]:
     values: dict[str, Any] = {}
     if move is JobMove.RETRY:
         values["retries_used"] = job.retries_used + 1
     if move in (JobMove.RETRY, JobMove.STOPPED) and (
-        rest_s := verdict.rest_s(job.cluster.heartbeat_s)
+        rest_s := outcome.rest_s(job.cluster.heartbeat_s)
     ):
         retry_at = now + timedelta(seconds=rest_s)
-        detail = {"why": verdict.reason, "earliest_s": round(retry_at.timestamp())}
+        detail = {"why": outcome.reason, "earliest_s": round(retry_at.timestamp())}
         values |= {"retry_at": retry_at, "waiting_code": RESTING, "waiting_detail": detail}
     if move is JobMove.FAIL:
-        values["failure_reason"] = verdict.reason
+        values["failure_reason"] = outcome.reason
     if move in (JobMove.COMPLETE, JobMove.FAIL, JobMove.CANCELLED):
         values |= {
             "completed_at": now,
@@ -263,4 +263,4 @@ def _finish_cancelling(job: Job, now: datetime) -> None:
     job.refresh_from_db(fields=["state"])
     if job.state == JobState.CANCELLING and not job.assignments.filter(state__in=LIVE).exists():
         newest = job.assignments.filter(purpose=TRAINING).order_by("-fence").first()
-        _move(job, Verdict(JobMove.CANCELLED), newest, now)
+        _move(job, EndOutcome(JobMove.CANCELLED), newest, now)

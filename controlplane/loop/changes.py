@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 from policies.contract.plan import Placement, Plan
-from policies.contract.snapshot import Purpose, RankSeat, Running, Snapshot
+from policies.contract.snapshot import Purpose, RankPlacement, Running, Snapshot
 
 PlacementKey: TypeAlias = tuple[str, Purpose, int]
 """(job, purpose, copy): what a committed placement and one of a plan have in common."""
@@ -134,15 +134,15 @@ def _of_running(
     )
 
 
-def _seats(ranks: tuple[RankSeat, ...]) -> list[tuple[str, tuple[str, ...], float]]:
+def _seats(ranks: tuple[RankPlacement, ...]) -> list[tuple[str, tuple[str, ...], float]]:
     return sorted((seat.node, tuple(sorted(seat.devices)), seat.share) for seat in ranks)
 
 
-def _size(ranks: tuple[RankSeat, ...]) -> float:
+def _size(ranks: tuple[RankPlacement, ...]) -> float:
     return sum(len(seat.devices) * seat.share for seat in ranks)
 
 
-def _places(ranks: tuple[RankSeat, ...]) -> list[dict[str, Any]]:
+def _places(ranks: tuple[RankPlacement, ...]) -> list[dict[str, Any]]:
     return [
         {
             "node": seat.node,

@@ -23,14 +23,14 @@ from jobs.selectors import teams_of, visible_jobs
 from policies.contract.capabilities import is_own
 from policies.contract.forms import Form
 from policies.contract.snapshot import (
-    EnergyStep,
     GpuTypeView,
     JobView,
     KindView,
     NodeState,
     NodeView,
+    PriceInterval,
     Purpose,
-    RankSeat,
+    RankPlacement,
     Running,
     Snapshot,
     TeamView,
@@ -46,7 +46,7 @@ Places = Mapping[tuple[str, str], tuple[str, str]]
 """(node, device) as a cluster file calls them, by the live ones."""
 
 _JOB, _KIND, _STEP, _TYPE, _TEAM = (
-    Form(of) for of in (JobView, KindView, EnergyStep, GpuTypeView, TeamView)
+    Form(of) for of in (JobView, KindView, PriceInterval, GpuTypeView, TeamView)
 )
 
 
@@ -81,7 +81,7 @@ def _written(snapshot: Snapshot) -> list[NodeView]:
     ]
 
 
-def _from(step: EnergyStep, start_s: float) -> EnergyStep:
+def _from(step: PriceInterval, start_s: float) -> PriceInterval:
     return replace(step, from_s=step.from_s - start_s, to_s=step.to_s - start_s)
 
 
@@ -170,7 +170,7 @@ def _is_there(run: Running, places: Places) -> bool:
 
 
 def _seated(run: Running, places: Places) -> Running:
-    def seat(of: RankSeat) -> RankSeat:
+    def seat(of: RankPlacement) -> RankPlacement:
         found = [places[of.node, device] for device in of.devices]
         return replace(
             of, node=found[0][0] if found else of.node, devices=tuple(device for _, device in found)

@@ -11,7 +11,6 @@ from controlplane.simulation.workloads.andreas import SECONDS_PER_EPOCH
 from controlplane.simulation.workloads.base import Workload
 from experiments.reproduce.andreas.armida import PRICE_PER_KWH, PUE, a_node
 from policies.contract.snapshot import (
-    EnergyStep,
     Floats,
     JobColumns,
     JobPhase,
@@ -19,6 +18,7 @@ from policies.contract.snapshot import (
     JobView,
     KindView,
     NodeView,
+    PriceInterval,
     Snapshot,
     Source,
     Throughput,
@@ -34,7 +34,7 @@ KINDS = tuple(
 )
 """A step is an epoch."""
 
-ENERGY = (EnergyStep(0.0, inf, PRICE_PER_KWH, PUE),)
+ENERGY = (PriceInterval(0.0, inf, PRICE_PER_KWH, PUE),)
 LEAST_WEIGHT, MOST_WEIGHT = 0.00025371, 0.00044399
 EPOCHS = (120, 160, 320)
 YEAR_S = 365 * 86_400.0

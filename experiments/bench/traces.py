@@ -24,7 +24,7 @@ from controlplane.simulation.workloads import load
 from controlplane.simulation.world.outcome import Outcome
 from controlplane.simulation.world.run import simulate
 from experiments.bench.figures import Figure, figure, seconds, show
-from policies.contract.snapshot import DeviceView, EnergyStep, NodeView
+from policies.contract.snapshot import DeviceView, NodeView, PriceInterval
 from policies.host.registry import make
 
 STREAM, TABLES = "gavel_stream_single_seed0.csv", "simulation_throughputs.json"
@@ -127,7 +127,7 @@ def run(case: Case, data: Path, jobs: int, seed: int = 1) -> Run:
     scenario = Scenario(
         _nodes(case.gpus, case.slots),
         (),
-        (EnergyStep(0.0, inf, 0.1, 1.0),),
+        (PriceInterval(0.0, inf, 0.1, 1.0),),
         round_s=case.round_s,
         restart_cost_s=case.restart_s,
     )

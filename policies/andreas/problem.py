@@ -22,7 +22,7 @@ from policies.placement.from_snapshot import JobRequests, with_quota
 from policies.placement.plan_builder import PlanBuilder
 from policies.placement.pricing import Prices, prices_of
 from policies.placement.requests import RESOURCES, THOUSANDTHS, UNLIMITED
-from policies.placement.staying import Stay
+from policies.placement.staying import CurrentPlacement
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Problem:
     prices: Prices
 
     @property
-    def pinned(self) -> tuple[Stay, ...]:
+    def pinned(self) -> tuple[CurrentPlacement, ...]:
         """Running jobs that stay where they are, outside of the decision."""
         return self.plan.pinned
 

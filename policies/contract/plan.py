@@ -14,7 +14,7 @@ from typing import Annotated
 from pydantic import Field
 
 from policies.contract.forms import AtLeast0, PlainData
-from policies.contract.snapshot import Purpose, RankSeat
+from policies.contract.snapshot import Purpose, RankPlacement
 
 PLAN_VERSION = 2
 
@@ -69,7 +69,7 @@ class Placement:
     """
 
     job: str
-    ranks: tuple[RankSeat, ...]
+    ranks: tuple[RankPlacement, ...]
     copy: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
     purpose: Purpose = Purpose.TRAINING
     steps_quota: Annotated[int, Field(ge=1, le=2**63 - 1)] | None = None

@@ -32,7 +32,6 @@ from policies.contract.job_columns import (
 )
 from policies.contract.views import (
     DeviceView,
-    EnergyStep,
     GpuTypeView,
     JobPhase,
     JobView,
@@ -42,9 +41,10 @@ from policies.contract.views import (
     NodeView,
     PairThroughput,
     PowerCapStep,
+    PriceInterval,
     ProfileRequest,
     Purpose,
-    RankSeat,
+    RankPlacement,
     ResourceUse,
     Running,
     SlotHold,
@@ -61,7 +61,6 @@ __all__ = [
     "SNAPSHOT_VERSION",
     "Bools",
     "DeviceView",
-    "EnergyStep",
     "Floats",
     "GpuTypeView",
     "Ints",
@@ -75,9 +74,10 @@ __all__ = [
     "NodeView",
     "PairThroughput",
     "PowerCapStep",
+    "PriceInterval",
     "ProfileRequest",
     "Purpose",
-    "RankSeat",
+    "RankPlacement",
     "ResourceUse",
     "Running",
     "SlotHold",
@@ -114,7 +114,7 @@ class Snapshot:
     kinds: tuple[KindView, ...]
     jobs: Jobs
     gpu_types: tuple[GpuTypeView, ...] = ()
-    energy: tuple[EnergyStep, ...] = ()
+    energy: tuple[PriceInterval, ...] = ()
     currency: str = "EUR"
     power_cap_w: AtLeast0 | None = None
     horizon_s: AtLeast0 = 86_400.0
@@ -198,7 +198,7 @@ class Snapshot:
                 mask[i] = [t in names for t in self.types]
         return frozen(mask)
 
-    def energy_at(self, at_s: float) -> EnergyStep | None:
+    def energy_at(self, at_s: float) -> PriceInterval | None:
         """Prices at `at_s`; the first before, the last after; None if none are known."""
         for step in self.energy:
             if at_s < step.to_s:

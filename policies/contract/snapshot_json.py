@@ -11,7 +11,7 @@ from typing import Any
 
 from policies.contract import forms
 from policies.contract.forms import Form, FormError
-from policies.contract.snapshot import SNAPSHOT_VERSION, EnergyStep, Snapshot
+from policies.contract.snapshot import SNAPSHOT_VERSION, PriceInterval, Snapshot
 
 FORM = Form(Snapshot, "snapshot")
 
@@ -86,7 +86,7 @@ def _check_jobs(snapshot: Snapshot) -> None:
         raise FormError(f"jobs[{i}].gpus_max", f"must be >= gpus_min ({least[i]}), not {most[i]}")
 
 
-def check_follow(path: str, steps: tuple[EnergyStep, ...]) -> None:
+def check_follow(path: str, steps: tuple[PriceInterval, ...]) -> None:
     """Raise FormError unless each step has a length and begins where the one before it ends."""
     for i, step in enumerate(steps):
         if step.to_s <= step.from_s:

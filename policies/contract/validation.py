@@ -40,7 +40,7 @@ from policies.contract.snapshot import (
     NodeState,
     NodeView,
     Purpose,
-    RankSeat,
+    RankPlacement,
     Running,
     Snapshot,
 )
@@ -119,7 +119,7 @@ class _Load:
         for placed in plan.placements:
             self._add(placed.job, placed.purpose, placed.ranks)
 
-    def _add(self, job: str, purpose: Purpose, ranks: tuple[RankSeat, ...]) -> None:
+    def _add(self, job: str, purpose: Purpose, ranks: tuple[RankPlacement, ...]) -> None:
         if self.gpus_only and len(ranks) == 1 and ranks[0].cpu_quota is None:
             for device in ranks[0].devices:
                 self.devices[ranks[0].node, device].append((job, purpose, ranks[0].share))

@@ -79,7 +79,7 @@ class Trigger:
 
 
 @dataclass(frozen=True, slots=True)
-class EnergyStep:
+class PriceInterval:
     """Prices from `from_s` to `to_s`: per kWh, PUE (facility/IT energy), g CO2 per kWh."""
 
     from_s: float
@@ -235,7 +235,7 @@ class KindView:
 
 
 @dataclass(frozen=True, slots=True)
-class RankSeat:
+class RankPlacement:
     """Placement of a gang's rank: a node, its devices, and the share of them."""
 
     node: str
@@ -249,7 +249,7 @@ class Running:
     """A placement that is committed or runs, as the world knows it."""
 
     copy: Count0
-    ranks: tuple[RankSeat, ...]
+    ranks: tuple[RankPlacement, ...]
     since_s: float
     until_s: float | None = None
     steps_quota: Count1 | None = None

@@ -8,7 +8,7 @@ from dataclasses import replace
 from math import inf
 from typing import Any
 
-from policies.contract.snapshot import RankSeat, Running
+from policies.contract.snapshot import RankPlacement, Running
 from policies.gavel.allocation.observe import Observed
 from policies.gavel.round_cache import CurrentInputs
 from policies.placement.from_snapshot import with_quota
@@ -183,7 +183,7 @@ class _Search:
             return None
         return Current(row, run, column, allocation)
 
-    def _devices(self, row: int, ranks: int, n: int, seat: RankSeat) -> int:
+    def _devices(self, row: int, ranks: int, n: int, seat: RankPlacement) -> int:
         """Return the devices of a process as a set; 0 if it may not be there."""
         devices = self.layout.bits(n, seat.devices)
         if devices.bit_count() < len(seat.devices) or devices & ~self.idle[n]:

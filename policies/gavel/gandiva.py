@@ -14,7 +14,7 @@ from policies.andreas.naming import bills, plan_with
 from policies.andreas.problem import build
 from policies.contract.parameters import parameter
 from policies.contract.plan import HIGHEST_COST, LONGEST_RUN_S, Placement, Plan, predicted
-from policies.contract.snapshot import Bools, Floats, Ints, RankSeat, Snapshot
+from policies.contract.snapshot import Bools, Floats, Ints, RankPlacement, Snapshot
 from policies.gavel.colocation.halves import staying_halves
 from policies.gavel.colocation.tandems import HALF, WHOLE, Seat, Tandems, Unit
 from policies.gavel.colocation.turns import Owed, Parts, Seating
@@ -334,15 +334,15 @@ class _Turn:
             len(unit.jobs) == 1 or job in self.tandems.halves[seat]
         )
 
-    def _rank(self, unit: Unit, job: int, seat: Seat) -> RankSeat:
+    def _rank(self, unit: Unit, job: int, seat: Seat) -> RankPlacement:
         """A new seat; beside one that stays it is what that one leaves of the device."""
         node = self.problem.nodes[seat.node].id
         if len(unit.jobs) == 1:
-            return RankSeat(node, seat.devices, WHOLE)
+            return RankPlacement(node, seat.devices, WHOLE)
         other = unit.jobs[1 - unit.jobs.index(job)]
         left = (
             WHOLE - self.tandems.runs[other].ranks[0].share
             if self._stays(unit, other, seat)
             else HALF
         )
-        return RankSeat(node, seat.devices, left)
+        return RankPlacement(node, seat.devices, left)

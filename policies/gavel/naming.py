@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from math import inf
 
 from policies.contract.plan import LONGEST_RUN_S, Placement, predicted
-from policies.contract.snapshot import RankSeat, Snapshot
+from policies.contract.snapshot import RankPlacement, Snapshot
 from policies.gavel.allocation.observe import Observed
 from policies.gavel.current import WHOLE, GroupRequests
 from policies.placement.speed import Speeds
-from policies.placement.staying import Stay, remaining_s, training_run
+from policies.placement.staying import CurrentPlacement, remaining_s, training_run
 from policies.placement.time_slices import Current, Placed
 
 HALF = 0.5
@@ -65,7 +65,7 @@ class _Naming:
         gpu_type = self.observed.problem.columns[placed.column].gpu_type
         return self.speeds.colocated(self.kinds[job], alone, 1, [(gpu_type, others)])
 
-    def staying(self, stay: Stay) -> Placement:
+    def staying(self, stay: CurrentPlacement) -> Placement:
         """Return a job outside of the decision, where it is, until its node must be empty."""
         run, run_s = stay.run, remaining_s(self.snapshot, self.speeds, stay)
         return Placement(
@@ -73,11 +73,13 @@ class _Naming:
             until_s=stay.until_s, predicted_run_s=predicted(run_s, LONGEST_RUN_S),
         )  # fmt: skip
 
-    def _ranks(self, placed: Placed) -> tuple[RankSeat, ...]:
+    def _ranks(self, placed: Placed) -> tuple[RankPlacement, ...]:
         share = WHOLE if len(placed.jobs) == 1 else HALF
         nodes, ids = self.layout.nodes, self.layout.ids
         parts = placed.allocation.parts
-        return tuple([RankSeat(nodes[p.node].id, ids(p.node, p.devices), share) for p in parts])
+        return tuple(
+            [RankPlacement(nodes[p.node].id, ids(p.node, p.devices), share) for p in parts]
+        )
 
 
 def _launch_s(snapshot: Snapshot, row: int) -> float:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import TypeAlias
 
-from policies.contract.snapshot import NodeView, Purpose, RankSeat, Running, Snapshot
+from policies.contract.snapshot import NodeView, Purpose, RankPlacement, Running, Snapshot
 from policies.contract.validation import profile_runs, rank_demand
 from policies.placement.cluster_state import ClusterState
 from policies.placement.layout import PLAIN, Layout, capacity_of
@@ -93,7 +93,7 @@ def _free(snapshot: Snapshot, layout: Layout, idle: Sequence[int]) -> list[Free]
     return [layout.free(n, devices, tuple(left[n])) for n, devices in enumerate(idle)]
 
 
-def with_quota(demand: Mapping[str, float], ranks: Sequence[RankSeat]) -> Mapping[str, float]:
+def with_quota(demand: Mapping[str, float], ranks: Sequence[RankPlacement]) -> Mapping[str, float]:
     """Return a process's demand with the most cores that a quota gives to any of these seats."""
     if all(seat.cpu_quota is None for seat in ranks):
         return demand
@@ -108,7 +108,7 @@ class JobRequests:
     def __init__(self, snapshot: Snapshot, layout: Layout) -> None:
         self.snapshot, self.layout, self.columns = snapshot, layout, snapshot.jobs.columns
 
-    def on_one_node(self, row: int, gpus: int, ranks: Sequence[RankSeat] = ()) -> Request:
+    def on_one_node(self, row: int, gpus: int, ranks: Sequence[RankPlacement] = ()) -> Request:
         """Return the request of a job as one process with so many devices, on its seat if given."""
         others = self.columns.others
         return self.layout.request(

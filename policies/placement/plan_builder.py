@@ -19,7 +19,7 @@ from policies.contract.plan import (
     Waiting,
     predicted,
 )
-from policies.contract.snapshot import RankSeat, Snapshot
+from policies.contract.snapshot import RankPlacement, Snapshot
 from policies.placement.eligibility import not_eligible
 from policies.placement.from_snapshot import cluster_of
 from policies.placement.layout import Layout
@@ -27,7 +27,7 @@ from policies.placement.options import JobClasses
 from policies.placement.pricing import prices_of
 from policies.placement.reasons import Reasons
 from policies.placement.requests import DEVICES, Allocation
-from policies.placement.staying import Stay, remaining_s, stays
+from policies.placement.staying import CurrentPlacement, current_placements, remaining_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class PlanBuilder:
     def __init__(self, snapshot: Snapshot, *, never_touch: bool) -> None:
         self.snapshot, self.state = snapshot, cluster_of(snapshot, partial(Layout, shares=False))
         self.not_eligible = not_eligible(snapshot)
-        self.pinned, self.fallback = stays(
+        self.pinned, self.fallback = current_placements(
             snapshot, self.not_eligible, never_touch=never_touch, state=self.state
         )
         self.classes = JobClasses(snapshot, self.state)
@@ -101,12 +101,12 @@ class PlanBuilder:
         )
         return Placement(
             self.snapshot.jobs.columns.ids[placed.row],
-            (RankSeat(view.id, layout.ids(node, devices)),),
+            (RankPlacement(view.id, layout.ids(node, devices)),),
             predicted_run_s=predicted(placed.run_s, LONGEST_RUN_S),
             predicted_energy_cost=predicted(cost, HIGHEST_COST),
         )
 
-    def _staying(self, stay: Stay) -> Placement:
+    def _staying(self, stay: CurrentPlacement) -> Placement:
         run_s = remaining_s(self.snapshot, self.classes.speeds, stay)
         cost = self._cost_of(stay, run_s) if isfinite(run_s) else inf
         return Placement(
@@ -119,7 +119,7 @@ class PlanBuilder:
             predicted_energy_cost=predicted(cost, HIGHEST_COST),
         )
 
-    def _cost_of(self, stay: Stay, run_s: float) -> float:
+    def _cost_of(self, stay: CurrentPlacement, run_s: float) -> float:
         """Return a job's part of its nodes' bills by GPUs, each node as it is used now."""
         watts = 0.0
         for seat in stay.run.ranks:
@@ -131,7 +131,7 @@ class PlanBuilder:
     def _priced_s(self, run_s: float) -> float:
         return run_s if self.prices.is_flat else float(self.prices.priced_s(np.array([run_s]))[0])
 
-    def _fallbacks(self, placed: set[int]) -> list[Stay]:
+    def _fallbacks(self, placed: set[int]) -> list[CurrentPlacement]:
         """Return jobs on draining nodes that found no capacity elsewhere, while the power lasts."""
         kept = []
         for row, stay in self.fallback.items():

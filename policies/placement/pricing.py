@@ -16,7 +16,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from policies.contract.job_columns import frozen
-from policies.contract.snapshot import EnergyStep, Floats, Snapshot
+from policies.contract.snapshot import Floats, PriceInterval, Snapshot
 
 SECONDS_PER_HOUR = 3600.0
 WATTS_PER_KW = 1000.0
@@ -82,7 +82,7 @@ def _flat(rate: float) -> Prices:
     return Prices(frozen(np.zeros(1)), frozen(np.array([rate])))
 
 
-def per_watt_second(step: EnergyStep, emissions_cost_per_kg: float = 0.0) -> float:
+def per_watt_second(step: PriceInterval, emissions_cost_per_kg: float = 0.0) -> float:
     """Cost of one watt of IT power for a second: (price + emissions at their weight) * PUE."""
     per_kwh = step.price_per_kwh
     if emissions_cost_per_kg:

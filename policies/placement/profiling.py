@@ -21,7 +21,7 @@ from policies.contract.snapshot import (
     NodeView,
     ProfileRequest,
     Purpose,
-    RankSeat,
+    RankPlacement,
     Running,
     SlotHold,
     Snapshot,
@@ -131,7 +131,7 @@ class _Desk:
         for seat in sorted(
             seats, key=lambda s: (s.taken_from_training, len(s.node.devices), s.node.id)
         ):
-            rank = RankSeat(seat.node.id, seat.devices, 1.0 / len(together))
+            rank = RankPlacement(seat.node.id, seat.devices, 1.0 / len(together))
             placed = [
                 Placement(r.job, (rank,), r.copy, Purpose.PROFILING, steps_quota=r.steps)
                 for r in together

@@ -21,7 +21,7 @@ from functools import cached_property
 from typing import TypeAlias
 
 from policies.contract.plan import Placement
-from policies.contract.snapshot import KindView, NodeView, RankSeat, Snapshot, Source
+from policies.contract.snapshot import KindView, NodeView, RankPlacement, Snapshot, Source
 
 PairSpeed: TypeAlias = tuple[float, float]
 """steps/s of one job and of the other."""
@@ -60,7 +60,7 @@ class Speeds:
         return gpus * min(per_worker, default=0.0)
 
     def on_ranks(
-        self, kind: str, ranks: Sequence[RankSeat], nodes: Mapping[str, NodeView]
+        self, kind: str, ranks: Sequence[RankPlacement], nodes: Mapping[str, NodeView]
     ) -> float:
         """Return the speed of a gang on these seats alone; 0 if unknown."""
         if not all(seat.node in nodes for seat in ranks):
@@ -146,11 +146,11 @@ def pair_rates_of(kinds: Iterable[KindView]) -> PairRates:
     return found
 
 
-def is_spread(ranks: Sequence[RankSeat]) -> bool:
+def is_spread(ranks: Sequence[RankPlacement]) -> bool:
     """Return True if the seats are on several nodes."""
     return any(seat.node != ranks[0].node for seat in ranks[1:])
 
 
-def devices_of(ranks: Iterable[RankSeat]) -> Iterable[tuple[str, str]]:
+def devices_of(ranks: Iterable[RankPlacement]) -> Iterable[tuple[str, str]]:
     """Yield (node, device) of all seats."""
     return ((seat.node, device) for seat in ranks for device in seat.devices)

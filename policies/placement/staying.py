@@ -25,7 +25,7 @@ TRAINING = Purpose.TRAINING
 
 
 @dataclass(frozen=True, slots=True)
-class Stay:
+class CurrentPlacement:
     """A running job that stays: its row, its placement now, and when it must leave (a drain)."""
 
     row: int
@@ -34,19 +34,19 @@ class Stay:
     until_s: float | None = None
 
 
-def stays(
+def current_placements(
     snapshot: Snapshot,
     waiting: Mapping[int, Waiting],
     *,
     never_touch: bool,
     state: ClusterState | None = None,
-) -> tuple[tuple[Stay, ...], dict[int, Stay]]:
+) -> tuple[tuple[CurrentPlacement, ...], dict[int, CurrentPlacement]]:
     """Return the jobs that stay, and by row those that may if there is no capacity elsewhere.
 
     By arrival, while capacity and power last; `state` has what the former hold taken from it.
     """
-    pinned: list[Stay] = []
-    later: list[Stay] = []
+    pinned: list[CurrentPlacement] = []
+    later: list[CurrentPlacement] = []
     arrival = snapshot.jobs.columns.numbers["arrival_s"]
     running = snapshot.jobs.columns.others["running"]
     runs = [
@@ -64,7 +64,7 @@ def stays(
         allocation = requests.allocation_of(row, run) if _may_stay(snapshot, row, run) else None
         if allocation is None:
             continue
-        stay = Stay(row, run, allocation, _leaves_s(snapshot, run))
+        stay = CurrentPlacement(row, run, allocation, _leaves_s(snapshot, run))
         if never_touch or _is_pinned(snapshot, speeds, stay):
             if state.is_free(allocation) and state.has_power_for(allocation):
                 state.take(allocation)
@@ -74,7 +74,9 @@ def stays(
     return tuple(pinned), {stay.row: stay for stay in _together_free(state.copy(), later)}
 
 
-def _together_free(trial: ClusterState, found: list[Stay]) -> Iterator[Stay]:
+def _together_free(
+    trial: ClusterState, found: list[CurrentPlacement]
+) -> Iterator[CurrentPlacement]:
     """Yield those whose devices and resources are free beside those before; whatever the power."""
     for stay in found:
         if trial.is_free(stay.allocation):
@@ -142,7 +144,7 @@ def _is_outside(snapshot: Snapshot, run: Running) -> bool:
     return all(not snapshot.node_by_id[s.node].takes_training for s in run.ranks)
 
 
-def _is_pinned(snapshot: Snapshot, speeds: Speeds, stay: Stay) -> bool:
+def _is_pinned(snapshot: Snapshot, speeds: Speeds, stay: CurrentPlacement) -> bool:
     """True if the job stays: launched just now, or on a closed node until it ends."""
     if stay.run.since_s >= snapshot.now_s:
         return True
@@ -155,7 +157,7 @@ def _is_pinned(snapshot: Snapshot, speeds: Speeds, stay: Stay) -> bool:
     return stay.until_s is not None and end_s <= stay.until_s
 
 
-def remaining_s(snapshot: Snapshot, speeds: Speeds, stay: Stay) -> float:
+def remaining_s(snapshot: Snapshot, speeds: Speeds, stay: CurrentPlacement) -> float:
     """Return the time that the rest of a job takes where it runs now; inf if unknown."""
     columns = snapshot.jobs.columns
     rate = speeds.on_ranks(columns.kinds[stay.row], stay.run.ranks, snapshot.node_by_id)

@@ -19,10 +19,10 @@ from clusters.energy import (
     cost_per_hour,
     energy_cost,
     energy_kwh,
-    energy_steps,
     power_curve,
+    price_intervals,
 )
-from policies.contract.snapshot import EnergyStep
+from policies.contract.snapshot import PriceInterval
 
 ROME = "Europe/Rome"
 HOUR = 3600.0
@@ -35,7 +35,7 @@ def at(text: str, zone: str = "UTC", fold: int = 0) -> float:
     return datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(zone), fold=fold).timestamp()
 
 
-def prices(steps: tuple[EnergyStep, ...]) -> list[tuple[float, float, float]]:
+def prices(steps: tuple[PriceInterval, ...]) -> list[tuple[float, float, float]]:
     """(from, to, price) in hours since the first step's start."""
     start = steps[0].from_s
     return [((s.from_s - start) / HOUR, (s.to_s - start) / HOUR, s.price_per_kwh) for s in steps]
@@ -46,7 +46,7 @@ def test_a_nodes_power_grows_with_its_gpus_in_use() -> None:
 
 
 def test_costs_per_hour_are_the_papers() -> None:
-    published = EnergyStep(0.0, HOUR, 0.17168313, 1.33)
+    published = PriceInterval(0.0, HOUR, 0.17168313, 1.33)
     assert cost_per_hour(360 + 170 * 2, published) == pytest.approx(0.1598, abs=5e-5)
     assert cost_per_hour(330 + 70, published) == pytest.approx(0.0913, abs=5e-5)
 
@@ -57,32 +57,32 @@ def test_a_kilowatt_over_an_hour_is_a_kilowatt_hour() -> None:
 
 
 def test_a_cost_is_integrated_over_the_steps_it_spans() -> None:
-    steps = (EnergyStep(0.0, HOUR, 0.1, 1.0), EnergyStep(HOUR, 2 * HOUR, 0.3, 2.0))
+    steps = (PriceInterval(0.0, HOUR, 0.1, 1.0), PriceInterval(HOUR, 2 * HOUR, 0.3, 2.0))
     assert energy_cost(1000.0, 0.5 * HOUR, 1.5 * HOUR, steps) == pytest.approx(
         0.5 * 0.1 + 0.5 * 0.3 * 2.0
     )
 
 
 def test_the_first_and_last_prices_hold_beyond_the_steps() -> None:
-    steps = (EnergyStep(HOUR, 2 * HOUR, 0.1, 1.0), EnergyStep(2 * HOUR, 3 * HOUR, 0.3, 1.0))
+    steps = (PriceInterval(HOUR, 2 * HOUR, 0.1, 1.0), PriceInterval(2 * HOUR, 3 * HOUR, 0.3, 1.0))
     assert energy_cost(1000.0, 0.0, 5 * HOUR, steps) == pytest.approx(2 * 0.1 + 3 * 0.3)
     assert energy_cost(1000.0, 0.0, HOUR / 2, steps) == pytest.approx(0.05)
 
 
 def test_energy_without_any_price_costs_nothing() -> None:
     assert energy_cost(1000.0, 0.0, HOUR, ()) == 0.0
-    assert energy_steps([], [Pue(0.0, 1.5)], "UTC", 0.0, HOUR) == ()
+    assert price_intervals([], [Pue(0.0, 1.5)], "UTC", 0.0, HOUR) == ()
 
 
 def test_a_flat_tariff_is_one_step() -> None:
-    assert energy_steps([Tariff(0.0, 0.2)], [Pue(0.0, 1.3)], ROME, 100.0, 7 * 86_400.0) == (
-        EnergyStep(100.0, 7 * 86_400.0, 0.2, 1.3),
+    assert price_intervals([Tariff(0.0, 0.2)], [Pue(0.0, 1.3)], ROME, 100.0, 7 * 86_400.0) == (
+        PriceInterval(100.0, 7 * 86_400.0, 0.2, 1.3),
     )
 
 
 def test_a_band_is_read_off_the_wall_clock_of_the_zone() -> None:
     start = at("2026-01-15T20:00", ROME)
-    assert prices(energy_steps([DAY], [], ROME, start, start + 12 * HOUR)) == [
+    assert prices(price_intervals([DAY], [], ROME, start, start + 12 * HOUR)) == [
         (0, 4, 0.30),
         (4, 10, 0.10),
         (10, 12, 0.30),
@@ -92,7 +92,7 @@ def test_a_band_is_read_off_the_wall_clock_of_the_zone() -> None:
 def test_a_band_that_ends_at_midnight_covers_the_days_last_hours() -> None:
     evening = Tariff(0.0, 0.2, (Band(EVERY_DAY, time(22), time(0), 0.5),))
     start = at("2026-01-15T21:00")
-    assert prices(energy_steps([evening], [], "UTC", start, start + 4 * HOUR)) == [
+    assert prices(price_intervals([evening], [], "UTC", start, start + 4 * HOUR)) == [
         (0, 1, 0.2),
         (1, 3, 0.5),
         (3, 4, 0.2),
@@ -102,7 +102,7 @@ def test_a_band_that_ends_at_midnight_covers_the_days_last_hours() -> None:
 def test_a_band_holds_only_on_its_days() -> None:
     weekend = Tariff(0.0, 0.3, (Band(frozenset({5, 6}), time(0), time(0), 0.1),))
     friday = at("2026-01-16T12:00")
-    assert prices(energy_steps([weekend], [], "UTC", friday, friday + 72 * HOUR)) == [
+    assert prices(price_intervals([weekend], [], "UTC", friday, friday + 72 * HOUR)) == [
         (0, 12, 0.3),
         (12, 60, 0.1),
         (60, 72, 0.3),
@@ -111,7 +111,7 @@ def test_a_band_holds_only_on_its_days() -> None:
 
 def test_the_night_is_an_hour_shorter_when_the_clock_is_put_forward() -> None:
     start = at("2026-03-28T23:00", ROME)
-    assert prices(energy_steps([DAY], [], ROME, start, start + 9 * HOUR)) == [
+    assert prices(price_intervals([DAY], [], ROME, start, start + 9 * HOUR)) == [
         (0, 1, 0.30),
         (1, 6, 0.10),
         (6, 9, 0.30),
@@ -120,7 +120,7 @@ def test_the_night_is_an_hour_shorter_when_the_clock_is_put_forward() -> None:
 
 def test_the_night_is_an_hour_longer_when_the_clock_is_put_back() -> None:
     start = at("2026-10-24T23:00", ROME)
-    assert prices(energy_steps([DAY], [], ROME, start, start + 9 * HOUR)) == [
+    assert prices(price_intervals([DAY], [], ROME, start, start + 9 * HOUR)) == [
         (0, 1, 0.30),
         (1, 8, 0.10),
         (8, 9, 0.30),
@@ -130,20 +130,20 @@ def test_the_night_is_an_hour_longer_when_the_clock_is_put_back() -> None:
 def test_a_band_in_the_hour_the_clock_skips_never_comes() -> None:
     skipped = Tariff(0.0, 0.3, (Band(EVERY_DAY, time(2), time(3), 0.9),))
     start = at("2026-03-29T00:00", ROME)
-    assert prices(energy_steps([skipped], [], ROME, start, start + 6 * HOUR)) == [(0, 6, 0.3)]
+    assert prices(price_intervals([skipped], [], ROME, start, start + 6 * HOUR)) == [(0, 6, 0.3)]
 
 
 def test_a_band_in_the_hour_the_clock_repeats_comes_twice() -> None:
     repeated = Tariff(0.0, 0.3, (Band(EVERY_DAY, time(2), time(2, 30), 0.9),))
     start = at("2026-10-25T00:00", ROME)
-    found = prices(energy_steps([repeated], [], ROME, start, start + 6 * HOUR))
+    found = prices(price_intervals([repeated], [], ROME, start, start + 6 * HOUR))
     assert found == [(0, 2, 0.3), (2, 2.5, 0.9), (2.5, 3, 0.3), (3, 3.5, 0.9), (3.5, 6, 0.3)]
 
 
 def test_a_band_that_begins_in_the_hour_the_clock_skips_begins_with_the_change() -> None:
     late = Tariff(0.0, 0.3, (Band(EVERY_DAY, time(2, 30), time(4), 0.9),))
     start = at("2026-03-29T00:00", ROME)
-    assert prices(energy_steps([late], [], ROME, start, start + 6 * HOUR)) == [
+    assert prices(price_intervals([late], [], ROME, start, start + 6 * HOUR)) == [
         (0, 2, 0.3),
         (2, 3, 0.9),
         (3, 6, 0.3),
@@ -153,22 +153,24 @@ def test_a_band_that_begins_in_the_hour_the_clock_skips_begins_with_the_change()
 def test_a_later_tariff_and_pue_take_over_when_they_are_in_force() -> None:
     tariffs = [Tariff(0.0, 0.2), Tariff(2 * HOUR, 0.4)]
     pues = [Pue(3 * HOUR, 1.5), Pue(0.0, 1.1)]
-    assert energy_steps(tariffs, pues, "UTC", HOUR, 4 * HOUR) == (
-        EnergyStep(HOUR, 2 * HOUR, 0.2, 1.1),
-        EnergyStep(2 * HOUR, 3 * HOUR, 0.4, 1.1),
-        EnergyStep(3 * HOUR, 4 * HOUR, 0.4, 1.5),
+    assert price_intervals(tariffs, pues, "UTC", HOUR, 4 * HOUR) == (
+        PriceInterval(HOUR, 2 * HOUR, 0.2, 1.1),
+        PriceInterval(2 * HOUR, 3 * HOUR, 0.4, 1.1),
+        PriceInterval(3 * HOUR, 4 * HOUR, 0.4, 1.5),
     )
 
 
 def test_of_two_tariffs_of_one_moment_the_later_in_order_holds() -> None:
     assert (
-        energy_steps([Tariff(0.0, 0.2), Tariff(0.0, 0.7)], [], "UTC", 0.0, HOUR)[0].price_per_kwh
+        price_intervals([Tariff(0.0, 0.2), Tariff(0.0, 0.7)], [], "UTC", 0.0, HOUR)[0].price_per_kwh
         == 0.7
     )
 
 
 def test_before_the_first_tariff_energy_costs_nothing() -> None:
-    steps = energy_steps([Tariff(HOUR, 0.2, emissions_g_per_kwh=300.0)], [], "UTC", 0.0, 2 * HOUR)
+    steps = price_intervals(
+        [Tariff(HOUR, 0.2, emissions_g_per_kwh=300.0)], [], "UTC", 0.0, 2 * HOUR
+    )
     assert [(s.price_per_kwh, s.emissions_g_per_kwh) for s in steps] == [(0.0, 0.0), (0.2, 300.0)]
 
 
@@ -200,7 +202,7 @@ def test_steps_tile_the_horizon_and_agree_with_the_wall_clock(
 ) -> None:
     tariff = Tariff(0.0, 0.5, tuple(bands))
     end = start + hours * HOUR
-    steps = energy_steps([tariff], [], zone, float(start), end)
+    steps = price_intervals([tariff], [], zone, float(start), end)
     assert (steps[0].from_s, steps[-1].to_s) == (start, end)
     assert all(
         a.to_s == b.from_s and a.price_per_kwh != b.price_per_kwh for a, b in pairwise(steps)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from controlplane.simulation.world.run import Simulation
 from policies.contract.policy import Policy
-from policies.contract.snapshot import EnergyStep, JobView, NodeState
+from policies.contract.snapshot import JobView, NodeState, PriceInterval
 from policies.host import registry
 from tests.builders_loop import (
     SECONDS_PER_EPOCH,
@@ -156,7 +156,7 @@ def test_every_job_is_launched_once_and_ends_where_and_as_it_was_started(
     baseline must not follow.
     """
     prices = tuple(
-        EnergyStep(900.0 * i, 900.0 * (i + 1) if i < 9 else inf, 0.05 + 0.1 * (i % 3), 1.33)
+        PriceInterval(900.0 * i, 900.0 * (i + 1) if i < 9 else inf, 0.05 + 0.1 * (i % 3), 1.33)
         for i in range(10)
     )
     scenario = a_scenario(

@@ -13,7 +13,7 @@ from policies.contract.snapshot import (
     NodeState,
     PowerCapStep,
     Purpose,
-    RankSeat,
+    RankPlacement,
     Running,
     SlotHold,
     Snapshot,
@@ -68,7 +68,7 @@ def decide(name: str, snapshot: Snapshot, **parameters: object) -> Plan:
 def test_a_job_on_a_part_of_a_device_leaves_it_to_a_profile_run(
     name: str, parameters: dict[str, object]
 ) -> None:
-    ranks = (RankSeat("n1", ("gpu0",), 0.5),)
+    ranks = (RankPlacement("n1", ("gpu0",), 0.5),)
     node = a_node("n1", gpus=1, role=NodeRole.PROFILING)
     jobs = [
         a_job("a", may_share=True, running=(Running(0, ranks, 0.0),)),

@@ -17,7 +17,7 @@ from policies.andreas.kernels.arrays import NONE
 from policies.andreas.problem import Problem, build
 from policies.contract import plan_json
 from policies.contract.plan import Plan, WaitCode
-from policies.contract.snapshot import EnergyStep, Snapshot
+from policies.contract.snapshot import PriceInterval, Snapshot
 from policies.search.cost_search import CostSearch, orders, rents
 from policies.search.kernels.local_search import Found, Start, search
 from policies.search.kernels.outlook import Outlook, new_board, place_all, settle
@@ -125,10 +125,13 @@ def test_running_jobs_that_stay_cost_the_search_no_work() -> None:
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize(
     "energy",
-    [a_snapshot().energy, (EnergyStep(0.0, 2000.0, 0.3, 1.3), EnergyStep(2000.0, inf, 0.1, 1.3))],
+    [
+        a_snapshot().energy,
+        (PriceInterval(0.0, 2000.0, 0.3, 1.3), PriceInterval(2000.0, inf, 0.1, 1.3)),
+    ],
 )
 def test_a_schedule_costs_what_its_nodes_draw_and_its_jobs_are_late(
-    seed: int, energy: tuple[EnergyStep, ...]
+    seed: int, energy: tuple[PriceInterval, ...]
 ) -> None:
     problem = build(a_queue(seed, energy=energy))
     data, result = found(problem)

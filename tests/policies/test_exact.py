@@ -22,7 +22,7 @@ from policies.andreas.randomized_greedy import RandomizedGreedy
 from policies.andreas.solution import Solution
 from policies.contract.plan import PlanStatus
 from policies.contract.policy import PolicyError, SolverFailedError
-from policies.contract.snapshot import EnergyStep, PowerCapStep, Snapshot
+from policies.contract.snapshot import PowerCapStep, PriceInterval, Snapshot
 from policies.contract.validation import validate_plan
 from tests.builders_policies import a_job, a_kind, a_node, a_snapshot, on
 from tests.builders_snapshots import snapshots
@@ -80,7 +80,7 @@ def _is_possible(problem: Problem, solution: Solution) -> bool:
 
 def priced_by_the_hour(snapshot: Snapshot) -> Snapshot:
     steps = tuple(
-        EnergyStep(1000.0 + 50.0 * i, 1050.0 + 50.0 * i, price, 1.33)
+        PriceInterval(1000.0 + 50.0 * i, 1050.0 + 50.0 * i, price, 1.33)
         for i, price in enumerate((0.3, 0.05, 0.2))
     )
     return replace(snapshot, energy=steps)

@@ -23,15 +23,15 @@ from policies.contract.forms import FormError
 from policies.contract.plan import PLAN_VERSION, Placement, Plan, PlanStatus, WaitCode, Waiting
 from policies.contract.snapshot import (
     SNAPSHOT_VERSION,
-    EnergyStep,
     GpuTypeView,
     JobPhase,
     NodeRole,
     NodeState,
     PairThroughput,
     PowerCapStep,
+    PriceInterval,
     Purpose,
-    RankSeat,
+    RankPlacement,
     ResourceUse,
     Running,
     SlotHold,
@@ -147,7 +147,11 @@ SNAPSHOTS: Mapping[str, Snapshot] = {
                 "a",
                 running=(
                     Running(
-                        1, (RankSeat("n1", ("gpu0", "gpu1"), cpu_quota=2.0),), 500.0, 2000.0, 70
+                        1,
+                        (RankPlacement("n1", ("gpu0", "gpu1"), cpu_quota=2.0),),
+                        500.0,
+                        2000.0,
+                        70,
                     ),
                 ),
             ),
@@ -160,7 +164,7 @@ SNAPSHOTS: Mapping[str, Snapshot] = {
         profiling=(a_profile_request("a", copy=1, since_s=990.0),),
     ),
     "energy": a_snapshot(
-        energy=(EnergyStep(0.0, 3600.0, 0.2, 1.33, 300.0), EnergyStep(3600.0, inf, 0.1, 1.2)),
+        energy=(PriceInterval(0.0, 3600.0, 0.2, 1.33, 300.0), PriceInterval(3600.0, inf, 0.1, 1.2)),
         power_cap_w=2000.0,
         currency="CHF",
     ),
@@ -182,16 +186,16 @@ PLANS: Mapping[str, Plan] = {
         (
             Placement(
                 "a",
-                (RankSeat("n1", ("gpu0", "gpu1")), RankSeat("n2", ("gpu0",), 0.5, 1.5)),
+                (RankPlacement("n1", ("gpu0", "gpu1")), RankPlacement("n2", ("gpu0",), 0.5, 1.5)),
                 until_s=2000.0,
             ),
             Placement(
                 "b",
-                (RankSeat("n3", ("gpu0",)),),
+                (RankPlacement("n3", ("gpu0",)),),
                 predicted_run_s=100.25,
                 predicted_energy_cost=0.125,
             ),
-            Placement("c", (RankSeat("n3", ("gpu1",)),), 2, Purpose.PROFILING, steps_quota=20),
+            Placement("c", (RankPlacement("n3", ("gpu1",)),), 2, Purpose.PROFILING, steps_quota=20),
         ),
         objective=0.1,
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from policies.contract import plan_json
-from policies.contract.snapshot import Purpose, RankSeat, Running, Snapshot
+from policies.contract.snapshot import Purpose, RankPlacement, Running, Snapshot
 from policies.contract.validation import validate_plan
 from policies.host import registry
 from policies.placement.eligibility import admits
@@ -19,7 +19,7 @@ def with_quota(
     cores: float, node: str = "n1", *devices: str, purpose: Purpose = Purpose.TRAINING
 ) -> Running:
     """One process that was given so many cores."""
-    return Running(0, (RankSeat(node, devices, cpu_quota=cores),), 0.0, purpose=purpose)
+    return Running(0, (RankPlacement(node, devices, cpu_quota=cores),), 0.0, purpose=purpose)
 
 
 def placed(policy: str, snapshot: Snapshot) -> list[str]:
@@ -48,7 +48,7 @@ def test_a_running_job_with_a_quota_below_its_demand_leaves_room(policy: str) ->
 
 
 def test_a_gang_has_the_cores_of_its_quotas() -> None:
-    ranks = tuple([RankSeat(node, ("gpu0",), cpu_quota=1.5) for node in ("n1", "n2")])
+    ranks = tuple([RankPlacement(node, ("gpu0",), cpu_quota=1.5) for node in ("n1", "n2")])
     gang = a_job("a", cores=1.0, gpus_min=2, gpus_max=2, running=(Running(0, ranks, 0.0),))
     nodes = [a_node(node, gpus=2, cores=2.0) for node in ("n1", "n2")]
     assert placed("fifo", a_snapshot(nodes, [gang, a_job("b", cores=1.0)])) == ["a"]

@@ -19,7 +19,7 @@ from policies.contract import plan_json
 from policies.contract.forms import FormError
 from policies.contract.plan import LAST_S, Placement, Plan, PlanStatus
 from policies.contract.policy import PolicyError, PolicyParameterError, SolverFailedError
-from policies.contract.snapshot import RankSeat
+from policies.contract.snapshot import RankPlacement
 from policies.contract.storable import cleaned
 from policies.host import registry, third_parties
 from policies.host.client import SolverProcess
@@ -277,7 +277,7 @@ def test_an_answer_without_end_ends_the_process(
 def test_figures_at_the_edge_of_what_can_be_kept_are_kept() -> None:
     def plan(**figures: Any) -> Plan:
         return Plan(
-            "x", PlanStatus.HEURISTIC, (Placement("a", (RankSeat("n", ("d",)),), **figures),)
+            "x", PlanStatus.HEURISTIC, (Placement("a", (RankPlacement("n", ("d",)),), **figures),)
         )
 
     def kept(plan: Plan) -> Plan:

@@ -22,7 +22,7 @@ from policies.contract.snapshot import (
     NodeState,
     PowerCapStep,
     Purpose,
-    RankSeat,
+    RankPlacement,
     SlotHold,
     Snapshot,
 )
@@ -61,7 +61,7 @@ def _code(phase: JobPhase) -> WaitCode:
 
 
 def put(job: str, node: str, *devices: str, share: float = 1.0, **fields: Any) -> Placement:
-    return Placement(**{"job": job, "ranks": (RankSeat(node, devices, share),), **fields})
+    return Placement(**{"job": job, "ranks": (RankPlacement(node, devices, share),), **fields})
 
 
 def test_a_plan_that_keeps_to_the_rules_passes() -> None:
@@ -111,7 +111,7 @@ def test_broken_devices_and_devices_of_strangers_are_refused() -> None:
 )
 def test_a_gang_gets_its_gpus_whole_over_all_ranks(gpus: int, wrong: list[str]) -> None:
     snapshot = a_snapshot([a_node("n1", gpus=4)], [a_job("a", gpus_min=2, gpus_max=3)])
-    ranks = tuple(RankSeat("n1", (f"gpu{i}",)) for i in range(gpus))
+    ranks = tuple(RankPlacement("n1", (f"gpu{i}",)) for i in range(gpus))
     assert codes(snapshot, Placement("a", ranks)) == wrong
 
 
@@ -127,7 +127,7 @@ def test_types_must_be_allowed_and_mix_only_where_the_job_may() -> None:
         a_job("c", gpus_max=2, may_mix=True),
     ]
     snapshot = a_snapshot([a_node("n1", "V100", 2), a_node("n2", "T4", 3)], jobs)
-    both = (RankSeat("n1", ("gpu0",)), RankSeat("n2", ("gpu1",)))
+    both = (RankPlacement("n1", ("gpu0",)), RankPlacement("n2", ("gpu1",)))
     assert codes(snapshot, put("a", "n2", "gpu0")) == ["type_not_allowed"]
     assert codes(snapshot, Placement("b", both)) == ["may_not_mix"]
     assert codes(snapshot, Placement("c", both)) == []
@@ -153,7 +153,7 @@ def test_cores_memory_and_named_resources_of_a_node_are_finite() -> None:
 def test_units_multiply_and_a_cpu_quota_replaces_the_cores() -> None:
     snapshot = a_snapshot([a_node("n1", cores=4.0)], [a_job("a", cores=1.5, units=3)])
     assert codes(snapshot, put("a", "n1", "gpu0")) == ["node_cores"]
-    assert codes(snapshot, Placement("a", (RankSeat("n1", ("gpu0",), cpu_quota=4.0),))) == []
+    assert codes(snapshot, Placement("a", (RankPlacement("n1", ("gpu0",), cpu_quota=4.0),))) == []
 
 
 def test_the_power_cap_counts_each_open_node_once_and_closed_ones_not_at_all() -> None:
@@ -316,8 +316,8 @@ def test_every_job_is_placed_or_waits_exactly_once() -> None:
         ({"predicted_run_s": -1.0}, "out_of_range"),
         ({"predicted_energy_cost": 1e8}, "out_of_range"),
         ({"steps_quota": 0}, "out_of_range"),
-        ({"ranks": (RankSeat("n1", ("gpu0",), share=0.0),)}, "out_of_range"),
-        ({"ranks": (RankSeat("n1", ("gpu0",), cpu_quota=0.0),)}, "out_of_range"),
+        ({"ranks": (RankPlacement("n1", ("gpu0",), share=0.0),)}, "out_of_range"),
+        ({"ranks": (RankPlacement("n1", ("gpu0",), cpu_quota=0.0),)}, "out_of_range"),
     ],
 )
 def test_numbers_of_a_placement_make_sense(fields: dict[str, Any], wrong: str) -> None:

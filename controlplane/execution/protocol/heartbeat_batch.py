@@ -22,7 +22,7 @@ from controlplane.execution.services.heartbeats import (
     Outcome,
     renew_all,
     renew_one,
-    restore_sight,
+    restore_unknown,
 )
 from controlplane.web.http.storage_errors import failure_of
 from loadmaster.protocol import HeartbeatReply, Intervals
@@ -128,7 +128,7 @@ class HeartbeatBatch:
         if isinstance(outcome, Busy):
             return await self._pools.calls.run(renew_one, call)
         if outcome.unknown:
-            return await self._pools.calls.run(restore_sight, outcome)
+            return await self._pools.calls.run(restore_unknown, outcome)
         return outcome.reply
 
     async def _together(self, calls: Sequence[Call]) -> list[Outcome]:

@@ -132,7 +132,7 @@ def renew_one(call: Call, now: datetime | None = None) -> HeartbeatReply:
         raise outcome
     if isinstance(outcome, Busy):
         raise AgentCallError(503, "race", "the node's row is taken; send the heartbeat again")
-    return restore_sight(outcome, now)
+    return restore_unknown(outcome, now)
 
 
 def renew_all(
@@ -168,7 +168,7 @@ def renew_all(
     return [refused.get(index) or done.get(index) or Busy() for index in range(len(calls))]
 
 
-def restore_sight(renewed: Renewed, now: datetime | None = None) -> HeartbeatReply:
+def restore_unknown(renewed: Renewed, now: datetime | None = None) -> HeartbeatReply:
     """Return the reply after restoring UNKNOWN assignments to the state their agent reports."""
     for pk, known in renewed.unknown:
         _restore_one(pk, known, renewed.epoch, now or timezone.now())

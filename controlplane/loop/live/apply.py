@@ -18,14 +18,14 @@ from uuid import UUID
 from clusters.models import Node
 from controlplane.loop.changes import Change, Keep, Migrate, Preempt, Resize, Start, changes
 from controlplane.loop.live.launches import ACTOR, Launcher, ProfileRunStarted, time_of
+from controlplane.loop.live.live_assignments import Gang, LiveAssignments
 from controlplane.loop.live.observe import Observation
-from controlplane.loop.live.occupancy import Gang, Occupancy
 from controlplane.loop.models import Round
 from controlplane.loop.rounds import Applied
 from jobs.assignment_lifecycle import LIVE
 from jobs.models import Assignment, Job
 from policies.contract.plan import Placement, Plan
-from policies.contract.snapshot import RankSeat
+from policies.contract.snapshot import RankPlacement
 
 TOGETHER = 500
 """Assignments that one statement changes."""
@@ -62,7 +62,7 @@ class _Application:
         self.launches = Launcher(observed, plan, of_round, services.profile_run_started, now)
 
     def run(self) -> Applied:
-        gangs = {gang.key: gang for gang in Occupancy(self.observed.cluster).gangs()}
+        gangs = {gang.key: gang for gang in LiveAssignments(self.observed.cluster).gangs()}
         todo = changes({key: gang.running for key, gang in gangs.items()}, self.plan)
         _lock(todo)
         for change in todo:
@@ -141,7 +141,7 @@ def _lock(todo: Sequence[Change]) -> None:
     )
 
 
-def _ranks(change: Change) -> tuple[RankSeat, ...]:
+def _ranks(change: Change) -> tuple[RankPlacement, ...]:
     before = () if isinstance(change, Start) else change.before.ranks
     after = () if isinstance(change, Keep | Preempt) else change.placement.ranks
     return (*before, *after)

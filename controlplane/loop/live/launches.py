@@ -27,7 +27,7 @@ from jobs.lifecycle import JobMove
 from jobs.models import Assignment, AssignmentEvent, AssignmentSlot, Attempt, Job
 from jobs.moves import LostRaceError, Moving, move_jobs, note_job
 from policies.contract.plan import Placement, Plan
-from policies.contract.snapshot import Purpose, RankSeat
+from policies.contract.snapshot import Purpose, RankPlacement
 from policies.placement.speed import PlanSpeeds, devices_of
 
 ACTOR = "round"
@@ -242,7 +242,7 @@ class Launcher:
             for d, slot in slots
         ]
 
-    def _predicted(self, placement: Placement, seat: RankSeat, job: Job) -> dict[str, Any]:
+    def _predicted(self, placement: Placement, seat: RankPlacement, job: Job) -> dict[str, Any]:
         """What the round expects:
 
         the gang's speed beside those with which it shares GPUs, the rank's part of its node's watts

@@ -23,7 +23,7 @@ from clusters.models import Cluster, EnergyTariff, GpuType, PueRecord, Reschedul
 from clusters.models.nodes import State
 from clusters.runtimes import runtimes_of
 from clusters.tariffs import power_cap_steps, price_steps, pue_in_force, tariff_in_force
-from controlplane.loop.live.occupancy import LiveAssignment, OccupiedSlot
+from controlplane.loop.live.live_assignments import LiveAssignment, OccupiedSlot
 from controlplane.loop.live.rows import DeviceRow, NodeRow, Rows, is_ready
 from jobs.lifecycle import JobState
 from jobs.models import Job, Team

@@ -14,13 +14,13 @@ from clusters.models import Cluster, Device, Node
 from clusters.models.nodes import Role, State
 from clusters.tariffs import power_cap_now_w
 from controlplane.execution import gangs
-from controlplane.loop.live.occupancy import Occupancy, is_placement
+from controlplane.loop.live.live_assignments import LiveAssignments, is_placement
 from controlplane.loop.live.rows import is_ready
 from controlplane.loop.rounds import RejectCode, Rejected
 from jobs.lifecycle import JobState
 from jobs.models import Assignment, Job
 from policies.contract.plan import Placement
-from policies.contract.snapshot import NodeView, Purpose, RankSeat
+from policies.contract.snapshot import NodeView, Purpose, RankPlacement
 from policies.contract.validation import power_w
 
 TOLERANCE = 1e-9
@@ -52,7 +52,7 @@ class FreeCapacity:
         self.devices: Mapping[tuple[str, str], Device] = {
             (str(d.node_id), d.uuid): d for d in devices
         }
-        held = Occupancy(cluster)
+        held = LiveAssignments(cluster)
         self.stopping = {str(a.job_id) for a in held.assignments if not is_placement(a)}
         self.slots: dict[int, set[int]] = {
             pk: {s.slot for s in slots} for pk, slots in held.of_device.items()
@@ -103,7 +103,7 @@ class FreeCapacity:
         self.cores[node] += cores
         self.memory_gb[node] += memory_gb
 
-    def _seat(self, placement: Placement, seat: RankSeat) -> Iterator[tuple[RejectCode, str]]:
+    def _seat(self, placement: Placement, seat: RankPlacement) -> Iterator[tuple[RejectCode, str]]:
         node = self.nodes.get(seat.node)
         if node is None:
             yield RejectCode.STALE, f"node {seat.node} is gone"

@@ -20,7 +20,7 @@ from clusters.intervals import is_silent
 from clusters.models import Cluster, Device, GpuType, Node
 from clusters.models.nodes import Role, State
 from clusters.runtimes import runtimes_of
-from controlplane.loop.live.occupancy import Occupancy
+from controlplane.loop.live.live_assignments import LiveAssignments
 from jobs.lifecycle import JobState
 from jobs.models import Assignment, Job
 from loadmaster.protocol import OUT_OF_SHARED_MEMORY, ReasonClass
@@ -147,7 +147,7 @@ class Rows:
     def __init__(self, cluster: Cluster, now: datetime, number: int = 0) -> None:
         """`now`: omit jobs that back off. `number`: the round's, for the window of a long queue."""
         self.cluster, self.now = cluster, now
-        self.held = Occupancy(cluster)
+        self.held = LiveAssignments(cluster)
         self.gpu_types: Mapping[int, GpuType] = {t.pk: t for t in GpuType.objects.order_by("name")}
         nodes = Node.objects.filter(cluster=cluster).order_by("name").values_list(*NodeRow._fields)
         self.nodes: Sequence[NodeRow] = [NodeRow._make(row) for row in nodes]

@@ -63,7 +63,7 @@ class Ports:
     """What a live round asks of others, replaceable in tests.
 
     `await_solver` returns once a snapshot can be solved. A lock is held for `hold_s` at most
-    (default: the solver's limit and OVERHEAD_S), renewed every `renew_s`, expiring after `expiry_s`.
+    (default: solver limit and OVERHEAD_S), renewed every `renew_s`, expiring after `expiry_s`.
     """
 
     solve: Solve

@@ -31,12 +31,12 @@ from policies.contract.forms import (
 )
 from policies.contract.snapshot import (
     DeviceView,
-    EnergyStep,
     GpuTypeView,
     KindView,
     NodeRole,
     NodeView,
     PowerCapStep,
+    PriceInterval,
     TeamView,
 )
 from policies.contract.snapshot_json import check_follow
@@ -117,7 +117,7 @@ class EnergySpec:
     pue: Pue = 1.0
     emissions_g_per_kwh: Emissions = 0.0
     by_hour: tuple[HourlyPrice, ...] = ()
-    steps: tuple[EnergyStep, ...] = ()
+    steps: tuple[PriceInterval, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,12 +244,14 @@ def _power_w(spec: NodeSpec, path: str) -> tuple[float, ...]:
     return power_curve(base_w, 0.0, peak_w, spec.gpus)
 
 
-def _energy(cluster: ClusterSpec) -> tuple[EnergyStep, ...]:
+def _energy(cluster: ClusterSpec) -> tuple[PriceInterval, ...]:
     energy = cluster.energy
     if energy.steps:
         return energy.steps
     if not energy.by_hour:
-        return (EnergyStep(0.0, inf, energy.price_per_kwh, energy.pue, energy.emissions_g_per_kwh),)
+        return (
+            PriceInterval(0.0, inf, energy.price_per_kwh, energy.pue, energy.emissions_g_per_kwh),
+        )
     steps = []
     for from_s, to_s, hour in _pieces(cluster, energy.by_hour):
         bands = [b for b in energy.by_hour if _covers(b, hour)]
@@ -260,7 +262,7 @@ def _energy(cluster: ClusterSpec) -> tuple[EnergyStep, ...]:
             (b.emissions_g_per_kwh for b in bands if b.emissions_g_per_kwh is not None),
             energy.emissions_g_per_kwh,
         )
-        steps.append(EnergyStep(from_s, to_s, price, energy.pue, grams))
+        steps.append(PriceInterval(from_s, to_s, price, energy.pue, grams))
     return tuple(steps)
 
 

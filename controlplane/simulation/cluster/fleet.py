@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from operator import attrgetter
 
 from controlplane.simulation.world.job_table import Launch
-from policies.contract.snapshot import DeviceView, NodeState, NodeView, RankSeat, SlotHold
+from policies.contract.snapshot import DeviceView, NodeState, NodeView, RankPlacement, SlotHold
 
 _REST = attrgetter(*[f.name for f in fields(NodeView)[4:]])
 """All fields of a node but the first four; `replace` costs four times as much."""
@@ -45,12 +45,12 @@ class Fleet:
             self._shown = tuple(self._views)
         return self._shown
 
-    def has(self, ranks: Iterable[RankSeat]) -> bool:
+    def has(self, ranks: Iterable[RankPlacement]) -> bool:
         """Return True if these devices are there, each named once."""
         keys = list(_devices(ranks))
         return len(set(keys)) == len(keys) and all(key in self._bare for key in keys)
 
-    def taken(self, ranks: Iterable[RankSeat]) -> list[tuple[str, str]]:
+    def taken(self, ranks: Iterable[RankPlacement]) -> list[tuple[str, str]]:
         """Devices of these seats that somebody holds."""
         found = {
             (seat.node, device)
@@ -85,7 +85,7 @@ class Fleet:
         found = (self.holder.get((node, d.id)) for d in self.nodes[node].devices)
         return list({launch.number: launch for launch in found if launch is not None}.values())
 
-    def beside(self, ranks: Iterable[RankSeat]) -> list[Launch]:
+    def beside(self, ranks: Iterable[RankPlacement]) -> list[Launch]:
         """Launches with which one on these seats would have devices together, once each."""
         return []
 
@@ -114,5 +114,5 @@ class Fleet:
         return NodeView(bare.id, bare.name, bare.gpu_type, devices, *_REST(bare))
 
 
-def _devices(ranks: Iterable[RankSeat]) -> Iterator[tuple[str, str]]:
+def _devices(ranks: Iterable[RankPlacement]) -> Iterator[tuple[str, str]]:
     return ((seat.node, device) for seat in ranks for device in seat.devices)

@@ -11,7 +11,7 @@ import numpy as np
 from clusters.energy import JOULES_PER_KWH
 from controlplane.simulation.cluster.fleet import Fleet
 from controlplane.simulation.cluster.shared_fleet import SharedFleet
-from policies.contract.snapshot import EnergyStep, NodeView
+from policies.contract.snapshot import NodeView, PriceInterval
 
 
 class Meter:
@@ -24,7 +24,7 @@ class Meter:
     def __init__(
         self,
         nodes: Mapping[str, NodeView],
-        energy: Sequence[EnergyStep],
+        energy: Sequence[PriceInterval],
         noise: Callable[[str, int], float] | None = None,
     ) -> None:
         self.nodes, self.noise = nodes, noise
@@ -75,7 +75,7 @@ class SplitMeter(Meter):
     def __init__(
         self,
         fleet: SharedFleet,
-        energy: Sequence[EnergyStep],
+        energy: Sequence[PriceInterval],
         jobs: int,
         noise: Callable[[str, int], float] | None = None,
     ) -> None:
@@ -109,7 +109,7 @@ class SplitMeter(Meter):
 
 def meter_of(
     fleet: Fleet,
-    energy: Sequence[EnergyStep],
+    energy: Sequence[PriceInterval],
     jobs: int,
     noise: Callable[[str, int], float] | None = None,
 ) -> Meter:
@@ -124,7 +124,7 @@ def meter_of(
 class Prices:
     """Integrals of the price steps, so that a bill over a year costs two look-ups."""
 
-    def __init__(self, steps: Sequence[EnergyStep]) -> None:
+    def __init__(self, steps: Sequence[PriceInterval]) -> None:
         self.steps = tuple(steps)
         spans = [s.to_s - s.from_s for s in self.steps[:-1]]
         self._starts = [s.from_s for s in self.steps[1:]]

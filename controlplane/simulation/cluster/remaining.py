@@ -11,13 +11,13 @@ import numpy as np
 
 from controlplane.simulation.cluster.meter import Prices
 from policies.contract.snapshot import (
-    EnergyStep,
     Floats,
     Ints,
     JobColumns,
     KindView,
     NodeRole,
     NodeView,
+    PriceInterval,
     Throughput,
 )
 
@@ -37,7 +37,7 @@ def remaining_work(
     from_s: float,
     nodes: Iterable[NodeView],
     kinds: Iterable[KindView],
-    energy: Sequence[EnergyStep],
+    energy: Sequence[PriceInterval],
 ) -> Remaining:
     """The least that `steps` of the jobs of `rows` take and cost if each starts alone at `from_s`.
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from policies.contract.snapshot import (
-    EnergyStep,
     GpuTypeView,
     KindView,
     NodeView,
     PowerCapStep,
+    PriceInterval,
     TeamView,
 )
 
@@ -27,7 +27,7 @@ class Scenario:
 
     nodes: tuple[NodeView, ...]
     kinds: tuple[KindView, ...]
-    energy: tuple[EnergyStep, ...] = ()
+    energy: tuple[PriceInterval, ...] = ()
     gpu_types: tuple[GpuTypeView, ...] = ()
     cluster: str = "simulated"
     currency: str = "EUR"

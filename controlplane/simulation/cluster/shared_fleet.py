@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from controlplane.simulation.cluster.fleet import Fleet
 from controlplane.simulation.world.job_table import Launch
-from policies.contract.snapshot import DeviceView, NodeView, RankSeat, SlotHold
+from policies.contract.snapshot import DeviceView, NodeView, RankPlacement, SlotHold
 from policies.contract.validation import TOLERANCE
 from policies.placement.speed import devices_of
 
@@ -29,7 +29,7 @@ class SharedFleet(Fleet):
         super().__init__(nodes)
         self.holds: dict[tuple[str, str], tuple[Hold, ...]] = {}
 
-    def taken(self, ranks: Iterable[RankSeat]) -> list[tuple[str, str]]:
+    def taken(self, ranks: Iterable[RankPlacement]) -> list[tuple[str, str]]:
         """Devices of these seats that have no room for one more."""
         return sorted(
             {
@@ -56,7 +56,7 @@ class SharedFleet(Fleet):
         """Launches that hold devices of a node, once each."""
         return self._launches((node, d.id) for d in self.nodes[node].devices)
 
-    def beside(self, ranks: Iterable[RankSeat]) -> list[Launch]:
+    def beside(self, ranks: Iterable[RankPlacement]) -> list[Launch]:
         """Launches on these devices, once each."""
         return self._launches(devices_of(ranks))
 

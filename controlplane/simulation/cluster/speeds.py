@@ -12,7 +12,7 @@ from policies.contract.snapshot import (
     NodeRole,
     NodeView,
     PowerCapStep,
-    RankSeat,
+    RankPlacement,
 )
 from policies.placement.speed import Speeds as KindSpeeds
 
@@ -30,7 +30,7 @@ class Speeds:
         self._best: dict[tuple[Any, ...], tuple[float, str]] = {}
         self._shapes = _shapes(self.nodes.values())
 
-    def of(self, kind: str, ranks: Sequence[RankSeat]) -> float:
+    def of(self, kind: str, ranks: Sequence[RankPlacement]) -> float:
         """Steps per second of a job of this kind on these seats; 0 where it is not known."""
         return self.known.on_ranks(kind, ranks, self.nodes)
 

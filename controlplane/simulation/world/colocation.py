@@ -13,7 +13,7 @@ from controlplane.simulation.cluster.shared_fleet import SharedFleet
 from controlplane.simulation.world.job_table import Launch
 from controlplane.simulation.world.observed_pairs import ObservedPairs
 from policies.contract.plan import Placement
-from policies.contract.snapshot import RankSeat
+from policies.contract.snapshot import RankPlacement
 from policies.placement.speed import UNKNOWN, CoTenants, devices_of
 
 if TYPE_CHECKING:
@@ -83,14 +83,17 @@ class Colocation:
             world.table.change_speed(launch)
             world.foresee_end(launch)
 
-    def _rate(self, row: int, ranks: tuple[RankSeat, ...], shared: CoTenants) -> float:
+    def _rate(self, row: int, ranks: tuple[RankPlacement, ...], shared: CoTenants) -> float:
         kind = self.world.table.columns.kinds[row]
         alone = self.world.speeds.of(kind, ranks)
         gpus = sum(len(seat.devices) for seat in ranks)
         return self.world.speeds.known.colocated(kind, alone, gpus, shared)
 
     def _shared(
-        self, ranks: tuple[RankSeat, ...], own: Launch | None = None, more: Placement | None = None
+        self,
+        ranks: tuple[RankPlacement, ...],
+        own: Launch | None = None,
+        more: Placement | None = None,
     ) -> CoTenants:
         """With whom these seats are shared, but for `own` launch, once `more` is there too."""
         table, kinds = self.world.table, self.world.table.columns.kinds

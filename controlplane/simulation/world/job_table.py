@@ -8,7 +8,7 @@ from math import floor, inf, isnan, nan
 
 import numpy as np
 
-from policies.contract.snapshot import Ints, JobColumns, Jobs, JobView, RankSeat, Running
+from policies.contract.snapshot import Ints, JobColumns, Jobs, JobView, RankPlacement, Running
 
 ROUNDING = 1e-6
 
@@ -33,7 +33,7 @@ class Launch:
     """
 
     job: str
-    ranks: tuple[RankSeat, ...]
+    ranks: tuple[RankPlacement, ...]
     start_s: float
     start_steps: int
     first_step_s: float

@@ -9,7 +9,7 @@ import numpy as np
 
 from controlplane.simulation.world.job_table import Launch
 from controlplane.simulation.world.outcome import Stays, Utilisation
-from policies.contract.snapshot import Floats, Ints, RankSeat
+from policies.contract.snapshot import Floats, Ints, RankPlacement
 
 
 class Journal:
@@ -18,8 +18,8 @@ class Journal:
     def __init__(self) -> None:
         self.row, self.start_steps, self.end_steps = array("q"), array("q"), array("q")
         self.start_s, self.end_s = array("d"), array("d")
-        self.ranks: list[tuple[RankSeat, ...]] = []
-        self._known: dict[tuple[RankSeat, ...], tuple[RankSeat, ...]] = {}
+        self.ranks: list[tuple[RankPlacement, ...]] = []
+        self._known: dict[tuple[RankPlacement, ...], tuple[RankPlacement, ...]] = {}
 
     def begin(self, launch: Launch) -> None:
         """Note a launch, and number it."""

@@ -21,7 +21,7 @@ from policies.contract.snapshot import (
     JobPhase,
     Jobs,
     KindView,
-    RankSeat,
+    RankPlacement,
     Running,
 )
 
@@ -192,7 +192,7 @@ class SnapshotBuilder:
             received = _with(received, self._of_stay(run.ranks, run.since_s, now_s))
         return received
 
-    def _of_stay(self, ranks: tuple[RankSeat, ...], start_s: float, end_s: float) -> Received:
+    def _of_stay(self, ranks: tuple[RankPlacement, ...], start_s: float, end_s: float) -> Received:
         if len(ranks) == 1:
             return (
                 (

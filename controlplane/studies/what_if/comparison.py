@@ -26,7 +26,7 @@ from controlplane.loop.changes import (
 )
 from controlplane.simulation.cluster.remaining import remaining_work
 from policies.contract.plan import Placement, Plan
-from policies.contract.snapshot import JobView, Purpose, RankSeat, Snapshot
+from policies.contract.snapshot import JobView, Purpose, RankPlacement, Snapshot
 from policies.contract.validation import power_w
 from policies.placement.speed import PlanSpeeds, devices_of
 
@@ -127,7 +127,7 @@ def _purpose(change: Change) -> Purpose:
     return change.key[1] if isinstance(change, Keep | Preempt) else change.placement.purpose
 
 
-def sides(change: Change) -> tuple[tuple[RankSeat, ...], tuple[RankSeat, ...]]:
+def sides(change: Change) -> tuple[tuple[RankPlacement, ...], tuple[RankPlacement, ...]]:
     """(present ranks, planned ranks) of the job; empty for nowhere."""
     match change:
         case Start(placement=placement):
@@ -145,7 +145,7 @@ def _jobs(snapshot: Snapshot) -> dict[str, JobView]:
     return {job.id: job for job in snapshot.jobs}
 
 
-def _seats(ranks: tuple[RankSeat, ...]) -> list[tuple[str, tuple[str, ...]]]:
+def _seats(ranks: tuple[RankPlacement, ...]) -> list[tuple[str, tuple[str, ...]]]:
     return sorted((seat.node, tuple(sorted(seat.devices))) for seat in ranks)
 
 

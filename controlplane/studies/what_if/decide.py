@@ -41,7 +41,7 @@ from jobs.wording import reason_for_waiting
 from policies.contract.capabilities import runtime_of
 from policies.contract.plan import Plan, WaitCode, Waiting
 from policies.contract.policy import PolicyError, UnknownPolicyError
-from policies.contract.snapshot import RankSeat, Snapshot
+from policies.contract.snapshot import RankPlacement, Snapshot
 from policies.host import registry
 from policies.host.client import SolverProcess
 
@@ -263,7 +263,7 @@ def _places(snapshot: Snapshot) -> dict[tuple[str, str], str]:
 
 
 def _worded(
-    seats: tuple[RankSeat, ...], places: Mapping[tuple[str, str], str], snapshot: Snapshot
+    seats: tuple[RankPlacement, ...], places: Mapping[tuple[str, str], str], snapshot: Snapshot
 ) -> str:
     return ", ".join(
         f"{snapshot.node_by_id[seat.node].name} ({part_of(seat.share)}GPU"
@@ -272,5 +272,5 @@ def _worded(
     )
 
 
-def _numbers(seat: RankSeat, places: Mapping[tuple[str, str], str]) -> list[str]:
+def _numbers(seat: RankPlacement, places: Mapping[tuple[str, str], str]) -> list[str]:
     return [places.get((seat.node, device), device) for device in seat.devices]

@@ -24,10 +24,10 @@ from controlplane.simulation.world.outcome import Outcome
 from controlplane.simulation.world.run import simulate
 from policies.contract.snapshot import (
     DeviceView,
-    EnergyStep,
     GpuTypeView,
     KindView,
     NodeView,
+    PriceInterval,
     Source,
     Throughput,
 )
@@ -61,7 +61,7 @@ def scenario() -> Scenario:
     """ARMIDA without the node that profiles, at the paper's price and PUE."""
     types = (GpuTypeView("V100", 15.7, 32.0), GpuTypeView("T4", 8.1, 16.0))
     nodes = tuple(a_node(name, gpu_type, gpus) for name, gpu_type, gpus in NODES)
-    energy = (EnergyStep(0.0, inf, PRICE_PER_KWH, PUE),)
+    energy = (PriceInterval(0.0, inf, PRICE_PER_KWH, PUE),)
     return Scenario(
         nodes=nodes, kinds=(), energy=energy, gpu_types=types, cluster="ARMIDA", round_s=300.0
     )

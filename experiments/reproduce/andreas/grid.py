@@ -18,7 +18,7 @@ from controlplane.simulation.world.outcome import Outcome
 from controlplane.simulation.world.run import simulate
 from experiments.reproduce.andreas.armida import PRICE_PER_KWH, PUE, a_node
 from experiments.reproduce.files import each
-from policies.contract.snapshot import EnergyStep
+from policies.contract.snapshot import PriceInterval
 from policies.host import registry
 
 POLICIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
@@ -101,7 +101,7 @@ def cluster(scenario: int, nodes: int) -> Scenario:
     return Scenario(
         nodes=views,
         kinds=(),
-        energy=(EnergyStep(0.0, inf, PRICE_PER_KWH, PUE),),
+        energy=(PriceInterval(0.0, inf, PRICE_PER_KWH, PUE),),
         cluster="ANDREAS",
         round_s=300.0,
     )

@@ -17,7 +17,7 @@ from policies.placement.cluster_state import ClusterState
 from policies.placement.eligibility import not_eligible
 from policies.placement.from_snapshot import JobRequests, cluster_of
 from policies.placement.layout import Layout
-from policies.placement.staying import Stay, stays
+from policies.placement.staying import CurrentPlacement, current_placements
 
 __all__ = ["GroupingOptions", "Observed", "observe"]
 
@@ -38,8 +38,8 @@ class Observed:
     state: ClusterState
     requests: JobRequests
     waiting: Mapping[int, Waiting]
-    pinned: tuple[Stay, ...]
-    fallback: Mapping[int, Stay]
+    pinned: tuple[CurrentPlacement, ...]
+    fallback: Mapping[int, CurrentPlacement]
 
     @property
     def problem(self) -> AllocationProblem:
@@ -72,7 +72,7 @@ def observe(
 
 def _outside(
     snapshot: Snapshot, waiting: Mapping[int, Waiting], state: ClusterState
-) -> tuple[tuple[Stay, ...], Mapping[int, Stay]]:
+) -> tuple[tuple[CurrentPlacement, ...], Mapping[int, CurrentPlacement]]:
     """Return the jobs that stay on nodes which take nothing new, and those that may if need be.
 
     What the former hold is taken from `state`. A job launched at this very moment takes part: it
@@ -80,7 +80,7 @@ def _outside(
     """
     if all(node.takes_training for node in snapshot.nodes):
         return (), {}
-    pinned, fallback = stays(snapshot, waiting, never_touch=False, state=state)
+    pinned, fallback = current_placements(snapshot, waiting, never_touch=False, state=state)
     nodes, outside = snapshot.node_by_id, []
     for stay in pinned:
         if all(nodes[rank.node].takes_training for rank in stay.run.ranks):

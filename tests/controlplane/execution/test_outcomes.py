@@ -14,10 +14,10 @@ from controlplane.execution.moves import move_assignment
 from controlplane.execution.outcomes import assignment_ended, assignment_running, settle_job
 from controlplane.execution.services import stop_assignment
 from jobs.assignment_lifecycle import AssignmentMove
+from jobs.end_outcomes import FRUITLESS_LAUNCHES, End, Past, end_outcome
 from jobs.lifecycle import JobMove
 from jobs.models import Assignment, Job
 from jobs.moves import move_job
-from jobs.verdicts import FRUITLESS_LAUNCHES, End, Past, judge
 from loadmaster.protocol import AssignmentState, ReasonClass, StopReason
 from profiling import services as profiling_services
 from tests.builders import a_job
@@ -69,7 +69,7 @@ def test_ends_of_all_ranks_become_one_move(
 ) -> None:
     given = {"cancelling": False, "work_done": True, "retries_left": 1, "fruitless": 1, **more}
     past = Past(retries_left=given.pop("retries_left"), fruitless=given.pop("fruitless"))
-    assert judge(ends, past, **given).move is move
+    assert end_outcome(ends, past, **given).move is move
 
 
 def _end(

@@ -22,12 +22,12 @@ from controlplane.loop.changes import (
     key_of,
 )
 from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
-from policies.contract.snapshot import Purpose, RankSeat, Running
+from policies.contract.snapshot import Purpose, RankPlacement, Running
 from tests.builders_policies import a_job, a_profile_run, a_snapshot, on
 
-HERE = RankSeat("n1", ("gpu0",))
-THERE = RankSeat("n2", ("gpu0",))
-BOTH = RankSeat("n1", ("gpu0", "gpu1"))
+HERE = RankPlacement("n1", ("gpu0",))
+THERE = RankPlacement("n2", ("gpu0",))
+BOTH = RankPlacement("n1", ("gpu0", "gpu1"))
 
 
 def a_plan(*placements: Placement, waiting: tuple[str, ...] = ()) -> Plan:
@@ -40,7 +40,7 @@ def a_plan(*placements: Placement, waiting: tuple[str, ...] = ()) -> Plan:
 
 
 def running(
-    job: str, *seats: RankSeat, purpose: Purpose = Purpose.TRAINING, copy: int = 0
+    job: str, *seats: RankPlacement, purpose: Purpose = Purpose.TRAINING, copy: int = 0
 ) -> Current:
     return {(job, purpose, copy): Running(copy, seats, 0.0, purpose=purpose)}
 
@@ -51,7 +51,7 @@ def test_a_placed_job_that_does_not_run_is_started() -> None:
 
 
 def test_a_job_that_stays_on_its_devices_is_kept_whatever_their_order() -> None:
-    placed = Placement("a", (RankSeat("n1", ("gpu1", "gpu0")),))
+    placed = Placement("a", (RankPlacement("n1", ("gpu1", "gpu0")),))
     (change,) = changes(running("a", BOTH), a_plan(placed))
     assert isinstance(change, Keep)
 
@@ -67,14 +67,16 @@ def test_a_job_that_is_to_run_elsewhere_migrates() -> None:
 
 
 def test_a_job_that_gets_another_device_of_its_node_migrates_too() -> None:
-    (change,) = changes(running("a", HERE), a_plan(Placement("a", (RankSeat("n1", ("gpu1",)),))))
+    (change,) = changes(
+        running("a", HERE), a_plan(Placement("a", (RankPlacement("n1", ("gpu1",)),)))
+    )
     assert isinstance(change, Migrate)
 
 
 def test_a_job_that_gets_more_or_less_is_resized() -> None:
     assert isinstance(changes(running("a", HERE), a_plan(Placement("a", (BOTH,))))[0], Resize)
     assert isinstance(changes(running("a", BOTH), a_plan(Placement("a", (THERE,))))[0], Resize)
-    half = RankSeat("n1", ("gpu0",), share=0.5)
+    half = RankPlacement("n1", ("gpu0",), share=0.5)
     assert isinstance(changes(running("a", HERE), a_plan(Placement("a", (half,))))[0], Resize)
 
 
@@ -144,12 +146,12 @@ def test_a_change_is_described_by_what_it_is_and_where() -> None:
     }
     (kept,) = changes(running("a", HERE), a_plan())
     assert describe(kept) == {"change": "keep", "job": "a", "from": place[0]}
-    half = Placement("a", (RankSeat("n1", ("gpu0",), 0.5),))
+    half = Placement("a", (RankPlacement("n1", ("gpu0",), 0.5),))
     assert describe(Start(half))["to"] == [{"node": "n1", "devices": ["gpu0"], "share": 0.5}]
 
 
 seats = st.builds(
-    RankSeat,
+    RankPlacement,
     st.sampled_from(["n1", "n2"]),
     st.sampled_from([("g0",), ("g1",), ("g0", "g1"), ("g1", "g0")]),
 )

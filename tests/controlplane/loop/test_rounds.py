@@ -13,7 +13,7 @@ from controlplane.loop.rounds import Applied, LastPlan, RoundResult, run_round
 from policies.baselines.fifo import Fifo
 from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
 from policies.contract.policy import PolicyError
-from policies.contract.snapshot import JobPhase, NodeRole, Purpose, RankSeat, Snapshot
+from policies.contract.snapshot import JobPhase, NodeRole, Purpose, RankPlacement, Snapshot
 from tests.builders_policies import a_job, a_node, a_profile_request, a_profile_run, a_snapshot, on
 
 
@@ -69,7 +69,7 @@ def test_a_policy_that_fails_leaves_what_runs_and_says_why_the_others_wait(
     plan = result.plan
     assert (plan.policy, plan.status, plan.message) == ("broken", PlanStatus.KEPT, result.failure)
     assert plan.placements == (
-        Placement("runs", (RankSeat("n1", ("gpu0",)),), steps_quota=7, until_s=2000.0),
+        Placement("runs", (RankPlacement("n1", ("gpu0",)),), steps_quota=7, until_s=2000.0),
     )
     assert plan.waiting == (
         Waiting("waits", WaitCode.SOLVER_FAILED),
@@ -88,7 +88,7 @@ def test_a_failed_round_keeps_the_policys_memory() -> None:
 
 def test_a_plan_that_breaks_a_rule_is_refused_and_the_rule_is_named() -> None:
     def greedy(snapshot: Snapshot) -> Plan:
-        seat = (RankSeat("n1", ("gpu0",)),)
+        seat = (RankPlacement("n1", ("gpu0",)),)
         placements = tuple(Placement(job.id, seat) for job in snapshot.jobs)
         return Plan("greedy", PlanStatus.HEURISTIC, placements)
 

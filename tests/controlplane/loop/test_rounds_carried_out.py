@@ -19,7 +19,7 @@ from policies.contract.snapshot import (
     NodeState,
     NodeView,
     Purpose,
-    RankSeat,
+    RankPlacement,
     Snapshot,
     Trigger,
 )
@@ -45,7 +45,7 @@ class StillWorld:
 
 
 def placed(job: str, node: str = "n1", *devices: str) -> Placement:
-    return Placement(job, (RankSeat(node, devices or ("gpu0",)),), predicted_run_s=5.0)
+    return Placement(job, (RankPlacement(node, devices or ("gpu0",)),), predicted_run_s=5.0)
 
 
 def a_last_plan(

@@ -10,7 +10,7 @@ import pytest
 
 from controlplane.studies.what_if.comparison import figures, stretches
 from policies.contract.plan import Placement, Plan, PlanStatus
-from policies.contract.snapshot import EnergyStep, Snapshot
+from policies.contract.snapshot import PriceInterval, Snapshot
 from tests.builders_policies import a_job, a_snapshot
 from tests.builders_tandems import a_wide_node
 from tests.builders_together import half_of, kinds_of_two
@@ -21,7 +21,7 @@ JOULES_PER_KWH = 3.6e6
 
 def a_pair() -> tuple[Plan, Snapshot]:
     """Job a at half of its speed beside b, which keeps 0.8: 100 steps each."""
-    energy = (EnergyStep(0.0, inf, 0.2, 1.5),)
+    energy = (PriceInterval(0.0, inf, 0.2, 1.5),)
     snapshot = a_snapshot(
         [a_wide_node()], [a_job("a", "a"), a_job("b", "b")], kinds_of_two(0.5, 0.8), energy=energy
     )
@@ -36,7 +36,7 @@ def test_the_end_of_a_job_is_expected_at_its_speed_beside_the_other() -> None:
 
 
 def test_a_plan_that_lets_jobs_wait_is_not_cheaper_than_one_that_runs_them() -> None:
-    energy = (EnergyStep(0.0, inf, 0.2, 1.5),)
+    energy = (PriceInterval(0.0, inf, 0.2, 1.5),)
     jobs = [a_job("a", "a"), a_job("b", "b", due_s=1.0, tardiness_weight=0.01)]
     snapshot = a_snapshot([a_wide_node()], jobs, kinds_of_two(0.5, 0.8), energy=energy)
     alone = Plan("p", PlanStatus.HEURISTIC, (Placement("a", half_of("gpu0", share=1.0)),))

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from policies.contract.snapshot import PairThroughput, RankSeat, Running, Snapshot, Source
+from policies.contract.snapshot import PairThroughput, RankPlacement, Running, Snapshot, Source
 from policies.host import registry
 from tests.builders_policies import a_device, a_job, a_kind, a_node, a_snapshot
 
@@ -16,7 +16,7 @@ KNOWN = (PairThroughput("k", "V100", 0.8, 0.8, Source.MEASURED),)
 
 def a_pair_that_runs(pairs: tuple[PairThroughput, ...]) -> Snapshot:
     """Two jobs of 100 steps on one device, with what is known of their pair."""
-    half = (Running(0, (RankSeat("n1", ("gpu0",), 0.5),), 0.0),)
+    half = (Running(0, (RankPlacement("n1", ("gpu0",), 0.5),), 0.0),)
     node = a_node("n1", "V100", devices=(a_device("gpu0", slots=2),))
     kind = replace(a_kind("k", {("V100", 1): 1.0}), pairs=pairs)
     return a_snapshot([node], [a_job(n, running=half, may_share=True) for n in "ab"], [kind])

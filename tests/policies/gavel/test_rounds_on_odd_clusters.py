@@ -6,7 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from policies.contract.snapshot import JobView, PairThroughput, RankSeat, Running, Snapshot, Source
+from policies.contract.snapshot import (
+    JobView,
+    PairThroughput,
+    RankPlacement,
+    Running,
+    Snapshot,
+    Source,
+)
 from policies.contract.validation import validate_plan
 from policies.host import registry
 from tests.builders_policies import a_device, a_job, a_kind, a_node, a_snapshot
@@ -14,13 +21,13 @@ from tests.builders_policies import a_device, a_job, a_kind, a_node, a_snapshot
 SHARE_POLICIES = ("max_min_fairness", "max_throughput", "makespan", "hierarchical", "fifo_shares")
 
 
-def running(*ranks: RankSeat) -> tuple[Running, ...]:
+def running(*ranks: RankPlacement) -> tuple[Running, ...]:
     return (Running(0, ranks, 0.0),)
 
 
 @pytest.mark.parametrize("name", SHARE_POLICIES)
 def test_without_any_node_all_jobs_wait_also_those_that_ran(name: str) -> None:
-    lost = a_job("lost", "k", running=running(RankSeat("gone", ("gpu0",))))
+    lost = a_job("lost", "k", running=running(RankPlacement("gone", ("gpu0",))))
     snapshot = a_snapshot([], [lost, a_job("new", "k")], [a_kind("k")])
     plan = registry.make(name)(snapshot)
     assert validate_plan(plan, snapshot) == ()
@@ -34,8 +41,8 @@ def test_a_gang_may_take_the_place_of_a_job_with_two_ranks_on_one_node(
 ) -> None:
     kind = a_kind("k", {("V100", g): float(g) for g in (1, 2, 4)})
     nodes = [a_node("n1", "V100", 4), a_node("n2", "V100", 2), a_node("n3", "V100", 2)]
-    two_ranks = running(RankSeat("n1", ("gpu0",)), RankSeat("n1", ("gpu1",)))
-    one_rank = running(RankSeat("n1", ("gpu2", "gpu3")))
+    two_ranks = running(RankPlacement("n1", ("gpu0",)), RankPlacement("n1", ("gpu1",)))
+    one_rank = running(RankPlacement("n1", ("gpu2", "gpu3")))
     jobs = [
         a_job("s", kinds[0], gpus_min=2, gpus_max=2, running=two_ranks),
         a_job("t", kinds[1], gpus_min=2, gpus_max=2, running=one_rank),
@@ -69,7 +76,7 @@ def sharing(jobs: list[JobView], slots: int) -> Snapshot:
 
 
 def test_a_pair_does_not_go_on_where_the_device_has_no_longer_two_slots() -> None:
-    half = running(RankSeat("n1", ("gpu0",), 0.5))
+    half = running(RankPlacement("n1", ("gpu0",), 0.5))
     jobs = [a_job(name, "k", running=half, may_share=True) for name in "ab"]
     policy = registry.make("max_min_fairness", {"form": "sharing"})
     before = policy(sharing(jobs, slots=2))

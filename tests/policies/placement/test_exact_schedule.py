@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.andreas.problem import build
-from policies.contract.snapshot import EnergyStep, JobView, Snapshot
+from policies.contract.snapshot import JobView, PriceInterval, Snapshot
 from policies.search.cost_search import orders, rents
 from policies.search.exact_schedule import judge
 from policies.search.kernels.local_search import Found, Start, search
@@ -97,7 +97,7 @@ def test_due_dates_decide_between_one_gpu_and_two() -> None:
 
 def test_what_the_model_leaves_out_is_refused() -> None:
     jobs = queue([100, 200], [500, 500])
-    changing = (EnergyStep(0.0, 2000.0, 0.3, 1.3), EnergyStep(2000.0, inf, 0.1, 1.3))
+    changing = (PriceInterval(0.0, 2000.0, 0.3, 1.3), PriceInterval(2000.0, inf, 0.1, 1.3))
     running = [
         replace(
             a_job(

@@ -16,7 +16,7 @@ from policies.andreas.problem import build
 from policies.andreas.randomized_greedy import RandomizedGreedy
 from policies.andreas.solution import Solution
 from policies.contract import plan_json
-from policies.contract.snapshot import EnergyStep, Snapshot
+from policies.contract.snapshot import PriceInterval, Snapshot
 from policies.host import registry
 from policies.placement.pricing import per_watt_second, prices_of
 from tests.builders_policies import a_job, a_kind, a_node, a_snapshot, on
@@ -28,12 +28,12 @@ relaxed = settings(max_examples=40, deadline=None, suppress_health_check=[Health
 
 def steps(
     *prices: tuple[float, float], pue: float = 1.0, **fields: float
-) -> tuple[EnergyStep, ...]:
+) -> tuple[PriceInterval, ...]:
     """(seconds, price) one after the other from now on; the last lasts for ever."""
     found, at = [], NOW_S
     for i, (seconds, price) in enumerate(prices):
         end = inf if i == len(prices) - 1 else at + seconds
-        found.append(EnergyStep(at, end, price, pue, **fields))
+        found.append(PriceInterval(at, end, price, pue, **fields))
         at = end
     return tuple(found)
 
@@ -51,7 +51,7 @@ def test_a_run_is_priced_at_the_prices_of_its_whole_time() -> None:
 
 
 def test_after_the_last_price_it_goes_on_and_before_the_first_it_holds_already() -> None:
-    far = (EnergyStep(5000.0, 6000.0, 0.1, 1.0), EnergyStep(6000.0, 7000.0, 0.3, 1.0))
+    far = (PriceInterval(5000.0, 6000.0, 0.1, 1.0), PriceInterval(6000.0, 7000.0, 0.3, 1.0))
     before, after = a_snapshot(energy=far), a_snapshot(energy=far, now_s=9000.0)
     assert cost(before, 1000.0, 5000.0) == pytest.approx(0.1 * 5000 / 3600)
     assert cost(before, 1000.0, 6000.0) == pytest.approx(0.1 * 5000 / 3600 + 0.3 * 1000 / 3600)
@@ -59,7 +59,7 @@ def test_after_the_last_price_it_goes_on_and_before_the_first_it_holds_already()
 
 
 def test_pue_and_weighed_emissions_are_part_of_the_price_and_bills_are_without_emissions() -> None:
-    step = EnergyStep(0.0, inf, 0.2, 1.5, 500.0)
+    step = PriceInterval(0.0, inf, 0.2, 1.5, 500.0)
     snapshot = a_snapshot(energy=(step,), emissions_cost_per_kg=0.08)
     assert per_watt_second(step, 0.08) * 3.6e6 == pytest.approx((0.2 + 0.04) * 1.5)
     assert cost(snapshot, 1000.0, 3600.0) == pytest.approx(0.36)
@@ -101,8 +101,8 @@ def test_a_flat_tariff_in_pieces_decides_like_one_in_one(
     name: str, snapshot: Snapshot, cuts: list[float]
 ) -> None:
     edges = [0.0, *(NOW_S + c for c in sorted(cuts)), inf]
-    pieces = tuple(EnergyStep(a, b, 0.172, 1.33) for a, b in pairwise(edges))
-    whole = replace(snapshot, energy=(EnergyStep(0.0, inf, 0.172, 1.33),))
+    pieces = tuple(PriceInterval(a, b, 0.172, 1.33) for a, b in pairwise(edges))
+    whole = replace(snapshot, energy=(PriceInterval(0.0, inf, 0.172, 1.33),))
     policy = registry.make(name)
     assert plan_json.digest(policy(replace(snapshot, energy=pieces))) == plan_json.digest(
         policy(whole)

@@ -11,7 +11,7 @@ from policies.contract.snapshot import (
     KindView,
     PairThroughput,
     Purpose,
-    RankSeat,
+    RankPlacement,
     Source,
     Throughput,
 )
@@ -104,7 +104,7 @@ def test_another_copy_of_the_same_job_is_a_neighbour_too() -> None:
         pairs=(PairThroughput("a", "V100", 0.6, 0.6, Source.MEASURED),),
     )
     snapshot = a_snapshot([a_wide_node()], [a_job("j1", "a")], [same])
-    seats = (RankSeat("n1", ("gpu0",), 0.5),)
+    seats = (RankPlacement("n1", ("gpu0",), 0.5),)
     copies = (Placement("j1", seats), Placement("j1", seats, purpose=Purpose.PROFILING))
     assert PlanSpeeds(snapshot, copies).of(copies[0]) == 0.6
 
@@ -136,19 +136,21 @@ MIXED_KIND = KindView(
         Throughput("V100", 2, 20.0, Source.MEASURED),
     ),
 )
-FAST, SLOW = RankSeat("fast", ("gpu0",)), RankSeat("slow", ("gpu0",))
+FAST, SLOW = RankPlacement("fast", ("gpu0",)), RankPlacement("slow", ("gpu0",))
 
 
 @pytest.mark.parametrize("ranks", [(FAST, SLOW), (SLOW, FAST)])
-def test_a_gang_of_two_types_is_as_fast_as_its_slowest_worker(ranks: tuple[RankSeat, ...]) -> None:
+def test_a_gang_of_two_types_is_as_fast_as_its_slowest_worker(
+    ranks: tuple[RankPlacement, ...],
+) -> None:
     nodes = {"fast": a_node("fast", "V100"), "slow": a_node("slow", "T4")}
     assert Speeds([MIXED_KIND]).on_ranks("m", ranks, nodes) == pytest.approx(1.8)
 
 
 def test_a_gang_on_one_node_is_not_as_slow_as_a_spread_one() -> None:
     nodes = {"fast": a_node("fast", "V100"), "other": a_node("other", "V100")}
-    together = (RankSeat("fast", ("gpu0",)), RankSeat("fast", ("gpu1",)))
-    apart = (RankSeat("fast", ("gpu0",)), RankSeat("other", ("gpu1",)))
+    together = (RankPlacement("fast", ("gpu0",)), RankPlacement("fast", ("gpu1",)))
+    apart = (RankPlacement("fast", ("gpu0",)), RankPlacement("other", ("gpu1",)))
     speeds = Speeds([MIXED_KIND])
     assert speeds.on_ranks("m", together, nodes) == 20.0
     assert speeds.on_ranks("m", apart, nodes) == 18.0

@@ -20,7 +20,7 @@ from controlplane.loop.models import Round
 from jobs.models import Assignment, AssignmentSlot, Attempt, Job
 from loadmaster.protocol import AssignmentState
 from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
-from policies.contract.snapshot import NodeView, RankSeat
+from policies.contract.snapshot import NodeView, RankPlacement
 from profiling.models import Profile
 from tests.builders import a_job, a_kind, a_node
 from tests.builders_live import (
@@ -98,7 +98,7 @@ def test_only_a_clusters_newest_round_says_how_long_its_placements_are_expected_
     cluster: Cluster, node: Node
 ) -> None:
     assignment = running(cluster, "a", node, devices_of(node)[0])
-    seat = RankSeat(str(node.pk), (devices_of(node)[0].uuid,))
+    seat = RankPlacement(str(node.pk), (devices_of(node)[0].uuid,))
     rows = []
     for run_s in (100.0, 90.0, None):
         plan = Plan(
@@ -121,7 +121,7 @@ def test_a_plan_that_leaves_a_job_where_it_is_writes_nothing_but_its_term(
     cluster: Cluster, node: Node
 ) -> None:
     assignment = running(cluster, "a", node, devices_of(node)[0])
-    seat = RankSeat(str(node.pk), (devices_of(node)[0].uuid,))
+    seat = RankPlacement(str(node.pk), (devices_of(node)[0].uuid,))
     prolonged = Plan(
         "told", PlanStatus.HEURISTIC, (Placement(str(assignment.job_id), (seat,), until_s=2e9),)
     )
@@ -303,8 +303,8 @@ def test_a_gang_is_launched_whole_or_not_at_all(cluster: Cluster, node: Node) ->
     other = a_node(cluster, gpus=1)
     job = a_job(cluster, name="a", gpus_min=2, gpus_max=2)
     seats = (
-        RankSeat(str(node.pk), (devices_of(node)[0].uuid,)),
-        RankSeat(str(other.pk), (devices_of(other)[0].uuid,)),
+        RankPlacement(str(node.pk), (devices_of(node)[0].uuid,)),
+        RankPlacement(str(other.pk), (devices_of(other)[0].uuid,)),
     )
     plan = Plan("told", PlanStatus.HEURISTIC, (Placement(str(job.pk), seats),))
 
@@ -343,7 +343,7 @@ def test_a_gang_of_two_types_is_expected_to_be_as_fast_as_its_slowest_worker(
             source="measured",
         )
     job = a_job(cluster, name="a", kind=kind, gpus_min=2, gpus_max=2, may_mix=True)
-    seats = [RankSeat(str(n.pk), (devices_of(n)[0].uuid,)) for n in (node, slow)]
+    seats = [RankPlacement(str(n.pk), (devices_of(n)[0].uuid,)) for n in (node, slow)]
     ranks = tuple(reversed(seats)) if slow_first else tuple(seats)
     plan = Plan("told", PlanStatus.HEURISTIC, (Placement(str(job.pk), ranks),))
     assert a_round(cluster, lambda *_: plan).rejected == []
@@ -352,7 +352,7 @@ def test_a_gang_of_two_types_is_expected_to_be_as_fast_as_its_slowest_worker(
 
 def test_ranks_of_a_gang_on_one_node_are_rechecked_together(cluster: Cluster, node: Node) -> None:
     job = a_job(cluster, name="a", gpus_min=2, gpus_max=2, cores=16.0)
-    seats = tuple(RankSeat(str(node.pk), (device.uuid,)) for device in devices_of(node))
+    seats = tuple(RankPlacement(str(node.pk), (device.uuid,)) for device in devices_of(node))
     plan = Plan("told", PlanStatus.HEURISTIC, (Placement(str(job.pk), seats),))
 
     def meanwhile(*_: object) -> Plan:
@@ -378,7 +378,7 @@ def test_a_gang_waits_where_a_node_cannot_run_a_rank_of_it(
     other = a_node(cluster, gpus=1)
     Node.objects.filter(pk=other.pk).update(**values)
     job = a_job(cluster, name="a", gpus_min=2, gpus_max=2)
-    seats = tuple(RankSeat(str(n.pk), (devices_of(n)[0].uuid,)) for n in (node, other))
+    seats = tuple(RankPlacement(str(n.pk), (devices_of(n)[0].uuid,)) for n in (node, other))
     row = a_round(
         cluster, lambda *_: Plan("told", PlanStatus.HEURISTIC, (Placement(str(job.pk), seats),))
     )
@@ -403,7 +403,7 @@ def test_the_database_is_the_last_judge_of_a_slot(
         "told",
         PlanStatus.HEURISTIC,
         tuple(
-            Placement(str(j.pk), (RankSeat(str(node.pk), (first.uuid,)),))
+            Placement(str(j.pk), (RankPlacement(str(node.pk), (first.uuid,)),))
             for j in Job.objects.filter(name="c")
         ),
     )
@@ -430,7 +430,7 @@ def test_half_of_a_device_waits_until_nobody_has_it_whole(cluster: Cluster, node
     Device.objects.filter(pk=first.pk).update(slots=2)
     whole = running(cluster, "a", node, first)
     b = a_job(cluster, name="b", may_share=True)
-    half = RankSeat(str(node.pk), (first.uuid,), share=0.5)
+    half = RankPlacement(str(node.pk), (first.uuid,), share=0.5)
     waits = (Waiting(str(whole.job_id), WaitCode.POSTPONED),)
     row = a_round(
         cluster,
@@ -463,11 +463,11 @@ def test_a_cap_that_comes_before_the_next_round_holds_for_launches_too(node: Nod
     first, _ = devices_of(node)
     job = a_job(cluster, name="new", gpus_max=2)
     both = Placement(
-        str(job.pk), (RankSeat(str(node.pk), tuple(d.uuid for d in devices_of(node))),)
+        str(job.pk), (RankPlacement(str(node.pk), tuple(d.uuid for d in devices_of(node))),)
     )
     room = FreeCapacity(cluster, {str(node.pk): a_curve(node)}, now, [str(node.pk)])
     assert room.refusal(both, job) is not None
-    one = Placement(str(job.pk), (RankSeat(str(node.pk), (first.uuid,)),))
+    one = Placement(str(job.pk), (RankPlacement(str(node.pk), (first.uuid,)),))
     assert room.refusal(one, job) is None
 
 

@@ -13,7 +13,7 @@ from controlplane.loop.models import Round
 from jobs.models import Assignment, AssignmentSlot, Job
 from loadmaster.protocol import AssignmentState
 from policies.contract.plan import Placement, Plan, PlanStatus
-from policies.contract.snapshot import RankSeat
+from policies.contract.snapshot import RankPlacement
 from profiling.models import PairRun, ProfileRun
 from tests.builders import a_job, a_kind, a_node
 from tests.builders_live import (
@@ -130,7 +130,7 @@ def test_a_pair_of_which_one_must_wait_for_a_stop_waits_as_a_whole_and_starts_wh
     node = a_shared_node(cluster, role="both")
     (device,) = devices_of(node)
     old = a_job(cluster, name="old", may_share=True)
-    half = RankSeat(str(node.pk), (device.uuid,), share=0.5)
+    half = RankPlacement(str(node.pk), (device.uuid,), share=0.5)
     a_round(
         cluster, lambda *_: Plan("told", PlanStatus.HEURISTIC, (Placement(str(old.pk), (half,)),))
     )

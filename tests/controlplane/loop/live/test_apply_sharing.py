@@ -9,7 +9,7 @@ import pytest
 from clusters.models import Cluster, Device, Node
 from jobs.models import Assignment, AssignmentSlot
 from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
-from policies.contract.snapshot import RankSeat
+from policies.contract.snapshot import RankPlacement
 from profiling.models import Profile
 from tests.builders import a_job, a_kind
 from tests.builders_live import (
@@ -30,8 +30,8 @@ def two_together_and_one_alone(cluster: Cluster, node: Node) -> tuple[Placement,
     one, other = (a_kind(name, steps_per_s={("V100", 1): 1.0}) for name in ("one", "other"))
     a_known_pair(one, other, (0.5, 0.8))
     half, whole = (
-        RankSeat(str(node.pk), (first.uuid,), share=0.5),
-        RankSeat(str(node.pk), (second.uuid,)),
+        RankPlacement(str(node.pk), (first.uuid,), share=0.5),
+        RankPlacement(str(node.pk), (second.uuid,)),
     )
     seats = (("a", one, half), ("b", other, half), ("c", one, whole))
     return tuple(
@@ -44,7 +44,7 @@ def test_two_jobs_share_a_device_in_two_slots(cluster: Cluster, node: Node) -> N
     first, _ = devices_of(node)
     Device.objects.filter(pk=first.pk).update(slots=2)
     jobs = [a_job(cluster, may_share=True) for _ in range(2)]
-    seat = RankSeat(str(node.pk), (first.uuid,), share=0.5)
+    seat = RankPlacement(str(node.pk), (first.uuid,), share=0.5)
     a_round(
         cluster,
         lambda *_: Plan(

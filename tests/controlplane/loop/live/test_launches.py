@@ -18,7 +18,7 @@ from controlplane.loop.models import Round
 from jobs.models import Assignment, AssignmentEvent, AssignmentSlot, Attempt, Job, JobEvent
 from jobs.moves import LostRaceError, move_jobs
 from policies.contract.plan import Placement, Plan, PlanStatus
-from policies.contract.snapshot import RankSeat, Snapshot
+from policies.contract.snapshot import RankPlacement, Snapshot
 from profiling.models import ProfileRun
 from tests.builders import a_job, a_kind, a_node, a_team, a_user
 from tests.builders_live import a_round, devices_of, placing, refused, running, utc
@@ -41,8 +41,8 @@ def queue(cluster: Cluster, count: int, **values: Any) -> list[Job]:
     return [a_job(cluster, **{**common, "name": f"job-{i}"}) for i in range(count)]
 
 
-def seat(device: Device, **values: Any) -> RankSeat:
-    return RankSeat(str(device.node_id), (device.uuid,), **values)
+def seat(device: Device, **values: Any) -> RankPlacement:
+    return RankPlacement(str(device.node_id), (device.uuid,), **values)
 
 
 def told(*placements: Placement) -> Callable[..., Plan]:

@@ -18,7 +18,7 @@ from controlplane.loop.live.apply import _lock
 from jobs.models import Job
 from jobs.services import job_hold
 from policies.contract.plan import Placement
-from policies.contract.snapshot import RankSeat
+from policies.contract.snapshot import RankPlacement
 from tests.builders import a_cluster, a_job, a_node
 
 pytestmark = [pytest.mark.postgres, pytest.mark.django_db(transaction=True)]
@@ -41,7 +41,7 @@ def point_at(node: Node, job: Job) -> None:
 def test_rows_that_point_at_a_node_and_a_job_can_be_committed_while_a_round_holds_both() -> None:
     cluster = a_cluster()
     node, job = a_node(cluster), a_job(cluster)
-    placement = Placement(job=str(job.pk), ranks=(RankSeat(str(node.pk), ("0",)),))
+    placement = Placement(job=str(job.pk), ranks=(RankPlacement(str(node.pk), ("0",)),))
     with ThreadPoolExecutor(1) as pool, transaction.atomic():
         _lock([Start(placement)])
         pool.submit(point_at, node, job).result()

@@ -23,7 +23,7 @@ from policies.contract.snapshot import (
     NodeRole,
     NodeState,
     Purpose,
-    RankSeat,
+    RankPlacement,
     SlotHold,
     Snapshot,
     TeamOrder,
@@ -181,7 +181,7 @@ def test_a_running_job_is_shown_where_it_runs_with_what_is_left_of_it() -> None:
     (view,) = snapshot.jobs
     (placed,) = view.running
     uuids = [d.uuid for d in node.devices.order_by("uuid")]
-    assert placed.ranks == (RankSeat(str(node.pk), (uuids[0], uuids[2])),)
+    assert placed.ranks == (RankPlacement(str(node.pk), (uuids[0], uuids[2])),)
     assert run.running_at is not None
     assert (placed.since_s, placed.until_s, placed.steps_quota) == (
         run.running_at.timestamp(),

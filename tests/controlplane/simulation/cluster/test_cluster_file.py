@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from controlplane.simulation.cluster.cluster_file import ClusterFileError, read_cluster, scenario_of
-from policies.contract.snapshot import EnergyStep, PowerCapStep, TeamOrder, TeamView
+from policies.contract.snapshot import PowerCapStep, PriceInterval, TeamOrder, TeamView
 
 FILE = """
 name: two rooms
@@ -62,9 +62,9 @@ def test_prices_and_caps_by_hour_begin_at_the_hour_at_which_the_simulation_start
 ) -> None:
     scenario = scenario_of(read_cluster(file))
     assert scenario.energy[:3] == (
-        EnergyStep(0.0, 7200.0, 0.10, 1.33, 250.0),
-        EnergyStep(7200.0, 50_400.0, 0.30, 1.33, 250.0),
-        EnergyStep(50_400.0, 64_800.0, 0.10, 1.33, 250.0),
+        PriceInterval(0.0, 7200.0, 0.10, 1.33, 250.0),
+        PriceInterval(7200.0, 50_400.0, 0.30, 1.33, 250.0),
+        PriceInterval(50_400.0, 64_800.0, 0.10, 1.33, 250.0),
     )
     assert scenario.power_caps[:2] == (
         PowerCapStep(0.0, 7200.0, 2000.0),
@@ -77,7 +77,7 @@ def test_prices_and_caps_by_hour_begin_at_the_hour_at_which_the_simulation_start
 
 def test_one_price_holds_for_ever() -> None:
     assert scenario_of(a_cluster(energy={"price_per_kwh": 0.172, "pue": 1.33})).energy == (
-        EnergyStep(0.0, inf, 0.172, 1.33),
+        PriceInterval(0.0, inf, 0.172, 1.33),
     )
 
 
@@ -87,7 +87,7 @@ def test_steps_of_prices_are_taken_as_they_are() -> None:
         {"from_s": 60, "to_s": None, "price_per_kwh": 0.2, "pue": 1},
     ]
     found = scenario_of(a_cluster(energy={"steps": steps})).energy
-    assert found == (EnergyStep(0.0, 60.0, 0.1, 1.1), EnergyStep(60.0, inf, 0.2, 1.0))
+    assert found == (PriceInterval(0.0, 60.0, 0.1, 1.1), PriceInterval(60.0, inf, 0.2, 1.0))
 
 
 @pytest.mark.parametrize(

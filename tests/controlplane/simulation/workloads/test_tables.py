@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from controlplane.simulation.workloads import Workload, WorkloadError, load
-from policies.contract.snapshot import RankSeat
+from policies.contract.snapshot import RankPlacement
 from policies.contract.snapshot_json import to_json
 from tests.builders_policies import a_job, a_kind, a_snapshot, on
 from tests.controlplane.simulation.workloads.data import whole_file
@@ -150,7 +150,7 @@ def test_a_queue_may_be_seated_where_it_runs() -> None:
     )
     spec = listed(running, later, a_job("c", kind="k"))
     seated = load({**spec, "seated": True, "note": "as it was"}, 1)
-    assert [(p.job, p.ranks) for p in seated.seats] == [("a", (RankSeat("n1", ("gpu1",)),))]
+    assert [(p.job, p.ranks) for p in seated.seats] == [("a", (RankPlacement("n1", ("gpu1",)),))]
     assert [job.running for job in seated.jobs] == [(), (), ()]
     assert seated.facts["note"] == "as it was"
     assert load(spec, 1).seats == ()

@@ -16,7 +16,7 @@ from controlplane.simulation.switches import NO_SWITCHES, Switches
 from controlplane.simulation.world.run import Simulation
 from controlplane.simulation.world.world import Scenario
 from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
-from policies.contract.snapshot import EnergyStep, RankSeat, Snapshot
+from policies.contract.snapshot import PriceInterval, RankPlacement, Snapshot
 from tests.builders_policies import a_job, a_kind, a_node
 
 JOBS = [a_job("a"), a_job("b"), a_job("c", arrival_s=7.0), a_job("d", arrival_s=31.0)]
@@ -32,7 +32,7 @@ def by_lot(snapshot: Snapshot) -> Plan:
     return Plan(
         "by_lot",
         PlanStatus.HEURISTIC,
-        tuple(Placement(job, (RankSeat("n1", ("gpu0",)),)) for job in chosen),
+        tuple(Placement(job, (RankPlacement("n1", ("gpu0",)),)) for job in chosen),
         waiting,
     )
 
@@ -41,7 +41,7 @@ def a_run(stop_s: float = 2.0, switches: Switches = NO_SWITCHES) -> Simulation:
     scenario = Scenario(
         (a_node("n1", "V100", 1),),
         (a_kind("k", {("V100", 1): 2.0}),),
-        (EnergyStep(0.0, inf, 0.2, 1.5),),
+        (PriceInterval(0.0, inf, 0.2, 1.5),),
     )
     return Simulation(
         replace(scenario, stop_s=stop_s, round_s=10.0, seed=3), JOBS, by_lot, switches=switches

@@ -27,7 +27,7 @@ from policies.contract.snapshot import (
     JobColumns,
     Jobs,
     JobView,
-    RankSeat,
+    RankPlacement,
     Snapshot,
     Source,
     Throughput,
@@ -435,7 +435,7 @@ def test_two_processes_of_one_job_never_meet() -> None:
     """A gang on two devices has itself for no neighbour."""
     scenario = a_scene_of_two([a_wide_node(gpus=2)])
     job = a_pair_member("a", 180.0, gpus_min=2, gpus_max=2)
-    seats = {"a": (RankSeat("n1", ("gpu0",), 0.5), RankSeat("n1", ("gpu1",), 0.5))}
+    seats = {"a": (RankPlacement("n1", ("gpu0",), 0.5), RankPlacement("n1", ("gpu1",), 0.5))}
     assert ends(run(Script(seats), job, scenario=scenario)) == {"a": 100.0}
 
 
@@ -463,7 +463,7 @@ def test_a_gang_of_two_types_runs_as_fast_as_its_slowest_worker(slow_first: bool
     rates = [Throughput(t, 2, rate, Source.MEASURED, spread=True) for t, rate in known]
     kind = replace(kind, throughputs=tuple(rates))
     nodes = (a_node("fast", "V100", 1), a_node("slow", "T4", 1))
-    seats = (RankSeat("fast", ("gpu0",)), RankSeat("slow", ("gpu0",)))
+    seats = (RankPlacement("fast", ("gpu0",)), RankPlacement("slow", ("gpu0",)))
     ranks = seats[::-1] if slow_first else seats
     gang = a_job(
         "a", "m", remaining_steps=180.0, total_steps=180.0, gpus_min=2, gpus_max=2, may_mix=True

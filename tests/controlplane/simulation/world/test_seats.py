@@ -13,18 +13,20 @@ from controlplane.simulation.world.run import Simulation
 from controlplane.simulation.world.world import Scenario
 from policies.baselines.fifo import Fifo
 from policies.contract.plan import Placement
-from policies.contract.snapshot import EnergyStep, JobView, RankSeat
+from policies.contract.snapshot import JobView, PriceInterval, RankPlacement
 from tests.builders_policies import a_job, a_kind, a_node
 
 SCENARIO = Scenario(
-    (a_node("n1", gpus=2),), (a_kind("k", {("V100", 1): 2.0}),), (EnergyStep(0.0, inf, 0.2, 1.5),)
+    (a_node("n1", gpus=2),),
+    (a_kind("k", {("V100", 1): 2.0}),),
+    (PriceInterval(0.0, inf, 0.2, 1.5),),
 )
 WAITS, RUNS = a_job("waits"), a_job("runs")
 """100 steps each: 50 s."""
 
 
 def seat(job: str, node: str, *devices: str) -> Placement:
-    return Placement(job, (RankSeat(node, devices),))
+    return Placement(job, (RankPlacement(node, devices),))
 
 
 def starts(

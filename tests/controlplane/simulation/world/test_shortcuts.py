@@ -20,7 +20,7 @@ from policies.baselines.edf import Edf
 from policies.baselines.fifo import Fifo
 from policies.baselines.priority import Priority
 from policies.contract.policy import Policy
-from policies.contract.snapshot import EnergyStep, JobColumns, JobView, PowerCapStep
+from policies.contract.snapshot import JobColumns, JobView, PowerCapStep, PriceInterval
 from tests.builders_policies import a_job, a_kind, a_node
 
 POLICIES: tuple[Policy, ...] = (Fifo(), Edf(), Priority(by="weight"))
@@ -40,7 +40,10 @@ def a_scenario(**fields: Any) -> Scenario:
         a_node("n4", "V100", 2),
     )
     return Scenario(
-        nodes, KINDS, (EnergyStep(0.0, 500.0, 0.2, 1.5), EnergyStep(500.0, inf, 0.1, 1.5)), **fields
+        nodes,
+        KINDS,
+        (PriceInterval(0.0, 500.0, 0.2, 1.5), PriceInterval(500.0, inf, 0.1, 1.5)),
+        **fields,
     )
 
 

@@ -19,12 +19,12 @@ from policies.baselines.fifo import Fifo
 from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
 from policies.contract.policy import Policy
 from policies.contract.snapshot import (
-    EnergyStep,
     JobColumns,
     JobPhase,
     Jobs,
     JobView,
-    RankSeat,
+    PriceInterval,
+    RankPlacement,
     Snapshot,
 )
 from tests.builders_policies import a_job, a_kind, a_node
@@ -34,7 +34,7 @@ KIND = a_kind("k", {("V100", 1): 2.0, ("V100", 2): 3.0})
 
 def a_scenario(gpus: int = 1, **fields: Any) -> Scenario:
     return Scenario(
-        (a_node("n1", "V100", gpus),), (KIND,), (EnergyStep(0.0, inf, 0.2, 1.5),), **fields
+        (a_node("n1", "V100", gpus),), (KIND,), (PriceInterval(0.0, inf, 0.2, 1.5),), **fields
     )
 
 
@@ -55,7 +55,7 @@ def the_outcome(
 def last_first(snapshot: Snapshot) -> Plan:
     """Always gives the only device to the job that came last."""
     able = [j for j in snapshot.jobs if j.phase is not JobPhase.PROFILING]
-    placed = tuple(Placement(job.id, (RankSeat("n1", ("gpu0",)),)) for job in able[-1:])
+    placed = tuple(Placement(job.id, (RankPlacement("n1", ("gpu0",)),)) for job in able[-1:])
     waiting = tuple(Waiting(j.id, WaitCode.POSTPONED) for j in able[:-1])
     unknown = (
         Waiting(j.id, WaitCode.AWAITING_PROFILE)

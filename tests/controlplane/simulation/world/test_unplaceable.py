@@ -16,11 +16,11 @@ from policies.baselines.fifo import Fifo
 from policies.contract.plan import Plan, PlanStatus, WaitCode, Waiting
 from policies.contract.policy import Policy
 from policies.contract.snapshot import (
-    EnergyStep,
     JobColumns,
     Jobs,
     JobView,
     PowerCapStep,
+    PriceInterval,
     Snapshot,
 )
 from tests.builders_policies import a_job, a_kind, a_node
@@ -107,7 +107,9 @@ def test_a_job_that_the_policy_never_starts_ends_the_run_all_the_same() -> None:
 
 def test_an_unfinished_job_costs_the_least_energy_and_tardiness_it_still_could() -> None:
     scenario = Scenario(
-        (a_node("v", "V100", 2), a_node("t", "T4", 1)), (KIND,), (EnergyStep(0.0, inf, 0.2, 1.5),)
+        (a_node("v", "V100", 2), a_node("t", "T4", 1)),
+        (KIND,),
+        (PriceInterval(0.0, inf, 0.2, 1.5),),
     )
     late = a_job(
         "a",

@@ -16,7 +16,7 @@ from policies.baselines.edf import Edf
 from policies.baselines.fifo import Fifo
 from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
 from policies.contract.policy import PolicyError
-from policies.contract.snapshot import EnergyStep, JobPhase, RankSeat, Snapshot
+from policies.contract.snapshot import JobPhase, PriceInterval, RankPlacement, Snapshot
 from tests.builders_policies import a_job, a_kind, a_node
 
 NODE = a_node("n1", "V100", 1)
@@ -24,13 +24,15 @@ KIND = a_kind("k", {("V100", 1): 2.0, ("V100", 2): 3.0})
 
 
 def a_scenario(gpus: int = 1, **fields: float) -> Scenario:
-    node, step = a_node("n1", "V100", gpus), EnergyStep(0.0, inf, 0.2, 1.5)
+    node, step = a_node("n1", "V100", gpus), PriceInterval(0.0, inf, 0.2, 1.5)
     return Scenario((node,), (KIND,), (step,), **fields)  # type: ignore[arg-type]
 
 
 def last_first(snapshot: Snapshot) -> Plan:
     """A policy that always gives the only device to the job that came last."""
-    placed = tuple(Placement(job.id, (RankSeat("n1", ("gpu0",)),)) for job in snapshot.jobs[-1:])
+    placed = tuple(
+        Placement(job.id, (RankPlacement("n1", ("gpu0",)),)) for job in snapshot.jobs[-1:]
+    )
     return Plan(
         "last_first",
         PlanStatus.HEURISTIC,

@@ -71,7 +71,7 @@ class End:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class EndOutcome:
     """The job's move, with the reason an attempt or job that fails is remembered by.
 
     A job that goes back to the queue rests `units` of time first, so that a failure that lasts is
@@ -101,7 +101,9 @@ class Past:
     without_image: tuple[str, ...] = ()
 
 
-def judge(ends: Sequence[End], past: Past, *, cancelling: bool, work_done: bool) -> Verdict:
+def end_outcome(
+    ends: Sequence[End], past: Past, *, cancelling: bool, work_done: bool
+) -> EndOutcome:
     """The move of a job whose launch is over on all ranks.
 
     `work_done` is whether a launch that succeeded has done all of the job. Trouble on one rank
@@ -110,20 +112,20 @@ def judge(ends: Sequence[End], past: Past, *, cancelling: bool, work_done: bool)
     """
     complete = work_done and all(end.state is S.SUCCEEDED for end in ends)
     if cancelling:
-        return Verdict(JobMove.COMPLETE if complete else JobMove.CANCELLED)
+        return EndOutcome(JobMove.COMPLETE if complete else JobMove.CANCELLED)
     if complete:
-        return Verdict(JobMove.COMPLETE)
+        return EndOutcome(JobMove.COMPLETE)
     if any(end.cancelled and end.state is S.CANCELLED for end in ends):
-        return Verdict(JobMove.CANCEL)
+        return EndOutcome(JobMove.CANCEL)
     if troubles := troubles_of(ends):
         return _after_trouble(troubles[0], past)
     if faults := [end for end in ends if end.own_fault]:
         if past.retries_left <= 0:
-            return Verdict(JobMove.FAIL, faults[0].reason_class, faults[0].words())
-        return Verdict(
+            return EndOutcome(JobMove.FAIL, faults[0].reason_class, faults[0].words())
+        return EndOutcome(
             JobMove.RETRY, faults[0].reason_class, faults[0].words(), 2**past.retries_used
         )
-    return Verdict(JobMove.STOPPED)
+    return EndOutcome(JobMove.STOPPED)
 
 
 def troubles_of(ends: Sequence[End]) -> list[End]:
@@ -137,17 +139,17 @@ def troubles_of(ends: Sequence[End]) -> list[End]:
     return fallen if not blamed else [end for end in blamed if end.trouble]
 
 
-def _after_trouble(end: End, past: Past) -> Verdict:
+def _after_trouble(end: End, past: Past) -> EndOutcome:
     """Retry: at once after a first failure, on other nodes first; registries are not hammered."""
     no_image = end.reason_class == ReasonClass.IMAGE
     if past.fruitless < FRUITLESS_LAUNCHES and not (
         no_image and len(past.without_image) >= IMAGE_NODES
     ):
         times = past.fruitless if no_image else past.fruitless - 1
-        return Verdict(
+        return EndOutcome(
             JobMove.STOPPED, end.reason_class, end.words(), 2 ** (times - 1) if times > 0 else 0
         )
-    return Verdict(
+    return EndOutcome(
         JobMove.FAIL,
         end.reason_class,
         _given_up_for_image(end, past) if no_image else _given_up(end, past),

@@ -14,7 +14,7 @@ from controlplane.loop.changes import PlacementKey
 from jobs.assignment_lifecycle import LIVE
 from jobs.models import Assignment, AssignmentSlot
 from loadmaster.protocol import AssignmentState
-from policies.contract.snapshot import Purpose, RankSeat, Running
+from policies.contract.snapshot import Purpose, RankPlacement, Running
 
 RUN = "run"
 
@@ -85,7 +85,7 @@ def is_placement(assignment: LiveAssignment) -> bool:
     return assignment.desired == RUN and assignment.state != AssignmentState.STOPPING
 
 
-class Occupancy:
+class LiveAssignments:
     """What is held on a cluster's nodes: live assignments and the slots they hold."""
 
     def __init__(self, cluster: Cluster) -> None:
@@ -126,6 +126,6 @@ class Occupancy:
             purpose=Purpose(first.purpose),
         )
 
-    def _seat(self, a: LiveAssignment) -> RankSeat:
+    def _seat(self, a: LiveAssignment) -> RankPlacement:
         devices = tuple(sorted(slot.device_uuid for slot in self.slots[a.pk]))
-        return RankSeat(str(a.node_id), devices, a.share, a.cpu_quota)
+        return RankPlacement(str(a.node_id), devices, a.share, a.cpu_quota)
