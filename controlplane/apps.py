@@ -38,7 +38,6 @@ OURS = ("clusters", "jobs", "profiling", "accounting", "loop", "studies")
 
 class ControlplaneConfig(AppConfig):
     name = "controlplane"
-    default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
         from controlplane.apps import name_units

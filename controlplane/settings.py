@@ -191,32 +191,20 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {
     "socket_timeout": 5.0,
     "socket_connect_timeout": 5.0,
 }
+_EVERY_AND_EXPIRY_S = {
+    "periodic_rounds": (5.0, 5.0),
+    "meter_energy": (60.0, 60.0),
+    "prune_old": (3600.0, 1800.0),
+    "write_samples": (2.0, 4.0),
+    "reconcile": (2.0, 4.0),
+}
 CELERY_BEAT_SCHEDULE = {
-    "periodic-rounds": {
-        "task": "controlplane.operations.tasks.periodic_rounds",
-        "schedule": 5.0,
-        "options": {"expires": 5.0},
-    },
-    "meter-energy": {
-        "task": "controlplane.operations.tasks.meter_energy",
-        "schedule": 60.0,
-        "options": {"expires": 60.0},
-    },
-    "prune": {
-        "task": "controlplane.operations.tasks.prune_old",
-        "schedule": 3600.0,
-        "options": {"expires": 1800.0},
-    },
-    "samples": {
-        "task": "controlplane.operations.tasks.write_samples",
-        "schedule": 2.0,
-        "options": {"expires": 4.0},
-    },
-    "reconcile": {
-        "task": "controlplane.operations.tasks.reconcile",
-        "schedule": 2.0,
-        "options": {"expires": 4.0},
-    },
+    task: {
+        "task": f"controlplane.operations.tasks.{task}",
+        "schedule": every_s,
+        "options": {"expires": expiry_s},
+    }
+    for task, (every_s, expiry_s) in _EVERY_AND_EXPIRY_S.items()
 }
 WEB_CONCURRENCY = environment.whole(os.environ, "WEB_CONCURRENCY", 1, least=1)
 """Web processes of `make up`; deploy/entrypoint reads the variable itself (default 2)."""
@@ -336,22 +324,16 @@ STORAGES = {
 WHITENOISE_USE_FINDERS = True
 WHITENOISE_IMMUTABLE_FILE_TEST = r"^.+(\.[0-9a-f]{12}\..+|/vendor/.+)$"
 
+_NOTHING = {name: [NONE] for name in ("default-src", "base-uri", "form-action", "frame-ancestors")}
 # Our pages run our own scripts and styles only.
 _STRICT = {
+    **_NOTHING,
     "default-src": [SELF],
     "img-src": [SELF, "data:"],
     "object-src": [NONE],
-    "base-uri": [NONE],
     "form-action": [SELF],
-    "frame-ancestors": [NONE],
 }
 CONTENT_SECURITY_POLICY = {"DIRECTIVES": _STRICT}
-_NOTHING = {
-    "default-src": [NONE],
-    "base-uri": [NONE],
-    "form-action": [NONE],
-    "frame-ancestors": [NONE],
-}
 # The first prefix that fits a path replaces the policy: the admin's Alpine.js evaluates, the API's
 # browser styles itself, and the API's answers are data that no browser should make anything of.
 CONTENT_SECURITY_POLICY_BY_PREFIX = {

@@ -4,7 +4,6 @@ from django.apps import AppConfig
 class ExecutionConfig(AppConfig):
     name = "controlplane.execution"
     label = "execution"
-    default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
         from controlplane.execution.services import stop_job

@@ -79,7 +79,8 @@ def assignment_ended(assignment: Assignment, now: datetime | None = None) -> Non
         if assignment.purpose == TRAINING:
             _decide(job, gang, now)
         else:
-            _profile_run_over(job, assignment)
+            profiling_services.profile_run_ended(assignment)
+            request_reschedule(job.cluster, Reason.LEFTOVER, job=job)
         _finish_cancelling(job, now)
 
 
@@ -126,10 +127,6 @@ def _settle(job: Job, assignment: Assignment) -> None:
         received = {**job.received_s, gpu_type: job.received_s.get(gpu_type, 0.0) + seconds}
         Job.objects.filter(pk=job.pk).update(received_s=received)
         job.received_s = received
-    _beside_the_end(assignment)
-
-
-def _beside_the_end(assignment: Assignment) -> None:
     try:
         with transaction.atomic():
             bill(assignment)
@@ -223,12 +220,9 @@ def _move(job: Job, outcome: EndOutcome, assignment: Assignment | None, now: dat
         )
     if job.state == JobState.QUEUED and job.hold_wanted:
         move_job(job, JobMove.HOLD, hold_wanted=False)
-    request_reschedule(job.cluster, _reason(move, outcome), job=job)
-
-
-def _reason(move: JobMove, outcome: EndOutcome) -> Reason:
-    """A launch that failed was not stopped by request: decide anew."""
-    return Reason.LEFTOVER if move is JobMove.STOPPED and outcome.reason else REASONS[move]
+    # A launch that failed was not stopped by request: decide anew.
+    failed = move is JobMove.STOPPED and outcome.reason
+    request_reschedule(job.cluster, Reason.LEFTOVER if failed else REASONS[move], job=job)
 
 
 def _values(job: Job, move: JobMove, outcome: EndOutcome, now: datetime) -> dict[str, Any]:
@@ -244,18 +238,9 @@ def _values(job: Job, move: JobMove, outcome: EndOutcome, now: datetime) -> dict
     if move is JobMove.FAIL:
         values["failure_reason"] = outcome.reason
     if move in (JobMove.COMPLETE, JobMove.FAIL, JobMove.CANCELLED):
-        values |= {
-            "completed_at": now,
-            "waiting_code": "",
-            "waiting_detail": {},
-            "hold_wanted": False,
-        }
+        values |= {"completed_at": now, "hold_wanted": False}
+        values |= {"waiting_code": "", "waiting_detail": {}}
     return values
-
-
-def _profile_run_over(job: Job, assignment: Assignment) -> None:
-    profiling_services.profile_run_ended(assignment)
-    request_reschedule(job.cluster, Reason.LEFTOVER, job=job)
 
 
 def _finish_cancelling(job: Job, now: datetime) -> None:

@@ -6,7 +6,6 @@ from django.apps import AppConfig
 class WebConfig(AppConfig):
     name = "controlplane.web"
     label = "web"
-    default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
         from controlplane.web.rest import openapi  # noqa: F401  # importing it registers them

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -143,26 +143,20 @@ def _node_card(
     node: Node, working: Mapping[int, list[Assignment]], seen: frozenset[Any], now: datetime
 ) -> NodeCard:
     emulated = node.emulated or node.gpu_type.emulated
-    devices = tuple(
-        _device_card(d, emulated, working.get(d.pk, ()), seen) for d in node.devices.all()
-    )
+    devices = [
+        DeviceCard(
+            device,
+            emulated or device.emulated,
+            tuple(_occupant(a, seen) for a in working.get(device.pk, ())),
+        )
+        for device in node.devices.all()
+    ]
     patience = timedelta(seconds=3 * node.cluster.heartbeat_s)
-    return NodeCard(
-        node, emulated, devices, node.last_seen_at is None or now - node.last_seen_at > patience
-    )
-
-
-def _device_card(
-    device: Device, emulated: bool, working: Iterable[Assignment], seen: frozenset[Any]
-) -> DeviceCard:
-    return DeviceCard(
-        device, emulated or device.emulated, tuple(_occupant(a, seen) for a in working)
-    )
+    silent = node.last_seen_at is None or now - node.last_seen_at > patience
+    return NodeCard(node, emulated, tuple(devices), silent)
 
 
 def _occupant(assignment: Assignment, seen: frozenset[Any]) -> Occupant:
     known = assignment.job_id in seen
-    name = assignment.job.name if known else OTHERS
-    return Occupant(
-        str(assignment.job_id) if known else None, name, assignment.purpose, assignment.state
-    )
+    job_id, name = (str(assignment.job_id), assignment.job.name) if known else (None, OTHERS)
+    return Occupant(job_id, name, assignment.purpose, assignment.state)

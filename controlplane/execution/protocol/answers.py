@@ -102,6 +102,11 @@ class Exchange:
         """Name the request and its ids in every line of the log, and in tasks that are started."""
         return bound_contextvars(request_id=self.request_id, **self.ids)
 
+    def act(self, call: Callable[[Any], Any], request: object) -> object:
+        """Make the call with the request's ids in every line of the log."""
+        with self.bound():
+            return call(request)
+
     async def send(self, send: Send, answer: Answer) -> None:
         """Send the answer; count it and log it."""
         own = [(name.lower().encode(), value.encode()) for name, value in answer.headers.items()]

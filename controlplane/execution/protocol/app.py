@@ -64,16 +64,11 @@ class AgentProtocol:
         if endpoint.waits:
             reply = await endpoint.act(request, self._waiting)
         else:
-            reply = await self._pools.calls.run(_in_thread, endpoint, request, exchange)
+            reply = await self._pools.calls.run(exchange.act, endpoint.act, request)
         if reply is None:
             return Answer(204)
         dated = {TIME_HEADER: f"{time.time():.6f}"} if endpoint.dated else {}
         return Answer(endpoint.status, dumps(reply), dated)
-
-
-def _in_thread(endpoint: Endpoint, request: Request, exchange: Exchange) -> object:
-    with exchange.bound():
-        return endpoint.act(request)
 
 
 def find(path: str) -> tuple[Endpoint | None, Mapping[str, str]]:

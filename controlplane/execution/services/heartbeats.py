@@ -6,7 +6,7 @@ Samples of devices go through the cache, everything else to the database.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -80,7 +80,7 @@ class _NodeRow:
     """A locked node as its heartbeat finds it; `ill`: one of its devices was unhealthy."""
 
     pk: UUID
-    cluster: int
+    cluster_id: int
     token_sha256: str
     epoch: int
     heartbeat_seq: int
@@ -90,17 +90,7 @@ class _NodeRow:
     ill: bool
 
 
-_COLUMNS = (
-    "pk",
-    "cluster_id",
-    "token_sha256",
-    "epoch",
-    "heartbeat_seq",
-    "state",
-    "reason",
-    "session_expires_at",
-    "ill",
-)
+_COLUMNS = tuple(f.name for f in fields(_NodeRow))
 
 
 @dataclass(slots=True)
@@ -150,16 +140,14 @@ def renew_all(
     with transaction.atomic():
         rows = _lock_nodes({call.node for call in calls}, wait=wait)
         refused = _refusals(calls, rows)
-        clock = clocks({row.cluster for row in rows.values()})
+        clock = clocks({row.cluster_id for row in rows.values()})
         renewals = {
-            index: _Renewal(rows[call.node], call.beat, clock[rows[call.node].cluster])
+            index: _Renewal(rows[call.node], call.beat, clock[rows[call.node].cluster_id])
             for index, call in enumerate(calls)
             if index not in refused
         }
-        busy = _give_assignments(list(renewals.values()), wait=wait)
-        taken = {
-            index: renewal for index, renewal in renewals.items() if renewal.row.pk not in busy
-        }
+        busy = _lock_assignments(list(renewals.values()), wait=wait)
+        taken = {i: renewal for i, renewal in renewals.items() if renewal.row.pk not in busy}
         fresh = [renewal for renewal in taken.values() if renewal.fresh]
         _renew(fresh, now)
         _note_what_changed(fresh, now)
@@ -188,14 +176,10 @@ def _lock_nodes(pks: Iterable[UUID], *, wait: bool) -> dict[UUID, _NodeRow]:
 
 def _refusals(calls: Sequence[Call], rows: Mapping[UUID, _NodeRow]) -> dict[int, Outcome]:
     found: dict[int, Outcome] = {}
-    absent = {index: call for index, call in enumerate(calls) if call.node not in rows}
+    absent = [call.node for call in calls if call.node not in rows]
     tokens = {pk: row.token_sha256 for pk, row in rows.items()}
     if absent:
-        tokens |= dict(
-            Node.objects.filter(pk__in=[call.node for call in absent.values()]).values_list(
-                "pk", "token_sha256"
-            )
-        )
+        tokens |= dict(Node.objects.filter(pk__in=absent).values_list("pk", "token_sha256"))
     strange = {
         i: c
         for i, c in enumerate(calls)
@@ -203,47 +187,35 @@ def _refusals(calls: Sequence[Call], rows: Mapping[UUID, _NodeRow]) -> dict[int,
     }
     if strange:
         sent = [call.token_sha256 for call in strange.values() if call.token_sha256]
-        known = set(
-            Node.objects.filter(token_sha256__in=sent).values_list("token_sha256", flat=True)
-        )
+        nodes = Node.objects.filter(token_sha256__in=sent)
+        known = set(nodes.values_list("token_sha256", flat=True))
         found |= {
             i: not_yours() if call.token_sha256 in known else unknown_token()
             for i, call in strange.items()
         }
     for index, call in enumerate(calls):
         row = rows.get(call.node)
-        if index in found:
-            continue
-        if row is None:
+        if index not in found and row is None:
             found[index] = Busy()
-        elif row.epoch != call.beat.epoch or call.beat.epoch < 1:
+        elif index not in found and row and (row.epoch != call.beat.epoch or call.beat.epoch < 1):
             found[index] = stale_epoch(call.beat.epoch, row.epoch)
     return found
 
 
-def _give_assignments(renewals: Sequence[_Renewal], *, wait: bool) -> set[UUID]:
+def _lock_assignments(renewals: Sequence[_Renewal], *, wait: bool) -> set[UUID]:
     """Lock the live assignments into `held`; return nodes with assignments that others lock."""
     by_node = {renewal.row.pk: renewal for renewal in renewals}
     live = Assignment.objects.filter(node__in=list(by_node), state__in=LIVE).order_by("pk")
     skips = not wait and connection.features.has_select_for_update_skip_locked
     expected = set(live.values_list("pk", "node_id")) if skips else set()
-    # by their keys, which are few where most nodes hold nothing: the database need not look at each
-    # node once more
-    if skips:
-        live = Assignment.objects.filter(
-            pk__in=[pk for pk, _ in expected], state__in=LIVE
-        ).order_by("pk")
-    locked = (
-        live.select_related("job")
-        .only(*_SHOWN)
-        .select_for_update(of=("self",), no_key=True, skip_locked=not wait)
-    )
-    for assignment in locked:
+    if skips:  # by their keys, which are few where most nodes hold nothing
+        keys = [pk for pk, _ in expected]
+        live = Assignment.objects.filter(pk__in=keys, state__in=LIVE).order_by("pk")
+    locked = live.select_for_update(of=("self",), no_key=True, skip_locked=not wait)
+    for assignment in locked.select_related("job").only(*_SHOWN):
         by_node[assignment.node_id].held.append(assignment)
-    return {
-        node
-        for _, node in expected - {(a.pk, a.node_id) for renewal in renewals for a in renewal.held}
-    }
+    held = {(a.pk, a.node_id) for renewal in renewals for a in renewal.held}
+    return {node for _, node in expected - held}
 
 
 _SHOWN = (
@@ -282,23 +254,17 @@ def _is_watched(assignment: Assignment, beat: Heartbeat) -> bool:
 
 
 def _note_what_changed(renewals: Sequence[_Renewal], now: datetime) -> None:
-    heard = [
-        t.row
-        for t in renewals
-        if t.row.state != State.LOST and is_silent(t.row.session_expires_at, now)
-    ]
+    known = [t.row for t in renewals if t.row.state != State.LOST]
+    heard = [row for row in known if is_silent(row.session_expires_at, now)]
     if heard:
-        note_nodes_joined((row.cluster, row.pk) for row in heard)
+        note_nodes_joined((row.cluster_id, row.pk) for row in heard)
     for renewal in renewals:
         row, healthy = renewal.row, renewal.beat.healthy
-        if row.state == State.LOST:
-            come_back(_node(row))
-        if (
-            row.state == State.LOST
-            or (row.state == State.READY and not healthy)
-            or (healthy and row.reason == UNWELL)
-        ):
-            _note_wellbeing(_node(row), healthy=healthy)
+        unwell = row.state == State.READY and not healthy
+        if row.state == State.LOST or unwell or (healthy and row.reason == UNWELL):
+            node = Node.objects.select_related("cluster").get(pk=row.pk)
+            come_back(node)
+            _note_wellbeing(node, healthy=healthy)
     note_health(
         {
             t.row.pk: t.beat.devices
@@ -306,10 +272,6 @@ def _note_what_changed(renewals: Sequence[_Renewal], now: datetime) -> None:
             if t.row.ill or not all(sample.healthy for sample in t.beat.devices)
         }
     )
-
-
-def _node(row: _NodeRow) -> Node:
-    return Node.objects.select_related("cluster").get(pk=row.pk)
 
 
 def _note_wellbeing(node: Node, *, healthy: bool) -> None:
@@ -325,11 +287,9 @@ def _note_wellbeing(node: Node, *, healthy: bool) -> None:
 
 def _renewed(renewal: _Renewal) -> Renewed:
     said = {known.id: known for known in renewal.beat.assignments}
-    unknown = [
-        (a.pk, said[str(a.pk)]) for a in renewal.renewed if a.state == AssignmentState.UNKNOWN
-    ]
-    backs = tuple((pk, known) for pk, known in unknown if known.state in HELD_BY_AGENT)
-    return Renewed(_reply(renewal), backs, renewal.beat.epoch)
+    unknown = [a.pk for a in renewal.renewed if a.state == AssignmentState.UNKNOWN]
+    back = [(pk, said[str(pk)]) for pk in unknown if said[str(pk)].state in HELD_BY_AGENT]
+    return Renewed(_reply(renewal), tuple(back), renewal.beat.epoch)
 
 
 def _restore_one(pk: UUID, known: KnownAssignment, epoch: int, now: datetime) -> None:

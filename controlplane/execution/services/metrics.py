@@ -71,8 +71,10 @@ def _check(batch: MetricsBatch) -> None:
 def _begin_where_it_began(assignment: Assignment, progress: Sequence[ProgressSample]) -> None:
     """Count a launch from its first reported step; note progress lost without a checkpoint."""
     start = next((sample for sample in progress if sample.event == STARTED), None)
-    if start is None or assignment.purpose != "training" or assignment.rank or _began(assignment):
+    if start is None or assignment.purpose != "training" or assignment.rank:
         return
+    if ProgressPoint.objects.filter(assignment=assignment, event=STARTED).exists():
+        return  # a new session may send it again
     if start.step < assignment.start_steps:
         message = (
             f"began at step {start.step}; the checkpoint of step {assignment.start_steps} was not"
@@ -90,10 +92,6 @@ def _begin_where_it_began(assignment: Assignment, progress: Sequence[ProgressSam
         steps_done=Least(F("steps_done"), Value(start.step)),
         checkpoint_steps=Least(F("checkpoint_steps"), Value(start.step)),
     )
-
-
-def _began(assignment: Assignment) -> bool:
-    return ProgressPoint.objects.filter(assignment=assignment, event=STARTED).exists()
 
 
 def _unless_relaunched(assignment: Assignment) -> QuerySet[Job]:
@@ -144,13 +142,12 @@ def _saved(progress: Sequence[ProgressSample]) -> int:
     return max((sample.step for sample in progress if sample.event == SAVED), default=0)
 
 
+def _last_at(points: QuerySet[Any]) -> datetime | None:
+    return points.order_by("-at").values_list("at", flat=True).first()
+
+
 def _keep_progress(assignment: Assignment, progress: Sequence[ProgressSample]) -> None:
-    last = (
-        ProgressPoint.objects.filter(assignment=assignment)
-        .order_by("-at")
-        .values_list("at", flat=True)
-        .first()
-    )
+    last = _last_at(ProgressPoint.objects.filter(assignment=assignment))
     ProgressPoint.objects.bulk_create(
         ProgressPoint(
             assignment=assignment,
@@ -167,12 +164,7 @@ def _keep_progress(assignment: Assignment, progress: Sequence[ProgressSample]) -
 
 
 def _keep_usage(assignment: Assignment, usage: Sequence[UsageSample]) -> None:
-    last = (
-        UsagePoint.objects.filter(assignment=assignment)
-        .order_by("-at")
-        .values_list("at", flat=True)
-        .first()
-    )
+    last = _last_at(UsagePoint.objects.filter(assignment=assignment))
     UsagePoint.objects.bulk_create(
         UsagePoint(
             assignment=assignment,

@@ -6,55 +6,19 @@ A dead owner is followed at once on its own machine, elsewhere when the lock has
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cache
-from pathlib import Path
-from uuid import uuid4
 
 from django.db import Error, connections, transaction
 from django.db.models import F, Q, QuerySet
 
 from clusters.models import Cluster
+from controlplane.loop.live.lock_holder import new_owner, owner_has_ended
 from controlplane.loop.models import Round
-
-PROC = Path("/proc")
-
-
-def new_owner() -> str:
-    """A name for a round that this process holds; no two are the same. At most 64 characters."""
-    return f"{_place()}.{os.getpid()}.{_started(os.getpid())}.{uuid4().hex[:16]}"
-
-
-def owner_has_ended(holder: str) -> bool:
-    """True if the holder was a process of this machine that has ended; False if unknown."""
-    place, pid, started = (*holder.split("."), "", "", "")[:3]
-    return bool(place) and place == _place() and pid.isdigit() and _started(int(pid)) != started
-
-
-@cache
-def _place() -> str:
-    try:
-        boot = (PROC / "sys/kernel/random/boot_id").read_text()
-        namespace = (PROC / "self/ns/pid").stat().st_ino
-    except OSError:
-        return ""
-    return hashlib.sha256(f"{boot}{namespace}".encode()).hexdigest()[:16]
-
-
-def _started(pid: int) -> str:
-    """Start of the process in clock ticks since boot; empty if it is gone or a zombie."""
-    try:
-        fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return ""
-    return "" if fields[0] in "ZX" else fields[19]
 
 
 class LostLockError(Exception):

@@ -46,18 +46,9 @@ def _beyond(column: str) -> str:
 
 
 LIBPQ = (
-    "dbname",
-    "user",
-    "host",
-    "port",
-    "sslmode",
-    "sslrootcert",
-    "sslcert",
-    "sslkey",
-    "connect_timeout",
-    "options",
-    "service",
-)
+    "dbname", "user", "host", "port", "sslmode", "sslrootcert", "sslcert", "sslkey",
+    "connect_timeout", "options", "service",
+)  # fmt: skip
 
 
 class BackupError(Exception):
@@ -129,15 +120,8 @@ class PostgresEngine:
 
     def dump(self, to: Path) -> None:
         """pg_dump's custom format, consistent; no comments, as only owners may set some."""
-        _run(
-            "pg_dump",
-            "--format=custom",
-            "--no-owner",
-            "--no-privileges",
-            "--no-comments",
-            f"--file={to}",
-            *_address(),
-        )
+        options = ("--format=custom", "--no-owner", "--no-privileges", "--no-comments")
+        _run("pg_dump", *options, f"--file={to}", _address())
 
     def refuse_other_connections(self) -> None:
         with connection.cursor() as cursor:
@@ -171,15 +155,8 @@ class PostgresEngine:
         )
         connection.close()
         files = (f"--file={name}" for name in (before, script, after))
-        _run(
-            "psql",
-            "--no-psqlrc",
-            "--quiet",
-            "--single-transaction",
-            "--set=ON_ERROR_STOP=1",
-            *files,
-            *_address("--dbname"),
-        )
+        options = ("--no-psqlrc", "--quiet", "--single-transaction", "--set=ON_ERROR_STOP=1")
+        _run("psql", *options, *files, _address())
         return nullcontext()
 
 
@@ -216,15 +193,12 @@ def _remove(path: Path) -> None:
         name.unlink(missing_ok=True)
 
 
-def _address(option: str = "--dbname") -> list[str]:
-    """Address options for PostgreSQL's programs; the password goes by environment."""
+def _address() -> str:
+    """Address for PostgreSQL's programs; the password goes by environment."""
     known: dict[str, Any] = connection.get_connection_params()
-    words = (f"{name}='{_escaped(str(known[name]))}'" for name in LIBPQ if known.get(name))
-    return [f"{option}={' '.join(words)}"]
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace("'", "\\'")
+    values = {name: str(known[name]) for name in LIBPQ if known.get(name)}
+    escaped = {n: v.replace("\\", "\\\\").replace("'", "\\'") for n, v in values.items()}
+    return "--dbname=" + " ".join(f"{name}='{value}'" for name, value in escaped.items())
 
 
 def _run(program: str, *arguments: str) -> None:

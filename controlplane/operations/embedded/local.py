@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import yaml
@@ -61,32 +61,22 @@ def running_locally(
 
 
 def welcome(local: Local) -> list[str]:
-    lines = [f"Loadmaster is up: {local.url}"]
-    if local.password:
-        return [
-            *lines,
-            (
-                f"Log in as {ADMIN} with the one-time password {local.password} (shown only now;"
-                " change it under your name)"
-            ),
-        ]
     home, python = os.path.relpath(settings.LOADMASTER_HOME), os.path.relpath(sys.executable)
-    return [
-        *lines,
-        (
-            f"Log in as {ADMIN}. Forgotten the password? LOADMASTER_HOME={home} {python} manage.py"
-            f" changepassword {ADMIN}"
-        ),
-    ]
+    login = (
+        f"Log in as {ADMIN} with the one-time password {local.password} (shown only now; change it"
+        " under your name)"
+        if local.password
+        else f"Log in as {ADMIN}. Forgotten the password? LOADMASTER_HOME={home} {python} manage.py"
+        f" changepassword {ADMIN}"
+    )
+    return [f"Loadmaster is up: {local.url}", login]
 
 
 def _collect_static() -> None:
     """Collect and compress static files if changed: five seconds at the first start."""
     newest = max(path.stat().st_mtime_ns for path in (settings.BASE_DIR / "static").rglob("*"))
-    stamp, wanted = (
-        Path(settings.STATIC_ROOT) / "loadmaster.stamp",
-        f"{loadmaster.__version__} {newest}",
-    )
+    stamp = Path(settings.STATIC_ROOT) / "loadmaster.stamp"
+    wanted = f"{loadmaster.__version__} {newest}"
     if not stamp.exists() or stamp.read_text() != wanted:
         call_command("collectstatic", interactive=False, verbosity=0)
         stamp.write_text(wanted)
@@ -96,21 +86,14 @@ def _programs(home: Path, port: int, runtime: LocalRuntime) -> Iterator[Program]
     """All programs in starting order; workers stop first so that no agent gets offers late."""
     if not settings.REDIS_URL:
         yield programs.valkey(home)
-    with _kernels_compiling():
+    # A child compiles the policies' kernels meanwhile, so that the first round need not wait.
+    null, solver = subprocess.DEVNULL, python("-m", "policies", "serve")
+    with subprocess.Popen(solver, stdin=null, stdout=null):
         yield programs.web(port)
         for node in EMULATED_NODES:
             yield _agent(node, home, port, runtime)
     yield programs.worker(home)
     yield programs.beat(home)
-
-
-@contextmanager
-def _kernels_compiling() -> Iterator[None]:
-    """Compile the policies' kernels in a child, so that the first round need not wait."""
-    with subprocess.Popen(
-        python("-m", "policies", "serve"), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
-    ):
-        yield
 
 
 def _agent(node: EmulatedNode, home: Path, port: int, runtime: LocalRuntime = PROCESSES) -> Program:
@@ -126,13 +109,7 @@ def _agent(node: EmulatedNode, home: Path, port: int, runtime: LocalRuntime = PR
         token_file.touch(mode=0o600)
         token_file.write_text(issue_enrolment_token(cluster, role="both"))
     program = programs.agent(node.name, home, port, emulation, token_file, runtime)
-    return Program(
-        program.name,
-        program.argv,
-        lambda: _is_in(node, before or 0),
-        program.env,
-        stop_s=program.stop_s,
-    )
+    return replace(program, ready=lambda: _is_in(node, before or 0))
 
 
 def _is_in(node: EmulatedNode, before: int) -> bool:

@@ -20,7 +20,7 @@ from django.conf import settings
 from django.db import Error, IntegrityError, transaction
 from django.utils import timezone
 
-from controlplane.loop.live.lock import new_owner, owner_has_ended
+from controlplane.loop.live.lock_holder import new_owner, owner_has_ended
 from controlplane.studies.lifecycle import SimulationMove
 from controlplane.studies.models import Simulation, SimulationFile
 from controlplane.studies.moves import LostRaceError, move_simulation

@@ -50,17 +50,8 @@ class ContentSecurityPolicy(CSPMiddleware):
         return parts
 
 
-_DEVICES = (
-    "camera",
-    "display-capture",
-    "geolocation",
-    "microphone",
-    "midi",
-    "payment",
-    "serial",
-    "usb",
-)
-PERMISSIONS = ", ".join(f"{feature}=()" for feature in _DEVICES)
+_DEVICES = "camera display-capture geolocation microphone midi payment serial usb"
+PERMISSIONS = ", ".join(f"{feature}=()" for feature in _DEVICES.split())
 
 
 class SecurityHeaders(AsyncCapable):

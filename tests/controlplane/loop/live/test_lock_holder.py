@@ -10,10 +10,10 @@ import sys
 
 import pytest
 
-from controlplane.loop.live.lock import new_owner, owner_has_ended
+from controlplane.loop.live.lock_holder import new_owner, owner_has_ended
 
 NAME_ITSELF = (
-    "from controlplane.loop.live.lock import new_owner;"
+    "from controlplane.loop.live.lock_holder import new_owner;"
     " import sys; print(new_owner(), flush=True);"
     " sys.stdin.readline()"
 )

@@ -1,0 +1,44 @@
+"""The process that holds a lock, by a name that tells others of its machine whether it still lives.
+
+The name is (machine and process namespace, pid, start of the process, random). Knows no Django.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from functools import cache
+from pathlib import Path
+from uuid import uuid4
+
+PROC = Path("/proc")
+
+
+def new_owner() -> str:
+    """A name for a round that this process holds; no two are the same. At most 64 characters."""
+    return f"{_place()}.{os.getpid()}.{_started(os.getpid())}.{uuid4().hex[:16]}"
+
+
+def owner_has_ended(holder: str) -> bool:
+    """True if the holder was a process of this machine that has ended; False if unknown."""
+    place, pid, started = (*holder.split("."), "", "", "")[:3]
+    return bool(place) and place == _place() and pid.isdigit() and _started(int(pid)) != started
+
+
+@cache
+def _place() -> str:
+    try:
+        boot = (PROC / "sys/kernel/random/boot_id").read_text()
+        namespace = (PROC / "self/ns/pid").stat().st_ino
+    except OSError:
+        return ""
+    return hashlib.sha256(f"{boot}{namespace}".encode()).hexdigest()[:16]
+
+
+def _started(pid: int) -> str:
+    """Start of the process in clock ticks since boot; empty if it is gone or a zombie."""
+    try:
+        fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if fields[0] in "ZX" else fields[19]
