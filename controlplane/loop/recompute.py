@@ -6,14 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 
-import numpy as np
-
 from clusters.tariffs import price_steps
 from controlplane.loop.live.record import cost_rate_per_h, last_plan
 from controlplane.loop.live.solver import solve_here
 from controlplane.loop.models import Round
 from controlplane.loop.rounds import Decision, carry_out_or_decide
-from policies.andreas.kernels.arrays import NONE
 from policies.andreas.problem import Problem, build
 from policies.andreas.randomized_greedy import RandomizedGreedy
 from policies.andreas.solution import Solution
@@ -132,13 +129,10 @@ def _solution(problem: Problem, placements: Iterable[Placement]) -> Solution:
     ids = problem.snapshot.jobs.columns.ids
     job_at = {ids[row]: i for i, row in enumerate(problem.rows)}
     node_at = {node.id: n for n, node in enumerate(problem.nodes)}
-    config_at = {
-        (c, g): k
-        for k, (c, g) in enumerate(zip(problem.config_class, problem.config_gpus, strict=True))
-    }
-    node, config = (np.full(len(problem.rows), NONE, dtype=np.int64) for _ in range(2))
+    found = Solution.empty(problem)
     for placed in placements:
         job, n = job_at.get(placed.job), node_at.get(placed.ranks[0].node)
         if placed.purpose is Purpose.TRAINING and job is not None and n is not None:
-            node[job], config[job] = n, config_at[problem.node_class[n], placed.gpus]
-    return Solution(node, config)
+            config = problem.config_number[int(problem.node_class[n]), placed.gpus]
+            found.node[job], found.config[job] = n, config
+    return found

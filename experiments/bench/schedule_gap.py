@@ -3,8 +3,8 @@
 The small clusters are those of `experiments.bench.gap`, all jobs waiting. The search plans a
 schedule of all jobs at its default bounds, in 2,000 steps, and by its starts alone; CP-SAT begins
 with the best of these, looks for a cheaper schedule, and proves how cheap none can be
-(`policies.search.exact_schedule`), within `budget` of deterministic time each. Foresight is off:
-nothing is added for waits that grow, for moves or for haste, so that both minimise the energy and
+(`policies.search.exact_schedule`), within `budget` of deterministic time each. Nothing
+is added for waits that grow, for moves or for haste, so that both minimise the energy and
 tardiness of the schedule alone. Prints a JSON line per instance, then one per search: the mean gap
 to the best schedule known, in percent; beside it how many of those were proven least, the mean gap
 over these, and the mean gap to the bound over all.
@@ -25,10 +25,10 @@ from experiments.bench.clusters import a_cluster
 from experiments.bench.figures import Figure, figure, show
 from policies.andreas.problem import build
 from policies.contract.snapshot import Snapshot
-from policies.search.cost_search import CostSearch, orders, rents
+from policies.search.cost_search import CostSearch
 from policies.search.exact_schedule import Judged, judge
-from policies.search.kernels.local_search import Found, Start, search
-from policies.search.outlook import Foresight, outlook
+from policies.search.kernels.local_search import Found, search
+from policies.search.rollout import orders, rents, rollout_data
 
 DEFAULT = CostSearch()
 SEARCHES = {
@@ -72,10 +72,10 @@ def instances(first: int, count: int) -> Iterator[tuple[int, Snapshot]]:
 def case(number: int, snapshot: Snapshot, budget: float) -> Case:
     """Plan and judge one instance."""
     problem = build(snapshot)
-    data, _ = outlook(problem, Foresight(hysteresis=0.0, haste=0.0, risk=0.0))
-    start = Start(orders(problem), rents(problem))
+    data, _ = rollout_data(problem)
+    start = (orders(problem), rents(problem))
     found: dict[str, Found] = {
-        name: search(data, start, *bounds, 1) for name, bounds in SEARCHES.items()
+        name: search(data, *start, *bounds, 1) for name, bounds in SEARCHES.items()
     }
     judged = judge(data, min(found.values(), key=lambda f: f.cost), budget=budget)
     return Case(

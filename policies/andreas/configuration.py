@@ -8,49 +8,35 @@ import numpy as np
 
 from policies.andreas.kernels.arrays import NONE, TOP, Instance
 from policies.andreas.objective import Objective
-from policies.andreas.problem import Problem, energy_costs
+from policies.andreas.problem import Problem
 from policies.contract.snapshot import Floats, Ints
 
 TINY = 1e-30
 
 
 def instance(problem: Problem, choice: Choice, objective: Objective) -> Instance:
-    """The kernel's data; nodes where no job runs come first, so that newcomers go there."""
-    residents = np.zeros(len(problem.nodes), dtype=np.int64)
-    at_home = problem.home_config != NONE
-    np.add.at(residents, problem.home[at_home], problem.config_gpus[problem.home_config[at_home]])
-    free = np.array([len(d) for d in problem.devices], dtype=np.int64)
-    first, after, before = _lists(problem, free, residents)
+    """Return the kernel's data; nodes where no job runs come first, so that new jobs go there."""
+    first, after, before = _lists(problem)
     return Instance(
         choice=choice.order, due_count=choice.due_count,
-        fit_count=problem.feasible.sum(axis=1).astype(np.int64),
-        chance=choice.chance, time_s=problem.times_s, home=problem.home,
-        home_config=problem.home_config, move_s=problem.move_s,
-        weight=problem.column("tardiness_weight"), slack_s=problem.slack_s,
-        penalty=objective.postponing(problem),
-        moving=objective.moving(problem), priced_s=problem.priced_s,
-        priced_move_s=problem.priced_move_s,
-        gpus_min=problem.count("gpus_min"), config_class=problem.config_class,
-        config_gpus=problem.config_gpus, cost=problem.cost,
-        alike=_alike(problem),
-        power=problem.power, node_class=problem.node_class, free=free, used=problem.busy,
-        first=first, after=after, before=before,
-        demand=problem.demand, capacity=problem.capacity, watts=problem.watts,
-        whole=int(objective.whole),
+        fit_count=problem.feasible.sum(axis=1).astype(np.int64), chance=choice.chance,
+        time_s=problem.times_s, home=problem.home, home_config=problem.home_config,
+        move_s=problem.move_s, weight=problem.column("tardiness_weight"), slack_s=problem.slack_s,
+        penalty=objective.postponing(problem), moving=objective.moving(problem),
+        priced_s=problem.priced_s, priced_move_s=problem.priced_move_s,
+        gpus_min=problem.count("gpus_min"), alike=_alike(problem),
+        config_class=problem.config_class, config_gpus=problem.config_gpus, cost=problem.cost,
+        power=problem.power, node_class=problem.node_class, free=problem.gpus, used=problem.busy,
+        first=first, after=after, before=before, demand=problem.demand, capacity=problem.capacity,
+        watts=problem.watts, whole=int(objective.whole),
     )  # fmt: skip
 
 
 def _alike(problem: Problem) -> Ints:
     """int64[K]: equal numbers for configurations of equal (GPU type, GPUs, cost per second)."""
-    gpu_type = {
-        int(c): node.gpu_type for c, node in zip(problem.node_class, problem.nodes, strict=True)
-    }
+    types = {c: n.gpu_type for c, n in zip(problem.node_class.tolist(), problem.nodes, strict=True)}
     numbers: dict[object, int] = {}
-    rates = problem.cost[problem.config_class, problem.config_gpus]
-    keys = [
-        (gpu_type[int(c)], int(g), float(r))
-        for c, g, r in zip(problem.config_class, problem.config_gpus, rates, strict=True)
-    ]
+    keys = [(types[c], g, float(problem.cost[c, g])) for c, g in problem.config_number]
     return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
 
 
@@ -70,20 +56,18 @@ class Choice:
 
 
 def choose(problem: Problem, hysteresis: float = 0.0) -> Choice:
-    """Order every job's configurations: the cheapest that meets the due date, else the fastest
-    (ANDREAS, IV-B).
+    """Order every job's configurations: the cheapest in time, else the fastest (ANDREAS, IV-B).
 
     The configuration in which a job runs now seems cheaper by the fraction `hysteresis`, so that it
     changes only where that pays.
     """
     times = problem.times_s
-    costs = energy_costs(problem.priced_s, problem.cost[problem.config_class, problem.config_gpus])
-    at_home = np.flatnonzero(problem.home_config != NONE)
-    costs[at_home, problem.home_config[at_home]] *= 1.0 - hysteresis
+    costs = problem.energy_cost(problem.priced_s)
+    running = np.flatnonzero(problem.running)
+    costs[running, problem.home_config[running]] *= 1.0 - hysteresis
     in_time = problem.feasible & (times < problem.slack_s[:, None])
-    first = np.argsort(
-        np.where(in_time, costs, np.where(problem.feasible, times, np.inf)), axis=1, kind="stable"
-    )
+    key = np.where(in_time, costs, np.where(problem.feasible, times, np.inf))
+    first = np.argsort(key, axis=1, kind="stable")
     late = np.argsort(np.take_along_axis(~in_time, first, axis=1), axis=1, kind="stable")
     order = np.ascontiguousarray(np.take_along_axis(first, late, axis=1))
     due_count = in_time.sum(axis=1).astype(np.int64)
@@ -100,18 +84,28 @@ def _chances(costs: Floats, order: Ints, due_count: Ints) -> Floats:
     return chance
 
 
-def _lists(problem: Problem, free: Ints, residents: Ints) -> tuple[Ints, Ints, Ints]:
-    first = [[NONE] * problem.cost.shape[1] for _ in problem.cost]
-    after, before = [NONE] * len(free), [NONE] * len(free)
-    classes, left = problem.node_class.tolist(), free.tolist()
+def _lists(problem: Problem) -> tuple[Ints, Ints, Ints]:
+    """Return `first`, `after` and `before` of the kernel's lists of nodes."""
+    residents = np.zeros(len(problem.nodes), dtype=np.int64)
+    running = problem.running
+    np.add.at(residents, problem.home[running], problem.config_gpus[problem.home_config[running]])
+    first = np.full(problem.cost.shape, NONE, dtype=np.int64)
+    after, before = (np.full(len(problem.nodes), NONE, dtype=np.int64) for _ in range(2))
     for n in np.argsort(-residents, kind="stable").tolist():
-        of_class = first[classes[n]]
-        head = of_class[left[n]]
-        after[n], of_class[left[n]] = head, n
-        if head != NONE:
-            before[head] = n
-    return (
-        np.array(first, dtype=np.int64).reshape(problem.cost.shape),
-        np.array(after, dtype=np.int64),
-        np.array(before, dtype=np.int64),
-    )
+        at = (problem.node_class[n], problem.gpus[n])
+        after[n], first[at] = first[at], n
+        if after[n] != NONE:
+            before[after[n]] = n
+    return first, after, before
+
+
+def least_gpus(problem: Problem, orders: Ints) -> Ints:
+    """int64[S, C, E + 1]: fewest GPUs on a class with which any job from a place on fits."""
+    classes, jobs, too_many = len(problem.cost), len(problem.rows), problem.cost.shape[1]
+    by_class = np.full((classes, jobs), too_many, dtype=np.int64)
+    for (c, gpus), feasible in zip(problem.config_number, problem.feasible.T, strict=True):
+        by_class[c] = np.where(feasible, np.minimum(by_class[c], gpus), by_class[c])
+    least = np.full((len(orders), classes, jobs + 1), too_many, dtype=np.int64)
+    for s, order in enumerate(orders):
+        least[s, :, :-1] = np.minimum.accumulate(by_class[:, order[::-1]], axis=1)[:, ::-1]
+    return least

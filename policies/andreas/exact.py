@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from policies.andreas.naming import plan_of
 from policies.andreas.objective import Objective
 from policies.andreas.problem import Problem, build
+from policies.andreas.to_plan import to_plan
 from policies.contract.parameters import parameter
 from policies.contract.plan import Plan, PlanStatus
 from policies.contract.policy import PolicyError
@@ -82,7 +82,7 @@ class Exact:
         problem = build(snapshot)
         solved = self.solve(problem)
         value = self.f.value(problem, solved.solution)
-        plan = plan_of(problem, solved.solution, "exact", value, self._message(problem, solved))
+        plan = to_plan(problem, solved.solution, "exact", value, self._message(problem, solved))
         bound = value if solved.status is PlanStatus.OPTIMAL else min(value, solved.bound)
         return replace(plan, status=solved.status, bound=bound)
 
@@ -94,10 +94,8 @@ class Exact:
 
     def solve(self, problem: Problem) -> Solved:
         """The least f. Raises PolicyError: too large, or no solution within the budget."""
-        from policies.andreas.exact_model import (
-            Data,
-            solve,
-        )  # the solver's library is large, and lists of policies need none of it
+        # the solver's library is large, and lists of policies need none of it
+        from policies.andreas.exact_model import Data, solve
 
         data = Data.of(problem, self.f)
         if len(data.seats) > self.most_seats:
@@ -109,19 +107,12 @@ class Exact:
                 f"{size}, more than most_seats ({self.most_seats}): choose randomized_greedy for a"
                 " cluster of this size"
             )
-        return solve(
-            data,
-            matching=self.opening == "matching",
-            budget=self.budget,
-            seed=problem.snapshot.seed,
-        )
+        matching, seed = self.opening == "matching", problem.snapshot.seed
+        return solve(data, matching=matching, budget=self.budget, seed=seed)
 
     def _message(self, problem: Problem, solved: Solved) -> str:
-        judged = {"used": "the node's GPUs in use", "own": "each job's own GPUs"}[self.pricing]
-        counted = {
-            "whole": "energy of whole runs",
-            "first_end": "energy until each node's first end",
-        }[self.objective]
-        return (
-            f"{counted}, priced at {judged}; {solved.open_nodes} of {len(problem.nodes)} nodes open"
-        )
+        whole, used = self.objective == "whole", self.pricing == "used"
+        counted = "energy of whole runs" if whole else "energy until each node's first end"
+        priced = "the node's GPUs in use" if used else "each job's own GPUs"
+        opened = f"{solved.open_nodes} of {len(problem.nodes)} nodes open"
+        return f"{counted}, priced at {priced}; {opened}"

@@ -23,7 +23,6 @@ from typing import Any, TypeAlias
 import numpy as np
 from ortools.sat.python import cp_model
 
-from policies.andreas.kernels.arrays import NONE
 from policies.andreas.kernels.greedy import extra_watts
 from policies.andreas.objective import Objective
 from policies.andreas.problem import Problem
@@ -318,16 +317,12 @@ def _run(model: Model, budget: float, seed: int) -> tuple[cp_model.CpSolver, Pla
 
 def _solution(model: Model, solver: cp_model.CpSolver) -> Solution:
     problem = model.data.problem
-    number = {
-        (int(c), int(g)): k
-        for k, (c, g) in enumerate(zip(problem.config_class, problem.config_gpus, strict=True))
-    }
-    node = np.full(len(problem.rows), NONE, dtype=np.int64)
-    config = np.full(len(problem.rows), NONE, dtype=np.int64)
+    found = Solution.empty(problem)
     for (j, n, g), x in model.x.items():
         if solver.boolean_value(x):
-            node[j], config[j] = n, number[int(problem.node_class[n]), g]
-    return Solution(node, config)
+            config = problem.config_number[int(problem.node_class[n]), g]
+            found.node[j], found.config[j] = n, config
+    return found
 
 
 def _up(amount: float) -> int:

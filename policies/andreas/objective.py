@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from policies.andreas.kernels.arrays import NONE
-from policies.andreas.problem import Problem, energy_costs
-from policies.andreas.solution import Solution, run_times_s
+from policies.andreas.problem import Problem
+from policies.andreas.solution import Solution
 from policies.contract.snapshot import Floats, Ints
 
 
@@ -32,32 +32,24 @@ class Objective:
     own_gpus: bool = False
 
     def postponing(self, problem: Problem) -> Floats:
-        """float64[E]: what leaving each job without a node costs."""
-        cost: Floats = problem.penalty(self.rho) + self.moving(problem)
-        return cost + cheapest(problem) if self.whole else cost
+        """float64[E]: cost of postponing each job, rho w_j max(0, T_c + H + M_j - d_j) and more."""
+        late_s = np.maximum(problem.snapshot.round_s + problem.slowest_s - problem.slack_s, 0.0)
+        cost: Floats = self.rho * problem.column("tardiness_weight") * late_s
+        cost += self.moving(problem)
+        return cost + problem.cheapest if self.whole else cost
 
     def moving(self, problem: Problem) -> Floats:
         """float64[E]: cost of moving each running job; 0 for others."""
-        cost: Floats = np.where(
-            problem.home_config != NONE, self.hysteresis * cheapest(problem), 0.0
-        )
-        return cost
+        return np.where(problem.running, self.hysteresis * problem.cheapest, 0.0)
 
     def value(self, problem: Problem, solution: Solution) -> float:
         """f of a solution, evaluated apart from the kernel."""
-        jobs, times = solution.placed, run_times_s(problem, solution)
-        late = np.maximum(times - problem.slack_s[jobs], 0.0)
-        tardiness = float((problem.column("tardiness_weight")[jobs] * late).sum())
-        left = np.ones(len(problem.rows), dtype=np.bool_)
-        left[jobs] = False
-        moved = (solution.node != problem.home) | (solution.config != problem.home_config)
-        moves = float(self.moving(problem)[jobs][moved[jobs]].sum())
-        return (
-            tardiness
-            + float(self.postponing(problem)[left].sum())
-            + moves
-            + self._energy(problem, solution, times)
-        )
+        jobs, times = solution.placed, solution.run_times_s(problem)
+        late_s = np.maximum(times - problem.slack_s[jobs], 0.0)
+        tardiness = float((problem.column("tardiness_weight")[jobs] * late_s).sum())
+        postponed = float(self.postponing(problem)[solution.node == NONE].sum())
+        moves = float(self.moving(problem)[jobs][solution.moved(problem)[jobs]].sum())
+        return tardiness + postponed + moves + self._energy(problem, solution, times)
 
     def _energy(self, problem: Problem, solution: Solution, times: Floats) -> float:
         jobs, nodes = solution.placed, solution.node[solution.placed]
@@ -67,8 +59,7 @@ class Objective:
         costs = rates * problem.prices.priced_s(times)
         if self.whole:
             return float((costs if self.own_gpus else costs * gpus / used[nodes]).sum())
-        first = _at_first_end(nodes, times, costs, len(problem.nodes))
-        return float(first.sum())
+        return float(_at_first_end(nodes, times, costs, len(problem.nodes)).sum())
 
 
 def _at_first_end(nodes: Ints, times: Floats, costs: Floats, count: int) -> Floats:
@@ -78,11 +69,3 @@ def _at_first_end(nodes: Ints, times: Floats, costs: Floats, count: int) -> Floa
     at = np.flatnonzero(times == soonest[nodes])
     np.minimum.at(cost, nodes[at], costs[at])
     return np.where(np.isfinite(cost), cost, 0.0)
-
-
-def cheapest(problem: Problem) -> Floats:
-    """float64[E]: energy cost of each job's cheapest run; 0 if it fits nowhere."""
-    priced = problem.prices.priced_s(problem.run_s + problem.move_s[:, None])
-    costs = energy_costs(priced, problem.cost[problem.config_class, problem.config_gpus])
-    least = np.min(costs, axis=1, initial=np.inf)
-    return np.where(np.isfinite(least), least, 0.0)

@@ -1,15 +1,15 @@
-"""The capacity allocation problem of one round as dense arrays: jobs x configurations (node class,
-GPUs).
+"""The capacity allocation problem of one round as dense arrays: jobs x configurations.
 
-Nodes of one class (type, devices to give, power curve, the labels and scarce resources that matter)
-are interchangeable for every configuration; t[j, k] = launch + remaining steps / throughput, c[k] =
-P(g) / 1000 * price * PUE / 3600 per second (ANDREAS, IV-A). A run whose price changes while it
-lasts costs c[k] times its priced seconds (`policies.placement.pricing`).
+A configuration is a class of nodes and a number of GPUs. Nodes of one class (type, devices, power
+curve, the labels and scarce resources that matter) are interchangeable; t[j, k] = launch +
+remaining steps / throughput, c[k] = P(g) / 1000 * price * PUE / 3600 per second (ANDREAS, IV-A). A
+run whose price changes while it lasts costs c[k] times its priced seconds
+(`policies.placement.pricing`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -18,7 +18,7 @@ import numpy as np
 from policies.andreas.kernels.arrays import NONE
 from policies.contract.snapshot import Bools, Floats, Ints, NodeView, Snapshot
 from policies.placement.eligibility import admits, launch_s, signatures
-from policies.placement.from_snapshot import JobRequests, with_quota
+from policies.placement.from_snapshot import with_quota
 from policies.placement.plan_builder import PlanBuilder
 from policies.placement.pricing import Prices, prices_of
 from policies.placement.requests import RESOURCES, THOUSANDTHS, UNLIMITED
@@ -32,9 +32,10 @@ class Problem:
     `plan`: a plan with what stays, from whose state all capacity is read. `rows` int64[E]: the
     jobs' rows in the snapshot. `numbers` int64[N]: the nodes' numbers in the state. `devices[n]`:
     ids to give. `run_s` float64[E, K]: run time without launch, inf where the configuration is
-    impossible for the job. `cost` float64[C, G + 1] per priced second at the reference of `prices`,
-    with g GPUs in use; `power` watts likewise. `demand`, `capacity`: of resources that could run
-    out; `watts`: left below the cap.
+    impossible for the job. `launch_s`, `move_s` float64[E]: time of a launch, and what the policy
+    counts of it. `cost` float64[C, G + 1] per priced second at the reference of
+    `prices`, with g GPUs in use; `power` watts likewise. `demand`, `capacity`: of resources that
+    could run out; `watts`: left below the cap.
     """
 
     snapshot: Snapshot
@@ -51,12 +52,10 @@ class Problem:
     power: Floats
     run_s: Floats
     launch_s: Floats
-    home: Ints
-    home_config: Ints
+    move_s: Floats
     demand: Floats
     capacity: Floats
     watts: float
-    charged: bool
     prices: Prices
 
     @property
@@ -73,6 +72,50 @@ class Problem:
         return self.snapshot.jobs.columns.counts[name][self.rows]
 
     @cached_property
+    def gpus(self) -> Ints:
+        """int64[N]: number of devices to give."""
+        return np.array([len(of) for of in self.devices], dtype=np.int64)
+
+    @cached_property
+    def home(self) -> Ints:
+        """int64[E]: node where a job runs now, if it is one and the devices are its own; or -1."""
+        return self._current[0]
+
+    @cached_property
+    def home_config(self) -> Ints:
+        """int64[E]: configuration in which a job runs now on its node; or -1."""
+        return self._current[1]
+
+    @cached_property
+    def running(self) -> Bools:
+        """bool[E]: True for jobs that have a current node."""
+        running: Bools = self.home_config != NONE
+        return running
+
+    @cached_property
+    def _current(self) -> tuple[Ints, Ints]:
+        node_at = {node.id: n for n, node in enumerate(self.nodes)}
+        node, config = (np.full(len(self.rows), NONE, dtype=np.int64) for _ in range(2))
+        runs = self.snapshot.jobs.columns.others["running"]
+        for e, row in enumerate(self.rows):
+            training = [r.ranks for r in runs[row] if r.purpose == "training" and r.copy == 0]
+            rank = next((ranks[0] for ranks in training if len(ranks) == 1), None)
+            n = None if rank is None else node_at.get(rank.node)
+            if rank is None or n is None or rank.share != 1.0:
+                continue
+            k = self.config_number.get((int(self.node_class[n]), len(rank.devices)), NONE)
+            free = set(rank.devices) <= set(self.devices[n])
+            if free and k != NONE and np.isfinite(self.run_s[e, k]):
+                node[e], config[e] = n, k
+        return node, config
+
+    @cached_property
+    def config_number(self) -> dict[tuple[int, int], int]:
+        """Number of each configuration (class, GPUs)."""
+        pairs = zip(self.config_class.tolist(), self.config_gpus.tolist(), strict=True)
+        return {pair: k for k, pair in enumerate(pairs)}
+
+    @cached_property
     def slack_s(self) -> Floats:
         """float64[E]: due date minus now; inf without due date."""
         slack: Floats = self.column("due_s") - self.snapshot.now_s
@@ -84,16 +127,11 @@ class Problem:
         return np.isfinite(self.run_s)
 
     @cached_property
-    def move_s(self) -> Floats:
-        """float64[E]: what a launch adds to a run time; 0 where the policy does not charge it."""
-        return self.launch_s.copy() if self.charged else np.zeros_like(self.launch_s)
-
-    @cached_property
     def times_s(self) -> Floats:
         """float64[E, K]: t[j, k]; all but the current configuration pay for a launch."""
         times = self.run_s + self.move_s[:, None]
-        at_home = np.flatnonzero(self.home_config != NONE)
-        times[at_home, self.home_config[at_home]] = self.run_s[at_home, self.home_config[at_home]]
+        jobs = np.flatnonzero(self.running)
+        times[jobs, self.home_config[jobs]] = self.run_s[jobs, self.home_config[jobs]]
         return times
 
     @cached_property
@@ -106,11 +144,17 @@ class Problem:
         """float64[E]: priced seconds that the same configuration costs on another node; or 0."""
         if self.prices.is_flat:
             return self.move_s
-        at_home, grown = np.flatnonzero(self.home_config != NONE), np.zeros_like(self.move_s)
-        config = self.home_config[at_home]
-        moved_s = self.prices.priced_s(self.times_s[at_home, config] + self.move_s[at_home])
-        grown[at_home] = moved_s - self.priced_s[at_home, config]
+        jobs, grown = np.flatnonzero(self.running), np.zeros_like(self.move_s)
+        config = self.home_config[jobs]
+        moved_s = self.prices.priced_s(self.times_s[jobs, config] + self.move_s[jobs])
+        grown[jobs] = moved_s - self.priced_s[jobs, config]
         return grown
+
+    @cached_property
+    def fastest_s(self) -> Floats:
+        """float64[E]: the least run time after a launch; inf if it fits nowhere."""
+        fastest: Floats = np.min(self.run_s + self.move_s[:, None], axis=1, initial=np.inf)
+        return fastest
 
     @cached_property
     def slowest_s(self) -> Floats:
@@ -119,11 +163,18 @@ class Problem:
         total: Floats = slowest + self.move_s
         return total
 
-    def penalty(self, rho: float) -> Floats:
-        """float64[E]: rho * w_j * max(0, T_c + H + M_j - d_j), the cost of postponing."""
-        late = self.snapshot.round_s + self.slowest_s - self.slack_s
-        cost: Floats = rho * self.column("tardiness_weight") * np.maximum(late, 0.0)
-        return cost
+    def energy_cost(self, priced_s: Floats) -> Floats:
+        """float64[E, K]: cost of runs of these priced seconds; inf if one never ends."""
+        rates = self.cost[self.config_class, self.config_gpus][None, :]
+        never = np.full_like(priced_s, np.inf)
+        return np.multiply(priced_s, rates, out=never, where=np.isfinite(priced_s))
+
+    @cached_property
+    def cheapest(self) -> Floats:
+        """float64[E]: energy cost of each job's cheapest run; 0 if it fits nowhere."""
+        costs = self.energy_cost(self.prices.priced_s(self.run_s + self.move_s[:, None]))
+        least = np.min(costs, axis=1, initial=np.inf)
+        return np.where(np.isfinite(least), least, 0.0)
 
 
 def build(snapshot: Snapshot, *, never_touch: bool = False, charged: bool = True) -> Problem:
@@ -134,169 +185,60 @@ def build(snapshot: Snapshot, *, never_touch: bool = False, charged: bool = True
     as if launches took no time.
     """
     plan = PlanBuilder(snapshot, never_touch=never_touch)
-    decided = plan.decided
+    decided, state, layout = plan.decided, plan.state, plan.state.layout
     rows = np.array([i for i in range(len(snapshot.jobs)) if i not in decided], dtype=np.int64)
-    return _Builder(snapshot, plan, rows).problem(charged=charged)
+    numbers = [n for n, node in enumerate(layout.nodes) if state.open >> n & 1 and node.devices]
+    nodes = tuple([layout.nodes[n] for n in numbers])
+    devices = tuple([layout.ids(n, state.idle[n]) for n in numbers])
+    gpus = np.array([len(of) for of in devices], dtype=np.int64)
+    present = np.array([layout.present[n].bit_count() for n in numbers], dtype=np.int64)
+    demand, left, whole = _resources(plan, rows, numbers)
+    scarce: Bools = np.any(gpus[:, None] * demand.max(axis=0, initial=0.0) > left, axis=0)
+    signature, distinct = signatures(snapshot, rows)
+    labels = frozenset[str]().union(*(wanted for _, wanted in distinct))
+    node_class, members = _classes(nodes, labels, whole[:, scarce])
+    examples = [nodes[i] for i in members]
+    pairs = [(c, g) for c, node in enumerate(examples) for g in range(1, len(node.devices) + 1)]
+    config_class, config_gpus = np.array(pairs, dtype=np.int64).reshape(-1, 2).T.copy()
+    admitted = [[admits(s, n.gpu_type, frozenset(n.labels)) for n in examples] for s in distinct]
+    mask = np.array(admitted, dtype=np.bool_).reshape(len(distinct), len(examples))[signature]
+    mask &= np.all(demand[:, None, :] <= whole[members][None, :, :], axis=2)
+    types = np.array([snapshot.type_index[node.gpu_type] for node in examples], dtype=np.int64)
+    run_s = _run_s(snapshot, rows, mask[:, config_class], types[config_class], config_gpus)
+    prices, power, launches_s = prices_of(snapshot), _power(examples), launch_s(snapshot)[rows]
+    return Problem(
+        snapshot=snapshot, plan=plan, rows=rows, nodes=nodes,
+        numbers=np.array(numbers, dtype=np.int64), devices=devices, node_class=node_class,
+        busy=present - gpus, config_class=config_class, config_gpus=config_gpus,
+        cost=power * prices.reference, power=power, run_s=run_s, launch_s=launches_s,
+        move_s=launches_s if charged else np.zeros_like(launches_s),
+        demand=np.ascontiguousarray(demand[:, scarce]),
+        capacity=np.ascontiguousarray(left[:, scarce]),
+        watts=max(0.0, (state.cap_mw - state.used_mw) / THOUSANDTHS), prices=prices,
+    )  # fmt: skip
 
 
-class _Builder:
-    def __init__(self, snapshot: Snapshot, plan: PlanBuilder, rows: Ints) -> None:
-        self.snapshot, self.plan, self.rows = snapshot, plan, rows
-        state, layout = plan.state, plan.state.layout
-        self.numbers = [
-            n for n, node in enumerate(layout.nodes) if state.open >> n & 1 and node.devices
-        ]
-        self.nodes = tuple([layout.nodes[n] for n in self.numbers])
-        self.devices = tuple([layout.ids(n, state.idle[n]) for n in self.numbers])
-        present = np.array([layout.present[n].bit_count() for n in self.numbers], dtype=np.int64)
-        self.gpus = np.array([len(of) for of in self.devices], dtype=np.int64)
-        self.busy: Ints = present - self.gpus
-        self.signature, self.signatures = signatures(snapshot, rows)
-        self.demand, self.left, self.whole = self._resources()
-        most = self.demand.max(axis=0, initial=0.0)
-        self.scarce: Bools = np.any(self.gpus[:, None] * most > self.left, axis=0)
-        self.node_class, self.classes = self._classes()
-
-    def problem(self, *, charged: bool) -> Problem:
-        config_class, config_gpus = self._configurations()
-        run_s = self._run_s(config_class, config_gpus)
-        home, home_config = self._homes(config_class, config_gpus, run_s)
-        prices, power = prices_of(self.snapshot), self._power()
-        return Problem(
-            snapshot=self.snapshot, plan=self.plan, rows=self.rows, nodes=self.nodes,
-            numbers=np.array(self.numbers, dtype=np.int64), devices=self.devices,
-            node_class=self.node_class, busy=self.busy,
-            config_class=config_class, config_gpus=config_gpus,
-            cost=power * prices.reference, power=power, run_s=run_s,
-            launch_s=launch_s(self.snapshot)[self.rows], home=home, home_config=home_config,
-            demand=np.ascontiguousarray(self.demand[:, self.scarce]),
-            capacity=np.ascontiguousarray(self.left[:, self.scarce]),
-            watts=self._watts_left(), charged=charged, prices=prices,
-        )  # fmt: skip
-
-    def _resources(self) -> tuple[Floats, Floats, Floats]:
-        """float64[E, R], float64[N, R] twice: demand, what is left of nodes, and what they have."""
-        state, layout = self.plan.state, self.plan.state.layout
-        size, requests = len(layout.resources), JobRequests(self.snapshot, layout)
-        rows = self.rows.tolist() if size else []
-        wanted = [layout.amounts(self._demand(requests, row)) for row in rows]
-        of_jobs = [amounts or (0,) * size for amounts in wanted]
-        left = [state.free[n][RESOURCES : RESOURCES + size] for n in self.numbers]
-        has = [
-            layout.classes[layout.class_of[n]].capacity[RESOURCES : RESOURCES + size]
-            for n in self.numbers
-        ]
-        jobs, nodes = len(self.rows), len(self.numbers)
-        return (
-            _amounts(of_jobs, jobs, size),
-            _amounts(left, nodes, size),
-            _amounts(has, nodes, size),
-        )
-
-    def _demand(self, requests: JobRequests, row: int) -> Mapping[str, float]:
-        """Return a job's demand as one process, with the cores that a quota gives it beyond it."""
-        demand, runs = requests.demand(row, 1), self.snapshot.jobs.columns.others["running"][row]
-        given = with_quota(demand, [seat for run in runs for seat in run.ranks])
-        return max(demand, given, key=lambda of: of.get("cores", 0.0))
-
-    def _classes(self) -> tuple[Ints, tuple[int, ...]]:
-        """Class of each node, and one node of each class."""
-        wanted = (
-            frozenset().union(*(labels for _, labels in self.signatures))
-            if self.signatures
-            else frozenset()
-        )
-        numbers: dict[object, int] = {}
-        members: list[int] = []
-        of = [0] * len(self.nodes)
-        whole = [tuple(row) for row in self.whole[:, self.scarce].tolist()]
-        for i, node in enumerate(self.nodes):
-            labels = wanted.intersection(node.labels) if wanted else wanted
-            key = (node.gpu_type, len(node.devices), node.power_w, labels, whole[i])
-            of[i] = numbers.setdefault(key, len(numbers))
-            if of[i] == len(members):
-                members.append(i)
-        return np.array(of, dtype=np.int64), tuple(members)
-
-    def _configurations(self) -> tuple[Ints, Ints]:
-        pairs = [
-            (c, g)
-            for c, i in enumerate(self.classes)
-            for g in range(1, len(self.nodes[i].devices) + 1)
-        ]
-        table = np.array(pairs, dtype=np.int64).reshape(len(pairs), 2)
-        return np.ascontiguousarray(table[:, 0]), np.ascontiguousarray(table[:, 1])
-
-    def _run_s(self, config_class: Ints, config_gpus: Ints) -> Floats:
-        snapshot, counts = self.snapshot, self.snapshot.jobs.columns.counts
-        types = np.array(
-            [snapshot.type_index[self.nodes[i].gpu_type] for i in self.classes], dtype=np.int64
-        )
-        kinds = snapshot.job_kinds[self.rows]
-        rates = snapshot.throughputs[
-            kinds[:, None], types[config_class][None, :], config_gpus[None, :]
-        ]
-        possible = (rates > 0.0) & self._admitted()[:, config_class]
-        possible &= (counts["gpus_min"][self.rows][:, None] <= config_gpus) & (
-            config_gpus <= counts["gpus_max"][self.rows][:, None]
-        )
-        steps = snapshot.jobs.columns.numbers["remaining_steps"][self.rows][:, None]
-        return np.where(possible, steps / np.where(possible, rates, 1.0), np.inf)
-
-    def _admitted(self) -> Bools:
-        """bool[E, C]: types, labels and scarce resources of the empty class."""
-        members = [self.nodes[i] for i in self.classes]
-        by_signature = [
-            [admits(s, n.gpu_type, frozenset(n.labels)) for n in members] for s in self.signatures
-        ]
-        mask = np.array(by_signature, dtype=np.bool_).reshape(len(self.signatures), len(members))[
-            self.signature
-        ]
-        roomy: Bools = np.all(
-            self.demand[:, None, :] <= self.whole[list(self.classes)][None, :, :], axis=2
-        )
-        return mask & roomy
-
-    def _homes(self, config_class: Ints, config_gpus: Ints, run_s: Floats) -> tuple[Ints, Ints]:
-        """Node and configuration where each job runs now on one node of its own, -1 elsewhere."""
-        at = {n.id: i for i, n in enumerate(self.nodes)}
-        number = {
-            (int(c), int(g)): k
-            for k, (c, g) in enumerate(zip(config_class, config_gpus, strict=True))
-        }
-        home = np.full(len(self.rows), NONE, dtype=np.int64)
-        config = np.full(len(self.rows), NONE, dtype=np.int64)
-        running = self.snapshot.jobs.columns.others["running"]
-        for e, row in enumerate(self.rows):
-            seat = next(
-                (
-                    r.ranks[0]
-                    for r in running[row]
-                    if r.purpose == "training" and r.copy == 0 and len(r.ranks) == 1
-                ),
-                None,
-            )
-            if (
-                seat is None
-                or (n := at.get(seat.node)) is None
-                or seat.share != 1.0
-                or not set(seat.devices) <= set(self.devices[n])
-            ):
-                continue
-            k = number.get((int(self.node_class[n]), len(seat.devices)), NONE)
-            if k != NONE and np.isfinite(run_s[e, k]):
-                home[e], config[e] = n, k
-        return home, config
-
-    def _power(self) -> Floats:
-        most = max((len(n.devices) for n in self.nodes), default=0)
-        return np.array([_curve(self.nodes[i].power_w, most) for i in self.classes]).reshape(
-            len(self.classes), most + 1
-        )
-
-    def _watts_left(self) -> float:
-        state = self.plan.state
-        return max(0.0, (state.cap_mw - state.used_mw) / THOUSANDTHS)
+def _resources(
+    plan: PlanBuilder, rows: Ints, numbers: Sequence[int]
+) -> tuple[Floats, Floats, Floats]:
+    """float64[E, R], float64[N, R] twice: demand, what is left of nodes, and what they have."""
+    state, layout, requests = plan.state, plan.state.layout, plan.classes.requests
+    runs, size = plan.snapshot.jobs.columns.others["running"], len(layout.resources)
+    demands = []
+    for row in rows.tolist() if size else []:
+        demand = requests.demand(row, 1)
+        given = with_quota(demand, [rank for run in runs[row] for rank in run.ranks])
+        most = max(demand, given, key=lambda of: of.get("cores", 0.0))
+        demands.append(layout.amounts(most) or (0,) * size)
+    of_resources = slice(RESOURCES, RESOURCES + size)
+    left = [state.free[n][of_resources] for n in numbers]
+    whole = [layout.classes[layout.class_of[n]].capacity[of_resources] for n in numbers]
+    nodes = len(numbers)
+    return (
+        _amounts(demands, len(rows), size),
+        _amounts(left, nodes, size),
+        _amounts(whole, nodes, size),
+    )
 
 
 def _amounts(rows: Sequence[Sequence[int]], count: int, size: int) -> Floats:
@@ -305,13 +247,40 @@ def _amounts(rows: Sequence[Sequence[int]], count: int, size: int) -> Floats:
     return np.where(table >= UNLIMITED / 2, np.inf, table / THOUSANDTHS)
 
 
-def energy_costs(priced_s: Floats, rates: Floats) -> Floats:
-    """float64[E, K]: priced seconds times cost per second; inf if a job never ends."""
-    return np.multiply(
-        priced_s, rates[None, :], out=np.full_like(priced_s, np.inf), where=np.isfinite(priced_s)
-    )
+def _classes(
+    nodes: Sequence[NodeView], labels: frozenset[str], scarce: Floats
+) -> tuple[Ints, Ints]:
+    """int64[N]: class of each node; int64[C]: one node of each class."""
+    numbers: dict[object, int] = {}
+    of = [
+        numbers.setdefault(
+            (node.gpu_type, len(node.devices), node.power_w, labels.intersection(node.labels), has),
+            len(numbers),
+        )
+        for node, has in zip(nodes, map(tuple, scarce.tolist()), strict=True)
+    ]
+    node_class = np.array(of, dtype=np.int64)
+    return node_class, np.unique(node_class, return_index=True)[1]
 
 
-def _curve(power_w: tuple[float, ...], most: int) -> list[float]:
-    known = list(power_w) or [0.0]
-    return [known[min(g, len(known) - 1)] for g in range(most + 1)]
+def _run_s(
+    snapshot: Snapshot, rows: Ints, admitted: Bools, types: Ints, config_gpus: Ints
+) -> Floats:
+    """float64[E, K]: run times where GPUs, type, labels and resources of an empty node suffice.
+
+    `admitted` bool[E, K], `types` int64[K].
+    """
+    columns, kinds = snapshot.jobs.columns, snapshot.job_kinds[rows][:, None]
+    least, most = (columns.counts[name][rows][:, None] for name in ("gpus_min", "gpus_max"))
+    rates = snapshot.throughputs[kinds, types, config_gpus]
+    possible = (rates > 0.0) & admitted & (least <= config_gpus) & (config_gpus <= most)
+    steps = columns.numbers["remaining_steps"][rows][:, None]
+    return np.divide(steps, rates, out=np.full_like(rates, np.inf), where=possible)
+
+
+def _power(examples: Sequence[NodeView]) -> Floats:
+    """float64[C, G + 1]: watts of a node of each class by GPUs in use; the last known for more."""
+    most = max((len(node.devices) for node in examples), default=0)
+    curves = [node.power_w or (0.0,) for node in examples]
+    table = [[of[min(g, len(of) - 1)] for g in range(most + 1)] for of in curves]
+    return np.array(table, dtype=np.float64).reshape(len(examples), most + 1)

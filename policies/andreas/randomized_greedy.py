@@ -7,15 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from policies.andreas.configuration import choose, instance
-from policies.andreas.kernels.arrays import NONE
+from policies.andreas.configuration import choose, instance, least_gpus
+from policies.andreas.kernels.arrays import nonzero_seed
 from policies.andreas.kernels.greedy import CODED, PAPER, search
 from policies.andreas.kernels.polish import polish
-from policies.andreas.naming import plan_of
 from policies.andreas.objective import Objective
-from policies.andreas.packing import least_gpus
 from policies.andreas.problem import Problem, build
 from policies.andreas.solution import Solution
+from policies.andreas.to_plan import to_plan
 from policies.contract.parameters import parameter
 from policies.contract.plan import Plan
 from policies.contract.snapshot import Floats, Ints, Snapshot
@@ -108,7 +107,7 @@ class RandomizedGreedy:
         """The best construction; the objective is f in the cluster's currency."""
         problem = build(snapshot, charged=self.mode == "paper")
         solution = self.solve(problem)
-        return plan_of(problem, solution, "randomized_greedy", self.f.value(problem, solution))
+        return to_plan(problem, solution, "randomized_greedy", self.f.value(problem, solution))
 
     @property
     def f(self) -> Objective:
@@ -126,55 +125,36 @@ class RandomizedGreedy:
         return Solution(node, config)
 
     def search_arguments(self, problem: Problem) -> dict[str, Any]:
-        """What the kernel is called with."""
-        coded = self.mode == "coded"
-        data = instance(problem, choose(problem, self.f.hysteresis), self.f)
-        orders = self._orders(problem)
+        """Arguments with which the kernel is called."""
+        coded, orders, iterations = self.mode == "coded", self._orders(problem), self.iterations
+        if coded:
+            choices = len(problem.nodes) * len(problem.rows) * problem.snapshot.max_gpus
+            iterations = min(iterations, choices)
         return {
-            "data": data,
+            "data": instance(problem, choose(problem, self.f.hysteresis), self.f),
             "orders": orders,
             "least": least_gpus(problem, orders),
             "mode": CODED if coded else PAPER,
-            "iterations": self._iterations(problem),
+            "iterations": iterations,
             "rate": self.pi if coded else self.intensity,
             "swap": self.swap if coded else self.intensity,
             "alpha": self.alpha,
-            "seed": _seed(problem.snapshot.seed),
+            "seed": nonzero_seed(problem.snapshot.seed),
         }
 
-    def _iterations(self, problem: Problem) -> int:
-        if self.mode == "paper":
-            return self.iterations
-        return min(
-            self.iterations, len(problem.nodes) * len(problem.rows) * problem.snapshot.max_gpus
-        )
-
     def _orders(self, problem: Problem) -> Ints:
-        """int64[S, E]: initial orders by pressure; in mode paper also with running jobs first."""
-        pressure = self._pressure_order(problem)
-        if self.mode == "coded":
-            return pressure[None, :]
-        waits = problem.home_config[pressure] == NONE
-        return np.stack([pressure, pressure[np.argsort(waits, kind="stable")]])
+        """int64[S, E]: initial orders by pressure; in mode paper also with running jobs first.
 
-    def _pressure_order(self, problem: Problem) -> Ints:
-        """Jobs by Delta_j = T_c + min t - d_j (eq. 2), greatest first, equal ones by arrival.
-
-        t counts a launch for running jobs too: else a job that has just been launched is less
-        pressing than it was while it waited, and the two that swap places are swapped back by every
-        next round.
+        The pressure is Delta_j = T_c + min t - d_j (eq. 2), equal ones by arrival. t counts a
+        launch for running jobs too: else a job that has just been launched is less pressing than it
+        was while it waited, and the two that swap places are swapped back by every next round.
         """
-        fastest = np.min(problem.run_s + problem.move_s[:, None], axis=1, initial=np.inf)
-        pressure: Floats = np.where(np.isfinite(fastest), fastest, 0.0) - problem.slack_s
+        fastest = np.where(np.isfinite(problem.fastest_s), problem.fastest_s, 0.0)
+        pressure: Floats = fastest - problem.slack_s
         if self.mode == "paper":
-            pressure = np.where(
-                pressure > 0.0,
-                np.maximum(pressure, 0.0) * problem.column("tardiness_weight"),
-                pressure,
-            )
-        return np.lexsort((problem.column("arrival_s"), -pressure)).astype(np.int64)
-
-
-def _seed(seed: int) -> int:
-    """A non-zero 32-bit state from any seed, by Knuth's multiplicative hash."""
-    return ((seed % 2**32) * 2654435761 + 0x9E3779B9) % 2**32 or 1
+            late, weight = pressure > 0.0, problem.column("tardiness_weight")
+            pressure = np.where(late, np.maximum(pressure, 0.0) * weight, pressure)
+        order = np.lexsort((problem.column("arrival_s"), -pressure)).astype(np.int64)
+        if self.mode == "coded":
+            return order[None, :]
+        return np.stack([order, order[np.argsort(~problem.running[order], kind="stable")]])

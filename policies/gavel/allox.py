@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from policies.andreas.kernels.arrays import NONE
-from policies.andreas.naming import plan_of
 from policies.andreas.problem import Problem, build
+from policies.andreas.to_plan import to_plan
 from policies.contract.parameters import parameter
 from policies.contract.plan import Plan
 from policies.contract.snapshot import Bools, Floats, Ints, Snapshot
@@ -69,7 +69,7 @@ class AlloX:
         singles = _Singles(problem, vacancies, gangs)
         total_s = singles.seat(self._considered(problem, singles))
         gangs.fill()
-        return plan_of(problem, vacancies.solution, "allox", total_s)
+        return to_plan(problem, vacancies.solution, "allox", total_s)
 
     def _considered(self, problem: Problem, singles: _Singles) -> Ints:
         """Jobs to match: running ones, and the oldest waiting ones."""

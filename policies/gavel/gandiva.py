@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from policies.andreas.naming import bills, plan_with
 from policies.andreas.problem import build
+from policies.andreas.to_plan import bills, to_plan_of
 from policies.contract.parameters import parameter
 from policies.contract.plan import HIGHEST_COST, LONGEST_RUN_S, Placement, Plan, predicted
 from policies.contract.snapshot import Bools, Floats, Ints, RankPlacement, Snapshot
@@ -78,7 +78,7 @@ class Gandiva:
             rng,
         )
         turn.give_out(to_all=is_end, by_type=self.rotate)
-        plan = plan_with(
+        plan = to_plan_of(
             problem, vacancies.solution, [*staying, *turn.placements()], "gandiva", None
         )
         began_s = snapshot.now_s if is_end else past.began_s

@@ -28,7 +28,7 @@ from ortools.sat.python import cp_model
 from policies.andreas.kernels.arrays import NONE
 from policies.contract.policy import SolverFailedError
 from policies.search.kernels.local_search import Found
-from policies.search.kernels.outlook import Outlook
+from policies.search.kernels.rollout import RolloutData
 
 RESOLUTION = 2**40
 """Units of cost in the schedule to begin with."""
@@ -60,7 +60,7 @@ class Seat:
 class Model:
     """The variables; a method per constraint. `begin`: a schedule that bounds the cost."""
 
-    data: Outlook
+    data: RolloutData
     begin: Found
     cp: cp_model.CpModel = field(default_factory=cp_model.CpModel)
 
@@ -159,7 +159,7 @@ class Model:
         )
 
 
-def judge(data: Outlook, begin: Found, *, budget: float, seed: int = 0) -> Judged:
+def judge(data: RolloutData, begin: Found, *, budget: float, seed: int = 0) -> Judged:
     """The least cost of a schedule, from the schedule `begin`. `budget`: CP-SAT's deterministic
     time, about seconds.
 
@@ -198,7 +198,7 @@ def judge(data: Outlook, begin: Found, *, budget: float, seed: int = 0) -> Judge
 
 
 def _seats(
-    data: Outlook, jobs: Sequence[int], gpus: Sequence[int], of_class: Sequence[int]
+    data: RolloutData, jobs: Sequence[int], gpus: Sequence[int], of_class: Sequence[int]
 ) -> list[Seat]:
     found = []
     for j in jobs:
@@ -214,7 +214,7 @@ def _seats(
     return found
 
 
-def _due(data: Outlook, j: int) -> int:
+def _due(data: RolloutData, j: int) -> int:
     """Seconds until a due date, rounded up; one that is past counts from now."""
     slack_s = float(data.slack_s[j])
     return int(np.ceil(min(slack_s, 1e9)))

@@ -1,4 +1,4 @@
-"""The search over roll-outs: what a schedule costs, that it is feasible, that searching never makes
+"""The search over rollouts: what a schedule costs, that it is feasible, that searching never makes
 it worse, what it decides.
 """
 
@@ -18,16 +18,21 @@ from policies.andreas.problem import Problem, build
 from policies.contract import plan_json
 from policies.contract.plan import Plan, WaitCode
 from policies.contract.snapshot import PriceInterval, Snapshot
-from policies.search.cost_search import CostSearch, orders, rents
-from policies.search.kernels.local_search import Found, Start, search
-from policies.search.kernels.outlook import Outlook, new_board, place_all, settle
-from policies.search.outlook import Foresight, decided, outlook
+from policies.search.cost_search import CostSearch, starting_now
+from policies.search.kernels.local_search import Found, search
+from policies.search.kernels.rollout import (
+    RolloutData,
+    keep_running,
+    list_schedule,
+    new_schedule,
+)
+from policies.search.rollout import orders, rents, rollout_data
 from tests.builders_policies import a_job, a_kind, a_node, a_snapshot, on
 from tests.builders_snapshots import snapshots
 
 KINDS = [a_kind("k", {("V100", 1): 1.0, ("V100", 2): 1.4, ("T4", 1): 0.4})]
 NODES = [a_node("v", "V100", 2), a_node("t", "T4", 1)]
-PLAIN = Foresight(hysteresis=0.0, haste=0.0, risk=0.0)
+FORESIGHT = {"hysteresis": 0.02, "haste": 0.5, "risk": 1.0}
 
 relaxed = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -39,13 +44,13 @@ def where(plan: Plan) -> dict[str, tuple[str, int]]:
 
 def found(
     problem: Problem,
-    foresight: Foresight = PLAIN,
     moves: int = 30,
     seed: int = 1,
     work: int = 10**6,
-) -> tuple[Outlook, Found]:
-    data, _ = outlook(problem, foresight)
-    return data, search(data, Start(orders(problem), rents(problem)), moves, work, seed)
+    foresight: dict[str, float] | None = None,
+) -> tuple[RolloutData, Found]:
+    data, _ = rollout_data(problem, **(foresight or {}))
+    return data, search(data, orders(problem), rents(problem), moves, work, seed)
 
 
 def a_queue(seed: int, **fields: Any) -> Snapshot:
@@ -77,7 +82,7 @@ def test_the_result_costs_no_more_than_the_best_start_and_that_no_more_than_the_
 ) -> None:
     problem = build(snapshot)
     if len(problem.rows) and problem.nodes:
-        _, result = found(problem, Foresight(0.02, 0.5, 1.0), seed=snapshot.seed % 1000 + 1)
+        _, result = found(problem, seed=snapshot.seed % 1000 + 1, foresight=FORESIGHT)
         assert result.cost <= result.start_cost <= result.first_cost
 
 
@@ -115,11 +120,11 @@ def test_running_jobs_that_stay_cost_the_search_no_work() -> None:
         for n in "ab"
     ]
     problem = build(a_snapshot([a_node("a", "V100", 1), a_node("b", "V100", 1)], jobs, KINDS))
-    data, _ = outlook(problem, PLAIN)
-    settled = settle(data, board := new_board(data), np.ones(2, np.int64))
-    assert board.node.tolist() == data.home.tolist()
-    assert place_all(data, board, np.arange(2), np.full(2, NONE), 0.0) == 0.0
-    assert settled == pytest.approx(found(problem)[1].cost)
+    data, _ = rollout_data(problem)
+    kept = keep_running(data, schedule := new_schedule(data), np.ones(2, np.int64))
+    assert schedule.node.tolist() == data.home.tolist()
+    assert list_schedule(data, schedule, np.arange(2), np.full(2, NONE), 0.0) == 0.0
+    assert kept == pytest.approx(found(problem)[1].cost)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -138,7 +143,7 @@ def test_a_schedule_costs_what_its_nodes_draw_and_its_jobs_are_late(
     assert result.cost == pytest.approx(_account(problem, data, result), rel=1e-9)
 
 
-def _account(problem: Problem, data: Outlook, result: Found) -> float:
+def _account(problem: Problem, data: RolloutData, result: Found) -> float:
     """Node by node, piece by piece between the starts and ends there."""
     ends = result.start_s + data.time_s[np.arange(len(result.node)), result.config]
     cost = float((data.weight * np.maximum(ends - data.slack_s, 0.0)).sum())
@@ -161,7 +166,7 @@ def test_no_schedule_uses_more_gpus_of_a_node_than_it_has(snapshot: Snapshot) ->
     problem = build(snapshot)
     if not len(problem.rows) or not problem.nodes:
         return
-    data, result = found(problem, Foresight(0.02, 0.5, 1.0))
+    data, result = found(problem, foresight=FORESIGHT)
     has = np.isfinite(data.release_s).sum(axis=1)
     placed = np.flatnonzero(result.node != NONE)
     ends = result.start_s[placed] + data.time_s[placed, result.config[placed]]
@@ -181,10 +186,8 @@ def test_every_job_that_fits_somewhere_has_its_place_in_the_schedule(snapshot: S
 
 
 def test_only_what_starts_at_once_is_decided() -> None:
-    nodes = np.array([1, 0])
-    solution = decided(
-        nodes, np.array([0, 1, NONE]), np.array([2, 0, NONE]), np.array([0.0, 5.0, inf])
-    )
+    place, start_s = (np.array([0, 1, NONE]), np.array([2, 0, NONE])), np.array([0.0, 5.0, inf])
+    solution = starting_now(np.array([1, 0]), Found(*place, start_s, 0.0, 0.0, 0.0))
     assert (solution.node.tolist(), solution.config.tolist()) == ([1, NONE, NONE], [2, NONE, NONE])
 
 

@@ -22,7 +22,6 @@ from hypothesis import strategies as st
 from policies.andreas.kernels.arrays import NONE
 from policies.andreas.kernels.greedy import search
 from policies.andreas.objective import Objective
-from policies.andreas.packing import pack
 from policies.andreas.problem import Problem, build
 from policies.andreas.randomized_greedy import RandomizedGreedy
 from policies.andreas.solution import Solution
@@ -394,16 +393,9 @@ def test_any_seed_makes_a_decision_that_repeats(seed: int) -> None:
     assert RandomizedGreedy()(snapshot) == RandomizedGreedy()(snapshot)
 
 
-def test_packing_reads_a_queue_in_its_order_and_skips_what_does_not_fit() -> None:
-    jobs = [a_job("big", gpus_min=2, gpus_max=2), a_job("small"), a_job("late")]
-    problem = build(a_snapshot([a_node("n1", gpus=2)], jobs))
-    solution = pack(problem, np.array([1, 0, 2]))
-    assert list(solution.placed) == [1, 2]
-
-
 def test_the_objective_of_nothing_is_nothing() -> None:
     problem = build(a_snapshot())
-    assert Objective(rho=100.0).value(problem, pack(problem, np.zeros(0, dtype=np.int64))) == 0.0
+    assert Objective(rho=100.0).value(problem, Solution.empty(problem)) == 0.0
 
 
 def test_a_hysteresis_beyond_one_is_refused() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,8 +15,7 @@ TOP = 3
 
 
 class Instance(NamedTuple):
-    """One call's data: E jobs, N nodes in C classes with at most G GPUs, K configurations (class,
-    gpus), R scarce resources.
+    """Data of one call: E jobs, N nodes in C classes of at most G GPUs, K configurations.
 
     `choice` int64[E, K]: configurations of a job, the `due_count[j]` that meet its due date by
     rising cost, then up to `fit_count[j]` by rising time. `chance` float64[E, 2]: cumulative
@@ -28,7 +27,7 @@ class Instance(NamedTuple):
     `moving` of not staying. `cost` float64[C, G + 1] per second with g GPUs in use, `power` watts
     likewise; `used` GPUs of a node in use by others. `first` int64[C, G + 1], `after` and `before`
     int64[N]: the lists of nodes by class and free GPUs. `demand` float64[E, R], `capacity`
-    float64[N, R]: scarce resources; `watts` left under the power cap (inf: none). `whole`: energy
+    float64[N, R]: R scarce resources; `watts` left under the power cap (inf: none). `whole`: energy
     is that of whole runs, not until each node's first end. `alike` int64[K]: the same number for
     configurations of as many GPUs of one type at one cost, whatever the class.
     """
@@ -66,9 +65,10 @@ class Instance(NamedTuple):
 
 
 class State(NamedTuple):
-    """What one construction changes: free GPUs, lists and resources as in `Instance`, GPUs `busy`,
-    priced seconds to the first end (or priced GPU seconds, `Instance.whole`) as `span` of each
-    node, and in order what was placed: (job, node, config).
+    """A construction in the making: free GPUs, lists and resources as in `Instance`, GPUs `busy`.
+
+    `span`: priced seconds to the first end of each node (or priced GPU seconds, `Instance.whole`);
+    `job`, `node`, `config`: the placements in order.
     """
 
     free: Ints
@@ -84,35 +84,38 @@ class State(NamedTuple):
 
 
 def new_state(data: Instance) -> State:
-    """Room for a construction."""
-    nodes, jobs = data.free.size, data.home.size
-    lists = np.zeros_like(data.first), np.zeros(nodes, np.int64), np.zeros(nodes, np.int64)
-    placed = np.zeros(jobs, np.int64), np.zeros(jobs, np.int64), np.zeros(jobs, np.int64)
+    """Return arrays of the right size."""
+    job, node, config = (np.zeros_like(data.home) for _ in range(3))
     return State(
-        np.zeros(nodes, np.int64),
-        *lists,
-        np.zeros_like(data.capacity),
-        np.zeros(nodes, np.int64),
-        np.zeros(nodes),
-        *placed,
-    )
+        data.free.copy(), data.first.copy(), data.after.copy(), data.before.copy(),
+        data.capacity.copy(), data.used.copy(), np.zeros(data.free.size), job, node, config,
+    )  # fmt: skip
+
+
+@compiled
+def copy(of: Any, to: Any) -> None:
+    """Copy an array element by element: whole-array assignment takes seconds to compile."""
+    source, target = of.ravel(), to.ravel()
+    for i in range(of.size):
+        target[i] = source[i]
 
 
 @compiled
 def reset(data: Instance, state: State) -> int:
-    """Empty the nodes; free GPUs in all. Loops, as array assignment compiles slowly."""
-    free, after, before, busy, span = state.free, state.after, state.before, state.busy, state.span
+    """Empty the nodes. Return the number of free GPUs."""
+    copy(data.free, state.free)
+    copy(data.first, state.first)
+    copy(data.after, state.after)
+    copy(data.before, state.before)
+    copy(data.capacity, state.capacity)
+    copy(data.used, state.busy)
     total = 0
     for n in range(data.free.size):
         total += data.free[n]
-        free[n] = data.free[n]
-        after[n] = data.after[n]
-        before[n] = data.before[n]
-        busy[n] = data.used[n]
-        span[n] = 0.0
-        for r in range(data.capacity.shape[1]):
-            state.capacity[n, r] = data.capacity[n, r]
-    for c in range(data.first.shape[0]):
-        for left in range(data.first.shape[1]):
-            state.first[c, left] = data.first[c, left]
+        state.span[n] = 0.0
     return total
+
+
+def nonzero_seed(seed: int) -> int:
+    """Return a seed in 1 .. 2**32 - 1 of any integer, by Knuth's multiplicative hash."""
+    return ((seed % 2**32) * 2654435761 + 0x9E3779B9) % 2**32 or 1

@@ -1,5 +1,4 @@
-"""Local search for the least f (whole runs) around a solution, compiled: jobs are taken off and put
-back where they cost least.
+"""Local search for the least f (whole runs) around a solution, compiled.
 
 A large neighbourhood search (destroy and repair, Shaw 1998) for a round's solution, beyond the
 ANDREAS paper. A step takes the jobs of one or two nodes, or a few jobs, off their nodes, then puts
@@ -15,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from policies.andreas.kernels.arrays import NONE, Instance
+from policies.andreas.kernels.arrays import NONE, Instance, copy
 from policies.andreas.kernels.greedy import SLACK, draw, extra_watts
 from policies.contract.snapshot import Floats, Ints
 from policies.placement.kernels import compiled
@@ -32,9 +31,10 @@ WARM = 4e-4
 
 
 class Standing(NamedTuple):
-    """A solution as it is changed: `node` and `config` int64[E] (-1: postponed), then for each node
-    GPUs in use by these jobs, priced GPU seconds of their runs, and scarce resources left; `watts`
-    float64[1] left under the cap.
+    """A solution as it is changed: `node` and `config` int64[E] (-1: postponed), then by node:
+
+    GPUs in use by these jobs, priced GPU seconds of their runs, and scarce resources left. `watts`
+    float64[1]: left under the cap.
     """
 
     node: Ints
@@ -47,7 +47,7 @@ class Standing(NamedTuple):
 
 @compiled
 def energy(data: Instance, n: int, gpus: int, span: float) -> float:
-    """What the runs on a node cost."""
+    """Return the cost of the runs on a node."""
     return float(data.cost[data.node_class[n], gpus] * span / gpus) if gpus > 0 else 0.0
 
 
@@ -82,8 +82,8 @@ def put(data: Instance, at: Standing, j: int, n: int, k: int, sign: int) -> None
 
 @compiled
 def has_room(data: Instance, at: Standing, j: int, n: int, k: int) -> bool:
-    """Whether node n has GPUs, scarce resources and watts for job j in configuration k."""
-    gpus = data.config_gpus[k]
+    """Return True if node n has GPUs, resources and watts for job j in configuration k."""
+    gpus, c = data.config_gpus[k], data.config_class[k]
     if data.free[n] - at.gpus[n] < gpus:
         return False
     for r in range(data.demand.shape[1]):
@@ -91,10 +91,8 @@ def has_room(data: Instance, at: Standing, j: int, n: int, k: int) -> bool:
             return False
     if at.watts[0] == np.inf:
         return True
-    return bool(
-        extra_watts(data.power, data.config_class[k], data.used[n] + at.gpus[n], gpus)
-        <= at.watts[0] + SLACK
-    )
+    more = extra_watts(data.power, c, data.used[n] + at.gpus[n], gpus)
+    return bool(more <= at.watts[0] + SLACK)
 
 
 @compiled
@@ -109,9 +107,8 @@ def put_best(data: Instance, at: Standing, j: int, most: int) -> float:
             if data.node_class[n] != data.config_class[k] or not has_room(data, at, j, n, k):
                 continue
             cost, span = own_cost(data, j, n, k)
-            grown = energy(data, n, at.gpus[n] + data.config_gpus[k], at.span[n] + span) - energy(
-                data, n, at.gpus[n], at.span[n]
-            )
+            grown = energy(data, n, at.gpus[n] + data.config_gpus[k], at.span[n] + span)
+            grown -= energy(data, n, at.gpus[n], at.span[n])
             if cost + grown < best:
                 best, node, config = cost + grown, n, k
     if node != NONE:
@@ -189,32 +186,24 @@ def put_back(data: Instance, at: Standing, rng: Ints, pool: Ints, count: int, ke
 
 @compiled
 def copy_standing(of: Standing, to: Standing) -> None:
-    """Element by element: whole-array assignment takes seconds to compile."""
-    for j in range(of.node.size):
-        to.node[j] = of.node[j]
-        to.config[j] = of.config[j]
-    for n in range(of.gpus.size):
-        to.gpus[n] = of.gpus[n]
-        to.span[n] = of.span[n]
-        for r in range(of.capacity.shape[1]):
-            to.capacity[n, r] = of.capacity[n, r]
-    to.watts[0] = of.watts[0]
+    """Make `to` equal to `of`."""
+    copy(of.node, to.node)
+    copy(of.config, to.config)
+    copy(of.gpus, to.gpus)
+    copy(of.span, to.span)
+    copy(of.capacity, to.capacity)
+    copy(of.watts, to.watts)
 
 
 @compiled
 def descend(
-    data: Instance,
-    best: Standing,
-    here: Standing,
-    trial: Standing,
-    cost: float,
-    steps: int,
+    data: Instance, best: Standing, here: Standing, trial: Standing, cost: float, steps: int,
     rng: Ints,
-    pool: Ints,
-    taken: Ints,
-    key: Floats,
-) -> float:
-    """So many steps from `best`, which costs `cost`; the cost of the new `best`."""
+) -> float:  # fmt: skip
+    """Take so many steps from `best`, which costs `cost`. Return the cost of the new `best`."""
+    jobs = best.node.size
+    pool, taken = np.zeros(min(MOST_POOLED, jobs), np.int64), np.zeros(jobs, np.int64)
+    key = np.zeros(pool.size)
     copy_standing(best, here)
     least, current, scale = cost, cost, abs(cost)
     for step in range(steps):
@@ -234,27 +223,18 @@ def descend(
 
 def polish(data: Instance, node: Ints, config: Ints, steps: int, seed: int) -> tuple[Ints, Ints]:
     """Improve (node, config) in so many steps; f never grows. `seed` in 1 .. 2**32 - 1."""
-    best = nobody_placed(data)
-    placed = [(int(j), int(node[j]), int(config[j])) for j in np.flatnonzero(node != NONE)]
-    for j, n, k in placed:
-        put(data, best, j, n, k, 1)
-    cost = sum(own_cost(data, j, n, k)[0] for j, n, k in placed)
-    cost += sum(
-        energy(data, n, int(best.gpus[n]), float(best.span[n])) for n in range(data.free.size)
-    )
-    pool = np.zeros(min(MOST_POOLED, node.size), np.int64)
-    room = np.array([seed], np.int64), pool, np.zeros(node.size, np.int64), np.zeros(pool.size)
-    descend(data, best, nobody_placed(data), nobody_placed(data), cost, steps, *room)
+    best, here, trial = (all_postponed(data) for _ in range(3))
+    cost = 0.0
+    for j in np.flatnonzero(node != NONE).tolist():
+        put(data, best, j, int(node[j]), int(config[j]), 1)
+        cost += own_cost(data, j, int(node[j]), int(config[j]))[0]
+    cost += sum(energy(data, n, best.gpus[n], best.span[n]) for n in range(data.free.size))
+    descend(data, best, here, trial, cost, steps, np.array([seed], np.int64))
     return best.node, best.config
 
 
-def nobody_placed(data: Instance) -> Standing:
-    """The standing before anybody is put anywhere."""
-    jobs, nodes = data.home.size, data.free.size
-    empty = (
-        np.full(jobs, NONE, np.int64),
-        np.full(jobs, NONE, np.int64),
-        np.zeros(nodes, np.int64),
-        np.zeros(nodes),
-    )
-    return Standing(*empty, data.capacity.copy(), np.array([data.watts]))
+def all_postponed(data: Instance) -> Standing:
+    """Return the solution that postpones all jobs."""
+    node, config = np.full_like(data.home, NONE), np.full_like(data.home, NONE)
+    gpus, span = np.zeros_like(data.free), np.zeros(data.free.size)
+    return Standing(node, config, gpus, span, data.capacity.copy(), np.array([data.watts]))

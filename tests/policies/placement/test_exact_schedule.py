@@ -15,21 +15,20 @@ from hypothesis import strategies as st
 
 from policies.andreas.problem import build
 from policies.contract.snapshot import JobView, PriceInterval, Snapshot
-from policies.search.cost_search import orders, rents
 from policies.search.exact_schedule import judge
-from policies.search.kernels.local_search import Found, Start, search
-from policies.search.kernels.outlook import Outlook
-from policies.search.outlook import Foresight, outlook
+from policies.search.kernels.local_search import Found, search
+from policies.search.kernels.rollout import RolloutData
+from policies.search.rollout import orders, rents, rollout_data
 from tests.builders_policies import a_job, a_kind, a_node, a_snapshot, on
 
 KINDS = [a_kind("k", {("V100", 1): 1.0, ("V100", 2): 1.5, ("T4", 1): 0.5})]
 NODES = [a_node("v", "V100", 2), a_node("t", "T4", 1)]
 
 
-def begun(snapshot: Snapshot, moves: int = 50) -> tuple[Outlook, Found]:
+def begun(snapshot: Snapshot, moves: int = 50) -> tuple[RolloutData, Found]:
     problem = build(snapshot)
-    data, _ = outlook(problem, Foresight(hysteresis=0.0, haste=0.0, risk=0.0))
-    return data, search(data, Start(orders(problem), rents(problem)), moves, 10**6, 1)
+    data, _ = rollout_data(problem)
+    return data, search(data, orders(problem), rents(problem), moves, 10**6, 1)
 
 
 def queue(steps: list[int], due_s: list[int], weight: float = 0.001) -> list[JobView]:
@@ -47,7 +46,7 @@ def queue(steps: list[int], due_s: list[int], weight: float = 0.001) -> list[Job
     ]
 
 
-def least_on_one_gpu(steps: list[int], due_s: list[int], data: Outlook, weight: float) -> float:
+def least_on_one_gpu(steps: list[int], due_s: list[int], data: RolloutData, weight: float) -> float:
     """By trying every order."""
     late = min(
         sum(

@@ -9,18 +9,18 @@ import numpy as np
 from policies.andreas.problem import Problem
 from policies.andreas.solution import Solution
 from policies.contract.plan import Placement, Plan
-from policies.contract.snapshot import Bools, Floats, Ints
+from policies.contract.snapshot import Floats, Ints
 from policies.placement.plan_builder import PlanBuilder
 from policies.placement.pricing import prices_of
 from policies.placement.requests import Allocation, Part
 
 
-def plan_of(
+def to_plan(
     problem: Problem, solution: Solution, policy: str, value: float | None, message: str = ""
 ) -> Plan:
     """Return the plan of a solution: devices, what stays, and why the others wait."""
     plan, jobs = problem.plan.copy(), solution.placed
-    stays = _is_home(problem, solution, jobs)
+    stays = ~solution.moved(problem)[jobs]
     run_s = problem.run_s[jobs, solution.config[jobs]]
     run_s = run_s + np.where(stays, 0.0, problem.launch_s[jobs])
     for at in np.argsort(~stays, kind="stable").tolist():  # so that their devices are still free
@@ -30,7 +30,7 @@ def plan_of(
     return plan.build(policy, value, message)
 
 
-def plan_with(
+def to_plan_of(
     problem: Problem,
     solution: Solution,
     named: Iterable[Placement],
@@ -46,13 +46,6 @@ def plan_with(
     for job in solution.placed.tolist():
         plan.state.take(_allocation(plan, problem, solution, job))
     return plan.build(policy, value, message, named)
-
-
-def _is_home(problem: Problem, solution: Solution, jobs: Ints) -> Bools:
-    same: Bools = (solution.node[jobs] == problem.home[jobs]) & (
-        solution.config[jobs] == problem.home_config[jobs]
-    )
-    return same
 
 
 def _allocation(plan: PlanBuilder, problem: Problem, solution: Solution, job: int) -> Allocation:

@@ -1,0 +1,147 @@
+"""Data of rollouts (`kernels.rollout`) of a round's problem, and the orders and rents to try."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from policies.andreas.kernels.arrays import NONE
+from policies.andreas.problem import Problem
+from policies.contract.snapshot import Floats, Ints
+from policies.contract.validation import TOLERANCE
+from policies.search.kernels.rollout import RolloutData
+
+LOOK_AHEAD = (8.0, 2.0, 0.5)
+"""k of the ATC orders to start from."""
+
+RENTS = (0.0, 0.25, 1.0)
+"""Rents to start from, as parts of what a second's delay of all jobs costs per GPU."""
+
+SHORTEST_S, UNPLACEABLE_S = 1e-6, 1e12
+
+
+def rollout_data(
+    problem: Problem, *, hysteresis: float = 0.0, haste: float = 0.0, risk: float = 0.0
+) -> tuple[RolloutData, Ints]:
+    """Return the kernel's data, and int64[N]: the problem's number of its nodes by class.
+
+    `hysteresis`, `haste`, `risk`: see the parameters of `policies.search.cost_search`.
+    """
+    nodes = _by_class(problem)
+    place = np.empty(len(nodes), dtype=np.int64)
+    place[nodes] = np.arange(len(nodes))
+    running, classes, most = problem.running, problem.node_class[nodes], problem.power.shape[1] - 1
+    release_s = np.where(np.arange(most) < problem.gpus[nodes][:, None], 0.0, np.inf)
+    queue = [np.lexsort((release_s[:, g], classes)) for g in range(most)]
+    base, slope = _linear_costs(problem)
+    step_s, step_priced_s, step_rate = _prices(problem)
+    unhurried = ~np.isfinite(problem.slack_s) | (problem.column("tardiness_weight") <= 0.0)
+    data = RolloutData(
+        time_s=_time_s(problem), launch_s=problem.move_s,
+        home=np.where(running, place[problem.home], NONE), home_config=problem.home_config,
+        moving=np.where(running, hysteresis * problem.cheapest, 0.0),
+        risk=risk, slack_s=problem.slack_s, weight=problem.column("tardiness_weight"),
+        haste=np.where(unhurried, haste * problem.cheapest / fastest_s(problem), 0.0),
+        config_class=problem.config_class, config_gpus=problem.config_gpus,
+        first=np.searchsorted(classes, np.arange(len(problem.cost) + 1)).astype(np.int64),
+        release_s=release_s, opened_s=np.where(problem.busy[nodes] > 0, np.inf, 0.0),
+        queue=np.stack(queue).astype(np.int64), closes=_closes(problem),
+        base=base, slope=slope, rent=_relative_speed(problem), demand=problem.demand,
+        capacity=np.ascontiguousarray(problem.capacity[nodes]), power=problem.power,
+        busy=problem.busy[nodes], watts=problem.watts,
+        retry_s=max(1.0, problem.snapshot.round_s),
+        step_s=step_s, step_priced_s=step_priced_s, step_rate=step_rate,
+    )  # fmt: skip
+    return data, nodes
+
+
+def orders(problem: Problem) -> Ints:
+    """int64[S, E]: orders by ATC, weight over time, pressure, due date; equal jobs by arrival."""
+    fastest, weight = fastest_s(problem), problem.column("tardiness_weight")
+    scores = [_apparent_tardiness_cost(problem, k) for k in LOOK_AHEAD]
+    scores += [weight / fastest, fastest - problem.slack_s, -problem.slack_s]
+    arrival_s = problem.column("arrival_s")
+    return np.stack([np.lexsort((arrival_s, -score)).astype(np.int64) for score in scores])
+
+
+def rents(problem: Problem) -> Floats:
+    """float64[R], rents to start from, per second of a GPU of the fastest class."""
+    weight = float(problem.column("tardiness_weight").sum())
+    return np.array(RENTS) * weight / max(int(problem.gpus.sum()), 1)
+
+
+def fastest_s(problem: Problem) -> Floats:
+    """float64[E]: least run time with a launch, > 0; very long if it fits nowhere."""
+    found = np.isfinite(problem.fastest_s)
+    return np.where(found, np.maximum(problem.fastest_s, SHORTEST_S), UNPLACEABLE_S)
+
+
+def _apparent_tardiness_cost(problem: Problem, look_ahead: float) -> Floats:
+    """float64[E]: w / t * exp(-max(0, d - T_c - t) / (k * mean t)), t least run time, k given."""
+    fastest = fastest_s(problem)
+    fits = fastest < UNPLACEABLE_S
+    mean = float(fastest[fits].mean()) if fits.any() else 1.0
+    slack = np.maximum(problem.slack_s - fastest, 0.0)
+    priority = problem.column("tardiness_weight") / fastest
+    score: Floats = priority * np.exp(-slack / (look_ahead * mean))
+    return score
+
+
+def _by_class(problem: Problem) -> Ints:
+    """int64[N]: nodes by class, within it those without running jobs first, for new ones."""
+    residents = np.bincount(problem.home[problem.running], minlength=len(problem.nodes))
+    return np.lexsort((residents, problem.node_class)).astype(np.int64)
+
+
+def _time_s(problem: Problem) -> Floats:
+    """float64[E, K]: run times without launch, inf where a job would never start.
+
+    No node has so many GPUs to give, or a node with them takes more power than the cluster may use:
+    no end of another job leaves as much.
+    """
+    most = _most_gpus(problem, problem.gpus)
+    cap_w = np.inf if problem.snapshot.cap_w is None else problem.snapshot.cap_w
+    fits = problem.config_gpus <= most[problem.config_class]
+    fits &= problem.power[problem.config_class, problem.config_gpus] <= cap_w + TOLERANCE
+    return np.where(fits, np.maximum(problem.run_s, SHORTEST_S), np.inf)
+
+
+def _closes(problem: Problem) -> Ints:
+    """int64[K]: 1 if the configuration fills its node and nothing else runs there."""
+    gpus = np.where(problem.busy > 0, np.iinfo(np.int64).max, problem.gpus)
+    most = _most_gpus(problem, gpus)
+    return (problem.config_gpus >= most[problem.config_class]).astype(np.int64)
+
+
+def _most_gpus(problem: Problem, gpus: Ints) -> Ints:
+    """int64[C]: the greatest of `gpus` int64[N] in each class."""
+    most = np.zeros(len(problem.cost), dtype=np.int64)
+    np.maximum.at(most, problem.node_class, gpus)
+    return most
+
+
+def _linear_costs(problem: Problem) -> tuple[Floats, Floats]:
+    """float64[C] each: cost per second of a node, and of each GPU, by P(1) and P(G)."""
+    most = np.ones(len(problem.cost), dtype=np.int64)
+    np.maximum.at(most, problem.config_class, problem.config_gpus)
+    one, full = problem.cost[:, 1], problem.cost[np.arange(len(most)), most]
+    slope = np.where(most > 1, (full - one) / np.maximum(most - 1, 1), 0.0)
+    return np.maximum(one - slope, 0.0), np.maximum(slope, 0.0)
+
+
+def _prices(problem: Problem) -> tuple[Floats, Floats, Floats]:
+    """float64[S] each: start of each price, priced seconds until then, and per second."""
+    prices = problem.prices
+    if prices.is_flat:
+        return np.zeros(1), np.zeros(1), np.ones(1)
+    return prices.starts_s, prices.priced_s(prices.starts_s), prices.rates / prices.reference
+
+
+def _relative_speed(problem: Problem) -> Floats:
+    """float64[C]: mean speed per GPU of a class relative to the fastest."""
+    slowness = problem.run_s * problem.config_gpus[None, :]
+    speed = np.zeros((len(problem.rows), len(problem.cost)))
+    for k, c in enumerate(problem.config_class):
+        speed[:, c] = np.maximum(speed[:, c], 1.0 / np.maximum(slowness[:, k], SHORTEST_S))
+    best = speed.max(axis=1, initial=0.0, keepdims=True)
+    shares: Floats = np.divide(speed, best, out=np.zeros_like(speed), where=best > 0.0).mean(axis=0)
+    return shares
