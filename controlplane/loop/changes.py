@@ -83,7 +83,7 @@ def changes(current: Current, plan: Plan) -> tuple[Change, ...]:
         if placement is not None and placement.ranks is run.ranks:  # nearly all
             keeps.append(Keep(key, run, placement))
             continue
-        decided = decided or _decided(plan)
+        decided = decided or {p.job for p in plan.placements} | {w.job for w in plan.waiting}
         if isinstance(change := _of_running(key, run, placement, decided), Keep):
             keeps.append(change)
         else:
@@ -116,10 +116,6 @@ def describe(change: Change) -> dict[str, Any]:
     return data
 
 
-def _decided(plan: Plan) -> set[str]:
-    return {p.job for p in plan.placements} | {w.job for w in plan.waiting}
-
-
 def _of_running(
     key: PlacementKey, run: Running, placement: Placement | None, decided: set[str]
 ) -> Stop | Keep:
@@ -127,11 +123,8 @@ def _of_running(
         return Preempt(key, run) if key[0] in decided else Keep(key, run)
     if _seats(placement.ranks) == _seats(run.ranks):
         return Keep(key, run, placement)
-    return (
-        Migrate(placement, run)
-        if _size(placement.ranks) == _size(run.ranks)
-        else Resize(placement, run)
-    )
+    same_size = _size(placement.ranks) == _size(run.ranks)
+    return Migrate(placement, run) if same_size else Resize(placement, run)
 
 
 def _seats(ranks: tuple[RankPlacement, ...]) -> list[tuple[str, tuple[str, ...], float]]:

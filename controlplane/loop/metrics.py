@@ -16,13 +16,13 @@ from django.db.models import Max, Q
 from redis.exceptions import RedisError
 
 from controlplane.loop.models import Round
+from controlplane.web.storage.mutex import mutex
 
 log = logging.getLogger(__name__)
 
-KEY = "loadmaster.metrics.rounds.1"
-TURN_KEY = "loadmaster.metrics.rounds.turn"
+KEY = "loadmaster.metrics.rounds.2"
 RECONCILE_KEY = "loadmaster.reconcile"
-TURN_S = 30
+LONG_COUNT_S = 30
 KEPT_S = 86_400
 AT_ONCE = 1000
 BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -58,10 +58,6 @@ class RoundCounts:
     round_seconds: dict[str, DurationHistogram] = field(default_factory=dict)
     solver_seconds: dict[str, DurationHistogram] = field(default_factory=dict)
 
-    def spreads(self, name: str) -> dict[str, DurationHistogram]:
-        found: dict[str, DurationHistogram] = getattr(self, name)
-        return found
-
     def count(self, row: dict[str, Any]) -> None:
         cluster = row["cluster__name"]
         self.marks[row["cluster"]] = row["number"]
@@ -79,11 +75,9 @@ def note_reconciled() -> None:
     """Count what ended since the reconciler's last pass; cache failures are ignored."""
     try:
         cache.set(RECONCILE_KEY, time.time(), KEPT_S)
-        if cache.add(TURN_KEY, 1, TURN_S):
-            try:
+        with mutex("count rounds", LONG_COUNT_S) as is_free:
+            if is_free:
                 count_rounds()
-            finally:
-                cache.delete(TURN_KEY)
     except RedisError as error:
         log.warning("the rounds are not counted: %s", error)
 
@@ -95,11 +89,8 @@ def count_rounds() -> None:
     if not isinstance(known, RoundCounts):
         cache.set(KEY, RoundCounts(marks=newest), None)
         return
-    due = {
-        pk: known.marks.get(pk, 0)
-        for pk, number in newest.items()
-        if number > known.marks.get(pk, 0)
-    }
+    marks = {pk: known.marks.get(pk, 0) for pk in newest}
+    due = {pk: mark for pk, mark in marks.items() if newest[pk] > mark}
     for row in _ended(due):
         known.count(row)
     if due:
@@ -113,18 +104,10 @@ def _ended(due: dict[int, int]) -> list[dict[str, Any]]:
     after = Q()
     for pk, number in due.items():
         after |= Q(cluster=pk, number__gt=number)
-    columns = (
-        "cluster",
-        "cluster__name",
-        "number",
-        "status",
-        "reasons",
-        "started_at",
-        "ended_at",
-        "solve_s",
-    )
+    columns = ("cluster", "cluster__name", "number", "status", "reasons", "started_at", "ended_at")
     rows, running = [], set()
-    for row in Round.objects.filter(after).order_by("number").values(*columns)[:AT_ONCE]:
+    found = Round.objects.filter(after).order_by("number").values(*columns, "solve_s")
+    for row in found[:AT_ONCE]:
         if row["status"] == Round.Status.RUNNING:
             running.add(row["cluster"])
         elif row["cluster"] not in running:

@@ -139,20 +139,17 @@ def carried_out(snapshot: Snapshot, last: LastPlan) -> Plan | None:
     plan = last.plan
     knows = {w.job for w in plan.waiting} | {p.job for p in plan.placements}
     todo = changes(current_of(snapshot), plan)
-    if not knows.issuperset(snapshot.trigger.jobs) or not all(
-        _was_put_off(change, last) for change in todo
-    ):
+    deferred_only = all(
+        isinstance(change, Keep)
+        or (isinstance(change, Start) and change.placement.key in last.deferred)
+        for change in todo
+    )
+    if not knows.issuperset(snapshot.trigger.jobs) or not deferred_only:
         return None
     if validate_plan(plan, snapshot):
         return None
     return replace(
         plan, objective=None, bound=None, message=f"carried out round {last.number}'s plan"
-    )
-
-
-def _was_put_off(change: Change, last: LastPlan) -> bool:
-    return isinstance(change, Keep) or (
-        isinstance(change, Start) and change.placement.key in last.deferred
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 from celery import shared_task
 from celery.signals import worker_process_init
@@ -52,8 +51,5 @@ def _backs_off(cluster_id: int) -> bool:
     return backoff_s > 0
 
 
-def _start_solver(**_: Any) -> None:
-    start_solver()
-
-
-worker_process_init.connect(_start_solver)
+# A worker's process warms its solver up before the first round asks it.
+worker_process_init.connect(lambda **_: start_solver(), weak=False)

@@ -111,14 +111,14 @@ def _rounds(tally: RoundCounts) -> Iterator[Metric]:
         reasons.add_metric([cluster, reason], number)
     yield rounds
     yield reasons
-    texts = {
-        "round_seconds": "Seconds from a round's snapshot to its end",
-        "solver_seconds": "Seconds a round's policy took",
-    }
-    for name, text in texts.items():
+    histograms = (
+        ("round_seconds", "Seconds from a round's snapshot to its end", tally.round_seconds),
+        ("solver_seconds", "Seconds a round's policy took", tally.solver_seconds),
+    )
+    for name, text, by_cluster in histograms:
         family = HistogramMetricFamily(f"loadmaster_{name}", text, labels=["cluster"])
-        for cluster, spread in sorted(tally.spreads(name).items()):
-            family.add_metric([cluster], spread.buckets(), spread.total_s)
+        for cluster, histogram in sorted(by_cluster.items()):
+            family.add_metric([cluster], histogram.buckets(), histogram.total_s)
         yield family
 
 

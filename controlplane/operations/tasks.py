@@ -30,8 +30,8 @@ def periodic_rounds() -> None:
 @shared_task
 def reconcile() -> None:
     """Find what was missed: silent agents, due drains, idle profile runs, unanswered events."""
-    with mutex("reconcile", LONG_PASS_S) as is_alone:
-        if not is_alone:
+    with mutex("reconcile", LONG_PASS_S) as is_free:
+        if not is_free:
             return
         now = timezone.now()
         reconcile_clusters(now)

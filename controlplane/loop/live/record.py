@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any
 from uuid import UUID
 
 from django.conf import settings
@@ -21,6 +21,7 @@ from controlplane.loop.live.lock import RoundLock, check
 from controlplane.loop.live.observe import Observation
 from controlplane.loop.models import Round
 from controlplane.loop.rounds import Applied, LastPlan, RejectCode, Rejected
+from controlplane.web.storage.bulk import batches
 from controlplane.web.storage.packed_json import pack, pack_text
 from jobs.lifecycle import JobState
 from jobs.models import Job
@@ -29,8 +30,6 @@ from policies.contract.capabilities import runtime_of
 from policies.contract.plan import Plan, PlanStatus, WaitCode
 from policies.contract.snapshot import Purpose, Snapshot
 from policies.contract.validation import power_w
-
-T = TypeVar("T")
 
 BATCH = 500
 FORGOTTEN = 20
@@ -88,9 +87,13 @@ def close_round(
 
     `carried`: the number of the round whose plan it is.
     """
+    placed = [p for p in plan.placements if p.predicted_run_s is not None]
+    runs_expected = [[p.job, p.purpose.value, p.copy, p.predicted_run_s] for p in placed]
+    status = Round.Status.PARTIAL if applied.rejected else Round.Status.APPLIED
     values: dict[str, Any] = {
-        "status": _status(plan, applied), "plan": written.form, "plan_sha256": written.digest,
-        "runs_expected": _runs_expected(plan), "plan_status": plan.status,
+        "status": Round.Status.KEPT if plan.status is PlanStatus.KEPT else status,
+        "plan": written.form, "plan_sha256": written.digest,
+        "runs_expected": runs_expected, "plan_status": plan.status,
         "objective": plan.objective, "bound": plan.bound,
         "message": plan.message, "carried": carried,
         "cost_rate_per_h": cost_rate_per_h(plan, observed.snapshot), "ended_at": now,
@@ -102,25 +105,15 @@ def close_round(
     )
     for name, value in values.items():
         setattr(row, name, value)
-    _forget_expected(row)
+    # Only the newest round keeps expected ends; scanning all older rows would read their snapshots.
+    last = range(row.number - FORGOTTEN, row.number)
+    earlier = Round.objects.filter(cluster=row.cluster_id, number__in=last)
+    earlier.filter(runs_expected__isnull=False).update(runs_expected=None)
     Cluster.objects.filter(pk=row.cluster_id).update(memory=dict(plan.memory))
     for reason, refused in _changed(observed, _rejections(applied)).items():
         _note(reason, refused)
-    for ids in _batches(observed.events):
+    for ids in batches(observed.events, BATCH):
         RescheduleEvent.objects.filter(pk__in=ids, round=None).update(round=row)
-
-
-def _runs_expected(plan: Plan) -> list[list[object]]:
-    known = [p for p in plan.placements if p.predicted_run_s is not None]
-    return [[p.job, p.purpose.value, p.copy, p.predicted_run_s] for p in known]
-
-
-def _forget_expected(newest: Round) -> None:
-    """Keep expected ends for the newest round only, without scanning older rows' snapshots."""
-    last = range(newest.number - FORGOTTEN, newest.number)
-    Round.objects.filter(
-        cluster=newest.cluster_id, number__in=last, runs_expected__isnull=False
-    ).update(runs_expected=None)
 
 
 def wants_another(row: Round, observed: Observation, plan: Plan, applied: Applied) -> bool:
@@ -173,9 +166,8 @@ def cost_rate_per_h(plan: Plan, snapshot: Snapshot) -> float | None:
     step = snapshot.energy_at(snapshot.now_s)
     if step is None:
         return None
-    return cost_per_hour(
-        power_w(snapshot.node_by_id, Counter(node for node, _ in _devices_of(plan))), step
-    )
+    in_use = Counter(node for node, _ in _devices_of(plan))
+    return cost_per_hour(power_w(snapshot.node_by_id, in_use), step)
 
 
 def note_waiting(written: Written, lock: RoundLock, clock: Callable[[], datetime]) -> None:
@@ -185,7 +177,7 @@ def note_waiting(written: Written, lock: RoundLock, clock: Callable[[], datetime
     """
     took_s = 0.0
     for reason, jobs in written.waits.items():
-        for ids in _batches(jobs):
+        for ids in batches(jobs, BATCH):
             time.sleep(took_s)
             began_s = time.perf_counter()
             with transaction.atomic():
@@ -246,10 +238,7 @@ def _reasons(observed: Observation, plan: Plan) -> dict[str, list[Any]]:
         if entry.code is WaitCode.RUNTIME_UNAVAILABLE:
             jobs = observed.snapshot.jobs
             given["runtime"] = runtime_of(jobs.columns.others["labels"][jobs.position[entry.job]])
-        reasons[entry.job] = [
-            entry.code.value,
-            {name: value for name, value in given.items() if value},
-        ]
+        reasons[entry.job] = [entry.code.value, {n: v for n, v in given.items() if v}]
     return reasons
 
 
@@ -261,22 +250,7 @@ def _rejections(applied: Applied) -> dict[str, list[Any]]:
     }
 
 
-def _status(plan: Plan, applied: Applied) -> Round.Status:
-    if plan.status is PlanStatus.KEPT:
-        return Round.Status.KEPT
-    return Round.Status.PARTIAL if applied.rejected else Round.Status.APPLIED
-
-
 def _rejected(rejected: Rejected) -> dict[str, Any]:
     job, purpose, copy = rejected.key
-    return {
-        "job": job,
-        "purpose": purpose.value,
-        "copy": copy,
-        "code": rejected.code.value,
-        "detail": rejected.detail,
-    }
-
-
-def _batches(ids: Sequence[T]) -> Iterable[Sequence[T]]:
-    return (ids[i : i + BATCH] for i in range(0, len(ids), BATCH))
+    code, detail = rejected.code.value, rejected.detail
+    return {"job": job, "purpose": purpose.value, "copy": copy, "code": code, "detail": detail}

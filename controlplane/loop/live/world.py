@@ -157,7 +157,8 @@ def _held(lock: RoundLock, ports: Ports, now: datetime) -> RoundResult | None:
     world = LiveWorld(lock, ports)
     try:
         wanted = is_wanted(lock.cluster_id)
-        return run_round(world, world.decide, name=_policy_of(lock.cluster_id)) if wanted else None
+        policy = Cluster.objects.values_list("policy", flat=True).get(pk=lock.cluster_id)
+        return run_round(world, world.decide, name=policy) if wanted else None
     except LostLockError as lost:
         logger.warning("%s", lost)
         return None
@@ -169,7 +170,3 @@ def _held(lock: RoundLock, ports: Ports, now: datetime) -> RoundResult | None:
 def is_wanted(cluster_id: int) -> bool:
     """Whether the cluster has events that no round has answered."""
     return RescheduleEvent.objects.filter(cluster=cluster_id, round=None).exists()
-
-
-def _policy_of(cluster_id: int) -> str:
-    return Cluster.objects.values_list("policy", flat=True).get(pk=cluster_id)

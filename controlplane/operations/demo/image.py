@@ -166,7 +166,7 @@ def _install(base: Base, site: Path, *what: str) -> None:
 
 
 def _build(base: Base, folder: Path, name: str) -> None:
-    options = ["--network", "none", "--file", str(settings.BASE_DIR / DOCKERFILE), "--tag", name]
+    options = ["--file", str(settings.BASE_DIR / DOCKERFILE), "--network", "none", "--tag", name]
     options += ["--build-arg", f"BASE={base.name}", "--build-arg", f"SITE={base.site}"]
     built = _docker("build", *options, str(folder), limit_s=BUILD_S)
     _done(built, f"the image {name} cannot be built")

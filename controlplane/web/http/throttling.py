@@ -161,7 +161,7 @@ def _count(name: str, limit: Limit) -> Count:
     return Count(key, _add(key, 1, limit.window_s), limit)
 
 
-_alone = LocMemCache("throttling", {})
+_own_counts = LocMemCache("throttling", {})
 
 
 def _add(key: str, amount: int, kept_s: int) -> int:
@@ -169,7 +169,7 @@ def _add(key: str, amount: int, kept_s: int) -> int:
         return _add_in(cache, key, amount, kept_s)
     except (RedisError, OSError) as error:
         log.warning("the cache is away, this process counts for itself: %s", error)
-        return _add_in(_alone, key, amount, kept_s)
+        return _add_in(_own_counts, key, amount, kept_s)
 
 
 def _add_in(store: BaseCache, key: str, amount: int, kept_s: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from django.db import connection, connections, models, router
@@ -10,6 +10,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import CharField, DateTimeField, Field, FloatField, IntegerField, Model
 
 M = TypeVar("M", bound=models.Model)
+T = TypeVar("T")
 
 PLAIN: dict[type[models.Field[Any, Any]], type] = {
     models.CharField: str, models.TextField: str, models.BooleanField: bool,
@@ -22,6 +23,11 @@ PLAIN: dict[type[models.Field[Any, Any]], type] = {
 
 MOST_ROWS = 500
 """Rows of one statement, where all its values go along with it."""
+
+
+def batches(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    """The items, `size` at a time."""
+    return (items[i : i + size] for i in range(0, len(items), size))
 
 
 def insert(model: type[M], rows: Iterable[M]) -> None:
@@ -61,7 +67,7 @@ def _execute(
         if connection.vendor == "sqlite":  # prepares the statement once
             cursor.executemany(into + places, values)
             return
-        for part in (values[i : i + MOST_ROWS] for i in range(0, len(values), MOST_ROWS)):
+        for part in batches(values, MOST_ROWS):
             cursor.execute(
                 into + ", ".join([places] * len(part)), [value for row in part for value in row]
             )

@@ -19,7 +19,7 @@ def mutex(name: str, most_s: int) -> Iterator[bool]:
 
     It saves work; correctness never rests on it.
     """
-    key, own = f"alone:{name}", uuid4().hex
+    key, own = f"mutex:{name}", uuid4().hex
     try:
         free = bool(cache.add(key, own, most_s))
     except (RedisError, OSError) as error:
