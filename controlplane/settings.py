@@ -287,7 +287,7 @@ SPECTACULAR_SETTINGS = {
         "controlplane.web.rest.openapi.complete",
     ],
     "ENUM_NAME_OVERRIDES": {
-        "JobState": "jobs.rest.filters.STATES",
+        "JobState": "jobs.rest.api.STATES",
         "NodeState": "clusters.models.nodes.State.choices",
         "NodeRole": "clusters.models.nodes.Role.choices",
         "SimulationState": "controlplane.studies.rest.serializers.STATES",

@@ -58,7 +58,7 @@ API: list[URLPattern | URLResolver] = [
     path("", include("jobs.rest.urls")),
     path("", include("clusters.rest.urls")),
     path("costs/", CostsView.as_view(), name="api-costs"),
-    path("", include("profiling.rest.urls")),
+    path("", include("profiling.rest")),
     path("", include(rounds_router.urls)),
     path("", include("controlplane.studies.rest.urls")),
     re_path(r"[\s\S]*", not_found_api),

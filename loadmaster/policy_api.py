@@ -8,7 +8,6 @@ A policy is a frozen dataclass whose fields are its parameters (`parameter`), ca
 
 from __future__ import annotations
 
-from policies.contract.parameters import parameter
 from policies.contract.plan import PLAN_VERSION, Placement, Plan, PlanStatus, WaitCode, Waiting
 from policies.contract.policy import (
     Policy,
@@ -16,6 +15,7 @@ from policies.contract.policy import (
     PolicyParameterError,
     SolverFailedError,
     UnknownPolicyError,
+    parameter,
 )
 from policies.contract.snapshot import (
     SNAPSHOT_VERSION,

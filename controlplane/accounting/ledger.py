@@ -22,8 +22,8 @@ from clusters.tariffs import price_steps
 from controlplane.accounting.models import EnergyEntry
 from controlplane.accounting.power import MEASURED, MODELLED, Drawn, PowerStep, power_drawn
 from jobs.assignment_lifecycle import LIVE
-from jobs.locking import lock_assignment
 from jobs.models import Assignment
+from jobs.moves import lock_assignment
 from policies.contract.snapshot import PriceInterval
 
 _PLACES = Decimal("0.00000001")

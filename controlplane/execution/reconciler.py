@@ -17,19 +17,17 @@ from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from clusters.events import request_reschedule
-from clusters.intervals import lost_after
+from clusters.intervals import clock_of, lost_after
 from clusters.models import Cluster, Node, NodeEvent, Reason
 from clusters.models.nodes import State
-from clusters.selectors import clock_of
 from controlplane.execution.moves import move_assignment
 from controlplane.execution.outcomes import assignment_ended, settle_job
 from controlplane.execution.services import preempt_gang
 from controlplane.web.logs.structured import bound
 from jobs.assignment_lifecycle import LIVE, AssignmentMove
 from jobs.lifecycle import PLACED, JobState
-from jobs.locking import lock_assignment
 from jobs.models import Assignment, Job
-from jobs.moves import LostRaceError
+from jobs.moves import LostRaceError, lock_assignment
 from loadmaster.protocol import AssignmentState, Intervals, ReasonClass
 
 log = logging.getLogger(__name__)

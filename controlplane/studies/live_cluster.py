@@ -20,7 +20,6 @@ from controlplane.loop.live.observe import observe, team_view
 from jobs.lifecycle import ENDED, JobState
 from jobs.models import Job
 from jobs.selectors import teams_of, visible_jobs
-from policies.contract.capabilities import is_own
 from policies.contract.forms import Form
 from policies.contract.snapshot import (
     GpuTypeView,
@@ -35,6 +34,7 @@ from policies.contract.snapshot import (
     Snapshot,
     TeamView,
 )
+from policies.contract.views import is_own
 
 MOST_JOBS = 20_000
 """Jobs that a history holds, the newest."""

@@ -4,7 +4,7 @@ A configuration is a class of nodes and a number of GPUs. Nodes of one class (ty
 curve, the labels and scarce resources that matter) are interchangeable; t[j, k] = launch +
 remaining steps / throughput, c[k] = P(g) / 1000 * price * PUE / 3600 per second (ANDREAS, IV-A). A
 run whose price changes while it lasts costs c[k] times its priced seconds
-(`policies.placement.pricing`).
+(`policies.placement.options`).
 """
 
 from __future__ import annotations
@@ -17,12 +17,10 @@ import numpy as np
 
 from policies.andreas.kernels.arrays import NONE
 from policies.contract.snapshot import Bools, Floats, Ints, NodeView, Snapshot
-from policies.placement.eligibility import admits, launch_s, signatures
-from policies.placement.from_snapshot import with_quota
+from policies.placement.from_snapshot import CurrentPlacement
+from policies.placement.layout import RESOURCES, THOUSANDTHS, UNLIMITED
+from policies.placement.options import Prices, admits, launch_s, prices_of, signatures, with_quota
 from policies.placement.plan_builder import PlanBuilder
-from policies.placement.pricing import Prices, prices_of
-from policies.placement.requests import RESOURCES, THOUSANDTHS, UNLIMITED
-from policies.placement.staying import CurrentPlacement
 
 
 @dataclass(frozen=True)

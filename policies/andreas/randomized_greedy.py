@@ -15,8 +15,8 @@ from policies.andreas.objective import Objective
 from policies.andreas.problem import Problem, build
 from policies.andreas.solution import Solution
 from policies.andreas.to_plan import to_plan
-from policies.contract.parameters import parameter
 from policies.contract.plan import Plan
+from policies.contract.policy import parameter
 from policies.contract.snapshot import Floats, Ints, Snapshot
 
 

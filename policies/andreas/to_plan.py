@@ -10,9 +10,9 @@ from policies.andreas.problem import Problem
 from policies.andreas.solution import Solution
 from policies.contract.plan import Placement, Plan
 from policies.contract.snapshot import Floats, Ints
+from policies.placement.layout import Allocation, Part
+from policies.placement.options import prices_of
 from policies.placement.plan_builder import PlanBuilder
-from policies.placement.pricing import prices_of
-from policies.placement.requests import Allocation, Part
 
 
 def to_plan(

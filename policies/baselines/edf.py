@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from policies.baselines.queue_plan import queue_plan
+from policies.baselines.fifo import queue_plan
 from policies.contract.plan import Plan
 from policies.contract.snapshot import Snapshot
 

@@ -7,9 +7,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from policies.baselines.queue_plan import queue_plan
-from policies.contract.parameters import parameter
+from policies.baselines.fifo import queue_plan
 from policies.contract.plan import Plan
+from policies.contract.policy import parameter
 from policies.contract.snapshot import Snapshot
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from functools import cached_property
 from math import inf
@@ -53,6 +54,9 @@ PROBLEMS = {
 
 SIGNS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<="}
 """Keywords of a JSON Schema that limit a number."""
+
+NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
+"""A NUL character in a JSON text."""
 
 WITHOUT_VALUE = frozenset({"missing", "value_error", "json_invalid", "string_too_long"})
 
@@ -207,6 +211,12 @@ def check_version(form: Any, what: str, version: int) -> None:
             f"this program reads version {version} of the {what}, not {found}; convert it or use"
             " the matching release",
         )
+
+
+def cleaned(text: str, longest: int | None = None) -> str:
+    """Return a text that a database can store, cut to `longest`; "?" for what it cannot keep."""
+    whole = text.encode("utf-8", "replace").decode("utf-8").replace("\0", "?")
+    return whole if longest is None or len(whole) <= longest else f"{whole[:longest]}..."
 
 
 def shown(value: object) -> str:

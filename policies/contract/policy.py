@@ -1,13 +1,22 @@
-"""The protocol of a policy and the errors it may raise."""
+"""The protocol of a policy, the errors it may raise, and its parameters.
+
+A policy is a frozen dataclass whose fields are its parameters, with meaning and range in their
+metadata, and whose `__call__` decides. From the fields follow the JSON Schema that pages and
+`python -m policies schema` show, and the check of every value that people set.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import Field, field, fields
 from functools import partial
-from typing import Protocol
+from math import inf, isfinite
+from typing import Any, Protocol
 
 from policies.contract.plan import Plan
 from policies.contract.snapshot import Snapshot
+
+JSON_TYPES: Mapping[type, str] = {bool: "boolean", int: "integer", float: "number", str: "string"}
 
 
 class PolicyError(Exception):
@@ -56,3 +65,88 @@ def queue_only(policy: Policy) -> bool:
     does not say so is asked in every round.
     """
     return getattr(policy, "queue_only", False) is True
+
+
+def parameter(
+    default: Any,
+    *,
+    meaning: str,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    choices: Sequence[str] | None = None,
+) -> Any:
+    """A field of a policy: its default, what it means, and its inclusive range or its choices."""
+    limits = {"minimum": minimum, "maximum": maximum, "enum": list(choices) if choices else None}
+    metadata = {"description": meaning, **{k: v for k, v in limits.items() if v is not None}}
+    return field(default=default, metadata=metadata)
+
+
+def parameters_schema(policy: type) -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of the parameters of a policy class."""
+    properties = {
+        f.name: {"type": _json_type(f), "default": f.default, **f.metadata} for f in _fields(policy)
+    }
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": policy.__name__,
+        "description": ((policy.__doc__ or "").strip().splitlines() or [""])[0],
+        "type": "object",
+        "properties": properties,
+        "additionalProperties": False,
+    }
+
+
+def _json_type(of: Field[Any]) -> str:
+    """TypeError where a parameter has no default of a type that people can set."""
+    if type(of.default) not in JSON_TYPES:
+        raise TypeError(
+            f"{of.name}: its default must be one of {', '.join(t.__name__ for t in JSON_TYPES)},"
+            f" not {of.default!r:.80}"
+        )
+    return JSON_TYPES[type(of.default)]
+
+
+def checked(policy: type, given: Mapping[str, object]) -> dict[str, Any]:
+    """Values checked for type and range; PolicyParameterError names the first bad one."""
+    known = {f.name: f for f in _fields(policy)}
+    for name in given:
+        if name not in known:
+            raise PolicyParameterError(
+                f"{name}: no such parameter; known are: {', '.join(known) or 'none'}"
+            )
+    return {name: _value(known[name], value) for name, value in given.items()}
+
+
+def _fields(policy: type) -> list[Field[Any]]:
+    return [f for f in fields(policy) if f.metadata]
+
+
+def _value(of: Field[Any], value: object) -> Any:
+    kind = type(of.default)
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        value = _as_float(value)
+    if type(value) is not kind or (isinstance(value, float) and not isfinite(value)):
+        wanted = "a finite number" if kind is float else f"of type {JSON_TYPES[kind]}"
+        raise PolicyParameterError(f"{of.name}: must be {wanted}, not {value!r:.80}")
+    _check_range(of, value)
+    return value
+
+
+def _as_float(value: int) -> float:
+    """The number, infinite where no float can hold it."""
+    try:
+        return float(value)
+    except OverflowError:
+        return inf
+
+
+def _check_range(of: Field[Any], value: Any) -> None:
+    limits = of.metadata
+    if "enum" in limits and value not in limits["enum"]:
+        raise PolicyParameterError(
+            f"{of.name}: must be one of {', '.join(limits['enum'])}, not {value!r}"
+        )
+    if "minimum" in limits and value < limits["minimum"]:
+        raise PolicyParameterError(f"{of.name}: must be >= {limits['minimum']}, not {value!r}")
+    if "maximum" in limits and value > limits["maximum"]:
+        raise PolicyParameterError(f"{of.name}: must be <= {limits['maximum']}, not {value!r}")

@@ -28,10 +28,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
-from math import ceil, inf, isfinite
-from typing import Any
+from math import inf, isfinite
 
-from policies.contract.capabilities import worded
 from policies.contract.plan import HIGHEST_COST, LAST_S, LONGEST_RUN_S, Placement, Plan, WaitCode
 from policies.contract.snapshot import (
     DeviceView,
@@ -43,7 +41,9 @@ from policies.contract.snapshot import (
     RankPlacement,
     Running,
     Snapshot,
+    rank_demand,
 )
+from policies.contract.views import worded
 
 TOLERANCE = 1e-9
 
@@ -53,11 +53,6 @@ RANGES = {
     "predicted_energy_cost": (-HIGHEST_COST, HIGHEST_COST),
 }
 """The least and the greatest figures that the JSON form of a placement takes."""
-
-PROFILING = Purpose.PROFILING
-"""Looked up once: on Python 3.11 a look-up at the class takes longer than what is done with it, for
-every job of every round.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,26 +81,6 @@ def validate_plan(plan: Plan, snapshot: Snapshot) -> tuple[Violation, ...]:
     found += _nodes(load)
     found += _power(plan, snapshot)
     return tuple(found)
-
-
-def profile_runs(snapshot: Snapshot) -> Iterator[tuple[str, Running]]:
-    """(job, run) of every profile run under way."""
-    ids = snapshot.jobs.columns.ids
-    for row, runs in enumerate(snapshot.jobs.columns.others["running"]):
-        for run in runs:
-            if run.purpose is PROFILING:
-                yield ids[row], run
-
-
-def rank_demand(columns: Any, row: int, ranks: int) -> dict[str, float]:
-    """What one of `ranks` processes of the job in this row uses of its node: cores, memory_gb and
-    named resources.
-    """
-    times = max(1, ceil(int(columns.counts["units"][row]) / ranks))
-    demand = {name: amount * times for name, amount in columns.others["resources"][row]}
-    demand["cores"] = float(columns.numbers["cores"][row]) * times
-    demand["memory_gb"] = float(columns.numbers["memory_gb"][row]) * times
-    return demand
 
 
 class _Load:

@@ -1,5 +1,8 @@
 """The rows of a snapshot: nodes and their devices, kinds and what is known of them, jobs, prices.
-Frozen, plain data.
+
+Frozen, plain data. A job may be placed on nodes that have all its labels. Labels with a colon are
+the world's own, beside those of people: they say what a node can do and a job needs in the one form
+that every policy and `validate_plan` know.
 
 Units are in the names: `_s` seconds, `_w` watts, `_gb` 10**9 bytes, `price_per_kwh` in the
 cluster's one currency.
@@ -7,6 +10,7 @@ cluster's one currency.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
@@ -27,6 +31,12 @@ from policies.contract.forms import (
     Unbounded,
     UnboundedAtLeast0,
 )
+
+RUNTIME = "runtime:"
+"""A node with this prefix and a name runs jobs of that runtime; a job with it is one of them."""
+
+APART = "apart:"
+"""A job with this prefix and a node's id keeps away from that node; all other nodes have it."""
 
 
 class Source(StrEnum):
@@ -322,3 +332,30 @@ class ProfileRequest:
     since_s: float
     beside: str = ""
     beside_copy: int = 0
+
+
+def runtime_label(name: str) -> str:
+    """Return the label of a runtime."""
+    return RUNTIME + name
+
+
+def apart_label(node: str) -> str:
+    """Return the label of every node but this one (its id)."""
+    return APART + node
+
+
+def is_own(label: str) -> bool:
+    """Return True if a label is one of the world's own."""
+    return ":" in label
+
+
+def runtime_of(labels: Iterable[str]) -> str:
+    """Return the runtime that a job's labels ask for; "" if none."""
+    return next((label.removeprefix(RUNTIME) for label in labels if label.startswith(RUNTIME)), "")
+
+
+def worded(label: str) -> str:
+    """Return what a node without this label lacks."""
+    if label.startswith(RUNTIME):
+        return f"the runtime {label.removeprefix(RUNTIME)}"
+    return "a clean record with the job" if label.startswith(APART) else label

@@ -9,8 +9,8 @@ import numpy as np
 from policies.andreas.kernels.arrays import NONE
 from policies.andreas.problem import Problem, build
 from policies.andreas.to_plan import to_plan
-from policies.contract.parameters import parameter
 from policies.contract.plan import Plan
+from policies.contract.policy import parameter
 from policies.contract.snapshot import Bools, Floats, Ints, Snapshot
 from policies.gavel.allox_matching import Machines, Matching, match
 from policies.gavel.colocation.gangs import Gangs

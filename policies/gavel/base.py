@@ -10,8 +10,8 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from policies.contract.parameters import parameter
 from policies.contract.plan import Plan
+from policies.contract.policy import parameter
 from policies.contract.snapshot import Floats, Ints, Snapshot
 from policies.gavel.agnostic import agnostic
 from policies.gavel.allocation.grouping import GroupingOptions

@@ -11,9 +11,9 @@ from typing import Any
 from policies.contract.snapshot import RankPlacement, Running
 from policies.gavel.allocation.observe import Observed
 from policies.gavel.round_cache import CurrentInputs
-from policies.placement.from_snapshot import with_quota
-from policies.placement.requests import Allocation, Part, Request
-from policies.placement.staying import training_run
+from policies.placement.from_snapshot import training_run
+from policies.placement.layout import Allocation, Part, Request
+from policies.placement.options import with_quota
 from policies.placement.time_slices import ALONE, Current
 
 WHOLE = 1.0

@@ -12,8 +12,8 @@ import numpy as np
 
 from policies.andreas.problem import build
 from policies.andreas.to_plan import bills, to_plan_of
-from policies.contract.parameters import parameter
 from policies.contract.plan import HIGHEST_COST, LONGEST_RUN_S, Placement, Plan, predicted
+from policies.contract.policy import parameter
 from policies.contract.snapshot import Bools, Floats, Ints, RankPlacement, Snapshot
 from policies.gavel.colocation.halves import staying_halves
 from policies.gavel.colocation.tandems import HALF, WHOLE, Seat, Tandems, Unit

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
-from policies.contract.parameters import parameter
+from policies.contract.policy import parameter
 from policies.contract.snapshot import Snapshot
 from policies.gavel.allocation.grouping import GroupingOptions
 from policies.gavel.allocation.observe import Observed

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from policies.contract.parameters import parameter
+from policies.contract.policy import parameter
 from policies.gavel.allocation.observe import Observed
 from policies.gavel.allocation.problem import AllocationProblem, Shares
 from policies.gavel.base import Notes, SharePolicy, Solver

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from policies.contract.parameters import parameter
+from policies.contract.policy import parameter
 from policies.contract.snapshot import Floats, Snapshot
 from policies.gavel.allocation.grouping import GroupingOptions
 from policies.gavel.allocation.observe import Observed

@@ -9,8 +9,8 @@ from policies.contract.plan import LONGEST_RUN_S, Placement, predicted
 from policies.contract.snapshot import RankPlacement, Snapshot
 from policies.gavel.allocation.observe import Observed
 from policies.gavel.current import WHOLE, GroupRequests
+from policies.placement.from_snapshot import CurrentPlacement, remaining_s, training_run
 from policies.placement.speed import Speeds
-from policies.placement.staying import CurrentPlacement, remaining_s, training_run
 from policies.placement.time_slices import Current, Placed
 
 HALF = 0.5

@@ -11,9 +11,9 @@ from policies.contract.snapshot import Purpose
 from policies.gavel.allocation.grouping import JobGroup
 from policies.gavel.allocation.observe import Observed
 from policies.gavel.current import GroupRequests
-from policies.placement.reasons import Holders, for_power, why_impossible
-from policies.placement.requests import members
-from policies.placement.shortage import Shortage, ShortageCode, why_not
+from policies.placement.finders import Shortage, ShortageCode, why_not
+from policies.placement.layout import members
+from policies.placement.plan_builder import Holders, for_power, why_impossible
 
 
 def waiting_of(

@@ -23,11 +23,10 @@ from typing import IO, Any
 
 from policies.contract import plan_json, snapshot_json
 from policies.contract import policy as base
-from policies.contract.forms import FormError
+from policies.contract.forms import NUL, FormError, cleaned
 from policies.contract.plan import LONGEST_TEXT, Plan
 from policies.contract.policy import PolicyError, SolverFailedError
 from policies.contract.snapshot import Snapshot
-from policies.contract.storable import NUL, cleaned
 from policies.host.environment import of_a_child
 
 START_S = 60.0

@@ -14,9 +14,8 @@ from importlib.metadata import EntryPoint
 from inspect import getsourcefile
 from typing import Any
 
-from policies.contract.parameters import parameters_schema
-from policies.contract.policy import PolicyError, PolicyParameterError
-from policies.contract.storable import cleaned
+from policies.contract.forms import cleaned
+from policies.contract.policy import PolicyError, PolicyParameterError, parameters_schema
 from policies.host import registry
 from policies.host.lifetime import die_with, take_no_more_than_a_half
 from policies.host.serving import pipes

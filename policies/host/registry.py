@@ -1,7 +1,7 @@
 """The policies by name, imported on first use; third parties add theirs by an entry point.
 
 An entry point of the group `loadmaster.policies` names a frozen dataclass like the ones here (see
-`policies.contract.parameters`). One that cannot be loaded is listed as broken, with its error, and
+`policies.contract.policy`). One that cannot be loaded is listed as broken, with its error, and
 stops nothing else. Only `make` imports it. All else is learnt from a process of its own, as a
 module may never end (`policies.host.third_parties`, ADR 0020).
 """
@@ -16,8 +16,13 @@ from importlib.metadata import EntryPoint, entry_points
 from inspect import getsourcefile
 from typing import Any, cast
 
-from policies.contract.parameters import checked, parameters_schema
-from policies.contract.policy import Policy, PolicyError, UnknownPolicyError
+from policies.contract.policy import (
+    Policy,
+    PolicyError,
+    UnknownPolicyError,
+    checked,
+    parameters_schema,
+)
 from policies.host import third_parties
 
 GROUP = "loadmaster.policies"

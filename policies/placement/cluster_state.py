@@ -13,12 +13,14 @@ from math import inf
 from typing import NamedTuple
 
 from policies.placement import finders
-from policies.placement.layout import EVERY, Layout, NodeClass
-from policies.placement.requests import (
+from policies.placement.layout import (
     DEVICES,
+    EVERY,
     RESOURCES,
     Allocation,
     Free,
+    Layout,
+    NodeClass,
     Part,
     Request,
 )

@@ -1,16 +1,17 @@
-"""Searches of a `ClusterState`, one for each `Span`: within the power cap, exact.
+"""Searches of a `ClusterState`, one for each `Span`, and what a request lacks that finds nothing.
 
-Where the preferred choice needs too much power, a search over several nodes takes the one that adds
-the least: dynamic programming over the nodes.
+Within the power cap, exact. Where the preferred choice needs too much power, a search over several
+nodes takes the one that adds the least: dynamic programming over the nodes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum
 from math import inf
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
-from policies.placement.requests import Allocation, Free, Request, Span, lowest, members
+from policies.placement.layout import EVERY, Allocation, Free, Request, Span, lowest, members
 
 if TYPE_CHECKING:
     from policies.placement.cluster_state import ClusterState, Group
@@ -194,3 +195,26 @@ def _least_power(state: ClusterState, request: Request, groups: Iterable[Group])
 
 def _free_of(group: Group) -> Free:
     return group.free
+
+
+class ShortageCode(Enum):
+    """The limit that is met first."""
+
+    POWER_CAP = "power"
+    CAPACITY = "devices or resources of open nodes"
+
+
+class Shortage(NamedTuple):
+    """What a request lacks; `missing_mw`: power, where devices and resources are there."""
+
+    code: ShortageCode
+    missing_mw: int = 0
+
+
+def why_not(state: ClusterState, request: Request, only: int = EVERY) -> Shortage | None:
+    """Return what a request lacks on these nodes; None if it fits."""
+    needed_mw = least_power_mw(state, request, only)
+    if needed_mw is None:
+        return Shortage(ShortageCode.CAPACITY)
+    missing_mw = needed_mw + state.used_mw - state.cap_mw
+    return Shortage(ShortageCode.POWER_CAP, int(missing_mw)) if missing_mw > 0 else None

@@ -1,35 +1,50 @@
-"""The placement engine's state and requests from a snapshot.
+"""The state of a cluster from a snapshot, and the jobs about which a policy does not decide.
 
 Training may have every healthy device that no profile run and no unknown job holds. Running jobs
 hold nothing in the state that `cluster_of` returns: a policy takes what it keeps.
+
+A job is eligible when it is not being profiled and all its dependencies are done (those no longer
+in the snapshot are). A job on a node that takes nothing new (cordoned, or turned to profiling)
+stays; on a draining node it stays if it ends in time, and else only where there is no room
+elsewhere. A job launched at this very moment stays: where stops take no time, every stop asks for
+another round of the same moment, and rounds that undid each other's launches would never come to an
+end. The baselines never touch a started job that can stay at all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import inf
 from typing import TypeAlias
 
-from policies.contract.snapshot import NodeView, Purpose, RankPlacement, Running, Snapshot
-from policies.contract.validation import profile_runs, rank_demand
+from policies.contract.plan import WaitCode, Waiting
+from policies.contract.snapshot import (
+    PROFILING,
+    TRAINING,
+    DeviceView,
+    JobPhase,
+    NodeState,
+    NodeView,
+    Running,
+    Snapshot,
+    profile_runs,
+    rank_demand,
+)
 from policies.placement.cluster_state import ClusterState
-from policies.placement.layout import PLAIN, Layout, capacity_of
-from policies.placement.requests import (
-    UNLIMITED,
+from policies.placement.layout import (
+    PLAIN,
     Allocation,
     Free,
-    Part,
-    Request,
-    Span,
+    Layout,
     capacity_in_thousandths,
+    capacity_of,
 )
-
-PROFILING = Purpose.PROFILING
+from policies.placement.options import JobRequests, admits, with_quota
+from policies.placement.speed import Speeds
 
 LayoutOf: TypeAlias = Callable[[Sequence[NodeView], tuple[str, ...], Sequence[int]], Layout]
 """The layout of nodes, with the resources that count, and by node the devices that do."""
-
-__all__ = ["JobRequests", "cluster_of", "resources_of"]
 
 
 def cluster_of(snapshot: Snapshot, layout: LayoutOf = Layout) -> ClusterState:
@@ -93,91 +108,172 @@ def _free(snapshot: Snapshot, layout: Layout, idle: Sequence[int]) -> list[Free]
     return [layout.free(n, devices, tuple(left[n])) for n, devices in enumerate(idle)]
 
 
-def with_quota(demand: Mapping[str, float], ranks: Sequence[RankPlacement]) -> Mapping[str, float]:
-    """Return a process's demand with the most cores that a quota gives to any of these seats."""
-    if all(seat.cpu_quota is None for seat in ranks):
-        return demand
-    cores = demand.get("cores", 0.0)
-    most = max(cores if seat.cpu_quota is None else seat.cpu_quota for seat in ranks)
-    return {**demand, "cores": most}
+def not_eligible(snapshot: Snapshot) -> dict[int, Waiting]:
+    """By row, jobs that wait for anything but capacity: profiling or dependencies."""
+    columns = snapshot.jobs.columns
+    phases, dependent = columns.others["phase"], columns.others["dependencies"]
+    waiting = {}
+    if JobPhase.PROFILING in phases:
+        profiled = (i for i, phase in enumerate(phases) if phase is JobPhase.PROFILING)
+        waiting = {i: Waiting(columns.ids[i], WaitCode.AWAITING_PROFILE) for i in profiled}
+    if not any(dependent):
+        return waiting
+    known = snapshot.jobs.position
+    for i, dependencies in enumerate(dependent):
+        undone = tuple(d for d in dependencies if d in known)
+        if undone and i not in waiting:
+            waiting[i] = Waiting(columns.ids[i], WaitCode.DEPENDENCY, jobs=undone)
+    return waiting
 
 
-class JobRequests:
-    """Requests of a snapshot's jobs, and the allocations of what runs."""
+def free_devices(node: NodeView, jobs: Mapping[str, int]) -> tuple[str, ...]:
+    """Return the healthy devices of a node that training may have; `jobs` knows the snapshot's."""
+    return tuple([d.id for d in node.devices if d.healthy and not _taken(d, jobs)])
 
-    def __init__(self, snapshot: Snapshot, layout: Layout) -> None:
-        self.snapshot, self.layout, self.columns = snapshot, layout, snapshot.jobs.columns
 
-    def on_one_node(self, row: int, gpus: int, ranks: Sequence[RankPlacement] = ()) -> Request:
-        """Return the request of a job as one process with so many devices, on its seat if given."""
-        others = self.columns.others
-        return self.layout.request(
-            gpus,
-            with_quota(self.demand(row, 1), ranks),
-            types=others["allowed_types"][row],
-            labels=others["labels"][row],
-        )
+def _taken(device: DeviceView, jobs: Mapping[str, int]) -> bool:
+    for hold in device.held:  # noqa: SIM110  # any() costs twice as much
+        if hold.job not in jobs or hold.purpose is PROFILING:
+            return True
+    return False
 
-    def spread(self, row: int, gpus: int, types: tuple[str, ...] | None = None) -> list[Request]:
-        """Return a gang's requests on 2, 3 ... nodes, to be tried in turn (`find_first`).
 
-        Over several types only for a job that may mix them.
-        """
-        others = self.columns.others
-        span = Span.MIXED if others["may_mix"][row] else Span.ONE_TYPE
-        types = others["allowed_types"][row] if types is None else types
-        largest = max((of.size for of in self.layout.classes), default=1)
-        return [
-            self.layout.request(
-                1,
-                {},
-                units=gpus,
-                span=span,
-                types=types,
-                labels=others["labels"][row],
-                per_node=self.demand(row, ranks),
-                nodes=ranks,
-            )
-            for ranks in range(max(2, -(-gpus // largest)), gpus + 1)
-        ]
+@dataclass(frozen=True, slots=True)
+class CurrentPlacement:
+    """A running job that stays: its row, its placement now, and when it must leave (a drain)."""
 
-    def together(self, rows: Sequence[int], gpus: int = 1) -> Request:
-        """Return the request of jobs that share all of their devices, each as one process."""
-        others, demand = self.columns.others, dict[str, float]()
-        for row in rows:
-            for name, amount in self.demand(row, 1).items():
-                demand[name] = demand.get(name, 0.0) + amount
-        allowed = [set(others["allowed_types"][row]) for row in rows]
-        asked = [types for types in allowed if types]
-        types = tuple(sorted(set.intersection(*asked))) if asked else ()
-        return self.layout.request(
-            gpus if types or not asked else UNLIMITED,
-            demand,
-            types=types,
-            labels=[label for row in rows for label in others["labels"][row]],
-            slots=len(rows),
-        )
+    row: int
+    run: Running
+    allocation: Allocation
+    until_s: float | None = None
 
-    def demand(self, row: int, ranks: int) -> dict[str, float]:
-        """Return what one of so many processes of a job uses of its node, without zeros."""
-        if self.columns.gpus_only:
-            return {}
-        of_rank = rank_demand(self.columns, row, ranks)
-        return {name: amount for name, amount in of_rank.items() if amount > 0.0}
 
-    def allocation_of(self, row: int, run: Running) -> Allocation | None:
-        """Return what a run holds; None if a node or device of it is gone."""
-        index, parts = self.layout.index, list[Part]()
-        for seat in run.ranks:
-            n, wanted = index.get(seat.node, -1), set(seat.devices)
-            bits = self.layout.bits(n, wanted) if n >= 0 else 0
-            if n < 0 or bits.bit_count() < len(wanted):
-                return None
-            parts.append(Part(n, len(wanted), bits))
-        if len(parts) == 1:
-            request = self.on_one_node(row, parts[0].units, run.ranks)
-            return Allocation(request, (parts[0]._replace(units=1),))
-        gpus, ranks = sum(part.units for part in parts), len(parts)
-        used = self.layout.amounts(with_quota(self.demand(row, ranks), run.ranks))
-        request = Request(gpus=1, units=gpus, per_node=used, span=Span.ANY, nodes=ranks)
-        return Allocation(request, tuple(parts))
+def current_placements(
+    snapshot: Snapshot,
+    waiting: Mapping[int, Waiting],
+    *,
+    never_touch: bool,
+    state: ClusterState | None = None,
+) -> tuple[tuple[CurrentPlacement, ...], dict[int, CurrentPlacement]]:
+    """Return the jobs that stay, and by row those that may if there is no capacity elsewhere.
+
+    By arrival, while capacity and power last; `state` has what the former hold taken from it.
+    """
+    pinned: list[CurrentPlacement] = []
+    later: list[CurrentPlacement] = []
+    arrival = snapshot.jobs.columns.numbers["arrival_s"]
+    running = snapshot.jobs.columns.others["running"]
+    runs = [
+        (row, run)
+        for row, of in enumerate(running)
+        if of and (run := training_run(of)) is not None and row not in waiting
+    ]
+    if not never_touch:
+        runs = [(row, run) for row, run in runs if not _is_open(snapshot, run)]
+    if not runs:
+        return (), {}
+    state = cluster_of(snapshot) if state is None else state
+    requests, speeds = JobRequests(snapshot, state.layout), Speeds(snapshot.kinds)
+    for row, run in sorted(runs, key=lambda r: (arrival[r[0]], r[0])):
+        allocation = requests.allocation_of(row, run) if _may_stay(snapshot, row, run) else None
+        if allocation is None:
+            continue
+        stay = CurrentPlacement(row, run, allocation, _leaves_s(snapshot, run))
+        if never_touch or _is_pinned(snapshot, speeds, stay):
+            if state.is_free(allocation) and state.has_power_for(allocation):
+                state.take(allocation)
+                pinned.append(stay)
+        elif _is_outside(snapshot, run):
+            later.append(stay)
+    return tuple(pinned), {stay.row: stay for stay in _together_free(state.copy(), later)}
+
+
+def _together_free(
+    trial: ClusterState, found: list[CurrentPlacement]
+) -> Iterator[CurrentPlacement]:
+    """Yield those whose devices and resources are free beside those before; whatever the power."""
+    for stay in found:
+        if trial.is_free(stay.allocation):
+            trial.take(stay.allocation)
+            yield stay
+
+
+def training_run(runs: tuple[Running, ...]) -> Running | None:
+    """The one placement a job trains on; None if there is none, or several copies."""
+    if len(runs) == 1:
+        return runs[0] if runs[0].purpose is TRAINING else None
+    training = [r for r in runs if r.purpose is TRAINING]
+    return training[0] if len(training) == 1 else None
+
+
+def _may_stay(snapshot: Snapshot, row: int, run: Running) -> bool:
+    """Whether its nodes and devices still suit the job."""
+    columns, nodes = snapshot.jobs.columns, [snapshot.node_by_id.get(s.node) for s in run.ranks]
+    signature = (
+        frozenset(columns.others["allowed_types"][row]),
+        frozenset(columns.others["labels"][row]),
+    )
+    gpus = sum(len(s.devices) for s in run.ranks)
+    if not columns.counts["gpus_min"][row] <= gpus <= columns.counts["gpus_max"][row] or any(
+        s.share != 1.0 for s in run.ranks
+    ):
+        return False
+    for node in nodes:
+        if (
+            node is None
+            or node.state is NodeState.LOST
+            or not admits(signature, node.gpu_type, frozenset(node.labels))
+        ):
+            return False
+        if (
+            node.state is NodeState.DRAINING
+            and node.drain_until_s is not None
+            and node.drain_until_s <= snapshot.now_s
+        ):
+            return False
+    return len({n.gpu_type for n in nodes if n is not None}) == 1 or bool(
+        columns.others["may_mix"][row]
+    )
+
+
+def _leaves_s(snapshot: Snapshot, run: Running) -> float | None:
+    ends = [_drain_s(snapshot, s.node) for s in run.ranks]
+    return min((e for e in ends if e is not None), default=None)
+
+
+def _drain_s(snapshot: Snapshot, node: str) -> float | None:
+    view = snapshot.node_by_id[node]
+    return view.drain_until_s if view.state is NodeState.DRAINING else None
+
+
+def _is_open(snapshot: Snapshot, run: Running) -> bool:
+    """True if the policy decides freely about the running job; a cheap first check."""
+    return run.since_s < snapshot.now_s and all(
+        (node := snapshot.node_by_id.get(s.node)) is not None and node.takes_training
+        for s in run.ranks
+    )
+
+
+def _is_outside(snapshot: Snapshot, run: Running) -> bool:
+    return all(not snapshot.node_by_id[s.node].takes_training for s in run.ranks)
+
+
+def _is_pinned(snapshot: Snapshot, speeds: Speeds, stay: CurrentPlacement) -> bool:
+    """True if the job stays: launched just now, or on a closed node until it ends."""
+    if stay.run.since_s >= snapshot.now_s:
+        return True
+    nodes = [snapshot.node_by_id[s.node] for s in stay.run.ranks]
+    if all(n.takes_training for n in nodes):
+        return False
+    if all(n.state is not NodeState.DRAINING for n in nodes):
+        return True
+    end_s = snapshot.now_s + remaining_s(snapshot, speeds, stay)
+    return stay.until_s is not None and end_s <= stay.until_s
+
+
+def remaining_s(snapshot: Snapshot, speeds: Speeds, stay: CurrentPlacement) -> float:
+    """Return the time that the rest of a job takes where it runs now; inf if unknown."""
+    columns = snapshot.jobs.columns
+    rate = speeds.on_ranks(columns.kinds[stay.row], stay.run.ranks, snapshot.node_by_id)
+    steps = columns.numbers["remaining_steps"][stay.row]
+    return float(steps / rate) if rate > 0.0 else float("inf")

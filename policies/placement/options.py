@@ -1,26 +1,142 @@
-"""Classes of equal jobs and their options: GPUs on equal nodes, with speed and power there.
+"""Requests of jobs, classes of equal jobs, and their options with speed, power and price.
 
 Jobs of a class (kind, GPUs, types, labels, demand) fit where any of them fits, so that one that
 found no capacity answers for all.
+
+A price that changes while a run lasts: power does not change during a run, so its energy costs
+watts times what one watt costs from now to the end, the integral of price(t) * PUE(t), a function
+of the run time alone. It is handed on as *priced seconds*: how long the run would have to last at
+one price, the reference, to cost the same. At a flat tariff priced seconds are seconds, so that
+whatever multiplies times with a cost per second prices whole runs rightly by taking priced seconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from policies.contract.snapshot import Purpose, Snapshot
+from policies.contract.snapshot import (
+    TRAINING,
+    Floats,
+    Ints,
+    PriceInterval,
+    RankPlacement,
+    Running,
+    Snapshot,
+    frozen,
+    rank_demand,
+)
 from policies.placement.cluster_state import ClusterState
-from policies.placement.from_snapshot import JobRequests
-from policies.placement.pricing import prices_of
-from policies.placement.requests import RESOURCES, Request, lowest
+from policies.placement.layout import (
+    RESOURCES,
+    UNLIMITED,
+    Allocation,
+    Layout,
+    Part,
+    Request,
+    Span,
+    lowest,
+)
 from policies.placement.speed import Speeds
 
-TRAINING = Purpose.TRAINING
+SECONDS_PER_HOUR = 3600.0
+WATTS_PER_KW = 1000.0
+GRAMS_PER_KG = 1000.0
+
+
+def with_quota(demand: Mapping[str, float], ranks: Sequence[RankPlacement]) -> Mapping[str, float]:
+    """Return a process's demand with the most cores that a quota gives to any of these seats."""
+    if all(seat.cpu_quota is None for seat in ranks):
+        return demand
+    cores = demand.get("cores", 0.0)
+    most = max(cores if seat.cpu_quota is None else seat.cpu_quota for seat in ranks)
+    return {**demand, "cores": most}
+
+
+class JobRequests:
+    """Requests of a snapshot's jobs, and the allocations of what runs."""
+
+    def __init__(self, snapshot: Snapshot, layout: Layout) -> None:
+        self.snapshot, self.layout, self.columns = snapshot, layout, snapshot.jobs.columns
+
+    def on_one_node(self, row: int, gpus: int, ranks: Sequence[RankPlacement] = ()) -> Request:
+        """Return the request of a job as one process with so many devices, on its seat if given."""
+        others = self.columns.others
+        return self.layout.request(
+            gpus,
+            with_quota(self.demand(row, 1), ranks),
+            types=others["allowed_types"][row],
+            labels=others["labels"][row],
+        )
+
+    def spread(self, row: int, gpus: int, types: tuple[str, ...] | None = None) -> list[Request]:
+        """Return a gang's requests on 2, 3 ... nodes, to be tried in turn (`find_first`).
+
+        Over several types only for a job that may mix them.
+        """
+        others = self.columns.others
+        span = Span.MIXED if others["may_mix"][row] else Span.ONE_TYPE
+        types = others["allowed_types"][row] if types is None else types
+        largest = max((of.size for of in self.layout.classes), default=1)
+        return [
+            self.layout.request(
+                1,
+                {},
+                units=gpus,
+                span=span,
+                types=types,
+                labels=others["labels"][row],
+                per_node=self.demand(row, ranks),
+                nodes=ranks,
+            )
+            for ranks in range(max(2, -(-gpus // largest)), gpus + 1)
+        ]
+
+    def together(self, rows: Sequence[int], gpus: int = 1) -> Request:
+        """Return the request of jobs that share all of their devices, each as one process."""
+        others, demand = self.columns.others, dict[str, float]()
+        for row in rows:
+            for name, amount in self.demand(row, 1).items():
+                demand[name] = demand.get(name, 0.0) + amount
+        allowed = [set(others["allowed_types"][row]) for row in rows]
+        asked = [types for types in allowed if types]
+        types = tuple(sorted(set.intersection(*asked))) if asked else ()
+        return self.layout.request(
+            gpus if types or not asked else UNLIMITED,
+            demand,
+            types=types,
+            labels=[label for row in rows for label in others["labels"][row]],
+            slots=len(rows),
+        )
+
+    def demand(self, row: int, ranks: int) -> dict[str, float]:
+        """Return what one of so many processes of a job uses of its node, without zeros."""
+        if self.columns.gpus_only:
+            return {}
+        of_rank = rank_demand(self.columns, row, ranks)
+        return {name: amount for name, amount in of_rank.items() if amount > 0.0}
+
+    def allocation_of(self, row: int, run: Running) -> Allocation | None:
+        """Return what a run holds; None if a node or device of it is gone."""
+        index, parts = self.layout.index, list[Part]()
+        for seat in run.ranks:
+            n, wanted = index.get(seat.node, -1), set(seat.devices)
+            bits = self.layout.bits(n, wanted) if n >= 0 else 0
+            if n < 0 or bits.bit_count() < len(wanted):
+                return None
+            parts.append(Part(n, len(wanted), bits))
+        if len(parts) == 1:
+            request = self.on_one_node(row, parts[0].units, run.ranks)
+            return Allocation(request, (parts[0]._replace(units=1),))
+        gpus, ranks = sum(part.units for part in parts), len(parts)
+        used = self.layout.amounts(with_quota(self.demand(row, ranks), run.ranks))
+        request = Request(gpus=1, units=gpus, per_node=used, span=Span.ANY, nodes=ranks)
+        return Allocation(request, tuple(parts))
+
 
 GroupingKey: TypeAlias = tuple[Any, ...]
 """Columns by which jobs are grouped: jobs with equal keys are interchangeable for capacity."""
@@ -132,3 +248,105 @@ class JobClasses:
 
 def _has(capacity: Sequence[int], amounts: Sequence[int]) -> bool:
     return all(amount <= capacity[i] for i, amount in enumerate(amounts, RESOURCES))
+
+
+@dataclass(frozen=True)
+class Prices:
+    """What one watt of IT power costs over time.
+
+    `starts_s` float64[S]: seconds from now at which each price begins, rising, the first 0; the
+    last one holds for ever after. `rates` float64[S]: cost of a watt for a second, PUE included.
+    """
+
+    starts_s: Floats
+    rates: Floats
+
+    @cached_property
+    def reference(self) -> float:
+        """The reference of priced seconds: a flat tariff's price, else the one farthest from 0."""
+        return float(self.rates[np.argmax(np.abs(self.rates))])
+
+    @cached_property
+    def is_flat(self) -> bool:
+        """Whether the price never changes."""
+        return bool(np.all(self.rates == self.rates[0]))
+
+    def priced_s(self, times_s: Floats) -> Floats:
+        """Priced seconds of runs that start now and last `times_s`; inf if they never end."""
+        if self.is_flat:
+            return times_s
+        ends = np.isfinite(times_s)
+        seconds = np.where(ends, times_s, 0.0)
+        step = np.searchsorted(self.starts_s, seconds, side="right") - 1
+        cost = self._until_step[step] + (seconds - self.starts_s[step]) * self.rates[step]
+        return np.where(ends, cost / self.reference, np.inf)
+
+    @cached_property
+    def _until_step(self) -> Floats:
+        """float64[S]: what a watt has cost when each price begins."""
+        spent: Floats = np.concatenate([[0.0], np.cumsum(np.diff(self.starts_s) * self.rates[:-1])])
+        return spent
+
+
+def prices_of(snapshot: Snapshot, *, emissions: bool = True) -> Prices:
+    """The snapshot's prices from now on; free where none are known.
+
+    `emissions`: with what its operators weigh emissions at, as decisions see it; without, what is
+    paid for energy.
+    """
+    per_kg = snapshot.emissions_cost_per_kg if emissions else 0.0
+    ahead = [s for s in snapshot.energy if s.to_s > snapshot.now_s] or list(snapshot.energy[-1:])
+    if len(ahead) < 2:
+        return _flat(per_watt_second(ahead[0], per_kg) if ahead else 0.0)
+    starts = np.array([s.from_s - snapshot.now_s for s in ahead])
+    starts[0] = 0.0
+    return Prices(starts, np.array([per_watt_second(s, per_kg) for s in ahead]))
+
+
+@lru_cache(maxsize=256)
+def _flat(rate: float) -> Prices:
+    """One price for ever."""
+    return Prices(frozen(np.zeros(1)), frozen(np.array([rate])))
+
+
+def per_watt_second(step: PriceInterval, emissions_cost_per_kg: float = 0.0) -> float:
+    """Cost of one watt of IT power for a second: (price + emissions at their weight) * PUE."""
+    per_kwh = step.price_per_kwh
+    if emissions_cost_per_kg:
+        per_kwh += step.emissions_g_per_kwh / GRAMS_PER_KG * emissions_cost_per_kg
+    return per_kwh * step.pue / WATTS_PER_KW / SECONDS_PER_HOUR
+
+
+def launch_s(snapshot: Snapshot) -> Floats:
+    """float64[J]: seconds from launch to first step: set-up, at least the restart cost."""
+    numbers = snapshot.jobs.columns.numbers
+    setup = np.array([k.setup_s for k in snapshot.kinds] or [0.0])[snapshot.job_kinds]
+    runs = snapshot.jobs.columns.others["running"]
+    running = np.array([any(r.purpose is TRAINING for r in of) for of in runs], dtype=np.bool_)
+    started = running | (numbers["remaining_steps"] < numbers["total_steps"])
+    seconds: Floats = np.maximum(setup, np.where(started, numbers["restart_cost_s"], 0.0))
+    return seconds
+
+
+def signatures(
+    snapshot: Snapshot, rows: Ints
+) -> tuple[Ints, tuple[tuple[frozenset[str], frozenset[str]], ...]]:
+    """Number of each row's (allowed types, labels), and the distinct ones."""
+    allowed, labels = (
+        snapshot.jobs.columns.others["allowed_types"],
+        snapshot.jobs.columns.others["labels"],
+    )
+    numbers: dict[tuple[tuple[str, ...], tuple[str, ...]], int] = {}
+    of = np.array(
+        [numbers.setdefault((allowed[i], labels[i]), len(numbers)) for i in rows], dtype=np.int64
+    )
+    return of, tuple((frozenset(types), frozenset(wanted)) for types, wanted in numbers)
+
+
+@lru_cache(maxsize=4096)
+def admits(
+    signature: tuple[frozenset[str], frozenset[str]], gpu_type: str, labels: frozenset[str]
+) -> bool:
+    """True if the signature admits nodes of that type and labels."""
+    types, wanted = signature
+    return (not types or gpu_type in types) and wanted <= labels

@@ -25,8 +25,10 @@ from policies.contract.snapshot import (
     Running,
     SlotHold,
     Snapshot,
+    profile_runs,
+    rank_demand,
 )
-from policies.contract.validation import TOLERANCE, power_w, profile_runs, rank_demand
+from policies.contract.validation import TOLERANCE, power_w
 
 
 def reserve_profiling(snapshot: Snapshot) -> tuple[Snapshot, tuple[Placement, ...]]:

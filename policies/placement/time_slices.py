@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 from policies.contract.snapshot import Running
 from policies.placement.cluster_state import ClusterState
-from policies.placement.requests import Allocation, Request
+from policies.placement.layout import Allocation, Request
 
 ALONE = -1
 

@@ -7,7 +7,7 @@ from math import inf
 from typing import TypeAlias
 
 from policies.placement.cluster_state import ClusterState
-from policies.placement.requests import Request
+from policies.placement.layout import Request
 
 End: TypeAlias = tuple[float, int, Hashable]
 """(time in s, number for a fixed order, job)."""

@@ -10,8 +10,8 @@ from policies.andreas.kernels.arrays import NONE, nonzero_seed
 from policies.andreas.problem import Problem, build
 from policies.andreas.solution import Solution
 from policies.andreas.to_plan import to_plan
-from policies.contract.parameters import parameter
 from policies.contract.plan import Plan
+from policies.contract.policy import parameter
 from policies.contract.snapshot import Ints, Snapshot
 from policies.search.kernels.local_search import Found, search
 from policies.search.rollout import orders, rents, rollout_data

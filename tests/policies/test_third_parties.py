@@ -16,11 +16,10 @@ from typing import Any
 import pytest
 
 from policies.contract import plan_json
-from policies.contract.forms import FormError
+from policies.contract.forms import FormError, cleaned
 from policies.contract.plan import LAST_S, Placement, Plan, PlanStatus
 from policies.contract.policy import PolicyError, PolicyParameterError, SolverFailedError
 from policies.contract.snapshot import RankPlacement
-from policies.contract.storable import cleaned
 from policies.host import registry, third_parties
 from policies.host.client import SolverProcess
 from policies.host.lifetime import LEAST_BYTES, memory_bytes

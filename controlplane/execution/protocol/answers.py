@@ -18,7 +18,7 @@ from django.middleware.clickjacking import XFrameOptionsMiddleware
 from django.middleware.security import SecurityMiddleware
 from structlog.contextvars import bound_contextvars
 
-from clusters.agents.errors import AgentCallError
+from clusters.agent_calls import AgentCallError
 from controlplane.execution.protocol.threads import OverloadedError
 from controlplane.web.http.asgi import Send
 from controlplane.web.http.metrics import count_request

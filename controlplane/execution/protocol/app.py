@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from clusters.agents.errors import AgentCallError
+from clusters.agent_calls import AgentCallError
 from controlplane.execution.protocol.answers import Answer, Exchange, refusal_of
 from controlplane.execution.protocol.calls import ENDPOINTS, PREFIX, Batchers, Endpoint
 from controlplane.execution.protocol.heartbeat_batch import HeartbeatBatch

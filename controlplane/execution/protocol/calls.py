@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from re import Match, Pattern
 from typing import Any
 
-from clusters.agents.errors import AgentCallError, not_yours, unknown_token
+from clusters.agent_calls import AgentCallError, not_yours, unknown_token
 from clusters.models import Node
 from clusters.services import register as register_node
 from clusters.services.enrolment import sha256

@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Generic, TypeVar
 
-from clusters.agents.errors import AgentCallError
-from clusters.selectors import clocks_of
+from clusters.agent_calls import AgentCallError
+from clusters.intervals import clocks_of
 from controlplane.execution.protocol.answers import database_refusal
 from controlplane.execution.protocol.threads import OverloadedError, Pools
 from controlplane.execution.services.heartbeats import (

@@ -17,7 +17,7 @@ from uuid import UUID
 from django.db.models import Q
 from django.utils import timezone
 
-from clusters.agents.errors import AgentCallError, not_yours, unknown_token
+from clusters.agent_calls import AgentCallError, not_yours, unknown_token
 from clusters.models import Node
 from controlplane.execution.directives import cursor_of, directives
 from controlplane.execution.protocol.answers import overloaded, refusal_of

@@ -11,7 +11,7 @@ from uuid import UUID
 from django.conf import settings
 from django.http.request import split_domain_port, validate_host
 
-from clusters.agents.errors import AgentCallError, bad_token, invalid
+from clusters.agent_calls import AgentCallError, bad_token, invalid
 from controlplane.web.http.asgi import Receive, Scope
 from loadmaster.protocol import PROTOCOL_HEADER, PROTOCOL_VERSION, ErrorCode
 from loadmaster.wire import WireError, loads

@@ -11,11 +11,17 @@ from uuid import UUID
 from django.db import transaction
 from django.utils import timezone
 
-from clusters.agents.checks import INT, check_number, check_text, moment
-from clusters.agents.errors import AgentCallError, invalid, stale_assignment
-from clusters.intervals import job_lease_s
+from clusters.agent_calls import (
+    INT,
+    AgentCallError,
+    check_number,
+    check_text,
+    invalid,
+    moment,
+    stale_assignment,
+)
+from clusters.intervals import clock_of, job_lease_s
 from clusters.models import Node
-from clusters.selectors import clock_of
 from controlplane.execution.gangs import (
     GangImpossibleError,
     check_gang,

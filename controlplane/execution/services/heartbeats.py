@@ -14,12 +14,11 @@ from django.db import connection, transaction
 from django.db.models import Exists, OuterRef
 from django.utils import timezone
 
-from clusters.agents.errors import AgentCallError, not_yours, stale_epoch, unknown_token
+from clusters.agent_calls import AgentCallError, not_yours, stale_epoch, unknown_token
 from clusters.events import note_nodes_joined
-from clusters.intervals import is_silent, job_lease_s
+from clusters.intervals import clocks_of, is_silent, job_lease_s
 from clusters.models import Device, Node, NodeEvent
 from clusters.models.nodes import State
-from clusters.selectors import clocks_of
 from clusters.services.devices import keep_samples, note_health
 from controlplane.execution.directives import cursor_of, directives, is_news
 from controlplane.execution.moves import move_assignment
@@ -27,8 +26,8 @@ from controlplane.execution.outcomes import assignment_running
 from controlplane.execution.services.sessions import come_back
 from controlplane.web.storage.bulk import update_rows
 from jobs.assignment_lifecycle import ENDED, LIVE, MOVE_TO
-from jobs.locking import lock_assignment
 from jobs.models import Assignment
+from jobs.moves import lock_assignment
 from loadmaster.protocol import (
     AssignmentState,
     Directive,

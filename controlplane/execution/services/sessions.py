@@ -9,20 +9,24 @@ from uuid import UUID
 from django.db import transaction
 from django.utils import timezone
 
-from clusters.agents.checks import check_devices, check_text
-from clusters.agents.errors import AgentCallError, stale_assignment, stale_epoch
+from clusters.agent_calls import (
+    AgentCallError,
+    check_devices,
+    check_text,
+    stale_assignment,
+    stale_epoch,
+)
 from clusters.events import request_reschedule
-from clusters.intervals import is_silent
+from clusters.intervals import clock_of, is_silent
 from clusters.models import Node, NodeEvent, Reason
 from clusters.models.nodes import State
-from clusters.selectors import clock_of
 from clusters.services.devices import sync_devices
 from clusters.services.enrolment import gpu_type_of, sha256
 from controlplane.execution.moves import move_assignment
 from controlplane.execution.outcomes import assignment_ended
 from jobs.assignment_lifecycle import LIVE, AssignmentMove
-from jobs.locking import lock_assignment, lock_node
 from jobs.models import Assignment
+from jobs.moves import lock_assignment, lock_node
 from loadmaster.protocol import (
     AssignmentState,
     ErrorCode,

@@ -11,9 +11,8 @@ from controlplane.execution.moves import request_stop
 from controlplane.execution.outcomes import assignment_ended
 from jobs.assignment_lifecycle import LIVE
 from jobs.lifecycle import JobMove, JobState
-from jobs.locking import lock_assignment
 from jobs.models import Assignment, Job
-from jobs.moves import move_job
+from jobs.moves import lock_assignment, move_job
 from loadmaster.protocol import StopReason
 
 _EVICTABLE = frozenset({JobState.STARTING, JobState.RUNNING})

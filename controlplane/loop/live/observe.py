@@ -27,7 +27,6 @@ from controlplane.loop.live.live_assignments import LiveAssignment, OccupiedSlot
 from controlplane.loop.live.rows import DeviceRow, NodeRow, Rows, is_ready
 from jobs.lifecycle import JobState
 from jobs.models import Job, Team
-from policies.contract.capabilities import apart_label, is_own, runtime_label
 from policies.contract.snapshot import (
     DeviceView,
     GpuTypeView,
@@ -48,6 +47,7 @@ from policies.contract.snapshot import (
     TeamView,
     Trigger,
 )
+from policies.contract.views import apart_label, is_own, runtime_label
 
 
 class Knowledge(Protocol):

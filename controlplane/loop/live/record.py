@@ -26,10 +26,10 @@ from controlplane.web.storage.packed_json import pack, pack_text
 from jobs.lifecycle import JobState
 from jobs.models import Job
 from policies.contract import forms, plan_json, snapshot_json
-from policies.contract.capabilities import runtime_of
 from policies.contract.plan import Plan, PlanStatus, WaitCode
 from policies.contract.snapshot import Purpose, Snapshot
 from policies.contract.validation import power_w
+from policies.contract.views import runtime_of
 
 BATCH = 500
 FORGOTTEN = 20

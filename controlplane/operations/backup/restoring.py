@@ -23,16 +23,15 @@ from django.utils import timezone
 from redis.exceptions import RedisError
 
 from clusters.events import request_reschedule
-from clusters.intervals import job_lease_s, lost_after
+from clusters.intervals import clock_of, job_lease_s, lost_after
 from clusters.models import Cluster, EnrolmentToken, Node, NodeEvent, Reason
-from clusters.selectors import clock_of
 from controlplane.execution.moves import move_assignment
 from controlplane.execution.outcomes import assignment_ended
 from controlplane.operations.backup.backups import Manifest, check_fits, unpacked
 from controlplane.operations.backup.engines import LOCK_OWNER, BackupError, engine
 from jobs.assignment_lifecycle import LIVE, AssignmentMove
-from jobs.locking import lock_assignment
 from jobs.models import Assignment, Job, Secret
+from jobs.moves import lock_assignment
 from jobs.secrets import SecretMissing, reveal
 from loadmaster.protocol import AssignmentState, ReasonClass
 

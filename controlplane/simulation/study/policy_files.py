@@ -16,8 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import cast
 
-from policies.contract.parameters import checked
-from policies.contract.policy import Policy, PolicyError
+from policies.contract.policy import Policy, PolicyError, checked
 
 
 def make_from_file(path: Path, name: str | None, parameters: Mapping[str, object]) -> Policy:

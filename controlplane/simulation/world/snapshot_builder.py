@@ -14,7 +14,6 @@ import numpy as np
 from controlplane.simulation.cluster.scenario import Scenario
 from controlplane.simulation.world.job_table import JobTable, Launch
 from controlplane.simulation.world.window import window
-from policies.contract.job_columns import frozen
 from policies.contract.snapshot import (
     Floats,
     JobColumns,
@@ -23,6 +22,7 @@ from policies.contract.snapshot import (
     KindView,
     RankPlacement,
     Running,
+    frozen,
 )
 
 if TYPE_CHECKING:

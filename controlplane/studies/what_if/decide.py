@@ -38,10 +38,10 @@ from controlplane.web.operators import is_operator
 from controlplane.web.pages.formats import part_of
 from jobs.selectors import visible_jobs
 from jobs.wording import reason_for_waiting
-from policies.contract.capabilities import runtime_of
 from policies.contract.plan import Plan, WaitCode, Waiting
 from policies.contract.policy import PolicyError, UnknownPolicyError
 from policies.contract.snapshot import RankPlacement, Snapshot
+from policies.contract.views import runtime_of
 from policies.host import registry
 from policies.host.client import SolverProcess
 

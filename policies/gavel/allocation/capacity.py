@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from policies.placement.cluster_state import ClusterState
-from policies.placement.layout import NodeClass
-from policies.placement.requests import DEVICES, Free, Request
+from policies.placement.layout import DEVICES, Free, NodeClass, Request
 
 
 class Capacity(NamedTuple):

@@ -7,8 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from policies.contract.job_columns import frozen
-from policies.contract.snapshot import Floats, Ints
+from policies.contract.snapshot import Floats, Ints, frozen
 from policies.gavel.allocation.problem import AllocationProblem
 
 

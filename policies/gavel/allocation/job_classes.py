@@ -15,8 +15,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from policies.contract.job_columns import frozen
-from policies.contract.snapshot import Floats, Ints, KindView, Snapshot
+from policies.contract.snapshot import Floats, Ints, KindView, Snapshot, frozen
 from policies.gavel.allocation.capacity import Capacity
 from policies.gavel.allocation.grouping import (
     GroupingOptions,
@@ -35,7 +34,7 @@ from policies.gavel.allocation.rates import (
     spread_rates,
 )
 from policies.placement.cluster_state import ClusterState
-from policies.placement.from_snapshot import JobRequests
+from policies.placement.options import JobRequests
 from policies.placement.speed import Speeds
 
 PARTNERS = 32

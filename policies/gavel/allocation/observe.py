@@ -14,10 +14,14 @@ from policies.gavel.allocation.job_classes import ClassInputs, JobClasses, job_c
 from policies.gavel.allocation.problem import AllocationProblem
 from policies.gavel.round_cache import RoundCache
 from policies.placement.cluster_state import ClusterState
-from policies.placement.eligibility import not_eligible
-from policies.placement.from_snapshot import JobRequests, cluster_of
+from policies.placement.from_snapshot import (
+    CurrentPlacement,
+    cluster_of,
+    current_placements,
+    not_eligible,
+)
 from policies.placement.layout import Layout
-from policies.placement.staying import CurrentPlacement, current_placements
+from policies.placement.options import JobRequests
 
 __all__ = ["GroupingOptions", "Observed", "observe"]
 

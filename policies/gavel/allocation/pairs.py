@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from policies.contract.job_columns import frozen
-from policies.contract.snapshot import Bools, Floats, Ints
+from policies.contract.snapshot import Bools, Floats, Ints, frozen
 from policies.gavel.allocation.problem import AllocationProblem, Column
 from policies.placement.speed import Speeds
 

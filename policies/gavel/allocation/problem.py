@@ -14,8 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
-from policies.contract.job_columns import frozen
-from policies.contract.snapshot import Bools, Floats, Ints
+from policies.contract.snapshot import Bools, Floats, Ints, frozen
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from policies.contract.snapshot import Floats, Snapshot
 from policies.gavel.allocation.capacity import Capacity
 from policies.gavel.allocation.grouping import JobGroup
 from policies.gavel.allocation.problem import Column
-from policies.placement.from_snapshot import JobRequests
+from policies.placement.options import JobRequests
 
 SpreadRates: TypeAlias = Mapping[tuple[str, str, int], float]
 """steps/s over several nodes, by kind, GPU type and GPUs."""

@@ -10,8 +10,8 @@ from policies.andreas.kernels.arrays import NONE
 from policies.andreas.problem import Problem
 from policies.contract.snapshot import Bools, Floats, Ints
 from policies.gavel.colocation.vacancies import Vacancies
+from policies.placement.from_snapshot import remaining_s
 from policies.placement.speed import Speeds
-from policies.placement.staying import remaining_s
 
 
 class Gangs:

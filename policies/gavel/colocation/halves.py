@@ -12,8 +12,7 @@ from policies.contract.snapshot import Running, Snapshot
 from policies.contract.validation import power_w, validate_plan
 from policies.gavel.colocation.tandems import WHOLE
 from policies.gavel.colocation.vacancies import Vacancies
-from policies.placement.eligibility import free_devices
-from policies.placement.staying import training_run
+from policies.placement.from_snapshot import free_devices, training_run
 
 
 def staying_halves(problem: Problem, vacancies: Vacancies) -> list[Placement]:

@@ -12,8 +12,8 @@ import numpy as np
 
 from policies.andreas.problem import Problem
 from policies.contract.snapshot import Ints, Running, Snapshot
+from policies.placement.from_snapshot import training_run
 from policies.placement.speed import UNKNOWN, PairRates, PairSpeed, Speeds
-from policies.placement.staying import training_run
 
 WHOLE, HALF = 1.0, 0.5
 

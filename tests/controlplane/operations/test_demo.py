@@ -67,7 +67,7 @@ def test_every_job_of_the_demo_is_valid_without_a_warning() -> None:
     for job in JOBS:
         request = validate_job(admin, job.request())
         assert request.warnings == ()
-        assert request.epochs == job.epochs
+        assert request.job.epochs == job.epochs
 
 
 def test_submissions_are_twenty_seconds_apart_and_in_order() -> None:

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from policies.contract.parameters import parameter
-from policies.contract.policy import PolicyError, SolverFailedError
+from policies.contract.policy import PolicyError, SolverFailedError, parameter
 from policies.contract.validation import validate_plan
 from policies.gavel.allocation.problem import AllocationProblem
 from policies.gavel.convex import ConvexPolicy, ShareProblem

@@ -9,8 +9,7 @@ from itertools import combinations, product
 from math import inf
 
 from policies.contract.snapshot import NodeView
-from policies.placement.layout import Layout, capacity_of
-from policies.placement.requests import Allocation, Request, Span
+from policies.placement.layout import Allocation, Layout, Request, Span, capacity_of
 
 Where = tuple[tuple[int, int], ...]
 """(node, units)."""

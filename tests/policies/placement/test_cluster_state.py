@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from policies.contract.snapshot import NodeView
 from policies.placement.cluster_state import ClusterState
-from policies.placement.layout import Layout
-from policies.placement.requests import DEVICES, Allocation, Request, Span
-from policies.placement.shortage import ShortageCode, why_not
+from policies.placement.finders import ShortageCode, why_not
+from policies.placement.layout import DEVICES, Allocation, Layout, Request, Span
 from policies.placement.timeline import earliest, free_at
 from tests.builders_policies import a_device, a_node
 from tests.policies.placement.brute_force import BruteForce

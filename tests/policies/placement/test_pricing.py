@@ -18,7 +18,7 @@ from policies.andreas.solution import Solution
 from policies.contract import plan_json
 from policies.contract.snapshot import PriceInterval, Snapshot
 from policies.host import registry
-from policies.placement.pricing import per_watt_second, prices_of
+from policies.placement.options import per_watt_second, prices_of
 from tests.builders_policies import a_job, a_kind, a_node, a_snapshot, on
 from tests.builders_snapshots import snapshots
 

@@ -1,9 +1,10 @@
-"""How fast a launch went, from the progress it reported. Pure.
+"""How fast a launch went by its progress, and how measurements are smoothed. Pure.
 
-Progress comes as (steps of this launch, seconds since its first batch). Two neighbouring samples
-bound a segment; the time of a step is the median over all steps after the warm-up, each step
-counted with its segment's mean time. A median shrugs off a checkpoint, a stall or a late sample,
-which a mean over the launch would not.
+Two neighbouring samples bound a segment; the time of a step is the median over all steps after the
+warm-up, each counted with its segment's mean time: a stall or a late sample does not move it.
+
+Speeds are smoothed exponentially, s <- s + alpha * (measured - s) with
+alpha = max(ALPHA, 1 / (samples + 1)): the first few are averaged and old ones fade.
 """
 
 from __future__ import annotations
@@ -61,3 +62,17 @@ def _quantile(segments: list[tuple[float, int]], fraction: float) -> float | Non
         if seen >= wanted:
             return seconds
     return None
+
+
+ALPHA = 0.2
+"""Weight of a new measurement against all earlier ones."""
+
+
+def weight_of_next(samples: int) -> float:
+    """alpha of a measurement after `samples` others; 1 for the first."""
+    return max(ALPHA, 1.0 / (samples + 1))
+
+
+def moved(known: float, measured: float, samples: int) -> float:
+    """The updated average after one more measurement; without samples `known` has no weight."""
+    return measured if samples <= 0 else known + weight_of_next(samples) * (measured - known)
