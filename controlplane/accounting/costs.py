@@ -96,7 +96,10 @@ def cost_rows(
     if query.by == "day":
         entries = entries.annotate(day=TruncDay("hour", tzinfo=query.zone))
     order = (query.by,) if query.by in ("hour", "day") else ("-sum_cost", *_KEYS[query.by])
-    return _summed(entries.order_by().values(*_KEYS[query.by])).order_by(*order)
+    groups: QuerySet[EnergyEntry, dict[str, Any]] = (
+        entries.order_by().values(*_KEYS[query.by]).annotate(**_aggregates())
+    )
+    return groups.order_by(*order)
 
 
 def as_rows(query: CostQuery, groups: Iterable[dict[str, Any]]) -> list[CostRow]:
@@ -109,44 +112,29 @@ def cost_total(user: User | AnonymousUser, query: CostQuery) -> CostRow:
     return _row(query, {"total": None, **sums})
 
 
-def _summed(
-    entries: QuerySet[EnergyEntry, dict[str, Any]],
-) -> QuerySet[EnergyEntry, dict[str, Any]]:
-    return entries.annotate(**_aggregates())
-
-
 def _aggregates() -> dict[str, Sum]:
-    return {
-        **{f"sum_{name}": Sum(name) for name in _SUMS},
-        "sum_compared_cost": Sum("cost", filter=Q(predicted_cost__isnull=False)),
+    """Sums by name: 0 without entries, but None where nothing was predicted."""
+    compared = Sum("cost", filter=Q(predicted_cost__isnull=False), default=0)
+    sums = {
+        f"sum_{name}": Sum(name) if name.startswith("predicted") else Sum(name, default=0)
+        for name in _SUMS
     }
+    return {**sums, "sum_compared_cost": compared}
 
 
 def _row(query: CostQuery, group: dict[str, Any]) -> CostRow:
-    at = group.get("hour") or group.get("day")
-    predicted = group["sum_predicted_cost"]
+    sums = {name: group[f"sum_{name}"] for name in (*_SUMS, "compared_cost")}
+    gpu_s, emissions_g = sums.pop("gpu_s"), sums.pop("emissions_g")
     return CostRow(
         name=_name(query, group),
-        at=at,
+        at=group.get("hour") or group.get("day"),
         job_id=str(group.get("job_id", "")),
         team=str(group.get("team__name", "")),
         user=str(group.get("job__user__username", "")),
-        gpu_h=(group["sum_gpu_s"] or 0.0) / SECONDS_PER_HOUR,
-        measured_kwh=group["sum_measured_kwh"] or 0.0,
-        modelled_kwh=group["sum_modelled_kwh"] or 0.0,
-        rest_kwh=group["sum_rest_kwh"] or 0.0,
-        facility_kwh=group["sum_facility_kwh"] or 0.0,
-        emissions_kg=(group["sum_emissions_g"] or 0.0) / 1000.0,
-        cost=_money(group["sum_cost"]),
-        measured_cost=_money(group["sum_measured_cost"]),
-        predicted_kwh=group["sum_predicted_kwh"],
-        predicted_cost=None if predicted is None else _money(predicted),
-        compared_cost=_money(group["sum_compared_cost"]),
+        gpu_h=gpu_s / SECONDS_PER_HOUR,
+        emissions_kg=emissions_g / 1000.0,
+        **sums,
     )
-
-
-def _money(value: Any) -> Decimal:
-    return Decimal(value or 0)
 
 
 def _name(query: CostQuery, group: dict[str, Any]) -> str:

@@ -172,17 +172,13 @@ def _end_drains(cluster: Cluster, now: datetime) -> int:
     due = _of(cluster).filter(
         node__state=State.DRAINING, node__drain_until__lte=now, state__in=LIVE, desired="run"
     )
-    return sum(_try(partial(_evict, pk, now), assignment=pk) for pk in _keys(due))
+    return sum(_try(partial(_drain, pk, now), assignment=pk) for pk in _keys(due))
 
 
-def _evict(pk: UUID, now: datetime) -> bool:
+def _drain(pk: UUID, now: datetime) -> bool:
     node = Assignment.objects.select_related("node").get(pk=pk).node
-    preempt_gang(
-        pk,
-        "drain",
-        now,
-        why=f"node {node} is drained" + (f": {node.reason}" if node.reason else ""),
-    )
+    why = f"node {node} is drained" + (f": {node.reason}" if node.reason else "")
+    preempt_gang(pk, "drain", now, why=why)
     return True
 
 

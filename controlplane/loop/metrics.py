@@ -75,7 +75,7 @@ def note_reconciled() -> None:
     """Count what ended since the reconciler's last pass; cache failures are ignored."""
     try:
         cache.set(RECONCILE_KEY, time.time(), KEPT_S)
-        with mutex("count rounds", LONG_COUNT_S) as is_free:
+        with mutex("count-rounds", LONG_COUNT_S) as is_free:
             if is_free:
                 count_rounds()
     except RedisError as error:

@@ -9,7 +9,7 @@ import hmac
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from importlib.metadata import version
 from typing import Any
@@ -36,6 +36,7 @@ from rest_framework.request import Request
 from rest_framework.views import APIView
 
 from clusters.models import Cluster, Node, RescheduleEvent
+from clusters.models.nodes import State
 from controlplane.loop.metrics import KEY as ROUNDS_KEY
 from controlplane.loop.metrics import RECONCILE_KEY, RoundCounts
 from controlplane.operations.health import BEAT_KEY
@@ -52,6 +53,7 @@ SOON = timedelta(seconds=10)
 """A live lease that ends within this is "expiring": its node has missed heartbeats."""
 
 QUANTILES = (0.5, 0.99, 1.0)
+OF_CLUSTER, OF_STATE = ("cluster",), ("cluster", "state")
 _LIVE = sorted(str(state) for state in LIVE)
 
 
@@ -59,11 +61,8 @@ class StateCollector(Collector):
     """Everything but the counters of requests."""
 
     def collect(self) -> Iterator[Metric]:
-        info = GaugeMetricFamily(
-            "loadmaster_build_info", "1, with what runs here", labels=["version", "database"]
-        )
-        info.add_metric([version("loadmaster"), connection.vendor], 1)
-        yield info
+        build = {(version("loadmaster"), connection.vendor): 1.0}
+        yield _gauge("build_info", "1, with what runs here", ("version", "database"), build)
         yield from _up("cache", _from_cache)
         yield from _up("database", _from_database)
 
@@ -75,8 +74,18 @@ def _up(name: str, read: Any) -> Iterator[Metric]:
     except (DatabaseError, RedisError) as error:
         log.warning("the metrics of the %s are left out: %s", name, type(error).__name__)
         up = 0
-    yield GaugeMetricFamily(f"loadmaster_{name}_up", f"Whether the {name} answers", value=up)
+    yield _gauge(f"{name}_up", f"Whether the {name} answers", (), {(): up})
     yield from families
+
+
+def _gauge(
+    name: str, text: str, labels: Sequence[str], samples: Mapping[Any, float]
+) -> GaugeMetricFamily:
+    """A family with a sample for each tuple of labels' values."""
+    family = GaugeMetricFamily(f"loadmaster_{name}", text, labels=labels)
+    for values, number in samples.items():
+        family.add_metric(values, number)
+    return family
 
 
 def _from_cache() -> Iterator[Metric]:
@@ -87,33 +96,25 @@ def _from_cache() -> Iterator[Metric]:
     }
     for key, (name, text) in texts.items():
         if isinstance(found.get(key), float):
-            yield GaugeMetricFamily(
-                f"loadmaster_{name}_age_seconds",
-                f"Seconds since {text}",
-                value=max(0.0, now_s - found[key]),
-            )
-    tally = found.get(ROUNDS_KEY)
-    yield from _rounds(tally if isinstance(tally, RoundCounts) else RoundCounts())
+            age_s = max(0.0, now_s - found[key])
+            yield _gauge(f"{name}_age_seconds", f"Seconds since {text}", (), {(): age_s})
+    counts = found.get(ROUNDS_KEY)
+    yield from _rounds(counts if isinstance(counts, RoundCounts) else RoundCounts())
 
 
-def _rounds(tally: RoundCounts) -> Iterator[Metric]:
-    rounds = CounterMetricFamily(
-        "loadmaster_rounds", "Rounds that have ended", labels=["cluster", "status"]
+def _rounds(counts: RoundCounts) -> Iterator[Metric]:
+    counters = (
+        ("rounds", "Rounds that have ended", "status", counts.statuses),
+        ("round_triggers", "Reasons of rounds that have ended", "reason", counts.reasons),
     )
-    reasons = CounterMetricFamily(
-        "loadmaster_round_triggers",
-        "Reasons of rounds that have ended",
-        labels=["cluster", "reason"],
-    )
-    for (cluster, status), number in sorted(tally.statuses.items()):
-        rounds.add_metric([cluster, status], number)
-    for (cluster, reason), number in sorted(tally.reasons.items()):
-        reasons.add_metric([cluster, reason], number)
-    yield rounds
-    yield reasons
+    for name, text, label, numbers in counters:
+        counter = CounterMetricFamily(f"loadmaster_{name}", text, labels=["cluster", label])
+        for values, number in sorted(numbers.items()):
+            counter.add_metric(values, number)
+        yield counter
     histograms = (
-        ("round_seconds", "Seconds from a round's snapshot to its end", tally.round_seconds),
-        ("solver_seconds", "Seconds a round's policy took", tally.solver_seconds),
+        ("round_seconds", "Seconds from a round's snapshot to its end", counts.round_seconds),
+        ("solver_seconds", "Seconds a round's policy took", counts.solver_seconds),
     )
     for name, text, by_cluster in histograms:
         family = HistogramMetricFamily(f"loadmaster_{name}", text, labels=["cluster"])
@@ -126,116 +127,85 @@ def _from_database() -> Iterator[Metric]:
     now = timezone.now()
     clusters = {c.pk: c for c in Cluster.objects.order_by("pk")}
     names = {pk: cluster.name for pk, cluster in clusters.items()}
-    yield from _loop(clusters.values(), now)
+    yield from _loop(clusters, now)
     yield from _queue(names, now)
     yield from _leases(names, now)
-    yield from _nodes(clusters, now)
+    yield from _nodes(names, now)
 
 
-def _loop(clusters: Iterable[Cluster], now: datetime) -> Iterator[Metric]:
-    age = GaugeMetricFamily(
-        "loadmaster_last_round_age_seconds", "Seconds since a round was applied", labels=["cluster"]
-    )
-    held = GaugeMetricFamily(
-        "loadmaster_round_held", "Whether a round is being held", labels=["cluster"]
-    )
-    waiting = GaugeMetricFamily(
-        "loadmaster_events_waiting", "Rescheduling events no round has answered", labels=["cluster"]
-    )
-    oldest = GaugeMetricFamily(
-        "loadmaster_oldest_event_age_seconds", "Age of the oldest of them", labels=["cluster"]
-    )
-    unanswered = RescheduleEvent.objects.filter(round=None).order_by().values("cluster")
+def _loop(clusters: Mapping[int, Cluster], now: datetime) -> Iterator[Metric]:
+    unanswered = RescheduleEvent.objects.filter(round=None).order_by().values_list("cluster")
     events = {
-        row["cluster"]: row
-        for row in unanswered.annotate(number=Count("pk"), first=Min("created_at"))
+        pk: (number, _age_s(first, now))
+        for pk, number, first in unanswered.annotate(number=Count("pk"), first=Min("created_at"))
     }
-    for cluster in clusters:
-        if cluster.last_round_at is not None:
-            age.add_metric([cluster.name], _age_s(cluster.last_round_at, now))
-        expires = cluster.round_expires_at
-        held.add_metric(
-            [cluster.name], int(bool(cluster.round_owner) and expires is not None and expires > now)
-        )
-        row = events.get(cluster.pk)
-        waiting.add_metric([cluster.name], row["number"] if row else 0)
-        oldest.add_metric([cluster.name], _age_s(row["first"], now) if row else 0.0)
-    yield from (age, held, waiting, oldest)
+    applied = [(c.name, c.last_round_at) for c in clusters.values() if c.last_round_at is not None]
+    ages = {(name,): _age_s(at, now) for name, at in applied}
+    held = {
+        (c.name,): int(bool(c.round_owner and c.round_expires_at and c.round_expires_at > now))
+        for c in clusters.values()
+    }
+    waiting = {(c.name,): events.get(pk, (0, 0.0))[0] for pk, c in clusters.items()}
+    oldest = {(c.name,): events.get(pk, (0, 0.0))[1] for pk, c in clusters.items()}
+    text = "Rescheduling events no round has answered"
+    yield _gauge("last_round_age_seconds", "Seconds since a round was applied", OF_CLUSTER, ages)
+    yield _gauge("round_held", "Whether a round is being held", OF_CLUSTER, held)
+    yield _gauge("events_waiting", text, OF_CLUSTER, waiting)
+    yield _gauge("oldest_event_age_seconds", "Age of the oldest of them", OF_CLUSTER, oldest)
 
 
-def _queue(names: dict[int, str], now: datetime) -> Iterator[Metric]:
-    jobs = GaugeMetricFamily(
-        "loadmaster_jobs", "Jobs, ended ones included", labels=["cluster", "state"]
-    )
-    oldest = GaugeMetricFamily(
-        "loadmaster_oldest_waiting_age_seconds", "Age of the oldest queued job", labels=["cluster"]
-    )
+def _queue(names: Mapping[int, str], now: datetime) -> Iterator[Metric]:
     by_state = Job.objects.order_by().values_list("cluster", "state").annotate(number=Count("pk"))
     found = {(cluster, state): number for cluster, state, number in by_state}
-    waiting = (
-        Job.objects.filter(state=JobState.QUEUED)
-        .order_by()
-        .values_list("cluster")
-        .annotate(first=Min("submitted_at"))
-    )
-    first = dict(waiting)
-    for pk, name in names.items():
-        for state in JobState:
-            jobs.add_metric([name, state.value], found.get((pk, state.value), 0))
-        oldest.add_metric([name], _age_s(first[pk], now) if pk in first else 0.0)
-    yield from (jobs, oldest)
-
-
-def _leases(names: dict[int, str], now: datetime) -> Iterator[Metric]:
-    live = GaugeMetricFamily("loadmaster_leases", "Live assignments", labels=["cluster", "state"])
-    soon = GaugeMetricFamily(
-        "loadmaster_leases_expiring",
-        "Leases that end within 10 s, or have ended",
-        labels=["cluster"],
-    )
-    lost = GaugeMetricFamily(
-        "loadmaster_assignments_lost", "Assignments that were given up as lost", labels=["cluster"]
-    )
-    states = [*_LIVE, AssignmentState.LOST.value]
-    held = (
-        Assignment.objects.filter(state__in=states).order_by().values_list("node__cluster", "state")
-    )
-    ending = Count("pk", filter=Q(lease_expires_at__lt=now + SOON))
-    found = {
-        (cluster, state): (number, late)
-        for cluster, state, number, late in held.annotate(number=Count("pk"), late=ending)
+    queued = Job.objects.filter(state=JobState.QUEUED).order_by().values_list("cluster")
+    first = dict(queued.annotate(first=Min("submitted_at")))
+    jobs = {
+        (name, state.value): found.get((pk, state.value), 0)
+        for pk, name in names.items()
+        for state in JobState
     }
-    for pk, name in names.items():
-        for state in _LIVE:
-            live.add_metric([name, state], found.get((pk, state), (0, 0))[0])
-        soon.add_metric([name], sum(found.get((pk, state), (0, 0))[1] for state in _LIVE))
-        lost.add_metric([name], found.get((pk, AssignmentState.LOST.value), (0, 0))[0])
-    yield from (live, soon, lost)
+    ages = {(name,): _age_s(first.get(pk, now), now) for pk, name in names.items()}
+    yield _gauge("jobs", "Jobs, ended ones included", OF_STATE, jobs)
+    yield _gauge("oldest_waiting_age_seconds", "Age of the oldest queued job", OF_CLUSTER, ages)
 
 
-def _nodes(clusters: dict[int, Cluster], now: datetime) -> Iterator[Metric]:
-    nodes = GaugeMetricFamily("loadmaster_nodes", "Nodes", labels=["cluster", "state"])
-    ages = GaugeMetricFamily(
-        "loadmaster_heartbeat_age_seconds",
-        "Age of the last heartbeat of nodes that are not lost",
-        labels=["cluster", "quantile"],
-    )
-    states: dict[tuple[int, str], int] = defaultdict(int)
-    heard: dict[int, list[float]] = defaultdict(list)
-    for of, state, seen in Node.objects.order_by().values_list("cluster", "state", "last_seen_at"):
-        states[of, state] += 1
-        if seen is not None and state != "lost":
-            heard[of].append(_age_s(seen, now))
-    for pk, cluster in clusters.items():
-        for state in ("ready", "cordoned", "draining", "lost"):
-            nodes.add_metric([cluster.name, state], states[pk, state])
-        for quantile in QUANTILES if heard[pk] else ():
-            sorted_s = sorted(heard[pk])
-            ages.add_metric(
-                [cluster.name, str(quantile)],
-                sorted_s[min(len(sorted_s) - 1, int(quantile * len(sorted_s)))],
-            )
-    yield from (nodes, ages)
+def _leases(names: Mapping[int, str], now: datetime) -> Iterator[Metric]:
+    lost = AssignmentState.LOST.value
+    held = Assignment.objects.filter(state__in=[*_LIVE, lost]).order_by()
+    ending = Count("pk", filter=Q(lease_expires_at__lt=now + SOON))
+    numbers, late = defaultdict[tuple[int, str], int](int), defaultdict[int, int](int)
+    rows = held.values_list("node__cluster", "state").annotate(number=Count("pk"), late=ending)
+    for cluster, state, number, ends in rows:
+        numbers[cluster, state] = number
+        late[cluster] += ends if state in _LIVE else 0
+    live = {(name, state): numbers[pk, state] for pk, name in names.items() for state in _LIVE}
+    soon = {(name,): late[pk] for pk, name in names.items()}
+    gone = {(name,): numbers[pk, lost] for pk, name in names.items()}
+    text = "Leases that end within 10 s, or have ended"
+    yield _gauge("leases", "Live assignments", OF_STATE, live)
+    yield _gauge("leases_expiring", text, OF_CLUSTER, soon)
+    yield _gauge("assignments_lost", "Assignments that were given up as lost", OF_CLUSTER, gone)
+
+
+def _nodes(names: Mapping[int, str], now: datetime) -> Iterator[Metric]:
+    states, heard = defaultdict[tuple[int, str], int](int), defaultdict[int, list[float]](list)
+    for pk, state, seen in Node.objects.order_by().values_list("cluster", "state", "last_seen_at"):
+        states[pk, state] += 1
+        if seen is not None and state != State.LOST:
+            heard[pk].append(_age_s(seen, now))
+    nodes = {(name, s.value): states[pk, s.value] for pk, name in names.items() for s in State}
+    ages = {
+        (name, str(quantile)): _quantile(heard[pk], quantile)
+        for pk, name in names.items()
+        for quantile in (QUANTILES if heard[pk] else ())
+    }
+    text = "Age of the last heartbeat of nodes that are not lost"
+    yield _gauge("nodes", "Nodes", OF_STATE, nodes)
+    yield _gauge("heartbeat_age_seconds", text, ("cluster", "quantile"), ages)
+
+
+def _quantile(values: list[float], quantile: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(quantile * len(values)))]
 
 
 def _age_s(moment: datetime, now: datetime) -> float:

@@ -92,14 +92,17 @@ def _delete(rows: QuerySet[Any]) -> int:
 
 
 def _snapshots(before: datetime) -> int:
-    old = Round.objects.filter(ended_at__lt=before).exclude(snapshot=None).exclude(pk__in=_newest())
-    keys = list(old.order_by("pk").values_list("pk", flat=True)[:BATCH])
+    keys = _old_rounds(before, snapshot__isnull=False)
     return Round.objects.filter(pk__in=keys).update(snapshot=None) if keys else 0
 
 
+def _old_rounds(before: datetime, **only: bool) -> list[int]:
+    old = Round.objects.filter(ended_at__lt=before, **only).exclude(pk__in=_newest())
+    return list(old.order_by("pk").values_list("pk", flat=True)[:BATCH])
+
+
 def _rounds(before: datetime) -> int:
-    old = Round.objects.filter(ended_at__lt=before).exclude(pk__in=_newest())
-    keys = list(old.order_by("pk").values_list("pk", flat=True)[:BATCH])
+    keys = _old_rounds(before)
     if keys:
         with transaction.atomic():
             RescheduleEvent.objects.filter(round__in=keys).delete()
@@ -120,20 +123,9 @@ def _simulations(before: datetime) -> int:
 def _newest() -> list[int]:
     keys: list[int] = []
     for cluster in Cluster.objects.values_list("pk", flat=True):
-        keys += (
-            Round.objects.filter(cluster=cluster)
-            .order_by("-number")
-            .values_list("pk", flat=True)[:ROUNDS_KEPT]
-        )
+        rounds = Round.objects.filter(cluster=cluster).order_by("-number")
+        keys += rounds.values_list("pk", flat=True)[:ROUNDS_KEPT]
     return keys
-
-
-def _events(before: datetime) -> int:
-    return _delete(RescheduleEvent.objects.filter(created_at__lt=before).exclude(round=None))
-
-
-def _output(before: datetime) -> int:
-    return _of_ended_jobs(before, "output", LogChunk)
 
 
 def _samples(before: datetime) -> int:
@@ -145,15 +137,8 @@ def _samples(before: datetime) -> int:
 def _of_ended_jobs(before: datetime, what: str, model: type[Any]) -> int:
     held = Exists(model.objects.filter(assignment=OuterRef("pk")))
     over = Q(state__in=_ENDED, ended_at__lt=before, job__completed_at__lt=before)
-    due = (
-        Assignment.objects.filter(held, over)
-        .order_by("ended_at")
-        .values_list("pk", "job")[:ASSIGNMENTS_AT_ONCE]
-    )
-    gone = 0
-    for assignment, job in list(due):
-        gone += _of_assignment(model, assignment, job, what)
-    return gone
+    due = Assignment.objects.filter(held, over).order_by("ended_at").values_list("pk", "job")
+    return sum(_of_assignment(model, *keys, what) for keys in list(due[:ASSIGNMENTS_AT_ONCE]))
 
 
 def _of_assignment(model: type[Any], assignment: UUID, job: UUID, what: str) -> int:
@@ -184,8 +169,12 @@ def _expired(rows: Callable[[datetime], QuerySet[Any]]) -> Batch:
 RULES = (
     Rule("snapshots", "snapshots", _snapshots),
     Rule("rounds", "rounds", _rounds),
-    Rule("events", "events", _events),
-    Rule("output", "output", _output, LEAST_DAYS),
+    Rule(
+        "events",
+        "events",
+        _expired(lambda t: RescheduleEvent.objects.filter(created_at__lt=t).exclude(round=None)),
+    ),
+    Rule("output", "output", lambda t: _of_ended_jobs(t, "output", LogChunk), LEAST_DAYS),
     Rule("samples", "samples", _samples, LEAST_DAYS),
     Rule("simulations", "simulations", _simulations),
     Rule(

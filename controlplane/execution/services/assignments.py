@@ -188,7 +188,10 @@ def report_state(
             )
             return report.to
         _move(assignment, report, observed_at, now)
-        _tell_job(assignment, now)
+        if assignment.state == AssignmentState.RUNNING:
+            assignment_running(assignment, now)
+        elif assignment.state in ENDED:
+            assignment_ended(assignment, now)
         return AssignmentState(assignment.state)
 
 
@@ -224,11 +227,8 @@ def _is_replay(assignment: Assignment, report: StateReport) -> bool:
         assignment.state in ENDED or report.seq == assignment.report_seq
     ):
         return True
-    return report.seq <= assignment.report_seq and _was_reported(assignment, report)
-
-
-def _was_reported(assignment: Assignment, report: StateReport) -> bool:
-    return assignment.events.filter(to_state=report.to, data__seq=report.seq).exists()
+    known = assignment.events.filter(to_state=report.to, data__seq=report.seq)
+    return report.seq <= assignment.report_seq and known.exists()
 
 
 def _check_fresh(assignment: Assignment, report: StateReport) -> None:
@@ -248,18 +248,12 @@ def _check_fresh(assignment: Assignment, report: StateReport) -> None:
 def _move(
     assignment: Assignment, report: StateReport, observed_at: datetime, now: datetime
 ) -> None:
-    data = {
-        "seq": report.seq,
-        **({"exit_code": report.exit_code} if report.exit_code is not None else {}),
-    }
+    data = {"seq": report.seq}
+    if report.exit_code is not None:
+        data["exit_code"] = report.exit_code
+    move, values = MOVE_TO[report.to], _values(assignment, report, now)
     try:
-        move_assignment(
-            assignment,
-            MOVE_TO[report.to],
-            observed_at=observed_at,
-            data=data,
-            **_values(assignment, report, now),
-        )
+        move_assignment(assignment, move, observed_at=observed_at, data=data, **values)
     except IllegalAssignmentMoveError as error:
         raise AgentCallError(409, "illegal_move", str(error)) from error
 
@@ -274,18 +268,6 @@ def _values(assignment: Assignment, report: StateReport, now: datetime) -> dict[
         values["running_at"] = now
     if report.to in ENDED:
         reason_class = report.reason_class or DEFAULT_REASON.get(report.to) or ""
-        reason = report.reason[:LONGEST_REASON]
-        values |= {
-            "exit_code": report.exit_code,
-            "reason_class": reason_class,
-            "reason": reason,
-            "ended_at": now,
-        }
+        values |= {"exit_code": report.exit_code, "reason_class": reason_class}
+        values |= {"reason": report.reason[:LONGEST_REASON], "ended_at": now}
     return values
-
-
-def _tell_job(assignment: Assignment, now: datetime) -> None:
-    if assignment.state == AssignmentState.RUNNING:
-        assignment_running(assignment, now)
-    elif assignment.state in ENDED:
-        assignment_ended(assignment, now)

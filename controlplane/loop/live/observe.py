@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from django.db import connection, connections, transaction
 
 from clusters.energy import power_curve
-from clusters.models import Cluster, EnergyTariff, GpuType, PueRecord, RescheduleEvent
+from clusters.models import Cluster, EnergyTariff, PueRecord, RescheduleEvent
 from clusters.models.nodes import State
 from clusters.runtimes import runtimes_of
 from clusters.tariffs import power_cap_steps, price_steps, pue_in_force, tariff_in_force
@@ -48,6 +48,8 @@ from policies.contract.snapshot import (
     Trigger,
 )
 from policies.contract.views import apart_label, is_own, runtime_label
+
+AS_STORED = ("tardiness_weight", "weight", "priority", "cores", "memory_gb", "may_mix", "may_share")
 
 
 class Knowledge(Protocol):
@@ -99,7 +101,7 @@ def observe(cluster_id: int, now_s: float, number: int, knowledge: Knowledge) ->
 def _snapshot(
     rows: Rows, events: Sequence[RescheduleEvent], now_s: float, number: int, knowledge: Knowledge
 ) -> Snapshot:
-    cluster = rows.cluster
+    cluster, teams = rows.cluster, {job.team.name: job.team for job in rows.jobs}
     return Snapshot(
         cluster=cluster.name,
         now_s=now_s,
@@ -108,7 +110,10 @@ def _snapshot(
         nodes=tuple(_node_view(node, rows) for node in rows.nodes),
         kinds=_kinds(rows, knowledge),
         jobs=Jobs(JobColumns.of([_job_view(job, rows, now_s) for job in rows.jobs])),
-        gpu_types=tuple(_type_view(t) for t in rows.gpu_types.values()),
+        gpu_types=tuple(
+            GpuTypeView(t.name, t.tflops, t.memory_gb, float(t.price_per_hour))
+            for t in rows.gpu_types.values()
+        ),
         energy=price_steps(cluster, now_s, now_s + cluster.horizon_s),
         currency=cluster.currency,
         power_cap_w=cluster.power_cap_w,
@@ -116,7 +121,7 @@ def _snapshot(
             cluster, now_s, now_s + max(cluster.horizon_s, cluster.period_s + 1.0)
         ),
         emissions_cost_per_kg=float(cluster.emissions_cost_per_kg),
-        teams=_teams(rows),
+        teams=tuple(team_view(teams[name]) for name in sorted(teams)),
         horizon_s=cluster.horizon_s,
         trigger=_trigger(events),
         profiling=knowledge.profile_requests(cluster),
@@ -150,15 +155,6 @@ def _reading() -> Iterator[None]:
 
 def team_view(team: Team) -> TeamView:
     return TeamView(team.name, team.weight, TeamOrder(team.order))
-
-
-def _teams(rows: Rows) -> tuple[TeamView, ...]:
-    named = {job.team.name: job.team for job in rows.jobs}
-    return tuple(team_view(named[name]) for name in sorted(named))
-
-
-def _type_view(of: GpuType) -> GpuTypeView:
-    return GpuTypeView(of.name, of.tflops, of.memory_gb, float(of.price_per_hour))
 
 
 def _kinds(rows: Rows, knowledge: Knowledge) -> tuple[KindView, ...]:
@@ -205,11 +201,6 @@ def _labels_of_node(node: NodeRow, rows: Rows) -> tuple[str, ...]:
     return tuple(sorted(given | apart | {runtime_label(name) for name in runtimes_of(node)}))
 
 
-def _labels_of_job(job: Job, rows: Rows) -> tuple[str, ...]:
-    apart = {apart_label(str(node)) for node in rows.avoided.get(job.pk, ())}
-    return tuple(sorted({*job.labels, runtime_label(job.runtime)} | apart))
-
-
 def _device_view(device: DeviceRow, held: Sequence[OccupiedSlot]) -> DeviceView:
     holds = (
         tuple([SlotHold(str(s.job_id), s.copy, Purpose(s.purpose), s.share) for s in held])
@@ -223,6 +214,7 @@ def _device_view(device: DeviceRow, held: Sequence[OccupiedSlot]) -> DeviceView:
 
 def _job_view(job: Job, rows: Rows, now_s: float) -> JobView:
     live = rows.held.of_job[job.pk]
+    apart = [apart_label(str(node)) for node in rows.avoided.get(job.pk, ())]
     running = tuple(gang.running for gang in rows.held.gangs(job.pk))
     return JobView(
         id=str(job.pk),
@@ -244,14 +236,9 @@ def _job_view(job: Job, rows: Rows, now_s: float) -> JobView:
         received_s=_received_s(job, live, rows, now_s),
         dependencies=tuple(sorted(str(d) for d in rows.undone.get(job.pk, ()))),
         allowed_types=tuple(job.allowed_types),
-        labels=_labels_of_job(job, rows),
-        **_as_stored(job),
+        labels=tuple(sorted({*job.labels, runtime_label(job.runtime), *apart})),
+        **{name: getattr(job, name) for name in AS_STORED},
     )
-
-
-def _as_stored(job: Job) -> dict[str, Any]:
-    names = ("tardiness_weight", "weight", "priority", "cores", "memory_gb", "may_mix", "may_share")
-    return {name: getattr(job, name) for name in names}
 
 
 def _phase(job: Job, running: tuple[Running, ...]) -> JobPhase:

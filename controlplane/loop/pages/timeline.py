@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -53,9 +54,9 @@ def gantt_bars(
     seen = seen_by(user, {a.job_id for a in assignments})
     expected = _expected(cluster)
     bars = [b for a in assignments for b in _bars(a, places[a.pk], seen, expected, now)]
-    return tuple(
-        b for b in bars if b.to_s > since.timestamp() and b.from_s < until.timestamp()
-    ), tuple(lanes.values())
+    since_s, until_s = since.timestamp(), until.timestamp()
+    seen_bars = tuple(b for b in bars if b.to_s > since_s and b.from_s < until_s)
+    return seen_bars, tuple(lanes.values())
 
 
 def past_s(cluster: Cluster) -> float:
@@ -72,9 +73,8 @@ def _lanes(nodes: Sequence[Node]) -> dict[int, str]:
     """Lane of each device, by node and GPU number."""
     lanes: dict[int, str] = {}
     devices: dict[Any, list[int]] = defaultdict(list)
-    for node_id, pk in (
-        Device.objects.filter(node__in=nodes).order_by("uuid").values_list("node_id", "pk")
-    ):
+    rows = Device.objects.filter(node__in=nodes).order_by("uuid")
+    for node_id, pk in rows.values_list("node_id", "pk"):
         devices[node_id].append(pk)
     for node in nodes:
         mark = " (emulated)" if node.emulated or node.gpu_type.emulated else ""
@@ -86,13 +86,9 @@ def _lanes(nodes: Sequence[Node]) -> dict[int, str]:
 def _shown(nodes: Sequence[Node], since: datetime) -> list[Assignment]:
     """Assignments that held a GPU since then, newest first up to a bound."""
     held = Q(ended_at__isnull=True) | Q(ended_at__gte=since)
-    rows = (
-        Assignment.objects.filter(held, node__in=nodes)
-        .exclude(state="rejected")
-        .select_related("job")
-        .only(*_OF_BAR)
-    )
-    return list(rows.order_by("-created_at")[:MAX_BARS])
+    rows = Assignment.objects.filter(held, node__in=nodes).exclude(state="rejected")
+    shown = rows.select_related("job").only(*_OF_BAR)
+    return list(shown.order_by("-created_at")[:MAX_BARS])
 
 
 def _places(
@@ -111,15 +107,12 @@ def _places(
 
 def _expected(cluster: Cluster) -> Mapping[tuple[str, str, int], float]:
     """When the latest round expects each placement to end, by (job, purpose, copy)."""
-    newest = (
-        Round.objects.filter(cluster=cluster)
-        .order_by("-number")
-        .values_list("runs_expected", "started_at")[:NEWEST_ROUNDS]
-    )
-    runs, start_s = next(
-        ((runs, started.timestamp()) for runs, started in newest if runs is not None), ([], 0.0)
-    )
-    return {(job, purpose, copy): start_s + run_s for job, purpose, copy, run_s in runs}
+    rounds = Round.objects.filter(cluster=cluster).order_by("-number")
+    for runs, started in rounds.values_list("runs_expected", "started_at")[:NEWEST_ROUNDS]:
+        if runs is not None:
+            start_s = started.timestamp()
+            return {(job, purpose, copy): start_s + run_s for job, purpose, copy, run_s in runs}
+    return {}
 
 
 def _bars(
@@ -142,10 +135,7 @@ def _bars(
     ]
     end_s = _expected_end(assignment, expected) if live else None
     if end_s is not None and end_s > to_s:
-        bars += [
-            Bar(lane, key, name, to_s, end_s, "planned", hover, row, rows)
-            for lane, row, rows in places
-        ]
+        bars += [replace(bar, from_s=to_s, to_s=end_s, kind="planned") for bar in bars]
     return bars
 
 

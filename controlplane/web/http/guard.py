@@ -57,9 +57,7 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._refused:
             return
         super().data_received(data)
-        if (
-            self._phase is Phase.HEAD
-        ):  # a part of a header is in nobody's hands yet, so the bytes are counted
+        if self._phase is Phase.HEAD:  # nobody has seen a part of a header: bytes are counted
             self._head += len(data)
             if self._head > LARGEST_HEAD:
                 self._refuse(431)
@@ -75,10 +73,8 @@ class GuardedProtocol(HttpToolsProtocol):
             self._stop(431)
 
     def on_headers_complete(self) -> None:
-        if (
-            len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
-            > LARGEST_HEAD
-        ):
+        size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+        if size > LARGEST_HEAD:
             self._stop(431)
         self._phase = Phase.BODY
         super().on_headers_complete()

@@ -63,10 +63,7 @@ _SQLITE = {
 _POSTGRES = {
     DISK_FULL: FULL,
     READ_ONLY: READS_ONLY,
-    "40001": BUSY,
-    "40P01": BUSY,
-    "55P03": BUSY,
-    "53300": BUSY,
+    **dict.fromkeys(("40001", "40P01", "55P03", "53300"), BUSY),
 }
 _CONNECTION_LOST = ("08", "57P")
 """First characters of the SQLSTATEs of lost connections and of a server that shuts down."""
@@ -84,11 +81,8 @@ def failure_of(error: BaseException | None) -> Failure | None:
         return _POSTGRES.get(state) or (AWAY if state.startswith(_CONNECTION_LOST) else None)
     said = str(error).lower()
     found = next((failure for words, failure in _SQLITE.items() if words in said), None)
-    if (
-        found is None
-        and connection.vendor == "postgresql"
-        and type(error).__name__ in ("OperationalError", "InterfaceError")
-    ):
+    is_away = type(error).__name__ in ("OperationalError", "InterfaceError")
+    if found is None and connection.vendor == "postgresql" and is_away:
         return AWAY  # no SQLSTATE: the server was never reached, or has gone in the middle
     return found
 

@@ -94,16 +94,10 @@ def _logged(request: HttpRequest, response: HttpResponseBase, took_s: float) -> 
     count_request(request.method or "", route, status, took_s)
     level = logging.DEBUG if status < 400 and OFTEN.match(request.path_info) else logging.INFO
     if log.isEnabledFor(level):
-        fields = {
-            "method": request.method,
-            "route": route,
-            "status": status,
-            "ms": round(took_s * 1000, 1),
-        }
-        user = user_id_of(request)
-        log.log(
-            level,
-            "request",
-            extra={"loadmaster": fields if user is None else {**fields, "user": user}},
-        )
+        ms = round(took_s * 1000, 1)
+        fields: dict[str, object] = {"method": request.method, "route": route}
+        fields |= {"status": status, "ms": ms}
+        if (user := user_id_of(request)) is not None:
+            fields["user"] = user
+        log.log(level, "request", extra={"loadmaster": fields})
     return response

@@ -49,25 +49,16 @@ def mask_event(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
 
 def masked(value: Any, name: str = "", depth: int = 0) -> Any:
     """A value that may be shown: of a field `name`, at `depth` inside of others."""
-    if (
-        name
-        and name not in _HARMLESS
-        and _SECRET_NAME.search(name)
-        and not isinstance(value, bool | int | float | None)
-    ):
-        return MASK
-    if isinstance(value, str):
-        return masked_text(value)
-    if isinstance(value, Mapping):
-        return (
-            {str(k): masked(v, str(k), depth + 1) for k, v in value.items()}
-            if depth < DEEPEST
-            else "..."
-        )
-    if isinstance(value, list | tuple | set | frozenset):
-        return [masked(v, "", depth + 1) for v in value] if depth < DEEPEST else "..."
     if value is None or isinstance(value, bool | int | float):
         return value
+    if name and name not in _HARMLESS and _SECRET_NAME.search(name):
+        return MASK
+    if isinstance(value, Mapping | list | tuple | set | frozenset) and depth >= DEEPEST:
+        return "..."
+    if isinstance(value, Mapping):
+        return {str(k): masked(v, str(k), depth + 1) for k, v in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [masked(v, "", depth + 1) for v in value]
     return masked_text(str(value))
 
 
@@ -118,7 +109,9 @@ def formatter(form: str) -> logging.Formatter:
         processors=[
             structlog.stdlib.ProcessorFormatter.remove_processors_meta,
             mask_event,
-            _renderer(form),
+            structlog.processors.JSONRenderer(default=str, ensure_ascii=False)
+            if form == "json"
+            else _text,
         ],
     )
 
@@ -132,27 +125,21 @@ def bound(**ids: object) -> Iterator[None]:
         yield
 
 
-def _renderer(form: str) -> Processor:
-    if form == "json":
-        return structlog.processors.JSONRenderer(default=str, ensure_ascii=False)
-    return _text
-
-
 def _text(_: WrappedLogger, __: str, event: EventDict) -> str:
     """`time LEVEL logger what happened key=value ...`, then the traceback if there is one."""
     head = [str(event.pop(name, "")) for name in ("timestamp", "level", "logger", "event")]
     head[1] = head[1].upper()
     traceback = event.pop("exception", None)
-    rest = [f"{name}={_quoted(value)}" for name, value in event.items()]
+    rest = [f"{name}={_quoted(str(value))}" for name, value in event.items()]
     # A line stays one line, whatever a client has put into it; a traceback is ours.
-    line = (
-        " ".join([*head, *rest]).replace("\r", "\\r").replace("\n", "\\n").replace("\x1b", "\\x1b")
-    )
+    line = " ".join([*head, *rest]).translate(_ESCAPED)
     return f"{line}\n{traceback}" if traceback else line
 
 
-def _quoted(value: object) -> str:
-    text = str(value)
+_ESCAPED = str.maketrans({"\r": "\\r", "\n": "\\n", "\x1b": "\\x1b"})
+
+
+def _quoted(text: str) -> str:
     return repr(text) if not text or any(c.isspace() for c in text) else text
 
 

@@ -8,7 +8,6 @@ from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from drf_spectacular.openapi import AutoSchema
 
 METHODS = ("get", "put", "post", "patch", "delete")
-WRITING = frozenset({"put", "post", "patch", "delete"})
 ERROR = {
     "type": "object",
     "description": (
@@ -78,11 +77,7 @@ def complete(result: dict[str, Any], **_: Any) -> dict[str, Any]:
 
 def _add_refusals(method: str, responses: dict[str, Any], *, agent: bool) -> None:
     body = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
-    suited = (
-        set(REFUSALS)
-        - (set() if method in WRITING else OF_WRITING)
-        - (set() if agent else OF_AGENTS)
-    )
+    unsuited = (OF_WRITING if method == "get" else set()) | (set() if agent else OF_AGENTS)
     for status, text in REFUSALS.items():
-        if status in suited:
+        if status not in unsuited:
             responses.setdefault(status, {"description": text, "content": body})

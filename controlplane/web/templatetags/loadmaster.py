@@ -24,19 +24,8 @@ TONES = {
     **dict.fromkeys(("running", "starting", "preparing", "accepted"), "accent dot"),
     **dict.fromkeys(("queued", "profiling", "offered"), "info dot"),
     **dict.fromkeys(("completed", "succeeded", "ready", "applied", "done"), "good dot"),
-    **dict.fromkeys(
-        (
-            "stopping",
-            "cancelling",
-            "unknown",
-            "preempted",
-            "cordoned",
-            "draining",
-            "partial",
-            "kept",
-        ),
-        "warn dot",
-    ),
+    **dict.fromkeys(("stopping", "cancelling", "unknown", "preempted"), "warn dot"),
+    **dict.fromkeys(("cordoned", "draining", "partial", "kept"), "warn dot"),
     **dict.fromkeys(("failed", "lost", "rejected", "abandoned"), "bad dot"),
     **dict.fromkeys(("held", "cancelled"), "dot"),
     **dict.fromkeys(("migrate", "resize"), "info"),
@@ -57,11 +46,8 @@ def state(value: object) -> SafeString:
 
 @lru_cache(maxsize=64)
 def _badge(word: str) -> SafeString:
-    return format_html(
-        '<span class="badge {}">{}</span>',
-        TONES.get(word, ""),
-        WORDS.get(word, word).replace("_", " "),
-    )
+    words = WORDS.get(word, word).replace("_", " ")
+    return format_html('<span class="badge {}">{}</span>', TONES.get(word, ""), words)
 
 
 REASONS = {
