@@ -19,7 +19,7 @@ from django.conf import settings
 from django.db import Error, IntegrityError, transaction
 from django.utils import timezone
 
-from controlplane.loop.live.lock_holder import is_gone, new_holder
+from controlplane.loop.live.lock_holder import new_owner, owner_has_ended
 from controlplane.studies.lifecycle import LostRaceError, SimulationMove, move_simulation
 from controlplane.studies.models import Simulation, SimulationFile
 from controlplane.studies.running.folders import (
@@ -78,7 +78,7 @@ def claim(now: datetime) -> Simulation | None:
         if (simulation := waiting.first()) is None:
             return None
         values = {
-            "slot": slot, "owner": new_holder(), "expires_at": now + timedelta(seconds=EXPIRY_S),
+            "slot": slot, "owner": new_owner(), "expires_at": now + timedelta(seconds=EXPIRY_S),
             "started_at": now, "starts": simulation.starts + 1,
         }  # fmt: skip
         with suppress(LostRaceError, IntegrityError), transaction.atomic():
@@ -166,7 +166,7 @@ def reconcile_simulations(now: datetime) -> bool:
     """Requeue orphaned simulations, or fail them after MOST_STARTS; True if any waits."""
     for simulation in Simulation.objects.filter(state=State.RUNNING).defer("document"):
         expires = simulation.expires_at
-        if is_gone(simulation.owner) or expires is None or expires <= now:
+        if owner_has_ended(simulation.owner) or expires is None or expires <= now:
             with suppress(LostRaceError):
                 _lose(simulation)
     return _free_slot() is not None and Simulation.objects.filter(state=State.QUEUED).exists()
