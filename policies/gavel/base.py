@@ -27,14 +27,16 @@ from policies.gavel.rounds.share_round import ShareRule, plan_of
 
 Divided = TypeVar("Divided", bound=Shares)
 
+WITHOUT_COLUMNS = "types", "gpus", "count", "scale", "weight", "entity", "pairs"
+"""Fields of a problem that do not depend on its columns."""
+
 
 @dataclass(frozen=True)
 class Pools(AllocationProblem):
-    """The problem `whole` with pools for columns: `part` float64[T, G] of a pool's time is on each
-    type. Its `column_type` means nothing: `usage` and `type_rates` say what that would.
+    """The problem `whole` with pools for columns; its `column_type` means nothing.
 
-    `class_columns` int64[M, T], `pair_columns` int64[P, T]: the columns of `whole` in which a class
-    or pair runs on each type.
+    `part` float64[T, G]: of a pool's time on each type. `class_columns` int64[M, T], `pair_columns`
+    int64[P, T]: the columns of `whole` in which a class or pair runs on each type.
     """
 
     whole: AllocationProblem
@@ -59,59 +61,43 @@ class Pools(AllocationProblem):
 
 
 def agnostic(policy: Callable[[AllocationProblem], Divided], problem: AllocationProblem) -> Divided:
-    """The shares of a policy to which GPUs look alike, over the columns of the problem; their
-    objective is the policy's own.
+    """The shares of a policy to which GPUs look alike, with its own objective.
 
-    What goes beside the problem into a policy fits both forms: it is by class or by GPU type.
-    Raises what the policy raises.
+    What else a policy is given is by class or GPU type, so that it fits both forms. Raises what the
+    policy raises.
     """
     pools = pooled(problem)
     return spread(policy(pools), pools)
 
 
 def pooled(problem: AllocationProblem) -> Pools:
-    """The problem as it looks to whom GPUs are alike."""
+    """The problem of a policy to which GPUs look alike."""
     class_columns = problem.usual_columns(problem.rates > 0.0)
     pair_columns = problem.usual_columns(np.all(problem.pair_rates > 0.0, axis=2))
     part, pool_of = _pools(np.concatenate([class_columns, pair_columns]) >= 0, problem.gpus)
     alone, beside = pool_of[: len(problem.rates)], pool_of[len(problem.rates) :]
-    rates, pair_rates = (
-        np.zeros((len(alone), part.shape[1])),
-        np.zeros((len(beside), part.shape[1], 2)),
-    )
+    rates = np.zeros((len(alone), part.shape[1]))
+    pair_rates = np.zeros((len(beside), part.shape[1], 2))
     rates[np.arange(len(alone)), alone] = _mean(problem.rates, class_columns, part[:, alone])
     for side in (0, 1):
         pair_rates[np.arange(len(beside)), beside, side] = _mean(
             problem.pair_rates[..., side], pair_columns, part[:, beside]
         )
+    columns = tuple([Column(f"pool {g}") for g in range(part.shape[1])])
+    kept = {name: getattr(problem, name) for name in WITHOUT_COLUMNS}
     return Pools(
-        types=problem.types,
-        gpus=problem.gpus,
-        columns=tuple(Column(f"pool {g}") for g in range(part.shape[1])),
-        column_type=np.zeros(part.shape[1], dtype=np.int64),
-        rates=rates,
-        count=problem.count,
-        scale=problem.scale,
-        weight=problem.weight,
-        entity=problem.entity,
-        pairs=problem.pairs,
-        pair_rates=pair_rates,
-        whole=problem,
-        part=part,
-        class_columns=class_columns,
+        **kept, columns=columns, column_type=np.zeros(len(columns), dtype=np.int64), rates=rates,
+        pair_rates=pair_rates, whole=problem, part=part, class_columns=class_columns,
         pair_columns=pair_columns,
-    )
+    )  # fmt: skip
 
 
 def spread(shares: Divided, pools: Pools) -> Divided:
     """Shares of pools as shares of columns: over the types of each pool as N_j."""
     size = len(pools.whole.columns)
     alone = _scattered(shares.alone @ pools.part.T, pools.class_columns, size)
-    return replace(
-        shares,
-        alone=alone,
-        paired=_scattered(shares.paired @ pools.part.T, pools.pair_columns, size),
-    )
+    paired = _scattered(shares.paired @ pools.part.T, pools.pair_columns, size)
+    return replace(shares, alone=alone, paired=paired)
 
 
 def _pools(usable: Bools, gpus: Floats) -> tuple[Floats, Ints]:

@@ -99,11 +99,9 @@ class MinCost(SharePolicy):
         soonest_s = steps * inverse(problem.fastest_rates)
         early_s = np.maximum(left_s - observed.snapshot.round_s, np.minimum(left_s, soonest_s))
         found = min_cost(problem, cost, floor=self.floor, form=form, slos=Slos(steps, early_s))
-        return (
-            min_cost(problem, cost, floor=self.floor, form=form, slos=Slos(steps, left_s))
-            if found.dropped
-            else found
-        )
+        if not found.dropped:
+            return found
+        return min_cost(problem, cost, floor=self.floor, form=form, slos=Slos(steps, left_s))
 
     def _message(self, snapshot: Snapshot, notes: Notes) -> str:
         told = []

@@ -26,9 +26,8 @@ from policies.gavel.allocation.rates import (
     columns_of,
     group_keys,
     group_of,
-    rate_table,
     rates_of,
-    spread_rates,
+    spread_types,
 )
 from policies.placement.cluster_state import ClusterState
 from policies.placement.options import JobRequests
@@ -142,21 +141,20 @@ def job_classes(snapshot: Snapshot, inputs: ClassInputs, requests: JobRequests) 
     groups, group_of, options = *_grouped(inputs.keys), inputs.options
     gpus = inputs.nodes.free_gpus()
     types = tuple(sorted(gpus))
-    spread = spread_rates(snapshot, {g.kind for g in groups}) if options.spread else {}
-    columns = columns_of(types, spread)
+    speeds = Speeds(snapshot.kinds)
+    known = spread_types(speeds, {g.kind for g in groups}) if options.spread else ()
+    columns = columns_of(types, known)
     rows = [group_of.index(g) for g in range(len(groups))]
-    rates = rates_of(snapshot, groups, rows, columns, Reach(inputs.nodes, requests), spread)
+    rates = rates_of(groups, rows, columns, Reach(inputs.nodes, requests), speeds)
     keys = [_class_key(group, row) for group, row in zip(groups, rates, strict=True)]
-    names, example, class_of = (
-        _by_job(inputs.ids, keys, group_of) if options.jobs else _by_class(keys, group_of)
-    )
-    problem, entities = _problem(
-        [groups[g] for g in example], [rates[g] for g in example], columns, gpus, class_of
-    )
+    of_rows = _by_job(inputs.ids, keys, group_of) if options.jobs else _by_class(keys, group_of)
+    names, example, class_of = of_rows
+    of_classes = [groups[g] for g in example]
+    problem, entities = _problem(of_classes, [rates[g] for g in example], columns, gpus, class_of)
     if options.pairs:
         partners = PARTNERS if options.jobs or options.queues else None
         wide = inputs.nodes.types_for_two()
-        problem = _paired(problem, [groups[g] for g in example], snapshot, wide, partners)
+        problem = _paired(problem, of_classes, speeds, wide, partners)
     rows_of = tuple(groups), tuple(rates), group_of, class_of
     return JobClasses(inputs, problem, names, entities, *rows_of)
 
@@ -229,7 +227,7 @@ def _problem(
         gpus=frozen(np.array([gpus[t] for t in types], dtype=np.float64)),
         columns=columns,
         column_type=_ints([types.index(c.gpu_type) for c in columns]),
-        rates=frozen(rate_table(rates, len(columns))),
+        rates=frozen(np.array(rates, dtype=np.float64).reshape(len(rates), len(columns))),
         count=frozen(count),
         scale=_ints([g.gpus for g in groups]),
         weight=frozen(np.array([g.weight for g in groups], dtype=np.float64)),
@@ -243,7 +241,7 @@ def _problem(
 def _paired(
     problem: AllocationProblem,
     groups: Sequence[JobGroup],
-    snapshot: Snapshot,
+    speeds: Speeds,
     wide: frozenset[str],
     partners: int | None,
 ) -> AllocationProblem:
@@ -253,7 +251,7 @@ def _paired(
     kinds = sorted({g.kind for g in groups if g.shares})
     number = {kind: k for k, kind in enumerate(kinds)}
     kind = _ints([number.get(g.kind, -1) for g in groups])
-    table: Floats = colocated_rates(Speeds(snapshot.kinds), kinds, problem.columns, wide)
+    table: Floats = colocated_rates(speeds, kinds, problem.columns, wide)
     return with_pairs(problem, kind, table, sharing, partners=partners)
 
 
@@ -279,9 +277,8 @@ def with_pairs(
     jobs grow quadratically.
     """
     first, second = _candidates(problem, sharing)
-    rates = np.stack(
-        [colocated[kind[first], kind[second]], colocated[kind[second], kind[first]]], axis=2
-    )
+    both = colocated[kind[first], kind[second]], colocated[kind[second], kind[first]]
+    rates = np.stack(both, axis=2)
     kept = _kept(rates[..., 0], problem.rates[first]) + _kept(rates[..., 1], problem.rates[second])
     best = kept.max(axis=1, initial=-np.inf)
     found = best > 1.0
@@ -313,9 +310,8 @@ def _candidates(problem: AllocationProblem, sharing: Bools) -> tuple[Ints, Ints]
     """Pairs of classes that are willing, of one scale factor, and with enough jobs."""
     of = np.flatnonzero(sharing)
     first, second = (of[side] for side in np.triu_indices(len(of)))
-    fits = (problem.scale[first] == problem.scale[second]) & (
-        (first != second) | (problem.count[first] >= 2)
-    )
+    enough = (first != second) | (problem.count[first] >= 2)
+    fits = (problem.scale[first] == problem.scale[second]) & enough
     return first[fits], second[fits]
 
 

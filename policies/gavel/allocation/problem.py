@@ -79,9 +79,8 @@ class AllocationProblem:
     @cached_property
     def type_rates(self) -> Floats:
         """float64[M, T]: steps/s of a job on each type, in `type_column`; 0 where it cannot run."""
-        if self.column_type.tolist() == list(range(len(self.types))) and not any(
-            c.spread for c in self.columns
-        ):
+        one_each = self.column_type.tolist() == list(range(len(self.types)))
+        if one_each and not any(c.spread for c in self.columns):
             return self.rates  # a column for each type, as nearly always
         rates = np.take_along_axis(self.rates, np.maximum(self.type_column, 0), axis=1)
         return frozen(np.where(self.type_column < 0, 0.0, rates))
@@ -106,9 +105,10 @@ WITHOUT_JOBS = (
 
 @dataclass(frozen=True)
 class Shares:
-    """A problem made. `alone` float64[M, C]: time of all jobs of a class together, in parts of the
-    wall clock (at most `count`); `paired` float64[P, C]: of all pairs of the two classes together.
-    A job's part is its class's, divided by `count`.
+    """Shares of time: a job's part is its class's, divided by `count`.
+
+    `alone` float64[M, C]: of all jobs of a class together, in parts of the wall clock (at most
+    `count`); `paired` float64[P, C]: of all pairs of the two classes together.
     """
 
     alone: Floats
@@ -119,11 +119,8 @@ class Shares:
         """float64[M]: throughput(m, X): steps/s of one job of each class (section 3.1)."""
         total: Floats = (self.alone * problem.rates).sum(axis=1)
         for side in (0, 1):
-            np.add.at(
-                total,
-                problem.pairs[:, side],
-                (self.paired * problem.pair_rates[:, :, side]).sum(axis=1),
-            )
+            of_pairs = (self.paired * problem.pair_rates[:, :, side]).sum(axis=1)
+            np.add.at(total, problem.pairs[:, side], of_pairs)
         total /= problem.count
         return total
 
@@ -144,11 +141,8 @@ class Coefficients:
     @classmethod
     def joined(cls, *parts: Coefficients) -> Coefficients:
         """The sum of matrices."""
-        rows, columns = (
-            np.concatenate([p.row for p in parts]),
-            np.concatenate([p.column for p in parts]),
-        )
-        return cls(rows, columns, np.concatenate([p.value for p in parts]))
+        of = zip(*[(p.row, p.column, p.value) for p in parts], strict=True)
+        return cls(*map(np.concatenate, of))
 
     def below(self, rows: int) -> Coefficients:
         """The same matrix under as many rows of others."""
@@ -157,38 +151,30 @@ class Coefficients:
     def of_rows(self, factor: Floats) -> Coefficients:
         """Each row times its factor; rows of factor 0 are left empty."""
         kept = factor[self.row] != 0.0
-        return Coefficients(
-            self.row[kept], self.column[kept], self.value[kept] * factor[self.row[kept]]
-        )
+        row = self.row[kept]
+        return Coefficients(row, self.column[kept], self.value[kept] * factor[row])
 
     def packed(self, majors: int, by_rows: bool) -> tuple[Ints, Ints, Floats]:
         """(starts, indices, values) of compressed rows (`by_rows`) or columns."""
         major, minor = (self.row, self.column) if by_rows else (self.column, self.row)
         order = np.lexsort((minor, major))
         major, minor, value = major[order], minor[order], self.value[order]
-        first = np.flatnonzero(
-            np.append(True, (major[1:] != major[:-1]) | (minor[1:] != minor[:-1]))[: len(major)]
-        )
+        differs = (major[1:] != major[:-1]) | (minor[1:] != minor[:-1])
+        first = np.flatnonzero(np.append(True, differs)[: len(major)])
         if len(first) < len(major):
             major, minor, value = major[first], minor[first], np.add.reduceat(value, first)
-        starts = np.concatenate([[0], np.cumsum(np.bincount(major, minlength=majors))[:-1]]).astype(
-            np.int64
-        )
-        return starts[:majors], minor, value
+        starts = np.concatenate([[0], np.cumsum(np.bincount(major, minlength=majors))])
+        return starts[:majors].astype(np.int64), minor, value
 
 
 @dataclass(frozen=True)
 class Variables:
-    """Where time can be given: one variable for each class and column in which its jobs run, then
-    one for each pair and column in which both its jobs do; columns of types that have no GPU are
-    left out.
+    """Where time can be given: a variable for each class, then each pair, and column where it runs.
 
-    `of`, `column` int64[A] say whose and where the former are, `pair`, `pair_column` int64[B] the
-    latter.
-
-    A pair of one class needs two jobs: with n >= 2 of them, w in such pairs (2 w / n of each job's
-    time) can be had whenever the class's total, these pairs counted twice, is at most n - spread
-    evenly over the n (n - 1) / 2 pairs of jobs.
+    `of`, `column` int64[A]: of classes; `pair`, `pair_column` int64[B]: of pairs. Columns of types
+    without a GPU are left out. A pair of one class needs two jobs: with n >= 2 of them, w in such
+    pairs (2 w / n of each job's time) can be had whenever the class's total, these pairs counted
+    twice, is at most n - spread evenly over the n (n - 1) / 2 pairs of jobs.
     """
 
     problem: AllocationProblem
@@ -204,9 +190,8 @@ class Variables:
         of, column = np.nonzero((problem.rates > 0.0) & there)
         first, second = problem.pairs.T
         enough = (first != second) | (problem.count[first] >= 2)
-        pair, pair_column = np.nonzero(
-            (problem.pair_rates > 0.0).all(axis=2) & enough[:, None] & there
-        )
+        runs = (problem.pair_rates > 0.0).all(axis=2)
+        pair, pair_column = np.nonzero(runs & enough[:, None] & there)
         return cls(problem, of, column, pair, pair_column)
 
     @cached_property
@@ -239,9 +224,8 @@ class Variables:
     @cached_property
     def times(self) -> Coefficients:
         """[M, A + B]: time of the jobs of each class; a pair within a class takes that of two."""
-        return self._by_class(
-            np.ones(len(self.of)), np.ones(len(self.pair)), np.ones(len(self.pair))
-        )
+        pairs = np.ones(len(self.pair))
+        return self._by_class(np.ones(len(self.of)), pairs, pairs)
 
     @cached_property
     def throughputs(self) -> Coefficients:
@@ -252,11 +236,8 @@ class Variables:
     def _by_class(self, alone: Floats, first: Floats, second: Floats) -> Coefficients:
         pairs, at = self.problem.pairs[self.pair], len(self.of) + np.arange(len(self.pair))
         rows = np.concatenate([self.of, pairs[:, 0], pairs[:, 1]])
-        return Coefficients(
-            rows,
-            np.concatenate([np.arange(len(self.of)), at, at]),
-            np.concatenate([alone, first, second]),
-        )
+        columns = np.concatenate([np.arange(len(self.of)), at, at])
+        return Coefficients(rows, columns, np.concatenate([alone, first, second]))
 
     @cached_property
     def gpus(self) -> Coefficients:

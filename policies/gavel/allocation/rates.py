@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, NamedTuple, TypeAlias
 
-import numpy as np
-
-from policies.contract.snapshot import Floats, JobColumns, Snapshot
+from policies.contract.snapshot import JobColumns
 from policies.gavel.allocation.problem import Column
 from policies.placement.cluster_state import ClusterState
 from policies.placement.layout import DEVICES, Free, NodeClass, Request
 from policies.placement.options import JobRequests
+from policies.placement.speed import Speeds
 
 GroupKey: TypeAlias = tuple[Any, ...]
 """The fields of a `JobGroup`."""
@@ -147,61 +146,41 @@ class Capacity(NamedTuple):
                     yield of.gpu_type, free, nodes & self.open
 
 
-SpreadRates: TypeAlias = Mapping[tuple[str, str, int], float]
-"""steps/s over several nodes, by kind, GPU type and GPUs."""
-
-
-def spread_rates(snapshot: Snapshot, kinds: Collection[str]) -> SpreadRates:
-    """Return what is known of these kinds on several nodes."""
-    return {
-        (kind.id, t.gpu_type, t.gpus): t.steps_per_s
-        for kind in snapshot.kinds
-        if kind.id in kinds
-        for t in kind.throughputs
-        if t.spread and t.steps_per_s > 0.0
-    }
-
-
-def columns_of(types: Sequence[str], spread: SpreadRates) -> tuple[Column, ...]:
-    """Return a column for each type, and one for several nodes of it if a kind is known there."""
-    known = {gpu_type for _, gpu_type, _ in spread}
+def columns_of(types: Sequence[str], known: Collection[str]) -> tuple[Column, ...]:
+    """Return a column for each type, and one for several nodes of it if a speed is known there."""
     return (*[Column(t) for t in types], *[Column(t, True) for t in types if t in known])
 
 
+def spread_types(speeds: Speeds, kinds: Iterable[str]) -> set[str]:
+    """Return the GPU types on several nodes of which a speed of these kinds is known."""
+    known = (item for kind in kinds for item in speeds.rates(kind).items())
+    return {gpu_type for (gpu_type, _, spread), rate in known if spread and rate > 0.0}
+
+
 def rates_of(
-    snapshot: Snapshot,
     groups: Sequence[JobGroup],
     rows: Sequence[int],
     columns: Sequence[Column],
     reach: Reach,
-    spread: SpreadRates,
+    speeds: Speeds,
 ) -> list[tuple[float, ...]]:
     """Return steps/s of each group on each column; 0 where the nodes do not give enough GPUs.
 
     `rows`: of a job of each group.
     """
-    most, types = snapshot.max_gpus, [snapshot.type_index[c.gpu_type] for c in columns]
-    kinds = [snapshot.kind_index[g.kind] for g in groups]
-    gpus = [min(g.gpus, most) for g in groups]
-    known = snapshot.throughputs[kinds, :, gpus].tolist() if groups else []
-    found = []
-    for group, row, alone in zip(groups, rows, known, strict=True):
-        on_one, rates = reach.on_one_node(group, row), []
-        for t, c in zip(types, columns, strict=True):
-            if c.spread:
-                rates.append(_spread_rate(group, row, c.gpu_type, reach, spread))
-            else:
-                rates.append(alone[t] if group.gpus <= on_one.get(c.gpu_type, 0) else 0.0)
+    found, spread = [], any(column.spread for column in columns)
+    for group, row in zip(groups, rows, strict=True):
+        kind, gpus = group.kind, group.gpus
+        on_several = reach.on_several(group, row) if spread and gpus > 1 else {}
+        most = reach.on_one_node(group, row), on_several
+        rates = [
+            speeds.alone(kind, (c.gpu_type,), gpus, spread=c.spread)
+            if gpus <= most[c.spread].get(c.gpu_type, 0)
+            else 0.0
+            for c in columns
+        ]
         found.append(tuple(rates))
     return found
-
-
-def _spread_rate(
-    group: JobGroup, row: int, gpu_type: str, reach: Reach, spread: SpreadRates
-) -> float:
-    if group.gpus < 2 or group.gpus > reach.on_several(group, row).get(gpu_type, 0):
-        return 0.0
-    return spread.get((group.kind, gpu_type, group.gpus), 0.0)
 
 
 class Reach:
@@ -238,8 +217,3 @@ class Reach:
         layout = self.requests.layout
         request = layout.request(0, demand, types=group.types, labels=group.labels)
         return self.nodes.for_processes(request)
-
-
-def rate_table(rows: Sequence[tuple[float, ...]], columns: int) -> Floats:
-    """float64[G, C] of these rows."""
-    return np.array(rows, dtype=np.float64).reshape(len(rows), columns)

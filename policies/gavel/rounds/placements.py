@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
-from typing import Any
 
 from policies.contract.plan import LONGEST_RUN_S, Placement, predicted
 from policies.contract.snapshot import RankPlacement, Running
@@ -18,6 +17,8 @@ from policies.placement.speed import LaunchTimes, Speeds
 from policies.placement.time_slices import ALONE, CurrentSlice, Placed
 
 WHOLE = 1.0
+HALF = 0.5
+"""The share of a device that each of two jobs on it is given."""
 
 
 class GroupRequests:
@@ -28,10 +29,8 @@ class GroupRequests:
         self.group_of, self.rates = observed.classes.group_of, observed.classes.rates
         self.layout, self.jobs = observed.state.layout, observed.requests
         self._of: dict[tuple[int, int], Sequence[Request]] = {}
-        self._of_equal: dict[tuple[Any, ...], Sequence[Request]] = {}
         self._search_keys: dict[int, Hashable] = {}
-        self._admitting: dict[tuple[Any, ...], int] = {}
-        self._admitting_group: dict[tuple[int, int], int] = {}
+        self._admitting: dict[Hashable, int] = {}
         self._constraints = [(g.types, g.labels, g.demand) for g in self.classes.groups]
         columns, number = observed.problem.columns, observed.classes.column_of
         self._nearer = [number.get((c.gpu_type, False)) if c.spread else None for c in columns]
@@ -40,7 +39,7 @@ class GroupRequests:
         """Return a job's alternatives on a column: one node if it runs on one, else several."""
         key = self.group_of[job], column
         if key not in self._of:
-            self._of[key] = self._requests(job, column, key[0])
+            self._of[key] = self._requests(job, column)
         return self._of[key]
 
     def together(self, first: int, second: int, column: int) -> Request | None:
@@ -88,11 +87,6 @@ class GroupRequests:
     def admitting(self, job: int, ranks: int) -> int:
         """Return the open nodes that would do for one of a job's processes, were they empty."""
         g = self.group_of[job]
-        if (found := self._admitting_group.get((g, ranks))) is None:
-            found = self._admitting_group[g, ranks] = self._nodes_for(job, g, ranks)
-        return found
-
-    def _nodes_for(self, job: int, g: int, ranks: int) -> int:
         key = self._constraints[g], ranks
         if key not in self._admitting:
             group, layout = self.classes.groups[g], self.layout
@@ -104,22 +98,15 @@ class GroupRequests:
             self._admitting[key] = among & nodes & self.observed.state.open
         return self._admitting[key]
 
-    def _requests(self, job: int, column: int, g: int) -> Sequence[Request]:
+    def _requests(self, job: int, column: int) -> list[Request]:
+        group, of = self.classes.groups[self.group_of[job]], self.observed.problem.columns[column]
         one = column if self._nearer[column] is None else self._nearer[column]
-        fits_one = one is not None and self.rates[g][one] > 0.0
-        key = column, fits_one, self.classes.groups[g].gpus, self._constraints[g]
-        if key not in self._of_equal:
-            self._of_equal[key] = self._new_requests(job, column, g, fits_one=fits_one)
-        return self._of_equal[key]
-
-    def _new_requests(self, job: int, column: int, g: int, *, fits_one: bool) -> Sequence[Request]:
-        group, of, found = self.classes.groups[g], self.observed.problem.columns[column], []
-        if fits_one:
-            demand = self.jobs.demand(job, 1)
-            types, labels = (of.gpu_type,), group.labels
+        found, types = [], (of.gpu_type,)
+        if one is not None and self.rate(job, one) > 0.0:
+            demand, labels = self.jobs.demand(job, 1), group.labels
             found.append(self.layout.request(group.gpus, demand, types=types, labels=labels))
         if of.spread:
-            found += self.jobs.spread(job, group.gpus, types=(of.gpu_type,))
+            found += self.jobs.spread(job, group.gpus, types=types)
         return found
 
 
@@ -207,10 +194,6 @@ def _share(jobs: Iterable[CurrentSlice]) -> bool:
     """Return True if these jobs hold shares of their device that add up to at most 1."""
     shares = [of.run.ranks[0].share if of.shares else inf for of in jobs]
     return sum(shares) <= WHOLE + 1e-9
-
-
-HALF = 0.5
-"""The share of a device that each of two jobs on it is given."""
 
 
 def to_placements(

@@ -35,17 +35,15 @@ from policies.contract.policy import SolverFailedError
 from policies.contract.snapshot import Bools, Floats, Ints
 from policies.gavel.allocation.problem import AllocationProblem, Coefficients, Shares
 from policies.gavel.solvers.filling import STUCK_PRICE, SmallFilled, small_filling
-from policies.gavel.solvers.program import DUST, PRICED, Method, Program
+from policies.gavel.solvers.program import DUST, PRICED, Program
 
 
 class Scaled:
-    """A program with a row for each class that counts: per_m * throughput of a job of m, in parts
-    of `unit`, at least 0.
+    """A program with a row for each class that counts: per_m * throughput of a job / unit >= 0.
 
-    `of` int64[K] are the classes that count, those with per_m > 0 that can run; `rows` int64[K]
-    theirs, `best` float64[K] what a job has in them with all its time where it runs fastest. If
-    none is given, the unit is about the most that the lowest of them can be, so that rows are near
-    1 however many jobs share however few GPUs.
+    `of` int64[K]: the classes with per_m > 0 that can run, `rows` int64[K]: theirs, `best`
+    float64[K]: what a job has in them with all its time where it is fastest. The unit is about the
+    most that the lowest of them can be, so that rows are near 1.
     """
 
     def __init__(self, problem: AllocationProblem, per: Floats, unit: float | None = None) -> None:
@@ -65,41 +63,36 @@ class Levels(Scaled):
         super().__init__(problem, per)
         self.level = self.program.add_column(self.rows, np.full(len(self.rows), -1.0))
 
-    def raised(self, method: Method | None = None) -> float:
-        """The highest level that all classes can have at once."""
+    def raised(self) -> float:
+        """Return the highest level that all classes can have at once."""
         self.program.maximise(np.ones(1), np.array([self.level]))
-        return self.program.solve(method) * self.unit
+        return self.program.solve() * self.unit
 
     def fill(self) -> None:
-        """Give what the highest level leaves: the highest sum of throughputs, each to its job's
-        fastest, with nobody below it.
+        """Give what the level leaves over to whom it brings most, with nobody below the level.
 
-        Where every class that can run has a price on its row, each has exactly the level in every
-        optimum (complementary slackness), and there is nothing to give.
+        Nothing is left if every class that can run has a price on its row: it has exactly the level
+        in every optimum (complementary slackness).
         """
         priced = int((np.abs(self.program.duals(self.rows)) > PRICED).sum())
         if priced == (self.program.variables.best_rates > 0.0).sum():
             return
         self.program.keep_optimum()
-        self.program.maximise(
-            self.program.variables.sums(inverse(self.program.problem.fastest_rates))
-        )
+        fastest = self.program.problem.fastest_rates
+        self.program.maximise(self.program.variables.sums(inverse(fastest)))
         self.program.solve()
 
 
-def max_min(
-    problem: AllocationProblem, per: Floats, fill: bool, method: Method | None = None
-) -> Shares:
-    """Shares of the highest level (their objective) of per_m * throughput(m, X), over classes with
-    per_m > 0 that can run at all.
+def max_min(problem: AllocationProblem, per: Floats, *, fill: bool) -> Shares:
+    """Shares of the highest level, their objective; 0 if no class with per_m > 0 can run.
 
-    With `fill`, time that the level leaves over goes to whom it brings most. An objective of 0
-    where there is no such class. Raises SolverFailedError.
+    With `fill`, time that the level leaves over goes to whom it brings most. Raises
+    SolverFailedError.
     """
     levels = Levels(problem, per)
     if not len(levels.of):
         return idle(problem)
-    level = levels.raised(method)
+    level = levels.raised()
     if fill:
         levels.fill()
     return levels.program.shares(level)
@@ -111,9 +104,10 @@ def idle(problem: AllocationProblem) -> Shares:
 
 
 def highest_level(problem: AllocationProblem, best: Floats) -> float:
-    """About the highest level, given the `best` of each class (0: it does not count): no more than
-    any job's best, nor than what all GPUs could do if each job ran where it takes the least of
-    their time. 1 where no class counts.
+    """A bound of the highest level, given the `best` of each class (0: it does not count).
+
+    The least of any job's best, and of what all GPUs could do if each job ran where it takes the
+    least of their time. 1 if no class counts.
     """
     if not len(of := np.flatnonzero(best > 0.0)):
         return 1.0
@@ -126,15 +120,12 @@ def inverse(rates: Floats) -> Floats:
     return np.divide(1.0, rates, out=np.zeros(len(rates)), where=rates > 0.0)
 
 
-def fairness(
-    problem: AllocationProblem, *, fill: bool = False, method: Method | None = None
-) -> Shares:
-    """Shares of the highest least normalised throughput, which is their objective. Jobs that can
-    run nowhere do not count.
+def fairness(problem: AllocationProblem, *, fill: bool = False) -> Shares:
+    """Shares of the highest least normalised throughput, their objective, of jobs that can run.
 
     Raises SolverFailedError.
     """
-    return max_min(problem, fair_scaling(problem) / problem.weight, fill, method)
+    return max_min(problem, fair_scaling(problem) / problem.weight, fill=fill)
 
 
 def fair_scaling(problem: AllocationProblem) -> Floats:
@@ -152,11 +143,10 @@ SLACKS = (1e-12, 1e-9, 1e-8, 1e-7, 1e-6)
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """Whose jobs share a weight: by their own weights, or in the order of a queue (`fifo`).
+    """A weight that jobs share: by their own weights, or in the order of a queue (`fifo`).
 
-    Entities with the same `whole`, a number above 0, are its parts (the users of a team): they
-    share one weight, which each of them names, equally among those of them who still have a job
-    that rises.
+    Entities with the same `whole` above 0 are its parts (the users of a team): those of them with a
+    job that rises share one weight equally, which each of them names.
     """
 
     weight: float = 1.0
@@ -166,9 +156,10 @@ class Entity:
 
 @dataclass(frozen=True)
 class Filled(Shares):
-    """Shares whose `objective` is the first level: s_m / w_m * throughput(m, X) / throughput(m,
-    X_equal) of those who rose in it, w_m being the part of its entity's weight that a job had then.
-    `rounds` times levels rose, `programs` were solved.
+    """Shares whose `objective` is the first level l_m of those who rose in it.
+
+    There w_m is the part of its entity's weight that a job had. Levels rose `rounds` times;
+    `programs` were solved.
     """
 
     rounds: int = 0
@@ -176,11 +167,9 @@ class Filled(Shares):
 
 
 def fair_shares(problem: AllocationProblem) -> Filled:
-    """Max-min fairness of all jobs by their weights, water filled: no job could have more without a
-    poorer one's having less.
+    """Max-min fairness: no job could have more without a poorer one's having less.
 
-    Few classes without pairs are filled by `small_filling`, `programs` of which are none. Raises
-    SolverFailedError.
+    Few classes without pairs are filled without programs. Raises SolverFailedError.
     """
     small = filled_by_tableau(problem)
     if small is not None:
@@ -198,12 +187,8 @@ def filled_by_tableau(problem: AllocationProblem) -> SmallFilled | None:
 def filled_by_programs(problem: AllocationProblem) -> Filled:
     """The same of any classes and pairs, by linear programs. Raises SolverFailedError."""
     whole = Entity(float((problem.weight * problem.count)[problem.equal_rates > 0.0].sum()))
-    return _Filling(
-        problem,
-        [whole],
-        np.zeros(len(problem.count), dtype=np.int64),
-        np.zeros(0, dtype=np.int64),
-    ).run()
+    nobody = np.zeros(0, dtype=np.int64)
+    return _Filling(problem, [whole], np.zeros(len(problem.count), dtype=np.int64), nobody).run()
 
 
 def hierarchical_shares(
@@ -222,11 +207,8 @@ def hierarchical_shares(
         raise ValueError(
             "jobs of an entity with a queue need their position in it, and a class of their own"
         )
-    order = (
-        np.flatnonzero(queued)
-        if position is None
-        else np.lexsort((position, ~queued))[: int(queued.sum())]
-    )
+    order = np.arange(len(queued)) if position is None else np.lexsort((position, ~queued))
+    order = order[: int(queued.sum())]
     return _Filling(problem, entities, problem.entity, order).run()
 
 

@@ -28,11 +28,7 @@ STEPS_PER_ROW = 50
 
 @compiled
 def pivot(table: Floats, value: Floats, gain: Floats, basis: Ints, row: int, column: int) -> None:
-    """Let `column` enter the basis in `row`.
-
-    All columns of a row change at once, eight or so in one instruction: to pass over those in which
-    `row` has nothing takes longer.
-    """
+    """Let `column` enter the basis in `row`; columns change all at once, which is fastest."""
     factor = table[row, column]
     table[row] /= factor
     value[row] /= factor
@@ -113,8 +109,7 @@ def row_of(basis: Ints, column: int) -> int:
 def stop(
     table: Floats, gain: Floats, slack: Ints, level: Floats, reached: float, priced: float
 ) -> int:
-    """Have the classes with a price on their rows stuck at the level reached; the slack of the
-    highest price, -1 if there is none.
+    """Stop classes with a price on their rows at `reached`; the slack of the highest price, or -1.
 
     From then on the rise is no part of their rows: its column is that of the rise before less those
     of their slacks (each a column of an identity, so that B^-1 of them is in the table).
@@ -134,15 +129,12 @@ def stop(
 def fill(
     table: Floats, value: Floats, basis: Ints, slack: Ints, begin: Ints, priced: float
 ) -> Floats:
-    """Levels of the classes whose rows have the columns `slack`, all rising together until each is
-    stuck.
+    """float64[K]: levels at which the classes of `slack` columns got stuck, rising together.
 
     `table` float64[R, V], `value` float64[R], `basis` int64[R]: changed to those of the last
     optimum. `begin` int64[K]: a column of each class that enters first, so that levels can rise
     without a step that gains nothing. `priced`: the part of a rise's price that marks a class as
-    stuck. Returns float64[K]: the level at which each got stuck, all below 0 where some level's
-    optimum was not found. At an optimum the classes with a price on their rows are stuck
-    (complementary slackness).
+    stuck (complementary slackness). All levels are below 0 if an optimum was not found.
     """
     level, reached, last = np.full(len(slack), -1.0), 0.0, table.shape[1] - 1
     gain = np.zeros(table.shape[1])
@@ -157,9 +149,7 @@ def fill(
         highest = stop(table, gain, slack, level, reached, priced) if found else -1
         if highest < 0:
             return np.full(len(slack), -1.0)
-        if (
-            row >= 0
-        ):  # what has risen stays as it is; its place in the basis goes to a slack, which is 0
+        if row >= 0:  # what has risen stays; its place in the basis goes to a slack, which is 0
             value[row] = 0.0
             pivot(table, value, gain, basis, row, highest)
     return level
@@ -205,12 +195,10 @@ def filled(
     gpus: Floats,
     priced: float,
 ) -> tuple[Floats, Floats]:
-    """(float64[K]: the level at which each class got stuck, float64[K, C]: its time), as `fill`
-    finds them.
+    """(float64[K]: the level at which each class got stuck, float64[K, C]: its time).
 
     `rates` and `worth` float64[K, C]: steps/s on each column, of which every class has one, and how
-    much a class's level rises with its time there. `count`, `scale` int64[K] and `usage` float64[T,
-    C], `gpus` float64[T] as a problem has them.
+    much a class's level rises with its time there. The others as a problem has them.
     """
     place, column, table, value, begin = tableau(rates, worth, count, scale, usage, gpus)
     classes, variables = len(count), len(place)
