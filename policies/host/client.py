@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from time import monotonic
 from typing import IO, Any
 
-from policies.contract import plan_json, snapshot_json
+from policies.contract import plan_json
 from policies.contract import policy as base
 from policies.contract.forms import NUL, FormError, cleaned
 from policies.contract.plan import LONGEST_TEXT, Plan
@@ -86,9 +86,7 @@ class SolverProcess:
             request = json.dumps(
                 {"id": self._number, "policy": policy, "parameters": dict(parameters or {})}
             ).encode()
-            line = (
-                request[:-1] + b', "snapshot": ' + snapshot_json.canonical_bytes(snapshot) + b"}\n"
-            )
+            line = request[:-1] + b', "snapshot": ' + snapshot.canonical_bytes + b"}\n"
             answer = self._ask(line, policy)
         return _plan_of(answer)
 

@@ -237,14 +237,14 @@ class TimeSlices:
         return level >= 0 and not part.devices & ~layout.wide[part.node][level]
 
     def _place(self, placed: Placed) -> bool:
-        if not self.state.try_take(placed.allocation, placed.jobs):
+        if not self.state.try_take(placed.allocation):
             return False
         for job in placed.jobs:
             self.placed[job] = placed
         return True
 
     def _unplace(self, placed: Placed) -> None:
-        self.state.release(placed.allocation, placed.jobs)
+        self.state.release(placed.allocation)
         for job in placed.jobs:
             del self.placed[job]
 
