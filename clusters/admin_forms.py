@@ -87,7 +87,6 @@ def _label(entry: registry.PolicyEntry) -> str:
 
 
 def _parameters_help(policy: str) -> str:
-    """What the chosen policy's parameters are."""
     told = [
         f"{p.name} ({p.values}, default {p.default}): {p.meaning}" for p in parameters_of(policy)
     ]

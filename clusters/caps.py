@@ -1,11 +1,9 @@
-"""How many watts a cluster may use at what hours: what operators wrote, read strictly, as steps
-over time. Pure.
+"""Power caps by hour: entries as operators wrote them, read strictly, as steps over time. Pure.
 
-An entry limits the IT power for some hours of some days: `{"power_cap_w": 2000, "from": "08:00",
-"to": "20:00", "days": "01234", "valid_from": "2026-01-01", "valid_until": "2026-03-31"}`. Hours are
-of the wall clock in the cluster's zone, "to" 00:00 is the end of the day; days are digits, 0 for
-Monday; the dates are both included. All but the watts may be left out. Where several entries hold,
-the lowest does, and the cluster's constant cap holds beside them.
+An entry is `{"power_cap_w": 2000, "from": "08:00", "to": "20:00", "days": "01234", "valid_from":
+"2026-01-01", "valid_until": "2026-03-31"}`; all but the watts may be left out. Hours are of the
+wall clock in the cluster's zone, "to" 00:00 is the day's end, day 0 is Monday, both dates are
+included. The lowest of several entries holds, beside the cluster's constant cap.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """What energy costs: power of a node, prices over time, and their product. Pure.
 
 Power (ANDREAS): P_n(g) = base + (G - g) * idle + g * peak watts with g of the node's G GPUs in use.
-Cost per hour c[n, g] = P_n(g) / 1000 * price per kWh * PUE. Prices are given by the hour of the
-wall clock in the cluster's zone; here they become steps of constant price over time, so that nobody
-else need know of zones or of clocks that are put back.
+Cost per hour c[n, g] = P_n(g) / 1000 * price per kWh * PUE. Prices by the hour of the wall clock in
+the cluster's zone become steps of constant price over time.
 """
 
 from __future__ import annotations
@@ -85,10 +84,9 @@ def energy_kwh(power_w: float, from_s: float, to_s: float) -> float:
 def energy_cost(
     power_w: float, from_s: float, to_s: float, steps: Sequence[PriceInterval]
 ) -> float:
-    """What a constant IT power costs from `from_s` to `to_s`.
+    """Cost of a constant IT power over [from_s, to_s]; 0 without steps.
 
-    The first step's prices hold before it and the last one's after it; without steps energy costs
-    nothing.
+    The first step's prices hold before it and the last one's after it.
     """
     return sum(
         cost_per_hour(power_w, s) * (until - since) / HOUR_S
@@ -131,12 +129,10 @@ def priced(power_w: float, from_s: float, to_s: float, steps: Sequence[PriceInte
 def price_intervals(
     tariffs: Iterable[Tariff], pues: Iterable[Pue], zone: str, from_s: float, to_s: float
 ) -> tuple[PriceInterval, ...]:
-    """Prices over [from_s, to_s] in seconds UTC, as steps that touch and differ; empty where no
-    tariff is known at all.
+    """Prices over [from_s, to_s] in seconds UTC, as steps that touch; () without a tariff.
 
     Of two versions with the same `effective_from_s` the later in order holds. Before the first
-    tariff energy costs nothing, before the first PUE it is 1. An hour that the clock skips has no
-    price; one that it repeats is priced twice the same.
+    tariff energy costs nothing, before the first PUE it is 1. A repeated hour is priced twice.
     """
     versions = sorted(tariffs, key=lambda t: t.effective_from_s)
     factors = sorted(pues, key=lambda p: p.effective_from_s)
@@ -183,10 +179,9 @@ def _prices(step: PriceInterval) -> tuple[float, float, float]:
 def wall_clock_edges(
     times: Iterable[time], zone: ZoneInfo, from_s: float, to_s: float
 ) -> Iterator[float]:
-    """When the wall clock shows midnight or one of the times, both moments where it shows it twice,
-    and when it is changed.
+    """Moments at which the wall clock shows midnight or one of the times, or is changed.
 
-    An edge too many does no harm: who cuts time at them merges what does not differ.
+    A repeated hour counts twice. Callers merge neighbouring pieces that do not differ.
     """
     yield from _clock_changes(zone, from_s, to_s)
     edges = {time(0), *times}

@@ -1,4 +1,4 @@
-"""The intervals between server and agents. Pure.
+"""The intervals between server and agents.
 
 heartbeat = max(cluster's heartbeat, nodes / HEARTBEATS_PER_S); a lease outlives four heartbeats
 once the number of nodes stretches them. The agent counts a lease from when it *sent* the renewal,
@@ -7,8 +7,13 @@ the server from when it *received* it: the server waits longer.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 
+from django.db.models import Count, Q
+
+from clusters.models import Cluster
+from clusters.models.nodes import State
 from loadmaster.protocol import Intervals
 
 HEARTBEATS_PER_S = 1000.0
@@ -44,12 +49,27 @@ def is_silent(session_expires_at: datetime | None, now: datetime) -> bool:
 def lost_after(
     lease_end: datetime, clock: Intervals, promised_grace_s: float | None = None
 ) -> datetime:
-    """When whatever ran under that lease has surely ended: lease + grace + margin after the last
-    renewal's receipt.
+    """The end of all under that lease: lease + grace + margin after the last renewal's receipt.
 
-    `promised_grace_s` is what its launch was told (None: not known): its guard keeps to that,
-    whatever the cluster says since.
+    `promised_grace_s`: what its launch was told, if known.
     """
     return lease_end + timedelta(
         seconds=max(clock.grace_s, promised_grace_s or 0.0) + clock.margin_s
     )
+
+
+def clock_of(cluster: Cluster) -> Intervals:
+    """The intervals of a cluster's agents, by its settings and its number of nodes."""
+    return clocks_of([cluster.pk])[cluster.pk]
+
+
+def clocks_of(clusters: Iterable[int]) -> dict[int, Intervals]:
+    """The intervals of clusters, by key."""
+    heard = Count("nodes", filter=~Q(nodes__state=State.LOST))
+    rows = Cluster.objects.filter(pk__in=list(clusters)).annotate(heard=heard).order_by()
+    return {
+        pk: intervals(heartbeat_s, lease_s, grace_s, margin_s, nodes)
+        for pk, heartbeat_s, lease_s, grace_s, margin_s, nodes in rows.values_list(
+            "pk", "heartbeat_s", "lease_s", "grace_s", "margin_s", "heard"
+        )
+    }

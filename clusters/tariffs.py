@@ -1,18 +1,22 @@
-"""A cluster's tariffs and PUE: from rows to prices over time, and which version is in force.
+"""A cluster's tariffs and PUE: rows to prices over time, versions in force, and new versions.
 
-Rows never change and are never deleted, so what was known at any moment can be had again:
-`known_by` leaves out later rows.
+Rows never change and are never deleted, so earlier knowledge can be had again by `known_by`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from datetime import UTC, datetime
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, time
+from decimal import Decimal
+
+from django.contrib.auth.models import User
+from django.db import transaction
 
 from clusters.caps import cap_steps, lowest_cap_w, read_cap_hours
 from clusters.energy import Band, Pue, Tariff, price_intervals
 from clusters.events import request_reschedule
-from clusters.models import Cluster, EnergyTariff, PueRecord, Reason
+from clusters.models import Cluster, EnergyTariff, PueRecord, Reason, TariffBand
 from policies.contract.snapshot import PowerCapStep, PriceInterval
 
 
@@ -35,11 +39,9 @@ def price_steps(
     *,
     zone: str = "",
 ) -> tuple[PriceInterval, ...]:
-    """The cluster's prices over [from_s, to_s], seconds since the epoch, in three queries. See
-    `clusters.energy.price_intervals`.
+    """The cluster's prices over [from_s, to_s], seconds since the epoch (`price_intervals`).
 
-    `zone` is the IANA zone in which the tariffs' hours count: the cluster's, unless another one was
-    in force then.
+    `zone`: the IANA zone of the tariffs' hours, if it was another one then.
     """
     end = datetime.fromtimestamp(to_s, UTC)
     tariffs = EnergyTariff.objects.filter(
@@ -111,3 +113,68 @@ def _tariff(row: EnergyTariff) -> Tariff:
         ),
         row.emissions_g_per_kwh,
     )
+
+
+DAYS = "0123456"
+
+
+@dataclass(frozen=True, slots=True)
+class BandWords:
+    """A price per kWh and grams of CO2 for hours of some days; `to_time` 00:00: day's end."""
+
+    days: str
+    from_time: time
+    to_time: time
+    price_per_kwh: Decimal
+    emissions_g_per_kwh: float | None = None
+
+
+def add_tariff(
+    cluster: Cluster,
+    price_per_kwh: Decimal,
+    effective_from: datetime,
+    bands: Sequence[BandWords] = (),
+    *,
+    name: str = "",
+    emissions_g_per_kwh: float = 0.0,
+    created_by: User | None = None,
+) -> EnergyTariff:
+    """Add a version of the prices; of two with the same time the later written holds.
+
+    Raises ValidationError.
+    """
+    tariff = EnergyTariff(
+        cluster=cluster, name=name, effective_from=effective_from,
+        default_price_per_kwh=price_per_kwh,
+        emissions_g_per_kwh=emissions_g_per_kwh, created_by=created_by,
+    )  # fmt: skip
+    tariff.full_clean()
+    rows = [
+        TariffBand(
+            tariff=tariff, days=b.days, from_time=b.from_time, to_time=b.to_time,
+            price_per_kwh=b.price_per_kwh,
+            emissions_g_per_kwh=b.emissions_g_per_kwh,
+        )
+        for b in bands
+    ]  # fmt: skip
+    for row in rows:
+        row.full_clean(exclude=["tariff"])
+    with transaction.atomic():
+        tariff.save()
+        TariffBand.objects.bulk_create(rows)
+        tariff_changed(cluster)
+    return tariff
+
+
+def add_pue(
+    cluster: Cluster, pue: float, effective_from: datetime, created_by: User | None = None
+) -> PueRecord:
+    """A PUE in force from `effective_from`. ValidationError below 1."""
+    record = PueRecord(
+        cluster=cluster, pue=pue, effective_from=effective_from, created_by=created_by
+    )
+    record.full_clean()
+    with transaction.atomic():
+        record.save()
+        tariff_changed(cluster)
+    return record

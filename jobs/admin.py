@@ -34,7 +34,8 @@ from jobs.models import (
 )
 from jobs.people import team_changed
 from jobs.secrets import MAX_SECRET, set_secret
-from jobs.services import JobConflict, job_cancel, job_hold, job_release, job_requeue
+from jobs.services import job_cancel, job_hold, job_release, job_requeue
+from jobs.submission.submit import JobConflict
 
 
 class MembershipInline(OperatorInline):

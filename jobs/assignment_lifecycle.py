@@ -1,9 +1,4 @@
-"""The life of an assignment: which move leads from which state to which. Pure; the table is the
-contract.
-
-Every row is written by compare-and-swap (UPDATE ... WHERE id, fence, epoch and old state match),
-see `clusters.services`.
-"""
+"""The life of an assignment: which move leads from which state to which. Pure; a contract."""
 
 from __future__ import annotations
 

@@ -1,15 +1,10 @@
 """Kinds of jobs: a kind is what determines a job's speed.
 
-A name that the user gave makes the kind: the same name is the same kind, whatever else differs.
-Without a name the kind is the sha256 of
-
-    runtime, image digest (the image's name where no digest is known), normalised command, declared
-    parameters
-
-where normalising takes out what does not change the speed of a step, see `normalised_command`:
-seeds, learning rates, how long to train, names of runs, and paths. Batch sizes, model parameters
-and everything unknown stay: a kind that is split too finely costs a measurement, one that is drawn
-too widely costs wrong decisions.
+The same name that a user gave is the same kind, whatever else differs. Without one the kind is the
+sha256 of runtime, image digest (or name), normalised command and declared parameters. Normalising
+takes out what leaves the speed of a step alone (`normalised_command`); batch sizes, model
+parameters and everything unknown stay: a kind split too finely costs a measurement, one drawn too
+widely costs wrong decisions.
 """
 
 from __future__ import annotations
@@ -95,10 +90,9 @@ def normalised_command(command: Sequence[str]) -> list[str]:
     """The command's words that determine a job's speed, in their order.
 
     Taken out: `--flag VALUE`, `--flag=VALUE` and `flag=VALUE` (also `group.flag=VALUE`) where
-    `is_ignored(flag)`; switches such as --verbose. A path (beginning with /, ~, ./, ../ or
-    scheme://) becomes "<path>", but a program, a script and what describes the model (--config
-    /a/big.yaml) keep their last part. The text after `sh -c` is split into words first. The rest
-    stays as it is.
+    `is_ignored(flag)`; switches such as --verbose. A path (/, ~, ./, ../ or scheme://) becomes
+    "<path>", but programs, scripts and what describes the model (--config /a/big.yaml) keep their
+    last part. The text after `sh -c` is split into words first.
     """
     words = [str(w) for w in command]
     if (
@@ -193,9 +187,7 @@ def kind_for(
 
 
 def kinds_for(names: Mapping[str, str]) -> dict[str, Kind]:
-    """The kinds of these digests (`digest`), made where they are new; `names` are
-    those the users gave, or "".
-    """
+    """The kinds of these digests, made where they are new; `names` are the users' own, or ""."""
     found = {k.digest: k for k in Kind.objects.filter(digest__in=names)}
     for digest in sorted(names.keys() - found.keys()):
         found[digest] = Kind.objects.get_or_create(

@@ -1,11 +1,9 @@
 """The life of a job: which move leads from which state to which. Pure; the table is the contract.
 
-    held <-> queued -> starting -> running -> completed
-    profiling --^         |  ^        |   `-> queued (pre-empted, lost, retried) | failed
-                          v  |        v
-                        stopping (pre-emption under way) ; cancelling -> cancelled
-
-Every row is written by compare-and-swap, see `jobs.services.move_job`.
+held <-> queued -> starting -> running -> completed
+profiling --^         |  ^        |   `-> queued (pre-empted, lost, retried) | failed
+                      v  |        v
+                    stopping (pre-emption under way) ; cancelling -> cancelled
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""A job's log: the outputs of its training assignments one after the other, read in pieces by an
-opaque cursor.
+"""A job's log: its training assignments' outputs one after the other, read by an opaque cursor.
 
 The cursor names an assignment and a byte of its stream. A reader goes on to the next assignment
-when this one has ended and all its output is read, so nothing is skipped or read twice across
-pre-emptions and migrations.
+when this one has ended and all its output is read: nothing is skipped or read twice.
 """
 
 from __future__ import annotations
@@ -58,8 +56,7 @@ def read_log(
     rank: int = 0,
     limit: int = PIECE,
 ) -> LogPiece:
-    """The next piece after `cursor`; without one from byte `offset` of the whole log, counted from
-    its end where negative.
+    """The next piece after `cursor`, else from byte `offset` of the log (from its end if negative).
 
     Raises BadCursor. Pieces end between characters; bytes that are no UTF-8 are replaced.
     """
@@ -114,17 +111,16 @@ def _take(place: _Place, stream: str, limit: int, *, ended: bool) -> tuple[str, 
 
 
 def _chunks(place: _Place, stream: str) -> QuerySet[LogChunk]:
-    """The pieces that hold something at or after the place."""
     end = ExpressionWrapper(F("offset") + F("size"), output_field=IntegerField())
     chunks = LogChunk.objects.filter(assignment=place.assignment, stream=stream).annotate(end=end)
     return chunks.filter(end__gt=place.offset).order_by("offset")
 
 
 def _bytes(place: _Place, stream: str, limit: int) -> tuple[bytes, int | None]:
-    """Up to `limit` bytes as far as they came without a gap.
+    """Up to `limit` bytes without a gap, and None.
 
-    Of output too long to be kept only the count goes on: such a piece holds other than `size`
-    bytes, is given by itself, and the second value is the offset behind it (else None).
+    Of output too long to be kept only the count goes on: a chunk that holds other than `size` bytes
+    is given by itself, and the second value is the offset behind it.
     """
     found = b""
     for chunk in _chunks(place, stream).iterator(chunk_size=16):

@@ -1,17 +1,52 @@
-"""The only way to change a job's state: compare-and-swap by the transition table, with event."""
+"""Changes of jobs' states: compare-and-swap by the table with events, and the order of locks.
+
+Rows are locked in the order node, job, assignment, so that no two transactions wait for each other.
+The locks are FOR NO KEY UPDATE: an event or slot that merely refers to a row does not wait for it.
+"""
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from django.db import transaction
 
-from controlplane.web.storage.bulk_insert import insert
-from controlplane.web.storage.bulk_update import update_rows
+from clusters.models import Node
+from controlplane.web.storage.bulk import insert, update_rows
 from jobs.lifecycle import JobMove, JobState, check_move
-from jobs.models import Job, JobEvent
+from jobs.models import Assignment, Job, JobEvent
+
+
+def lock_node(pk: uuid.UUID) -> Node:
+    """The node with its cluster and GPU type, locked until the transaction ends."""
+    return (
+        Node.objects.select_for_update(of=("self",), no_key=True)
+        .select_related("cluster", "gpu_type")
+        .get(pk=pk)
+    )
+
+
+def lock_assignment(pk: uuid.UUID) -> Assignment:
+    """The assignment with its job and the job's cluster: job and assignment locked until the
+    transaction ends.
+
+    Raises Assignment.DoesNotExist.
+    """
+    job_id = Assignment.objects.values_list("job_id", flat=True).get(pk=pk)
+    job = (
+        Job.objects.select_for_update(of=("self",), no_key=True)
+        .select_related("cluster", "team", "kind")
+        .get(pk=job_id)
+    )
+    assignment = (
+        Assignment.objects.select_for_update(of=("self",), no_key=True)
+        .select_related("node__cluster", "node__gpu_type")
+        .get(pk=pk)
+    )
+    assignment.job = job
+    return assignment
 
 
 class LostRaceError(Exception):
@@ -21,8 +56,7 @@ class LostRaceError(Exception):
 def move_job(
     job: Job, move: JobMove, *, actor: str = "", data: dict[str, Any] | None = None, **values: Any
 ) -> Job:
-    """Move `job` (as it was read) and set `values` with it; the event is written in the same
-    transaction.
+    """Move `job` (as it was read) with its event, and set `values`, in one transaction.
 
     Raises IllegalJobMoveError if the table has no such move, LostRaceError if the job's state has
     changed since it was read. The given object is brought up to date.
@@ -47,14 +81,11 @@ class Moving:
 
 
 def move_jobs(moving: Sequence[Moving], move: JobMove, *, actor: str = "") -> None:
-    """Move these jobs, all of them or none, as `move_job` moves each, in a number of queries that
-    does not grow with them.
+    """Move these jobs, all or none, as `move_job` does, in a constant number of queries.
 
-    Each is compared by its fence too, for a crowd is read earlier than a single job. Where others
-    may move some of them as well, lock them first, in the order of their keys. Raises
-    IllegalJobMoveError if the table lacks one of the moves, ValueError if they do not all set
-    values of the same names, LostRaceError if any has changed since it was read: then nothing is
-    written, and no given object changed.
+    Each is compared by its fence too. Where others may move some of them as well, lock them first,
+    in the order of their keys. Raises IllegalJobMoveError, LostRaceError, and ValueError if they do
+    not all set values of the same names: then nothing is written, and no given object changed.
     """
     moves = [
         (
@@ -88,7 +119,6 @@ def move_jobs(moving: Sequence[Moving], move: JobMove, *, actor: str = "") -> No
 def _event(
     job: Job, move: JobMove, after: JobState, data: dict[str, Any] | None, actor: str
 ) -> JobEvent:
-    """The event of a move of `job`, as it was read, to the state `after`."""
     return JobEvent(
         job=job, event=move, from_state=job.state, to_state=after, data=data or {}, actor=actor
     )

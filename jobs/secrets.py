@@ -1,9 +1,7 @@
-"""Secrets of teams: encrypted at rest, shown to nobody, delivered only to an agent that accepts a
-job which refers to them.
+"""Secrets of teams: encrypted at rest, delivered only to an agent that accepts a job with them.
 
 The first key of LOADMASTER_SECRETS_KEY (Fernet keys, separated by commas) encrypts; the others, and
 those derived from SECRET_KEY and SECRET_KEY_FALLBACKS, still open what was encrypted before.
-`manage.py rotate_secrets` brings all to the first key, after which the old ones may go.
 """
 
 from __future__ import annotations
@@ -65,11 +63,7 @@ def reveal(secret: Secret) -> str:
 
 
 def reveal_references(team: Team, environment: Mapping[str, object]) -> dict[str, str]:
-    """The variables of a job's environment that refer to secrets, in clear, for the agent that
-    starts it.
-
-    Raises SecretMissing naming the variable whose secret has gone.
-    """
+    """Values in clear of the variables that refer to secrets. SecretMissing names a missing one."""
     wanted = {
         name: str(value["secret"]) for name, value in environment.items() if isinstance(value, dict)
     }

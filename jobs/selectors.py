@@ -9,6 +9,7 @@ from typing import Any
 from django.contrib.auth.models import AnonymousUser, User
 from django.core.exceptions import ValidationError
 from django.db.models import Prefetch, Q, QuerySet
+from django.http import Http404
 
 from clusters.models import Node
 from controlplane.web.operators import is_operator
@@ -22,7 +23,7 @@ OTHERS = "another team's job"
 LIVE_STATES = sorted(str(s) for s in LIVE)
 
 
-class JobNotFound(Exception):
+class JobNotFound(Http404):
     """There is no such job, or this user may not know of it."""
 
 

@@ -1,14 +1,13 @@
-"""What people do with jobs: submit, cancel, hold, release, requeue, clone. Each change is a move of
-the table with its event.
+"""What people do with jobs: submit, cancel, hold, release, requeue, clone.
 
-Every function is safe to repeat and to race: states change by compare-and-swap, and whoever loses
-reads again.
+Every function is safe to repeat and to race: states change by compare-and-swap, and the loser of a
+race reads again.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Concatenate, ParamSpec
 
 from django.contrib.auth.models import User
@@ -17,36 +16,76 @@ from django.utils import timezone
 
 from clusters.events import request_reschedule
 from clusters.models import Reason
+from jobs import kinds
 from jobs.assignment_lifecycle import LIVE
 from jobs.lifecycle import IllegalJobMoveError, JobMove, JobState
-from jobs.models import Job
+from jobs.models import Job, Kind
 from jobs.moves import LostRaceError, move_job, note_job
 from jobs.selectors import get_job
 from jobs.signals import stop_wanted
-from jobs.submission.single import (
-    IdempotencyConflict,
+from jobs.submission.submit import (
+    Asked,
     JobConflict,
     Submission,
-    begin,
-    job_data,
-    job_submit,
+    begin_all,
+    submit_all,
 )
 from jobs.submission.validation import JobInvalid
 from loadmaster.protocol import StopReason
 
-__all__ = [
-    "IdempotencyConflict",
-    "JobConflict",
-    "JobInvalid",
-    "Submission",
-    "job_cancel",
-    "job_clone",
-    "job_data",
-    "job_hold",
-    "job_release",
-    "job_requeue",
-    "job_submit",
-]
+
+def job_submit(
+    user: User, data: object, idempotency_key: str | None = None, *, cloned_from: Job | None = None
+) -> Submission:
+    """Take a job. The same user with the same key and body gets the same job again.
+
+    Raises JobInvalid with messages by field, IdempotencyConflict for a key used with another body.
+    """
+    answer = submit_all([Asked(user, data, idempotency_key, cloned_from)])[0]
+    if isinstance(answer, Submission):
+        return answer
+    raise answer
+
+
+def begin(job: Job, reason: Reason) -> Job:
+    """Effects of a job's entering the queue: a measurement for an unknown kind, and a round."""
+    begin_all([job], reason)
+    job.refresh_from_db(fields=["state"])
+    return job
+
+
+_DESCRIBED = (
+    "name", "runtime", "image", "command", "environment", "mounts", "epochs", "steps_per_epoch",
+    "gpus_min", "gpus_max", "allowed_types", "cores", "memory_gb", "tardiness_weight", "priority",
+    "weight", "max_retries", "checkpoint_place", "may_mix", "may_share", "labels", "on_disconnect",
+)  # fmt: skip
+
+
+def job_data(job: Job, dependencies: Iterable[Job] | None = None) -> dict[str, Any]:
+    """The job as one would submit it again, without ids, states and progress."""
+    others = job.dependencies.all() if dependencies is None else dependencies
+    times = {"due": job.due_at, "deadline": job.deadline_at}
+    data: dict[str, Any] = {
+        **{name: getattr(job, name) for name in _DESCRIBED},
+        "cluster": job.cluster.name,
+        "team": job.team.name,
+        "walltime": job.walltime_s,
+        "kind": _given_kind(job.kind),
+        "dependencies": [str(d.pk) for d in others],
+        **{name: moment.isoformat() for name, moment in times.items() if moment},
+    }
+    return {name: value for name, value in data.items() if value not in (None, "", [], {})}
+
+
+def _given_kind(kind: Kind) -> str:
+    """The kind's name if the user gave it; a generated name does not go into a clone."""
+    return kind.name if kind.name and _named(kind.name) == kind.digest else ""
+
+
+@functools.lru_cache(maxsize=1000)
+def _named(name: str) -> str:
+    return kinds.digest(name=name, runtime="", image="", image_digest="", command=(), declared={})
+
 
 RACES = 5
 P = ParamSpec("P")
@@ -54,11 +93,7 @@ Action = Callable[Concatenate[Job, User, P], Job]
 
 
 def _action(verb: str) -> Callable[[Action[P]], Action[P]]:
-    """An action on a job: only for who may see it (JobNotFound), in one transaction, tried again
-    when another one was faster.
-
-    JobConflict says in words why the job's state does not allow it.
-    """
+    """An action on a job the user may see, in one transaction, tried again after a lost race."""
 
     def wrap(act: Action[P]) -> Action[P]:
         @functools.wraps(act)
@@ -67,7 +102,7 @@ def _action(verb: str) -> Callable[[Action[P]], Action[P]]:
                 try:
                     with transaction.atomic():
                         # The job's row is locked before its assignments', as agents' calls do
-                        # (jobs.locking).
+                        # (jobs.moves).
                         Job.objects.select_for_update(no_key=True).filter(pk=job.pk).exists()
                         fresh = get_job(user, job.pk)
                         before = fresh.state
@@ -88,18 +123,14 @@ def job_cancel(job: Job, user: User) -> Job:
     """Cancel the job: CANCELLED at once if it holds nothing, else CANCELLING until it has ended."""
     if job.state in (JobState.CANCELLING, JobState.CANCELLED):
         return job
+    actor = user.get_username()
     waits = job.state in (JobState.HELD, JobState.QUEUED, JobState.PROFILING) and not _holds(job)
-    move_job(
-        job,
-        JobMove.CANCELLED if waits else JobMove.CANCEL,
-        actor=user.get_username(),
-        hold_wanted=False,
-        **_over(waits),
-    )
-    _stop(job, StopReason.CANCEL, user)
+    move = JobMove.CANCELLED if waits else JobMove.CANCEL
+    move_job(job, move, actor=actor, hold_wanted=False, **_over(waits))
+    stop_wanted.send(Job, job=job, reason=StopReason.CANCEL, actor=actor)
     job.refresh_from_db(fields=["state"])
     if job.state == JobState.CANCELLING and not _holds(job):
-        move_job(job, JobMove.CANCELLED, actor=user.get_username(), **_over(True))
+        move_job(job, JobMove.CANCELLED, actor=actor, **_over(True))
     request_reschedule(job.cluster, Reason.CANCELLATION, job=job)
     return job
 
@@ -116,7 +147,7 @@ def job_hold(job: Job, user: User) -> Job:
         move_job(job, JobMove.PREEMPT, actor=actor, data={"why": "hold"}, hold_wanted=True)
     else:
         move_job(job, JobMove.HOLD, actor=actor, waiting_code="", waiting_detail={})
-    _stop(job, StopReason.PREEMPT, user)
+    stop_wanted.send(Job, job=job, reason=StopReason.PREEMPT, actor=actor)
     request_reschedule(job.cluster, Reason.OPERATOR, job=job)
     job.refresh_from_db(fields=["state", "hold_wanted"])
     return job
@@ -134,14 +165,10 @@ def job_release(job: Job, user: User) -> Job:
 @_action("requeued")
 def job_requeue(job: Job, user: User) -> Job:
     """Queue a failed or cancelled job from its last checkpoint, with all its retries."""
-    fresh: dict[str, Any] = {
-        "retries_used": 0,
-        "failure_reason": "",
-        "completed_at": None,
-        "hold_wanted": False,
-        "retry_at": None,
-    }
-    move_job(job, JobMove.REQUEUE, actor=user.get_username(), **fresh)
+    move_job(
+        job, JobMove.REQUEUE, actor=user.get_username(), retries_used=0, failure_reason="",
+        completed_at=None, hold_wanted=False, retry_at=None,
+    )  # fmt: skip
     return begin(job, Reason.SUBMISSION)
 
 
@@ -158,25 +185,21 @@ def job_clone(
     )
 
 
-ALTERNATIVES = ({"gpus", "gpus_min", "gpus_max"}, {"steps", "epochs", "steps_per_epoch"})
-"""Fields with the same meaning: overriding one form drops the other."""
-
-
 def _merged(data: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
-    kept = dict(data)
+    """The description with overrides; another form of an overridden field is dropped."""
+    dropped = set(overrides)
     if "gpus" in overrides:
-        kept = {k: v for k, v in kept.items() if k not in ALTERNATIVES[0]}
+        dropped |= {"gpus_min", "gpus_max"}
     if "steps" in overrides:
-        kept = {k: v for k, v in kept.items() if k not in ALTERNATIVES[1]}
+        dropped |= {"epochs", "steps_per_epoch"}
     if overrides.get("runtime") == "process":
-        kept.pop("image", None)
-    if overrides.get("image") and "runtime" not in overrides:
-        kept.pop("runtime", None)
-    return {**kept, **overrides}
+        dropped.add("image")
+    if overrides.get("image"):
+        dropped.add("runtime")
+    return {**{name: value for name, value in data.items() if name not in dropped}, **overrides}
 
 
 def _wish(job: Job, actor: str, *, hold_wanted: bool) -> Job:
-    """Note the wish on a job that is being stopped, only while it still is."""
     if not Job.objects.filter(pk=job.pk, state=JobState.STOPPING).update(hold_wanted=hold_wanted):
         raise LostRaceError(f"job {job.pk} is no longer stopping")
     job.hold_wanted = hold_wanted
@@ -185,12 +208,7 @@ def _wish(job: Job, actor: str, *, hold_wanted: bool) -> Job:
 
 
 def _holds(job: Job) -> bool:
-    """Return True while an assignment of the job is live."""
     return job.assignments.filter(state__in=LIVE).exists()
-
-
-def _stop(job: Job, reason: StopReason, user: User) -> None:
-    stop_wanted.send(Job, job=job, reason=reason, actor=user.get_username())
 
 
 def _over(now: bool) -> dict[str, Any]:

@@ -48,9 +48,8 @@ def reason_for_waiting(
 ) -> str:
     """Why a job does not run, as one sentence; "" for one that runs or is over.
 
-    `detail` is the plan's {nodes, jobs, watts, earliest_s}; ids without a name are those the reader
-    may not know of. With `now` a start that was expected before it is no longer told, and one on
-    the same day is told without its date.
+    `detail` is the plan's {nodes, jobs, watts, earliest_s}; an id without a name is one the reader
+    may not know of. `now` leaves out an expected start that is past, and today's date.
     """
     if state != "queued":
         return f"{STATES[state]}." if state in STATES else ""

@@ -1,30 +1,21 @@
-"""Throughputs that nobody has measured, estimated from those that somebody has. Pure: numbers in,
-numbers out.
+"""Throughputs that nobody has measured, estimated from those that somebody has. Pure.
 
 Write s[k,t,g] for the steps per second of kind k on g GPUs of type t. What is known of the kind
-itself (`Speeds`) is taken as it is; everything else follows from two ratios, both averaged in log
-space, where factors are sums.
+itself is taken as it is; everything else follows from two ratios, averaged in log space.
 
 Between types. The ratio of type u to type t is a weighted geometric mean of what the data sheets
-say, F_u / F_t in TFLOP/s, and of what the *other* kinds show, s[k',u,g] / s[k',t,g]:
+say, F_u / F_t in TFLOP/s, and of what the *other* kinds show, r[k',t,u] (a geometric mean over the
+counts known on both types; n[t,u] such kinds), with w0 = DATA_SHEET_WEIGHT:
 
-    log R(t->u) = (w0 * log(F_u / F_t) + sum_k' log r[k',t,u]) / (w0 + n[t,u]),      w0 =
-    DATA_SHEET_WEIGHT
-
-where r[k',t,u] is k's geometric mean over the counts g it knows on both types, and n[t,u] the
-number of such kinds. So R lies between the least and the greatest of the ratios it is made of, and
-R(u->t) = 1 / R(t->u).
+    log R(t->u) = (w0 * log(F_u / F_t) + sum_k' log r[k',t,u]) / (w0 + n[t,u])
 
 Between counts. A step takes T(g) = A + B / g (Amdahl): with p = B / (A + B) the fraction of it that
 GPUs share, the speed-up of g GPUs is S(g) = 1 / (1 - p + p / g). Two known counts of one type give
-p; the kind's own are averaged where it has any, else those of the other kinds together with
-PARALLEL_PRIOR.
+p; the kind's own are averaged where it has any, else those of the others with PARALLEL_PRIOR.
 
 An estimate on (u, g) is the geometric mean of s[k,t,h] * R(t->u) * S(g) / S(h) over what is known
 of the kind on type u or, where nothing is, on the other types; near counts and well-known ratios
-weigh more. At last estimates are made monotone: on one type, more GPUs are never estimated slower
-than fewer. Estimates are finite and above zero, known numbers come back unchanged, and multiplying
-all that is known of a kind by c multiplies its estimates by c.
+weigh more. On one type, more GPUs are never estimated slower than fewer.
 """
 
 from __future__ import annotations
@@ -52,10 +43,9 @@ _MAX_LOG = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """What all kinds together show: the GPU types' peak TFLOP/s, and what each kind contributes.
+    """All kinds' evidence: the GPU types' peak TFLOP/s, and what each kind contributes.
 
-    `ratios[t, u][kind]` is log r[kind,t,u] for t < u by name; `fractions[kind]` its parallel
-    fraction.
+    `ratios[t, u][kind]` is log r[kind,t,u] for t < u; `fractions[kind]` its parallel fraction.
     """
 
     tflops: Mapping[str, float]
@@ -112,11 +102,9 @@ def speed_up(fraction: float, gpus: int) -> float:
 
 
 def own_fraction(speeds: Speeds) -> float | None:
-    """The parallel fraction that these numbers show, averaged over pairs of counts of one type;
-    None without such a pair.
+    """The parallel fraction, averaged over pairs of counts of one type; None without such a pair.
 
-    From s2 / s1 = (1 - p + p/g1) / (1 - p + p/g2) with q = s2 / s1: p = (q - 1) / (q - 1 + 1/g1 -
-    q/g2), kept in [0, 1].
+    With q = s2 / s1: p = (q - 1) / (q - 1 + 1/g1 - q/g2), kept in [0, 1].
     """
     found = []
     for (type1, g1), (type2, g2) in combinations(sorted(speeds), 2):

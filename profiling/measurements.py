@@ -1,8 +1,4 @@
-"""From an assignment's samples to what is known of its kind.
-
-A profile run replaces what was only estimated or declared; every later measurement moves the number
-(`profiling.smoothing`).
-"""
+"""From an assignment's samples to what is known of its kind."""
 
 from __future__ import annotations
 
@@ -12,8 +8,7 @@ from jobs.models import Assignment, Kind
 from loadmaster.protocol import AssignmentState
 from policies.contract.snapshot import Purpose, Source
 from profiling.models import Measurement, Profile
-from profiling.smoothing import ALPHA, weight_of_next
-from profiling.step_times import Pace, pace
+from profiling.speeds import ALPHA, Pace, pace, weight_of_next
 
 NEWEST_POINTS = 2000
 """Samples of a launch that are looked at, the newest ones: a job may run for days."""

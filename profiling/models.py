@@ -66,11 +66,9 @@ class Measurement(models.Model):
 
 
 class PairProfile(models.Model):
-    """Throughputs of two kinds whose jobs share one GPU of a type, each with one GPU, smoothed over
-    its measurements.
+    """Smoothed throughputs of two kinds whose jobs, of one GPU each, share one GPU of a type.
 
-    `first` has the lesser primary key; for two jobs of one kind both are the same. Both speeds are
-    0 where the two cannot share.
+    `first` has the lesser primary key or is the same. Both speeds are 0 where they cannot share.
     """
 
     first = models.ForeignKey(Kind, on_delete=models.CASCADE, related_name="pairs_as_first")
@@ -103,12 +101,7 @@ class PairProfile(models.Model):
 
 
 class PairMeasurement(models.Model):
-    """One measured pair, append-only: the two launches that shared a GPU, their paces meanwhile,
-    and what had been estimated.
-
-    `estimated_*` are empty where nothing was: their errors against the measured ones are those of
-    the estimator.
-    """
+    """One measured pair, append-only: two launches that shared a GPU, and what was estimated."""
 
     first = models.ForeignKey(
         Kind, on_delete=models.CASCADE, related_name="pair_measurements_as_first"
@@ -148,11 +141,9 @@ class PairMeasurement(models.Model):
 
 
 class ProfileRun(models.Model):
-    """A measurement wanted or under way: `steps` steps of `job` on `gpus` GPUs of a type. `copy`
-    tells its assignment apart.
+    """A measurement wanted or under way; `copy` tells its assignment apart.
 
-    A run that is wanted and has an `ended_at` failed then: until the reconciler removes that, its
-    job rests and measures nothing.
+    A wanted run with an `ended_at` failed then, and backs off until the reconciler removes that.
     """
 
     class State(models.TextChoices):
@@ -199,11 +190,9 @@ class ProfileRun(models.Model):
 
 
 class PairRun(models.Model):
-    """A pair wanted measured, or under way: a job of each kind side by side on one GPU of a type,
-    for `steps` steps of both.
+    """A pair to measure: a job of each kind side by side on one GPU, for `steps` steps of both.
 
-    Two assignments carry it out, told apart by the jobs' `*_copy`; every try has copies of its own.
-    Neither job waits for it.
+    Two assignments carry it out, told apart by the jobs' `*_copy`. Neither job waits for it.
     """
 
     first = models.ForeignKey(Kind, on_delete=models.CASCADE, related_name="pair_runs_as_first")

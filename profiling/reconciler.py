@@ -89,7 +89,6 @@ def _unsettled(cluster: Cluster, offered: Offers) -> set[int]:
 
 
 def _known(cluster: Cluster) -> tuple[set[int], dict[int, set[Configuration]]]:
-    """Known kinds of the cluster's waiting jobs, and the configurations measured of them."""
     waiting = Job.objects.filter(cluster=cluster, state__in=WAITING).order_by().values("kind_id")
     rows = Profile.objects.filter(kind_id__in=waiting, spread=False).values_list(
         "kind_id", "gpu_type_id", "gpus", "source"
@@ -119,12 +118,7 @@ def _sharing_unmeasured() -> list[Assignment]:
 
 
 def _running_unmeasured() -> list[Assignment]:
-    """Training assignments under way on configurations of which there is no measurement yet, and
-    that have done enough to tell.
-
-    Of those of one configuration the few that have done most: a thousand that are alike need not
-    all be looked at every time.
-    """
+    """The few training assignments with most steps of each configuration without a measurement."""
     own = Measurement.objects.filter(assignment=OuterRef("pk"))
     known = Profile.objects.filter(
         kind=OuterRef("job__kind"), gpu_type=OuterRef("node__gpu_type"), gpus=OuterRef("gpus"),

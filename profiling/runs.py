@@ -1,15 +1,15 @@
 """Profile runs: which are wanted, how they end, and when the jobs that wait for them go on.
 
-Everything about one kind in one cluster is settled by one function, `settle`, with the kind's row
-locked, so that two processes that end two runs of a kind at once cannot both believe that the
-other's is still open. What it brings about:
+`settle` settles all of one kind in one cluster with the kind's row locked, so that two processes
+that end two runs of a kind at once cannot both believe the other's still open:
 
 - a waiting job has a run for each configuration that profiling nodes offer, that the job can use
-  and that nobody has measured; a configuration another job's run is already measuring is waited
-  for, not measured twice;
+  and that nobody has measured or is measuring;
 - a run that nobody offers any more, or whose job no longer waits, is dropped;
-- a job none of whose runs is open goes on: to the queue, or FAILED where its own command could not
-  be run at all.
+- a job none of whose runs is open goes on: to the queue, or FAILED if its own command cannot run.
+
+Where nothing is known of a kind and no node can measure it, its speed is assumed: by the user's
+walltime on the slowest GPUs it may use (declared), else by an hour (estimated).
 """
 
 from __future__ import annotations
@@ -25,16 +25,47 @@ from django.db.models import Exists, Max, OuterRef
 from django.utils import timezone
 
 from clusters.events import request_reschedule
-from clusters.models import Cluster, Reason
+from clusters.models import Cluster, GpuType, Reason
 from jobs.assignment_lifecycle import LIVE
 from jobs.lifecycle import JobMove, JobState
 from jobs.models import Assignment, Job, Kind
 from jobs.moves import LostRaceError, move_job, note_job
 from loadmaster.protocol import ReasonClass
 from policies.contract.snapshot import Purpose, Source
-from profiling.assumptions import assume
 from profiling.models import PairRun, Profile, ProfileRun
 from profiling.offers import Configuration, Offers, offers, reachable, uses
+
+NOMINAL_RUN_S = 3600.0
+
+
+def assume(job: Job) -> bool:
+    """Write the assumption for the job's kind and its history; False without a GPU type."""
+    types = (
+        GpuType.objects.filter(name__in=job.allowed_types)
+        if job.allowed_types
+        else GpuType.objects.all()
+    )
+    here = types.filter(nodes__cluster=job.cluster_id)
+    slowest = here.order_by("tflops").first() or types.order_by("tflops").first()
+    if slowest is None:
+        return False
+    walltime_s = job.walltime_s if job.walltime_s and job.walltime_s > 0 else None
+    run_s = walltime_s or NOMINAL_RUN_S
+    Profile.objects.get_or_create(
+        kind_id=job.kind_id, gpu_type=slowest, gpus=job.gpus_min, spread=False,
+        defaults={
+            "steps_per_s": max(1, job.total_steps) / run_s,
+            "source": Source.DECLARED if walltime_s else Source.ESTIMATED,
+        },
+    )  # fmt: skip
+    basis = "its walltime" if walltime_s else "an assumed hour"
+    message = (
+        f"nothing is known of its kind and no node can measure it: {basis} is taken as its run time"
+        f" on {slowest.name}"
+    )
+    note_job(job, "warning", data={"message": message})
+    return True
+
 
 R = ProfileRun.State
 OPEN = (R.WANTED, R.RUNNING)
@@ -85,8 +116,7 @@ def lock_kind(kind_id: int) -> Kind:
 def settle(kind: Kind, cluster: Cluster, now: datetime, *, background: bool = False) -> None:
     """Bring runs and waiting jobs of the (locked) kind in line with what is known and offered.
 
-    With `background`, queued jobs are looked after too: they never wait for a measurement of a kind
-    of which anything is known, but lend their command to measure what is not.
+    With `background`, queued jobs lend their command to measure what is not known.
     """
     offered = offers(cluster, now)
     known = _knowledge(kind, cluster, now)
@@ -202,7 +232,6 @@ def _follow_assignments(runs: list[ProfileRun]) -> None:
 
 
 def _drop(known: Knowledge, offered: Offers) -> None:
-    """Drop runs whose job no longer waits or whose configuration no node offers."""
     hoped_for = offered.now if known.measured else (*offered.now, *offered.back)
     for run in list(known.open):
         vain = run.job.state not in WAITING or (run.gpu_type_id, run.gpus) not in reachable(
@@ -218,7 +247,6 @@ def _drop(known: Knowledge, offered: Offers) -> None:
 
 
 def _want(known: Knowledge, job: Job, offered: Offers) -> bool:
-    """Make the runs that are missing for this job; True if there were any."""
     own_failures = {(r.gpu_type_id, r.gpus) for r in known.given_up if r.job_id == job.pk}
     under_way = {(r.gpu_type_id, r.gpus) for r in known.open}
     missing = sorted(reachable(job, offered.now) - known.settled - own_failures - under_way)
@@ -248,7 +276,6 @@ def last_copy(job: UUID) -> int:
 
 
 def _go_on(known: Knowledge, job: Job) -> None:
-    """Queue the job with what is known, or fail it if its own command could not run."""
     own = [r for r in known.given_up if r.job_id == job.pk]
     fault = next((r for r in own if r.reason_class in COMMANDS_FAULT), None)
     try:

@@ -48,13 +48,10 @@ class Known:
 
 
 def kind_views(cluster: Cluster, kinds: Iterable[int]) -> tuple[KindView, ...]:
-    """What is known or estimated of these kinds (primary keys) on the cluster's GPU types;
-    `KindView.id` is str(pk).
+    """What is known or estimated of these kinds on the cluster's types; `KindView.id` is str(pk).
 
-    Every count up to the largest node of each type has a number where anything at all is known of
-    the kind, except where its runs were given up because its command fails there. Where the cluster
-    has devices to share, kinds of jobs that may share them have their pairs. A constant number of
-    queries.
+    Every count up to each type's largest node has a number where anything is known of the kind,
+    except where its command failed. Where devices are shared, kinds have their pairs.
     """
     wanted = sorted(set(kinds))
     rows = list(_among(Kind.objects.order_by("pk"), "pk", wanted))
@@ -85,12 +82,10 @@ def speeds_alone(kinds: Iterable[int], types: Collection[str]) -> pairs.Speeds:
 
 
 def profile_requests(cluster: Cluster) -> tuple[ProfileRequest, ...]:
-    """The measurements wanted or under way in the cluster, the oldest first; `job` and `kind` are
-    str of the primary keys.
+    """The measurements wanted or under way, oldest first; `job` and `kind` are str of the keys.
 
-    A run that no job waits for (a queued job lends its command) is as young as the snapshot: an old
-    request may take devices from production where a node serves both, such a one may not. A job one
-    of whose runs has failed a short while ago rests.
+    A run that no job waits for is as young as the snapshot: only an old request may take devices
+    from production. A job one of whose runs has just failed backs off.
     """
     now = timezone.now()
     runs = list(
@@ -116,7 +111,6 @@ def profile_requests(cluster: Cluster) -> tuple[ProfileRequest, ...]:
 
 
 def _pair_requests(cluster: Cluster, now: datetime) -> Iterator[ProfileRequest]:
-    """Two requests for each pair of kinds that is to be measured on one device."""
     for run in PairRun.objects.filter(first_job__cluster=cluster, state__in=OPEN).select_related(
         "gpu_type"
     ):
@@ -243,7 +237,6 @@ def _speeds(
 
 
 def _counts(cluster: Cluster) -> tuple[dict[str, int], frozenset[str]]:
-    """Most GPUs of one node by type, and the types with a GPU that may be shared."""
     nodes = Node.objects.filter(cluster=cluster).annotate(
         size=Count("devices"), slots=Max("devices__slots")
     )

@@ -35,22 +35,19 @@ _NOBODYS_FAULT = frozenset(
 
 
 def request_profiles(jobs: Sequence[Job]) -> None:
-    """`request_profile` for jobs of one cluster together; where all is known and nothing can be
-    measured it locks nothing.
+    """`request_profile` for jobs of one cluster together.
 
-    Whoever catches an error of it inside a transaction of their own has to give that up.
+    A caller that catches its error inside a transaction has to give that up.
     """
     with transaction.atomic(savepoint=False):
         begin_all(jobs, timezone.now())
 
 
 def request_profile(job: Job) -> bool:
-    """Ask for what is not yet measured of the (saved) job's kind; True if the job is to wait for
-    it.
+    """Ask for what is not yet measured of the (saved) job's kind; True if the job is to wait.
 
-    A queued job then moves to PROFILING; a held one is left to its release (call this before
-    RELEASE_TO_PROFILE, and go by the answer). Where there is nothing to wait for and nothing known,
-    an assumption is written (`profiling.assumptions`).
+    A queued job then moves to PROFILING; a held one is left to its release. With nothing to wait
+    for and nothing known, an assumption is written.
     """
     with transaction.atomic():
         return begin(job, timezone.now())
@@ -62,12 +59,10 @@ def profile_run_started(job: Job, copy: int) -> None:
 
 
 def profile_run_ended(assignment: Assignment) -> None:
-    """Take in a profiling assignment that has ended, in the transaction that ends it. Calling it
-    again changes nothing.
+    """Take in a profiling assignment that has ended, in the transaction that ends it. Idempotent.
 
-    Measured: the run is DONE. Failed: wanted again after a rest of its job, after RETRIES retries
-    given up. Ended by nobody's fault (pre-empted, lost, cancelled): wanted again. When no run is
-    open for them any more, the kind's waiting jobs go on.
+    Measured: the run is DONE. Failed: wanted again after a backoff, after RETRIES given up.
+    Ended by nobody's fault: wanted again. Without open runs, the kind's waiting jobs go on.
     """
     if (
         assignment.purpose != Purpose.PROFILING
@@ -90,9 +85,8 @@ def profile_run_ended(assignment: Assignment) -> None:
 def production_measured(assignment: Assignment) -> None:
     """Refine what is known by a training assignment's progress: at its end, or while it runs.
 
-    Launches that are short, noisy or throttled say nothing, those of shared devices something of
-    their kinds as a pair. A launch is looked at again only after it has done twice the steps it was
-    last measured by. A deviation above DEVIATION raises a PROFILE event.
+    Short, noisy or throttled launches say nothing, those on shared devices go into their pair. The
+    next look is after twice the steps. A deviation above DEVIATION raises a PROFILE event.
     """
     if is_training(assignment) and assignment.share < 1.0:
         pairs_measured(assignment)
@@ -124,10 +118,7 @@ def pairs_measured(assignment: Assignment) -> None:
 
 
 def reconcile_profiles(now: datetime, stop: Stop) -> None:
-    """Find missed work: runs nobody can serve, jobs waiting for nothing, new configurations.
-
-    `stop` asks for the end of an assignment that has measured enough.
-    """
+    """Find missed work; `stop` asks for the end of an assignment that has measured enough."""
     _reconcile_profiles(now, production_measured, stop)
 
 
@@ -210,7 +201,6 @@ def _want_again(run: ProfileRun) -> None:
 
 
 def _wording(assignment: Assignment) -> str:
-    """What to tell the user of a failed run."""
     if assignment.state == AssignmentState.REJECTED:
         return f"the node refused it: {assignment.reason or 'no reason given'}"
     ended = "it failed" if assignment.exit_code is None else f"exit code {assignment.exit_code}"

@@ -2,8 +2,7 @@
 
 from clusters.models.clusters import Cluster, GpuType
 from clusters.models.energy import EnergyTariff, PueRecord, TariffBand
-from clusters.models.events import Reason, RescheduleEvent
-from clusters.models.nodes import Device, EnrolmentToken, Node, NodeEvent
+from clusters.models.nodes import Device, EnrolmentToken, Node, NodeEvent, Reason, RescheduleEvent
 
 __all__ = [
     "Cluster",

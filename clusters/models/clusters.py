@@ -28,11 +28,10 @@ def check_power_cap_hours(entries: object) -> None:
 
 
 class Cluster(models.Model):
-    """A set of nodes scheduled together, with one currency, one time zone, one policy and one
-    intervals.
+    """A set of nodes scheduled together, with one currency, one time zone and one policy.
 
-    `round_number`, `round_owner` and `round_expires_at` are the row lock of the one round that may
-    run: taken by compare-and-swap, with an expiry and a number that applying a plan checks.
+    `round_number`, `round_owner` and `round_expires_at` lock the one round that may run: taken by
+    compare-and-swap, with an expiry and a number that applying a plan checks.
     """
 
     name = models.SlugField(unique=True, max_length=63)

@@ -1,4 +1,4 @@
-"""Nodes, their GPUs and how they come in."""
+"""Nodes, their GPUs, how they come in, and rescheduling events."""
 
 from __future__ import annotations
 
@@ -50,8 +50,7 @@ class EnrolmentToken(models.Model):
 
 
 class Node(models.Model):
-    """A machine with GPUs of one type. `epoch` grows with every session of its agent; older epochs
-    are refused.
+    """A machine with GPUs of one type. Sessions of older epochs than `epoch` are refused.
 
     The session's secret and the node's token are kept as sha256. `session_expires_at` is when
     another machine may take over.
@@ -120,11 +119,9 @@ class Node(models.Model):
 
 
 class Device(models.Model):
-    """A GPU of a node: (node, uuid), never an index. `slots` > 1 lets that many assignments share
-    it.
+    """A GPU of a node: (node, uuid), never an index; `slots` assignments may share it.
 
-    `slots` is what the agent offers until an operator sets it (`slots_set`); from then on it is the
-    operator's alone.
+    `slots` is what the agent offers until an operator sets it (`slots_set`).
     """
 
     node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="devices")
@@ -174,3 +171,41 @@ class NodeEvent(models.Model):
 
     def __str__(self) -> str:
         return f"{self.node} {self.event}"
+
+
+class Reason(models.TextChoices):
+    """Why a round is wanted."""
+
+    SUBMISSION = "submission"
+    COMPLETION = "completion"
+    FAILURE = "failure"
+    NODE_JOINED = "node_joined"
+    NODE_LOST = "node_lost"
+    NODE_DRAINED = "node_drained"
+    PROFILE = "profile"
+    TARIFF = "tariff"
+    OPERATOR = "operator"
+    PERIODIC = "periodic"
+    CANCELLATION = "cancellation"
+    LEFTOVER = "leftover"
+    STOPPED = "stopped"
+
+
+class RescheduleEvent(models.Model):
+    """A change that asks for a round; waiting events are answered together by one round."""
+
+    cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="reschedule_events")
+    reason = models.CharField(max_length=16, choices=Reason.choices)
+    job = models.ForeignKey("jobs.Job", null=True, blank=True, on_delete=models.SET_NULL)
+    node = models.ForeignKey(Node, null=True, blank=True, on_delete=models.SET_NULL)
+    created_at = models.DateTimeField(auto_now_add=True)
+    round = models.ForeignKey(
+        "loop.Round", null=True, blank=True, on_delete=models.SET_NULL, related_name="events"
+    )
+
+    class Meta:
+        indexes = [models.Index(fields=["cluster", "round"])]
+        ordering = ["id"]
+
+    def __str__(self) -> str:
+        return f"{self.reason} {self.created_at:%H:%M:%S}"

@@ -4,13 +4,14 @@ from clusters.services.devices import flush_samples
 from clusters.services.enrolment import issue_enrolment_token, register
 from clusters.services.nodes import (
     NodeStateError,
+    SlotsError,
     node_cordon,
     node_drain,
     node_revoke,
     node_set_role,
+    node_set_slots,
     node_uncordon,
 )
-from clusters.services.slots import SlotsError, node_set_slots
 
 __all__ = [
     "NodeStateError",

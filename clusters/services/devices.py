@@ -16,7 +16,7 @@ from redis.exceptions import RedisError
 
 from clusters.events import request_reschedule
 from clusters.models import Device, Node, NodeEvent, Reason
-from controlplane.web.storage.bulk_update import update_rows
+from controlplane.web.storage.bulk import update_rows
 from loadmaster.protocol import DeviceReport, DeviceSample
 
 log = logging.getLogger(__name__)
@@ -69,11 +69,9 @@ _WRITTEN = (*_REPORTED, "slots")
 
 
 def sync_devices(node: Node, reports: Sequence[DeviceReport]) -> bool:
-    """Make the node's rows what the agent reports; a device that has vanished is kept as unhealthy.
-    Whether anything changed.
+    """Make the node's rows what the agent reports (vanished: unhealthy); True if any changed.
 
-    How many slots a device has the agent says only until an operator has (`services.slots`), and
-    never below what is held.
+    An agent's number of slots counts until an operator sets it, and never below what is held.
     """
     known = {device.uuid: device for device in node.devices.all()}
     held = held_slots(known.values())
@@ -145,10 +143,7 @@ def _change_health(node: Node, changed: dict[str, bool]) -> None:
 
 
 def keep_samples(heard: Sequence[tuple[UUID, Sequence[DeviceSample]]]) -> None:
-    """Leave the newest samples of these nodes in the cache, as one numbered batch; `flush_samples`
-    writes them. Without a cache they are simply not kept, and after a failure it is left alone for
-    BACKOFF_S.
-    """
+    """Leave the newest samples of these nodes in the cache, as one batch for `flush_samples`."""
     rows = [(node.hex, s.uuid, *_values_of(s)) for node, samples in heard for s in samples]
     if not rows:
         return
@@ -170,11 +165,9 @@ def _next_number() -> int:
 
 
 def flush_samples() -> int:
-    """Write what the heartbeats left in the cache since the last flush, the newest of each device;
-    how many devices were written.
+    """Write the newest cached sample of each device; the number of devices written.
 
-    One flush at a time: another one, in whichever process, leaves it to that one. None while a long
-    one's rest lasts.
+    One process flushes at a time; a long flush is followed by a pause.
     """
     began_s = time.monotonic()
     try:
@@ -192,7 +185,6 @@ def flush_samples() -> int:
 
 
 def _pause_after(took_s: float) -> None:
-    """Keep other flushes out a while longer; after a short one not at all."""
     try:
         cache.set(
             _FLUSHING, True, int(min(PAUSE_FACTOR * took_s, LONGEST_FLUSH_PAUSE_S))

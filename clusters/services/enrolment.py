@@ -10,11 +10,10 @@ from django.contrib.auth.models import User
 from django.db import transaction
 from django.utils import timezone
 
-from clusters.agents.checks import check_registration
-from clusters.agents.errors import AgentCallError, bad_token, invalid
+from clusters.agent_calls import AgentCallError, bad_token, check_registration, invalid
+from clusters.intervals import clock_of
 from clusters.models import Cluster, EnrolmentToken, GpuType, Node, NodeEvent
 from clusters.models.nodes import Role
-from clusters.selectors import clock_of
 from clusters.services.devices import sync_devices
 from loadmaster.protocol import PROTOCOL_VERSION, DeviceReport, ErrorCode, Registered, Registration
 
@@ -46,8 +45,7 @@ def issue_enrolment_token(
 
 
 def register(token: str, words: Registration, now: datetime | None = None) -> Registered:
-    """Let a machine in. A machine known by its `machine_id` takes its node over, and its former
-    token ends.
+    """Let a machine in. One known by its `machine_id` takes its node over; its old token ends.
 
     A lost answer may be asked for again with the same token by the same machine until its first
     session. A refusal leaves the token unused.

@@ -8,8 +8,7 @@ from jobs.models.assignments import (
     ProgressPoint,
     UsagePoint,
 )
-from jobs.models.jobs import QUEUE_ORDER, Attempt, IdempotencyKey, Job, JobEvent
-from jobs.models.kinds import Kind
+from jobs.models.jobs import QUEUE_ORDER, Attempt, IdempotencyKey, Job, JobEvent, Kind
 from jobs.models.teams import Membership, Secret, Team
 
 __all__ = [

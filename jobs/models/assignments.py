@@ -20,12 +20,10 @@ def _choices(states: type[AssignmentState] | type[ReasonClass]) -> list[tuple[st
 
 
 class Assignment(models.Model):
-    """One rank of a placement, committed for the agent of `node`. The only writer of new rows is
-    `controlplane.loop.live.launches`.
+    """One rank of a placement, committed for the agent of `node`.
 
-    `fence` is the job's launch counter at the commit: it grows by one at every launch, and every
-    later write must match it. `desired` is the server's wish ("run", "preempt" or "cancel");
-    `state` what is known to be so.
+    `fence` is the job's launch counter at the commit; every later write must match it. `desired` is
+    the server's wish ("run", "preempt" or "cancel"); `state` what is known to be so.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)

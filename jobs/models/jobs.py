@@ -10,6 +10,24 @@ from django.db.models import Case, Value, When
 
 from jobs.lifecycle import ENDED, SHOWN_AS_RUNNING, SHOWN_AS_WAITING, JobState
 
+
+class Kind(models.Model):
+    """What determines a job's speed (`jobs.kinds`); what was measured of it is in `profiling`."""
+
+    digest = models.CharField(max_length=64, unique=True)
+    name = models.CharField(max_length=100, blank=True, default="")
+    created_at = models.DateTimeField(auto_now_add=True)
+    setup_s = models.FloatField(
+        null=True, blank=True, help_text="Seconds from launch to first step, smoothed"
+    )
+
+    class Meta:
+        ordering = ["name", "digest"]
+
+    def __str__(self) -> str:
+        return self.name or self.digest[:12]
+
+
 QUEUE_ORDER = ("queue_rank", "-priority", "undated", "due_at", "-completed_at", "submitted_at")
 """Order of the queue page: running, then waiting (most urgent first), then ended."""
 
@@ -18,12 +36,10 @@ _FOUND_BY = ("state", "user", "kind", "name")
 
 
 class Job(models.Model):
-    """A training job. `total_steps` = epochs * steps_per_epoch; `fence` counts launches,
-    `retries_used` only user and oom failures.
+    """A training job. `fence` counts launches, `retries_used` only user and oom failures.
 
     `tardiness_weight` is cost per second after `due_at` in the cluster's currency; `weight` a fair
-    share; `priority` is strict. `steps_done` is the furthest progress reported, `checkpoint_steps`
-    what a restart begins from.
+    share; `priority` is strict. A restart begins from `checkpoint_steps`.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)

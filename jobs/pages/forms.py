@@ -14,7 +14,7 @@ from django.utils import timezone
 from clusters.models import Cluster, GpuType
 from jobs.models import Job
 from jobs.selectors import teams_of
-from jobs.submission.single import job_data
+from jobs.services import job_data
 from jobs.submission.validation import ON_DISCONNECT, JobInvalid
 from loadmaster.protocol import RUNTIMES
 

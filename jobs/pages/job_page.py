@@ -1,9 +1,9 @@
-"""What the page of one job shows, in a constant number of queries."""
+"""The page of one job, in a constant number of queries."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -17,11 +17,71 @@ from django.utils import timezone
 
 from jobs.assignment_lifecycle import LIVE
 from jobs.lifecycle import MOVES, JobMove, JobState
-from jobs.models import Assignment, Job, LogChunk, ProgressPoint
-from jobs.pages.history import HistoryLine, history_line
+from jobs.models import Assignment, Job, JobEvent, LogChunk, ProgressPoint
 from jobs.pages.selectors import JobRow, job_rows
 from jobs.selectors import JobNotFound, listed_jobs
 from loadmaster.protocol import AssignmentState
+
+SENTENCES: Mapping[str, str] = {
+    "submitted": "Submitted",
+    "hold": "Put on hold",
+    "release": "Released into the queue",
+    "release_to_profile": "Released, to be measured first",
+    "profile": "Its kind is measured first",
+    "profiled": "Measuring is over; back to the queue",
+    "place": "Placed",
+    "run": "Runs",
+    "preempt": "Asked to save a checkpoint and stop",
+    "stopped": "Stopped and back in the queue",
+    "retry": "Failed, and is tried again",
+    "complete": "Completed",
+    "fail": "Failed",
+    "cancel": "Asked to stop for good",
+    "cancelled": "Cancelled",
+    "requeue": "Given another chance",
+    "hold_wanted": "To be held once it has stopped",
+    "hold_taken_back": "No longer to be held",
+    "migrated": "Migrated",
+    "checkpoint": "Saved a checkpoint",
+    "progress_lost": "Progress lost",
+    "profile_run": "Placed to measure its kind",
+    "warning": "Note",
+}
+
+TOLD: Mapping[str, str] = {
+    "reason": "{}", "why": "{}", "message": "{}", "warnings": "{}", "gpus": "GPUs: {}",
+    "steps": "at step {}", "fence": "launch {}",
+    "round": "by round {}",
+}  # fmt: skip
+"""Fields of an event that people read, in this order; places are shown with placements."""
+
+BY_ITSELF = frozenset({"", "round"})
+"""Actors who are nobody."""
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryLine:
+    """When, what, the particulars, and who did it (empty: Loadmaster itself)."""
+
+    at: datetime
+    text: str
+    particulars: str
+    actor: str
+
+
+def history_line(event: JobEvent) -> HistoryLine:
+    """The event in words."""
+    text = SENTENCES.get(event.event, event.event.replace("_", " ").capitalize())
+    data = event.data if isinstance(event.data, dict) else {}
+    told = [(words, data.get(name)) for name, words in TOLD.items()]
+    shown = [words.format(_plain(v)) for words, v in told if v not in (None, "", [], {})]
+    actor = "" if event.actor in BY_ITSELF else event.actor
+    return HistoryLine(event.at, text, " · ".join(shown), actor)
+
+
+def _plain(value: Any) -> str:
+    return ", ".join(str(v) for v in value) if isinstance(value, (list, tuple)) else str(value)
+
 
 LOSS_POINTS = 240
 LOG_CHUNKS = 40
@@ -31,16 +91,33 @@ _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
 
 
 @dataclass(frozen=True, slots=True)
-class Stay:
-    """A past placement of the job: place, progress, cost; `moved`: it came from another place."""
+class PlacementRow:
+    """A placement of the job; `moved`: it came from another place, `ran_s`: seconds so far."""
 
     assignment: Assignment
-    devices: str
-    emulated: bool
     moved: bool
     ran_s: float | None
-    cost: Decimal | None
-    cost_is_estimate: bool
+
+    @property
+    def emulated(self) -> bool:
+        """True if the node, its GPU type or one of its GPUs is emulated."""
+        node, slots = self.assignment.node, self.assignment.slots.all()
+        return node.emulated or node.gpu_type.emulated or any(s.device.emulated for s in slots)
+
+    @property
+    def cost(self) -> Decimal | None:
+        """Energy cost as billed, else the elapsed share of what was predicted."""
+        of = self.assignment
+        if of.energy_cost is not None:
+            return of.energy_cost
+        if of.predicted_energy_cost is None or not of.predicted_run_s or self.ran_s is None:
+            return None
+        return of.predicted_energy_cost * Decimal(self.ran_s / of.predicted_run_s)
+
+    @property
+    def cost_is_estimate(self) -> bool:
+        """True unless it was billed by measured watts."""
+        return self.assignment.energy_cost is None or self.assignment.power_source != "measured"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,19 +142,11 @@ class LossChart:
 
 
 @dataclass(frozen=True, slots=True)
-class LogPiece:
-    """A piece of output of one stream."""
-
-    stream: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class JobPage:
-    """Everything the page says. Stays are newest first, the ranks of a launch in their order."""
+    """The page's content; placements newest first, the ranks of a launch in their order."""
 
     row: JobRow
-    stays: tuple[Stay, ...]
+    placements: tuple[PlacementRow, ...]
     cost: Cost
     actions: tuple[str, ...]
     history: tuple[HistoryLine, ...]
@@ -86,40 +155,35 @@ class JobPage:
 
     @property
     def gang(self) -> bool:
-        """Whether its latest launch has several ranks, each with a log of its own."""
-        return bool(self.stays) and self.stays[0].assignment.world_size > 1
-
-    @property
-    def job(self) -> Job:
-        """The job itself."""
-        return self.row.job
+        """True if the latest launch has several ranks, each with a log of its own."""
+        return bool(self.placements) and self.placements[0].assignment.world_size > 1
 
 
 def job_page(user: User, job_id: UUID | str) -> JobPage:
     """The page of a job this user may see, else JobNotFound."""
+    assignments = (
+        Assignment.objects.select_related("node__gpu_type")
+        .prefetch_related("slots__device")
+        .order_by("fence", "copy", "rank")
+    )
     jobs = listed_jobs(user).select_related("cloned_from")
     job = (
-        jobs.prefetch_related("attempts", Prefetch("assignments", queryset=_stays()))
+        jobs.prefetch_related("attempts", Prefetch("assignments", assignments))
         .filter(pk=job_id)
         .first()
     )
     if job is None:
         raise JobNotFound(f"there is no job {job_id}")
-    now = timezone.now()
-    stays = _with_moves(list(job.assignments.all()), now)
-    events = list(job.events.order_by("-id")[:HISTORY])
+    placements = _with_moves(job.assignments.all(), timezone.now())
+    training = [p.assignment for p in placements if p.assignment.purpose == "training"]
     return JobPage(
         row=job_rows(user, [job])[0],
-        stays=tuple(sorted(stays, key=lambda s: -s.assignment.fence)),
-        cost=_cost(stays),
+        placements=tuple(sorted(placements, key=lambda p: -p.assignment.fence)),
+        cost=_cost(placements),
         actions=actions_for(job),
-        history=tuple(history_line(e) for e in events),
-        migrations=sum(s.moved for s in stays),
-        preemptions=sum(
-            s.assignment.state == AssignmentState.PREEMPTED
-            for s in stays
-            if s.assignment.purpose == "training"
-        ),
+        history=tuple(map(history_line, job.events.order_by("-id")[:HISTORY])),
+        migrations=sum(p.moved for p in placements),
+        preemptions=sum(a.state == AssignmentState.PREEMPTED for a in training),
     )
 
 
@@ -157,96 +221,50 @@ def loss_chart(job: Job) -> LossChart | None:
     return _chart([(s, v) for s, v in points if v is not None]) if len(points) > 1 else None
 
 
-def log_tail(job: Job) -> tuple[LogPiece, ...]:
-    """The last lines that the job's latest launch has written, both streams as they came in."""
+def log_tail(job: Job) -> list[dict[str, str]]:
+    """Pieces (stream, text) with the last lines of the job's latest launch, as they came in."""
     latest = (
         job.assignments.filter(log_chunks__isnull=False)
         .order_by("-fence", "rank")
         .values_list("pk", flat=True)
         .first()
     )
-    chunks = (
-        list(LogChunk.objects.filter(assignment=latest).order_by("-id")[:LOG_CHUNKS])
-        if latest
-        else []
-    )
-    pieces = [
-        LogPiece(c.stream, _CONTROL.sub("", bytes(c.data).decode(errors="replace")))
-        for c in reversed(chunks)
-    ]
-    return _last_lines(pieces, LOG_LINES)
-
-
-def _last_lines(pieces: Sequence[LogPiece], lines: int) -> tuple[LogPiece, ...]:
-    kept: list[LogPiece] = []
-    for piece in reversed(pieces):
+    kept: list[dict[str, str]] = []
+    lines = LOG_LINES
+    for chunk in LogChunk.objects.filter(assignment=latest).order_by("-id")[:LOG_CHUNKS]:
+        text = _CONTROL.sub("", bytes(chunk.data).decode(errors="replace"))
+        last = text.splitlines(keepends=True)[-lines:]
+        lines -= len(last)
+        kept.append({"stream": chunk.stream, "text": "".join(last)})
         if lines <= 0:
             break
-        text = piece.text.splitlines(keepends=True)[-lines:]
-        lines -= len(text)
-        kept.append(LogPiece(piece.stream, "".join(text)))
-    return tuple(reversed(kept))
+    return kept[::-1]
 
 
-def _stays() -> Any:
-    assignments = Assignment.objects.select_related("node__gpu_type").prefetch_related(
-        "slots__device"
-    )
-    return assignments.order_by("fence", "copy", "rank")
-
-
-def _with_moves(assignments: Sequence[Assignment], now: datetime) -> list[Stay]:
-    """Placements in order; a training run on another place than the last is a migration."""
-    stays = []
+def _with_moves(assignments: Iterable[Assignment], now: datetime) -> list[PlacementRow]:
+    rows = []
     before: dict[int, frozenset[int]] = {}
-    for assignment in assignments:
-        place = frozenset(s.device_id for s in assignment.slots.all())
-        training = assignment.purpose == "training"
-        earlier = before.get(assignment.rank) if training else None
-        stays.append(_stay(assignment, bool(earlier and place and earlier != place), now))
-        if training and assignment.running_at:
-            before[assignment.rank] = place
-    return stays
+    for a in assignments:
+        place = frozenset(slot.device_id for slot in a.slots.all())
+        training = a.purpose == "training"
+        earlier = before.get(a.rank) if training else None
+        ran_s = ((a.ended_at or now) - a.running_at).total_seconds() if a.running_at else None
+        rows.append(PlacementRow(a, bool(earlier and place and earlier != place), ran_s))
+        if training and a.running_at:
+            before[a.rank] = place
+    return rows
 
 
-def _stay(assignment: Assignment, moved: bool, now: datetime) -> Stay:
-    devices = [s.device for s in assignment.slots.all()]
-    ran_s = (
-        ((assignment.ended_at or now) - assignment.running_at).total_seconds()
-        if assignment.running_at
-        else None
+def _cost(rows: Sequence[PlacementRow]) -> Cost:
+    known = [(row, row.cost) for row in rows if row.cost is not None]
+    live = [row.assignment for row in rows if row.assignment.state in LIVE]
+    coming = [a.predicted_energy_cost for a in live if a.predicted_energy_cost is not None]
+    ended = [cost for row, cost in known if row.assignment.state not in LIVE]
+    return Cost(
+        so_far=sum((cost for _, cost in known), Decimal(0)),
+        predicted=sum(ended + coming, Decimal(0)) if coming else None,
+        estimated=any(row.cost_is_estimate for row, _ in known),
     )
-    cost, estimate = _cost_of(assignment, ran_s)
-    node = assignment.node
-    emulated = node.emulated or node.gpu_type.emulated or any(d.emulated for d in devices)
-    return Stay(
-        assignment, ", ".join(d.uuid for d in devices), emulated, moved, ran_s, cost, estimate
-    )
-
-
-def _cost_of(assignment: Assignment, ran_s: float | None) -> tuple[Decimal | None, bool]:
-    """(cost, estimated): billed, or the elapsed share of the prediction while running."""
-    if assignment.energy_cost is not None:
-        return assignment.energy_cost, assignment.power_source != "measured"
-    predicted, run_s = assignment.predicted_energy_cost, assignment.predicted_run_s
-    if predicted is None or not run_s or ran_s is None:
-        return None, True
-    return predicted * Decimal(ran_s / run_s), True
-
-
-def _cost(stays: Sequence[Stay]) -> Cost:
-    known = [s for s in stays if s.cost is not None]
-    so_far = sum((s.cost for s in known if s.cost is not None), Decimal(0))
-    live = [
-        s
-        for s in stays
-        if s.assignment.state in LIVE and s.assignment.predicted_energy_cost is not None
-    ]
-    ended = sum(
-        (s.cost for s in known if s.cost is not None and s.assignment.state not in LIVE), Decimal(0)
-    )
-    coming = sum((s.assignment.predicted_energy_cost or Decimal(0) for s in live), Decimal(0))
-    return Cost(so_far, ended + coming if live else None, any(s.cost_is_estimate for s in known))
 
 
 def _chart(points: Sequence[tuple[int, float]]) -> LossChart:

@@ -1,31 +1,62 @@
-"""What the pages of jobs show, in a constant number of queries."""
+"""The queue page in a constant number of queries."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 from django.contrib.auth.models import User
 from django.core.paginator import Page, Paginator
 from django.db.models import Count, Prefetch, Q, QuerySet
+from django.http import QueryDict
 from django.utils import timezone
+from django.utils.http import urlencode
 
 from controlplane.web.pages import formats
-from controlplane.web.pages.paging import page_of
 from jobs.lifecycle import SHOWN_AS_RUNNING, SHOWN_AS_WAITING, JobState
-from jobs.models import QUEUE_ORDER, Assignment, Job, Kind, Team
-from jobs.pages.co_tenants import Names, co_tenants
+from jobs.models import QUEUE_ORDER, Assignment, AssignmentSlot, Job, Kind, Team
 from jobs.selectors import (
     LIVE_STATES,
+    OTHERS,
     fraction_of,
     id_begins,
     jobs_of_teams,
     names_in_waiting,
+    seen_by,
     visible_jobs,
 )
 from jobs.wording import reason_for_waiting
+
+Names = Mapping[UUID, tuple[str, ...]]
+"""By assignment the jobs that hold a part of its GPUs now."""
+
+
+def co_tenants(user: User, assignments: Iterable[Assignment]) -> Names:
+    """Jobs that share a GPU with these assignments; no query if none shares, else two or three."""
+    parts = [a.pk for a in assignments if a.share < 1.0]
+    if not parts:
+        return {}
+    live = AssignmentSlot.objects.filter(live=True)
+    own = list(live.filter(assignment__in=parts).values_list("assignment", "device"))
+    columns = ("device", "assignment", "assignment__job", "assignment__job__name")
+    held = list(
+        live.filter(device__in={device for _, device in own})
+        .order_by("device", "slot")
+        .values_list(*columns)
+    )
+    seen = seen_by(user, {job for _, _, job, _ in held})
+    on_device: dict[int, list[tuple[UUID, str]]] = defaultdict(list)
+    for device, assignment, job, name in held:
+        on_device[device].append((assignment, name if job in seen else OTHERS))
+    found: dict[UUID, dict[UUID, str]] = defaultdict(dict)
+    for mine, device in own:
+        found[mine].update((pk, name) for pk, name in on_device[device] if pk != mine)
+    return {mine: tuple(names.values()) for mine, names in found.items()}
+
 
 PAGE_SIZE = 50
 MOST_LISTED = 10_000
@@ -73,10 +104,27 @@ class QueueFilters:
     mine: bool = False
     search: str = ""
 
+    @classmethod
+    def of(cls, query: QueryDict) -> QueueFilters:
+        """Read them from an address."""
+        return cls(
+            state=query.get("state", ""),
+            team=query.get("team", "")[:63],
+            mine=bool(query.get("mine")),
+            search=query.get("search", "").strip()[:100],
+        )
+
+    @property
+    def query(self) -> str:
+        """The filters as an address carries them."""
+        values = {"state": self.state, "team": self.team, "search": self.search}
+        values["mine"] = "1" if self.mine else ""
+        return urlencode({name: value for name, value in values.items() if value})
+
     @property
     def any(self) -> bool:
-        """Whether jobs may have been filtered away."""
-        return bool(self.state or self.team or self.mine or self.search)
+        """True if jobs may have been filtered away."""
+        return bool(self.query)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,27 +178,21 @@ class Numbers:
 
 
 def queue_page(
-    user: User, teams: Sequence[Team], filters: QueueFilters, number: object
+    user: User, teams: Sequence[Team], filters: QueueFilters, number: int | str | None
 ) -> tuple[Page[Job], list[JobRow]]:
-    """A page of the queue: what runs, then what waits, each most urgent first, then what has ended.
-    `teams` are the user's own.
+    """A page of the queue: what runs, waits, has ended. `teams` are the user's own.
 
-    First the ids in order, from an index alone, then the rows of this page: whole rows of a long
-    queue are not sorted.
+    First the ids in order, from an index alone, then the rows of this page.
     """
     ids = _filtered(user, teams, filters).order_by(*QUEUE_ORDER, "pk").values_list("pk", flat=True)
-    page = page_of(_paginator(ids, filters), number)
+    page = _paginator(ids, filters).get_page(number)
     place = {pk: i for i, pk in enumerate(page.object_list)}
     rows = _with_what_is_shown(visible_jobs(user).filter(pk__in=place))
     return page, job_rows(user, sorted(rows, key=lambda job: place[job.pk]))
 
 
 def _paginator(ids: QuerySet[Job, Any], filters: QueueFilters) -> Paginator[Any]:
-    """Of a search mostly with all ids at hand, so that names are looked through once and not for
-    their number again.
-
-    No further than MOST_LISTED are counted: pages beyond are found by filters, not by leafing.
-    """
+    """A search is read once, to count and page it; else at most MOST_LISTED ids are counted."""
     found = list(ids[:MOST_FOUND]) if filters.search else []
     if filters.search and len(found) < MOST_FOUND:
         return Paginator(found, PAGE_SIZE)
@@ -208,16 +250,10 @@ def _filtered(user: User, teams: Sequence[Team], filters: QueueFilters) -> Query
 
 def _matches(search: str) -> Q:
     """Search people and kinds in their own tables: a join would repeat them for each job."""
-    kinds, people = (
-        Kind.objects.filter(name__icontains=search),
-        User.objects.filter(username__icontains=search),
-    )
-    return (
-        Q(name__icontains=search)
-        | Q(kind__in=_keys(kinds))
-        | Q(user__in=_keys(people))
-        | id_begins(search)
-    )
+    kinds = _keys(Kind.objects.filter(name__icontains=search))
+    people = _keys(User.objects.filter(username__icontains=search))
+    named = Q(name__icontains=search) | Q(kind__in=kinds) | Q(user__in=people)
+    return named | id_begins(search)
 
 
 def _keys(rows: QuerySet[Any]) -> list[Any] | QuerySet[Any, Any]:
@@ -228,22 +264,18 @@ def _keys(rows: QuerySet[Any]) -> list[Any] | QuerySet[Any, Any]:
 
 
 def _row(job: Job, names: Mapping[str, str], beside: Names, now: datetime) -> JobRow:
-    live = [a for a in getattr(job, "live_assignments", ()) if a.purpose == "training"]
-    speed = next((a.steps_per_s for a in live if a.steps_per_s), None)
+    live: list[Assignment] = getattr(job, "live_assignments", [])
+    places = [_place(a, beside.get(a.pk, ())) for a in live]
+    speeds = (a.steps_per_s for a in live if a.purpose == "training")
+    speed = next((s for s in speeds if s), None)
+    runs = job.state == JobState.RUNNING
     text, tone = formats.due(job.due_at, now, job.completed_at)
     return JobRow(
         job=job,
-        places=tuple(
-            _place(a, beside.get(a.pk, ()))
-            for a in sorted(getattr(job, "live_assignments", ()), key=_is_measuring)
-        ),
+        places=tuple(sorted(places, key=lambda place: place.measuring)),
         percent=100 * fraction_of(job),
         steps_per_s=speed,
-        eta_s=(
-            (job.total_steps - job.steps_done) / speed
-            if speed and job.state == JobState.RUNNING
-            else None
-        ),
+        eta_s=(job.total_steps - job.steps_done) / speed if speed and runs else None,
         due=text,
         due_tone=tone,
         waiting=reason_for_waiting(job.state, job.waiting_code, job.waiting_detail, names, now),
@@ -253,21 +285,5 @@ def _row(job: Job, names: Mapping[str, str], beside: Names, now: datetime) -> Jo
 def _place(assignment: Assignment, beside: tuple[str, ...]) -> Place:
     node = assignment.node
     emulated = bool(node.emulated or node.gpu_type.emulated)
-    return Place(
-        node.name, node.gpu_type.name, assignment.gpus, emulated, beside, _is_measuring(assignment)
-    )
-
-
-def _is_measuring(assignment: Assignment) -> bool:
-    return assignment.purpose == "profiling"
-
-
-def query_of(filters: QueueFilters) -> dict[str, Any]:
-    """The filters as an address would carry them."""
-    values = {
-        "state": filters.state,
-        "team": filters.team,
-        "mine": "1" if filters.mine else "",
-        "search": filters.search,
-    }
-    return {name: value for name, value in values.items() if value}
+    measuring = assignment.purpose == "profiling"
+    return Place(node.name, node.gpu_type.name, assignment.gpus, emulated, beside, measuring)

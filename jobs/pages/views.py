@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from django.contrib import messages
 from django.contrib.auth.models import User
-from django.http import Http404, HttpRequest, HttpResponse, QueryDict
+from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.utils.cache import patch_vary_headers
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
@@ -16,17 +16,11 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 from jobs.models import Job
 from jobs.pages.forms import JobForm, initial_of, read_yaml
 from jobs.pages.job_page import job_page, log_tail, loss_chart
-from jobs.pages.selectors import STATE_FILTERS, QueueFilters, query_of, queue_numbers, queue_page
-from jobs.selectors import JobNotFound, get_job, teams_of
-from jobs.services import (
-    JobConflict,
-    JobInvalid,
-    job_cancel,
-    job_hold,
-    job_release,
-    job_requeue,
-    job_submit,
-)
+from jobs.pages.selectors import STATE_FILTERS, QueueFilters, queue_numbers, queue_page
+from jobs.selectors import get_job, teams_of
+from jobs.services import job_cancel, job_hold, job_release, job_requeue, job_submit
+from jobs.submission.submit import JobConflict
+from jobs.submission.validation import JobInvalid
 
 ACTIONS: dict[str, tuple[Callable[[Job, User], Job], str]] = {
     "cancel": (job_cancel, "The job is cancelled; what runs is being stopped."),
@@ -53,17 +47,12 @@ def is_part(request: HttpRequest) -> bool:
 def queue(request: HttpRequest) -> HttpResponse:
     """What runs and what waits, and why."""
     user = person(request)
-    filters, teams = _filters(request.GET), list(teams_of(user))
+    filters, teams = QueueFilters.of(request.GET), list(teams_of(user))
     page, rows = queue_page(user, teams, filters, request.GET.get("page"))
-    query = QueryDict(mutable=True)
-    query.update(query_of(filters))
     context = {
-        "filters": filters,
-        "page": page,
-        "rows": rows,
-        "query": query.urlencode(),
+        "filters": filters, "page": page, "rows": rows, "query": filters.query,
         "numbers": queue_numbers(user, teams),
-    }
+    }  # fmt: skip
     if is_part(request):
         response = render(request, "jobs/_queue.html", context)
     else:
@@ -73,20 +62,12 @@ def queue(request: HttpRequest) -> HttpResponse:
     return response
 
 
-def _filters(query: QueryDict) -> QueueFilters:
-    return QueueFilters(
-        state=query.get("state", ""),
-        team=query.get("team", "")[:63],
-        mine=bool(query.get("mine")),
-        search=query.get("search", "").strip()[:100],
-    )
-
-
 @require_http_methods(["GET", "HEAD", "POST"])
 def submit(request: HttpRequest) -> HttpResponse:
     """Submit a job by the form, or by a pasted job.yaml."""
     user = person(request)
-    source = _source(user, request.GET.get("from"))
+    original = request.GET.get("from")
+    source = get_job(user, original) if original else None
     if request.method != "POST":
         return _form(request, JobForm(user, initial=initial_of(source) if source else None), source)
     form = JobForm(user, request.POST)
@@ -102,13 +83,6 @@ def submit(request: HttpRequest) -> HttpResponse:
         messages.warning(request, warning)
     messages.success(request, f"{submission.job.name} is submitted.")
     return redirect("job", submission.job.pk)
-
-
-def _source(user: User, job_id: str | None) -> Job | None:
-    try:
-        return get_job(user, job_id) if job_id else None
-    except JobNotFound as error:
-        raise Http404(str(error)) from None
 
 
 def _form(
@@ -129,16 +103,9 @@ def _form(
 @require_GET
 def job(request: HttpRequest, job_id: uuid.UUID) -> HttpResponse:
     """One job: how far it is, what happened to it, what it costs."""
-    try:
-        page = job_page(person(request), job_id)
-    except JobNotFound as error:
-        raise Http404(str(error)) from None
-    context = {
-        "page": page,
-        "job": page.job,
-        "chart": loss_chart(page.job),
-        "log": log_tail(page.job),
-    }
+    page = job_page(person(request), job_id)
+    job = page.row.job
+    context = {"page": page, "job": job, "chart": loss_chart(job), "log": log_tail(job)}
     response = render(request, "jobs/_job.html" if is_part(request) else "jobs/job.html", context)
     patch_vary_headers(response, ["HX-Request"])
     return response
@@ -153,8 +120,6 @@ def job_action(request: HttpRequest, job_id: uuid.UUID, action: str) -> HttpResp
     user = person(request)
     try:
         act(get_job(user, job_id), user)
-    except JobNotFound as error:
-        raise Http404(str(error)) from None
     except JobConflict as error:
         messages.error(request, f"Nothing was changed: {error}.")
     else:

@@ -1,17 +1,18 @@
-"""REST: jobs. Views parse, call one service or selector, and answer; see `jobs.selectors`."""
+"""REST: jobs. Views parse, call one service or selector, and answer."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
+import django_filters
 from django.contrib.auth.models import User
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
-from rest_framework import mixins, status
+from rest_framework import mixins, serializers, status
 from rest_framework.decorators import action
-from rest_framework.exceptions import NotFound, ValidationError
+from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.serializers import BaseSerializer
@@ -19,10 +20,10 @@ from rest_framework.viewsets import GenericViewSet
 
 from controlplane.web.rest.errors import ConflictError
 from jobs import services
+from jobs.lifecycle import ACTIVE, JobState
 from jobs.logs import MAX_PIECE, MIN_PIECE, PIECE, STREAMS, BadCursor, read_log
 from jobs.models import Job
-from jobs.rest.answers import bodies
-from jobs.rest.filters import JobFilter
+from jobs.rest.bulk_api import bodies
 from jobs.rest.serializers import (
     AssignmentSerializer,
     AttemptSerializer,
@@ -33,28 +34,72 @@ from jobs.rest.serializers import (
     LogSerializer,
     SubmissionSerializer,
 )
-from jobs.selectors import JobNotFound, get_job, listed_jobs, names_in_waiting
-from jobs.services import JobConflict, JobInvalid, Submission
+from jobs.selectors import get_job, id_begins, listed_jobs, names_in_waiting
+from jobs.submission.submit import JobConflict, Submission
+from jobs.submission.validation import JobInvalid
 
+STATES = [(str(s), str(s)) for s in JobState]
+
+
+class JobFilter(django_filters.FilterSet):  # type: ignore[misc]  # the library has no types
+    """?state=queued&state=running&team=&cluster=&mine=true&active=true&search="""
+
+    state = django_filters.MultipleChoiceFilter(choices=STATES, distinct=False)
+    team = django_filters.CharFilter(field_name="team__name")
+    cluster = django_filters.CharFilter(field_name="cluster__name")
+    mine = django_filters.BooleanFilter(method="of_mine", label="Only jobs the caller submitted")
+    active = django_filters.BooleanFilter(
+        method="of_active", label="Only jobs that are not over (false: only those that are)"
+    )
+    search = django_filters.CharFilter(
+        method="of_search", label="Part of the name or of the kind's name, or the id's beginning"
+    )
+
+    class Meta:
+        model = Job
+        fields: list[str] = []
+
+    def of_mine(self, jobs: QuerySet[Job], name: str, value: bool) -> QuerySet[Job]:
+        """Those the caller submitted, or the others."""
+        own = Q(user=self.request.user.pk)
+        return jobs.filter(own if value else ~own)
+
+    def of_active(self, jobs: QuerySet[Job], name: str, value: bool) -> QuerySet[Job]:
+        """Those that are not over, or those that are."""
+        active = Q(state__in=sorted(str(s) for s in ACTIVE))
+        return jobs.filter(active if value else ~active)
+
+    def of_search(self, jobs: QuerySet[Job], name: str, value: str) -> QuerySet[Job]:
+        """Those whose name or kind holds the text, or whose id begins with it."""
+        return jobs.filter(
+            Q(name__icontains=value) | Q(kind__name__icontains=value) | id_begins(value)
+        )
+
+
+KEY = "Idempotency-Key"
 KEY_HEADER = OpenApiParameter(
-    "Idempotency-Key",
+    KEY,
     OpenApiTypes.STR,
     OpenApiParameter.HEADER,
     description="The same key and body give the same job again",
 )
-LOG_PARAMETERS = [
-    OpenApiParameter("stream", OpenApiTypes.STR, enum=list(STREAMS), default="stdout"),
-    OpenApiParameter(
-        "cursor", OpenApiTypes.STR, description="From the answer before; leave out to begin"
-    ),
-    OpenApiParameter(
-        "offset", OpenApiTypes.INT64, description="Byte to begin with; from the end where negative"
-    ),
-    OpenApiParameter("rank", OpenApiTypes.INT, default=0),
-    OpenApiParameter(
-        "limit", OpenApiTypes.INT, default=PIECE, description="Bytes of a piece at most"
-    ),
-]
+
+
+class LogQuery(serializers.Serializer[Any]):
+    """A wanted piece of a log."""
+
+    stream = serializers.ChoiceField(choices=STREAMS, default="stdout")
+    cursor = serializers.CharField(
+        default="", allow_blank=True, help_text="From the answer before; leave out to begin"
+    )
+    offset = serializers.IntegerField(
+        default=None, min_value=-(2**62), max_value=2**62,
+        help_text="Byte to begin with; from the end where negative",
+    )  # fmt: skip
+    rank = serializers.IntegerField(default=0, min_value=0, max_value=100_000)
+    limit = serializers.IntegerField(
+        default=PIECE, min_value=MIN_PIECE, max_value=MAX_PIECE, help_text="Bytes at most"
+    )
 
 
 class JobViewSet(mixins.ListModelMixin, GenericViewSet[Job]):
@@ -89,7 +134,7 @@ class JobViewSet(mixins.ListModelMixin, GenericViewSet[Job]):
     @extend_schema(responses=JobDetailSerializer)
     def retrieve(self, request: Request, pk: str) -> Response:
         """One job with its progress, placement and description."""
-        return Response(_detail(request, _job(request, pk)).data)
+        return Response(_detail(request, get_job(request.user, pk)).data)
 
     @extend_schema(
         request=JobInput,
@@ -98,9 +143,8 @@ class JobViewSet(mixins.ListModelMixin, GenericViewSet[Job]):
     )
     def create(self, request: Request) -> Response:
         """Submit a job."""
-        return _submitted(
-            request, lambda: services.job_submit(_user(request), request.data, _key(request))
-        )
+        user, key = _user(request), request.headers.get(KEY)
+        return _submitted(request, lambda: services.job_submit(user, request.data, key))
 
     @extend_schema(
         request=JobInput(partial=True),
@@ -110,10 +154,8 @@ class JobViewSet(mixins.ListModelMixin, GenericViewSet[Job]):
     @action(detail=True, methods=["post"])
     def clone(self, request: Request, pk: str) -> Response:
         """Submit a job's description again, with the fields of the body replaced."""
-        job = _job(request, pk)
-        return _submitted(
-            request, lambda: services.job_clone(job, _user(request), request.data, _key(request))
-        )
+        job, user, key = get_job(request.user, pk), _user(request), request.headers.get(KEY)
+        return _submitted(request, lambda: services.job_clone(job, user, request.data, key))
 
     @extend_schema(request=None, responses=JobDetailSerializer)
     @action(detail=True, methods=["post"])
@@ -143,40 +185,34 @@ class JobViewSet(mixins.ListModelMixin, GenericViewSet[Job]):
     @action(detail=True, filterset_class=None)
     def events(self, request: Request, pk: str) -> Response:
         """Everything that happened to the job, oldest first."""
-        return self._page(JobEventSerializer, _job(request, pk).events.all())
+        return self._page(JobEventSerializer, get_job(request.user, pk).events.all())
 
     @extend_schema(responses=AttemptSerializer(many=True), filters=False)
     @action(detail=True, filterset_class=None)
     def attempts(self, request: Request, pk: str) -> Response:
         """The job's tries."""
-        return self._page(AttemptSerializer, _job(request, pk).attempts.all())
+        return self._page(AttemptSerializer, get_job(request.user, pk).attempts.all())
 
     @extend_schema(responses=AssignmentSerializer(many=True), filters=False)
     @action(detail=True, filterset_class=None)
     def assignments(self, request: Request, pk: str) -> Response:
         """Where the job was and is, with what was predicted and measured."""
         rows = (
-            _job(request, pk)
+            get_job(request.user, pk)
             .assignments.select_related("node__gpu_type")
             .prefetch_related("slots__device")
         )
         return self._page(AssignmentSerializer, rows.order_by("created_at", "copy", "rank"))
 
-    @extend_schema(responses=LogSerializer, parameters=LOG_PARAMETERS, filters=False)
+    @extend_schema(responses=LogSerializer, parameters=[LogQuery], filters=False)
     @action(detail=True, filterset_class=None, pagination_class=None)
     def logs(self, request: Request, pk: str) -> Response:
         """A piece of the job's log; ask again with its cursor until `done`."""
-        job, query = _job(request, pk), request.query_params
-        stream = query.get("stream", "stdout")
-        if stream not in STREAMS:
-            raise ValidationError({"stream": [f"must be {' or '.join(STREAMS)}"]})
-        offset = _whole(query.get("offset"), "offset", -(2**62), 2**62)
-        limit = _whole(query.get("limit"), "limit", MIN_PIECE, MAX_PIECE) or PIECE
-        rank = _whole(query.get("rank"), "rank", 0, 100_000) or 0
+        query = LogQuery(data=request.query_params)
+        job = get_job(request.user, pk)
+        query.is_valid(raise_exception=True)
         try:
-            piece = read_log(
-                job, stream, cursor=query.get("cursor", ""), offset=offset, rank=rank, limit=limit
-            )
+            piece = read_log(job, **query.validated_data)
         except BadCursor as error:
             raise ValidationError({"cursor": [str(error).partition(": ")[2]]}) from None
         return Response(LogSerializer(piece).data)
@@ -192,17 +228,6 @@ def _user(request: Request) -> User:
     return cast(User, request.user)
 
 
-def _job(request: Request, pk: str) -> Job:
-    try:
-        return get_job(_user(request), pk)
-    except JobNotFound as error:
-        raise NotFound(str(error)) from None
-
-
-def _key(request: Request) -> str | None:
-    return request.headers.get("Idempotency-Key")
-
-
 def _detail(
     request: Request, job: Job, serializer: type[JobSerializer] = JobDetailSerializer
 ) -> JobSerializer:
@@ -214,7 +239,7 @@ def _detail(
 
 def _acted(request: Request, pk: str, act: Callable[[Job, User], Job]) -> Response:
     try:
-        job = act(_job(request, pk), _user(request))
+        job = act(get_job(request.user, pk), _user(request))
     except JobConflict as error:
         raise ConflictError(str(error)) from None
     return Response(_detail(request, job).data)
@@ -230,11 +255,3 @@ def _submitted(request: Request, submit: Callable[[], Submission]) -> Response:
     if done.created:
         return Response(bodies([done])[0], status=status.HTTP_201_CREATED)
     return Response(_detail(request, done.job, SubmissionSerializer).data)
-
-
-def _whole(text: str | None, name: str, least: int, most: int) -> int | None:
-    if text is None:
-        return None
-    if not text.removeprefix("-").isdecimal() or len(text) > 20 or not least <= int(text) <= most:
-        raise ValidationError({name: [f"must be a whole number from {least} to {most}"]})
-    return int(text)

@@ -11,7 +11,7 @@ from rest_framework import serializers
 
 from jobs.models import Assignment, AssignmentSlot, Attempt, Job, JobEvent
 from jobs.selectors import fraction_of
-from jobs.submission.single import job_data
+from jobs.services import job_data
 from jobs.wording import reason_for_waiting
 from loadmaster.protocol import AssignmentState
 
@@ -95,11 +95,7 @@ class JobSerializer(serializers.ModelSerializer[Job]):
 
 
 class JobDetailSerializer(JobSerializer):
-    """A job by itself, with its description as it could be submitted again (secrets only by name).
-
-    `image_digest` is what the image's name was resolved to by the first launch, `retry_at` when a
-    job that rests after a failure is placed again.
-    """
+    """A job by itself, with its description as it could be submitted again (secrets by name)."""
 
     spec = serializers.SerializerMethodField()
     total_steps = serializers.IntegerField()
@@ -271,7 +267,6 @@ def progress_of(job: Job, live: list[Assignment], now: datetime) -> dict[str, An
 
 
 def _live(job: Job) -> list[Assignment]:
-    """What `jobs.selectors.listed_jobs` put beside the job."""
     return cast("list[Assignment]", getattr(job, "live_assignments", []))
 
 

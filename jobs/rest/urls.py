@@ -5,8 +5,16 @@ from rest_framework.routers import SimpleRouter
 
 from jobs.rest.api import JobViewSet
 from jobs.rest.bulk_api import JobsBulkView
-from jobs.rest.team_api import MeView, SecretsView, SecretView, TeamsView, TeamView
-from jobs.rest.token_api import CurrentTokenView, TokensView, TokenView
+from jobs.rest.people_api import (
+    CurrentTokenView,
+    MeView,
+    SecretsView,
+    SecretView,
+    TeamsView,
+    TeamView,
+    TokensView,
+    TokenView,
+)
 
 router = SimpleRouter()
 router.register("jobs", JobViewSet, basename="job")

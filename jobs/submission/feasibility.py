@@ -1,13 +1,19 @@
-"""Whether any node of a cluster could ever serve a job, however full the cluster is now."""
+"""Feasibility: could a node of the cluster ever serve a job? And the inventory it is held to."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
-from django.db.models import Count
+from django.contrib.auth.models import AnonymousUser, User
+from django.db.models import Count, F
 
-from clusters.models import Cluster, Node
+from clusters.models import Cluster, GpuType, Node
 from clusters.models.nodes import Role
+from jobs.kinds import kinds_for
+from jobs.models import Kind, Team
+from jobs.selectors import teams_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +30,7 @@ class Demand:
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class NodeCapacity:
     """Capacity of an empty node for jobs; `features`: what its agent supports."""
 
     gpu_type: str
@@ -32,131 +38,108 @@ class Seat:
     cores: float
     memory_gb: float
     labels: frozenset[str]
-    features: frozenset[str] = frozenset()
+    features: frozenset[str]
 
 
-def check_feasible(
-    cluster: Cluster, demand: Demand, seats: list[Seat]
-) -> tuple[dict[str, str], list[str]]:
-    """Problems by field and warnings against the cluster; without nodes nothing is refused."""
-    if not seats:
-        return {}, [
-            f"cluster: {cluster} has no node that runs jobs yet; the job waits until one joins"
-        ]
-    return judge(seats, demand, cluster.name)
+class Infeasible(Exception):
+    """No node could ever serve the job; `field` names the first need that none meets."""
 
-
-def judge(seats: list[Seat], demand: Demand, cluster: str) -> tuple[dict[str, str], list[str]]:
-    """The first need that no node meets, as {field: message}, and warnings. Pure."""
-    running = [s for s in seats if not s.features or demand.runtime in s.features]
-    if not running:
-        return {
-            "runtime": (
-                f"no node of {cluster} offers the runtime"
-                f" {demand.runtime}{_REMEDIES.get(demand.runtime, '')}"
-            )
-        }, []
-    typed = [s for s in running if not demand.allowed_types or s.gpu_type in demand.allowed_types]
-    if not typed:
-        here = ", ".join(sorted({s.gpu_type for s in running}))
-        return {
-            "allowed_types": (
-                f"no node of {cluster} has {' or '.join(demand.allowed_types)}; its nodes have"
-                f" {here}"
-            )
-        }, []
-    for field, unit, wanted in (
-        ("cores", "cores", demand.cores),
-        ("memory_gb", "GB", demand.memory_gb),
-    ):
-        most = max(getattr(s, field) for s in typed)
-        if wanted > most:
-            return {
-                field: (
-                    f"no node of {cluster} that may run it has {wanted:g} {unit}; the largest has"
-                    f" {most:g}"
-                )
-            }, []
-    return _judge_gpus(typed, demand, cluster)
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(message)
+        self.field = field
 
 
 _REMEDIES = {
-    "docker": "; give a command without an image, or have an agent with the docker runtime join",
+    "docker": "give a command without an image, or have an agent with the docker runtime join",
     "process": (
-        "; name an image for the command to run in, or have an agent with the process runtime join"
+        "name an image for the command to run in, or have an agent with the process runtime join"
     ),
 }
 
 
-def _judge_gpus(
-    typed: list[Seat], demand: Demand, cluster: str
-) -> tuple[dict[str, str], list[str]]:
-    fitting = [s for s in typed if s.cores >= demand.cores and s.memory_gb >= demand.memory_gb]
-    largest = max(fitting, key=lambda s: s.gpus, default=None)
-    if largest is None:
-        return {
-            "memory_gb": (
-                f"no node of {cluster} has {demand.cores:g} cores and {demand.memory_gb:g} GB at"
-                " once; ask for less"
-            )
-        }, []
+def check_feasible(cluster: str, demand: Demand, nodes: Sequence[NodeCapacity]) -> list[str]:
+    """Warnings of what is missing so far. Infeasible where nodes are there and none would do."""
+    if not nodes:
+        return [f"cluster: {cluster} has no node that runs jobs yet; the job waits until one joins"]
+    running = [n for n in nodes if not n.features or demand.runtime in n.features]
+    if not running:
+        missing = f"no node of {cluster} offers the runtime {demand.runtime}"
+        raise Infeasible("runtime", f"{missing}; {_REMEDIES[demand.runtime]}")
+    typed = [n for n in running if not demand.allowed_types or n.gpu_type in demand.allowed_types]
+    if not typed:
+        missing = f"no node of {cluster} has {' or '.join(demand.allowed_types)}"
+        here = ", ".join(sorted({n.gpu_type for n in running}))
+        raise Infeasible("allowed_types", f"{missing}; its nodes have {here}")
+    for field, unit in (("cores", "cores"), ("memory_gb", "GB")):
+        wanted, most = getattr(demand, field), max(getattr(n, field) for n in typed)
+        if wanted > most:
+            missing = f"no node of {cluster} that may run it has {wanted:g} {unit}"
+            raise Infeasible(field, f"{missing}; the largest has {most:g}")
+    fitting = [n for n in typed if n.cores >= demand.cores and n.memory_gb >= demand.memory_gb]
+    if not fitting:
+        both = f"{demand.cores:g} cores and {demand.memory_gb:g} GB at once"
+        raise Infeasible("memory_gb", f"no node of {cluster} has {both}; ask for less")
+    return _check_gpus(cluster, demand, fitting)
+
+
+def _check_gpus(cluster: str, demand: Demand, nodes: Sequence[NodeCapacity]) -> list[str]:
+    largest = max(nodes, key=lambda n: n.gpus)
     of = f"{largest.gpus} of type {largest.gpu_type}"
     if demand.gpus_min > largest.gpus:
-        return {
-            "gpus": (
-                f"no node of {cluster} can serve {demand.gpus_min} GPUs; the largest that could"
-                f" serve the job has {of}"
-            )
-        }, []
+        missing = f"no node of {cluster} can serve {demand.gpus_min} GPUs"
+        raise Infeasible("gpus", f"{missing}; the largest that could serve the job has {of}")
     warnings = []
     if demand.gpus_max > largest.gpus:
-        warnings.append(
-            f"gpus: at most {largest.gpus} of {demand.gpus_max} can be used; the largest node has"
-            f" {of}"
-        )
-    if demand.labels and not any(set(demand.labels) <= s.labels for s in fitting):
-        warnings.append(
-            f"labels: no node that fits has {', '.join(demand.labels)} yet; the job waits until one"
-            " does"
-        )
-    return {}, warnings
+        used = f"at most {largest.gpus} of {demand.gpus_max} can be used"
+        warnings.append(f"gpus: {used}; the largest node has {of}")
+    if demand.labels and not any(set(demand.labels) <= n.labels for n in nodes):
+        missing = f"no node that fits has {', '.join(demand.labels)} yet"
+        warnings.append(f"labels: {missing}; the job waits until one does")
+    return warnings
 
 
-def seats_of(cluster: Cluster) -> list[Seat]:
-    """Distinct seats of the cluster's production nodes: a thousand equal nodes are one seat."""
-    nodes = (
-        Node.objects.filter(cluster=cluster)
-        .exclude(role=Role.PROFILING)
-        .annotate(gpus=Count("devices"))
-    )
-    read = nodes.values_list(
-        "gpu_type__name",
-        "gpus",
-        "cores",
-        "reserved_cores",
-        "memory_gb",
-        "reserved_memory_gb",
-        "labels",
-        "features",
-    )
-    return list(dict.fromkeys(_seat(*row) for row in read))
+class Inventory:
+    """Clusters, teams, GPU types and node capacities: each read once, on demand."""
 
+    def __init__(self) -> None:
+        self._capacities: dict[int, list[NodeCapacity]] = {}
+        self._teams: dict[int | None, dict[str, Team]] = {}
+        self._kinds: dict[str, Kind] = {}
 
-def _seat(
-    gpu_type: str,
-    gpus: int,
-    cores: float,
-    kept_cores: float,
-    memory_gb: float,
-    kept_gb: float,
-    labels: list[str],
-    features: list[str],
-) -> Seat:
-    return Seat(
-        gpu_type,
-        gpus,
-        cores - kept_cores,
-        memory_gb - kept_gb,
-        frozenset(labels),
-        frozenset(features),
-    )
+    @cached_property
+    def clusters(self) -> dict[str, Cluster]:
+        """All clusters by name, in that order."""
+        return {c.name: c for c in Cluster.objects.order_by("name")}
+
+    @cached_property
+    def gpu_types(self) -> list[str]:
+        """The names of all GPU types, in order."""
+        return list(GpuType.objects.order_by("name").values_list("name", flat=True))
+
+    def capacities(self, cluster: Cluster) -> list[NodeCapacity]:
+        """Capacities of the cluster's production nodes when they are empty, equal nodes once."""
+        if cluster.pk not in self._capacities:
+            nodes = Node.objects.filter(cluster=cluster).exclude(role=Role.PROFILING)
+            rows = nodes.annotate(gpus=Count("devices")).values_list(
+                "gpu_type__name", "gpus", F("cores") - F("reserved_cores"),
+                F("memory_gb") - F("reserved_memory_gb"), "labels", "features",
+            )  # fmt: skip
+            self._capacities[cluster.pk] = list(
+                dict.fromkeys(
+                    NodeCapacity(type_, gpus, cores, gb, frozenset(labels), frozenset(features))
+                    for type_, gpus, cores, gb, labels, features in rows
+                )
+            )
+        return self._capacities[cluster.pk]
+
+    def kinds(self, names: Mapping[str, str]) -> Mapping[str, Kind]:
+        """The kinds of these digests, created if new; `names` are those the users gave, or ""."""
+        if new := {digest: name for digest, name in names.items() if digest not in self._kinds}:
+            self._kinds |= kinds_for(new)
+        return self._kinds
+
+    def teams(self, user: User | AnonymousUser) -> dict[str, Team]:
+        """The teams the user may submit to, by name."""
+        if user.pk not in self._teams:
+            self._teams[user.pk] = {t.name: t for t in teams_of(user)}
+        return self._teams[user.pk]

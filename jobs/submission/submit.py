@@ -1,7 +1,6 @@
 """Submission of jobs: many at once, in one transaction, each with its answer.
 
-A single job is a batch of one. Queries are made for all together, so a sweep of a hundred jobs
-costs little more than one.
+Queries are made for all together, so a sweep of a hundred jobs costs little more than one.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from django.db.models import Q
 
 from clusters.events import request_reschedules
 from clusters.models import Reason
-from controlplane.web.storage.bulk_insert import insert
+from controlplane.web.storage.bulk import insert
 from jobs import kinds
 from jobs.lifecycle import JobState
-from jobs.models import IdempotencyKey, Job, JobEvent, Kind
+from jobs.models import IdempotencyKey, Job, JobEvent
 from jobs.signals import jobs_queued
-from jobs.submission.limits import Limits
+from jobs.submission.feasibility import Inventory
 from jobs.submission.validation import JobInvalid, JobRequest, validate_job
 
 log = logging.getLogger(__name__)
@@ -42,8 +41,7 @@ class IdempotencyConflict(JobConflict):
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """What came of a submission. `created` is False where the key was known and the job is the
-    earlier one.
+    """A taken submission; `created` is False if the key was known and the job is the earlier one.
 
     `dependencies` are those of a job that was made just now, None where they have to be read.
     """
@@ -73,48 +71,35 @@ class Asked:
 Answer = Submission | JobInvalid | JobConflict
 
 
-@dataclass(slots=True)
-class _Wanted:
-    """A job that is to be written, and what it was asked as."""
+def submit_all(asked: Sequence[Asked], inventory: Inventory | None = None) -> list[Answer]:
+    """Take these jobs in one transaction; answers in the same order.
 
-    asked: Asked
-    request: JobRequest
-    job: Job
-
-
-def submit_all(asked: Sequence[Asked], limits: Limits | None = None) -> list[Answer]:
-    """Take these jobs, all that can be taken in one transaction, and say in the same order what
-    came of each.
-
-    With `limits`, jobs are held against what it remembers. Where the database refuses one of
-    several, the others are taken, each in a transaction of its own, and it alone is told to come
-    again. A single job that the database refuses raises.
+    Where the database refuses one of several, the others are taken, each in a transaction of its
+    own. A single job that the database refuses raises.
     """
     try:
-        return _take(asked, limits or Limits())
+        return _take(asked, inventory or Inventory())
     except (IntegrityError, DataError):
         # One of them is at fault: another request with its key was faster, or its cluster or team
         # has just been deleted.
-        fresh = Limits()
+        fresh = Inventory()
     return _take(asked, fresh) if len(asked) == 1 else [_take_one(one, fresh) for one in asked]
 
 
-def _take_one(one: Asked, limits: Limits) -> Answer:
-    """Submit one job of a batch; its failure does not affect the others' answers."""
+def _take_one(one: Asked, inventory: Inventory) -> Answer:
     try:
-        return _take([one], limits)[0]
+        return _take([one], inventory)[0]
     except DatabaseError as error:
         log.warning("a submission of %s was not taken: %s", one.user, error)
         return JobConflict("it could not be written, and nothing of it was kept; submit it again")
 
 
-def _take(asked: Sequence[Asked], limits: Limits) -> list[Answer]:
-    """Submit what is valid in one transaction. Database errors leave nothing written."""
-    answers, wanted = _sorted_out(asked, limits)
-    _write(list(wanted.values()))
-    for place, one in wanted.items():
+def _take(asked: Sequence[Asked], inventory: Inventory) -> list[Answer]:
+    answers, requests = _sorted_out(asked, inventory)
+    _write([(asked[place], request) for place, request in requests.items()])
+    for place, request in requests.items():
         answers[place] = Submission(
-            one.job, one.request.warnings, dependencies=one.request.dependencies
+            request.job, request.warnings, dependencies=request.dependencies
         )
     return [
         answers[place] if place in answers else _same_key(asked, place, answers)
@@ -123,8 +108,8 @@ def _take(asked: Sequence[Asked], limits: Limits) -> list[Answer]:
 
 
 def _sorted_out(
-    asked: Sequence[Asked], limits: Limits
-) -> tuple[dict[int, Answer], dict[int, _Wanted]]:
+    asked: Sequence[Asked], inventory: Inventory
+) -> tuple[dict[int, Answer], dict[int, JobRequest]]:
     """(known answers, jobs to write), by position; keys already used are left out."""
     answers, requests = _earlier(asked), dict[int, JobRequest]()
     keys = set[tuple[int, str]]()
@@ -132,22 +117,24 @@ def _sorted_out(
         if place in answers or (one.key is not None and (one.user.pk, one.key) in keys):
             continue
         try:
-            requests[place] = validate_job(one.user, one.data, limits)
+            requests[place] = validate_job(one.user, one.data, inventory)
         except JobInvalid as error:
             answers[place] = error  # and its key is still free
             continue
         if one.key is not None:
             keys.add((one.user.pk, one.key))
-    digests = {p: _kind_digest(r) for p, r in requests.items()}
-    found = limits.kinds({digests[p]: r.kind for p, r in requests.items()})
-    wanted = {
-        p: _Wanted(asked[p], r, _job(asked[p], r, found[digests[p]])) for p, r in requests.items()
-    }
-    return answers, wanted
+    digests = {place: _kind_digest(request) for place, request in requests.items()}
+    found = inventory.kinds({digests[place]: r.kind for place, r in requests.items()})
+    for place, request in requests.items():
+        job = request.job
+        job.user, job.cloned_from = asked[place].user, asked[place].cloned_from
+        job.kind = found[digests[place]]
+        job.state = JobState.HELD if request.hold else JobState.QUEUED
+    return answers, requests
 
 
 def _earlier(asked: Sequence[Asked]) -> dict[int, Answer]:
-    """Results of earlier requests with these keys, and errors of keys, by position. One query."""
+    """Results of earlier requests with these keys, and errors of keys, by position."""
     answers: dict[int, Answer] = {}
     keyed = defaultdict[int, list[str]](list)
     for place, one in enumerate(asked):
@@ -171,7 +158,6 @@ def _earlier(asked: Sequence[Asked]) -> dict[int, Answer]:
 
 
 def _known(keyed: Mapping[int, Sequence[str]]) -> dict[tuple[int, str], IdempotencyKey]:
-    """Those of these keys by user that have made a job; usually none."""
     mine = Q(pk=None)
     for user, keys in keyed.items():
         mine |= Q(user=user, key__in=keys)
@@ -200,70 +186,37 @@ def _same_key(asked: Sequence[Asked], place: int, answers: Mapping[int, Answer])
 
 
 def _kind_digest(request: JobRequest) -> str:
+    job = request.job
     return kinds.digest(
-        name=request.kind,
-        runtime=request.runtime,
-        image=request.image,
-        image_digest="",
-        command=request.command,
-        declared={},
-    )
+        name=request.kind, runtime=job.runtime, image=job.image, image_digest="",
+        command=job.command, declared={},
+    )  # fmt: skip
 
 
-def _job(asked: Asked, request: JobRequest, kind: Kind) -> Job:
-    copied = {
-        name: list(value) if isinstance(value := getattr(request, name), tuple) else value
-        for name in _COPIED
-    }
-    state = JobState.HELD if request.hold else JobState.QUEUED
-    return Job(
-        user=asked.user,
-        kind=kind,
-        total_steps=request.total_steps,
-        cloned_from=asked.cloned_from,
-        state=state,
-        **copied,
-    )
-
-
-_COPIED = (
-    "name", "cluster", "team", "runtime", "image", "image_digest", "command", "environment",
-    "mounts", "epochs", "steps_per_epoch",
-    "gpus_min", "gpus_max", "allowed_types", "cores", "memory_gb", "due_at", "deadline_at",
-    "walltime_s", "tardiness_weight",
-    "priority",
-    "weight", "max_retries", "checkpoint_place", "may_mix", "may_share", "labels", "on_disconnect",
-)  # fmt: skip
-"""Fields that a JobRequest and a Job share by name."""
-
-
-def _write(wanted: Sequence[_Wanted]) -> None:
-    """Write jobs with keys, dependencies and first events, and the effects of queueing."""
+def _write(wanted: Sequence[tuple[Asked, JobRequest]]) -> None:
     if not wanted:
         return
     with transaction.atomic():
-        insert(Job, [w.job for w in wanted])
+        insert(Job, [request.job for _, request in wanted])
         keys = [
-            IdempotencyKey(
-                user=w.asked.user, key=w.asked.key, body_sha256=w.asked.digest, job=w.job
-            )
-            for w in wanted
-            if w.asked.key
+            IdempotencyKey(user=asked.user, key=asked.key, body_sha256=asked.digest, job=r.job)
+            for asked, r in wanted
+            if asked.key
         ]
         insert(IdempotencyKey, keys)
-        for w in wanted:
-            if w.request.dependencies:
-                w.job.dependencies.set(w.request.dependencies)
+        for _, request in wanted:
+            if request.dependencies:
+                request.job.dependencies.set(request.dependencies)
         insert(JobEvent, map(_submitted, wanted))
-        begin_all([w.job for w in wanted if not w.request.hold])
+        begin_all([request.job for _, request in wanted if not request.hold])
 
 
-def _submitted(wanted: _Wanted) -> JobEvent:
-    job, data = wanted.job, {"warnings": list(wanted.request.warnings)}
-    actor = wanted.asked.user.get_username()
+def _submitted(wanted: tuple[Asked, JobRequest]) -> JobEvent:
+    (asked, request), job = wanted, wanted[1].job
     return JobEvent(
-        job=job, event="submitted", from_state=job.state, to_state=job.state, actor=actor, data=data
-    )
+        job=job, event="submitted", from_state=job.state, to_state=job.state,
+        actor=asked.user.get_username(), data={"warnings": list(request.warnings)},
+    )  # fmt: skip
 
 
 def begin_all(jobs: Iterable[Job], reason: Reason = Reason.SUBMISSION) -> None:

@@ -1,14 +1,11 @@
-"""The one validation of jobs, whatever way they come in: plain data and a user become a JobRequest,
-or a JobInvalid that says why.
-
-Messages name the field and what would be right. Nothing is written here.
-"""
+"""Validation of jobs: plain data and a user become a JobRequest, or a JobInvalid."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, TypeVar
 from zoneinfo import ZoneInfo
 
@@ -19,9 +16,8 @@ from clusters.models import Cluster
 from jobs.models import Job, Secret, Team
 from jobs.selectors import visible_jobs
 from jobs.submission import fields
-from jobs.submission.feasibility import Demand, check_feasible
+from jobs.submission.feasibility import Demand, Infeasible, Inventory, check_feasible
 from jobs.submission.fields import FieldError
-from jobs.submission.limits import Limits
 from loadmaster.protocol import RUNTIMES
 
 T = TypeVar("T")
@@ -63,70 +59,56 @@ class JobInvalid(Exception):
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """A validated job request. `kind`: the user's name or ""; `warnings` do not stop it."""
+    """A validated request: the `job`, not saved and without owner and kind, and what goes with it.
 
-    name: str
-    cluster: Cluster
-    team: Team
-    runtime: str
-    image: str
-    command: tuple[str, ...]
-    environment: dict[str, str | dict[str, str]]
-    mounts: tuple[str, ...]
-    epochs: int
-    steps_per_epoch: int
-    gpus_min: int
-    gpus_max: int
-    allowed_types: tuple[str, ...]
-    cores: float
-    memory_gb: float
-    due_at: datetime | None
-    deadline_at: datetime | None
-    walltime_s: float | None
-    tardiness_weight: float
-    priority: int
-    weight: float
-    max_retries: int
-    checkpoint_place: str
-    kind: str
-    may_mix: bool
-    may_share: bool
-    labels: tuple[str, ...]
-    dependencies: tuple[Job, ...]
-    hold: bool
-    on_disconnect: str
-    warnings: tuple[str, ...] = ()
-
-    @property
-    def total_steps(self) -> int:
-        """Steps of the whole job."""
-        return self.epochs * self.steps_per_epoch
-
-    @property
-    def image_digest(self) -> str:
-        """What the image's name pins it to; "" where the first launch finds it out."""
-        return fields.digest_of(self.image)
-
-
-def validate_job(user: User, data: object, limits: Limits | None = None) -> JobRequest:
-    """The job that `data` describes, for this user. Raises JobInvalid with every problem found, not
-    only the first.
-
-    `limits`: what many jobs that come in together are held against; read anew without it.
+    `kind` is the name the user gave, or "".
     """
-    return _Reading(user, data, limits or Limits()).request()
+
+    job: Job
+    kind: str
+    hold: bool
+    dependencies: tuple[Job, ...]
+    warnings: tuple[str, ...]
+
+
+def _number(most: float, *, above: bool = False) -> Callable[[object], float]:
+    return partial(fields.number, least=0, most=most, above=above)
+
+
+_PLAIN: Mapping[str, tuple[Any, Callable[[Any], Any]]] = {
+    "name": ("", partial(fields.text, most=100, empty=False)),
+    "mounts": ((), fields.mounts),
+    "cores": (1.0, _number(MAX_CORES, above=True)),
+    "memory_gb": (1.0, _number(MAX_MEMORY_GB, above=True)),
+    "walltime": (None, fields.duration_s),
+    "tardiness_weight": (0.0, _number(MAX_WEIGHT)),
+    "priority": (0, partial(fields.whole, least=-MAX_PRIORITY, most=MAX_PRIORITY)),
+    "weight": (1.0, _number(MAX_WEIGHT, above=True)),
+    "max_retries": (1, partial(fields.whole, least=0, most=MAX_RETRIES)),
+    "checkpoint_place": ("", partial(fields.text, most=300)),
+    "kind": ("", partial(fields.text, most=100)),
+    "may_mix": (False, fields.flag),
+    "may_share": (False, fields.flag),
+    "hold": (False, fields.flag),
+    "labels": ((), partial(fields.words, pattern=fields.LABEL, what="labels")),
+    "on_disconnect": ("stop", partial(fields.choice, known=ON_DISCONNECT)),
+}
+"""Fields that stand by themselves: (default, reader)."""
+
+
+def validate_job(user: User, data: object, inventory: Inventory | None = None) -> JobRequest:
+    """The job that `data` describes, for this user. Raises JobInvalid with every problem found."""
+    return _Reading(user, data, inventory or Inventory()).request()
 
 
 class _Reading:
-    """One pass over the data of a job: reads field after field and collects what is wrong."""
-
-    def __init__(self, user: User | AnonymousUser, data: object, limits: Limits) -> None:
+    def __init__(self, user: User | AnonymousUser, data: object, inventory: Inventory) -> None:
         if not isinstance(data, dict):
             raise JobInvalid(
                 {"job": [f"must be an object with the fields of a job, not {fields.called(data)}"]}
             )
         self.user = user
-        self.limits = limits
+        self.inventory = inventory
         self.now = timezone.now()
         # A field that is null or left empty in a form is a field not given.
         self.data: dict[str, Any] = {
@@ -139,43 +121,31 @@ class _Reading:
     def request(self) -> JobRequest:
         """Everything read and held against each other."""
         cluster, team = self._cluster(), self._team()
-        zone = ZoneInfo(cluster.timezone) if cluster else UTC
+        plain = {name: self._read(name, *reading) for name, reading in _PLAIN.items()}
+        if "name" not in self.data:
+            self._problem("name", "is missing; give the job a short name")
+        kind, hold, walltime_s = plain.pop("kind"), plain.pop("hold"), plain.pop("walltime")
         epochs, steps_per_epoch = self._steps()
         gpus_min, gpus_max = self._gpus()
-        types = self._allowed_types()
-        runtime = self._runtime()
-        values: dict[str, Any] = {
-            **self._plain_fields(),
-            **self._times(zone),
-            "runtime": runtime,
-            "image": self._image(runtime),
-            "command": self._command(runtime),
-            "environment": self._environment(team),
-            "dependencies": self._dependencies(cluster),
-        }
+        types, runtime = self._allowed_types(), self._runtime()
+        image, command = self._image(runtime), self._command(runtime)
+        environment, dependencies = self._environment(team), self._dependencies(cluster)
+        times = self._times(ZoneInfo(cluster.timezone) if cluster else UTC)
         if cluster and not self.problems:
-            self._feasible(
-                cluster,
-                Demand(
-                    gpus_min,
-                    gpus_max,
-                    types,
-                    values["cores"],
-                    values["memory_gb"],
-                    values["labels"],
-                    runtime,
-                ),
-            )
+            needs = plain["cores"], plain["memory_gb"], plain["labels"]
+            self._feasible(cluster, Demand(gpus_min, gpus_max, types, *needs, runtime))
         if self.problems or cluster is None or team is None:
             raise JobInvalid(self.problems)
-        return JobRequest(
-            cluster=cluster, team=team, epochs=epochs, steps_per_epoch=steps_per_epoch,
-            gpus_min=gpus_min, gpus_max=gpus_max,
-            allowed_types=types, warnings=tuple(self.warnings), **values,
+        job = Job(
+            cluster=cluster, team=team, runtime=runtime, image=image,
+            image_digest=fields.digest_of(image), command=list(command), environment=environment,
+            epochs=epochs, steps_per_epoch=steps_per_epoch, total_steps=epochs * steps_per_epoch,
+            gpus_min=gpus_min, gpus_max=gpus_max, allowed_types=list(types), walltime_s=walltime_s,
+            **times, **{n: list(v) if isinstance(v, tuple) else v for n, v in plain.items()},
         )  # fmt: skip
+        return JobRequest(job, kind, hold, dependencies, tuple(self.warnings))
 
     # -- reading
-    # ------------------------------------------------------------------------------------------
 
     def _read(self, name: str, default: T, reader: Callable[[Any], T]) -> T:
         """The field's value or its default; a problem is noted and answered with the default."""
@@ -200,62 +170,19 @@ class _Reading:
                 )
                 self._problem(str(shown), f"is no field of a job{fields.near(name, FIELDS)}")
 
-    def _plain_fields(self) -> dict[str, Any]:
-        if "name" not in self.data:
-            self._problem("name", "is missing; give the job a short name")
-        read, none = self._read, tuple[str, ...]()
-        return {
-            "name": read("name", "", lambda v: fields.text(v, most=100, empty=False)),
-            "mounts": read("mounts", none, fields.mounts),
-            "cores": read(
-                "cores", 1.0, lambda v: fields.number(v, least=0, most=MAX_CORES, above=True)
-            ),
-            "memory_gb": read(
-                "memory_gb",
-                1.0,
-                lambda v: fields.number(v, least=0, most=MAX_MEMORY_GB, above=True),
-            ),
-            "walltime_s": read("walltime", None, fields.duration_s),
-            "tardiness_weight": read(
-                "tardiness_weight", 0.0, lambda v: fields.number(v, least=0, most=MAX_WEIGHT)
-            ),
-            "priority": read(
-                "priority", 0, lambda v: fields.whole(v, least=-MAX_PRIORITY, most=MAX_PRIORITY)
-            ),
-            "weight": read(
-                "weight", 1.0, lambda v: fields.number(v, least=0, most=MAX_WEIGHT, above=True)
-            ),
-            "max_retries": read(
-                "max_retries", 1, lambda v: fields.whole(v, least=0, most=MAX_RETRIES)
-            ),
-            "checkpoint_place": read("checkpoint_place", "", lambda v: fields.text(v, most=300)),
-            "kind": read("kind", "", lambda v: fields.text(v, most=100)),
-            "may_mix": read("may_mix", False, fields.flag),
-            "may_share": read("may_share", False, fields.flag),
-            "hold": read("hold", False, fields.flag),
-            "labels": read(
-                "labels", none, lambda v: fields.words(v, pattern=fields.LABEL, what="labels")
-            ),
-            "on_disconnect": read(
-                "on_disconnect", "stop", lambda v: fields.choice(v, ON_DISCONNECT)
-            ),
-        }
-
     # -- where it belongs
-    # ------------------------------------------------------------------------------------------
 
     def _cluster(self) -> Cluster | None:
-        return self._named("cluster", self.limits.clusters(), "there is no cluster yet")
+        return self._named("cluster", self.inventory.clusters, "there is no cluster yet")
 
     def _team(self) -> Team | None:
         return self._named(
             "team",
-            self.limits.teams(self.user),
+            self.inventory.teams(self.user),
             "you are in no team yet; ask an operator to put you into one",
         )
 
     def _named(self, field: str, known: dict[str, T], none: str) -> T | None:
-        """The one named, or the only one there is."""
         name = self.data.get(field)
         if name is None and len(known) == 1:
             return next(iter(known.values()))
@@ -273,7 +200,6 @@ class _Reading:
         return None
 
     # -- what runs
-    # ------------------------------------------------------------------------------------------
 
     def _runtime(self) -> str:
         default = "docker" if "image" in self.data else "process"
@@ -342,7 +268,6 @@ class _Reading:
         return epochs, steps
 
     # -- what it needs
-    # ------------------------------------------------------------------------------------------
 
     def _gpus(self) -> tuple[int, int]:
         if "gpus" in self.data and {"gpus_min", "gpus_max"} & set(self.data):
@@ -364,19 +289,19 @@ class _Reading:
     def _allowed_types(self) -> tuple[str, ...]:
         if "allowed_types" not in self.data:
             return ()
-        known = self.limits.gpu_types()
+        known = self.inventory.gpu_types
         none: tuple[str, ...] = ()
         return self._read("allowed_types", none, lambda v: _known_types(v, known))
 
     def _feasible(self, cluster: Cluster, demand: Demand) -> None:
-        problems, warnings = check_feasible(cluster, demand, self.limits.seats(cluster))
-        for name, message in problems.items():
-            field = "gpus_min" if name == "gpus" and "gpus_min" in self.data else name
-            self._problem(field, message)
-        self.warnings.extend(warnings)
+        try:
+            nodes = self.inventory.capacities(cluster)
+            self.warnings.extend(check_feasible(cluster.name, demand, nodes))
+        except Infeasible as error:
+            alone = error.field == "gpus" and "gpus_min" in self.data
+            self._problem("gpus_min" if alone else error.field, str(error))
 
     # -- when
-    # ------------------------------------------------------------------------------------------
 
     def _times(self, zone: Any) -> dict[str, datetime | None]:
         due = self._read("due", None, lambda v: fields.moment(v, now=self.now, zone=zone))

@@ -1,9 +1,9 @@
-"""Rows of the kinds' page and of REST: what is known per kind, and the quality of estimates."""
+"""Rows of the kinds' page and of REST: what is known per kind and pair, and errors of estimates."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from django.contrib.auth.models import AnonymousUser, User
@@ -17,10 +17,75 @@ from jobs.models import Kind
 from jobs.selectors import visible_jobs
 from policies.contract.snapshot import Source
 from profiling.estimates import Config, LeaveOneOut, Pool, leave_one_out, median_error
-from profiling.models import ProfileRun
-from profiling.pages.pairs import NO_PAIRS, PairsTable, pairs_table
+from profiling.models import PairMeasurement, PairProfile, ProfileRun
+from profiling.pairs.estimates import ErrorSummary, PairError, errors_of
 from profiling.runs import OPEN
 from profiling.selectors import Known, load_known, load_pool, throughputs
+
+MOST_SHOWN = 50
+"""Pairs on the page, the newest."""
+
+MOST_COMPARED = 5000
+"""Measurements that the errors are taken over, the newest."""
+
+
+@dataclass(frozen=True, slots=True)
+class PairLine:
+    """A measured pair: names, type, steps/s of each, number of measurements, age."""
+
+    first: str
+    second: str
+    gpu_type: str
+    first_steps_per_s: float
+    second_steps_per_s: float
+    samples: int
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class PairsTable:
+    """The newest measured pairs, and the errors of what was estimated of pairs before."""
+
+    lines: tuple[PairLine, ...] = ()
+    errors: ErrorSummary = field(default_factory=lambda: ErrorSummary.of(()))
+
+
+NO_PAIRS = PairsTable()
+
+
+def pairs_table(names: Mapping[int, str]) -> PairsTable:
+    """The table of pairs of kinds that may be shown (names by primary key); two queries."""
+    now, lines = timezone.now(), []
+    measured = PairProfile.objects.filter(
+        first__in=names, second__in=names, source=Source.MEASURED
+    ).select_related("gpu_type")
+    for p in measured.order_by("-updated_at", "-pk")[:MOST_SHOWN]:
+        age_s = (now - p.updated_at).total_seconds()
+        speeds = (p.first_steps_per_s, p.second_steps_per_s)
+        lines.append(
+            PairLine(
+                names[p.first_id], names[p.second_id], p.gpu_type.name, *speeds, p.samples, age_s
+            )
+        )
+    return PairsTable(tuple(lines), ErrorSummary.of(_errors(names)))
+
+
+def _errors(names: Mapping[int, str]) -> list[PairError]:
+    compared: QuerySet[PairMeasurement] = PairMeasurement.objects.filter(
+        first__in=names, second__in=names
+    )
+    rows = compared.filter(estimated_first_steps_per_s__isnull=False).order_by("-pk").values_list(
+        "first_id", "second_id", "gpu_type__name", "estimated_first_steps_per_s",
+        "estimated_second_steps_per_s",
+        "first_steps_per_s", "second_steps_per_s",
+    )  # fmt: skip
+    found: list[PairError] = []
+    for first, second, gpu_type, own_guess, others_guess, own, others in rows[:MOST_COMPARED]:
+        if own_guess is not None and others_guess is not None:
+            pair = (str(first), str(second), gpu_type)
+            found += errors_of({pair: (own_guess, others_guess)}, {pair: (own, others)})
+    return found
+
 
 MOST_KINDS = 200
 """Kinds on the page, the newest first; REST pages through all."""
@@ -28,12 +93,7 @@ MOST_KINDS = 200
 
 @dataclass(frozen=True, slots=True)
 class ProfileRow:
-    """One number of a kind: steps/s, where it comes from, from how many measurements, and what a
-    leave-one-out estimate says.
-
-    `error` is the relative error of that estimate, None where the number is no measurement or the
-    kind's only one.
-    """
+    """One number of a kind, and a leave-one-out estimate with its relative error, if measured."""
 
     gpu_type: str
     gpus: int
@@ -75,11 +135,7 @@ class KindRow:
 
 @dataclass(frozen=True, slots=True)
 class KindsTable:
-    """The page's content; `error` is the median leave-one-out error over the shown kinds'
-    measurements, `errors` their number.
-
-    `pairs` are those of the shown kinds; REST does not ask for them.
-    """
+    """The page's content; `error` is the median leave-one-out error, `errors` their number."""
 
     kinds: tuple[KindRow, ...]
     error: float | None
@@ -173,7 +229,6 @@ def _held_out(known: Mapping[int, Known], pool: Pool) -> dict[int, dict[Config, 
 
 
 def _configurations() -> list[Config]:
-    """Every count of every type that some node of any cluster has."""
     sizes: dict[str, int] = {}
     for gpu_type, size in Node.objects.annotate(size=Count("devices")).values_list(
         "gpu_type__name", "size"

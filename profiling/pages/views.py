@@ -1,7 +1,8 @@
-"""The page of kinds."""
+"""The page of kinds: a table with a column for each GPU type."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import cast
 
 from django.contrib.auth.models import User
@@ -9,7 +10,59 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.views.decorators.http import require_GET
 
-from profiling.pages.selectors import kinds_page
+from clusters.models import GpuType
+from profiling.pages.rows import KindRow, KindsTable, ProfileRow, RunRow, kinds_table
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Numbers of a kind on a GPU type, and measurements that are wanted or were given up."""
+
+    gpu_type: GpuType
+    profiles: tuple[ProfileRow, ...]
+    runs: tuple[RunRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KindLine:
+    """A row of the table."""
+
+    kind: KindRow
+    cells: tuple[Cell, ...]
+
+    @property
+    def measuring(self) -> bool:
+        """Whether a measurement is wanted or under way."""
+        return any(run.state != "given_up" for cell in self.cells for run in cell.runs)
+
+
+def kinds_page(
+    user: User, search: str = ""
+) -> tuple[KindsTable, tuple[GpuType, ...], list[KindLine]]:
+    """(known kinds, their pairs; columns; rows whose name or digest match the search)."""
+    table = kinds_table(user)
+    fitting = [
+        k for k in table.kinds if search.lower() in k.name.lower() or k.digest.startswith(search)
+    ]
+    told = {p.gpu_type for k in table.kinds for p in k.profiles} | {
+        r.gpu_type for k in table.kinds for r in k.runs
+    }
+    types = tuple(GpuType.objects.filter(name__in=told).order_by("name"))
+    names = {kind.name for kind in fitting}
+    pairs = replace(
+        table.pairs,
+        lines=tuple(p for p in table.pairs.lines if p.first in names or p.second in names),
+    )
+    return (
+        replace(table, pairs=pairs),
+        types,
+        [KindLine(kind, tuple(_cell(kind, t) for t in types)) for kind in fitting],
+    )
+
+
+def _cell(kind: KindRow, gpu_type: GpuType) -> Cell:
+    profiles = tuple(p for p in kind.profiles if p.gpu_type == gpu_type.name)
+    return Cell(gpu_type, profiles, tuple(r for r in kind.runs if r.gpu_type == gpu_type.name))
 
 
 @require_GET

@@ -1,18 +1,15 @@
-"""Completion of a matrix of which some entries were measured, by a low rank (Gavel, section 6
-"Throughput Estimation"). Pure.
+"""Completion of a partly measured matrix by a low rank (Gavel, "Throughput Estimation"). Pure.
 
 Candes and Plan ("Matrix Completion with Noise", 2010, Gavel's [18]) complete a matrix by the
 smallest nuclear norm that is near what was measured. Its usual factored form is solved here, with
 offsets, without which a row of few measurements is drawn to 0:
 
-    min  sum_(i,j observed) (X[i,j] - m - a_i - b_j - u_i . v_j)^2  +  c (sum_i a_i^2 + |u_i|^2  +
-    sum_j b_j^2 + |v_j|^2)
+    min  sum_(i,j observed) (X[i,j] - m - a_i - b_j - u_i . v_j)^2
+         + c (sum_i a_i^2 + |u_i|^2  +  sum_j b_j^2 + |v_j|^2)
 
 with m the mean of what is observed, u_i and v_j in R^rank and c > 0 the `regularisation`. For fixed
-(b, V) this is one small ridge regression for each row, and for fixed (a, U) one for each column:
-alternating least squares. No half step raises the objective, which is bounded below, so what a
-sweep gains falls below any tolerance: that is when it has converged. A seed makes the first V, so
-the same input has the same completion.
+(b, V) this is one ridge regression for each row, and for fixed (a, U) one for each column:
+alternating least squares, which never raise the objective. A seed makes the first V.
 """
 
 from __future__ import annotations
@@ -38,11 +35,9 @@ class CompletionError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`rank` of u and v (0: offsets alone) and `regularisation` c; both were chosen by
-    `experiments/bench/estimator.py`, see docs/profiling.md.
+    """`rank` of u and v (0: offsets alone) and `regularisation` c, both chosen by measurement.
 
-    A sweep (rows, then columns) that lowers the objective by less than `tolerance` of itself is the
-    last; more than `most_sweeps` are not tried.
+    A sweep that lowers the objective by less than `tolerance` of itself is the last.
     """
 
     rank: int = 5
@@ -51,7 +46,6 @@ class Settings:
     most_sweeps: int = 2000
 
     def __post_init__(self) -> None:
-        """CompletionError for numbers outside their ranges."""
         if self.rank < 0 or self.most_sweeps < 1:
             raise CompletionError(
                 f"rank must be 0 or more and most_sweeps 1 or more, not {self.rank} and"
@@ -73,11 +67,10 @@ CANDIDATES = tuple(Settings(rank, c) for rank in (0, 1, 2, 3, 5) for c in (0.1, 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """`values` float64[R, C]: what was observed as it was, all else completed and within [0, most].
+    """`values` float64[R, C]: observed ones as they were, all else completed and within [0, most].
 
     `columns` float64[C, 1 + rank]: (b_j, v_j). `objective` float64[sweeps + 1] falls. `outside`
-    counts the completed entries that the model put below 0 or above `most`, and that were moved to
-    that bound.
+    counts the completed entries that were moved to a bound.
     """
 
     values: Floats
@@ -99,11 +92,10 @@ def complete(
     seed: int = 0,
     most: float = inf,
 ) -> Completion:
-    """Complete float64[R, C] `values`, of which those `observed` (bool[R, C]) were measured; all
-    others are never looked at.
+    """Complete float64[R, C] `values` where they are not `observed` (bool[R, C]).
 
-    CompletionError if an observed value is no finite number of 0 or more (or above `most`), if a
-    row or column has none, or if the sweeps allowed do not suffice.
+    CompletionError if an observed value is not within [0, most], if a row or column has none, or if
+    the sweeps allowed do not suffice.
     """
     _check(values, observed, most)
     known = observed.astype(np.float64)
@@ -138,11 +130,10 @@ def held_out_error(
     groups: Ints | None = None,
     parts: int = 5,
 ) -> float:
-    """The root mean square error of what is completed where it was observed, each of so many parts
-    of it left out in turn.
+    """The root mean square error on observed entries, each of `parts` of them left out in turn.
 
-    `groups` int64[R, C]: entries of one number leave together, for such as say the same twice. What
-    alone tells of a row or of a column stays. CompletionError where nothing can be left out.
+    `groups` int64[R, C]: entries of one number leave together. The only entry of a row or column
+    stays. CompletionError where nothing can be left out.
     """
     of = np.arange(values.size, dtype=np.int64).reshape(values.shape) if groups is None else groups
     errors = [
@@ -195,7 +186,6 @@ def _check(values: Floats, observed: Bools, most: float) -> None:
 
 
 def _first(columns: int, rank: int, seed: int) -> Floats:
-    """float64[C, 1 + rank]: (b_j, v_j) to begin with."""
     drawn = np.random.default_rng(seed).normal(0.0, FIRST_SPREAD, (columns, rank))
     return np.hstack([np.zeros((columns, 1)), drawn])
 
@@ -212,7 +202,6 @@ def _half(target: Floats, known: Floats, fixed: Floats, regularisation: float) -
 
 
 def _model(rows: Floats, columns: Floats) -> Floats:
-    """a_i + b_j + u_i . v_j."""
     model: Floats = rows[:, :1] + columns[:, 0] + rows[:, 1:] @ columns[:, 1:].T
     return model
 

@@ -1,17 +1,11 @@
-"""Which partners a new kind is profiled beside, and how far estimates of pairs were from what was
-measured later. Pure.
+"""Partners beside which a new kind is profiled, and errors of estimated pairs. Pure.
 
-A new kind is measured beside a few reference kinds (Gavel, section 6). Which ones, by one of two
-rules:
-
-- `Choice.RANDOM`: drawn by the seed.
-- `Choice.INFORMATIVE`: those that say most of the rest of the row. By the completed factors f_c of
-  the columns, what is known of a row is a normal distribution with precision P = c I + sum of f_c
-  f_c^T over the columns measured; a pair measures two columns F (what the kind retains, what it
-  leaves), and takes log det(I + F P^-1 F^T) off the row's entropy. The greatest is taken, then the
-  next with that one known (D-optimal design, greedily).
-
-Errors are relative, |estimated / measured - 1|, of each of a pair's two numbers.
+A new kind is measured beside a few reference kinds (Gavel, section 6): `Choice.RANDOM` draws them
+by the seed, `Choice.INFORMATIVE` takes those that say most of the rest of the row. By the completed
+factors f_c of the columns, what is known of a row is a normal distribution with precision
+P = c I + sum of f_c f_c^T over the columns measured; a pair measures two columns F, and takes
+log det(I + F P^-1 F^T) off the row's entropy. The greatest is taken, then the next with that one
+known (D-optimal design, greedily).
 """
 
 from __future__ import annotations
@@ -63,12 +57,10 @@ class PairError:
 
 @dataclass(frozen=True, slots=True)
 class ErrorSummary:
-    """Estimates against measurements: how many numbers were compared, mean and quantiles of the
-    relative error (None without any).
+    """Errors of estimates: how many numbers were compared, mean and quantiles (None without any).
 
-    Of those that cannot share no error is relative: `wrongly_possible` counts the ones estimated
-    to, `wrongly_impossible` those estimated not to that can (their error is 1, and counted). Plain
-    numbers, so that page and report show the same.
+    `wrongly_possible` counts those estimated to share that cannot, `wrongly_impossible` the reverse
+    (their error is 1, and counted).
     """
 
     count: int
@@ -93,10 +85,7 @@ class ErrorSummary:
 
 
 def pair_rates(book: Book, kinds: Sequence[str], alone: Alone) -> dict[Pair, Rates]:
-    """steps/s of each pair of these kinds, in both orders, on every type of the book: measured
-    fractions or estimates of them, times the kinds' own speeds. Pairs of which nothing is known, or
-    whose own speeds are not, are left out.
-    """
+    """steps/s of each pair of these kinds, in both orders, on the book's types, as far as known."""
     shares, found = book.estimates(kinds), dict[Pair, Rates]()
     for t, gpu_type in enumerate(book.types):
         own = np.array([alone.get((kind, gpu_type), 0.0) for kind in kinds])
@@ -126,11 +115,9 @@ def next_partners(
     choice: Choice = Choice.INFORMATIVE,
     seed: int = 0,
 ) -> tuple[Partner, ...]:
-    """The next `count` partners to profile a kind beside, the most telling first; fewer where there
-    are no more.
+    """The next `count` partners, the most telling first, on these GPU types.
 
-    `types`: the GPU types on which it can be done. References that the kind was measured beside on
-    a type, and the kind itself, are no partners there.
+    References that the kind was measured beside on a type, and the kind itself, are left out.
     """
     able = [
         Partner(reference, gpu_type)
@@ -146,7 +133,6 @@ def next_partners(
 
 
 def _most_telling(book: Book, kind: str, able: list[Partner], count: int) -> tuple[Partner, ...]:
-    """Greedily; the first of those that tie."""
     factors = _features(book)
     precision = book.rules.settings.regularisation * np.eye(factors.shape[1])
     seen = (
@@ -191,7 +177,6 @@ def _gain(columns: Floats, inverse: Floats) -> float:
 
 
 def _consistent(own: float, others: float) -> Rates:
-    """A pair shares or it does not: if either number says not, both do."""
     return (own, others) if min(own, others) > 0.0 else (0.0, 0.0)
 
 

@@ -1,22 +1,17 @@
-"""Which reference kind a kind is like, by how it shares GPUs, and what that says of pairs nobody
-measured (Gavel, sections 3.3 and 6, figure 7). Pure.
+"""Reference kinds, likeness to them, and what it says of pairs nobody measured. Pure.
 
-What is compared are *retained* fractions: s[k|q,t], the part of its own speed on one GPU of type t
-that a job of kind k retains beside one of kind q (Gavel's normalised throughput of a pair); 0 where
-the two cannot share, for want of memory say. Reference kinds are those that were measured beside
-many others. Every kind has a row, with two columns for each (GPU type, reference):
+(Gavel, sections 3.3 and 6, figure 7.) Compared are *retained* fractions: s[k|q,t], the part of its
+own speed on one GPU of type t that a job of kind k retains beside one of kind q; 0 where the two
+cannot share. Reference kinds were measured beside many others. Every kind has a row, with two
+columns for each (GPU type, reference): RETAINS, s[kind|reference,t], and LEAVES,
+s[reference|kind,t].
 
-    RETAINS: s[kind|reference,t], what the kind keeps      LEAVES: s[reference|kind,t], what it
-    leaves to the reference.
-
-The rows are sparse. They are completed twice by `completion`: once whether the two can
-share at all (1 or 0), once the fractions of those that can; an infeasible pair is no point of a
-smooth surface. The completed rows are a kind's *fingerprint*. The distance of two kinds is the root
+The rows are completed twice: once whether the two can share at all (1 or 0), once the fractions of
+those that can. The completed rows are a kind's *fingerprint*. The distance of two kinds is the root
 mean square difference of their fingerprints, in which a column counts fully where both were
 measured, and by `Rules.completed_weight` where one was completed. The nearest reference's row is
 the first estimate of what nobody measured, mixed with the kind's own completed row
-(`Rules.nearest_weight`). Every pair is told by two rows, the one of k and the one of q: the
-estimate is their mean.
+(`Rules.nearest_weight`). The estimate of a pair is the mean by its two rows.
 """
 
 from __future__ import annotations
@@ -58,13 +53,11 @@ MOST_REFERENCES = 40
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """How estimates are made; the values were chosen by `experiments/bench/estimator.py`, see
-    docs/profiling.md.
+    """How estimates are made; the values were chosen by measurement, see docs/profiling.md.
 
-    `completed_weight`: what a column of which one entry was completed counts in a distance, against
-    one that was measured of both. `nearest_weight`: of the nearest reference's row against the
-    kind's own completed one; 1 is the paper's. `possible`: a pair whose completed chance to be able
-    to share is lower is estimated not to. `like`: how many references `alone_by_likeness` asks.
+    `completed_weight`: of a column of which one entry was completed, in a distance.
+    `nearest_weight`: of the nearest reference's row against the kind's own; 1 is the paper's.
+    `possible`: least completed chance to share. `like`: references that `alone_by_likeness` asks.
     """
 
     settings: Settings = DEFAULT
@@ -87,8 +80,7 @@ class Likeness:
 
 @dataclass(frozen=True)
 class Table:
-    """`values` float64[K, C]: measured where `observed`, else completed; NaN in rows and columns of
-    which nothing was observed.
+    """`values` float64[K, C]: measured where `observed`, else completed; NaN if never observed.
 
     `factors` float64[C, 1 + rank]: what the completion has for the columns, NaN likewise.
     """
@@ -100,11 +92,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Book:
-    """Fingerprints of `kinds` (rows) by `references` and `types`: column (t, r, side) is at [t * R
-    + r] * 2 + side.
-
-    `measured` is what it was made of. `retained` and `possible` are the two tables.
-    """
+    """Fingerprints by kind; column of (type t, reference r, side): [t * R + r] * 2 + side."""
 
     kinds: tuple[str, ...]
     references: tuple[str, ...]
@@ -123,10 +111,10 @@ class Book:
         rules: Rules = USUAL,
         seed: int = 0,
     ) -> Book:
-        """The book of what was measured, by these reference kinds (else `references_of`).
+        """Make the book of what was measured, by these reference kinds (else `references_of`).
 
-        ValueError for a fraction that is negative or not finite; CompletionError with fewer than
-        two references, or where the completion does not converge.
+        ValueError for a negative or infinite fraction; CompletionError with fewer than two
+        references, or where the completion does not converge.
         """
         _check(measured)
         chosen = tuple(sorted(references_of(measured) if references is None else set(references)))
@@ -182,11 +170,7 @@ class Book:
         )
 
     def estimates(self, kinds: Sequence[str]) -> Floats:
-        """float64[T, n, n]: s[kinds[i]|kinds[j],t], measured where it was, 0 where they cannot
-        share, NaN where nothing tells.
-
-        That is beside a kind that is not in the book, and on a type on which no pair was measured.
-        """
+        """float64[T, n, n]: s[kinds[i]|kinds[j],t], measured or estimated; NaN if unknown."""
         rows = np.array([self.row_of.get(kind, -1) for kind in kinds], dtype=np.int64)
         retained, possible = self._mixed(self.retained), self._mixed(self.possible)
         found = np.full((len(self.types), len(kinds), len(kinds)), np.nan)
@@ -239,8 +223,7 @@ class Book:
 
 
 def retained_of(rates: Mapping[Pair, tuple[float, float]], alone: Alone) -> dict[Pair, float]:
-    """Both fractions of each pair's (steps/s of the first, of the second), as far as the kinds' own
-    speeds are known.
+    """Both fractions of each pair's steps/s, as far as the kinds' own speeds are known.
 
     Two jobs of one kind are two observations of one number: their mean.
     """
@@ -269,13 +252,10 @@ def references_of(
 
 
 def alone_by_likeness(book: Book, kind: str, alone: Alone, gpu_type: str) -> float | None:
-    """steps/s of a kind alone on a type where nobody measured it, by the references that share most
-    like it.
+    """steps/s of a kind alone on a type where nobody measured it; None without like references.
 
     The geometric mean, over the types the kind was measured on and the `Rules.like` nearest
-    references measured on both, of s[kind,u] * s[reference,t] / s[reference,u]. None where there
-    are none. The paper has no such estimate: speeds alone are measured as jobs come around the
-    types; how far it can be trusted is in docs/profiling.md.
+    references measured on both, of s[kind,u] * s[reference,t] / s[reference,u]. Not in the paper.
     """
     if kind not in book.row_of:
         return None
@@ -341,7 +321,6 @@ def _table(values: Floats, observed: Bools, settings: Settings, seed: int) -> Ta
 
 
 def _told(observed: Bools) -> tuple[Ints, Ints]:
-    """The rows and the columns in which something is observed."""
     return np.flatnonzero(observed.any(axis=1)), np.flatnonzero(observed.any(axis=0))
 
 

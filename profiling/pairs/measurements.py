@@ -1,10 +1,8 @@
 """From two launches that shared a GPU to what is known of their kinds as a pair.
 
-What is looked at is the longest time during which exactly these two held the device, from the first
-to the last moment at which both reported progress. The pace of each is taken from its own samples
-then, as `profiling.step_times` does it: with five steps or more of each, and steady. Jobs of one
-GPU each. On an emulated device the agent slows both clocks down while it is shared
-(`agent.node.sharing`): what is measured there is that, unless the real work overran a clock.
+Counted is the longest time during which exactly these two held the device, from the first to the
+last moment at which both reported progress: five steps or more of each, and steady. Jobs of one GPU
+each. On an emulated device the agent slows both clocks down while it is shared, which is measured.
 """
 
 from __future__ import annotations
@@ -25,8 +23,7 @@ from profiling.pairs import rows as pairs
 from profiling.pairs.estimates import Rates, pair_rates
 from profiling.runs import lock_kind
 from profiling.selectors import speeds_alone
-from profiling.smoothing import moved
-from profiling.step_times import Pace, pace
+from profiling.speeds import Pace, moved, pace
 
 PARTNERS_AT_ONCE = 10
 """Most launches beside which one is measured, the last to start; the rest when those end."""
@@ -105,11 +102,9 @@ def observe_pair(one: Assignment, other: Assignment) -> PairObservation | None:
 
 
 def record_pair(seen: PairObservation) -> Learnt | None:
-    """Write the measurement and move the pair's profile, with both kinds locked; in the caller's
-    transaction.
+    """Write the measurement and move the pair's profile, with both kinds locked.
 
-    Calling it again for the same launches changes nothing (None) until both have done twice the
-    steps they were last measured by.
+    None, and nothing changed, until both have done twice the steps they were last measured by.
     """
     for kind in sorted(set(seen.kinds)):
         lock_kind(kind)
@@ -134,12 +129,7 @@ def record_pair(seen: PairObservation) -> Learnt | None:
 
 
 def record_impossible(assignment: Assignment) -> Learnt | None:
-    """Write that two kinds cannot share a GPU, where this launch found no memory there beside
-    another one's; else nothing.
-
-    None too where it is written already, and where more than one other was on the device: nobody
-    can say which was too much.
-    """
+    """Write that two kinds cannot share a GPU, if there was no memory beside one other launch."""
     device = _shared_device(assignment) if _lacked_memory(assignment) else None
     if device is None or assignment.ended_at is None:
         return None
@@ -170,7 +160,6 @@ def _tells_more(seen: PairObservation, last: PairMeasurement) -> bool:
 
 
 def _in_order(one: Assignment, other: Assignment) -> tuple[Assignment, Assignment]:
-    """The one whose kind has the lesser primary key first."""
     first, second = sorted((one, other), key=lambda a: (a.job.kind_id, str(a.pk)))
     return first, second
 
@@ -206,7 +195,6 @@ def _can_tell(assignment: Assignment) -> bool:
 
 
 def _others_on(device: Device, assignment: Assignment) -> list[Assignment]:
-    """The launches that held the device at some time of this one, the last to start first."""
     since, until = _stay(assignment)
     held = Assignment.objects.filter(slots__device=device, accepted_at__lt=until).exclude(
         pk=assignment.pk
@@ -243,7 +231,6 @@ def _samples(assignment: Assignment, within: Interval) -> list[Sample]:
 
 
 def _paces(first: Sequence[Sample], second: Sequence[Sample]) -> tuple[Pace, Pace] | None:
-    """The paces while both stepped; None where one of them did not, or not steadily."""
     if not first or not second:
         return None
     since, until = max(min(first)[0], min(second)[0]), min(max(first)[0], max(second)[0])
@@ -262,7 +249,6 @@ def _is_steady(seen: Pace) -> bool:
 
 
 def _estimate(seen: PairObservation) -> Rates | None:
-    """What a snapshot would have said of the pair; a constant number of queries."""
     rows = pairs.load_pairs()
     gpu_type = seen.first.node.gpu_type.name
     speeds = speeds_alone(
@@ -299,7 +285,6 @@ def _write(
 
 
 def _move(profile: PairProfile, seen: PairObservation, *, fresh: bool) -> None:
-    """Towards what was seen; that they cannot share holds at once."""
     samples = 0 if fresh or not any(seen.rates) else profile.samples
     own, others = profile.first_steps_per_s or 0.0, profile.second_steps_per_s or 0.0
     profile.first_steps_per_s, profile.second_steps_per_s = (

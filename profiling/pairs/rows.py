@@ -1,10 +1,7 @@
-"""What is known of pairs of kinds that share a GPU: rows of the database, and what a snapshot says
-of them.
+"""Pairs of kinds that share a GPU: rows of the database, and what a snapshot says of them.
 
-Pairs are measured where jobs share devices (`profiling.pairs.measurements`); the others are
-estimated by the kinds' fingerprints (`profiling.pairs.fingerprints`), anew at every round, so that
-estimates follow the measurements. A pair that was only estimated is told where it is worth sharing:
-policies look at no other.
+Pairs are measured where jobs share devices; the others are estimated by the kinds' fingerprints,
+anew at every round. An estimated pair is told where it is worth sharing: policies look at no other.
 """
 
 from __future__ import annotations
@@ -177,7 +174,6 @@ def _estimated(
 def _tell(
     found: Mapping[int, list[PairThroughput]], first: str, second: str, view: PairThroughput
 ) -> None:
-    """Both kinds know of their pair; two jobs of one kind are one."""
     found[int(first)].append(view)
     if first != second:
         turned = PairThroughput(

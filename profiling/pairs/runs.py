@@ -1,14 +1,9 @@
 """Pair runs: which pairs of kinds are to be measured side by side, and how such a run ends.
 
 A kind of jobs that may share a GPU is measured beside PARTNERS others on each GPU type: those that
-`pair_estimates.next_partners` says tell most of it, and while there are too few references for
-that, those with the most jobs. Both jobs lend their command; no job waits for it, and nobody else's
-device is taken for it. A run is two placements on one device (ADR 0003, 0019). It is over when both
-have done its steps side by side, or when either launch has ended; whatever was measured by then is
-taken in.
-
-The reconciler alone looks after pair runs, every couple of seconds: two ends that come at once need
-no lock of two jobs.
+`next_partners` names or, with too few references, those with the most jobs. Both jobs lend their
+command and none waits. A run is two placements on one device (ADR 0003, 0019), over when both have
+done its steps side by side, or when either has ended. The reconciler alone looks after pair runs.
 """
 
 from __future__ import annotations
@@ -82,7 +77,6 @@ def reconcile_pair_runs(cluster: Cluster, now: datetime, stop: Stop) -> None:
 
 
 def _follow(run: PairRun, now: datetime, stop: Stop) -> None:
-    """Bring one open run in line with its launches."""
     launches = [_launch(job, copy) for job, copy in run.launches]
     live = [a for a in launches if a is not None and a.state in LIVE]
     if not any(launches):
@@ -168,7 +162,6 @@ def _close(run: PairRun, state: ProfileRun.State, reason: str, now: datetime) ->
 
 
 def _want(cluster: Cluster, now: datetime, sharing: Sequence[Offer]) -> None:
-    """Make the runs that are missing, as many as may be open."""
     free = AT_ONCE - PairRun.objects.filter(first_job__cluster=cluster, state__in=OPEN).count()
     if free <= 0 or not sharing:
         return
@@ -189,7 +182,6 @@ def _want(cluster: Cluster, now: datetime, sharing: Sequence[Offer]) -> None:
 
 
 def _known_pairs(kinds: Collection[int]) -> set[PairKey]:
-    """Pairs with one of these kinds that are measured, being measured, or were given up."""
     columns, concerned = (
         ("first_id", "second_id", "gpu_type_id"),
         Q(first__in=kinds) | Q(second__in=kinds),
@@ -214,7 +206,6 @@ def _wanting(
 
 
 def _some(wanting: Mapping[tuple[int, int], int], turn: int) -> dict[tuple[int, int], int]:
-    """So many of them as one look takes on, others at every turn."""
     keys = sorted(wanting)
     begin = turn % len(keys) if len(keys) > A_LOOK else 0
     return {key: wanting[key] for key in [*keys[begin:], *keys[:begin]][:A_LOOK]}
@@ -225,7 +216,6 @@ def _key(kind: int, other: int, type_id: int) -> PairKey:
 
 
 def _lenders(cluster: Cluster, kinds: Iterable[int]) -> dict[int, list[Job]]:
-    """By kind the two oldest jobs that lend their command."""
     jobs = Job.objects.filter(
         cluster=cluster, may_share=True, gpus_min=1, state__in=LENDING
     ).order_by("submitted_at", "pk")
@@ -239,7 +229,6 @@ def _missing(
     lenders: Mapping[int, Sequence[Job]],
     sharing: Sequence[Offer],
 ) -> dict[PairKey, tuple[Job, Job]]:
-    """The pairs to measure and the jobs to do it by, each kind's most telling ones first."""
     found: dict[PairKey, tuple[Job, Job]] = {}
     told = Counter(wanting)
     for kind, type_id in wanting:
@@ -281,7 +270,6 @@ def _book(kinds: Iterable[int]) -> Book | None:
 def _jobs_of(
     first: Iterable[Job], second: Sequence[Job], here: Sequence[Offer]
 ) -> tuple[Job, Job] | None:
-    """A job of each that fit on one node of these together; None where there are no two."""
     for one in first:
         for two in second:
             if one.pk != two.pk and any(

@@ -1,10 +1,6 @@
-"""Kinds whose pairs are only partly measured, made of kinds whose pairs are all known: what
-policies lose by estimates (Gavel, section 7.6 and figure 14, compares them with an oracle). Pure.
+"""Kinds whose pairs are only partly measured, made of kinds whose pairs are all known. Pure.
 
-    found = with_estimates(kinds, 0.2, seed=1)
-
-`found.kinds` is what a policy is shown where a fifth of the pairs was measured, while the world
-goes on by the truth; `found.errors` is how far off the estimates are.
+Gavel's section 7.6 and figure 14: what policies lose by estimates, against an oracle.
 """
 
 from __future__ import annotations
@@ -30,12 +26,10 @@ class PartlyMeasured:
 def with_estimates(
     kinds: Sequence[KindView], observed: float, *, rules: Rules = USUAL, seed: int = 0
 ) -> PartlyMeasured:
-    """The kinds with that part of their pairs, drawn by the seed, as measured, and of the others
-    those estimated to be worth it.
+    """The kinds with that part of their pairs, drawn by the seed, measured, and others estimated.
 
-    Pairs with a kind that is not among these are left out; where too few are measured for two
-    references, nothing is estimated. ValueError for a part outside [0, 1], CompletionError where
-    the completion does not converge.
+    Estimates are told where they are worth sharing. ValueError for a part outside [0, 1],
+    CompletionError where the completion does not converge.
     """
     if not 0.0 <= observed <= 1.0:
         raise ValueError(f"observed must be in [0, 1], not {observed}")
@@ -73,7 +67,6 @@ def _alone(kinds: Iterable[KindView]) -> Alone:
 
 
 def _truth(kinds: Sequence[KindView]) -> dict[Pair, Rates]:
-    """Every pair of these kinds once, in order."""
     names = {k.id for k in kinds}
     found: dict[Pair, Rates] = {}
     for k in kinds:
@@ -92,7 +85,6 @@ def _truth(kinds: Sequence[KindView]) -> dict[Pair, Rates]:
 def _estimates(
     kinds: Sequence[str], measured: dict[Pair, Rates], alone: Alone, rules: Rules, seed: int
 ) -> dict[Pair, Rates]:
-    """Every pair once, in order; nothing where too little was measured."""
     retained = retained_of(measured, alone)
     if len(references_of(retained)) < 2:
         return {}

@@ -14,7 +14,7 @@ from django.db import connection, connections
 
 from jobs import services
 from jobs.models import Job
-from jobs.services import JobConflict
+from jobs.submission.submit import JobConflict, Submission
 from tests.builders import a_cluster, a_job, a_node, a_team, a_user
 from tests.builders_jobs import job_fields
 
@@ -52,7 +52,7 @@ def test_many_submissions_with_one_key_make_one_job() -> None:
     a_node(a_cluster())
     answers = at_once(lambda: services.job_submit(user, job_fields(), "key"))
     assert Job.objects.count() == 1
-    assert sorted(a.created for a in answers if isinstance(a, services.Submission)) == [False] * (
+    assert sorted(a.created for a in answers if isinstance(a, Submission)) == [False] * (
         MANY - 1
     ) + [True]
 

@@ -13,8 +13,9 @@ from jobs.kinds import kind_for
 from jobs.lifecycle import JobState
 from jobs.models import Assignment, IdempotencyKey, Job, JobEvent
 from jobs.selectors import JobNotFound
-from jobs.services import IdempotencyConflict, JobConflict, JobInvalid
 from jobs.submission import submit as intake
+from jobs.submission.submit import IdempotencyConflict, JobConflict
+from jobs.submission.validation import JobInvalid
 from loadmaster.protocol import AssignmentState
 from tests.builders import a_cluster, a_job, a_node, a_team, a_user
 from tests.builders_jobs import a_placement, job_fields

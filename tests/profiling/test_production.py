@@ -12,7 +12,7 @@ from loadmaster.protocol import AssignmentState
 from profiling.measurements import MIN_STEPS
 from profiling.models import Measurement, Profile
 from profiling.services import production_measured
-from profiling.smoothing import ALPHA
+from profiling.speeds import ALPHA
 from tests.builders import a_cluster, a_job, a_kind, a_node
 from tests.builders_profiling import a_launch, tell_progress, tell_usage
 

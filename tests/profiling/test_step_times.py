@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiling.step_times import pace
+from profiling.speeds import pace
 
 
 def steady(step_s: float, steps: int = 20) -> list[tuple[int, float]]:

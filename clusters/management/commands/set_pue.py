@@ -11,7 +11,7 @@ from django.core.management.base import BaseCommand
 
 from clusters.management.operators import in_words, moment, the_cluster
 from clusters.models import PueRecord
-from clusters.services.prices import add_pue
+from clusters.tariffs import add_pue
 
 
 class Command(BaseCommand):

@@ -13,7 +13,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from clusters.management.operators import in_words, moment, the_cluster
 from clusters.models import Cluster, EnergyTariff
-from clusters.services.prices import BandWords, add_tariff
+from clusters.tariffs import BandWords, add_tariff
 
 
 class Command(BaseCommand):
@@ -76,7 +76,6 @@ class Command(BaseCommand):
 
 
 def _versions(cluster: Cluster) -> list[str]:
-    """A line for each version, the newest first."""
     rows = (
         EnergyTariff.objects.filter(cluster=cluster)
         .order_by("-effective_from", "-id")

@@ -16,7 +16,7 @@ _CODE = (
     "controlplane/loop/rounds.py",
     "controlplane/loop/changes.py",
     "clusters/energy.py",
-    "profiling/smoothing.py",
+    "profiling/speeds.py",
     *(
         f"profiling/pairs/{name}.py"
         for name in ("completion", "fingerprints", "estimates", "study")

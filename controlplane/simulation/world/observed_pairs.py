@@ -4,7 +4,7 @@ until they run.
 At first a part of all pairs is known, the others are estimated from them (`profiling.pairs.study`,
 Gavel's section 6). Two jobs of one GPU each that have worked side by side are a measurement of
 their pair: the first replaces an estimate, the later ones move what is known exponentially weighted
-(`profiling.smoothing`), as in the live world. Estimates of other pairs are not made anew.
+(`profiling.speeds`), as in the live world. Estimates of other pairs are not made anew.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from controlplane.simulation.world.outcome import PairEstimates
 from policies.contract.snapshot import KindView, PairThroughput, Source
 from profiling.pairs.estimates import ErrorSummary, PairError
 from profiling.pairs.study import with_estimates
-from profiling.smoothing import moved
+from profiling.speeds import moved
 
 Sides = tuple[float, float]
 

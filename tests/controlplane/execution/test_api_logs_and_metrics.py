@@ -10,7 +10,7 @@ import pytest
 
 from controlplane.execution.services import logs
 from jobs.models import Assignment, LogChunk, ProgressPoint, UsagePoint
-from jobs.pages.history import history_line
+from jobs.pages.job_page import history_line
 from loadmaster.protocol import AssignmentState, MetricsBatch, ProgressSample, UsageSample
 from tests.builders import a_job
 from tests.builders_agents import (

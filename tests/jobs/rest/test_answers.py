@@ -13,7 +13,7 @@ from rest_framework.renderers import JSONRenderer
 
 from clusters.models import Node
 from jobs.models import Job
-from jobs.rest.answers import bodies
+from jobs.rest.bulk_api import bodies
 from jobs.rest.serializers import SubmissionSerializer
 from jobs.submission.submit import Asked, Submission, submit_all
 from tests.builders import a_cluster, a_node, a_team, a_user

@@ -13,8 +13,8 @@ from django.test.utils import CaptureQueriesContext
 
 from clusters.models import Cluster, Node, RescheduleEvent
 from jobs.models import Job, JobEvent
-from jobs.submission import submit as intake
-from jobs.submission.limits import Limits
+from jobs.submission import submit
+from jobs.submission.feasibility import Inventory
 from jobs.submission.submit import (
     Answer,
     Asked,
@@ -23,7 +23,7 @@ from jobs.submission.submit import (
     Submission,
     submit_all,
 )
-from jobs.submission.validation import JobInvalid
+from jobs.submission.validation import JobInvalid, JobRequest
 from tests.builders import a_cluster, a_node, a_team, a_user
 from tests.builders_jobs import job_fields
 
@@ -75,14 +75,14 @@ def test_a_key_taken_meanwhile_spoils_no_other_job(
     user: User, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (winner,) = submit_all([Asked(user, job_fields(), "k")])
-    earlier = intake._earlier
+    earlier = submit._earlier
     calls: list[int] = []
 
     def blind_at_first(asked: Sequence[Asked]) -> dict[int, Answer]:
         calls.append(len(asked))
         return {} if len(calls) == 1 else earlier(asked)
 
-    monkeypatch.setattr(intake, "_earlier", blind_at_first)
+    monkeypatch.setattr(submit, "_earlier", blind_at_first)
     again, new = submit_all([Asked(user, job_fields(), "k"), Asked(user, job_fields(name="new"))])
     assert isinstance(winner, Submission)
     assert isinstance(again, Submission)
@@ -110,38 +110,38 @@ def test_a_cluster_deleted_after_it_was_read_spoils_only_its_own_job(
 ) -> None:
     gone = a_cluster(name="gone")
     a_node(gone)
-    limits = Limits()
-    assert limits.seats(limits.clusters()["gone"])
+    inventory = Inventory()
+    assert inventory.capacities(inventory.clusters["gone"])
     here = node.cluster.name
     Cluster.objects.get(pk=gone.pk).delete()
     asked = [
         Asked(user, job_fields(name=name, cluster=where))
         for name, where in (("a", here), ("b", "gone"), ("c", here))
     ]
-    first, second, third = submit_all(asked, limits)
+    first, second, third = submit_all(asked, inventory)
     assert isinstance(first, Submission)
     assert isinstance(second, JobInvalid)
     assert isinstance(third, Submission)
     assert set(Job.objects.values_list("name", flat=True)) == {"a", "c"}
-    assert isinstance(submit_all(asked[1:2], limits)[0], JobInvalid)
+    assert isinstance(submit_all(asked[1:2], inventory)[0], JobInvalid)
 
 
 @pytest.mark.parametrize("error", [DataError("out of range"), IntegrityError("no such row")])
 def test_what_the_database_refuses_of_a_batch_spoils_no_other_job(
     user: User, node: Node, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    write = intake._write
+    write = submit._write
 
-    def refusing(wanted: Sequence[intake._Wanted]) -> None:
+    def refusing(wanted: Sequence[tuple[Asked, JobRequest]]) -> None:
         write(wanted)
-        if any(w.job.name == "bad" for w in wanted):
+        if any(request.job.name == "bad" for _, request in wanted):
             raise error
 
-    def undone(wanted: Sequence[intake._Wanted]) -> None:
+    def undone(wanted: Sequence[tuple[Asked, JobRequest]]) -> None:
         with transaction.atomic():
             refusing(wanted)
 
-    monkeypatch.setattr(intake, "_write", undone)
+    monkeypatch.setattr(submit, "_write", undone)
     first, second, third = submit_all(
         [Asked(user, job_fields(name=name)) for name in ("good", "bad", "better")]
     )

@@ -50,8 +50,13 @@ def test_the_only_cluster_and_the_only_team_need_not_be_named(
     user: User, cluster: Cluster, team: Team
 ) -> None:
     request = taken(user)
-    assert (request.cluster, request.team) == (cluster, team)
-    assert (request.runtime, request.gpus_min, request.gpus_max, request.total_steps) == (
+    assert (request.job.cluster, request.job.team) == (cluster, team)
+    assert (
+        request.job.runtime,
+        request.job.gpus_min,
+        request.job.gpus_max,
+        request.job.total_steps,
+    ) == (
         "process",
         1,
         1,
@@ -65,7 +70,7 @@ def test_of_several_clusters_one_must_be_named(user: User, cluster: Cluster) -> 
     assert refused(user, cluster="anex") == {
         "cluster": ["'anex' is none of annex, lab; did you mean annex?"]
     }
-    assert taken(user, cluster="lab").cluster == cluster
+    assert taken(user, cluster="lab").job.cluster == cluster
 
 
 def test_another_team_is_not_even_named(user: User, cluster: Cluster) -> None:
@@ -74,7 +79,7 @@ def test_another_team_is_not_even_named(user: User, cluster: Cluster) -> None:
 
 
 def test_an_operator_may_submit_for_any_team(cluster: Cluster, team: Team) -> None:
-    assert taken(a_user(operator=True), team="research").team == team
+    assert taken(a_user(operator=True), team="research").job.team == team
 
 
 def test_everything_wrong_is_said_at_once(user: User, cluster: Cluster) -> None:
@@ -118,7 +123,7 @@ def test_absurd_values_are_refused_at_their_field(
 
 
 def test_steps_come_as_a_whole_or_by_epochs(user: User, cluster: Cluster) -> None:
-    assert taken(user, steps=None, epochs=3, steps_per_epoch=7).total_steps == 21
+    assert taken(user, steps=None, epochs=3, steps_per_epoch=7).job.total_steps == 21
     assert "either steps" in refused(user, epochs=3)["steps"][0]
     assert "is missing" in refused(user, steps=None)["steps_per_epoch"][0]
     assert (
@@ -158,7 +163,7 @@ def test_a_range_that_begins_within_reach_is_taken_with_a_warning(
     user: User, cluster: Cluster
 ) -> None:
     request = taken(user, gpus="2..8")
-    assert (request.gpus_min, request.gpus_max) == (2, 8)
+    assert (request.job.gpus_min, request.job.gpus_max) == (2, 8)
     assert request.warnings == (
         "gpus: at most 4 of 8 can be used; the largest node has 4 of type V100",
     )
@@ -182,7 +187,7 @@ def test_an_image_where_no_agent_runs_containers_is_refused_with_the_remedy(
         ]
     }
     a_node(cluster, gpus=1, features=["docker", "process"])
-    assert taken(user, image="busybox").runtime == "docker"
+    assert taken(user, image="busybox").job.runtime == "docker"
     assert (
         "largest that could serve the job has 1"
         in refused(user, image="busybox", gpus=2)["gpus"][0]
@@ -214,7 +219,7 @@ def test_a_cluster_without_nodes_takes_jobs_with_a_warning(user: User) -> None:
 def test_a_due_date_in_the_past_is_taken_with_a_warning(user: User, cluster: Cluster) -> None:
     request = taken(user, due=at(-3600).isoformat())
     assert "is in the past" in request.warnings[0]
-    assert request.due_at is not None
+    assert request.job.due_at is not None
 
 
 def test_a_hard_deadline_in_the_past_is_refused(user: User, cluster: Cluster) -> None:
@@ -225,7 +230,7 @@ def test_docker_needs_an_image_and_processes_need_none(user: User, cluster: Clus
     assert "needs an image" in refused(user, runtime="docker")["image"][0]
     assert "does not go with" in refused(user, runtime="process", image="me/train:1")["image"][0]
     assert "no image name" in refused(user, image="me train")["image"][0]
-    assert taken(user, image="registry.example/me/train:1").runtime == "docker"
+    assert taken(user, image="registry.example/me/train:1").job.runtime == "docker"
     assert (
         "an image's own command is not used"
         in refused(user, image="registry.example/me/train:1", command=None)["command"][0]
@@ -237,8 +242,10 @@ def test_an_image_named_by_its_digest_is_pinned_from_the_start(
     user: User, cluster: Cluster
 ) -> None:
     digest = "sha256:" + "0123456789abcdef" * 4
-    assert taken(user, image=f"registry.example:5000/me/train:1@{digest}").image_digest == digest
-    assert taken(user, image="registry.example:5000/me/train:1").image_digest == ""
+    assert (
+        taken(user, image=f"registry.example:5000/me/train:1@{digest}").job.image_digest == digest
+    )
+    assert taken(user, image="registry.example:5000/me/train:1").job.image_digest == ""
     assert "64 hexadecimal digits" in refused(user, image="me/train@sha256:123")["image"][0]
 
 
@@ -247,7 +254,7 @@ def test_a_job_goes_to_a_cluster_only_where_a_node_offers_its_runtime(
 ) -> None:
     cluster.nodes.update(features=["docker", "emulated"])
     assert "name an image for the command to run in" in refused(user)["runtime"][0]
-    assert taken(user, image="me/train:1").runtime == "docker"
+    assert taken(user, image="me/train:1").job.runtime == "docker"
 
 
 def test_mounts_of_a_process_are_told_to_have_no_effect(user: User, cluster: Cluster) -> None:
@@ -259,7 +266,7 @@ def test_secrets_must_be_the_teams(user: User, cluster: Cluster, team: Team) -> 
     set_secret(team, "token", "x")
     problem = refused(user, environment={"KEY": {"secret": "key"}})["environment"][0]
     assert problem == "KEY: team research has no secret 'key'; it has token"
-    assert taken(user, environment={"KEY": {"secret": "token"}}).environment == {
+    assert taken(user, environment={"KEY": {"secret": "token"}}).job.environment == {
         "KEY": {"secret": "token"}
     }
 
@@ -289,4 +296,4 @@ def test_labels_no_node_has_yet_are_warned_of(user: User, cluster: Cluster) -> N
 
 
 def test_empty_fields_of_a_form_are_fields_not_given(user: User, cluster: Cluster) -> None:
-    assert taken(user, due="", image="", gpus="").gpus_min == 1
+    assert taken(user, due="", image="", gpus="").job.gpus_min == 1

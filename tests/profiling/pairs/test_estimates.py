@@ -20,7 +20,7 @@ from profiling.pairs.estimates import (
     worth_sharing,
 )
 from profiling.pairs.fingerprints import Book
-from profiling.smoothing import ALPHA, moved
+from profiling.speeds import ALPHA, moved
 from tests.builders_pairs import sharing_kinds
 
 TYPES = ("A", "B")

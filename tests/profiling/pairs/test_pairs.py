@@ -21,7 +21,7 @@ from profiling.models import PairMeasurement, PairProfile, Profile
 from profiling.pairs.measurements import undisturbed
 from profiling.selectors import kind_views
 from profiling.services import forget, production_measured
-from profiling.smoothing import ALPHA
+from profiling.speeds import ALPHA
 from tests.builders import a_cluster, a_job, a_kind, a_node, at
 from tests.builders_profiling import reconcile_profiles
 from tests.builders_sharing import (

@@ -1,0 +1,141 @@
+"""Agents' calls: refusals with a status, a code and a remedy, and checks of their words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from loadmaster.protocol import MOST_SLOTS, DeviceReport, ErrorCode, Registration
+
+
+class AgentCallError(Exception):
+    """A refused call; `field` names the place in the request, `expected` what would be right."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        detail: str,
+        *,
+        field: str = "",
+        expected: int | str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.code = code
+        self.detail = detail
+        self.field = field
+        self.expected = expected
+        self.headers = {**_HEADERS.get(status, {}), **(headers or {})}
+
+    def body(self) -> dict[str, dict[str, object]]:
+        """The answer's JSON: {"error": {"code", "detail", "field"?, "expected"?}}."""
+        error: dict[str, object] = {"code": str(self.code), "detail": self.detail}
+        if self.field:
+            error["field"] = self.field
+        if self.expected is not None:
+            error["expected"] = self.expected
+        return {"error": error}
+
+
+_HEADERS: dict[int, dict[str, str]] = {
+    401: {"WWW-Authenticate": "Bearer"},
+    503: {"Retry-After": "1"},
+}
+
+
+def invalid(field: str, problem: str) -> AgentCallError:
+    """The request does not make sense at `field`; `problem` says what would be right."""
+    return AgentCallError(400, "invalid", f"{field}: {problem}", field=field)
+
+
+def bad_token(detail: str) -> AgentCallError:
+    """The bearer token opens nothing here."""
+    return AgentCallError(401, ErrorCode.TOKEN, detail)
+
+
+def unknown_token() -> AgentCallError:
+    """A node's token that nobody has."""
+    return bad_token("this node token is unknown or revoked; enrol the node again")
+
+
+def not_yours() -> AgentCallError:
+    """A node's token on another node's address."""
+    return AgentCallError(403, "not_yours", "this token is another node's")
+
+
+def stale_epoch(epoch: int, current: int) -> AgentCallError:
+    """Another session has begun since."""
+    return AgentCallError(
+        409,
+        ErrorCode.STALE_EPOCH,
+        f"epoch {epoch} is over, open a new session",
+        field="epoch",
+        expected=current,
+    )
+
+
+def stale_assignment(detail: str) -> AgentCallError:
+    """The assignment has another fence, is over, or is not this node's."""
+    return AgentCallError(409, ErrorCode.STALE_ASSIGNMENT, detail)
+
+
+INT = 2_147_483_647
+ABSURD = 1e9
+
+
+def check_text(field: str, text: str, longest: int, *, empty: bool = True) -> None:
+    """Refuse text of more than `longest` characters, and none at all unless `empty`."""
+    if len(text) > longest:
+        raise invalid(field, f"may have at most {longest} characters, not {len(text)}")
+    if not text.isprintable():
+        raise invalid(field, "must not hold control characters or marks of direction")
+    if not text and not empty:
+        raise invalid(field, "must not be empty")
+
+
+def check_number(field: str, value: float | None, lowest: float, highest: float) -> None:
+    """Refuse what is outside lowest..highest."""
+    if value is not None and not lowest <= value <= highest:
+        raise invalid(field, f"must be between {lowest:g} and {highest:g}, not {value:g}")
+
+
+def moment(field: str, at_s: float) -> datetime:
+    """The UTC time of so many Unix seconds; a refusal for one that no calendar has."""
+    try:
+        return datetime.fromtimestamp(at_s, UTC)
+    except (OverflowError, ValueError, OSError):
+        raise invalid(field, f"{at_s:g} is no time in Unix seconds") from None
+
+
+def check_devices(devices: tuple[DeviceReport, ...]) -> None:
+    """A node offers at least one GPU, each once, all of one type."""
+    if not devices:
+        raise invalid("devices", "the machine offers no GPU")
+    for index, device in enumerate(devices):
+        check_text(f"devices[{index}].uuid", device.uuid, 100, empty=False)
+        check_text(f"devices[{index}].parent_uuid", device.parent_uuid, 100)
+        check_text(f"devices[{index}].mig_profile", device.mig_profile, 50)
+        check_number(f"devices[{index}].slots", device.slots, 1, MOST_SLOTS)
+        check_number(f"devices[{index}].memory_gb", device.memory_gb, 0, ABSURD)
+    if len({device.uuid for device in devices}) < len(devices):
+        raise invalid("devices", "a uuid is there twice; every device needs its own")
+    types = sorted({device.gpu_type for device in devices})
+    if len(types) > 1:
+        raise invalid(
+            "devices",
+            f"a node has GPUs of one type, this machine reports {', '.join(types)}; run one agent"
+            " for each",
+        )
+
+
+def check_registration(words: Registration) -> None:
+    """Refuse a registration the database could not hold or that makes no sense."""
+    check_text("machine_id", words.machine_id, 100, empty=False)
+    check_text("boot_id", words.boot_id, 100)
+    check_text("name" if words.name else "hostname", words.name or words.hostname, 100, empty=False)
+    check_text("rack", words.rack, 63)
+    check_number("cores", words.cores, 0, ABSURD)
+    check_number("memory_gb", words.memory_gb, 0, ABSURD)
+    check_devices(words.devices)

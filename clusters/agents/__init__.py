@@ -1,1 +1,0 @@
-"""Agents' way in: refusals, checks of their words, and node tokens."""

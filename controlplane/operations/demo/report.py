@@ -1,0 +1,241 @@
+"""The demo's report, as `loadmaster.demo.report` checks it, and its summary in words."""
+
+from __future__ import annotations
+
+import os
+import platform
+from datetime import datetime
+from statistics import median
+from typing import Any
+
+from django.db.models import QuerySet
+from django.utils import timezone
+from rich.console import Console
+from rich.table import Table
+
+from clusters.models import Cluster
+from controlplane.loop.models import Round
+from jobs.assignment_lifecycle import ENDED
+from jobs.models import Assignment, Job
+from loadmaster.demo.report import REPORT_VERSION, resumptions, run_time_errors
+from loadmaster.protocol import AssignmentState
+
+_WITH_ALL = ("node__gpu_type", "node__cluster")
+
+
+def report(cluster: Cluster, jobs: QuerySet[Job], started_at: datetime) -> dict[str, Any]:
+    """The report of these jobs; times in seconds from `started_at`, money in EUR or the like."""
+    rows = [_job(job, started_at) for job in jobs.order_by("submitted_at")]
+    rounds = Round.objects.filter(cluster=cluster, started_at__gte=started_at)
+    return {
+        "version": REPORT_VERSION,
+        "generated_at": timezone.now().isoformat(),
+        "machine": {
+            "cores": os.cpu_count(),
+            "system": platform.platform(),
+            "python": platform.python_version(),
+        },
+        "emulated": True,
+        "note": (
+            "GPUs are emulated by pacing clocks around real training steps; power is modelled, not"
+            " measured."
+        ),
+        "currency": cluster.currency,
+        "policy": cluster.policy,
+        "runtimes": sorted({job.runtime for job in jobs}),
+        "images": sorted({job.image for job in jobs if job.image}),
+        "duration_s": _since(started_at, timezone.now()),
+        "rounds": rounds.count(),
+        "jobs": rows,
+        "summary": _summary(rows, rounds),
+    }
+
+
+def _summary(jobs: list[dict[str, Any]], rounds: QuerySet[Round]) -> dict[str, Any]:
+    placements = [p for job in jobs for p in job["placements"]]
+    errors = run_time_errors(jobs)
+    moved = [
+        (a, b)
+        for a, b in resumptions(jobs)
+        if [s["device"] for s in a["slots"]] != [s["device"] for s in b["slots"]]
+    ]
+    return {
+        "completed": sum(job["state"] == "completed" for job in jobs),
+        "due_met": sum(job["due_met"] for job in jobs),
+        "preemptions": sum(
+            p["outcome"] == AssignmentState.PREEMPTED and p["from_s"] is not None
+            for p in placements
+        ),
+        "migrations": len(moved),
+        "rounds": rounds.count(),
+        "profile_runs": sum(len(job["profile_runs"]) for job in jobs),
+        "median_run_time_error": median(errors) if errors else None,
+        "energy_kwh": _total(placements, "energy_kwh"),
+        "energy_cost_predicted": _total(placements, "predicted_energy_cost"),
+        "energy_cost": _total(placements, "energy_cost"),
+        "tardiness_cost": sum(job["tardiness_cost"] for job in jobs),
+    }
+
+
+def _total(placements: list[dict[str, Any]], name: str) -> float:
+    return sum(p[name] or 0.0 for p in placements)
+
+
+def _job(job: Job, started_at: datetime) -> dict[str, Any]:
+    assignments = list(
+        job.assignments.select_related(*_WITH_ALL)
+        .prefetch_related("slots__device", "progress")
+        .order_by("fence")
+    )
+    end = job.completed_at or timezone.now()
+    tardiness_s = max(0.0, (end - job.due_at).total_seconds()) if job.due_at else 0.0
+    return {
+        "id": str(job.pk),
+        "name": job.name,
+        "kind": job.kind.name,
+        "state": job.state,
+        "steps": job.total_steps,
+        "submitted_s": _since(started_at, job.submitted_at),
+        "due_s": _since(started_at, job.due_at),
+        "completed_s": _since(started_at, job.completed_at),
+        "due_met": job.state == "completed" and tardiness_s == 0.0,
+        "tardiness_s": tardiness_s,
+        "tardiness_cost": tardiness_s * job.tardiness_weight,
+        "first_loss": job.first_loss,
+        "final_loss": job.last_loss,
+        "moves": [
+            {
+                "at_s": _since(started_at, e.at),
+                "event": e.event,
+                "from": e.from_state,
+                "to": e.to_state,
+            }
+            for e in job.events.all()
+        ],
+        "placements": [_placement(a, started_at) for a in assignments if a.purpose == "training"],
+        "profile_runs": [
+            _placement(a, started_at) for a in assignments if a.purpose == "profiling"
+        ],
+    }
+
+
+def _placement(assignment: Assignment, started_at: datetime) -> dict[str, Any]:
+    """A launch. It holds slots from acceptance on; a withdrawn offer has no `from_s`."""
+    did = _part_done(assignment)
+    return {
+        "fence": assignment.fence,
+        "node": assignment.node.name,
+        "gpu_type": assignment.node.gpu_type.name,
+        "gpus": assignment.gpus,
+        "slots": [{"device": s.device.uuid, "slot": s.slot} for s in assignment.slots.all()],
+        "from_s": _since(started_at, assignment.accepted_at),
+        "to_s": _since(started_at, assignment.ended_at or timezone.now()),
+        "container": assignment.container,
+        "outcome": assignment.state if AssignmentState(assignment.state) in ENDED else "unfinished",
+        "reason": assignment.reason,
+        "start_steps": assignment.start_steps,
+        "resumed_at_step": next((p.step - p.launch_steps for p in assignment.progress.all()), None),
+        "end_steps": assignment.steps_done,
+        "checkpoint_steps": assignment.checkpoint_steps,
+        "setup_s": assignment.setup_s,
+        "predicted_run_s": _part(assignment.predicted_run_s, did),
+        "measured_run_s": _measured_s(assignment),
+        "energy_kwh": assignment.energy_kwh,
+        "predicted_energy_cost": _part(_number(assignment.predicted_energy_cost), did),
+        "energy_cost": _number(assignment.energy_cost),
+        "power_source": assignment.power_source,
+    }
+
+
+def _measured_s(assignment: Assignment) -> float | None:
+    if assignment.running_at is None or assignment.ended_at is None:
+        return None
+    return (assignment.ended_at - assignment.running_at).total_seconds()
+
+
+def _part_done(assignment: Assignment) -> float | None:
+    """The part of its predictions that a launch came to: 1 if it finished; None if unknown."""
+    planned = assignment.job.total_steps - assignment.start_steps
+    done = max(0, assignment.steps_done - assignment.start_steps)
+    run_s, speed = assignment.predicted_run_s, assignment.predicted_steps_per_s
+    if not run_s or planned <= 0:
+        return None
+    if assignment.state == AssignmentState.SUCCEEDED:
+        return 1.0
+    setup = max(0.0, 1.0 - planned / speed / run_s) if speed and assignment.share == 1.0 else 0.0
+    return setup + (1.0 - setup) * done / planned
+
+
+def _part(predicted: float | None, part: float | None) -> float | None:
+    return None if predicted is None or part is None else predicted * part
+
+
+def _since(start: datetime, moment: datetime | None) -> float | None:
+    return None if moment is None else round((moment - start).total_seconds(), 3)
+
+
+def _number(value: object) -> float | None:
+    return None if value is None else float(str(value))
+
+
+def print_summary(report: dict[str, Any], console: Console) -> None:
+    """Per job and in all: what was predicted, what was measured."""
+    console.print(_jobs(report))
+    found, currency = report["summary"], report["currency"]
+    error = found["median_run_time_error"]
+    console.print(
+        f"{found['completed']} of {len(report['jobs'])} jobs completed, {found['due_met']} in time;"
+        f" {found['rounds']} rounds, {found['preemptions']} pre-emptions, {found['migrations']}"
+        f" migrations, {found['profile_runs']} profile runs."
+    )
+    console.print(
+        f"Energy {found['energy_kwh'] * 1000:.1f} Wh (modelled: emulated GPUs); cost predicted"
+        f" {found['energy_cost_predicted']:.5f}, billed {found['energy_cost']:.5f} {currency};"
+        f" tardiness {found['tardiness_cost']:.5f} {currency}; median error of predicted run times"
+        f" {'unknown' if error is None else format(error, '.1%')}."
+    )
+
+
+def _jobs(report: dict[str, Any]) -> Table:
+    where = (
+        "jobs in Docker containers"
+        if "docker" in report.get("runtimes", ())
+        else "jobs as processes"
+    )
+    table = Table(title=f"Demo report (emulated GPUs, {where})", title_justify="left")
+    for heading in (
+        "job",
+        "kind",
+        "where",
+        "moves",
+        "due date",
+        "loss",
+        "run time predicted / measured",
+        "energy cost predicted / billed",
+    ):
+        table.add_column(heading)
+    for job in report["jobs"]:
+        placements = [p for p in job["placements"] if p["from_s"] is not None]
+        where = " > ".join(f"{p['gpus']}x{p['gpu_type']}" for p in placements)
+        due = "met" if job["due_met"] else f"{job['tardiness_s']:.0f} s late"
+        table.add_row(
+            job["name"],
+            job["kind"],
+            where,
+            str(len(job["moves"])),
+            due,
+            f"{_short(job['first_loss'])} > {_short(job['final_loss'])}",
+            f"{_sum(placements, 'predicted_run_s'):.1f} /"
+            f" {_sum(placements, 'measured_run_s'):.1f} s",
+            f"{_sum(placements, 'predicted_energy_cost'):.5f} /"
+            f" {_sum(placements, 'energy_cost'):.5f}",
+        )
+    return table
+
+
+def _sum(placements: list[dict[str, Any]], name: str) -> float:
+    return sum(p[name] or 0.0 for p in placements)
+
+
+def _short(loss: float | None) -> str:
+    return "-" if loss is None else f"{loss:.3f}"

@@ -1,0 +1,64 @@
+"""ASGI: types of applications, and lasting threads for what Django does synchronously."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from asgiref.sync import ThreadSensitiveContext
+from django.db import connections
+
+Scope = dict[str, Any]
+Message = Mapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Coroutine[Any, Any, None]]
+
+
+MOST_THREADS = 16
+"""Beyond so many simultaneous requests some share a thread, and their synchronous parts queue."""
+
+
+@dataclass(slots=True)
+class _Thread:
+    """A thread, and how many requests have it."""
+
+    executor: ThreadPoolExecutor
+    requests: int = 0
+
+
+class LastingThreads:
+    """An ASGI application in front of Django's that gives each request one of a few threads."""
+
+    def __init__(self, app: App, most: int = MOST_THREADS) -> None:
+        self._app, self._most = app, most
+        self._threads: list[_Thread] = []
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        thread = self._least_busy()
+        thread.requests += 1
+        try:
+            async with ThreadSensitiveContext(executor=thread.executor):
+                await self._app(scope, receive, send)
+        finally:
+            thread.requests -= 1
+
+    def _least_busy(self) -> _Thread:
+        """An idle thread, else a new one, else, if there are enough, the one with the fewest."""
+        found = min(self._threads, key=lambda thread: thread.requests, default=None)
+        if found is None or (found.requests and len(self._threads) < self._most):
+            found = _Thread(ThreadPoolExecutor(1, thread_name_prefix="request"))
+            self._threads.append(found)
+        return found
+
+    def close(self) -> None:
+        """Close the connections of the threads, and end them."""
+        while self._threads:
+            executor = self._threads.pop().executor
+            executor.submit(connections.close_all)
+            executor.shutdown(wait=True)

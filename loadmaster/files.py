@@ -1,0 +1,84 @@
+"""Small files that are written whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+LARGEST_OBJECT = 1024 * 1024
+
+
+def write_whole(path: Path, content: bytes, *, durable: bool = False, mode: int = 0o600) -> None:
+    """Replace a file in one step, private by default; a failure leaves the older content.
+
+    `durable` waits until content and name are on the disk.
+    """
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        descriptor = os.open(temporary, os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC, mode)
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(descriptor, mode)  # whatever the umask
+            file.write(content)
+            file.flush()
+            if durable:
+                os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+    if durable:
+        sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a folder's names durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_json(
+    path: Path, data: dict[str, Any], *, durable: bool = False, mode: int = 0o600
+) -> None:
+    """Write a JSON object by `write_whole`."""
+    write_whole(path, json.dumps(data).encode(), durable=durable, mode=mode)
+
+
+def open_plain(path: Path, flags: int = os.O_RDONLY) -> int:
+    """Descriptor of an ordinary file in a folder that others may write to, never of a link or pipe.
+
+    Raises FileNotFoundError also for what is there but is no ordinary file.
+    """
+    try:
+        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
+            raise FileNotFoundError(error.errno, "is no ordinary file", str(path)) from error
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise FileNotFoundError(errno.ENOENT, "is no ordinary file", str(path))
+    return descriptor
+
+
+def read_object(path: Path) -> dict[str, Any] | None:
+    """The JSON object in a small file, or None if there is none that can be read."""
+    try:
+        with os.fdopen(open_plain(path), "rb") as file:
+            data = json.loads(file.read(LARGEST_OBJECT))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return data if isinstance(data, dict) else None
+
+
+def private_folder(path: Path) -> Path:
+    """Create a folder that nobody else may look into, and return it."""
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.chmod(0o700)
+    return path

@@ -1,0 +1,78 @@
+"""How fast a launch went by its progress, and how measurements are smoothed. Pure.
+
+Two neighbouring samples bound a segment; the time of a step is the median over all steps after the
+warm-up, each counted with its segment's mean time: a stall or a late sample does not move it.
+
+Speeds are smoothed exponentially, s <- s + alpha * (measured - s) with
+alpha = max(ALPHA, 1 / (samples + 1)): the first few are averaged and old ones fade.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from math import isfinite
+
+WARM_UP_STEPS = 1
+"""Steps at the beginning that are not counted: compilation, caches, first transfers."""
+
+Sample = tuple[int, float]
+"""(steps done in this launch, seconds since its first batch)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """steps/s over `steps` steps; `spread`: interquartile range of step times over the median."""
+
+    steps_per_s: float
+    steps: int
+    spread: float
+
+
+def pace(samples: Iterable[Sample]) -> Pace | None:
+    """The pace these samples show; None where they hold no step after the warm-up."""
+    segments = _segments(samples)
+    middle = _quantile(segments, 0.5)
+    if middle is None or middle <= 0:
+        return None
+    low, high = _quantile(segments, 0.25), _quantile(segments, 0.75)
+    width = (high - low) / middle if low is not None and high is not None else 0.0
+    return Pace(1.0 / middle, sum(steps for _, steps in segments), width)
+
+
+def _segments(samples: Iterable[Sample]) -> list[tuple[float, int]]:
+    """(seconds of a step, steps) of each segment after the warm-up, fastest first."""
+    ordered = sorted({(s, e) for s, e in samples if s >= 0 and isfinite(e) and e >= 0})
+    last: dict[int, float] = {}
+    for steps, elapsed in ordered:
+        last.setdefault(
+            steps, elapsed
+        )  # the same step told again later (with a checkpoint or the end) adds no time to it
+    points = [(s, e) for s, e in last.items() if s >= WARM_UP_STEPS]
+    found = [((e2 - e1) / (s2 - s1), s2 - s1) for (s1, e1), (s2, e2) in pairwise(points) if e2 > e1]
+    return sorted(found)
+
+
+def _quantile(segments: list[tuple[float, int]], fraction: float) -> float | None:
+    """The step time below which this fraction of the steps lies."""
+    wanted, seen = fraction * sum(steps for _, steps in segments), 0.0
+    for seconds, steps in segments:
+        seen += steps
+        if seen >= wanted:
+            return seconds
+    return None
+
+
+ALPHA = 0.2
+"""Weight of a new measurement against all earlier ones."""
+
+
+def weight_of_next(samples: int) -> float:
+    """alpha of a measurement after `samples` others; 1 for the first."""
+    return max(ALPHA, 1.0 / (samples + 1))
+
+
+def moved(known: float, measured: float, samples: int) -> float:
+    """The updated average after one more measurement; without samples `known` has no weight."""
+    return measured if samples <= 0 else known + weight_of_next(samples) * (measured - known)
