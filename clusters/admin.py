@@ -47,8 +47,7 @@ __all__ = ["ClusterAdmin", "EnergyTariffAdmin", "NodeAdmin", "PueAdmin"]
 
 DECISIONS = (
     "policy", "policy_parameters", "seed", "period_s", "horizon_s", "power_cap_w",
-    "power_cap_hours", "emissions_cost_per_kg",
-    "restart_cost_s", "profiling_steps",
+    "power_cap_hours", "emissions_cost_per_kg", "restart_cost_s", "profiling_steps",
 )  # fmt: skip
 COSTLY = {
     "policy", "policy_parameters", "seed", "power_cap_w", "power_cap_hours",
@@ -119,15 +118,9 @@ class DeviceInline(ReadOnlyInline):
 
     model = Device
     fields = (
-        "uuid",
-        "slots",
-        "memory_gb",
-        "healthy",
-        "emulated",
-        "gpu_fraction",
-        "power_w",
+        "uuid", "slots", "memory_gb", "healthy", "emulated", "gpu_fraction", "power_w",
         "power_source",
-    )
+    )  # fmt: skip
     readonly_fields = fields
     show_change_link = True
 
@@ -144,9 +137,8 @@ class NodeAdmin(OperatorAdmin):
     actions = ("cordon", "uncordon", "drain", "to_production", "to_profiling", "to_both")
     readonly_fields = (
         "cluster", "gpu_type", "role", "state", "drain_until", "reason", "cores", "memory_gb",
-        "machine_id", "boot_id", "epoch",
-        "session_expires_at", "last_seen_at", "agent_version", "features", "address", "emulated",
-        "created_at",
+        "machine_id", "boot_id", "epoch", "session_expires_at", "last_seen_at", "agent_version",
+        "features", "address", "emulated", "created_at",
     )  # fmt: skip
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
@@ -201,22 +193,14 @@ class DeviceAdmin(OperatorAdmin):
 
     form = DeviceForm
     list_display = (
-        "uuid",
-        "node",
-        "slots",
-        "memory_gb",
-        "healthy",
-        "emulated",
-        "power_w",
-        "power_source",
-    )
+        "uuid", "node", "slots", "memory_gb", "healthy", "emulated", "power_w", "power_source",
+    )  # fmt: skip
     list_filter = ("node__cluster", "healthy", "emulated")
     list_select_related = ("node",)
     search_fields = ("uuid", "node__name")
     readonly_fields = (
         "node", "uuid", "parent_uuid", "mig_profile", "memory_gb", "healthy", "emulated",
-        "gpu_fraction", "memory_used_gb",
-        "power_w", "power_source", "temperature_c",
+        "gpu_fraction", "memory_used_gb", "power_w", "power_source", "temperature_c",
     )  # fmt: skip
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:

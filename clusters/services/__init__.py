@@ -14,15 +14,6 @@ from clusters.services.nodes import (
 )
 
 __all__ = [
-    "NodeStateError",
-    "SlotsError",
-    "flush_samples",
-    "issue_enrolment_token",
-    "node_cordon",
-    "node_drain",
-    "node_revoke",
-    "node_set_role",
-    "node_set_slots",
-    "node_uncordon",
-    "register",
-]
+    "NodeStateError", "SlotsError", "flush_samples", "issue_enrolment_token", "node_cordon",
+    "node_drain", "node_revoke", "node_set_role", "node_set_slots", "node_uncordon", "register",
+]  # fmt: skip

@@ -21,19 +21,9 @@ from loadmaster.protocol import RUNTIMES
 WHOLE = ("epochs", "steps_per_epoch", "gpus_min", "gpus_max", "priority", "max_retries")
 REAL = ("cores", "memory_gb", "tardiness_weight", "weight")
 PLAIN = (
-    "name",
-    "cluster",
-    "team",
-    "runtime",
-    "image",
-    "command",
-    "due",
-    "deadline",
-    "walltime",
-    "checkpoint_place",
-    "kind",
-    "on_disconnect",
-)
+    "name", "cluster", "team", "runtime", "image", "command", "due", "deadline", "walltime",
+    "checkpoint_place", "kind", "on_disconnect",
+)  # fmt: skip
 FLAGS = ("may_mix", "may_share", "hold")
 MAX_TYPED = 100_000
 

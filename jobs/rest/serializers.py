@@ -68,10 +68,8 @@ class JobSerializer(serializers.ModelSerializer[Job]):
         model = Job
         fields = [
             "id", "name", "cluster", "team", "user", "state", "kind", "gpus_min", "gpus_max",
-            "priority", "tardiness_weight",
-            "due", "deadline", "submitted_at", "started_at", "completed_at", "hold_wanted",
-            "failure_reason",
-            "progress", "placement", "waiting",
+            "priority", "tardiness_weight", "due", "deadline", "submitted_at", "started_at",
+            "completed_at", "hold_wanted", "failure_reason", "progress", "placement", "waiting",
         ]  # fmt: skip
 
     @extend_schema_field(ProgressSerializer)
@@ -102,17 +100,9 @@ class JobDetailSerializer(JobSerializer):
 
     class Meta(JobSerializer.Meta):
         fields = [
-            *JobSerializer.Meta.fields,
-            "total_steps",
-            "fence",
-            "retries_used",
-            "max_retries",
-            "retry_at",
-            "image_digest",
-            "received_s",
-            "cloned_from",
-            "spec",
-        ]
+            *JobSerializer.Meta.fields, "total_steps", "fence", "retries_used", "max_retries",
+            "retry_at", "image_digest", "received_s", "cloned_from", "spec",
+        ]  # fmt: skip
 
     def get_spec(self, job: Job) -> dict[str, Any]:
         """The job file that makes this job again."""
@@ -222,13 +212,11 @@ class AssignmentSerializer(serializers.ModelSerializer[Assignment]):
         model = Assignment
         fields = [
             "id", "node", "gpu_type", "devices", "purpose", "copy", "rank", "world_size", "gpus",
-            "fence", "state", "desired",
-            "container", "prepared_fraction", "created_at", "running_at", "ended_at", "exit_code",
-            "reason_class", "reason",
-            "start_steps", "steps_done",
-            "checkpoint_steps", "steps_per_s", "loss", "setup_s", "predicted_run_s",
-            "predicted_steps_per_s",
-            "predicted_energy_cost", "energy_kwh", "energy_cost", "power_source",
+            "fence", "state", "desired", "container", "prepared_fraction", "created_at",
+            "running_at", "ended_at", "exit_code", "reason_class", "reason", "start_steps",
+            "steps_done", "checkpoint_steps", "steps_per_s", "loss", "setup_s", "predicted_run_s",
+            "predicted_steps_per_s", "predicted_energy_cost", "energy_kwh", "energy_cost",
+            "power_source",
         ]  # fmt: skip
 
     def get_devices(self, assignment: Assignment) -> list[str]:

@@ -58,14 +58,9 @@ class PairRow(NamedTuple):
 
 
 _COLUMNS = (
-    "first_id",
-    "second_id",
-    "gpu_type__name",
-    "first_steps_per_s",
-    "second_steps_per_s",
-    "source",
+    "first_id", "second_id", "gpu_type__name", "first_steps_per_s", "second_steps_per_s", "source",
     "updated_at",
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
