@@ -8,8 +8,7 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from clusters.models import Cluster, Device, EnrolmentToken, GpuType, Node
-from clusters.models.nodes import Role
-from clusters.runtimes import runtimes_of
+from clusters.models.nodes import Role, runtimes_of
 from controlplane.web.rest.serializing import OnlySettable
 from loadmaster.protocol import MOST_SLOTS, AssignmentState
 from policies.contract.policy import PolicyError
@@ -114,7 +113,7 @@ class NodeSerializer(serializers.ModelSerializer[Node]):
     @extend_schema_field(serializers.ListField(child=serializers.CharField()))
     def get_runtimes(self, node: Node) -> list[str]:
         """The ways in which it runs jobs: process, docker."""
-        return list(runtimes_of(node))
+        return list(runtimes_of(node.features))
 
 
 class ReasonSerializer(serializers.Serializer[Any]):

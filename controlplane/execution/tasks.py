@@ -2,7 +2,7 @@
 
 from celery import shared_task
 
-from clusters.services import flush_samples
+from clusters.services.devices import flush_samples
 
 
 @shared_task

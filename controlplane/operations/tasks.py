@@ -16,7 +16,7 @@ from controlplane.operations.retention import prune
 from controlplane.studies.running.hints import hint_simulations
 from controlplane.studies.running.runner import reconcile_simulations
 from controlplane.web.storage.mutex import mutex
-from profiling.services import reconcile_profiles
+from profiling.reconciler import reconcile_profiles
 
 LONG_PASS_S = 10
 """How long a pass of the reconciler keeps others out: a longer or killed one does so no more."""

@@ -21,8 +21,8 @@ from knox.models import AuthToken
 
 from clusters.events import request_reschedule
 from clusters.models import Cluster, EnergyTariff, Node, PueRecord, Reason, TariffBand
-from clusters.services import issue_enrolment_token, node_cordon, node_drain
-from clusters.services.enrolment import sha256
+from clusters.services.enrolment import issue_enrolment_token, sha256
+from clusters.services.nodes import node_cordon, node_drain
 from controlplane.execution.services import (
     accept,
     append_log,

@@ -14,7 +14,7 @@ from django.db.models import Count, Prefetch, prefetch_related_objects
 from django.utils import timezone
 
 from clusters.models import Cluster, Device, Node
-from clusters.runtimes import runtimes_of
+from clusters.models.nodes import runtimes_of
 from controlplane.web.pages.paging import page_of
 from jobs.models import Assignment, AssignmentSlot
 from jobs.selectors import OTHERS, seen_by
@@ -75,7 +75,7 @@ class NodeCard:
     @property
     def runtimes(self) -> str:
         """The ways in which it runs jobs."""
-        return " and ".join(runtimes_of(self.node))
+        return " and ".join(runtimes_of(self.node.features))
 
     @property
     def power_w(self) -> float | None:
