@@ -4,9 +4,7 @@
         loss = train_on(batch)
         loadmaster.training.report(loss=loss)
 
-Needs PyTorch (`pip install 'loadmaster[torch]'`). It works alike for one process and for the ranks
-of a gang, which call `torch.distributed.init_process_group(...)` as usual: the agent has set the
-variables that it reads.
+Needs `pip install 'loadmaster[torch]'`. Ranks of a gang call `init_process_group(...)` as usual.
 """
 
 from __future__ import annotations
@@ -67,24 +65,16 @@ def steps(
     report: Callable[[], Metrics] | None = None,
     checkpoint_dir: Path | str | None = None,
 ) -> Iterator[Any]:
-    """Yield the loader's batches, epoch after epoch, until the job's steps are done; one batch is
-    one step.
+    """Yield the loader's batches, epoch after epoch, until the job's steps are done.
 
     Args:
-        loader: any DataLoader. In a gang each rank's needs a DistributedSampler, or an
-        IterableDataset that deals itself out.
-        state: what makes up the state of the training, by name; a DistributedDataParallel is saved
-        as the module in it, so that a
-            launch with more or fewer ranks can read it.
-        seed: before each batch all random generators are set by seed, rank, epoch and batch, and
-        before each epoch the order of a
-            shuffling sampler by seed and epoch: so a resumed launch draws the very numbers that an
-            uninterrupted one would.
-            Augmentation inside of loader workers is the exception. None leaves all generators
-            alone; then a resumed
-            launch draws others.
-        total, every_s, report, checkpoint_dir: as `loadmaster.training.steps`, which says what may
-        be raised.
+        loader: any DataLoader; in a gang each rank's needs a DistributedSampler, or an
+            IterableDataset that divides itself.
+        state: parts of the training's state by name; a DistributedDataParallel is saved as the
+            module in it, so that launches with other numbers of ranks can read it.
+        seed: sets all generators before each batch and epoch, so a resumed launch draws the numbers
+            that an uninterrupted one would (but inside loader workers); None leaves them alone.
+        total, every_s, report, checkpoint_dir: as `loadmaster.training.steps`, also for exceptions.
     """
     return training.steps(
         Resumable(loader, seed),
@@ -100,11 +90,9 @@ def save_state(path: Path, state: Mapping[str, Stateful]) -> None:
 
 
 def load_state(path: Path, state: Mapping[str, Stateful]) -> None:
-    """Read them back, tensors by way of the CPU, running no code that the file may hold.
+    """Read states back by way of the CPU, running no code that the file may hold.
 
-    Raises:
-        KeyError: the file lacks one of them, or has others: it was written by another version of
-        the script.
+    Raises KeyError if the file lacks one of them, or has others.
     """
     found = torch.load(path, map_location="cpu", weights_only=True)
     if found.keys() != state.keys():
@@ -131,11 +119,8 @@ class Resumable:
         environment = JobEnvironment.read(os.environ)
         self._rank = environment.rank
         if environment.world_size > 1 and not _is_dealt_out(loader):
-            text = (
-                "every rank would train on the same batches: give the DataLoader a"
-                " DistributedSampler"
-            )
-            warnings.warn(text, UserWarning, stacklevel=3)
+            text = "every rank would train on the same batches: give the DataLoader a"
+            warnings.warn(f"{text} DistributedSampler", UserWarning, stacklevel=3)
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of a sampler, or seed a generator for one without epochs."""
@@ -146,9 +131,8 @@ class Resumable:
             elif self._seed is not None and isinstance(part, RANDOM_SAMPLERS):
                 part.generator = torch.Generator().manual_seed(_mixed(self._seed, epoch))
         if self._seed is not None:
-            self._loader.generator = torch.Generator().manual_seed(
-                _mixed(self._seed, self._rank, epoch)
-            )
+            mixed = _mixed(self._seed, self._rank, epoch)
+            self._loader.generator = torch.Generator().manual_seed(mixed)
 
     def __iter__(self) -> Iterator[Any]:
         return self.iter_from(0)
@@ -221,15 +205,6 @@ def _rest_of(loader: DataLoader[Any], batch: int) -> tuple[DataLoader[Any], int]
     order: dict[str, Any] = {"batch_size": None, "sampler": _Rest(loader.sampler, batch)}
     if loader.batch_sampler is not None:
         order = {"batch_sampler": _Rest(loader.batch_sampler, batch)}
-    return (
-        DataLoader(
-            loader.dataset,
-            **order,
-            **{name: getattr(loader, name) for name in (*KEPT, *_of_workers(loader))},
-        ),
-        0,
-    )
-
-
-def _of_workers(loader: DataLoader[Any]) -> tuple[str, ...]:
-    return ("prefetch_factor",) if loader.num_workers else ()
+    names = (*KEPT, "prefetch_factor") if loader.num_workers else KEPT
+    kept = {name: getattr(loader, name) for name in names}
+    return DataLoader(loader.dataset, **order, **kept), 0

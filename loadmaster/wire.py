@@ -10,10 +10,12 @@ import dataclasses
 import json
 from typing import Any, TypeVar
 
+from pydantic import AfterValidator
+
 from policies.contract.forms import Form
 from policies.contract.forms import FormError as WireError
 
-__all__ = ["WireError", "dumps", "form", "from_json", "loads", "to_json"]
+__all__ = ["WireError", "dumps", "form", "from_json", "loads", "one_of", "to_json"]
 
 T = TypeVar("T")
 
@@ -48,3 +50,14 @@ def from_json(cls: type[T], data: object) -> T:
 def loads(cls: type[T], text: bytes | str) -> T:
     """`from_json` of a JSON text; WireError also for text that is no JSON."""
     return form(cls).loads(text)
+
+
+def one_of(*names: str) -> AfterValidator:
+    """A validator of a text field that takes these names only."""
+
+    def check(value: str) -> str:
+        if value not in names:
+            raise ValueError(f"must be one of {', '.join(names)}, not {value!r}")
+        return value
+
+    return AfterValidator(check)

@@ -7,9 +7,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from loadmaster.training.gangs.address import parse_address
 from loadmaster.training.gangs.agreement import FailureHandler, GangBroken
-from loadmaster.training.gangs.connection import Connection, Credentials
+from loadmaster.training.gangs.connection import Connection, Credentials, parse_address
 from loadmaster.training.gangs.lead import Lead
 from loadmaster.training.gangs.member import Member
 from tests.builders_gangs import GANG_TOKEN, MEET_S, free_port

@@ -14,9 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from loadmaster.training.gangs.agreement import FailureHandler, GangBroken, LeftEarly
+from loadmaster.training.gangs.agreement import FailureHandler, Gang, GangBroken, LeftEarly
 from loadmaster.training.gangs.connection import Credentials
-from loadmaster.training.gangs.gang import Gang
 from loadmaster.training.gangs.lead import Lead
 from loadmaster.training.gangs.member import Member
 from tests.builders_training import Launches

@@ -37,8 +37,8 @@ from clusters.rest.serializers import (
 from clusters.services import nodes
 from clusters.services.enrolment import issue_enrolment_token
 from clusters.tariffs import costs_changed
+from controlplane.web.rest.defaults import OperatorsAct, OperatorsOnly
 from controlplane.web.rest.errors import ConflictError
-from controlplane.web.rest.permissions import OperatorsAct, OperatorsOnly
 from policies.host import registry
 
 OF_CLUSTER = OpenApiParameter(

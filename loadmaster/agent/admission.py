@@ -1,4 +1,4 @@
-"""What the agent takes, and what a job is started with. Pure."""
+"""Admission of offers, and the environment a job is started with. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from loadmaster.agent.journal import Entry
 from loadmaster.agent.runtimes.base import Launch, RunId, Term, is_safe_id
 from loadmaster.protocol import FEATURES, PROTOCOL_VERSION, LaunchSpec, ReasonClass
-from loadmaster.training.gangs.address import join_address, parse_address
+from loadmaster.training.gangs.connection import join_address, parse_address
 
 PASSED_ON = ("HOME", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "TMPDIR")
 PROFILING = "profiling"
@@ -19,54 +19,40 @@ PROFILING = "profiling"
 def objection(
     spec: LaunchSpec, offer: RunId, *, runtime: str, devices: Collection[str], live: Iterable[Entry]
 ) -> tuple[ReasonClass, str] | None:
-    """Why this node cannot run what it was offered, or None."""
-    if unknown := set(spec.required_features) - FEATURES:
-        return (
-            ReasonClass.NODE,
-            f"this agent does not know: {', '.join(sorted(unknown))}; install a newer one",
-        )
-    if spec.version != PROTOCOL_VERSION or (spec.assignment, spec.fence) != (
-        offer.assignment,
-        offer.fence,
-    ):
-        return ReasonClass.NODE, "the specification is not that of the offer"
-    if not is_safe_id(spec.assignment) or not is_safe_id(spec.job):
-        return (
-            ReasonClass.NODE,
-            "ids of job and assignment may hold letters, digits, dot, dash and underscore only",
-        )
-    if spec.runtime != runtime:
-        return (
-            ReasonClass.NODE,
-            f"this agent runs jobs by the runtime {runtime}, not {spec.runtime}",
-        )
+    """Reason why this node cannot run the offer, with its class; None if it can."""
     if not spec.command:
         return ReasonClass.USER, "the command is empty"
-    if spec.world_size > 1 and meeting_place(spec) is None:
-        return (
-            ReasonClass.NODE,
-            "the node of rank 0 has no address where other ranks reach it: docs/agent.md, Gangs",
+    unknown = set(spec.required_features) - FEATURES
+    offered = (PROTOCOL_VERSION, offer.assignment, offer.fence)
+    problem = ""
+    if unknown:
+        problem = f"this agent does not know: {', '.join(sorted(unknown))}; install a newer one"
+    elif (spec.version, spec.assignment, spec.fence) != offered:
+        problem = "the specification is not that of the offer"
+    elif not is_safe_id(spec.assignment) or not is_safe_id(spec.job):
+        problem = (
+            "ids of job and assignment may hold letters, digits, dot, dash and underscore only"
         )
-    return _device_objection(spec, devices, live)
+    elif spec.runtime != runtime:
+        problem = f"this agent runs jobs by the runtime {runtime}, not {spec.runtime}"
+    elif spec.world_size > 1 and meeting_place(spec) is None:
+        problem = (
+            "the node of rank 0 has no address where other ranks reach it: docs/agent.md, Gangs"
+        )
+    problem = problem or _device_problem(spec, devices, live)
+    return (ReasonClass.NODE, problem) if problem else None
 
 
-def _device_objection(
-    spec: LaunchSpec, devices: Collection[str], live: Iterable[Entry]
-) -> tuple[ReasonClass, str] | None:
+def _device_problem(spec: LaunchSpec, devices: Collection[str], live: Iterable[Entry]) -> str:
     for uuid in spec.devices:
         if uuid not in devices:
-            return ReasonClass.NODE, f"device {uuid} is not on this node"
+            return f"device {uuid} is not on this node"
     for entry in live:
         held = set(entry.devices) & set(spec.devices)
         if held and entry.slot == spec.slot and entry.assignment != spec.assignment:
-            return (
-                ReasonClass.NODE,
-                (
-                    f"device {min(held)} (slot {spec.slot}) is still held by assignment"
-                    f" {entry.assignment}"
-                ),
-            )
-    return None
+            device = f"device {min(held)} (slot {spec.slot})"
+            return f"{device} is still held by assignment {entry.assignment}"
+    return ""
 
 
 def node_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -108,12 +94,7 @@ def meeting_place(spec: LaunchSpec) -> tuple[str, int] | None:
 
 
 def gang_contract(spec: LaunchSpec) -> dict[str, str]:
-    """How a rank of a gang finds the others: by the names that PyTorch's launchers use, and for the
-    training library.
-
-    A rank is one process and sees its own GPUs alone, so it is the first of its kind wherever it
-    runs.
-    """
+    """Variables by which a gang's ranks find each other: PyTorch's names, and the library's."""
     place = meeting_place(spec)
     if spec.world_size <= 1 or place is None:
         return {}

@@ -21,6 +21,7 @@ agent_app = typer.Typer(
 @agent_app.callback(invoke_without_command=True)
 def agent(
     *,
+    context: typer.Context,
     server: Annotated[
         str | None, typer.Option(help="The server's address (LOADMASTER_SERVER).")
     ] = None,
@@ -122,28 +123,9 @@ def agent(
     verbose: Annotated[bool, typer.Option("--verbose", help="Tell more.")] = False,
 ) -> None:
     """Run this machine as a node until SIGTERM or Ctrl-C."""
-    options = {
-        "server": server,
-        "token": token,
-        "token_file": token_file,
-        "state_dir": state_dir,
-        "name": name,
-        "rack": rack,
-        "emulate": emulate,
-        "checkpoints": checkpoints,
-        "runtime": runtime,
-        "docker": docker or None,
-        "address": address,
-        "slots_per_gpu": slots_per_gpu,
-        "mps": mps,
-        "ca": ca,
-        "insecure": insecure,
-        "stop_jobs_on_exit": stop_jobs_on_exit,
-        "log_format": log_format,
-        "config": config,
-    }
+    given = {name: value for name, value in context.params.items() if name != "verbose"}
     try:
-        settings = read_config(options)
+        settings = read_config(given)
     except ConfigError as error:
         typer.echo(f"loadmaster agent: {error}", err=True)
         raise typer.Exit(EXIT_CONFIG) from error

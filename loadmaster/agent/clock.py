@@ -1,13 +1,14 @@
-"""The port through which the agent reads the time; tests and virtual worlds swap it."""
+"""Time: the agent's clock, swapped in tests and virtual worlds, and the pauses before retries."""
 
 from __future__ import annotations
 
+import random
 import time
 from typing import Protocol
 
 
 class Clock(Protocol):
-    """Two times: one for leases, one for the record."""
+    """Two clocks: one for leases, one for the record."""
 
     def boot_s(self) -> float:
         """Seconds since the machine's start, suspends included; leases are counted on it."""
@@ -19,8 +20,6 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's own clocks."""
-
     def boot_s(self) -> float:
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
@@ -42,3 +41,37 @@ class VirtualClock:
 
     def advance(self, seconds: float) -> None:
         self.now_s += seconds
+
+
+BASE_S = 0.5
+CAP_S = 10.0
+
+
+class Backoff:
+    """Failures by key: after n failures wait uniform(0, min(cap, base * 2^n))."""
+
+    def __init__(
+        self, base_s: float = BASE_S, cap_s: float = CAP_S, jitter: random.Random | None = None
+    ) -> None:
+        self.cap_s = cap_s
+        self._base_s = base_s
+        self._jitter = jitter or random.SystemRandom()
+        self._failures: dict[str, int] = {}
+        self._next_s: dict[str, float] = {}
+
+    def is_due(self, key: str, now_s: float) -> bool:
+        """Return True if the thing may be tried (again) now."""
+        return now_s >= self._next_s.get(key, float("-inf"))
+
+    def failed(self, key: str, now_s: float) -> float:
+        """Note a failure; returns the wait in seconds."""
+        failures = self._failures.get(key, 0)
+        self._failures[key] = failures + 1
+        wait_s = self._jitter.uniform(0.0, min(self.cap_s, self._base_s * 2 ** min(failures, 30)))
+        self._next_s[key] = now_s + wait_s
+        return wait_s
+
+    def succeeded(self, key: str) -> None:
+        """Forget the key's failures."""
+        self._failures.pop(key, None)
+        self._next_s.pop(key, None)

@@ -9,13 +9,11 @@ from functools import singledispatchmethod
 from pathlib import Path
 
 from loadmaster.agent import admission, reconcile
-from loadmaster.agent.backoff import Backoff
-from loadmaster.agent.clock import Clock
+from loadmaster.agent.clock import Backoff, Clock
 from loadmaster.agent.journal import Entry, Journal, JournalError
-from loadmaster.agent.logs import known
+from loadmaster.agent.logs import log_context
 from loadmaster.agent.node.machine import Devices, sockets_of
-from loadmaster.agent.outcome import outcome_of
-from loadmaster.agent.progress import standing
+from loadmaster.agent.outcome import outcome_of, standing
 from loadmaster.agent.runtimes.base import (
     Exit,
     Launch,
@@ -39,12 +37,7 @@ STRAY_GRACE_S = 10.0
 
 
 class Executor:
-    """Does the actions. What fails for the moment is left as it was: the next reconciliation finds
-    it again.
-
-    Attributes:
-        is_leaving: the agent is shutting down and stops its jobs itself.
-    """
+    """Carries out actions; what fails for the moment is found again by the next reconciliation."""
 
     def __init__(
         self,
@@ -62,19 +55,16 @@ class Executor:
         address: str = "",
         shares: Callable[[RunId], bool] = lambda run: False,
     ) -> None:
-        self._client, self._journal, self._runtime, self._devices = (
-            client,
-            journal,
-            runtime,
-            devices,
-        )
-        self._clock, self._shipper, self._session = clock, shipper, session
+        self._client, self._journal, self._runtime = client, journal, runtime
+        self._devices, self._clock = devices, clock
+        self._shipper, self._session = shipper, session
         self._state_dir, self._boot_id = state_dir, boot_id
         self._checkpoints = checkpoints or state_dir / "checkpoints"
         self._address = address
         self._shares = shares
         self._backoff = Backoff()
         self.is_leaving = False
+        """True while the agent shuts down and stops its jobs itself."""
 
     @singledispatchmethod
     def do(self, action: object) -> None:
@@ -90,7 +80,7 @@ class Executor:
             sent_s = self._clock.boot_s()
             spec = self._client.accept(run.assignment, Accept(epoch, run.fence))
             self._session.note_time(sent_s)
-            known.take(spec)
+            log_context.take(spec)
             self._take(run, spec)
         except (TryAgain, JournalError, LaunchError) as error:
             wait_s = self._backoff.failed(key, self._clock.boot_s())
@@ -119,26 +109,35 @@ class Executor:
         problem = problem or self._runtime.objection(launch)
         now_s = self._clock.wall_s()
         if problem:
-            reason_class, reason = problem
+            details = {"reason_class": problem[0], "reason": problem[1]}
             entry = Entry(run.assignment, run.fence, AssignmentState.ACCEPTED)
-            self._journal.put(
-                entry.moved(
-                    AssignmentState.REJECTED, now_s, reason_class=reason_class, reason=reason
-                )
-            )
+            self._journal.put(entry.moved(AssignmentState.REJECTED, now_s, **details))
         else:
             self._runtime.prepare(launch)
-            self._journal.put(_entry_of(spec).moved(AssignmentState.PREPARING, now_s))
+            entry = Entry(
+                spec.assignment,
+                spec.fence,
+                AssignmentState.ACCEPTED,
+                devices=spec.devices,
+                slot=spec.slot,
+                memory_gb=spec.memory_gb,
+                grace_s=spec.grace_s,
+                term_until_s=spec.term_until_s,
+            )
+            self._journal.put(entry.moved(AssignmentState.PREPARING, now_s))
             self._session.hurry()
         self._session.settle_offer(run.assignment)
 
     def _launch_of(self, spec: LaunchSpec) -> Launch:
         hardware = {device.uuid for device in self._devices.reports() if not device.emulated}
+        # a container has a network interface of its own
+        on_host = spec.world_size > 1 and self._runtime.name == "process"
+        sockets = sockets_of(self._address) if on_host else {}
         return admission.launch_of(
             spec,
             state_dir=self._state_dir,
             checkpoints=self._checkpoints,
-            node={**self._runtime.environment(), **self._sockets(spec)},
+            node={**self._runtime.environment(), **sockets},
             devices=self._devices.environment(
                 spec.devices, spec.kind_name, spec.gang_gpus, spec.share
             ),
@@ -148,19 +147,11 @@ class Executor:
             gpus=tuple(uuid for uuid in spec.devices if uuid in hardware),
         )
 
-    def _sockets(self, spec: LaunchSpec) -> dict[str, str]:
-        """The network interface of a gang's processes; a container has one of its own."""
-        return (
-            sockets_of(self._address)
-            if spec.world_size > 1 and self._runtime.name == "process"
-            else {}
-        )
-
     def _term(self, until_s: float | None) -> Term:
         return Term() if until_s is None else Term(until_s, self._session.ends_s(until_s))
 
     @do.register
-    def _tell(self, action: reconcile.TellPreparing) -> None:
+    def _report_preparing(self, action: reconcile.ReportPreparing) -> None:
         moved = action.entry.moved(
             AssignmentState.PREPARING, self._clock.wall_s(), prepared_fraction=action.fraction
         )
@@ -201,27 +192,19 @@ class Executor:
         logger.info("%s is to stop (%s)", entry.run.name, order.by)
         self._runtime.stop(entry.run, order)
         entry = replace(entry, stop=order.by)
-        is_stopping = entry.state is AssignmentState.STOPPING
-        self._journal.note(
-            entry if is_stopping else entry.moved(AssignmentState.STOPPING, self._clock.wall_s())
-        )
+        if entry.state is not AssignmentState.STOPPING:
+            entry = entry.moved(AssignmentState.STOPPING, self._clock.wall_s())
+        self._journal.note(entry)
 
-    def part_with(self, entry: Entry) -> None:
+    def stop_or_abandon(self, entry: Entry) -> None:
         """On leaving: pre-empt a run so that it saves its state; abandon one not begun."""
         if entry.has_ended or entry.stop:
             return
         if entry.launched:
             self.stop(entry, StopOrder(StopBy.PREEMPT, entry.grace_s))
         else:
-            self._end(
-                entry,
-                Exit(
-                    self._clock.wall_s(),
-                    started=False,
-                    stopped_by=StopBy.PREEMPT,
-                    error="the agent left",
-                ),
-            )
+            by, now_s = StopBy.PREEMPT, self._clock.wall_s()
+            self._end(entry, Exit(now_s, started=False, stopped_by=by, error="the agent left"))
 
     @do.register
     def _update(self, action: reconcile.Update) -> None:
@@ -244,13 +227,12 @@ class Executor:
             ended = replace(ended, stopped_by=entry.stop)
         run = entry.run
         stood = standing(self._runtime, run)
-        words = self._shipper.last_words(run) if ended.exit_code else ""
         outcome = outcome_of(
             ended,
             saved=stood.left,
             why=stood.why,
             fell=stood.fell,
-            last_words=words,
+            last_words=self._shipper.last_words(run) if ended.exit_code else "",
             stopped_by_operator=self.is_leaving,
             shares_gpu=self._shares(run),
         )
@@ -268,10 +250,10 @@ class Executor:
         self.forget(action.entry)
 
     def forget(self, entry: Entry) -> None:
-        """The assignment is over and told: nothing of it is kept but that this fence is over."""
+        """Forget a reported assignment, but for its fence."""
         self._journal.forget(entry)
         self._shipper.forget(entry.run)
-        known.forget(entry.assignment)
+        log_context.forget(entry.assignment)
         self._runtime.remove(entry.run)
 
     @do.register
@@ -284,16 +266,3 @@ class Executor:
         status = self._runtime.abandon(action.run)
         if status.exit:
             self._runtime.remove(action.run)
-
-
-def _entry_of(spec: LaunchSpec) -> Entry:
-    return Entry(
-        spec.assignment,
-        spec.fence,
-        AssignmentState.ACCEPTED,
-        devices=spec.devices,
-        slot=spec.slot,
-        memory_gb=spec.memory_gb,
-        grace_s=spec.grace_s,
-        term_until_s=spec.term_until_s,
-    )

@@ -1,9 +1,6 @@
-"""The agent's memory: an append-only file of JSON lines, each on the disk before the agent acts on
-it.
+"""The agent's memory: a file of JSON lines, each on the disk before the agent acts on it.
 
-A line replaces what was known of its assignment. A torn last line (a crash, a full disk) is as if
-it had never been written; rewriting the file shorter is one rename. So at every instant the file
-holds a whole, perhaps slightly older, state.
+A line replaces what was known of its assignment, and a torn last line counts as never written.
 """
 
 from __future__ import annotations
@@ -20,8 +17,8 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from loadmaster.agent.files import sync_folder, write_whole
 from loadmaster.agent.runtimes.base import RunId, StopBy
+from loadmaster.files import sync_folder, write_whole
 from loadmaster.protocol import AssignmentState, ReasonClass, StateReport
 from loadmaster.wire import WireError, from_json, to_json
 
@@ -39,7 +36,7 @@ class JournalError(Exception):
 
 
 class JournalHeldError(JournalError):
-    """Another agent holds it: it uses the same folder, or is only now leaving."""
+    """Another agent uses the same folder, or is only now leaving."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +54,7 @@ class Move:
     image_digest: str = ""
 
     def report(self, epoch: int, fence: int, container: str) -> StateReport:
-        """The move as the server is told of it, in the session `epoch`."""
+        """The report of the move in the session `epoch`."""
         return StateReport(
             epoch=epoch,
             fence=fence,
@@ -68,12 +65,9 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """State of an assignment that the agent took.
+    """State of an assignment that the agent took; `unsent` moves are in order.
 
-    `launched` is written before the guard is started: from then on the launch is found, adopted or
-    settled, never repeated. `lease_until_s` (boot clock of `boot_id`) is the first lease, renewals
-    are in the run's own lease file. `told_fraction` is how far its preparation was when last told.
-    `unsent` moves are in order.
+    `launched` is written before the guard starts: from then on a launch is never repeated.
     """
 
     assignment: str
@@ -146,11 +140,7 @@ class _State:
 
 
 class Journal:
-    """The journal in a file; one agent at a time (the file is locked).
-
-    Raises:
-        JournalError: another agent holds it, or a line in its middle is damaged.
-    """
+    """The journal in a file, locked by one agent; JournalError if it is held or damaged."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -192,7 +182,7 @@ class Journal:
         self._try({"entry": to_json(entry)})
 
     def forget(self, entry: Entry) -> None:
-        """The server knows the end of the assignment: remember only that this fence is over."""
+        """Forget an assignment whose end the server knows, but for its fence."""
         self._try({"end": entry.assignment, "fence": entry.fence})
 
     def _try(self, line: dict[str, Any]) -> None:

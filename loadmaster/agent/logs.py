@@ -12,13 +12,14 @@ import json
 import logging
 import re
 import sys
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import IO
 
-from loadmaster.agent.masking import MASK, Masker
 from loadmaster.agent.runtimes.base import RunId
 from loadmaster.protocol import LaunchSpec
 
+MASK = "***"
 FORMATS = ("console", "json")
 QUIET = ("httpx", "httpcore", "urllib3", "docker")
 """Libraries logged from WARNING on; some log every request with its address."""
@@ -28,7 +29,44 @@ _RUN = re.compile(r"\blm-[\w.-]+-\d+\b")
 _ESCAPES = str.maketrans({"\r": "\\r", "\n": "\\n", "\x1b": "\\x1b"})
 
 
-class Known:
+class Masker:
+    """Replaces secrets by asterisks of the same length, so that log offsets stay valid."""
+
+    def __init__(self, secrets: Iterable[str]) -> None:
+        self._texts = sorted({value for value in secrets if value}, key=len, reverse=True)
+        self._values = [value.encode() for value in self._texts]
+
+    @property
+    def reach(self) -> int:
+        """How many bytes before a piece may belong to a secret that ends in it."""
+        return max((len(value) - 1 for value in self._values), default=0)
+
+    def text(self, text: str) -> str:
+        """The text with `***` for every secret."""
+        for value in self._texts:
+            text = text.replace(value, MASK)
+        return text
+
+    def piece(self, content: bytes) -> bytes:
+        """The bytes with all secrets covered by asterisks, overlapping ones too."""
+        masked = bytearray(content)
+        for value in self._values:
+            at = content.find(value)
+            while at >= 0:
+                masked[at : at + len(value)] = b"*" * len(value)
+                at = content.find(value, at + 1)
+        return bytes(masked)
+
+    def held_back(self, content: bytes) -> int:
+        """Number of final bytes that may begin a secret not yet fully written."""
+        for length in range(min(self.reach, len(content)), 0, -1):
+            tail = content[-length:]
+            if any(len(value) > length and value.startswith(tail) for value in self._values):
+                return length
+        return 0
+
+
+class LogContext:
     """Facts of this process's node and launches, to be logged or masked."""
 
     def __init__(self) -> None:
@@ -77,14 +115,14 @@ def secrets_of(spec: LaunchSpec) -> tuple[str, ...]:
     return (*spec.secrets.values(), *([spec.gang_token] if spec.gang_token else ()))
 
 
-known = Known()
+log_context = LogContext()
 """Of the one agent of this process."""
 
 
 class Lines(logging.Formatter):
     """Turns a record into a line: `form` is "console" or "json"."""
 
-    def __init__(self, form: str, about: Known = known) -> None:
+    def __init__(self, form: str, about: LogContext = log_context) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
         self._is_json, self._about = form == "json", about
 

@@ -6,24 +6,23 @@ import logging
 import queue
 import random
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from loadmaster import __version__
-from loadmaster.agent.backoff import Backoff
-from loadmaster.agent.clock import Clock, SystemClock
+from loadmaster.agent.clock import Backoff, Clock, SystemClock
 from loadmaster.agent.executor import Executor
 from loadmaster.agent.journal import Entry, Journal, Move
-from loadmaster.agent.logs import known as known_to_log
+from loadmaster.agent.logs import log_context
 from loadmaster.agent.node.machine import Devices, Identity
-from loadmaster.agent.node.sampling import Sampler
-from loadmaster.agent.node.sharing import Sharing
+from loadmaster.agent.node.sampling import Sampler, Sharing
 from loadmaster.agent.reconcile import View, reconcile
 from loadmaster.agent.runtimes.base import RunId, RunState, RunStatus, Runtime, StopBy, StopOrder
 from loadmaster.agent.server.client import INCURABLE, AgentClient, AgentError, Refused, TryAgain
-from loadmaster.agent.server.session import ServerSession, known
+from loadmaster.agent.server.session import ServerSession, known_assignment
 from loadmaster.agent.server.shipping import Shipper
-from loadmaster.protocol import DeviceSample, Directives, ErrorCode, SessionRequest, features_with
+from loadmaster.protocol import Directives, ErrorCode, SessionRequest, features_with
 
 logger = logging.getLogger(__name__)
 
@@ -34,10 +33,9 @@ POLL_PAUSE_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How often things are done, in seconds.
+    """Intervals of the loop in seconds.
 
-    `flush_s` is how long an ended run's output may hold up the report of its end, `linger_s` how
-    long the rest of it is shipped.
+    An ended run's output delays the report of its end by `flush_s`, and ships for `linger_s`.
     """
 
     tick_s: float = 0.2
@@ -49,8 +47,7 @@ class Timing:
 
 
 class Agent:
-    """One node's agent. `tick` does whatever is due now and never waits for a job; `run` ticks
-    until told to leave.
+    """One node's agent; `tick` never waits for a job, `run` ticks until told to leave.
 
     Raises from `tick`: Unauthorized and WrongProtocol, which no repetition cures.
     """
@@ -70,16 +67,9 @@ class Agent:
         timing: Timing | None = None,
         jitter: random.Random | None = None,
     ) -> None:
-        self._client, self._journal, self._runtime, self._devices = (
-            client,
-            journal,
-            runtime,
-            devices,
-        )
-        self._identity = identity
-        self._address = address
-        self._clock = clock or SystemClock()
-        self._timing = timing or Timing()
+        self._client, self._journal, self._runtime = client, journal, runtime
+        self._devices, self._identity, self._address = devices, identity, address
+        self._clock, self._timing = clock or SystemClock(), timing or Timing()
         self._shipper = Shipper(client, runtime)
         self._sampler = Sampler(runtime, devices, self._shipper, self._clock)
         self._sharing = Sharing(runtime, devices)
@@ -88,7 +78,7 @@ class Agent:
             journal,
             self._clock,
             self._session_request,
-            self._samples,
+            lambda: self._sampler.devices(self._running()),
             jitter,
             runtime.trouble,
         )
@@ -106,28 +96,31 @@ class Agent:
             address=address,
             shares=self._sharing.shares,
         )
-        known_to_log.hide(journal.session_secret)
+        log_context.hide(journal.session_secret)
         for entry in journal.entries.values():  # adopted from the agent before
             if spec := runtime.spec(entry.run):
-                known_to_log.take(spec)
+                log_context.take(spec)
         self._backoff = Backoff(jitter=jitter)
         self._since_s: dict[str, float] = {}
         self._next_s: dict[str, float] = {}
         self._ended_s: dict[RunId, float] = {}
-        self._heard: queue.SimpleQueue[Directives] = queue.SimpleQueue()
+        self._received: queue.SimpleQueue[Directives] = queue.SimpleQueue()
         self._woken = threading.Event()
         self._left = threading.Event()
 
     def tick(self) -> None:
         """Do everything that is due."""
-        self._ask_near_the_end_of_terms()
+        for entry in self._running():
+            if entry.term_until_s is not None and self.session.epoch is not None:
+                self.session.ask_before(entry.term_until_s)
         self.session.keep_up()
-        self._hear()
+        while not self._received.empty():
+            news = self._received.get()
+            self.session.receive(news.directives, news.cursor)
         self._act()
         self.session.keep_up()  # whatever waits for its first lease gets it now, not a tick later
         self._act()
-        self._share()
-        self._sample()
+        self._stop_greedy()
         self._report()
 
     def run(self, leave: threading.Event, *, stop_jobs: bool = False) -> None:
@@ -149,7 +142,7 @@ class Agent:
         self._woken.set()
 
     def close(self) -> None:
-        """Let go of the journal, so that another agent may take over; jobs go on."""
+        """Release the journal, so that another agent may take over; jobs go on."""
         self._left.set()
         self._journal.close()
         self._runtime.close()
@@ -162,14 +155,11 @@ class Agent:
     def stop_all(self) -> None:
         """Pre-empt every job, so that it saves its state, and tell the server before leaving."""
         self._executor.is_leaving = True
-        patience_s = (
-            max((entry.grace_s for entry in self._journal.entries.values()), default=0.0)
-            + self._timing.flush_s
-        )
-        until_s = self._clock.boot_s() + patience_s
+        grace_s = max((entry.grace_s for entry in self._journal.entries.values()), default=0.0)
+        until_s = self._clock.boot_s() + grace_s + self._timing.flush_s
         while not self.is_idle and self._clock.boot_s() < until_s:
             for entry in list(self._journal.entries.values()):
-                self._executor.part_with(entry)
+                self._executor.stop_or_abandon(entry)
             self.tick()
             self._woken.wait(self._timing.tick_s)
             self._woken.clear()
@@ -180,26 +170,15 @@ class Agent:
             boot_id=self._identity.boot_id,
             session_secret=self._journal.session_secret,
             devices=self._devices.reports(),
-            assignments=tuple(known(entry) for entry in self._journal.entries.values()),
+            assignments=tuple(known_assignment(entry) for entry in self._journal.entries.values()),
             agent_version=__version__,
             features=features_with(self._runtime.name),
             address=self._runtime.address(self._address),
         )
 
     def _running(self) -> list[Entry]:
-        return [
-            entry
-            for entry in self._journal.entries.values()
-            if entry.launched and not entry.has_ended
-        ]
-
-    def _samples(self) -> tuple[DeviceSample, ...]:
-        return self._sampler.devices(self._running())
-
-    def _ask_near_the_end_of_terms(self) -> None:
-        for entry in self._running():
-            if entry.term_until_s is not None and self.session.epoch is not None:
-                self.session.ask_before(entry.term_until_s)
+        entries = self._journal.entries.values()
+        return [entry for entry in entries if entry.launched and not entry.has_ended]
 
     def _act(self) -> None:
         for action in reconcile(self._view()):
@@ -227,20 +206,15 @@ class Agent:
         )
 
     def _waiting_since(self, now_s: float, runs: dict[RunId, RunStatus]) -> dict[str, float]:
-        entries = self._journal.entries
-        preparing = {run for run, status in runs.items() if status.state is RunState.PREPARING}
-        waiting = {
-            e.assignment
-            for e in entries.values()
-            if not e.launched and not e.has_ended and e.run not in preparing
-        }
-        ours = {entry.run for entry in entries.values()}
-        waiting |= {
-            run.name
-            for run, status in runs.items()
-            if run not in ours and status.state is RunState.RUNNING
-        }
-        self._since_s = {name: self._since_s.get(name, now_s) for name in waiting}
+        ours = {entry.run: entry for entry in self._journal.entries.values()}
+        in_state = {state: {r for r, s in runs.items() if s.state is state} for state in RunState}
+        waiting = [
+            entry.assignment
+            for run, entry in ours.items()
+            if not (entry.launched or entry.has_ended or run in in_state[RunState.PREPARING])
+        ]
+        strays = [run.name for run in in_state[RunState.RUNNING] - ours.keys()]
+        self._since_s = {name: self._since_s.get(name, now_s) for name in (*waiting, *strays)}
         return self._since_s
 
     def _is_time(self, what: str, every_s: float) -> bool:
@@ -250,16 +224,15 @@ class Agent:
         self._next_s[what] = now_s + every_s
         return True
 
-    def _sample(self) -> None:
+    def _stop_greedy(self) -> None:
+        """Update shared paces, sample what runs, and stop what exceeds its memory."""
+        self._stop_for(StopBy.GPU_MEMORY, self._sharing.update_paces(self._running()))
         if self._is_time("sample", self._timing.sample_s):
-            for entry in self._sampler.sample(self._running()):
-                self._executor.stop(entry, StopOrder(StopBy.OOM, min(OOM_GRACE_S, entry.grace_s)))
+            self._stop_for(StopBy.OOM, self._sampler.sample(self._running()))
 
-    def _share(self) -> None:
-        for entry in self._sharing.keep_pace(self._running()):
-            self._executor.stop(
-                entry, StopOrder(StopBy.GPU_MEMORY, min(OOM_GRACE_S, entry.grace_s))
-            )
+    def _stop_for(self, by: StopBy, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            self._executor.stop(entry, StopOrder(by, min(OOM_GRACE_S, entry.grace_s)))
 
     def _report(self) -> None:
         """Tell the server of every move, in order; the end of a run after its output."""
@@ -269,24 +242,22 @@ class Agent:
         for name in list(self._journal.entries):
             entry = self._journal.entries[name]
             if entry.has_ended:
-                self._close(entry)
+                self._report_end(entry)
             else:
-                self._tell(entry)
+                self._send_moves(entry)
                 if ship_now and entry.launched:
                     self._ship(entry, pieces=1)
 
-    def _close(self, entry: Entry) -> None:
-        """Ship what is left, tell the end, forget."""
+    def _report_end(self, entry: Entry) -> None:
+        """Ship what is left, report the end, forget."""
         since_s = self._ended_s.setdefault(entry.run, self._clock.boot_s())
-        told = self._tell(entry, but=entry.seq)
+        sent = self._send_moves(entry, but=entry.seq)
         shipped = self._ship(entry, pieces=LAST_PIECES)
         waited_s = self._clock.boot_s() - since_s
-        if told and (shipped or waited_s >= self._timing.flush_s):
-            told = self._tell(self._journal.entries[entry.assignment])
-            done = told and (shipped or waited_s >= self._timing.linger_s)
-        else:
-            done = False
-        if done:
+        if not sent or not (shipped or waited_s >= self._timing.flush_s):
+            return
+        sent = self._send_moves(self._journal.entries[entry.assignment])
+        if sent and (shipped or waited_s >= self._timing.linger_s):
             self._ended_s.pop(entry.run, None)
             self._executor.forget(self._journal.entries[entry.assignment])
 
@@ -304,7 +275,7 @@ class Agent:
         self._backoff.succeeded(key)
         return done
 
-    def _tell(self, entry: Entry, but: int = 0) -> bool:
+    def _send_moves(self, entry: Entry, but: int = 0) -> bool:
         """Send unsent moves, except number `but`; True if the server knows them all now."""
         for move in entry.unsent:
             if move.seq == but:
@@ -340,35 +311,24 @@ class Agent:
         logger.warning("%s failed, next try in %.1f s: %s", key, wait_s, error)
         return False
 
-    def _hear(self) -> None:
-        while not self._heard.empty():
-            news = self._heard.get()
-            self.session.hear(news.directives, news.cursor)
-
     def _poll(self) -> None:
-        """In a thread: poll for directives and wake the loop. Failures cost only latency."""
+        """Poll for directives in a thread and wake the loop. Failures cost only latency."""
         cursor = 0
         backoff = Backoff()
         while not self._left.is_set():
-            wait_s = 0.0 if self.session.epoch is not None else self._timing.tick_s
-            try:
-                news = (
-                    None
-                    if wait_s
-                    else self._client.directives(
-                        max(cursor, self.session.cursor), self._timing.long_poll_s
-                    )
-                )
-            except (
-                AgentError,
-                RuntimeError,
-            ) as error:  # RuntimeError: the client was closed while the agent left
-                logger.debug("no directives: %s", error)
-                news, wait_s = None, backoff.failed("poll", self._clock.boot_s())
-            else:
-                backoff.succeeded("poll")
+            news: Directives | None = None
+            wait_s = self._timing.tick_s
+            if self.session.epoch is not None:
+                since = max(cursor, self.session.cursor)
+                try:
+                    news, wait_s = self._client.directives(since, self._timing.long_poll_s), 0.0
+                    backoff.succeeded("poll")
+                # RuntimeError: the client was closed while the agent left
+                except (AgentError, RuntimeError) as error:
+                    logger.debug("no directives: %s", error)
+                    wait_s = backoff.failed("poll", self._clock.boot_s())
             if news:
                 cursor = news.cursor
-                self._heard.put(news)
+                self._received.put(news)
                 self._woken.set()
             self._left.wait(max(wait_s, POLL_PAUSE_S))

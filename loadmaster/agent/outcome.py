@@ -1,13 +1,18 @@
-"""What the end of a run means for its assignment. Pure."""
+"""Progress of a run from its JSON lines, and the meaning of its end. Pure but for reading."""
 
 from __future__ import annotations
 
+import json
+import math
 import re
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
-from loadmaster.agent.runtimes.base import Exit, StopBy
-from loadmaster.protocol import OUT_OF_SHARED_MEMORY, AssignmentState, ReasonClass
+from loadmaster.agent.runtimes.base import PROGRESS, Exit, RunId, Runtime, StopBy
+from loadmaster.protocol import OUT_OF_SHARED_MEMORY, ProgressSample
+from loadmaster.protocol import AssignmentState as State
+from loadmaster.protocol import ReasonClass as Reason
 from loadmaster.training.run_folder import TERM_OVER
 
 EXIT_PREEMPTED = 75
@@ -19,8 +24,8 @@ _TERMED = (-signal.SIGTERM, 128 + signal.SIGTERM)
 class Outcome:
     """The final state an agent reports, with its reason in words."""
 
-    state: AssignmentState
-    reason_class: ReasonClass | None = None
+    state: State
+    reason_class: Reason | None = None
     reason: str = ""
     exit_code: int | None = None
 
@@ -41,104 +46,161 @@ def outcome_of(
 ) -> Outcome:
     """The outcome of a run.
 
-    Args:
-        ended: how the run ended.
-        saved: whether the training library said that it leaves with its state saved (its event
-        "preempted").
-        why: what it said it leaves for.
-        fell: why its gang fell apart, if the library said that another rank was gone first.
-        last_words: the last lines of stderr, masked.
-        stopped_by_operator: whether the stop came from the agent's own shutdown.
-        shares_gpu: whether other runs were on its devices: memory that is missing there is no fault
-        of the job's.
+    The training library says that it left with its state `saved`, `why` it left, and why its gang
+    `fell` apart. `shares_gpu`: memory that is missing on a shared GPU is no fault of the job's.
     """
     code = ended.exit_code
     if code == 0:
-        return Outcome(AssignmentState.SUCCEEDED, exit_code=0)
+        return Outcome(State.SUCCEEDED, exit_code=0)
     if not ended.started:
         return _not_started(ended)
     if code == EXIT_STALE_FENCE:
-        return Outcome(
-            AssignmentState.FAILED,
-            ReasonClass.LEASE,
-            "a newer launch of the job owns its checkpoints",
-            code,
-        )
+        return _failed(Reason.LEASE, "a newer launch of the job owns its checkpoints", code)
     if ended.stopped_by is not None:
         return _stopped(ended, stopped_by_operator)
     if ended.oom:
-        return Outcome(
-            AssignmentState.FAILED,
-            ReasonClass.OOM,
-            "the kernel killed the job: out of memory",
-            code,
-        )
+        return _failed(Reason.OOM, "the kernel killed the job: out of memory", code)
     if fell:
-        return Outcome(AssignmentState.FAILED, ReasonClass.GANG, fell, code)
+        return _failed(Reason.GANG, fell, code)
     if code == EXIT_PREEMPTED and saved:
-        words = (
-            "the job's term was over"
-            if why in ("", TERM_OVER)
-            else f"the job left with its gang, which was to stop ({why})"
-        )
-        return Outcome(AssignmentState.PREEMPTED, ReasonClass.PREEMPT, words, code)
+        gang = f"the job left with its gang, which was to stop ({why})"
+        words = "the job's term was over" if why in ("", TERM_OVER) else gang
+        return Outcome(State.PREEMPTED, Reason.PREEMPT, words, code)
     if code is None:
-        return Outcome(AssignmentState.FAILED, ReasonClass.NODE, ended.error or "the run was lost")
+        return _failed(Reason.NODE, ended.error or "the run was lost")
     if shares_gpu and _NO_GPU_MEMORY.search(last_words):
-        return Outcome(
-            AssignmentState.FAILED, ReasonClass.GPU, f"{OUT_OF_SHARED_MEMORY}: {last_words}", code
-        )
-    return Outcome(AssignmentState.FAILED, ReasonClass.USER, _user_reason(code, last_words), code)
+        return _failed(Reason.GPU, f"{OUT_OF_SHARED_MEMORY}: {last_words}", code)
+    signalled = code < 0 and -code in set(signal.Signals)
+    how = f"signal {signal.Signals(-code).name}" if signalled else f"exit code {code}"
+    words = f": {last_words}" if last_words else ""
+    return _failed(Reason.USER, f"the job ended with {how}{words}", code)
+
+
+def _failed(reason_class: Reason, reason: str, code: int | None = None) -> Outcome:
+    return Outcome(State.FAILED, reason_class, reason, code)
 
 
 def _not_started(ended: Exit) -> Outcome:
-    if ended.stopped_by is StopBy.CANCEL:
-        return Outcome(AssignmentState.CANCELLED, reason=ended.error)
-    if ended.stopped_by is StopBy.PREEMPT:
-        return Outcome(AssignmentState.PREEMPTED, ReasonClass.PREEMPT, ended.error)
-    if ended.stopped_by is StopBy.LEASE:
-        return Outcome(AssignmentState.FAILED, ReasonClass.LEASE, ended.error)
-    if ended.blame is not None:
-        return Outcome(AssignmentState.FAILED, ended.blame, ended.error)
-    if ended.error.startswith("the command"):
-        return Outcome(AssignmentState.FAILED, ReasonClass.USER, ended.error)
-    return Outcome(AssignmentState.FAILED, ReasonClass.NODE, ended.error)
+    match ended.stopped_by:
+        case StopBy.CANCEL:
+            return Outcome(State.CANCELLED, reason=ended.error)
+        case StopBy.PREEMPT:
+            return Outcome(State.PREEMPTED, Reason.PREEMPT, ended.error)
+        case StopBy.LEASE:
+            return _failed(Reason.LEASE, ended.error)
+    users = ended.error.startswith("the command")
+    return _failed(ended.blame or (Reason.USER if users else Reason.NODE), ended.error)
 
 
 def _stopped(ended: Exit, by_operator: bool) -> Outcome:
     code = ended.exit_code
     left_in_time = code == EXIT_PREEMPTED or code in _TERMED
-    state = AssignmentState.PREEMPTED if left_in_time else AssignmentState.FAILED
+    state = State.PREEMPTED if left_in_time else State.FAILED
     match ended.stopped_by:
         case StopBy.CANCEL:
-            return Outcome(AssignmentState.CANCELLED, ReasonClass.OPERATOR, "cancelled", code)
+            return Outcome(State.CANCELLED, Reason.OPERATOR, "cancelled", code)
         case StopBy.OOM:
-            return Outcome(
-                AssignmentState.FAILED,
-                ReasonClass.OOM,
-                "the job used more memory than it asked for",
-                code,
-            )
+            return _failed(Reason.OOM, "the job used more memory than it asked for", code)
         case StopBy.GPU_MEMORY:
-            return Outcome(AssignmentState.FAILED, ReasonClass.GPU, OUT_OF_SHARED_MEMORY, code)
+            return _failed(Reason.GPU, OUT_OF_SHARED_MEMORY, code)
         case StopBy.LEASE:
-            return Outcome(state, ReasonClass.LEASE, "the lease ran out", code)
+            return Outcome(state, Reason.LEASE, "the lease ran out", code)
         case StopBy.PREEMPT:
-            reason_class = ReasonClass.OPERATOR if by_operator else ReasonClass.PREEMPT
+            reason_class = Reason.OPERATOR if by_operator else Reason.PREEMPT
             words = "" if left_in_time else " and did not leave with its state saved"
-            return Outcome(
-                AssignmentState.PREEMPTED, reason_class, f"the job was pre-empted{words}", code
-            )
+            return Outcome(State.PREEMPTED, reason_class, f"the job was pre-empted{words}", code)
         case _:
-            return Outcome(
-                state, ReasonClass.OPERATOR, "somebody on the node stopped the job", code
-            )
+            return Outcome(state, Reason.OPERATOR, "somebody on the node stopped the job", code)
 
 
-def _user_reason(code: int, last_words: str) -> str:
-    how = (
-        f"signal {signal.Signals(-code).name}"
-        if code < 0 and -code in set(signal.Signals)
-        else f"exit code {code}"
+EVENTS = frozenset({"start", "progress", "checkpoint", "preempted", "quota", "end"})
+FELL = "fell"
+"""The last word of a rank whose gang has lost another one."""
+
+CHUNK = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """State of a run: steps done, whether and why it leaves, why its gang broke."""
+
+    step: int | None = None
+    left: bool = False
+    why: str = ""
+    fell: str = ""
+
+
+def read_samples(
+    runtime: Runtime, run: RunId, offset: int
+) -> tuple[tuple[ProgressSample, ...], int]:
+    """The samples in the next chunk from an offset, and the offset after its last whole line."""
+    chunk = runtime.read(run, PROGRESS, offset, CHUNK)
+    end = chunk.rfind(b"\n") + 1
+    if end == 0:  # no whole line yet, or one that is too long to be one of ours
+        return (), offset + (len(chunk) if len(chunk) == CHUNK else 0)
+    samples = (sample_of(_parsed(line)) for line in chunk[:end].splitlines())
+    return tuple(_with_setup(runtime, run, sample) for sample in samples if sample), offset + end
+
+
+def _with_setup(runtime: Runtime, run: RunId, sample: ProgressSample) -> ProgressSample:
+    """Set-up time from the launch, as the job knows only the age of its process."""
+    started_at_s = runtime.started_at_s(run) if sample.setup_s is not None else None
+    if sample.setup_s is None or started_at_s is None:
+        return sample
+    return replace(sample, setup_s=max(sample.setup_s, sample.at_s - started_at_s))
+
+
+def standing(runtime: Runtime, run: RunId) -> Standing:
+    """State of the run by the last lines of its progress."""
+    size = runtime.size(run, PROGRESS)
+    chunk = runtime.read(run, PROGRESS, max(0, size - CHUNK), CHUNK)
+    found = Standing()
+    for line in chunk.splitlines():
+        data = _parsed(line)
+        if data.get("event") == FELL:
+            fell = str(data.get("reason") or "its gang fell apart")
+            found = replace(found, left=False, fell=fell)
+        elif sample := sample_of(data):
+            left, why = sample.event == "preempted", str(data.get("reason") or "")
+            found = Standing(sample.step, left, why, found.fell)
+    return found
+
+
+def sample_of(data: dict[str, Any]) -> ProgressSample | None:
+    """The sample in a line's data, or None."""
+    event, at_s = data.get("event"), _number(data.get("at_s"))
+    step, launch_steps = _count(data.get("step")), _count(data.get("launch_steps", 0))
+    if event not in EVENTS or at_s is None or step is None or launch_steps is None:
+        return None
+    optional = {
+        name: _number(data.get(name))
+        for name in ("steps_per_s", "loss", "overrun_fraction", "setup_s")
+    }
+    return ProgressSample(
+        at_s, str(event), step, launch_steps, _number(data.get("elapsed_s")) or 0.0, **optional
     )
-    return f"the job ended with {how}" + (f": {last_words}" if last_words else "")
+
+
+def _parsed(line: bytes) -> dict[str, Any]:
+    try:
+        data = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def _count(value: object) -> int | None:
+    return (
+        value
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
+        else None
+    )
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None

@@ -1,8 +1,7 @@
-"""What to do next: (what the server wants, what the journal says, what runs, the time) -> actions.
-Pure.
+"""The next actions, from the server's wishes, the journal, the runs and the time. Pure.
 
-The server's wishes are hints that are repeated until done, so nothing here depends on having seen
-one of them; and every action may be lost in a crash and is then found again from journal and run.
+Wishes are repeated until done, and an action lost in a crash is found again: nothing here counts
+on having seen an event.
 """
 
 from __future__ import annotations
@@ -14,27 +13,16 @@ from loadmaster.agent.journal import Entry
 from loadmaster.agent.runtimes.base import Exit, RunId, RunState, RunStatus, StopBy, StopOrder
 from loadmaster.protocol import Directive, DirectiveAction, StopReason
 
-TELLING_STEP = 0.05
+PROGRESS_STEP = 0.05
 """Progress of a preparation that is worth reporting (a journal line and a call)."""
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """All that is known at an instant.
+    """All that is known at an instant; `_s` without `wall` is on the boot clock.
 
-    Args:
-        now_s: boot clock.
-        wall_s: Unix seconds.
-        wishes: the server's newest directive for each assignment.
-        entries: the journal's, by assignment.
-        ends: the highest fence of assignments that are over.
-        runs: what the runtime knows, by launch.
-        leases: until when (boot clock) the server lets a launch go on, as far as this agent has
-        heard.
-        since_s: since when each assignment has been waiting, and each stray been seen (boot clock),
-        by assignment or run name.
-        patience_s: how long an assignment may wait for its first lease, and a stray may go on.
-        accepting: whether new offers are taken.
+    `wishes` are the newest directives, `ends` the highest fences of assignments that are over,
+    `since_s` the begin of each assignment's or stray's wait, `patience_s` the longest such wait.
     """
 
     now_s: float
@@ -57,8 +45,8 @@ class AcceptOffer:
 
 
 @dataclass(frozen=True, slots=True)
-class TellPreparing:
-    """The preparation has come on: tell the server how far."""
+class ReportPreparing:
+    """Report how far the preparation is."""
 
     entry: Entry
     fraction: float
@@ -132,19 +120,8 @@ class RemoveStray:
     run: RunId
 
 
-Action = (
-    AcceptOffer
-    | TellPreparing
-    | Launch
-    | Renew
-    | Stop
-    | Update
-    | Settle
-    | Finish
-    | Drop
-    | StopStray
-    | RemoveStray
-)
+EntryAction = ReportPreparing | Launch | Stop | Update | Settle | Finish | Drop
+Action = EntryAction | AcceptOffer | Renew | StopStray | RemoveStray
 
 
 def reconcile(view: View) -> list[Action]:
@@ -175,9 +152,7 @@ def _live(view: View, entry: Entry) -> Iterator[Action]:
         yield Finish(entry, status.exit)
     elif status.state is RunState.RUNNING:
         yield from _running(view, entry, status)
-    elif (
-        entry.launched
-    ):  # also one that is said to be still preparing: then nothing can have been started
+    elif entry.launched:  # nothing can have been started, even if it seems to be preparing still
         yield Settle(entry)
     else:
         yield from _waiting(view, entry, status)
@@ -202,8 +177,8 @@ def _waiting(view: View, entry: Entry, status: RunStatus) -> Iterator[Action]:
     elif status.state is RunState.ABSENT:
         yield Finish(entry, _never_started(view, None, "the run's folder is gone"))
     elif status.state is RunState.PREPARING:
-        if status.prepared_fraction >= entry.told_fraction + TELLING_STEP:
-            yield TellPreparing(entry, status.prepared_fraction)
+        if status.prepared_fraction >= entry.told_fraction + PROGRESS_STEP:
+            yield ReportPreparing(entry, status.prepared_fraction)
     elif lease_until_s > view.now_s:
         yield Launch(entry, lease_until_s)
     elif view.now_s - view.since_s.get(entry.assignment, view.now_s) > view.patience_s:

@@ -1,8 +1,4 @@
-"""The JSON Schema of the agent protocol's payloads, derived from their dataclasses.
-
-`python -m loadmaster.agent.schema > loadmaster/schemas/agent.schema.json` writes the file that is
-published.
-"""
+"""JSON Schema of the agent protocol; `python -m loadmaster.agent.schema` prints it."""
 
 from __future__ import annotations
 
@@ -35,9 +31,7 @@ PAYLOADS: tuple[type[Any], ...] = (
 
 
 def agent_schema() -> dict[str, Any]:
-    """One document with a definition for every payload and part; `$defs/LaunchSpec` is the payload
-    of accept.
-    """
+    """Schema document with a definition for every payload and part."""
     _, schema = TypeAdapter.json_schemas(
         [(payload.__name__, "validation", form(payload).adapter) for payload in PAYLOADS],
         title=f"Loadmaster agent protocol, version {protocol.PROTOCOL_VERSION}",

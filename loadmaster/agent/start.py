@@ -1,4 +1,4 @@
-"""Puts an agent together from its settings and runs it until it is told to leave."""
+"""Start of an agent: enrol the node once, put the parts together, run until told to leave."""
 
 from __future__ import annotations
 
@@ -7,24 +7,31 @@ import signal
 import socket
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
 from loadmaster import __version__
-from loadmaster.agent.clock import SystemClock
+from loadmaster.agent.clock import Backoff, Clock, SystemClock
 from loadmaster.agent.config import AgentConfig, ConfigError
-from loadmaster.agent.files import private_folder
 from loadmaster.agent.journal import Journal, JournalError, JournalHeldError
-from loadmaster.agent.logs import known
+from loadmaster.agent.logs import log_context
 from loadmaster.agent.loop import Agent
 from loadmaster.agent.node import machine
 from loadmaster.agent.node.emulated import EmulationError, read_emulation
 from loadmaster.agent.node.mps import Mps
 from loadmaster.agent.runtimes.base import Runtime
 from loadmaster.agent.runtimes.process import ProcessRuntime
-from loadmaster.agent.server.client import AgentClient, Refused, Unauthorized, WrongProtocol
-from loadmaster.agent.server.enrolment import enrol, recall
+from loadmaster.agent.server.client import (
+    AgentClient,
+    Refused,
+    TryAgain,
+    Unauthorized,
+    WrongProtocol,
+)
+from loadmaster.files import private_folder, write_whole
 from loadmaster.protocol import Registration, features_with
+from loadmaster.wire import WireError, dumps, loads
 
 EXIT_CONFIG = 2
 EXIT_TOKEN = 3
@@ -45,12 +52,8 @@ def serve(config: AgentConfig, leave: threading.Event | None = None) -> int:
         logger.error("%s", error)
         return EXIT_CONFIG
     except Unauthorized as error:
-        node = config.state_dir / "node.json"
-        logger.error(
-            "the server refuses this node's token (%s): remove %s and enrol it anew with --token",
-            error.detail,
-            node,
-        )
+        remedy = f"remove {config.state_dir / 'node.json'} and enrol it anew with --token"
+        logger.error("the server refuses this node's token (%s): %s", error.detail, remedy)
         return EXIT_TOKEN
     except WrongProtocol as error:
         logger.error("%s: install the agent of the server's version", error.detail)
@@ -62,7 +65,7 @@ def serve(config: AgentConfig, leave: threading.Event | None = None) -> int:
 
 
 def _run(config: AgentConfig, leave: threading.Event) -> None:
-    known.hide(config.token)
+    log_context.hide(config.token)
     state_dir = private_folder(config.state_dir)
     journal = _journal(state_dir / "journal.jsonl", leave)
     client = AgentClient(config.server, verify=config.verify)
@@ -132,13 +135,9 @@ def _journal(path: Path, leave: threading.Event) -> Journal:
 
 def _devices(config: AgentConfig) -> machine.Devices:
     if config.emulate:
-        return machine.EmulatedDevices(
-            read_emulation(config.emulate),
-            config.name or socket.gethostname(),
-            slots=config.slots_per_gpu,
-        )
-    # A container has an IPC namespace of its own, which the service cannot reach: jobs in
-    # containers share by turns.
+        emulation, node = read_emulation(config.emulate), config.name or socket.gethostname()
+        return machine.EmulatedDevices(emulation, node, slots=config.slots_per_gpu)
+    # MPS cannot reach into a container's own IPC namespace: jobs in containers share by turns.
     mps = Mps.found(config.state_dir) if config.mps and config.runtime == "process" else None
     return machine.nvidia_devices(config.slots_per_gpu, mps)
 
@@ -158,32 +157,26 @@ def _identify(
             raise ConfigError(
                 "--token: this node is not enrolled yet; ask an operator for an enrolment token"
             )
-        registration = _registration(config, devices, identity)
+        registration = Registration(
+            machine_id=identity.machine_id,
+            boot_id=identity.boot_id,
+            hostname=identity.hostname,
+            devices=devices.reports(),
+            cores=machine.cores(),
+            memory_gb=machine.memory_gb(),
+            agent_version=__version__,
+            features=features_with(config.runtime),
+            name=config.name,
+            rack=config.rack,
+        )
         enrolled = enrol(
             client, registration, config.token, config.server, path, leave, SystemClock()
         )
     if enrolled:
-        known.node = enrolled.node
-        known.hide(enrolled.token)
+        log_context.node = enrolled.node
+        log_context.hide(enrolled.token)
         client.identify(enrolled.node, enrolled.token)
     return enrolled is not None
-
-
-def _registration(
-    config: AgentConfig, devices: machine.Devices, identity: machine.Identity
-) -> Registration:
-    return Registration(
-        machine_id=identity.machine_id,
-        boot_id=identity.boot_id,
-        hostname=identity.hostname,
-        devices=devices.reports(),
-        cores=machine.cores(),
-        memory_gb=machine.memory_gb(),
-        agent_version=__version__,
-        features=features_with(config.runtime),
-        name=config.name,
-        rack=config.rack,
-    )
 
 
 def _leave_on_signals() -> threading.Event:
@@ -195,3 +188,60 @@ def _leave_on_signals() -> threading.Event:
     signal.signal(signal.SIGTERM, on_signal)
     signal.signal(signal.SIGINT, on_signal)
     return leave
+
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Enrolled:
+    """The node's id and token at a server."""
+
+    server: str
+    node: str
+    token: str
+
+
+def recall(path: Path, server: str) -> Enrolled | None:
+    """An earlier enrolment from the file, or None; ConfigError if at another server."""
+    if not path.exists():
+        return None
+    try:
+        found = loads(Enrolled, path.read_bytes())
+    except WireError as error:
+        raise ConfigError(
+            f"{path} is damaged: remove it and enrol the node anew with --token"
+        ) from error
+    if found.server != server:
+        raise ConfigError(
+            f"--state-dir: it belongs to a node of {found.server}; give this server's node its own"
+        )
+    return found
+
+
+def enrol(
+    client: AgentClient,
+    registration: Registration,
+    token: str,
+    server: str,
+    path: Path,
+    leave: threading.Event,
+    clock: Clock,
+) -> Enrolled | None:
+    """Register the machine, with retries, and keep the node's token in the file; None on leaving.
+
+    Raises Unauthorized if the enrolment token is unknown, used up or expired.
+    """
+    backoff = Backoff()
+    while not leave.is_set():
+        try:
+            registered = client.register(token, registration)
+        except TryAgain as error:
+            wait_s = backoff.failed("register", clock.boot_s())
+            logger.warning("cannot register yet, next try in %.1f s: %s", wait_s, error)
+            leave.wait(wait_s)
+            continue
+        enrolled = Enrolled(server, registered.node_id, registered.node_token)
+        write_whole(path, dumps(enrolled), durable=True)
+        return enrolled
+    return None

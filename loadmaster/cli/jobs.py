@@ -14,20 +14,21 @@ from loadmaster.cli.output import (
     FAILURE,
     SHORT_ID,
     USAGE,
+    Json,
     complain,
     connected,
     err,
+    exit_on_error,
     fail,
+    harmless,
     out,
-    said,
     show_job,
     show_jobs,
-    show_json,
+    shown,
+    shown_as_json,
     table,
-    wants_json,
     warn,
 )
-from loadmaster.cli.terminal import harmless, shown
 from loadmaster.client import ENDED, ApiError, Client
 from loadmaster.client.job_file import parse_settings, read_job_file
 from loadmaster.client.results import Job, Submission
@@ -35,7 +36,7 @@ from loadmaster.client.results import Job, Submission
 JobId = Annotated[
     str, typer.Argument(help="The job's name, or its id or the beginning of it.", metavar="JOB")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
+
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", help="name=value or name.key=value, as YAML; over the file's."),
@@ -69,21 +70,18 @@ def submit(
 ) -> None:
     """Submit a job, or several in one call."""
     if watch and len(job_files) > 1:
-        fail(
-            "--watch follows one job; submit the files without it, and watch with loadmaster jobs",
-            USAGE,
-        )
-    with said():
+        text = "submit the files without it, and watch with loadmaster jobs"
+        fail(f"--watch follows one job; {text}", USAGE)
+    with exit_on_error():
         data = [read_job_file(path, settings or []) for path in job_files]
     with connected(context) as client:
         if len(data) > 1:
             keys = [f"{key}-{number}" for number in range(1, len(data) + 1)] if key else None
-            _submitted_many(
-                context, job_files, client.submit_many(data, idempotency_keys=keys), as_json
-            )
+            results = client.submit_many(data, idempotency_keys=keys)
+            _show_submissions(context, job_files, results, as_json)
             return
         submission = client.submit(data[0], idempotency_key=key)
-        _submitted(context, submission, as_json)
+        _show_submission(context, submission, as_json)
         if watch:
             _watch(client, submission.id)
 
@@ -92,10 +90,10 @@ def clone(
     context: typer.Context, job: JobId, settings: Settings = None, as_json: Json = False
 ) -> None:
     """Submit a job's description again, with some fields replaced."""
-    with said():
+    with exit_on_error():
         overrides = parse_settings(settings or [])
     with connected(context) as client:
-        _submitted(context, client.clone(_id(client, job), **overrides), as_json)
+        _show_submission(context, client.clone(_id(client, job), **overrides), as_json)
 
 
 def jobs(
@@ -126,30 +124,29 @@ def jobs(
         }
         active = None if everything or state or search else True
         found = list(client.jobs(limit=limit, active=active, **filters))
-    if as_json or wants_json(context):
-        show_json(found)
-    elif found:
+    if shown_as_json(context, as_json, found):
+        return
+    if found:
         show_jobs(found)
+    elif active:
+        err().print("No job runs or waits; --all also lists those that are over.")
     else:
-        err().print(
-            "No job runs or waits; --all also lists those that are over."
-            if active
-            else "No job is like that."
-        )
+        err().print("No job is like that.")
 
 
 def show(context: typer.Context, job: JobId, as_json: Json = False) -> None:
     """Show a job: state, reason for waiting, progress, where it is."""
     with connected(context) as client:
-        _shown(context, client.job(_id(client, job)), as_json)
+        found = client.job(_id(client, job))
+    if not shown_as_json(context, as_json, found):
+        show_job(found)
 
 
 def history(context: typer.Context, job: JobId, as_json: Json = False) -> None:
     """Everything that happened to a job."""
     with connected(context) as client:
         events = list(client.events(_id(client, job)))
-    if as_json or wants_json(context):
-        show_json(events)
+    if shown_as_json(context, as_json, events):
         return
     rows = [
         (
@@ -245,78 +242,56 @@ def _id(client: Client, job: str) -> str:
         fail(f"there is no job {job} that you can see; `loadmaster jobs --all` lists them")
     if len(found) > 1:
         several = ", ".join(f"{j.id[:SHORT_ID]} ({j.state})" for j in found[:NAMED])
-        fail(
-            f"{job} may be any of {len(found)} jobs; say which by the beginning of its id:"
-            f" {several}"
-        )
+        text = f"{job} may be any of {len(found)} jobs; say which by the beginning of its id"
+        fail(f"{text}: {several}")
     return found[0].id
 
 
 def _act(context: typer.Context, act: Callable[[Client], Job], as_json: bool) -> None:
     with connected(context) as client:
         job = act(client)
-    if as_json or wants_json(context):
-        show_json(job)
-    else:
+    if not shown_as_json(context, as_json, job):
         out().print(f"{shown(job.name)} is {job.state}{', to be held' if job.hold_wanted else ''}")
 
 
-def _shown(context: typer.Context, job: Job, as_json: bool) -> None:
-    if as_json or wants_json(context):
-        show_json(job)
-    else:
-        show_job(job)
-
-
-def _submitted(context: typer.Context, submission: Submission, as_json: bool) -> None:
+def _show_submission(context: typer.Context, submission: Submission, as_json: bool) -> None:
     warn(submission.warnings)
-    if as_json or wants_json(context):
-        show_json(_as_object(submission))
+    if shown_as_json(context, as_json, _as_object(submission)):
         return
     said_before = "" if submission.created else " (it had been submitted before)"
     err().print(f"{shown(submission.job.name)} is {submission.job.state}{said_before}")
     out().print(submission.id)
 
 
-def _submitted_many(
+def _show_submissions(
     context: typer.Context,
     files: Sequence[Path],
     outcomes: Sequence[Submission | ApiError],
     as_json: bool,
 ) -> None:
     """Results per file; exit 2 if any was refused. JSON is a list in the files' order."""
-    if as_json or wants_json(context):
-        show_json([_as_row(path, outcome) for path, outcome in zip(files, outcomes, strict=True)])
-    for path, outcome in zip(files, outcomes, strict=True):
+    found = list(zip(files, outcomes, strict=True))
+    is_shown = shown_as_json(context, as_json, [_as_row(*pair) for pair in found])
+    for path, outcome in found:
         if isinstance(outcome, ApiError):
             complain(outcome, where=f"{path}: ")
-        elif not (as_json or wants_json(context)):
-            _submitted(context, outcome, as_json=False)
+        elif not is_shown:
+            _show_submission(context, outcome, as_json=False)
     if any(isinstance(outcome, ApiError) for outcome in outcomes):
         raise typer.Exit(USAGE)
 
 
 def _as_row(path: Path, outcome: Submission | ApiError) -> dict[str, Any]:
     if isinstance(outcome, ApiError):
+        nothing: dict[str, Any] = {"id": None, "created": False, "warnings": [], "job": None}
         error = {"code": outcome.code, "detail": outcome.detail, "fields": outcome.fields}
-        return {
-            "file": str(path),
-            "id": None,
-            "created": False,
-            "warnings": [],
-            "job": None,
-            "error": error,
-        }
+        return {"file": str(path), **nothing, "error": error}
     return {"file": str(path), **_as_object(outcome), "error": None}
 
 
 def _as_object(submission: Submission) -> dict[str, Any]:
-    return {
-        "id": submission.id,
-        "created": submission.created,
-        "warnings": submission.warnings,
-        "job": submission.job,
-    }
+    fields = {"created": submission.created, "warnings": submission.warnings}
+    return {"id": submission.id, **fields, "job": submission.job}
 
 
 def _watch(client: Client, job_id: str) -> None:

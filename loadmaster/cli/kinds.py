@@ -1,4 +1,4 @@
-"""Commands about kinds: what is known of jobs' speeds, and having it measured anew."""
+"""Commands about kinds: known speeds of jobs, and measuring them anew."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from loadmaster.cli.output import USAGE, connected, fail, out, show_json, table, wants_json
-from loadmaster.cli.terminal import shown
+from loadmaster.cli.output import USAGE, Json, connected, fail, out, shown, shown_as_json, table
 from loadmaster.client import Client
 
-Json = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
 kind_app = typer.Typer(no_args_is_help=True, help="What is known of the speed of jobs, by kind.")
 
 
@@ -19,8 +17,7 @@ def kind_list(context: typer.Context, as_json: Json = False) -> None:
     """Kinds and their speeds on each GPU type, with where each number comes from."""
     with connected(context) as client:
         found = list(client.kinds())
-    if as_json or wants_json(context):
-        show_json(found)
+    if shown_as_json(context, as_json, found):
         return
     rows = [
         (
@@ -45,12 +42,9 @@ def kind_forget(
     """Have a kind measured anew (operators). Its numbers stay as estimates until then."""
     with connected(context) as client:
         kind = client.forget_kind(int(_kind(client, name)["id"]))
-    if as_json or wants_json(context):
-        show_json(kind)
-    else:
-        out().print(
-            f"{shown(_name(kind))} will be measured anew; its numbers stay as estimates until then"
-        )
+    if not shown_as_json(context, as_json, kind):
+        text = "will be measured anew; its numbers stay as estimates until then"
+        out().print(f"{shown(_name(kind))} {text}")
 
 
 def _name(kind: dict[str, Any]) -> str:
@@ -60,10 +54,8 @@ def _name(kind: dict[str, Any]) -> str:
 def _kind(client: Client, name: str) -> dict[str, Any]:
     found = [k for k in client.kinds() if name in (str(k["id"]), k["name"], k["digest"][:12])]
     if len(found) > 1:
-        fail(
-            f"several kinds are called {name}; take the id, as in `loadmaster kind list --json`",
-            USAGE,
-        )
+        text = f"several kinds are called {name}; take the id, as in `loadmaster kind list --json`"
+        fail(text, USAGE)
     if not found:
         fail(f"there is no kind {name}; `loadmaster kind list` lists them")
     return found[0]

@@ -1,5 +1,4 @@
-"""The command line: `loadmaster submit job.yaml --watch`. Works on a machine with neither Django
-nor a GPU.
+"""The command line: `loadmaster submit job.yaml --watch`. Needs neither Django nor a GPU.
 
 Exit codes: 0 done, 1 refused or failed, 2 something was written wrongly.
 """
@@ -8,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
@@ -18,19 +18,20 @@ from loadmaster.cli import jobs as cli_jobs
 from loadmaster.cli import kinds as cli_kinds
 from loadmaster.cli import nodes as cli_nodes
 from loadmaster.cli import simulations as cli_simulations
-from loadmaster.cli.config import Account, forget_account, read_account, write_account
 from loadmaster.cli.output import (
     FAILURE,
+    Json,
     Options,
     connected,
+    exit_on_error,
     fail,
     out,
-    said,
     show_json,
+    shown_as_json,
     table,
-    wants_json,
 )
 from loadmaster.client import AuthenticationError, Client, LoadmasterError
+from loadmaster.client.account import Account, config_file, read_account, write_account
 
 app = typer.Typer(
     name="loadmaster",
@@ -42,8 +43,6 @@ cli_jobs.register(app)
 cli_nodes.register(app)
 cli_kinds.register(app)
 cli_simulations.register(app)
-
-Json = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
 
 
 @app.callback()
@@ -96,7 +95,7 @@ def login(
         if sys.stdin.isatty()
         else sys.stdin.readline().rstrip("\n")
     )
-    with said(), Client(server, transport=options.transport) as client:
+    with exit_on_error(), Client(server, transport=options.transport) as client:
         try:
             token = client.login(name, password, valid_h=valid_h)
         except AuthenticationError as error:
@@ -110,7 +109,7 @@ def logout(context: typer.Context) -> None:
     """Revoke the token and forget it."""
     with connected(context) as client:
         client.logout()
-    forget_account()
+    config_file().unlink(missing_ok=True)
     out().print("Logged out")
 
 
@@ -119,13 +118,9 @@ def whoami(context: typer.Context, as_json: Json = False) -> None:
     """Who you are, and your teams."""
     with connected(context) as client:
         me = client.whoami()
-    if as_json or wants_json(context):
-        show_json(me)
-    else:
-        out().print(
-            f"{me.username}{' (operator)' if me.operator else ''}; teams:"
-            f" {', '.join(me.teams) or 'none'}"
-        )
+    if not shown_as_json(context, as_json, me):
+        who = f"{me.username}{' (operator)' if me.operator else ''}"
+        out().print(f"{who}; teams: {', '.join(me.teams) or 'none'}")
 
 
 @app.command("check-report")
@@ -143,11 +138,11 @@ def check_report(
         fail(str(error), 2)
     if as_json:
         show_json({"holds": not failures, "failures": failures})
-    elif not failures:
-        out().print("The report holds.")
-    if failures and not as_json:
+    else:
         for failure in failures:
             out().print(f"[red]does not hold:[/red] {failure}")
+        if not failures:
+            out().print("The report holds.")
     if failures:
         raise typer.Exit(FAILURE)
 
@@ -170,19 +165,10 @@ def check_journals(
     if as_json:
         show_json({"holds": found.holds, **asdict(found)})
     else:
-        counts = (
-            found.jobs,
-            found.launches,
-            found.steps,
-            len(found.lost),
-            len(found.overlaps),
-            len(found.held_twice),
-        )
-        table(
-            ("JOBS", "LAUNCHES", "STEPS", "LOST", "OVERLAPS", "HELD TWICE"),
-            [tuple(map(str, counts))],
-        )
-        for text in (*found.lost, *found.overlaps, *found.held_twice):
+        faults = (found.lost, found.overlaps, found.held_twice)
+        row = (found.jobs, found.launches, found.steps, *map(len, faults))
+        table(("JOBS", "LAUNCHES", "STEPS", "LOST", "OVERLAPS", "HELD TWICE"), [row])
+        for text in chain(*faults):
             out().print(text, style="red", markup=False)
     if not found.holds:
         raise typer.Exit(FAILURE)

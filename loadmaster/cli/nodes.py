@@ -10,16 +10,17 @@ import typer
 
 from loadmaster.cli.output import (
     USAGE,
+    Json,
     connected,
+    exit_on_error,
     fail,
     out,
-    said,
-    show_json,
     show_nodes,
+    shown,
+    shown_as_json,
     table,
     wants_json,
 )
-from loadmaster.cli.terminal import shown
 from loadmaster.client import Client
 from loadmaster.client.job_file import parse_settings
 from loadmaster.client.results import CostSum, Node
@@ -30,7 +31,7 @@ InCluster = Annotated[
     str | None, typer.Option(help="Its cluster; may be left out where there is only one.")
 ]
 DRAIN_LOOK_S = 2.0
-Json = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
+
 policy_app = typer.Typer(no_args_is_help=True, help="What decides where jobs run.")
 secret_app = typer.Typer(no_args_is_help=True, help="Secrets of a team, for jobs' environments.")
 
@@ -39,9 +40,7 @@ def nodes(context: typer.Context, cluster: InCluster = None, as_json: Json = Fal
     """List nodes."""
     with connected(context) as client:
         found = list(client.nodes(cluster=cluster))
-    if as_json or wants_json(context):
-        show_json(found)
-    else:
+    if not shown_as_json(context, as_json, found):
         show_nodes(found)
 
 
@@ -54,7 +53,7 @@ def cordon(
 ) -> None:
     """Let a node take no new work; what runs there goes on."""
     with connected(context) as client:
-        _said(context, client.cordon(_node(client, node, cluster).id, reason), as_json)
+        _show_node(context, client.cordon(_node(client, node, cluster).id, reason), as_json)
 
 
 def uncordon(
@@ -62,7 +61,7 @@ def uncordon(
 ) -> None:
     """Let a node take work again."""
     with connected(context) as client:
-        _said(context, client.uncordon(_node(client, node, cluster).id), as_json)
+        _show_node(context, client.uncordon(_node(client, node, cluster).id), as_json)
 
 
 def drain(
@@ -82,8 +81,8 @@ def drain(
     """Move what runs on a node away and let it take no new work."""
     with connected(context) as client:
         drained = client.drain(_node(client, node, cluster).id, until=until, reason=reason)
-        _said(context, _emptied(client, drained) if wait else drained, as_json)
-        if wait and not (as_json or wants_json(context)):
+        _show_node(context, _emptied(client, drained) if wait else drained, as_json)
+        if wait and not wants_json(context, as_json):
             out().print(f"{shown(drained.name)} is empty")
 
 
@@ -96,7 +95,7 @@ def role(
 ) -> None:
     """Say what a node is for."""
     with connected(context) as client:
-        _said(context, client.set_role(_node(client, node, cluster).id, new_role), as_json)
+        _show_node(context, client.set_role(_node(client, node, cluster).id, new_role), as_json)
 
 
 def slots(
@@ -117,13 +116,9 @@ def slots(
     """Say how many jobs may share each GPU of a node."""
     with connected(context) as client:
         changed = client.set_slots(_node(client, node, cluster).id, number, gpu or ())
-    if as_json or wants_json(context):
-        show_json(changed)
-        return
-    table(
-        ("GPU", "SLOTS", "HELD"),
-        [(shown(d.uuid), str(d.slots), str(d.held_slots)) for d in changed.devices],
-    )
+    if not shown_as_json(context, as_json, changed):
+        rows = [(shown(d.uuid), d.slots, d.held_slots) for d in changed.devices]
+        table(("GPU", "SLOTS", "HELD"), rows)
 
 
 def reschedule(context: typer.Context, cluster: InCluster = None) -> None:
@@ -146,9 +141,7 @@ def enrol_token(
     """Make a token that lets one machine in, once. It is shown only now."""
     with connected(context) as client:
         token = client.enrolment_token(_cluster(client, cluster), role=new_role, valid_h=valid_h)
-    if as_json or wants_json(context):
-        show_json({"token": token})
-    else:
+    if not shown_as_json(context, as_json, {"token": token}):
         sys.stdout.write(token + "\n")
 
 
@@ -157,8 +150,7 @@ def policy_list(context: typer.Context, as_json: Json = False) -> None:
     """The policies to choose from."""
     with connected(context) as client:
         found = client.policies()
-    if as_json or wants_json(context):
-        show_json(found)
+    if shown_as_json(context, as_json, found):
         return
     rows = [
         (p.name, p.error or p.summary, ", ".join((p.parameters or {}).get("properties", {})))
@@ -171,7 +163,7 @@ def policy_list(context: typer.Context, as_json: Json = False) -> None:
 def policy_show(context: typer.Context, cluster: InCluster = None, as_json: Json = False) -> None:
     """A cluster's policy and parameters."""
     with connected(context) as client:
-        _policy(context, client.cluster(_cluster(client, cluster)), as_json)
+        _show_policy(context, client.cluster(_cluster(client, cluster)), as_json)
 
 
 @policy_app.command("set")
@@ -185,13 +177,12 @@ def policy_set(
     as_json: Json = False,
 ) -> None:
     """Choose a cluster's policy and parameters; the next round goes by them."""
-    with said():
+    with exit_on_error():
         values = parse_settings(parameters or [])
     with connected(context) as client:
-        changed = client.set_cluster(
-            _cluster(client, cluster), policy=name, policy_parameters=values
-        )
-        _policy(context, changed, as_json)
+        chosen = _cluster(client, cluster)
+        changed = client.set_cluster(chosen, policy=name, policy_parameters=values)
+        _show_policy(context, changed, as_json)
 
 
 @secret_app.command("list")
@@ -201,9 +192,7 @@ def secret_list(
     """Names of a team's secrets."""
     with connected(context) as client:
         names = client.secrets(team)
-    if as_json or wants_json(context):
-        show_json(names)
-    else:
+    if not shown_as_json(context, as_json, names):
         out().print("\n".join(names) or "none")
 
 
@@ -255,22 +244,11 @@ def costs(
         found = client.costs(
             by=by, cluster=_cluster(client, cluster), period=period, since=since, until=until
         )
-    if as_json or wants_json(context):
-        show_json(found)
+    if shown_as_json(context, as_json, found):
         return
+    energy = ("KWH", "GPUS MEASURED", "MODELLED", "GPU HOURS")
     lines = [_cost_line(row) for row in (*found.rows, found.total)]
-    table(
-        (
-            by.upper(),
-            f"COST ({found.currency})",
-            "PREDICTED",
-            "KWH",
-            "GPUS MEASURED",
-            "MODELLED",
-            "GPU HOURS",
-        ),
-        lines,
-    )
+    table((by.upper(), f"COST ({found.currency})", "PREDICTED", *energy), lines)
     if found.more:
         out().print("There are more: the page of costs has them all as CSV.")
 
@@ -293,9 +271,8 @@ def register(app: typer.Typer) -> None:
 def _node(client: Client, name: str, cluster: str | None) -> Node:
     found = [n for n in client.nodes(cluster=cluster) if name in (n.name, n.id)]
     if len(found) > 1:
-        fail(
-            f"there is a node {name} in {', '.join(n.cluster for n in found)}; add --cluster", USAGE
-        )
+        clusters = ", ".join(n.cluster for n in found)
+        fail(f"there is a node {name} in {clusters}; add --cluster", USAGE)
     if not found:
         fail(f"there is no node {name}; `loadmaster nodes` lists them")
     return found[0]
@@ -319,22 +296,15 @@ def _cluster(client: Client, name: str | None) -> str:
     return names[0]
 
 
-def _said(context: typer.Context, node: Node, as_json: bool) -> None:
-    if as_json or wants_json(context):
-        show_json(node)
-    else:
+def _show_node(context: typer.Context, node: Node, as_json: bool) -> None:
+    if not shown_as_json(context, as_json, node):
         out().print(f"{shown(node.name)} is {node.state}, for {node.role}")
 
 
-def _policy(context: typer.Context, cluster: dict[str, Any], as_json: bool) -> None:
-    chosen = {
-        name: cluster[name] for name in ("name", "policy", "policy_parameters", "seed", "period_s")
-    }
-    if as_json or wants_json(context):
-        show_json(chosen)
+def _show_policy(context: typer.Context, cluster: dict[str, Any], as_json: bool) -> None:
+    names = ("name", "policy", "policy_parameters", "seed", "period_s")
+    if shown_as_json(context, as_json, {name: cluster[name] for name in names}):
         return
-    parameters = ", ".join(f"{k}={v}" for k, v in chosen["policy_parameters"].items()) or "defaults"
-    out().print(
-        f"{chosen['name']}: {chosen['policy']} ({parameters}), every {chosen['period_s']:g} s, seed"
-        f" {chosen['seed']}"
-    )
+    name, policy, values, seed, period_s = (cluster[name] for name in names)
+    parameters = ", ".join(f"{k}={v}" for k, v in values.items()) or "defaults"
+    out().print(f"{name}: {policy} ({parameters}), every {period_s:g} s, seed {seed}")

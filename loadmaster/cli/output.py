@@ -1,4 +1,8 @@
-"""Output: tables for people, JSON for programs, errors in red, exit codes 1 and 2."""
+"""Output: tables for people, JSON for programs, errors in red, exit codes 1 and 2.
+
+Texts of others (names, reasons, logs) cannot command the terminal: each control character is shown
+as its picture (ESC as ␛), one for one, so text may arrive in pieces.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +13,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import httpx
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
-from loadmaster.cli.config import read_account
-from loadmaster.cli.terminal import harmless, shown
 from loadmaster.client import ApiError, AuthenticationError, Client, InvalidError, LoadmasterError
+from loadmaster.client.account import credentials
 from loadmaster.client.job_file import JobFileError
 from loadmaster.client.results import Job, Node
 
+Json = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
 USAGE = 2
 SHORT_ID = 8
 """So many digits of a job's id tell it from others; commands take them."""
@@ -66,24 +71,20 @@ def err() -> Console:
 def connected(context: typer.Context) -> Iterator[Client]:
     """A client by options, environment or login; its errors end the program."""
     options = context.ensure_object(Options)
-    account = read_account()
-    url = options.url or (account.url if account else "")
-    token = options.token or (
-        account.token if account and account.url.rstrip("/") == url.rstrip("/") else ""
-    )
-    if not url:
-        fail(
-            "log in first: loadmaster login https://your.server (or set LOADMASTER_URL and"
-            " LOADMASTER_TOKEN)",
-            USAGE,
-        )
-    with said(), Client(url, token, transport=options.transport) as client:
+    try:
+        account = credentials(options.url, options.token)
+    except LoadmasterError as error:
+        fail(str(error), USAGE)
+    with (
+        exit_on_error(),
+        Client(account.url, account.token, transport=options.transport) as client,
+    ):
         yield client
 
 
 @contextmanager
-def said() -> Iterator[None]:
-    """Errors in words with an exit code: 2 for bad input, 1 for the rest."""
+def exit_on_error() -> Iterator[None]:
+    """Print errors and exit: with 2 for bad input, 1 for the rest."""
     try:
         yield
     except InvalidError as error:
@@ -122,14 +123,21 @@ def warn(messages: Iterable[str]) -> None:
         err().print(f"[yellow]Warning:[/yellow] {shown(message)}")
 
 
-def wants_json(context: typer.Context) -> bool:
-    """Return True if a program reads the answer."""
-    return context.ensure_object(Options).json
+def wants_json(context: typer.Context, as_json: bool) -> bool:
+    """Return True if a program reads the answer, by the command's option or the one before it."""
+    return as_json or context.ensure_object(Options).json
 
 
 def show_json(value: Any) -> None:
     """One JSON document on stdout."""
     sys.stdout.write(json.dumps(_plain(value), indent=2, default=str) + "\n")
+
+
+def shown_as_json(context: typer.Context, as_json: bool, value: Any) -> bool:
+    """Print the value as JSON if a program reads the answer; return True if so."""
+    if wanted := wants_json(context, as_json):
+        show_json(value)
+    return wanted
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -251,3 +259,25 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _plain(inner) for name, inner in value.items()}
     return [_plain(inner) for inner in value] if isinstance(value, (list, tuple)) else value
+
+
+_PICTURES = {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\n\t"}
+_DIRECTIONS = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+_HARMLESS = {
+    **_PICTURES,
+    0x7F: 0x2421,
+    **dict.fromkeys(range(0x80, 0xA0), 0xFFFD),
+    **dict.fromkeys((ord(mark) for mark in _DIRECTIONS), 0xFFFD),
+    **dict.fromkeys((0x2028, 0x2029), ord("\n")),
+    **dict.fromkeys(range(0xD800, 0xE000), 0xFFFD),
+}
+
+
+def harmless(text: str) -> str:
+    """The text with nothing in it that a terminal obeys, but for ends of lines and tabs."""
+    return text.replace("\r\n", "\n").translate(_HARMLESS)
+
+
+def shown(text: str) -> str:
+    """The same on one line, and nothing in it that rich reads as markup."""
+    return escape(harmless(text).replace("\n", " ⏎ ").replace("\t", " "))

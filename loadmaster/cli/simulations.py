@@ -13,23 +13,22 @@ from loadmaster.cli.output import (
     FAILURE,
     SHORT_ID,
     USAGE,
+    Json,
     connected,
     err,
+    exit_on_error,
     fail,
     out,
-    said,
     short,
-    show_json,
+    shown,
+    shown_as_json,
     styled,
     table,
-    wants_json,
 )
-from loadmaster.cli.terminal import shown
 from loadmaster.client import Client
 from loadmaster.client.results import Simulation
 from loadmaster.client.simulations import SIMULATED, read_study_file
 
-Json = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
 WATCH_S = 1.0
 simulation_app = typer.Typer(no_args_is_help=True, help="Simulations that were asked for.")
 SimulationId = Annotated[
@@ -54,15 +53,15 @@ def simulate(
     as_json: Json = False,
 ) -> None:
     """Compare policies on a simulated cluster."""
-    with said():
+    with exit_on_error():
         document = read_study_file(study)
     with connected(context) as client:
         found = client.simulate(document)
         if wait or report is not None:
-            found = _followed(client, found)
+            found = _follow(client, found)
         if report is not None and found.state == "done":
-            _written(report, client.simulation_file(found.id, "report.html"))
-        _told(context, client, found, report, as_json)
+            _write(report, client.simulation_file(found.id, "report.html"))
+        _show(context, client, found, report, as_json)
     if found.state in ("failed", "cancelled"):
         raise typer.Exit(FAILURE)
 
@@ -80,8 +79,7 @@ def what_if(
     chosen = dict(_parameter(text) for text in parameters or [])
     with connected(context) as client:
         found = client.what_if(cluster, policy, chosen)
-    if as_json or wants_json(context):
-        show_json(found)
+    if shown_as_json(context, as_json, found):
         return
     if found["failure"]:
         err().print(f"[yellow]It could not decide:[/yellow] {shown(str(found['failure']))}")
@@ -118,10 +116,19 @@ def simulation_list(
     """List simulations, newest first."""
     with connected(context) as client:
         found = list(client.simulations(limit=limit, state=state, mine=mine))
-    if as_json or wants_json(context):
-        show_json(found)
+    if shown_as_json(context, as_json, found):
         return
-    rows = [_row(simulation) for simulation in found]
+    rows = [
+        (
+            s.id[:SHORT_ID],
+            shown(s.name),
+            styled(s.state),
+            f"{100 * s.progress:.0f}%",
+            shown(s.user),
+            short(s.created_at),
+        )
+        for s in found
+    ]
     table(("ID", "NAME", "STATE", "DONE", "USER", "ASKED FOR"), rows)
 
 
@@ -149,7 +156,7 @@ def simulation_report(
 ) -> None:
     """Write a simulation's report into a file."""
     with connected(context) as client:
-        _written(report, client.simulation_file(_id(client, simulation), "report.html"))
+        _write(report, client.simulation_file(_id(client, simulation), "report.html"))
     out().print(f"The report is in {report}")
 
 
@@ -160,7 +167,7 @@ def register(app: typer.Typer) -> None:
     app.add_typer(simulation_app, name="simulation")
 
 
-def _followed(client: Client, simulation: Simulation) -> Simulation:
+def _follow(client: Client, simulation: Simulation) -> Simulation:
     """Tell how far it is until it is over."""
     before = ""
     while (found := client.simulation(simulation.id)).state not in SIMULATED:
@@ -172,35 +179,20 @@ def _followed(client: Client, simulation: Simulation) -> Simulation:
     return found
 
 
-def _told(
+def _show(
     context: typer.Context, client: Client, found: Simulation, report: Path | None, as_json: bool
 ) -> None:
-    if as_json or wants_json(context):
-        show_json(found)
+    if shown_as_json(context, as_json, found):
         return
-    out().print(
-        f"{shown(found.name)} ({found.id}) is {styled(found.state)}:"
-        f" {client.url}/simulations/{found.id}/"
-    )
+    address = f"{client.url}/simulations/{found.id}/"
+    out().print(f"{shown(found.name)} ({found.id}) is {styled(found.state)}: {address}")
     if found.state == "failed":
         err().print(found.message, style="red", markup=False)
     if report is not None and found.state == "done":
         out().print(f"The report is in {report}")
 
 
-def _row(found: Simulation) -> tuple[str, ...]:
-    done = f"{100 * found.progress:.0f}%"
-    return (
-        found.id[:SHORT_ID],
-        shown(found.name),
-        styled(found.state),
-        done,
-        shown(found.user),
-        short(found.created_at),
-    )
-
-
-def _written(path: Path, data: bytes) -> None:
+def _write(path: Path, data: bytes) -> None:
     try:
         path.write_bytes(data)
     except OSError as error:
@@ -209,12 +201,10 @@ def _written(path: Path, data: bytes) -> None:
 
 def _parameter(text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
+    if not equals:
+        fail(f"--set {text}: must be name=value", USAGE)
     try:
-        return (
-            (name.strip(), yaml.safe_load(value))
-            if equals
-            else fail(f"--set {text}: must be name=value", USAGE)
-        )
+        return name.strip(), yaml.safe_load(value)
     except yaml.YAMLError:
         fail(f"--set {text}: the value is no YAML", USAGE)
 
@@ -229,8 +219,6 @@ def _id(client: Client, text: str) -> str:
         return text
     found = [s.id for s in client.simulations() if s.id.startswith(text)]
     if len(found) != 1:
-        fail(
-            f"{len(found) or 'no'} simulations begin with {text}; `loadmaster simulation list`"
-            " lists them"
-        )
+        count = len(found) or "no"
+        fail(f"{count} simulations begin with {text}; `loadmaster simulation list` lists them")
     return found[0]

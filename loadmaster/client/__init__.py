@@ -1,15 +1,13 @@
-"""The Python client: `loadmaster.Client(url, token)` submits jobs, follows them and runs clusters
-over REST.
+"""Python client: submits jobs, follows them and runs clusters over REST.
 
     with loadmaster.Client("https://loadmaster.example", token) as client:
-        submission = client.submit({"name": "digits", "command": ["python", "train.py"], "steps":
-        1000, "gpus": "1..2"})
+        job = {"name": "digits", "command": ["python", "train.py"], "steps": 1000}
+        submission = client.submit(job)
         for text in client.logs(submission.id, follow=True):
             print(text, end="")
         assert client.wait(submission.id).state == "completed"
 
-Reading is retried when the network or the server fails for a moment; so is submitting, under one
-idempotency key. Everything that goes wrong is a LoadmasterError.
+Reading and submitting (under one idempotency key) are retried. All errors are LoadmasterErrors.
 """
 
 from __future__ import annotations
@@ -18,12 +16,11 @@ import os
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from types import TracebackType
 from typing import Any
 
 import httpx
 
-from loadmaster.cli.config import read_account
+from loadmaster.client.account import credentials
 from loadmaster.client.rest import (
     ApiError,
     AuthenticationError,
@@ -84,25 +81,14 @@ class Client(SimulationCalls):
     @classmethod
     def logged_in(cls) -> Client:
         """Client of the last `loadmaster login`; LOADMASTER_URL and LOADMASTER_TOKEN override."""
-        account = read_account()
-        url = os.environ.get("LOADMASTER_URL") or (account.url if account else "")
-        kept = account.token if account and account.url.rstrip("/") == url.rstrip("/") else ""
-        if not url:
-            raise LoadmasterError(
-                "log in first: loadmaster login https://your.server (or set LOADMASTER_URL and"
-                " LOADMASTER_TOKEN)"
-            )
-        return cls(url, os.environ.get("LOADMASTER_TOKEN") or kept)
+        given = (os.environ.get(name, "") for name in ("LOADMASTER_URL", "LOADMASTER_TOKEN"))
+        account = credentials(*given)
+        return cls(account.url, account.token)
 
     def __enter__(self) -> Client:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -111,11 +97,7 @@ class Client(SimulationCalls):
 
     def login(self, username: str, password: str, *, valid_h: float | None = None) -> Token:
         """A token for name and password; this client uses it from now on."""
-        body = {
-            "username": username,
-            "password": password,
-            **({} if valid_h is None else {"valid_h": valid_h}),
-        }
+        body = given({"username": username, "password": password, "valid_h": valid_h})
         token = read(Token, self._rest.call("POST", "tokens/", json=body))
         self._rest.use(token.token)
         return token
@@ -135,11 +117,9 @@ class Client(SimulationCalls):
         idempotency_key: str | None = None,
         **fields: Any,
     ) -> Submission:
-        """Submit a job, given as an object, as keywords, or both. Raises InvalidError with messages
-        by field.
+        """Submit a job, given as an object, as keywords, or both. Raises InvalidError by field.
 
-        Without a key one is made up for this call, so that repeating it after a lost answer cannot
-        make a second job.
+        Without a key one is made up, so repeating the call after a lost answer makes no second job.
         """
         key = idempotency_key or str(uuid.uuid4())
         return self._submission("jobs/", {**(job or {}), **fields}, key)
@@ -147,24 +127,22 @@ class Client(SimulationCalls):
     def submit_many(
         self, jobs: Sequence[Mapping[str, Any]], *, idempotency_keys: Sequence[str] | None = None
     ) -> list[Submission | ApiError]:
-        """Submit many jobs, a hundred a call; what came of each, in their order. A job that is
-        refused does not hold up the others: in its place is the error that `submit` would have
-        raised.
+        """Submit many jobs, a hundred a call; return a result for each, in their order.
+
+        In the place of a refused job is the error that `submit` would have raised.
         """
         found: list[Submission | ApiError] = []
         for body in calls(jobs, idempotency_keys):
-            found += outcomes(
-                content(self._rest.send("POST", "jobs/bulk/", repeatable=True, json=body))
-            )
+            answer = self._rest.send("POST", "jobs/bulk/", repeatable=True, json=body)
+            found += outcomes(content(answer))
         return found
 
     def clone(
         self, job_id: str, *, idempotency_key: str | None = None, **overrides: Any
     ) -> Submission:
         """Submit a job's description again with some fields replaced."""
-        return self._submission(
-            f"jobs/{segment(job_id)}/clone/", overrides, idempotency_key or str(uuid.uuid4())
-        )
+        key = idempotency_key or str(uuid.uuid4())
+        return self._submission(f"jobs/{segment(job_id)}/clone/", overrides, key)
 
     def job(self, job_id: str) -> Job:
         """One job."""
@@ -176,10 +154,8 @@ class Client(SimulationCalls):
 
     def events(self, job_id: str) -> Iterator[JobEvent]:
         """Everything that happened to a job, oldest first."""
-        return (
-            read(JobEvent, row)
-            for row in self._rest.pages(f"jobs/{segment(job_id)}/events/", None, {})
-        )
+        rows = self._rest.pages(f"jobs/{segment(job_id)}/events/", None, {})
+        return (read(JobEvent, row) for row in rows)
 
     def assignments(self, job_id: str) -> Iterator[dict[str, Any]]:
         """Where a job was and is, oldest first."""
@@ -221,9 +197,8 @@ class Client(SimulationCalls):
     ) -> LogPiece:
         """A piece of a job's log after `cursor` or byte `offset` (negative: from the end)."""
         query = {"stream": stream, "cursor": cursor or None, "offset": offset, "rank": rank or None}
-        return read(
-            LogPiece, self._rest.call("GET", f"jobs/{segment(job_id)}/logs/", params=given(query))
-        )
+        path = f"jobs/{segment(job_id)}/logs/"
+        return read(LogPiece, self._rest.call("GET", path, params=given(query)))
 
     def logs(
         self,
@@ -250,7 +225,7 @@ class Client(SimulationCalls):
                 time.sleep(poll_s)
 
     def clusters(self) -> list[dict[str, Any]]:
-        """Clusters with policy, parameters and intervals."""
+        """List clusters with policy, parameters and intervals."""
         return list(self._rest.pages("clusters/", None, {}))
 
     def cluster(self, name: str) -> dict[str, Any]:
@@ -302,9 +277,8 @@ class Client(SimulationCalls):
 
     def rounds(self, *, cluster: str | None = None, limit: int | None = None) -> Iterator[Round]:
         """Rounds, newest first."""
-        return (
-            read(Round, row) for row in self._rest.pages("rounds/", limit, {"cluster": cluster})
-        )
+        rows = self._rest.pages("rounds/", limit, {"cluster": cluster})
+        return (read(Round, row) for row in rows)
 
     def costs(
         self,
@@ -333,34 +307,27 @@ class Client(SimulationCalls):
 
     def secrets(self, team: str) -> list[str]:
         """Names of a team's secrets."""
-        return [
-            str(row["name"])
-            for row in as_list(self._rest.call("GET", f"teams/{segment(team)}/secrets/"))
-        ]
+        rows = as_list(self._rest.call("GET", f"teams/{segment(team)}/secrets/"))
+        return [str(row["name"]) for row in rows]
 
     def set_secret(self, team: str, name: str, value: str) -> None:
         """Make or replace a team's secret."""
-        self._rest.call(
-            "PUT", f"teams/{segment(team)}/secrets/{segment(name)}/", json={"value": value}
-        )
+        path = f"teams/{segment(team)}/secrets/{segment(name)}/"
+        self._rest.call("PUT", path, json={"value": value})
 
     def delete_secret(self, team: str, name: str) -> None:
         """Remove a team's secret."""
         self._rest.call("DELETE", f"teams/{segment(team)}/secrets/{segment(name)}/")
 
     def _submission(self, path: str, body: Mapping[str, Any], key: str) -> Submission:
-        answer = self._rest.send(
-            "POST", path, repeatable=True, json=dict(body), headers={"Idempotency-Key": key}
-        )
-        data = as_object(content(answer))
-        return Submission(
-            read(Job, data), tuple(data.get("warnings", ())), created=answer.status_code == 201
-        )
+        headers = {"Idempotency-Key": key}
+        answer = self._rest.send("POST", path, repeatable=True, json=dict(body), headers=headers)
+        data, is_new = as_object(content(answer)), answer.status_code == 201
+        return Submission(read(Job, data), tuple(data.get("warnings", ())), created=is_new)
 
     def _act(self, job_id: str, verb: str) -> Job:
         return read(Job, self._rest.call("POST", f"jobs/{segment(job_id)}/{verb}/"))
 
     def _node(self, node_id: str, verb: str, body: Mapping[str, Any]) -> Node:
-        return read(
-            Node, self._rest.call("POST", f"nodes/{segment(node_id)}/{verb}/", json=given(body))
-        )
+        path = f"nodes/{segment(node_id)}/{verb}/"
+        return read(Node, self._rest.call("POST", path, json=given(body)))

@@ -34,17 +34,24 @@ _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping
 
 def read_job_file(path: Path, settings: Iterable[str] = ()) -> dict[str, Any]:
     """The job in a file with settings applied, as JSON data. Raises JobFileError."""
+    text = read_text(path, LARGEST, f"is larger than {LARGEST} bytes; a job file holds one job")
     try:
-        if path.stat().st_size > LARGEST:
-            raise JobFileError(f"{path} is larger than {LARGEST} bytes; a job file holds one job")
-        data = parse(path.read_text())
+        data = parse(text)
+    except JobFileError as error:
+        raise JobFileError(f"{path}: {error}") from None
+    return {**data, **parse_settings(settings, data)}
+
+
+def read_text(path: Path, largest: int, too_large: str) -> str:
+    """The text of a file of at most `largest` bytes. Raises JobFileError."""
+    try:
+        if path.stat().st_size > largest:
+            raise JobFileError(f"{path} {too_large}")
+        return path.read_text()
     except OSError as error:
         raise JobFileError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise JobFileError(f"{path} is no UTF-8 text") from None
-    except JobFileError as error:
-        raise JobFileError(f"{path}: {error}") from None
-    return {**data, **parse_settings(settings, data)}
 
 
 def parse(text: str) -> dict[str, Any]:

@@ -17,6 +17,7 @@ FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 5.0
 RETRIED = frozenset({429, 500, 502, 503, 504})
 PAGE = 200
+UNEXPECTED = "the server answers something unexpected; is it a Loadmaster server?"
 
 
 class LoadmasterError(Exception):
@@ -85,10 +86,7 @@ class Rest:
             raise LoadmasterError(
                 f"{url!r} is no address of a server; write one such as https://loadmaster.example"
             )
-        headers = {
-            "User-Agent": f"loadmaster/{__version__}",
-            "Accept": "application/json",
-        }
+        headers = {"User-Agent": f"loadmaster/{__version__}", "Accept": "application/json"}
         self._http = httpx.Client(
             base_url=f"{self.url}/api/v1/", headers=headers, timeout=timeout_s, transport=transport
         )
@@ -117,9 +115,8 @@ class Rest:
         offset, left = 0, limit
         while left is None or left > 0:
             size = PAGE if left is None else min(PAGE, left)
-            page = as_object(
-                self.call("GET", path, params={**given(filters), "limit": size, "offset": offset})
-            )
+            params = {**given(filters), "limit": size, "offset": offset}
+            page = as_object(self.call("GET", path, params=params))
             rows = as_list(page.get("results"))
             fresh = [row for row in rows if str(row.get("id", row.get("name"))) not in seen]
             seen.update(str(row.get("id", row.get("name"))) for row in fresh)
@@ -167,11 +164,8 @@ def _error(answer: httpx.Response) -> ApiError:
         body = answer.json()["error"]
         code, detail, fields = str(body["code"]), str(body["detail"]), body.get("fields")
     except (ValueError, KeyError, TypeError):
-        code, detail, fields = (
-            "error",
-            f"the server answers {answer.status_code} {answer.reason_phrase}",
-            None,
-        )
+        detail = f"the server answers {answer.status_code} {answer.reason_phrase}"
+        code, fields = "error", None
     return _BY_STATUS.get(answer.status_code, ApiError)(answer.status_code, code, detail, fields)
 
 
@@ -190,16 +184,12 @@ def segment(name: str) -> str:
 def as_object(data: Any) -> dict[str, Any]:
     """The data if it is an object; no Loadmaster server answers otherwise."""
     if not isinstance(data, dict):
-        raise ConnectionFailedError(
-            "the server answers something unexpected; is it a Loadmaster server?"
-        )
+        raise ConnectionFailedError(UNEXPECTED)
     return data
 
 
 def as_list(data: Any) -> list[dict[str, Any]]:
     """The data if it is a list; no Loadmaster server answers otherwise."""
     if not isinstance(data, list):
-        raise ConnectionFailedError(
-            "the server answers something unexpected; is it a Loadmaster server?"
-        )
+        raise ConnectionFailedError(UNEXPECTED)
     return data

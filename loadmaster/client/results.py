@@ -1,6 +1,4 @@
-"""What the client gives back. Fields the server adds later are ignored; ones it leaves out take
-their defaults.
-"""
+"""Results of the client. Unknown fields are ignored, missing ones take their defaults."""
 
 from __future__ import annotations
 
@@ -58,7 +56,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Why a job does not run: a code, and a sentence."""
+    """Reason why a job does not run: a code, and a sentence."""
 
     code: str = ""
     reason: str = ""
@@ -97,9 +95,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A submitted job and what is strange about it; `created` is False where the same submission
-    had come before.
-    """
+    """A submitted job and its warnings; `created` is False for a repeated submission."""
 
     job: Job
     warnings: tuple[str, ...] = ()
@@ -171,9 +167,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """A run of the loop. `carried` is the number of the round whose plan it carried out, if it
-    decided nothing anew.
-    """
+    """A run of the loop; `carried` is the number of an earlier round whose plan it carried out."""
 
     id: int = 0
     cluster: str = ""
@@ -212,9 +206,7 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class CostSum:
-    """Energy and cost of a group: kWh are IT energy but for `facility_kwh`; costs are in the
-    answer's currency.
-    """
+    """Energy and cost of a group: IT energy but for `facility_kwh`, in the answer's currency."""
 
     name: str = ""
     at: datetime | None = None
@@ -237,9 +229,7 @@ class CostSum:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Energy and cost of a time, summed up; `more` says that there are more groups than were
-    sent.
-    """
+    """Energy and cost of a time, summed up; with `more` there are groups that were not sent."""
 
     cluster: str = ""
     currency: str = ""
@@ -254,9 +244,7 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """A simulation: `progress` 0 to 1, `share` the last part of its share link, `document` its
-    study where it is read by itself.
-    """
+    """A simulation: `progress` 0 to 1, `share` of its link, `document` its study if read alone."""
 
     id: str = ""
     name: str = ""

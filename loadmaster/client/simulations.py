@@ -9,12 +9,14 @@ from typing import Any
 
 import yaml
 
-from loadmaster.client.job_file import JobFileError
+from loadmaster.client.job_file import JobFileError, read_text
 from loadmaster.client.rest import Rest, WaitTimeoutError, as_object, content, given, segment
 from loadmaster.client.results import Simulation, read
 
 LARGEST = 2_000_000
 """Bytes of a study with all it names, as far as a server takes them."""
+
+TOO_LARGE = f"is larger than {LARGEST:,} bytes; manage.py simulate takes larger ones"
 
 TEXTS = {"path": "text", "throughputs": "tables"}
 """Options of a workload that name a file, and those that hold its text instead."""
@@ -33,7 +35,7 @@ class SimulationCalls:
 
     def simulation(self, simulation_id: str) -> Simulation:
         """One simulation; `document` is its study."""
-        return read(Simulation, self._rest.call("GET", f"simulations/{segment(simulation_id)}/"))
+        return self._simulation("GET", simulation_id)
 
     def simulations(
         self, *, limit: int | None = None, state: str | None = None, mine: bool | None = None
@@ -44,9 +46,7 @@ class SimulationCalls:
 
     def cancel_simulation(self, simulation_id: str) -> Simulation:
         """Stop a simulation for good."""
-        return read(
-            Simulation, self._rest.call("POST", f"simulations/{segment(simulation_id)}/cancel/")
-        )
+        return self._simulation("POST", simulation_id, "cancel/")
 
     def delete_simulation(self, simulation_id: str) -> None:
         """Remove a simulation with all it came to."""
@@ -54,21 +54,16 @@ class SimulationCalls:
 
     def share_simulation(self, simulation_id: str) -> Simulation:
         """Create a link /shared/simulations/{share}/ that shows a simulation to anybody."""
-        return read(
-            Simulation, self._rest.call("POST", f"simulations/{segment(simulation_id)}/share/")
-        )
+        return self._simulation("POST", simulation_id, "share/")
 
     def unshare_simulation(self, simulation_id: str) -> Simulation:
         """Take a simulation's link back."""
-        return read(
-            Simulation, self._rest.call("DELETE", f"simulations/{segment(simulation_id)}/share/")
-        )
+        return self._simulation("DELETE", simulation_id, "share/")
 
     def simulation_file(self, simulation_id: str, name: str) -> bytes:
         """A result: results.json, jobs.csv or report.html. NotFoundError while missing."""
-        answer = self._rest.send(
-            "GET", f"simulations/{segment(simulation_id)}/{segment(name)}", repeatable=True
-        )
+        path = f"simulations/{segment(simulation_id)}/{segment(name)}"
+        answer = self._rest.send("GET", path, repeatable=True)
         if answer.is_error:
             content(answer)
         return bytes(answer.content)
@@ -80,9 +75,8 @@ class SimulationCalls:
         end = None if timeout_s is None else time.monotonic() + timeout_s
         while (found := self.simulation(simulation_id)).state not in SIMULATED:
             if end is not None and time.monotonic() >= end:
-                raise WaitTimeoutError(
-                    f"simulation {simulation_id} is still {found.state} after {timeout_s:g} s"
-                )
+                text = f"simulation {simulation_id} is still {found.state} after {timeout_s:g} s"
+                raise WaitTimeoutError(text)
             time.sleep(poll_s)
         return found
 
@@ -90,17 +84,18 @@ class SimulationCalls:
         self, cluster: str, policy: str, parameters: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
         """Decisions of another policy for a cluster now. Nothing is changed."""
-        body = given(
-            {"policy": policy, "parameters": None if parameters is None else dict(parameters)}
-        )
-        return as_object(
-            self._rest.call("POST", f"clusters/{segment(cluster)}/what-if/", json=body)
-        )
+        chosen = None if parameters is None else dict(parameters)
+        body = given({"policy": policy, "parameters": chosen})
+        path = f"clusters/{segment(cluster)}/what-if/"
+        return as_object(self._rest.call("POST", path, json=body))
+
+    def _simulation(self, method: str, simulation_id: str, rest: str = "") -> Simulation:
+        path = f"simulations/{segment(simulation_id)}/{rest}"
+        return read(Simulation, self._rest.call(method, path))
 
 
 def read_study_file(path: Path) -> dict[str, Any]:
-    """The study in a file. A trace's `path` becomes its text, Gavel's `throughputs` their tables,
-    and a cluster that is a name of a file what that file holds.
+    """The study in a file, with the files it names in place of their names.
 
     Paths count from the study's folder. Raises JobFileError, naming what cannot be read.
     """
@@ -115,14 +110,11 @@ def read_study_file(path: Path) -> dict[str, Any]:
 
 def _with_texts(workload: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """The workload with what its files hold in place of their names."""
-    found = {
-        name: value
-        for name, value in workload.items()
-        if name not in TEXTS or not isinstance(value, str)
-    }
+    found = dict(workload)
     for name, text in TEXTS.items():
         if isinstance(file := workload.get(name), str):
-            found[text] = _text(folder / file)
+            del found[name]
+            found[text] = read_text(folder / file, LARGEST, TOO_LARGE)
             if name == "path":
                 found.setdefault("name", Path(file).name)
     return found
@@ -130,22 +122,9 @@ def _with_texts(workload: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 def _mapping(path: Path) -> dict[str, Any]:
     try:
-        found = yaml.safe_load(_text(path))
+        found = yaml.safe_load(read_text(path, LARGEST, TOO_LARGE))
     except yaml.YAMLError as error:
         raise JobFileError(f"{path}: {error}") from None
     if not isinstance(found, dict):
         raise JobFileError(f"{path}: must hold fields by name, such as `policies`")
     return {str(name): value for name, value in found.items()}
-
-
-def _text(path: Path) -> str:
-    try:
-        if path.stat().st_size > LARGEST:
-            raise JobFileError(
-                f"{path} is larger than {LARGEST:,} bytes; manage.py simulate takes larger ones"
-            )
-        return path.read_text()
-    except OSError as error:
-        raise JobFileError(f"{path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise JobFileError(f"{path} is no UTF-8 text") from None

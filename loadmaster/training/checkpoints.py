@@ -1,11 +1,8 @@
-"""Checkpoints of one job in one folder: written whole or not at all, checked when read, guarded by
-the fence.
+"""Checkpoints of a job in a folder: written whole, checked when read, guarded by the fence.
 
-The folder holds `manifest.json` (with the one before it as `manifest.previous.json`), the newest
-two checkpoints and a lock file. A checkpoint is written under a temporary name, flushed to the
-disk, renamed, and only then named in the manifest, which is written the same way; so a kill or a
-full disk at any instant leaves the former state whole. The manifest keeps the highest fence that
-opened the folder: a launch with a lower one may neither read on nor write (`StaleFence`).
+A checkpoint is written under a temporary name, flushed, renamed, and only then named in the
+manifest, so a kill or a full disk leaves the former state whole. The manifest keeps the highest
+fence that opened the folder; a launch with a lower one may not use it (`StaleFence`).
 """
 
 import contextlib
@@ -130,13 +127,9 @@ def is_disk_full(error: BaseException) -> bool:
 
 
 class CheckpointStore:
-    """The checkpoints of one job as one launch sees them.
+    """The checkpoints of one job as one launch sees them; it touches no other files.
 
-    Args:
-        folder: made if it does not exist; only this library's files in it are ever touched.
-        fence: the launch's fence; None joins at the highest one (a plain script without an agent).
-        disk: how bytes become durable.
-        warn: is told what went wrong without ending the job.
+    A `fence` of None joins at the highest one; `warn` is told of faults that do not end the job.
     """
 
     def __init__(
@@ -148,17 +141,15 @@ class CheckpointStore:
         warn: Callable[[str], None] | None = None,
         lock_wait_s: float = LOCK_WAIT_S,
     ) -> None:
-        self.folder = folder
-        self._fence = fence
-        self._disk = disk or Disk()
-        self._warn = warn or _to_stderr
+        self.folder, self._fence = folder, fence
+        self._disk, self._warn = disk or Disk(), warn or _to_stderr
         self._lock_wait_s = lock_wait_s
         self._checkpoints: tuple[Checkpoint, ...] = ()
 
     @property
     def saved_step(self) -> int | None:
         """Total steps of the newest checkpoint known to be whole, or None."""
-        return self._checkpoints[-1].position.step if self._checkpoints else None
+        return self.newest.position.step if self.newest else None
 
     @property
     def newest(self) -> Checkpoint | None:
@@ -166,33 +157,26 @@ class CheckpointStore:
         return self._checkpoints[-1] if self._checkpoints else None
 
     def follow(self, checkpoint: Checkpoint) -> Path:
-        """The file of a checkpoint that another process has found in the same folder; this one
-        neither owns nor writes it.
+        """File of a checkpoint that another process found in the folder; not owned.
 
-        A folder on the network may show it a little later. CheckpointError if it is not there
-        whole.
+        Raises CheckpointError if a folder on the network does not show it whole in time.
         """
         until_s = time.monotonic() + self._lock_wait_s
         while not self._is_whole(checkpoint):
             if time.monotonic() > until_s:
-                what = (
-                    f"the checkpoint of step {checkpoint.position.step} ({checkpoint.file}), at"
-                    " which its gang begins"
-                )
                 raise CheckpointError(
-                    f"{what}, is not whole in {self.folder}: all nodes of a gang need one folder of"
-                    " checkpoints"
+                    f"the checkpoint of step {checkpoint.position.step} ({checkpoint.file}), at"
+                    f" which its gang begins, is not whole in {self.folder}: all nodes of a gang"
+                    " need one folder of checkpoints"
                 )
             time.sleep(LOCK_RETRY_S)
         self._checkpoints = (checkpoint,)
         return self.folder / checkpoint.file
 
     def resume(self, *, own: bool = True) -> tuple[Path, Position] | None:
-        """Take the folder over for this fence and find the newest whole checkpoint.
+        """Take the folder over for this fence; return the newest whole checkpoint.
 
-        Torn checkpoints are passed over, with a warning, for older ones. A full disk only delays
-        the take-over to the next save. One that does not `own` the folder (a rank that writes no
-        checkpoints) only looks.
+        A full disk delays the take-over to the next save; without `own` the folder is only read.
 
         Raises:
             StaleFence: a newer launch has the folder.
@@ -214,10 +198,8 @@ class CheckpointStore:
     def save(self, position: Position, save: Callable[[Path], object]) -> Checkpoint:
         """Write a checkpoint with the user's function and make it the newest.
 
-        Raises:
-            StaleFence: a newer launch has the folder; nothing of it was touched.
-            OSError: the disk's (see `is_disk_full`); the former checkpoints stand.
-            CheckpointError: `save` wrote no file.
+        Raises StaleFence (a newer launch has the folder), OSError (see `is_disk_full`; the former
+        checkpoints stand) or CheckpointError (`save` wrote no file).
         """
         self._check_fence(self._read())
         name = f"step-{position.step:012d}-fence-{self._fence or 0}.ckpt"
@@ -227,12 +209,11 @@ class CheckpointStore:
             with self._locked():
                 self._commit(checkpoint, temporary)
         except (FileNotFoundError, CheckpointError):
-            self._check_fence(
-                self._read()
-            )  # a newer launch may have swept our file away: then that is what to say
+            self._check_fence(self._read())  # a newer launch may have swept our file away
             raise
         finally:
-            _remove(self.folder.glob(f"{temporary.name}*"))
+            for path in self.folder.glob(f"{temporary.name}*"):
+                path.unlink(missing_ok=True)
         return checkpoint
 
     def _write(
@@ -346,11 +327,6 @@ def _settle_suffix(path: Path) -> None:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _remove(paths: Iterator[Path]) -> None:
-    for path in paths:
-        path.unlink(missing_ok=True)
 
 
 def _to_stderr(message: str) -> None:

@@ -1,17 +1,13 @@
-"""The emulated device clock: gives real training steps the pace of a GPU this machine does not
-have.
+"""Speed of a training: measured, and held to that of an emulated device.
 
-The real step runs inside a period of T seconds, T being the step time of the job's kind on the
-emulated GPU type; the clock sleeps for what is left of the period. Periods follow each other on a
-fixed grid (a late step is caught up by the next ones), so the pace stays right although several
-trainers share a few cores; stretching each step by a sleep of fixed length would not. T may change
-between steps (`step_s`): another job has come onto the device, or has left it. What was slept is
-never presented as work: the share of steps whose real work did not fit into T is published beside
-the pace.
+On an emulated device the real step runs inside a period of T seconds, and a clock sleeps for the
+rest. Periods lie on a fixed grid, so a late step is caught up by the next ones; the fraction of
+steps whose work did not fit into T is published.
 """
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable
 
 SLICE_S = 0.05
@@ -23,19 +19,10 @@ def _never() -> bool:
 
 
 class PacingClock:
-    """Ends steps on a grid of `step_s` seconds: deadline = max(deadline + T, now - 3T), then sleep
-    until the deadline.
+    """Ends steps on a grid: deadline = max(deadline + T, now - 3T), then sleep until it.
 
-    The bound of 3T forgets what cannot be caught up: after a long stall at most three steps run
-    unpaced.
-
-    Args:
-        step_s: T, the seconds one step takes on the emulated device; finite and above zero.
-        now: a monotonic clock in seconds.
-        sleep: sleeps for a number of seconds.
-
-    Raises:
-        ValueError: `step_s` is not a finite number above zero.
+    After a long stall at most three steps run unpaced. `step_s` is T in seconds and may change
+    between steps; ValueError unless it is finite and above zero.
     """
 
     def __init__(
@@ -49,9 +36,7 @@ class PacingClock:
             raise ValueError(
                 f"step_s must be a finite number of seconds above zero, not {step_s!r}"
             )
-        self.step_s = step_s
-        self._now = now
-        self._sleep = sleep
+        self.step_s, self._now, self._sleep = step_s, now, sleep
         self._deadline_s: float | None = None
         self._work_began_s = 0.0
         self._steps = 0
@@ -77,7 +62,8 @@ class PacingClock:
         """End a step: count it and sleep until its deadline or `stopped`."""
         self.start()
         now_s = self._now()
-        self._count(now_s - self._work_began_s)
+        self._steps += 1
+        self._overruns += now_s - self._work_began_s > self.step_s
         deadline_s = max(
             (self._deadline_s or 0.0) + self.step_s, now_s - CATCH_UP_PERIODS * self.step_s
         )
@@ -86,6 +72,40 @@ class PacingClock:
             now_s = self._now()
         self._deadline_s, self._work_began_s = deadline_s, now_s
 
-    def _count(self, work_s: float) -> None:
-        self._steps += 1
-        self._overruns += work_s > self.step_s
+
+RECENT_STEPS = 32
+
+
+class Meter:
+    """Recent steps per second from step times alone, without pauses."""
+
+    def __init__(self) -> None:
+        self.first_s: float | None = None
+        self._mark_s = 0.0
+        self._recent: deque[float] = deque(maxlen=RECENT_STEPS)
+
+    def start(self) -> None:
+        """Begin the first step; later calls change nothing."""
+        if self.first_s is None:
+            self.first_s = self._mark_s = time.monotonic()
+
+    def step(self) -> None:
+        """End a step and begin the next one."""
+        now_s = time.monotonic()
+        self._recent.append(now_s - self._mark_s)
+        self._mark_s = now_s
+
+    def pause(self, seconds: float) -> None:
+        """Leave time since the last step out of the next one's."""
+        self._mark_s += seconds
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the first step began."""
+        return 0.0 if self.first_s is None else time.monotonic() - self.first_s
+
+    @property
+    def steps_per_s(self) -> float | None:
+        """Speed over the last steps; None before the first."""
+        taken_s = sum(self._recent)
+        return len(self._recent) / taken_s if taken_s > 0 else None

@@ -15,10 +15,9 @@ from loadmaster.training.checkpoints import (
     Position,
     is_disk_full,
 )
-from loadmaster.training.emulation import PacingClock
-from loadmaster.training.epochs import Epochs
+from loadmaster.training.emulation import Meter, PacingClock
 from loadmaster.training.gangs import LeftEarly, gang_of
-from loadmaster.training.meter import Meter
+from loadmaster.training.loaders import Epochs
 from loadmaster.training.run_folder import (
     JobEnvironment,
     PaceWatch,
@@ -79,15 +78,12 @@ class Run:
         self._run_dir = environment.run_dir
         self._log = ProgressLog(environment.run_dir)
         self._term = TermWatch(environment.run_dir, environment.fence)
-        self._store = (
-            CheckpointStore(work.folder, environment.fence, warn=self._warn)
-            if work.folder
-            else None
-        )
-        self._pacing = (
-            PacingClock(environment.emulated_step_s) if environment.emulated_step_s else None
-        )
-        self._pace = PaceWatch(environment.run_dir, environment.emulated_step_s or math.inf)
+        self._store: CheckpointStore | None = None
+        if work.folder:
+            self._store = CheckpointStore(work.folder, environment.fence, warn=self._warn)
+        step_s = environment.emulated_step_s
+        self._pacing = PacingClock(step_s) if step_s else None
+        self._pace = PaceWatch(environment.run_dir, step_s or math.inf)
         self._meter = Meter()
         self._step = self._launch_steps = 0
         self._saved_step: int | None = None
@@ -101,11 +97,8 @@ class Run:
         self._term.catch_sigterm()
         Run.current = self
         try:
-            epochs = Epochs(
-                loader,
-                self._resume(),
-                again=self._work.total is not None or self._quota is not None,
-            )
+            again = self._work.total is not None or self._quota is not None
+            epochs = Epochs(loader, self._resume(), again=again)
             source = iter(epochs)
             while self._goes_on(epochs):
                 try:
@@ -151,15 +144,10 @@ class Run:
 
     def _path_of(self, begin: Checkpoint) -> Path:
         if self._store is None:
-            raise CheckpointError(
-                f"rank 0 begins at step {begin.position.step}, and this rank has no folder of"
-                " checkpoints"
-            )
-        return (
-            self._store.folder / begin.file
-            if begin == self._store.newest
-            else self._store.follow(begin)
-        )
+            begins = f"rank 0 begins at step {begin.position.step}"
+            raise CheckpointError(f"{begins}, and this rank has no folder of checkpoints")
+        is_own = begin == self._store.newest
+        return self._store.folder / begin.file if is_own else self._store.follow(begin)
 
     def _goes_on(self, epochs: Epochs[Batch]) -> bool:
         """At a step boundary: True for another step; raises what ends the launch."""
@@ -220,9 +208,7 @@ class Run:
                 self._store.save(position, self._work.save)
             self._saved_step = self._step
         except Exception as error:
-            # libraries wrap the disk's error in their own; whatever is not a full disk is raised
-            # again
-            if not is_disk_full(error):
+            if not is_disk_full(error):  # libraries wrap the disk's error in their own
                 raise
             self._warn(
                 f"no room for the checkpoint of step {self._step}, the one of step"
@@ -230,10 +216,6 @@ class Run:
             )
         else:
             self._tell("checkpoint", checkpoint_s=time.monotonic() - began_s)
-        self._pause(began_s)
-
-    def _pause(self, began_s: float) -> None:
-        """Leave the time since then out of the pace."""
         self._saved_s = time.monotonic()
         self._meter.pause(self._saved_s - began_s)
         if self._pacing:

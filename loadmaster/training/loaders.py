@@ -5,18 +5,18 @@ from collections.abc import Callable, Iterable, Iterator, Sized
 from itertools import islice
 from typing import Generic, TypeVar
 
+from loadmaster.training.checkpoints import Position
 from loadmaster.training.run_folder import JobEnvironment
 
 Batch = TypeVar("Batch")
 
 
 class ByEpoch(Generic[Batch]):
-    """Yields of `make(epoch)`, epoch after epoch: for generators, files and streams, which can be
-    gone through only once.
+    """Batches of `make(epoch)`, for generators and files that can be gone through only once.
 
         loader = ByEpoch(lambda epoch: read_batches("train.csv", seed=epoch))
 
-    `make` must yield the same batches for the same epoch, or a resumed launch goes on with others.
+    `make` must yield the same batches for the same epoch, or a resumed launch uses others.
     """
 
     def __init__(self, make: Callable[[int], Iterable[Batch]]) -> None:
@@ -24,7 +24,6 @@ class ByEpoch(Generic[Batch]):
         self._epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Which epoch the next iteration is."""
         self._epoch = epoch
 
     def __iter__(self) -> Iterator[Batch]:
@@ -32,15 +31,10 @@ class ByEpoch(Generic[Batch]):
 
 
 class Sharded(Generic[Batch]):
-    """This rank's part of a loader's batches: of every `world_size` in a row one for each rank, and
-    what is left over for none.
+    """This rank's part of a loader's batches: one of every `world_size`; a remainder is left out.
 
-    So all ranks have the same number of batches, and none waits for another at the end of an epoch.
-    Without arguments rank and number of ranks are those of this launch. Every rank still reads all
-    batches; it throws away those of the others.
-
-    Raises:
-        ValueError: there is no such rank.
+    So no rank waits for another at the end of an epoch. Rank and size are by default those of this
+    launch; every rank reads all batches. Raises ValueError if there is no such rank.
     """
 
     def __init__(
@@ -54,7 +48,6 @@ class Sharded(Generic[Batch]):
             raise ValueError(f"rank {self._rank} is none of {self._size}")
 
     def set_epoch(self, epoch: int) -> None:
-        """Hand it on."""
         if callable(set_epoch := getattr(self._loader, "set_epoch", None)):
             set_epoch(epoch)
 
@@ -62,7 +55,7 @@ class Sharded(Generic[Batch]):
         return self.iter_from(0)
 
     def iter_from(self, batch: int) -> Iterator[Batch]:
-        """From this rank's batch of that number on."""
+        """Yield this rank's batches from a number on."""
         first = batch * self._size
         if callable(iter_from := getattr(self._loader, "iter_from", None)):
             rest: Iterable[Batch] = iter_from(first)
@@ -77,3 +70,52 @@ class Sharded(Generic[Batch]):
         if not isinstance(self._loader, Sized):
             raise TypeError("the loader does not know how many batches it has")
         return len(self._loader) // self._size
+
+
+class Epochs(Generic[Batch]):
+    """The batches from a position on, epoch after epoch; `epoch` and `batch` tell the position.
+
+    A loader's `set_epoch` and `iter_from` are used if it has them; else used batches are skipped.
+    """
+
+    def __init__(self, loader: Iterable[Batch], position: Position, *, again: bool) -> None:
+        self._loader = loader
+        self._again = again
+        self.epoch = position.epoch
+        self.batch = 0
+        self._skip = position.batch
+
+    def __iter__(self) -> Iterator[Batch]:
+        if self._skip and self._skip == _length(self._loader):
+            if not self._again:
+                return
+            self.epoch, self._skip = self.epoch + 1, 0
+        while True:
+            if callable(set_epoch := getattr(self._loader, "set_epoch", None)):
+                set_epoch(self.epoch)
+            self.batch = self._skip
+            for batch in self._rest():
+                self.batch += 1
+                yield batch
+            if not self.batch:
+                raise ValueError(
+                    f"the loader yielded no batch in epoch {self.epoch}: give one that can be"
+                    " iterated again"
+                )
+            if not self._again:
+                return
+            self.epoch, self.batch, self._skip = self.epoch + 1, 0, 0
+
+    def _rest(self) -> Iterable[Batch]:
+        """The batches of the epoch that are not used yet."""
+        if callable(iter_from := getattr(self._loader, "iter_from", None)):
+            rest: Iterable[Batch] = iter_from(self._skip)
+            return rest
+        return islice(self._loader, self._skip, None)
+
+
+def _length(loader: object) -> int | None:
+    try:
+        return len(loader) if isinstance(loader, Sized) else None
+    except TypeError:  # has the method, but its data have no length
+        return None

@@ -1,11 +1,9 @@
-"""What an agent and a job tell each other on one machine: the job's environment, the term it reads,
-the progress it writes.
+"""A launch's folder: what agent and job tell each other on one machine.
 
-Nothing else passes between them: no network, no server. The agent makes a folder for each launch
-(an assignment and its fence) and rewrites `term.json` in it whole; the job appends lines of JSON to
-`progress.jsonl`.
+The agent rewrites `term.json` and `pace.json` whole; the job appends lines to `progress.jsonl`.
 """
 
+import contextlib
 import json
 import math
 import os
@@ -17,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 TERM_FILE = "term.json"
 PROGRESS_FILE = "progress.jsonl"
@@ -33,12 +32,10 @@ class JobEnvironmentError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class JobEnvironment:
-    """The LOADMASTER_ variables of a launch that the training side uses; all absent in a plain
-    script.
+    """The LOADMASTER_ variables of a launch; all absent in a plain script.
 
-    `steps` are the job's total, `steps_quota` those of this launch alone; `emulated_step_s` is the
-    pace of an emulated device. The ranks of a gang meet at `gang` ("host:port" of rank 0). A script
-    that was started by hand is the rank that its launcher says.
+    `steps` are the job's, `steps_quota` those of this launch; `gang` is "host:port" of rank 0. A
+    script started by hand is the rank that its launcher says.
     """
 
     run_dir: Path | None = None
@@ -71,21 +68,41 @@ class JobEnvironment:
         )
 
 
-class TermWatch:
-    """Says whether this launch is to end: by SIGTERM, by the agent's `stop`, by a term that has
-    passed, by a newer fence.
+class WatchedFile:
+    """JSON file of the agent's: looked at no more than every 50 ms, and read when it changed.
 
-    The file is looked at no more than every 50 ms, and read only when it has changed; but a term
-    that seems to be over is looked up once more: the agent may have prolonged it in the last
-    moment. Without a run folder nothing ever ends it.
+    While it is missing or makes no sense, what was last taken holds.
+    """
+
+    def __init__(self, path: Path | None, take: Callable[[dict[str, Any]], None]) -> None:
+        self.path, self._take = path, take
+        self._looked_s = -math.inf
+        self._stamp: tuple[int, int, int] | None = None
+
+    def look(self, *, again: bool = False) -> None:
+        """Take the content if it has changed; `again`: whenever the last look was."""
+        now_s = time.monotonic()
+        if self.path is None or (now_s - self._looked_s < TERM_CHECK_S and not again):
+            return
+        self._looked_s = now_s
+        with contextlib.suppress(FileNotFoundError, ValueError, KeyError, TypeError):
+            status = self.path.stat()
+            stamp = (status.st_mtime_ns, status.st_ino, status.st_size)
+            if stamp != self._stamp:
+                self._take(json.loads(self.path.read_bytes()))
+                self._stamp = stamp
+
+
+class TermWatch:
+    """Reason for this launch to end: SIGTERM, the agent's `stop`, a past term, a newer fence.
+
+    A term that seems over is read once more, as the agent may have prolonged it in the last moment.
     """
 
     def __init__(self, run_dir: Path | None, fence: int | None) -> None:
-        self._path = run_dir / TERM_FILE if run_dir else None
+        self._file = WatchedFile(run_dir / TERM_FILE if run_dir else None, self._take)
         self._fence = fence
         self._terminated = False
-        self._looked_s = -math.inf
-        self._stamp: tuple[int, int, int] | None = None
         self._asked: str | None = None
         self._has_passed: Callable[[], bool] = _never
         self._former: object = None
@@ -95,9 +112,9 @@ class TermWatch:
         """Why to end at the next step boundary, or None to go on."""
         if self._terminated:
             return "SIGTERM"
-        self._look()
+        self._file.look()
         if self._asked is None and self._has_passed():
-            self._look(again=True)
+            self._file.look(again=True)
         return self._asked or (TERM_OVER if self._has_passed() else None)
 
     def is_over(self) -> bool:
@@ -105,39 +122,20 @@ class TermWatch:
 
     def catch_sigterm(self) -> None:
         """Take SIGTERM as a pre-emption, in the main thread unless the script handles it."""
-        if self._path and threading.current_thread() is threading.main_thread():
+        if self._file.path and threading.current_thread() is threading.main_thread():
             self._former = signal.signal(signal.SIGTERM, self._on_sigterm)
             self._has_handler = True
 
     def release_sigterm(self, *, leaving: bool) -> None:
         """Restore SIGTERM, or ignore it on the way out so that the exit code stands."""
         if self._has_handler and threading.current_thread() is threading.main_thread():
-            former = (
-                self._former
-                if callable(self._former) or isinstance(self._former, int)
-                else signal.SIG_DFL
-            )
-            signal.signal(signal.SIGTERM, signal.SIG_IGN if leaving else former)
+            former = self._former  # None if it was not set from Python
+            back = former if callable(former) or isinstance(former, int) else signal.SIG_DFL
+            signal.signal(signal.SIGTERM, signal.SIG_IGN if leaving else back)
             self._has_handler = False
 
     def _on_sigterm(self, _signal: int, _frame: FrameType | None) -> None:
         self._terminated = True
-
-    def _look(self, *, again: bool = False) -> None:
-        now_s = time.monotonic()
-        if self._path is None or (now_s - self._looked_s < TERM_CHECK_S and not again):
-            return
-        self._looked_s = now_s
-        try:
-            status = self._path.stat()
-            stamp = (status.st_mtime_ns, status.st_ino, status.st_size)
-            if stamp != self._stamp:
-                self._take(json.loads(self._path.read_bytes()))
-                self._stamp = stamp
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
-            # no term yet, or not a term: what was last understood holds, and the agent will write
-            # again
-            return
 
     def _take(self, term: Mapping[str, object]) -> None:
         fence, passed = int(str(term["fence"])), _end_of(term)
@@ -165,47 +163,26 @@ def _never() -> bool:
 
 
 class PaceWatch:
-    """The step time of an emulated device, which changes as others come onto it and leave: the
-    agent writes it anew then.
-
-    The file is looked at no more than every 50 ms, and read only when it has changed. Without one
-    the launch's first pace holds.
-    """
+    """Step time of an emulated device, rewritten by the agent as other jobs come and leave."""
 
     def __init__(self, run_dir: Path | None, step_s: float) -> None:
-        self._path = run_dir / PACE_FILE if run_dir else None
+        self._file = WatchedFile(run_dir / PACE_FILE if run_dir else None, self._take)
         self._step_s = step_s
-        self._looked_s = -math.inf
-        self._stamp: tuple[int, int, int] | None = None
 
     def step_s(self) -> float:
         """Seconds per step now."""
-        now_s = time.monotonic()
-        if self._path is not None and now_s - self._looked_s >= TERM_CHECK_S:
-            self._looked_s = now_s
-            self._look(self._path)
+        self._file.look()
         return self._step_s
 
-    def _look(self, path: Path) -> None:
-        try:
-            status = path.stat()
-            stamp = (status.st_mtime_ns, status.st_ino, status.st_size)
-            if stamp != self._stamp:
-                step_s = float(json.loads(path.read_bytes())["step_s"])
-                self._step_s = step_s if math.isfinite(step_s) and step_s > 0 else self._step_s
-                self._stamp = stamp
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
-            # nobody has shared it yet, or no pace: what was last understood holds, and the agent
-            # will write again
-            return
+    def _take(self, pace: Mapping[str, Any]) -> None:
+        step_s = float(pace["step_s"])
+        self._step_s = step_s if math.isfinite(step_s) and step_s > 0 else self._step_s
 
 
 class ProgressLog:
-    """Appends one line of JSON for each event, each in a single write; does nothing without a run
-    folder.
+    """Appends a line of JSON for each event; does nothing without a run folder.
 
-    A full disk loses lines, never the training; the next line then starts afresh, so that a torn
-    one harms no other.
+    A full disk loses lines, never the training; the line after a torn one starts afresh.
     """
 
     def __init__(self, run_dir: Path | None) -> None:
@@ -221,29 +198,21 @@ class ProgressLog:
         """Append an event now; missing and non-finite values are null."""
         if self._descriptor is None:
             return
-        line = json.dumps(
-            {
-                "at_s": time.time(),
-                "event": event,
-                **{key: _finite(value) for key, value in fields.items()},
-            }
-        )
+        line = json.dumps({"at_s": time.time(), "event": event, **_finite_fields(fields)})
         raw = f"{chr(10) * self._torn}{line}\n".encode()
         try:
             self._torn = os.write(self._descriptor, raw) != len(raw)
         except OSError as error:
             self._torn = True
-            self._complain(error)
+            if not self._complained:
+                text = f"loadmaster: progress cannot be written: {error}"
+                print(text, file=sys.stderr, flush=True)
+            self._complained = True
 
     def close(self) -> None:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
-
-    def _complain(self, error: OSError) -> None:
-        if not self._complained:
-            print(f"loadmaster: progress cannot be written: {error}", file=sys.stderr, flush=True)
-        self._complained = True
 
 
 def process_age_s() -> float:
@@ -261,9 +230,13 @@ def _append_to(path: Path) -> int:
     return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
 
+def _finite_fields(fields: Mapping[str, object]) -> dict[str, object]:
+    return {name: _finite(value) for name, value in fields.items()}
+
+
 def _finite(value: object) -> object:
     if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
+        return _finite_fields(value)
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from loadmaster.training.checkpoints import Position
-from loadmaster.training.epochs import Epochs
+from loadmaster.training.loaders import Epochs
 
 pytestmark = pytest.mark.torch
 ROOT = Path(__file__).resolve().parents[2]
@@ -119,7 +119,7 @@ WORKERS = """
 import torch.utils.data
 from itertools import islice
 from loadmaster.training.checkpoints import Position
-from loadmaster.training.epochs import Epochs
+from loadmaster.training.loaders import Epochs
 from loadmaster.torch import Resumable
 
 class Numbers:

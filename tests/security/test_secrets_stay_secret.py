@@ -15,7 +15,7 @@ from django.db import connection
 
 from controlplane.loop.models import Round
 from jobs.models import Assignment
-from loadmaster.agent.masking import Masker
+from loadmaster.agent.logs import Masker
 from loadmaster.protocol import PROTOCOL_HEADER
 from tests.builders import a_cluster, a_team, a_user
 from tests.builders_agents import CLOCK, NODE_TOKEN, a_node_with_agent

@@ -27,7 +27,7 @@ from controlplane.simulation.study.run_files import (
     load,
     write_text,
 )
-from controlplane.web.pages.csv_cells import plain
+from controlplane.web.pages.formats import plain
 from policies.contract.snapshot import Floats, Ints
 
 VERSION = 1

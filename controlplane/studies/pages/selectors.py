@@ -18,7 +18,6 @@ from controlplane.studies.models import Simulation, SimulationFile
 from controlplane.studies.running.folders import read_file
 from controlplane.studies.selectors import visible_simulations
 from controlplane.web.pages.formats import duration, quantity
-from controlplane.web.pages.paging import page_of
 
 PAGE_SIZE = 50
 MOST_COMPARED = 8
@@ -80,9 +79,9 @@ class ResultsTable:
     notes: tuple[str, ...]
 
 
-def simulations_page(user: User, number: object) -> Page[Simulation]:
+def simulations_page(user: User, number: int | str | None) -> Page[Simulation]:
     """The simulations the user may see, newest first."""
-    return page_of(Paginator(visible_simulations(user), PAGE_SIZE), number)
+    return Paginator(visible_simulations(user), PAGE_SIZE).get_page(number)
 
 
 def is_active(simulation: Simulation) -> bool:

@@ -20,7 +20,7 @@ from django.conf import settings
 from django.db import Error, IntegrityError, transaction
 from django.utils import timezone
 
-from controlplane.loop.live.lock_holder import is_gone, new_holder
+from controlplane.loop.live.lock_holder import new_owner, owner_has_ended
 from controlplane.studies.lifecycle import SimulationMove
 from controlplane.studies.models import Simulation, SimulationFile
 from controlplane.studies.moves import LostRaceError, move_simulation
@@ -83,7 +83,7 @@ def claim(now: datetime) -> Simulation | None:
             return None
         values = {
             "slot": slot,
-            "owner": new_holder(),
+            "owner": new_owner(),
             "expires_at": now + timedelta(seconds=EXPIRY_S),
             "started_at": now,
         }
@@ -189,7 +189,7 @@ def reconcile_simulations(now: datetime) -> bool:
     """Requeue orphaned simulations, or fail them after MOST_STARTS; True if any waits."""
     for simulation in Simulation.objects.filter(state=State.RUNNING).defer("document"):
         if (
-            is_gone(simulation.owner)
+            owner_has_ended(simulation.owner)
             or simulation.expires_at is None
             or simulation.expires_at <= now
         ):

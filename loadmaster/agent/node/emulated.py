@@ -22,17 +22,34 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sized
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 import yaml
+from pydantic import AfterValidator, Field
 
 from loadmaster.protocol import DeviceReport, DeviceSample
+from loadmaster.wire import WireError, from_json
 
-_KNOWN = {"gpu_type", "count", "memory_gb", "idle_w", "peak_w", "power_noise", "step_s", "shared"}
 OTHERS = "default"
+"""The kind that stands for all others."""
+
+NotNegative = Annotated[float, Field(ge=0)]
+Seconds = Annotated[float, Field(gt=0)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Gpus = Annotated[int, Field(ge=1)]
+T = TypeVar("T", bound=Sized)
+
+
+def _filled(row: T) -> T:
+    if not row:
+        raise ValueError("must hold at least one entry")
+    return row
+
+
+Row = Annotated[T, AfterValidator(_filled)]
 
 KEPT = 0.6
 """What a kind keeps of its own speed beside another one where the file says nothing: what the
@@ -47,21 +64,16 @@ class EmulationError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Emulation:
-    """`count` devices of one type. `step_s` is kind -> number of GPUs -> seconds; the kind
-    "default" stands for all others.
+    """Devices of one type: seconds per step by kind and number of GPUs, speed kept when shared."""
 
-    `shared` is kind -> other kind -> what the first keeps of its own speed beside the other on one
-    device, in [0, 1].
-    """
-
-    gpu_type: str
-    count: int
-    memory_gb: float = 16.0
-    idle_w: float = 30.0
-    peak_w: float = 250.0
-    power_noise: float = 0.0
-    step_s: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
-    shared: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    gpu_type: Annotated[str, Field(min_length=1)]
+    count: Annotated[int, Field(ge=1, le=1024)] = 1
+    memory_gb: NotNegative = 16.0
+    idle_w: NotNegative = 30.0
+    peak_w: NotNegative = 250.0
+    power_noise: NotNegative = 0.0
+    step_s: Mapping[str, Row[Mapping[Gpus, Seconds]]] = field(default_factory=dict)
+    shared: Mapping[str, Row[Mapping[str, Fraction]]] = field(default_factory=dict)
 
     def devices(self, node: str) -> tuple[DeviceReport, ...]:
         """The devices, with uuids stable over restarts and distinct between nodes."""
@@ -71,7 +83,7 @@ class Emulation:
         )
 
     def pace_s(self, kind_name: str, gpus: int) -> float | None:
-        """Seconds per step on that many GPUs: entry for the most GPUs not above, or the fewest."""
+        """Seconds per step on some GPUs: the entry for the most not above them, or the fewest."""
         row = self.step_s.get(kind_name) or self.step_s.get(OTHERS)
         if not row:
             return None
@@ -79,11 +91,9 @@ class Emulation:
         return row[max(fitting) if fitting else min(row)]
 
     def kept(self, kind_name: str, others: Iterable[str]) -> float:
-        """What a kind keeps of its own speed beside these on its device, 0 where they do not fit
-        beside each other.
+        """Fraction of its own speed that a kind keeps beside others on its device; 0: no fit.
 
-        Of a pair it is in the table, else KEPT; beside several it is the product, each taking its
-        part of what the others leave.
+        Of a pair it is in the table, else KEPT; beside several it is the product.
         """
         return math.prod(
             0.0 if not self._of_pair(other, kind_name) else self._of_pair(kind_name, other)
@@ -115,7 +125,7 @@ class Emulation:
 
 
 def read_emulation(path: Path) -> Emulation:
-    """The emulation a file describes; EmulationError names what is wrong in it."""
+    """The emulation that a file describes; EmulationError names the wrong field."""
     try:
         data = yaml.safe_load(path.read_text())
     except (OSError, yaml.YAMLError) as error:
@@ -124,81 +134,10 @@ def read_emulation(path: Path) -> Emulation:
 
 
 def parse_emulation(data: Any) -> Emulation:
-    """The emulation that plain data describes; EmulationError names what is wrong in it."""
-    if not isinstance(data, dict):
-        raise EmulationError(
-            f"an emulation is a mapping with gpu_type and count, not {type(data).__name__}"
-        )
-    if unknown := set(data) - _KNOWN:
-        raise EmulationError(
-            f"unknown: {', '.join(sorted(map(str, unknown)))}; known are"
-            f" {', '.join(sorted(_KNOWN))}"
-        )
-    gpu_type, count = data.get("gpu_type"), data.get("count", 1)
-    if not isinstance(gpu_type, str) or not gpu_type:
-        raise EmulationError("gpu_type: must name a GPU type, V100 say")
-    if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= 1024:
-        raise EmulationError(f"count: must be a whole number from 1 to 1024, not {count!r}")
-    numbers = {
-        name: _number(name, data[name])
-        for name in ("memory_gb", "idle_w", "peak_w", "power_noise")
-        if name in data
-    }
-    step_s, shared = _step_table(data.get("step_s") or {}), _shared_table(data.get("shared") or {})
-    return Emulation(gpu_type, count, **numbers, step_s=step_s, shared=shared)
-
-
-def _shared_table(data: Any) -> dict[str, dict[str, float]]:
-    if not isinstance(data, dict) or not all(
-        isinstance(row, dict) and row for row in data.values()
-    ):
-        raise EmulationError("shared: must map each kind to {other kind: part of its own speed}")
-    return {
-        str(kind): {str(other): _part(f"shared.{kind}.{other}", v) for other, v in row.items()}
-        for kind, row in data.items()
-    }
-
-
-def _part(name: str, value: object) -> float:
-    if (number := _number(name, value)) > 1:
-        raise EmulationError(
-            f"{name}: must be from 0 to 1, the part of its own speed, not {value!r}"
-        )
-    return number
-
-
-def _step_table(data: Any) -> dict[str, dict[int, float]]:
-    if not isinstance(data, dict) or not all(
-        isinstance(row, dict) and row for row in data.values()
-    ):
-        raise EmulationError("step_s: must map each kind to {number of GPUs: seconds}")
-    return {
-        str(kind): {
-            _count(kind, gpus): _positive(f"step_s.{kind}.{gpus}", value)
-            for gpus, value in row.items()
-        }
-        for kind, row in data.items()
-    }
-
-
-def _count(kind: object, gpus: object) -> int:
-    if not isinstance(gpus, int) or isinstance(gpus, bool) or gpus < 1:
-        raise EmulationError(f"step_s.{kind}: {gpus!r} must be a number of GPUs of 1 or more")
-    return gpus
-
-
-def _number(name: str, value: object) -> float:
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, (int, float))
-        or not math.isfinite(value)
-        or value < 0
-    ):
-        raise EmulationError(f"{name}: must be a number of 0 or more, not {value!r}")
-    return float(value)
-
-
-def _positive(name: str, value: object) -> float:
-    if (number := _number(name, value)) <= 0:
-        raise EmulationError(f"{name}: must be above 0")
-    return number
+    """The emulation that plain data describes; EmulationError names the wrong field."""
+    if isinstance(data, dict):
+        data = {name: value for name, value in data.items() if value is not None}
+    try:
+        return from_json(Emulation, data)
+    except WireError as error:
+        raise EmulationError(str(error)) from None

@@ -1,4 +1,4 @@
-"""What the machine is: its identity, cores, memory and GPUs."""
+"""The machine: its identity, cores, memory and GPUs."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 
 import psutil
 
-from loadmaster.agent.files import write_whole
 from loadmaster.agent.node.emulated import Emulation
 from loadmaster.agent.node.mps import Mps
+from loadmaster.files import write_whole
 from loadmaster.protocol import DeviceReport, DeviceSample
 
 GB = 1e9
@@ -46,7 +46,7 @@ def boot_id() -> str:
 
 
 def cores() -> float:
-    """The cores this process may use."""
+    """Number of cores this process may use."""
     return float(len(os.sched_getaffinity(0)))
 
 
@@ -56,11 +56,7 @@ def memory_gb() -> float:
 
 
 def address_towards(server: str) -> str:
-    """This machine's own address on the way to the server; empty where there is no way.
-
-    It is where other nodes reach this one, unless the server is on this very machine or behind a
-    translation of addresses.
-    """
+    """This machine's own address on the way to the server; empty where there is no way."""
     where = urlsplit(server)
     try:
         found = socket.getaddrinfo(where.hostname, where.port or 443, type=socket.SOCK_DGRAM)
@@ -73,12 +69,7 @@ def address_towards(server: str) -> str:
 
 
 def sockets_of(address: str) -> dict[str, str]:
-    """The variables that make gloo and NCCL speak by the interface with that address; none if no
-    interface has it.
-
-    Left alone they go by the host's name, which on many machines stands for the machine itself and
-    leads nobody else there.
-    """
+    """Variables that make gloo and NCCL use the interface with an address; {} if there is none."""
     for name, addresses in psutil.net_if_addrs().items():
         if any(item.address.partition("%")[0] == address for item in addresses):
             return {"GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": name}
@@ -108,8 +99,6 @@ class Devices(Protocol):
 
 
 class NoDevices:
-    """A node without GPUs."""
-
     def reports(self) -> tuple[DeviceReport, ...]:
         return ()
 
@@ -154,11 +143,8 @@ class EmulatedDevices:
         return {"CUDA_VISIBLE_DEVICES": "", **threads, **pace}
 
     def shared_pace_s(self, kind_name: str, gpus: int, beside: Sequence[str]) -> float | None:
-        alone_s, kept = (
-            self._emulation.pace_s(kind_name, gpus),
-            self._emulation.kept(kind_name, beside),
-        )
-        if not kept:
+        alone_s = self._emulation.pace_s(kind_name, gpus)
+        if not (kept := self._emulation.kept(kind_name, beside)):
             return math.inf
         return None if alone_s is None else alone_s / kept
 
@@ -214,10 +200,8 @@ class NvidiaDevices:
     def environment(
         self, uuids: Collection[str], kind_name: str, gang_gpus: int = 0, share: float = 1.0
     ) -> dict[str, str]:
-        return {
-            "CUDA_VISIBLE_DEVICES": ",".join(uuids),
-            **(self._mps.environment(share) if self._mps else {}),
-        }
+        shared = self._mps.environment(share) if self._mps else {}
+        return {"CUDA_VISIBLE_DEVICES": ",".join(uuids), **shared}
 
     def shared_pace_s(self, kind_name: str, gpus: int, beside: Sequence[str]) -> float | None:
         return None

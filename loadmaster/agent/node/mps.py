@@ -1,11 +1,6 @@
-"""NVIDIA's Multi-Process Service: jobs that share a GPU run side by side on it instead of taking
-turns.
+"""NVIDIA's Multi-Process Service: jobs that share a GPU run side by side instead of by turns.
 
-The agent uses the daemon that its own environment names (CUDA_MPS_PIPE_DIRECTORY), or keeps one of
-its own with its pipes in the state folder, so that only jobs which share a GPU go through it. A
-job's part of the GPU's processors is its share (CUDA_MPS_ACTIVE_THREAD_PERCENTAGE). The daemon
-outlives the agent, as its jobs do; the next agent finds it by its pipes. Where the service is not
-to be had, jobs share as the driver has them: by turns.
+The daemon is the one that CUDA_MPS_PIPE_DIRECTORY names, or the agent's own, which outlives it.
 """
 
 from __future__ import annotations
@@ -17,14 +12,11 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from loadmaster.agent.files import private_folder
+from loadmaster.files import private_folder
 
 CONTROL = "nvidia-cuda-mps-control"
-PIPES, LOGS, PART = (
-    "CUDA_MPS_PIPE_DIRECTORY",
-    "CUDA_MPS_LOG_DIRECTORY",
-    "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
-)
+PIPES, LOGS = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
+PART = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 ANSWER_S = 5.0
 """How long the daemon may take to answer or to start: the agent waits for it."""
 
@@ -32,20 +24,14 @@ logger = logging.getLogger(__name__)
 
 
 class Mps:
-    """The machine's MPS daemon, used by jobs that share a GPU.
-
-    Args:
-        control: the program that starts and asks the daemon.
-        state_dir: the agent's folder, where its own daemon's pipes and logs lie.
-        environ: the agent's environment.
-    """
+    """The machine's MPS daemon: `control` starts and asks it; its pipes lie in `state_dir`."""
 
     def __init__(
         self, control: Path, state_dir: Path, environ: Mapping[str, str] = os.environ
     ) -> None:
-        self._control = control
+        self._control, self._folder = control, state_dir / "mps"
         self._given = environ.get(PIPES, "")
-        self._folder = state_dir / "mps"
+        self._pipes = self._given or str(self._folder / "pipe")
         self._complained = False
 
     @classmethod
@@ -59,10 +45,6 @@ class Mps:
         if share >= 1.0 or not self._runs():
             return {}
         return {PIPES: self._pipes, PART: str(max(1, round(100 * share)))}
-
-    @property
-    def _pipes(self) -> str:
-        return self._given or str(self._folder / "pipe")
 
     def _runs(self) -> bool:
         """Return True if the daemon answers; the agent's own is started where it does not."""

@@ -1,7 +1,9 @@
-"""Measures what runs use, and finds those that use more memory than they asked for."""
+"""Use of devices by runs: samples, runs over their memory, and the pace of emulated devices."""
 
 from __future__ import annotations
 
+import logging
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -9,7 +11,7 @@ from dataclasses import replace
 from loadmaster.agent.clock import Clock
 from loadmaster.agent.journal import Entry
 from loadmaster.agent.node.machine import Devices
-from loadmaster.agent.runtimes.base import Runtime, Usage
+from loadmaster.agent.runtimes.base import RunId, Runtime, Usage
 from loadmaster.agent.server.shipping import Shipper
 from loadmaster.protocol import DeviceSample, UsageSample
 
@@ -18,10 +20,8 @@ class Sampler:
     """Reads the use of runs and devices, and hands the samples to the shipper."""
 
     def __init__(self, runtime: Runtime, devices: Devices, shipper: Shipper, clock: Clock) -> None:
-        self._runtime = runtime
-        self._devices = devices
-        self._shipper = shipper
-        self._clock = clock
+        self._runtime, self._devices = runtime, devices
+        self._shipper, self._clock = shipper, clock
 
     def devices(self, running: Iterable[Entry]) -> tuple[DeviceSample, ...]:
         """The devices now; those of running entries are busy."""
@@ -33,7 +33,8 @@ class Sampler:
             return []
         holders = Counter(uuid for entry in running for uuid in entry.devices)
         samples = {
-            sample.uuid: part_of(sample, holders[sample.uuid]) for sample in self.devices(running)
+            sample.uuid: per_holder(sample, holders[sample.uuid])
+            for sample in self.devices(running)
         }
         greedy = []
         for entry in running:
@@ -53,13 +54,8 @@ class Sampler:
         return exact is not None and exact.memory_gb > entry.memory_gb
 
 
-def part_of(sample: DeviceSample, holders: int) -> DeviceSample:
-    """The part of a device's use and watts that is each of its `holders`': equal ones, for nobody
-    can measure who draws what.
-
-    So the parts of all who run on it add up to the device. Memory that is sampled is that of a
-    run's own processes on the machine, and never shared.
-    """
+def per_holder(sample: DeviceSample, holders: int) -> DeviceSample:
+    """Equal part of a device's use and watts for each holder: who draws what is not known."""
     if holders < 2:
         return sample
     fraction, watts = sample.gpu_fraction, sample.power_w
@@ -83,3 +79,73 @@ def usage_sample(at_s: float, usage: Usage, devices: Sequence[DeviceSample]) -> 
         gpu_power_w=sum(watts) if watts else None,
         power_source="measured" if measured else "modelled",
     )
+
+
+logger = logging.getLogger(__name__)
+
+
+class Sharing:
+    """Step times of runs that share emulated devices, by their co-tenants at the last look.
+
+    Only the agent knows who shares a device, so it writes a changed step time to the runs.
+    """
+
+    def __init__(self, runtime: Runtime, devices: Devices) -> None:
+        self._runtime, self._devices = runtime, devices
+        self._kinds: dict[RunId, tuple[str, int]] = {}
+        self._told: dict[RunId, tuple[str, ...]] = {}
+
+    def shares(self, run: RunId) -> bool:
+        """Return True if others were on the run's devices at the last look."""
+        return bool(self._told.get(run))
+
+    def update_paces(self, running: Sequence[Entry]) -> list[Entry]:
+        """Update the pace of runs whose co-tenants have changed; return those that do not fit.
+
+        Of two kinds that exceed a device's memory the later one goes, as on a real GPU.
+        """
+        gone = self._kinds.keys() - {entry.run for entry in running}
+        for run in gone:
+            del self._kinds[run]
+            self._told.pop(run, None)
+        return [
+            entry
+            for at, entry in enumerate(running)
+            if not self._fits(entry, running, at) and not entry.stop
+        ]
+
+    def _fits(self, entry: Entry, running: Sequence[Entry], at: int) -> bool:
+        """True if it fits beside earlier runs; tells the run a changed step time."""
+        near = [
+            (i, self._known(other)[0])
+            for i, other in enumerate(running)
+            if i != at and set(other.devices) & set(entry.devices)
+        ]
+        if self._pace_s(entry, [kind for i, kind in near if i < at]) == math.inf:
+            return False
+        beside = tuple(sorted(kind for _, kind in near))
+        if beside != self._told.get(entry.run):
+            self._set_pace(entry, beside)
+        return True
+
+    def _set_pace(self, entry: Entry, beside: tuple[str, ...]) -> None:
+        step_s = self._pace_s(entry, beside)
+        try:
+            if step_s is not None and math.isfinite(step_s):
+                self._runtime.set_pace(entry.run, step_s)
+        except OSError as error:  # a full disk, say: the next look tries again
+            logger.warning("%s is not told its pace: %s", entry.run.name, error)
+            return
+        self._told[entry.run] = beside
+
+    def _pace_s(self, entry: Entry, beside: Sequence[str]) -> float | None:
+        kind, gpus = self._known(entry)
+        return self._devices.shared_pace_s(kind, gpus, beside)
+
+    def _known(self, entry: Entry) -> tuple[str, int]:
+        """Its kind, and the GPUs of its job: those of all ranks where it is one of a gang."""
+        if entry.run not in self._kinds:
+            spec = self._runtime.spec(entry.run)
+            kind, gang_gpus = (spec.kind_name, spec.gang_gpus) if spec else ("", 0)
+            self._kinds[entry.run] = kind, max(len(entry.devices), gang_gpus)
+        return self._kinds[entry.run]

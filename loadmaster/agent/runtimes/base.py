@@ -1,4 +1,4 @@
-"""What the agent asks of a runtime, and what it gets back."""
+"""The interface between agent and runtimes."""
 
 from __future__ import annotations
 
@@ -76,12 +76,10 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Everything a runtime needs for one launch: the specification and what the node adds to it.
+    """The specification of one launch and what the node adds to it.
 
-    `gpus` are the uuids of those devices that are hardware, `checkpoints` the folder the node's
-    jobs share. `environment` is the contract with the training library and the node's variables;
-    the specification's own values come on top of the node's, never over the contract's. `grace_s`
-    counts at the lease's end.
+    `environment` is the contract with the training library over the job's values over the node's.
+    `gpus` are the uuids of hardware devices; `grace_s` counts at the lease's end.
     """
 
     run: RunId
@@ -96,11 +94,9 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """How a run ended. `exit_code` is negative for a signal; `started` False: no process of the job
-    ever ran.
+    """End of a run; `exit_code` is negative for a signal, `blame` the runtime's word on fault.
 
-    `blame` is who is at fault when nothing was started, where the runtime knows better than the
-    outcome's rules.
+    `started` is False if no process of the job ever ran.
     """
 
     ended_at_s: float
@@ -125,12 +121,7 @@ class RunState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RunStatus:
-    """A launch's state; `exit` when it has ended; `lease_until_s` on the boot clock as the run
-    itself knows it.
-
-    `prepared_fraction` says how far a PREPARING one is, `image_digest` which image a PREPARED one
-    is going to use.
-    """
+    """State of a launch; `lease_until_s` on the boot clock as the run itself knows it."""
 
     state: RunState
     exit: Exit | None = None
@@ -150,10 +141,7 @@ class Usage:
 class Runtime(Protocol):
     """A way of running jobs. Calls never wait for the job; every call may be repeated.
 
-    Attributes:
-        name: "process" or "docker".
-        limits_memory: jobs cannot use more memory than they asked for; else the agent watches them
-        and stops those that do.
+    Unless it `limits_memory`, the agent stops jobs that use more memory than they asked for.
     """
 
     name: str
@@ -240,5 +228,5 @@ class Runtime(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of what the runtime holds in this process; jobs go on."""
+        """Release what the runtime holds in this process; jobs go on."""
         ...

@@ -1,10 +1,4 @@
-"""Plays jobs in virtual time: for tests of the server, of the agent's decisions, and for worlds
-without processes.
-
-A played job sets up, then does a step every `step_s` seconds until its steps (or its quota of
-steps) are done; what it has done is saved when it is pre-empted, reaches its quota or ends. Nothing
-happens between polls that the clock has not reached.
-"""
+"""Runtime that plays jobs in virtual time, for tests and for worlds without processes."""
 
 from __future__ import annotations
 
@@ -33,23 +27,9 @@ from loadmaster.protocol import LaunchSpec, ReasonClass
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """How a job plays.
+    """Behaviour of a played job: speed, pauses, failure, use, and the image's arrival.
 
-    Args:
-        step_s: seconds per step.
-        setup_s: seconds from the start to the first step.
-        leaves_in_s: how long it takes to save its state when it is pre-empted; longer than the
-        grace means it is killed unsaved.
-        fails_at_step: the total step at which it fails, or None.
-        exit_code: the exit code it fails with.
-        cannot_start: why it cannot even be prepared, or empty.
-        stdout: what it says when it starts.
-        cores: cores in use while it runs.
-        memory_gb: memory in use while it runs.
-        pull_s: how long its image takes to come.
-        pull_error: why its image does not come after all, or empty.
-        image_digest: what its image's name is resolved to.
-        refused: why this node will never run it, or None.
+    A job that takes longer than its grace to leave (`leaves_in_s`) is killed unsaved.
     """
 
     step_s: float = 1.0
@@ -69,11 +49,7 @@ class Script:
 
 @dataclass(slots=True)
 class Play:
-    """One launch being played. `ends` is decided as soon as it can be, and true once the clock is
-    there.
-
-    `paces_s` are the step times it was told; it goes by its script all the same.
-    """
+    """One launch being played; `exit` is decided early, and true once the clock is there."""
 
     spec: LaunchSpec
     script: Script
@@ -92,14 +68,9 @@ class Play:
 
 
 class FakeRuntime:
-    """A runtime whose jobs are played by scripts.
+    """Runtime whose jobs are played by scripts.
 
-    Args:
-        clock: boot and wall time of the played world.
-        script: how a specification plays; by default every job takes one second per step.
-        saved: total steps saved by job, shared by the runtimes of one world as a checkpoint place
-        would be.
-        name: the runtime it stands in for.
+    `saved` holds total steps by job, shared by the runtimes of one world like a checkpoint folder.
     """
 
     def __init__(
@@ -130,8 +101,7 @@ class FakeRuntime:
     def trouble(self) -> str:
         return ""
 
-    def close(self) -> None:
-        """Nothing is held."""
+    def close(self) -> None: ...
 
     def prepare(self, launch: Launch) -> None:
         script = self._script(launch.spec)

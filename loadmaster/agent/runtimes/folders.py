@@ -6,27 +6,38 @@ import contextlib
 import json
 import os
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+from pydantic import TypeAdapter
+
 from loadmaster.agent import guard
 from loadmaster.agent.clock import Clock, SystemClock
-from loadmaster.agent.files import open_plain, private_folder, write_json, write_whole
-from loadmaster.agent.runtimes.base import PROGRESS, Exit, Launch, RunId, StopBy, StopOrder, Term
-from loadmaster.protocol import LaunchSpec, ReasonClass
+from loadmaster.agent.runtimes.base import (
+    PROGRESS,
+    Exit,
+    Launch,
+    RunId,
+    StopBy,
+    StopOrder,
+    Term,
+    Usage,
+)
+from loadmaster.files import open_plain, private_folder, write_json, write_whole
+from loadmaster.protocol import LaunchSpec
 from loadmaster.wire import WireError, dumps, loads
 
+GB = 1e9
 LEASE_FILE_SIZE = 256
+NEVER_STARTED = "the agent or its guard ended before the job was started"
+_EXIT = TypeAdapter(Exit)
 FILES = {"stdout": "stdout.log", "stderr": "stderr.log", PROGRESS: "progress.jsonl"}
 
 
 class RunFolders:
-    """A private folder for each run below `runs`; see `guard` for the files by which agent and
-    guard speak.
+    """A private folder for each run below `runs`; `guard` lists the files it shares with the agent.
 
-    `spec.json` is the agent's own, for one that adopts the run: it holds secrets, so its mode is
-    0600, and it goes with the folder.
+    `spec.json` holds secrets: mode 0600, removed with the folder.
     """
 
     order_mode: ClassVar[int] = 0o600
@@ -35,6 +46,7 @@ class RunFolders:
     def __init__(self, runs: Path, clock: Clock | None = None) -> None:
         self._runs = private_folder(runs)
         self._clock = clock or SystemClock()
+        self._usage: dict[RunId, tuple[float, float]] = {}
 
     def folder(self, run: RunId) -> Path:
         """The run's private folder."""
@@ -62,11 +74,8 @@ class RunFolders:
 
     def _write_lease(self, run: RunId, lease_until_s: float, boot_id: str) -> None:
         path = self.orders(run) / "lease.json"
-        text = (
-            json.dumps({"deadline_s": lease_until_s, "boot_id": boot_id})
-            .encode()
-            .ljust(LEASE_FILE_SIZE)
-        )
+        data = json.dumps({"deadline_s": lease_until_s, "boot_id": boot_id})
+        text = data.encode().ljust(LEASE_FILE_SIZE)
         try:
             write_whole(path, text, mode=self.order_mode)
         except OSError:
@@ -79,9 +88,8 @@ class RunFolders:
         """Record the first start; the time to the job's process counts as set-up."""
         path = self.folder(run) / "started.json"
         if not path.exists():
-            with contextlib.suppress(
-                OSError
-            ):  # a full disk: then the set-up counts from the job's own process
+            # on a full disk the set-up counts from the job's own process
+            with contextlib.suppress(OSError):
                 write_json(path, {"at_s": self._clock.wall_s()})
 
     def started_at_s(self, run: RunId) -> float | None:
@@ -97,11 +105,10 @@ class RunFolders:
 
     def _end_of(self, term: Term) -> dict[str, Any]:
         """A term's end on the boot clock, and for older libraries on the wall clock."""
-        ends_s = term.ends_s
-        wall_s = (
-            term.until_s if ends_s is None else self._clock.wall_s() + ends_s - self._clock.boot_s()
-        )
-        return {"term_until_s": wall_s, "term_ends_boot_s": ends_s}
+        wall_s = term.until_s
+        if term.ends_s is not None:
+            wall_s = self._clock.wall_s() + term.ends_s - self._clock.boot_s()
+        return {"term_until_s": wall_s, "term_ends_boot_s": term.ends_s}
 
     def set_pace(self, run: RunId, step_s: float) -> None:
         if self.orders(run).exists():
@@ -109,34 +116,23 @@ class RunFolders:
 
     def _write_term(self, run: RunId, change: dict[str, Any]) -> None:
         path = self.orders(run) / "term.json"
-        former = guard.read_json(path) or {
-            "stop": False,
-            "reason": None,
-            "grace_s": 30.0,
-            **self._end_of(Term()),
-        }
-        write_json(
-            path, {"version": 1, "fence": run.fence, **former, **change}, mode=self.order_mode
-        )
+        first = {"stop": False, "reason": None, "grace_s": 30.0, **self._end_of(Term())}
+        former = guard.read_json(path) or first
+        term = {"version": 1, "fence": run.fence, **former, **change}
+        write_json(path, term, mode=self.order_mode)
 
     def stop(self, run: RunId, order: StopOrder) -> None:
         if not self.orders(run).exists():
             return
         now_s = self._clock.boot_s()
-        wait_s = order.grace_s / 2 if order.by is StopBy.PREEMPT else 0.0
-        words = {
-            "by": order.by.value,
-            "term_at_s": now_s + wait_s,
-            "kill_at_s": now_s + order.grace_s,
-        }
+        by, term_s = order.by.value, order.grace_s / 2 if order.by is StopBy.PREEMPT else 0.0
+        words = {"by": by, "term_at_s": now_s + term_s, "kill_at_s": now_s + order.grace_s}
         try:
             write_json(self.orders(run) / "stop.json", words, mode=self.order_mode)
         except OSError:  # a full disk: the guard takes a signal for an order too
             self._signal_guard(run)
         with contextlib.suppress(OSError):  # a full disk: the signals come all the same
-            self._write_term(
-                run, {"stop": True, "reason": order.by.value, "grace_s": order.grace_s}
-            )
+            self._write_term(run, {"stop": True, "reason": by, "grace_s": order.grace_s})
 
     def _signal_guard(self, run: RunId) -> None:
         """Send the guard SIGTERM."""
@@ -173,9 +169,8 @@ class RunFolders:
     def note(self, run: RunId, text: str | None) -> str:
         path = self.folder(run) / "shipping.json"
         if text is not None:
-            with contextlib.suppress(
-                OSError
-            ):  # a full disk: an older note only makes a restarted agent ship a piece again
+            # after a full disk an older note makes a restarted agent ship a piece again
+            with contextlib.suppress(OSError):
                 write_whole(path, text.encode())
             return text
         try:
@@ -183,23 +178,19 @@ class RunFolders:
         except OSError:
             return ""
 
+    def _usage_since_last(self, run: RunId, cpu_s: float, memory: int) -> Usage:
+        """Use from CPU seconds since the start and bytes; cores count since the last reading."""
+        now_s = self._clock.boot_s()
+        before_cpu_s, before_s = self._usage.get(run, (0.0, now_s))
+        self._usage[run] = (cpu_s, now_s)
+        cores = max(0.0, cpu_s - before_cpu_s) / (now_s - before_s) if now_s > before_s else 0.0
+        return Usage(cores, memory / GB)
+
     def remove(self, run: RunId) -> None:
+        self._usage.pop(run, None)
         shutil.rmtree(self.folder(run), ignore_errors=True)
 
 
 def exit_of(data: dict[str, Any]) -> Exit:
-    """The end that an `exit.json` tells of; ValueError or TypeError if it makes no sense."""
-    stopped_by, code, blame = data.get("stopped_by"), data.get("exit_code"), data.get("blame")
-    found = Exit(
-        ended_at_s=float(data["ended_at_s"]),
-        started=bool(data.get("started")),
-        error=str(data.get("error", "")),
-    )
-    return replace(
-        found,
-        exit_code=None if code is None else int(code),
-        stopped_by=StopBy(stopped_by) if stopped_by else None,
-        killed=bool(data.get("killed")),
-        oom=bool(data.get("oom")),
-        blame=ReasonClass(blame) if blame else None,
-    )
+    """The end that an `exit.json` describes; ValueError or TypeError if it makes no sense."""
+    return _EXIT.validate_python({"started": False, **data})

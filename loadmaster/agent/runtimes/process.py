@@ -7,21 +7,17 @@ import fcntl
 import os
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from loadmaster.agent import admission, guard
 from loadmaster.agent.clock import Clock
-from loadmaster.agent.files import private_folder, write_json
 from loadmaster.agent.runtimes.base import Launch, LaunchError, RunId, RunState, RunStatus, Usage
-from loadmaster.agent.runtimes.folders import RunFolders, exit_of
+from loadmaster.agent.runtimes.folders import NEVER_STARTED, RunFolders, exit_of
+from loadmaster.files import private_folder, write_json
 from loadmaster.protocol import ReasonClass
-from loadmaster.training.gangs.address import is_free, parse_address
-
-GB = 1e9
+from loadmaster.training.gangs.connection import is_free, parse_address
 
 
 class ProcessRuntime(RunFolders):
@@ -33,7 +29,6 @@ class ProcessRuntime(RunFolders):
     def __init__(self, runs: Path, clock: Clock | None = None) -> None:
         super().__init__(runs, clock)
         self._guards: dict[RunId, int] = {}
-        self._usage: dict[RunId, tuple[float, float]] = {}
 
     def environment(self) -> dict[str, str]:
         return admission.node_environment()
@@ -48,14 +43,8 @@ class ProcessRuntime(RunFolders):
             return None
         _, port = parse_address(spec.rendezvous)
         taken = [number for number in (port, port + 1) if not is_free(number)]
-        return (
-            (
-                ReasonClass.NODE,
-                f"port {taken[0]}, where the gang is to meet, is taken on this machine",
-            )
-            if taken
-            else None
-        )
+        text = "port {}, where the gang is to meet, is taken on this machine"
+        return (ReasonClass.NODE, text.format(taken[0])) if taken else None
 
     def trouble(self) -> str:
         return ""
@@ -68,20 +57,16 @@ class ProcessRuntime(RunFolders):
             if checkpoints := launch.environment.get("LOADMASTER_CHECKPOINT_DIR"):
                 Path(checkpoints).mkdir(parents=True, exist_ok=True)
             self._write_spec(launch)
-            write_json(folder / "launch.json", self._launch(launch), durable=True)
+            data = {
+                "argv": list(launch.spec.command),
+                "environment": launch.environment | {"LOADMASTER_RUN_DIR": str(folder)},
+                "cwd": str(folder / "work"),
+                "grace_s": launch.grace_s,
+                "boot_id": launch.boot_id,
+            }
+            write_json(folder / "launch.json", data, durable=True)
         except OSError as error:
             raise LaunchError(f"the run's folder cannot be made: {error}") from error
-
-    def _launch(self, launch: Launch) -> dict[str, Any]:
-        folder = self.folder(launch.run)
-        environment = launch.environment | {"LOADMASTER_RUN_DIR": str(folder)}
-        return {
-            "argv": list(launch.spec.command),
-            "environment": environment,
-            "cwd": str(folder / "work"),
-            "grace_s": launch.grace_s,
-            "boot_id": launch.boot_id,
-        }
 
     def start(self, run: RunId, lease_until_s: float) -> None:
         folder = self.folder(run)
@@ -116,7 +101,7 @@ class ProcessRuntime(RunFolders):
         folder = self.folder(run)
         if not (folder / "spec.json").exists() and not (folder / "guard.pid").exists():
             return RunStatus(RunState.ABSENT)
-        if run in self._guards and self._reap(run):
+        if run in self._guards and self._is_guard_gone(run):
             return self.abandon(run)
         return self._status(folder, run in self._guards or self._is_guarded(folder))
 
@@ -142,8 +127,7 @@ class ProcessRuntime(RunFolders):
             os.close(descriptor)
         return False
 
-    def _reap(self, run: RunId) -> bool:
-        """Return True if the guard this agent started is gone."""
+    def _is_guard_gone(self, run: RunId) -> bool:
         try:
             gone, _ = os.waitpid(self._guards[run], os.WNOHANG)
         except ChildProcessError:
@@ -173,32 +157,19 @@ class ProcessRuntime(RunFolders):
         for process in _processes_of(folder):
             with contextlib.suppress(psutil.Error):
                 process.send_signal(signal.SIGKILL)
-        error = (
-            "the run's guard was killed"
-            if started
-            else "the agent or its guard ended before the job was started"
-        )
-        guard.write_exit(
-            folder, {"started": started, "stopped_by": None, "killed": started, "error": error}
-        )
+        error = "the run's guard was killed" if started else NEVER_STARTED
+        ended = {"started": started, "stopped_by": None, "killed": started, "error": error}
+        guard.write_exit(folder, ended)
 
     def usage(self, run: RunId, *, exact: bool = False) -> Usage | None:
         owner = guard.read_json(self.folder(run) / "guard.pid")
         if not owner or not self._is_guarded(self.folder(run)):
             return None
-        cpu_s, memory = _consumption(int(owner["pid"]), _pss if exact else _rss)
-        now_s = self._clock.boot_s()
-        before_cpu_s, before_s = self._usage.get(run, (0.0, now_s))
-        self._usage[run] = (cpu_s, now_s)
-        cores = max(0.0, cpu_s - before_cpu_s) / (now_s - before_s) if now_s > before_s else 0.0
-        return Usage(cores, memory / GB)
-
-    def remove(self, run: RunId) -> None:
-        self._usage.pop(run, None)
-        super().remove(run)
+        cpu_s, memory = _consumption(int(owner["pid"]), exact=exact)
+        return self._usage_since_last(run, cpu_s, memory)
 
 
-def _consumption(guard_pid: int, memory_of: Callable[[psutil.Process], int]) -> tuple[float, int]:
+def _consumption(guard_pid: int, *, exact: bool) -> tuple[float, int]:
     """CPU seconds of all processes below the guard, ended ones included, and bytes."""
     cpu_s, memory = 0.0, 0
     with contextlib.suppress(psutil.Error):
@@ -206,16 +177,8 @@ def _consumption(guard_pid: int, memory_of: Callable[[psutil.Process], int]) -> 
             with contextlib.suppress(psutil.Error):
                 times = process.cpu_times()
                 cpu_s += times.user + times.system + times.children_user + times.children_system
-                memory += memory_of(process)
+                memory += process.memory_full_info().pss if exact else process.memory_info().rss
     return cpu_s, memory
-
-
-def _rss(process: psutil.Process) -> int:
-    return int(process.memory_info().rss)
-
-
-def _pss(process: psutil.Process) -> int:
-    return int(process.memory_full_info().pss)
 
 
 def _processes_of(folder: Path) -> list[psutil.Process]:

@@ -1,8 +1,4 @@
-"""The agent's side of the protocol over HTTP: one method per call, typed answers, typed refusals.
-
-A call is made once; what may be repeated raises TryAgain, and the caller decides when (see
-`backoff`).
-"""
+"""The agent's side of the protocol over HTTP: a call is made once; TryAgain may be repeated."""
 
 from __future__ import annotations
 
@@ -83,14 +79,7 @@ _BY_STATUS: dict[int, type[Refused]] = {
 
 
 class AgentClient:
-    """Speaks to one server.
-
-    Args:
-        server: the server's address, `https://loadmaster.example` say.
-        transport: how requests travel; None is the network. Tests and in-process worlds bring their
-        own.
-        verify: False accepts any certificate; a path names a file of authorities.
-    """
+    """Connection to one server; `verify` False takes any certificate, a path names authorities."""
 
     def __init__(
         self,

@@ -6,8 +6,7 @@ import logging
 import random
 from collections.abc import Callable, Iterable
 
-from loadmaster.agent.backoff import Backoff
-from loadmaster.agent.clock import Clock
+from loadmaster.agent.clock import Backoff, Clock
 from loadmaster.agent.journal import Entry, Journal
 from loadmaster.agent.runtimes.base import RunId
 from loadmaster.agent.server.client import INCURABLE, AgentClient, AgentError, Conflict
@@ -16,6 +15,7 @@ from loadmaster.protocol import (
     Directive,
     DirectiveAction,
     Heartbeat,
+    HeartbeatReply,
     Intervals,
     KnownAssignment,
     SessionRequest,
@@ -30,17 +30,15 @@ ASK_S = 3.0
 DEFAULT_INTERVALS = Intervals(heartbeat_s=10.0, lease_s=60.0, grace_s=30.0, margin_s=10.0)
 
 
-def known(entry: Entry) -> KnownAssignment:
+def known_assignment(entry: Entry) -> KnownAssignment:
     """The entry as reported to the server."""
     return KnownAssignment(entry.assignment, entry.fence, entry.state, entry.run.name)
 
 
 class ServerSession:
-    """Keeps a session open and beats in it; remembers leases by the boot clock and the server's
-    newest wishes.
+    """Session with heartbeats; keeps leases by the boot clock and the server's newest wishes.
 
-    A lease is counted from when its renewal was sent, so the agent's count never ends later than
-    the server's.
+    A lease counts from when its renewal was sent, so it never ends later than the server's.
     """
 
     def __init__(
@@ -53,12 +51,8 @@ class ServerSession:
         jitter: random.Random | None = None,
         trouble: Callable[[], str] = str,
     ) -> None:
-        self._client = client
-        self._journal = journal
-        self._clock = clock
-        self._request = request
-        self._samples = samples
-        self._trouble = trouble
+        self._client, self._journal, self._clock = client, journal, clock
+        self._request, self._samples, self._trouble = request, samples, trouble
         self._jitter = jitter or random.SystemRandom()
         self._backoff = Backoff(jitter=self._jitter)
         self._seq = 0
@@ -87,7 +81,7 @@ class ServerSession:
             self._beat()
 
     def hurry(self) -> None:
-        """Beat at the next occasion: somebody waits for a first lease."""
+        """Send a heartbeat at the next occasion: a first lease is due."""
         if self._backoff.is_due("beat", self._clock.boot_s()):
             self._next_beat_s = float("-inf")
 
@@ -100,9 +94,9 @@ class ServerSession:
     def ends_s(self, until_s: float) -> float:
         """A server time on this boot clock; by wall clock if the server does not tell its own."""
         ahead_s = self._server_ahead_s
-        return until_s - (
-            self._clock.wall_s() - self._clock.boot_s() if ahead_s is None else ahead_s
-        )
+        if ahead_s is None:
+            ahead_s = self._clock.wall_s() - self._clock.boot_s()
+        return until_s - ahead_s
 
     def note_time(self, sent_s: float) -> None:
         """Read the server's clock from an answer, counted from the sending: never too late."""
@@ -115,8 +109,8 @@ class ServerSession:
             self._backoff.failed("session", self._clock.boot_s())
         self.epoch = None
 
-    def hear(self, directives: Iterable[Directive], cursor: int) -> None:
-        """Take in wishes that came between heartbeats."""
+    def receive(self, directives: Iterable[Directive], cursor: int) -> None:
+        """Receive wishes that came between heartbeats."""
         self._wishes |= {directive.id: directive for directive in directives}
         self.cursor = max(self.cursor, cursor)
 
@@ -169,42 +163,34 @@ class ServerSession:
         self._backoff.succeeded("session")
         self._beaten_s = sent_s
         self.note_time(sent_s)
-        self._take_leases(
-            {RunId(lease.id, lease.fence): sent_s + lease.ttl_s for lease in reply.leases}
-        )
-        pending = {
-            key: wish for key, wish in self._wishes.items() if wish.action is DirectiveAction.START
-        }
+        self._take_reply(reply, sent_s)
+
+    def _take_reply(self, reply: HeartbeatReply, sent_s: float) -> None:
+        entries = self._journal.entries
+        ours = {entry.run for entry in entries.values()}
+        granted = {RunId(lease.id, lease.fence): sent_s + lease.ttl_s for lease in reply.leases}
+        leases = self.leases | granted
+        self.leases = {run: until_s for run, until_s in leases.items() if run in ours}
+        pending = {k: w for k, w in self._wishes.items() if w.action is DirectiveAction.START}
         self._wishes = pending | {directive.id: directive for directive in reply.directives}
-        self._unwanted = {
-            name: wish for name, wish in self._unwanted.items() if name in self._journal.entries
-        }
+        self._unwanted = {name: w for name, w in self._unwanted.items() if name in entries}
         self.cursor = max(self.cursor, reply.cursor)
-        self._next_beat_s = sent_s + self._interval_s(reply.next_heartbeat_s)
+        # the first interval is random, so that nodes do not send in step
+        first, self._is_first_beat = self._is_first_beat, False
+        interval_s = reply.next_heartbeat_s
+        self._next_beat_s = sent_s + (
+            self._jitter.uniform(0.0, interval_s) if first else interval_s
+        )
 
     def _heartbeat(self) -> Heartbeat:
         self._seq += 1
-        assignments = tuple(
-            known(entry) for entry in self._journal.entries.values() if not entry.has_ended
-        )
-        healthy = self._journal.is_writable() and not self._trouble()
+        live = (entry for entry in self._journal.entries.values() if not entry.has_ended)
         return Heartbeat(
-            self.epoch or 0,
-            self._seq,
-            self._clock.wall_s(),
-            healthy,
-            self._samples(),
-            assignments,
-            self.cursor,
+            epoch=self.epoch or 0,
+            seq=self._seq,
+            sent_at_s=self._clock.wall_s(),
+            healthy=self._journal.is_writable() and not self._trouble(),
+            devices=self._samples(),
+            assignments=tuple(known_assignment(entry) for entry in live),
+            cursor=self.cursor,
         )
-
-    def _interval_s(self, heartbeat_s: float) -> float:
-        """The interval; the first is random, so that nodes do not beat in step."""
-        first, self._is_first_beat = self._is_first_beat, False
-        return self._jitter.uniform(0.0, heartbeat_s) if first else heartbeat_s
-
-    def _take_leases(self, granted: dict[RunId, float]) -> None:
-        ours = {entry.run for entry in self._journal.entries.values()}
-        self.leases = {
-            run: until_s for run, until_s in (self.leases | granted).items() if run in ours
-        }

@@ -7,9 +7,8 @@ import logging
 from collections import deque
 from dataclasses import dataclass, field
 
-from loadmaster.agent.logs import secrets_of
-from loadmaster.agent.masking import Masker
-from loadmaster.agent.progress import read_samples
+from loadmaster.agent.logs import Masker, secrets_of
+from loadmaster.agent.outcome import read_samples
 from loadmaster.agent.runtimes.base import STREAMS, RunId, Runtime
 from loadmaster.agent.server.client import AgentClient, Conflict, Refused
 from loadmaster.protocol import ErrorCode, MetricsBatch, UsageSample
@@ -42,8 +41,7 @@ class Shipper:
     """Uploads for all runs. TryAgain passes through; the next call continues."""
 
     def __init__(self, client: AgentClient, runtime: Runtime) -> None:
-        self._client = client
-        self._runtime = runtime
+        self._client, self._runtime = client, runtime
         self._shipments: dict[RunId, _Shipment] = {}
 
     def note_usage(self, run: RunId, sample: UsageSample) -> None:
@@ -64,11 +62,9 @@ class Shipper:
 
     def last_words(self, run: RunId) -> str:
         """The last lines of stderr, masked, for a reason."""
-        size = self._runtime.size(run, "stderr")
-        reach = self._shipment(run).masker.reach
-        raw = self._runtime.read(
-            run, "stderr", max(0, size - LAST_WORDS - reach), LAST_WORDS + reach
-        )
+        limit = LAST_WORDS + self._shipment(run).masker.reach
+        start = max(0, self._runtime.size(run, "stderr") - limit)
+        raw = self._runtime.read(run, "stderr", start, limit)
         lines = self.mask(run, raw.decode(errors="replace")).replace("\x00", "").splitlines()
         return " | ".join(line.strip() for line in lines[-5:] if line.strip())[-LAST_WORDS:]
 

@@ -1,9 +1,7 @@
 """Gangs: ranks that begin at one checkpoint, end on one step, and end together if one is lost.
 
-Rank 0 leads: the others connect to it (`LOADMASTER_GANG`), prove the launch's token, and are told
-where training begins. Nothing passes between them meanwhile. When one has to end, the lead asks
-each rank for the step it has promised, and tells all the greatest, the last step of all; so no rank
-waits in a collective operation for one that has left. Works with any training framework.
+Rank 0 leads; the others connect to it and prove the launch's token. To end, the lead asks each
+rank for its promised step and tells all the greatest: no rank waits in vain for one that has left.
 """
 
 from __future__ import annotations
@@ -11,9 +9,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from loadmaster.training.gangs.agreement import EXIT_FELL, FailureHandler, GangBroken, LeftEarly
+from loadmaster.training.gangs.agreement import (
+    EXIT_FELL,
+    FailureHandler,
+    Gang,
+    GangBroken,
+    LeftEarly,
+    SingleRank,
+)
 from loadmaster.training.gangs.connection import Credentials
-from loadmaster.training.gangs.gang import Gang, SingleRank
 from loadmaster.training.gangs.lead import Lead
 from loadmaster.training.gangs.member import Member
 from loadmaster.training.run_folder import JobEnvironment, JobEnvironmentError

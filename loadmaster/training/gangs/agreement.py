@@ -8,7 +8,11 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Protocol
+
+from loadmaster.training.checkpoints import Checkpoint
 
 EXIT_FELL = 77
 STUCK_S = 10.0
@@ -53,8 +57,7 @@ class FailureHandler:
 class Agreement:
     """Steps that this rank has promised, and the last step that all agreed on.
 
-    At each boundary a rank promises one more step. Once asked, it does only what it promised until
-    it is told the last step, which is never before a promised one.
+    Once asked, a rank does only what it promised until it is told the last step.
     """
 
     def __init__(self, on_failure: FailureHandler) -> None:
@@ -128,7 +131,7 @@ class Agreement:
         return GangBroken(reason)
 
     def break_off(self, reason: str, *, willingly: bool = False) -> None:
-        """End this rank, by itself or by force, because another is lost or ended `willingly`.
+        """End this rank because another is lost or ended `willingly`.
 
         A rank out of the loop goes on; if it crashes then, the lost rank is the cause.
         """
@@ -162,10 +165,7 @@ class Agreement:
         self._on_failure.end(EXIT_FELL)
 
     def _at_exit(self) -> None:
-        """Report a crash as caused by another rank's loss, if it was.
-
-        The others hear of it before the framework's connections end with the process.
-        """
+        """Report a crash as caused by another rank's loss, before the connections end."""
         if self._process != os.getpid():
             return
         crashed = getattr(sys, "last_value", None) is not None
@@ -194,8 +194,105 @@ class Agreement:
         self._on_failure.fell(reason)
 
 
+class GangRank:
+    """Common parts of lead and members: their side of the agreement."""
+
+    def __init__(self, on_failure: FailureHandler) -> None:
+        self._agreement = Agreement(on_failure)
+        self._changed = self._agreement.changed
+
+    @property
+    def is_ending(self) -> bool:
+        return self._agreement.is_asked or self._agreement.broken is not None
+
+    def begin(self, step: int) -> None:
+        self._agreement.begin(step)
+
+    def saving(self) -> AbstractContextManager[None]:
+        return self._agreement.saving()
+
+    def leave(self) -> None:
+        self._agreement.leave()
+
+
 def start_timer(after_s: float, function: Callable[[], object]) -> None:
     """Call a function after a delay, on a daemon thread."""
     timer = threading.Timer(after_s, function)
     timer.daemon = True
     timer.start()
+
+
+Leaving = Callable[[], str | None]
+"""Returns why this rank has to end, or None."""
+
+
+class Gang(Protocol):
+    """This rank among the ranks of its launch.
+
+    The rank that `leads` alone writes checkpoints; one that `finds` looks for the checkpoint.
+    """
+
+    leads: bool
+    finds: bool
+
+    def meet(self, leaving: Leaving, newest: Checkpoint | None) -> Checkpoint | None:
+        """Wait for the others; return the checkpoint to begin at. Raises LeftEarly, GangBroken."""
+        ...
+
+    def begin(self, step: int) -> None:
+        """Begin training after this step."""
+        ...
+
+    def heeds(self, reason: str) -> bool:
+        """Return True if this rank's reason to end counts for the gang."""
+        ...
+
+    @property
+    def is_ending(self) -> bool:
+        """Return True if the gang is about to end."""
+        ...
+
+    def pass_boundary(self, done: int, reason: str | None) -> str | None:
+        """Return None to do another step, else why the gang ends here. Raises GangBroken."""
+        ...
+
+    def part(self, done: int, saved: int | None) -> int | None:
+        """Wait for the others at the end; return the saved step. Raises GangBroken."""
+        ...
+
+    def saving(self) -> AbstractContextManager[None]:
+        """Keep this rank from being ended by force while it writes a checkpoint."""
+        ...
+
+    def leave(self) -> None:
+        """Leave the training loop, whatever the cause."""
+        ...
+
+
+class SingleRank:
+    """A launch whose ranks do not know each other; rank 0 writes the checkpoints."""
+
+    is_ending = False
+    finds = True
+
+    def __init__(self, rank: int = 0) -> None:
+        self.leads = rank == 0
+
+    def meet(self, leaving: Leaving, newest: Checkpoint | None) -> Checkpoint | None:
+        return newest
+
+    def begin(self, step: int) -> None: ...
+
+    def heeds(self, reason: str) -> bool:
+        return True
+
+    def pass_boundary(self, done: int, reason: str | None) -> str | None:
+        return reason
+
+    def part(self, done: int, saved: int | None) -> int | None:
+        return saved
+
+    def saving(self) -> AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def leave(self) -> None: ...

@@ -1,7 +1,7 @@
 """Connections between ranks: lines of JSON over TCP after mutual proof of the launch's token.
 
-The token never travels. What follows is neither secret nor signed: a few numbers, between machines
-whose frameworks exchange gradients in the clear. The kernel's keepalive notices a lost machine.
+The token never travels; what follows is neither secret nor signed. The kernel's keepalive notices
+a lost machine.
 """
 
 from __future__ import annotations
@@ -104,11 +104,7 @@ class Connection:
             os.close(descriptor)
 
     def admit(self, credentials: Credentials) -> int:
-        """As the lead: authenticate the peer and return its rank.
-
-        Raises:
-            AuthenticationError: it is not of this launch, or gave up and will try again.
-        """
+        """As the lead: authenticate the peer and return its rank, or raise AuthenticationError."""
         until_s = time.monotonic() + GREETING_S
         self._socket.settimeout(GREETING_S)
         nonce = secrets.token_hex(16)
@@ -160,3 +156,28 @@ def _keep_alive(sock: socket.socket) -> None:
     for name, value in KEEPALIVE.items():
         if hasattr(socket, name):
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Host and port; ValueError if it is no address."""
+    host, _, port = text.rpartition(":")
+    if not host or not (port.isascii() and port.isdigit()):
+        raise ValueError(f"an address is host:port, not {text!r}")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def join_address(host: str, port: int) -> str:
+    """Write an address that `parse_address` reads."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def is_free(port: int) -> bool:
+    """Return True if nothing of this machine listens on that port, on whatever address."""
+    family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+    try:
+        socket.create_server(
+            ("", port), family=family, dualstack_ipv6=family == socket.AF_INET6
+        ).close()
+    except OSError:
+        return False
+    return True

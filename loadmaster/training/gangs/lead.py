@@ -8,19 +8,24 @@ import os
 import socket
 import threading
 import time
-from contextlib import AbstractContextManager
+from collections.abc import Collection
 from dataclasses import asdict
 
 from loadmaster.training.checkpoints import Checkpoint
-from loadmaster.training.gangs.address import parse_address
-from loadmaster.training.gangs.agreement import Agreement, FailureHandler, LeftEarly, start_timer
+from loadmaster.training.gangs.agreement import (
+    FailureHandler,
+    GangRank,
+    Leaving,
+    LeftEarly,
+    start_timer,
+)
 from loadmaster.training.gangs.connection import (
     AuthenticationError,
     Connection,
     Credentials,
     Message,
+    parse_address,
 )
-from loadmaster.training.gangs.gang import Leaving
 
 MEET_S = 600.0
 """Time for all ranks to connect, after pulling images and reading data."""
@@ -37,7 +42,7 @@ MOST_UNPROVEN = 64
 """Connections that may be in the handshake at once."""
 
 
-class Lead:
+class Lead(GangRank):
     """Rank 0 of a gang; listens from the beginning. OSError if its port is taken."""
 
     leads = finds = True
@@ -50,10 +55,9 @@ class Lead:
         meet_s: float = MEET_S,
         answer_s: float = ANSWER_S,
     ) -> None:
+        super().__init__(on_failure)
         self._credentials = credentials
         self._meet_s, self._answer_s = meet_s, answer_s
-        self._agreement = Agreement(on_failure)
-        self._changed = self._agreement.changed
         self._members: dict[int, Connection] = {}
         self._gone: set[int] = set()
         self._willing: set[int] = set()
@@ -66,10 +70,6 @@ class Lead:
         self._agreement.say_goodbye = self._say_goodbye
         os.register_at_fork(after_in_child=self._drop)
         threading.Thread(target=self._accept, name="gang", daemon=True).start()
-
-    @property
-    def is_ending(self) -> bool:
-        return self._agreement.is_asked or self._agreement.broken is not None
 
     def heeds(self, reason: str) -> bool:
         return True
@@ -89,20 +89,16 @@ class Lead:
                 if reason := leaving():
                     raise LeftEarly(reason)
                 if time.monotonic() > until_s:
+                    missing = self._others({0, *self._members})
                     raise self._agreement.fallen(
-                        f"{self._missing()} did not come within {self._meet_s:.0f} s"
+                        f"{missing} did not come within {self._meet_s:.0f} s"
                     )
                 self._changed.wait(LOOK_S)
             if self._agreement.broken:
                 raise self._agreement.fallen()
 
-    def _missing(self) -> str:
-        return ", ".join(
-            f"rank {rank}" for rank in range(1, self._credentials.size) if rank not in self._members
-        )
-
-    def begin(self, step: int) -> None:
-        self._agreement.begin(step)
+    def _others(self, ranks: Collection[int]) -> str:
+        return ", ".join(f"rank {r}" for r in range(self._credentials.size) if r not in ranks)
 
     def pass_boundary(self, done: int, reason: str | None) -> str | None:
         if reason:
@@ -122,12 +118,6 @@ class Lead:
         self._disconnect()
         return saved
 
-    def saving(self) -> AbstractContextManager[None]:
-        return self._agreement.saving()
-
-    def leave(self) -> None:
-        self._agreement.leave()
-
     def _ask(self, reason: str) -> None:
         """Begin the agreement, once: ask all ranks for their promised steps."""
         with self._changed:
@@ -140,11 +130,8 @@ class Lead:
                     start_timer(self._answer_s, self._give_up_asking)
 
     def _decide(self) -> None:
-        if (
-            self._reason is not None
-            and len(self._bound) == self._credentials.size
-            and not self._is_decided
-        ):
+        all_answered = len(self._bound) == self._credentials.size
+        if self._reason is not None and all_answered and not self._is_decided:
             self._is_decided = True
             last = max(self._bound.values())
             self._agreement.settle(last, self._reason)
@@ -154,11 +141,7 @@ class Lead:
         """Give up a frozen rank, which keeps its connection but does not answer."""
         with self._changed:
             if not self._is_decided:
-                silent = ", ".join(
-                    f"rank {rank}"
-                    for rank in range(self._credentials.size)
-                    if rank not in self._bound
-                )
+                silent = self._others(self._bound)
                 self._break_off(f"{silent} did not answer within {self._answer_s:g} s")
 
     def _receive(self, rank: int, message: Message) -> None:
@@ -181,13 +164,9 @@ class Lead:
         with self._changed:
             self._gone.add(rank)
             self._changed.notify_all()
-            if (
-                rank not in self._arrived and not self._is_closed
-            ):  # else it is this rank that hung up
-                self._break_off(
-                    f"rank {rank} was lost before its gang had ended",
-                    willingly=rank in self._willing,
-                )
+            if rank not in self._arrived and not self._is_closed:  # else this rank hung up
+                text = f"rank {rank} was lost before its gang had ended"
+                self._break_off(text, willingly=rank in self._willing)
 
     def _break_off(self, reason: str, *, willingly: bool = False) -> None:
         self._agreement.break_off(reason, willingly=willingly)

@@ -1,4 +1,4 @@
-"""Any rank but 0: goes to the lead, answers what it is asked, and ends when it is told to."""
+"""Any rank but 0: follows the lead."""
 
 from __future__ import annotations
 
@@ -7,18 +7,16 @@ import os
 import socket
 import threading
 import time
-from contextlib import AbstractContextManager
 
 from loadmaster.training.checkpoints import Checkpoint
-from loadmaster.training.gangs.address import parse_address
-from loadmaster.training.gangs.agreement import Agreement, FailureHandler, LeftEarly
+from loadmaster.training.gangs.agreement import FailureHandler, GangRank, Leaving, LeftEarly
 from loadmaster.training.gangs.connection import (
     AuthenticationError,
     Connection,
     Credentials,
     Message,
+    parse_address,
 )
-from loadmaster.training.gangs.gang import Leaving
 from loadmaster.training.gangs.lead import LOOK_S, MEET_S
 from loadmaster.training.run_folder import TERM_OVER
 
@@ -27,7 +25,7 @@ AGAIN_S = 0.2
 LEAD_LOST = "rank 0 was lost before its gang had ended"
 
 
-class Member:
+class Member(GangRank):
     """A rank that follows the lead. ValueError for a malformed address."""
 
     leads = finds = False
@@ -41,31 +39,19 @@ class Member:
         meet_s: float = MEET_S,
     ) -> None:
         self._where = parse_address(address)
-        self._address, self._credentials, self._rank, self._meet_s = (
-            address,
-            credentials,
-            rank,
-            meet_s,
-        )
-        self._agreement = Agreement(on_failure)
+        super().__init__(on_failure)
+        self._address, self._credentials, self._rank = address, credentials, rank
+        self._meet_s = meet_s
         self._agreement.say_goodbye = self._say_goodbye
-        self._changed = self._agreement.changed
         self._line: Connection | None = None
-        self._has_begun = self._has_parted = self._has_wished = self._is_disconnected = (
-            self._is_willing
-        ) = False
+        self._has_begun = self._has_parted = self._has_wished = False
+        self._is_disconnected = self._is_willing = False
         self._newest: Checkpoint | None = None
         self._saved: int | None = None
         os.register_at_fork(after_in_child=self._drop)
 
-    @property
-    def is_ending(self) -> bool:
-        return self._agreement.is_asked or self._agreement.broken is not None
-
     def heeds(self, reason: str) -> bool:
-        """All but the term's end, which rank 0 watches: agents learn of extensions at
-        different times.
-        """
+        """Return False for the end of the term, which rank 0 watches alone."""
         return reason != TERM_OVER
 
     def meet(self, leaving: Leaving, newest: Checkpoint | None) -> Checkpoint | None:
@@ -92,9 +78,6 @@ class Member:
                     )
                 self._changed.wait(LOOK_S)
 
-    def begin(self, step: int) -> None:
-        self._agreement.begin(step)
-
     def pass_boundary(self, done: int, reason: str | None) -> str | None:
         if reason and self._has_parted:
             return reason  # the lead has saved and left: there is nobody to agree with
@@ -114,12 +97,6 @@ class Member:
         self._disconnect()
         return self._saved
 
-    def saving(self) -> AbstractContextManager[None]:
-        return self._agreement.saving()
-
-    def leave(self) -> None:
-        self._agreement.leave()
-
     def _connect(self, leaving: Leaving, until_s: float) -> Connection:
         refusal: AuthenticationError | None = None
         while True:
@@ -130,11 +107,8 @@ class Member:
                 if reason := leaving():
                     raise LeftEarly(reason) from error
                 if time.monotonic() > until_s:
-                    text = (
-                        f"rank 0 was not met at {self._address} within {self._meet_s:.0f} s:"
-                        f" {refusal or error}"
-                    )
-                    raise self._agreement.fallen(text) from error
+                    text = f"rank 0 was not met at {self._address} within {self._meet_s:.0f} s"
+                    raise self._agreement.fallen(f"{text}: {refusal or error}") from error
                 time.sleep(AGAIN_S)
 
     def _authenticated(self) -> Connection:
@@ -154,19 +128,14 @@ class Member:
                 while (message := connection.receive()) is not None:
                     self._receive(message)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            why = (
-                "rank 0 has said what this version of the training library does not understand:"
-                f" {error!r}"
-            )
+            text = "rank 0 has said what this version of the training library does not understand"
+            why = f"{text}: {error!r}"
         finally:
-            self._on_disconnect(why)
-
-    def _on_disconnect(self, why: str) -> None:
-        with self._changed:
-            self._is_disconnected = True
-            self._changed.notify_all()
-            if not self._has_parted:
-                self._agreement.break_off(why, willingly=self._is_willing)
+            with self._changed:
+                self._is_disconnected = True
+                self._changed.notify_all()
+                if not self._has_parted:
+                    self._agreement.break_off(why, willingly=self._is_willing)
 
     def _receive(self, message: Message) -> None:
         with self._changed:

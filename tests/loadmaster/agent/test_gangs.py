@@ -15,8 +15,7 @@ import pytest
 from loadmaster.agent import admission
 from loadmaster.agent.config import read_config
 from loadmaster.agent.node import machine
-from loadmaster.agent.outcome import outcome_of
-from loadmaster.agent.progress import standing
+from loadmaster.agent.outcome import outcome_of, standing
 from loadmaster.agent.runtimes.base import Exit, Launch, RunId, StopBy
 from loadmaster.agent.runtimes.docker import DockerOptions, DockerRuntime
 from loadmaster.agent.runtimes.fake import FakeRuntime

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from loadmaster.agent import logs, start
 from loadmaster.agent.cli import agent_app
-from loadmaster.agent.logs import Known, Lines
+from loadmaster.agent.logs import Lines, LogContext
 from loadmaster.protocol import StopReason
 from tests.builders_agent import VirtualWorld, a_spec
 
@@ -23,16 +23,15 @@ SECRET = "s3cr3t-value-0123456789"
 
 
 @pytest.fixture
-def known(monkeypatch: pytest.MonkeyPatch) -> Known:
-    fresh = Known()
+def known(monkeypatch: pytest.MonkeyPatch) -> LogContext:
+    fresh = LogContext()
     for module in ("logs", "loop", "executor", "start"):
-        name = "known_to_log" if module == "loop" else "known"
-        monkeypatch.setattr(f"loadmaster.agent.{module}.{name}", fresh)
+        monkeypatch.setattr(f"loadmaster.agent.{module}.log_context", fresh)
     return fresh
 
 
 @pytest.fixture
-def said(known: Known) -> Iterator[io.StringIO]:
+def said(known: LogContext) -> Iterator[io.StringIO]:
     """Every line of the agent's loggers, at DEBUG, as JSON."""
     stream, logger = io.StringIO(), logging.getLogger("loadmaster.agent")
     handler = logging.StreamHandler(stream)
@@ -49,14 +48,14 @@ def events(said: io.StringIO) -> list[dict[str, Any]]:
     return [json.loads(line) for line in said.getvalue().splitlines()]
 
 
-def a_line(known: Known, form: str, message: str, *args: object, **more: Any) -> str:
+def a_line(known: LogContext, form: str, message: str, *args: object, **more: Any) -> str:
     record = logging.LogRecord(
         "loadmaster.agent.loop", logging.WARNING, "", 1, message, args, more.get("exc_info")
     )
     return Lines(form, known).format(record)
 
 
-def test_a_line_of_json_names_node_assignment_fence_and_job(known: Known) -> None:
+def test_a_line_of_json_names_node_assignment_fence_and_job(known: LogContext) -> None:
     known.node = "n-1"
     known.take(a_spec("a1", job="j-1"))
     event = json.loads(a_line(known, "json", "%s failed: %s", "state lm-a1-3", "503"))
@@ -71,7 +70,7 @@ def test_a_line_of_json_names_node_assignment_fence_and_job(known: Known) -> Non
 
 
 @pytest.mark.parametrize("form", logs.FORMATS)
-def test_secrets_of_launches_tokens_and_tracebacks_are_masked(known: Known, form: str) -> None:
+def test_secrets_of_launches_tokens_and_tracebacks_are_masked(known: LogContext, form: str) -> None:
     known.hide("the node's token", "")
     known.take(a_spec("a1", secrets={"KEY": SECRET}))
     try:
@@ -89,8 +88,8 @@ def test_secrets_of_launches_tokens_and_tracebacks_are_masked(known: Known, form
         assert secret not in line
 
 
-def test_what_a_server_says_stays_within_its_line(known: Known) -> None:
-    for form in logs.FORMATS:
+def test_what_a_server_says_stays_within_its_line(known: LogContext) -> None:
+    for form in ("console", "json"):
         line = a_line(known, form, "refused: %s", "no\n2026-01-01 INFO forged\x1b[2J")
         assert "\n" not in line
         assert "\x1b" not in line

@@ -10,15 +10,14 @@ from typing import Any
 import pytest
 
 from loadmaster.agent import admission
-from loadmaster.agent.backoff import Backoff
+from loadmaster.agent.clock import Backoff
 from loadmaster.agent.config import ConfigError, read_config
 from loadmaster.agent.journal import Entry
-from loadmaster.agent.masking import Masker
+from loadmaster.agent.logs import Masker
 from loadmaster.agent.node import machine
 from loadmaster.agent.node.emulated import EmulationError, parse_emulation, read_emulation
 from loadmaster.agent.node.machine import EmulatedDevices, NvidiaDevices
-from loadmaster.agent.outcome import outcome_of
-from loadmaster.agent.progress import sample_of
+from loadmaster.agent.outcome import outcome_of, sample_of
 from loadmaster.agent.runtimes.base import Exit, RunId, StopBy
 from loadmaster.protocol import AssignmentState, ReasonClass
 from tests.builders_agent import a_spec, an_emulation

@@ -17,12 +17,12 @@ import pytest
 from loadmaster.agent import guard
 from loadmaster.agent.__main__ import main
 from loadmaster.agent.config import AgentConfig
-from loadmaster.agent.files import write_json
 from loadmaster.agent.loop import Agent
 from loadmaster.agent.runtimes.base import Launch, RunId, RunState, StopBy, StopOrder
 from loadmaster.agent.runtimes.process import ProcessRuntime
 from loadmaster.agent.server.shipping import PIECE
 from loadmaster.agent.start import EXIT_CONFIG, EXIT_PROTOCOL, EXIT_TOKEN, serve
+from loadmaster.files import write_json
 from loadmaster.protocol import LaunchSpec, ReasonClass, StopReason
 from tests.builders_agent import (
     ENROLMENT_TOKEN,

@@ -14,10 +14,10 @@ from loadmaster.agent.reconcile import (
     Launch,
     RemoveStray,
     Renew,
+    ReportPreparing,
     Settle,
     Stop,
     StopStray,
-    TellPreparing,
     Update,
     View,
     reconcile,
@@ -84,7 +84,7 @@ def test_a_prepared_run_with_a_lease_is_launched() -> None:
 def test_a_preparation_is_told_when_it_has_come_on_and_never_launched() -> None:
     preparing = RunStatus(RunState.PREPARING, prepared_fraction=0.5)
     assert decided(WAITING, preparing, leases={RUN: 60.0}, since_s={"a1": -100.0}) == [
-        TellPreparing(WAITING, 0.5)
+        ReportPreparing(WAITING, 0.5)
     ]
     assert decided(replace(WAITING, told_fraction=0.48), preparing, leases={RUN: 60.0}) == []
 

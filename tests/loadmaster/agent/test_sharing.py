@@ -11,7 +11,7 @@ import pytest
 
 from loadmaster.agent.node.emulated import KEPT, Emulation, EmulationError, parse_emulation
 from loadmaster.agent.node.machine import EmulatedDevices
-from loadmaster.agent.node.sampling import part_of
+from loadmaster.agent.node.sampling import per_holder
 from loadmaster.agent.outcome import outcome_of
 from loadmaster.agent.runtimes.base import Exit
 from loadmaster.protocol import (
@@ -129,10 +129,10 @@ def test_what_a_kind_keeps_comes_from_its_row_then_from_the_default_row() -> Non
 @pytest.mark.parametrize(
     ("shared", "said"),
     [
-        ({"a": {"b": 1.5}}, "shared.a.b: must be from 0 to 1"),
-        ({"a": {"b": -1}}, "shared.a.b: must be a number of 0 or more"),
-        ({"a": {}}, "shared: must map each kind"),
-        ([1], "shared: must map each kind"),
+        ({"a": {"b": 1.5}}, "shared.a.b: must be >= 0 and <= 1, not 1.5"),
+        ({"a": {"b": -1}}, "shared.a.b: must be >= 0 and <= 1, not -1"),
+        ({"a": {}}, "shared.a: must hold at least one entry"),
+        ([1], "shared: must be an object"),
     ],
 )
 def test_a_table_that_no_pair_can_follow_is_refused_by_name(shared: object, said: str) -> None:
@@ -196,7 +196,7 @@ def test_a_shared_gpus_watts_are_told_once_by_all_who_run_on_it(tmp_path: Path) 
 
 
 def test_a_gpu_without_figures_has_no_parts() -> None:
-    assert part_of(DeviceSample("GPU-1"), 2) == DeviceSample("GPU-1")
+    assert per_holder(DeviceSample("GPU-1"), 2) == DeviceSample("GPU-1")
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,8 @@ from jobs.models import Job, Secret
 from jobs.moves import note_job
 from loadmaster import __version__
 from loadmaster.cli import main as cli
-from loadmaster.cli.config import config_file
 from loadmaster.cli.main import app
+from loadmaster.client.account import config_file
 from loadmaster.protocol import AssignmentState
 from tests.builders import a_cluster, a_job, a_node, a_team, a_user
 from tests.builders_jobs import a_placement, a_token, job_fields, output

@@ -7,8 +7,7 @@ import json
 
 import pytest
 
-from loadmaster.cli.output import _Harmless
-from loadmaster.cli.terminal import harmless, shown
+from loadmaster.cli.output import _Harmless, harmless, shown
 
 HOSTILE = "\x1b]0;title\x07\x1b[2J\x1b[31mred\x9b31m \u202egnp.exe\x00\x7f\r"
 

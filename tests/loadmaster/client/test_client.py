@@ -17,7 +17,6 @@ import loadmaster
 from clusters.models import Node
 from jobs.lifecycle import JobState
 from jobs.models import Job
-from loadmaster.cli.config import Account, write_account
 from loadmaster.client import (
     ApiError,
     AuthenticationError,
@@ -31,6 +30,7 @@ from loadmaster.client import (
     WaitTimeoutError,
     rest,
 )
+from loadmaster.client.account import Account, write_account
 from loadmaster.client.results import Submission
 from loadmaster.protocol import AssignmentState
 from tests.builders import a_cluster, a_job, a_node, a_team, a_user

@@ -4,7 +4,7 @@ from itertools import islice
 import pytest
 
 from loadmaster.training.checkpoints import Position
-from loadmaster.training.epochs import Epochs
+from loadmaster.training.loaders import Epochs
 
 
 class Named:

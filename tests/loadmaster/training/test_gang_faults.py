@@ -14,9 +14,13 @@ import pytest
 
 from loadmaster.training.gangs import agreement as agreement_module
 from loadmaster.training.gangs import connection as connection_module
-from loadmaster.training.gangs.address import parse_address
 from loadmaster.training.gangs.agreement import Agreement, GangBroken
-from loadmaster.training.gangs.connection import AuthenticationError, Connection, Credentials
+from loadmaster.training.gangs.connection import (
+    AuthenticationError,
+    Connection,
+    Credentials,
+    parse_address,
+)
 from tests.builders_gang_sites import Site, ending
 from tests.builders_gangs import GANG_TOKEN, free_port
 from tests.builders_training import until

@@ -16,10 +16,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from loadmaster.training.gangs import gang_of
-from loadmaster.training.gangs.address import is_free, join_address, parse_address
-from loadmaster.training.gangs.agreement import Agreement, FailureHandler, GangBroken
-from loadmaster.training.gangs.connection import AuthenticationError, Connection, Credentials
-from loadmaster.training.gangs.gang import SingleRank
+from loadmaster.training.gangs.agreement import Agreement, FailureHandler, GangBroken, SingleRank
+from loadmaster.training.gangs.connection import (
+    AuthenticationError,
+    Connection,
+    Credentials,
+    is_free,
+    join_address,
+    parse_address,
+)
 from loadmaster.training.run_folder import JobEnvironment, JobEnvironmentError
 from tests.builders_gangs import GANG_TOKEN, LostError, Threads, free_port
 

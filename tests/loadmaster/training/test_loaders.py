@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadmaster.training.checkpoints import Position
-from loadmaster.training.epochs import Epochs
-from loadmaster.training.loaders import ByEpoch, Sharded
+from loadmaster.training.loaders import ByEpoch, Epochs, Sharded
 
 
 def generated(epoch: int) -> Iterator[tuple[int, int]]:

@@ -55,12 +55,12 @@ class DockerEngine:
         self._images: Any = self._api  # its calls for images have no types
 
     def _connect(self, timeout_s: int) -> docker.APIClient:
-        given: dict[str, Any] = (
-            {"base_url": self._host} if self._host else dict(docker.utils.kwargs_from_env())
-        )
+        given: dict[str, Any] = dict(docker.utils.kwargs_from_env())
+        if self._host:
+            given = {"base_url": self._host}
         where = str(given.get("base_url") or USUAL_SOCKET)
         try:
-            _knock(where)
+            _try_socket(where)
             return docker.APIClient(version="auto", timeout=timeout_s, **given)
         except (DockerException, requests.RequestException, OSError) as error:
             raise EngineDownError(f"no Docker Engine answers at {where}: {error}") from error
@@ -71,10 +71,8 @@ class DockerEngine:
     def runs(self, owner: str) -> dict[RunId, Container]:
         with _told():
             found = self._api.containers(all=True, filters={"label": f"{OWNER}={owner}"})
-        containers = (
-            (_run_of(item["Labels"]), Container(item["State"], item["Labels"])) for item in found
-        )
-        return {run: container for run, container in containers if run}
+        containers = [Container(item["State"], item["Labels"]) for item in found]
+        return {run: c for c in containers if (run := _run_of(c.labels))}
 
     def inspect(self, name: str) -> Container | None:
         try:
@@ -121,7 +119,7 @@ class DockerEngine:
                 for event in client.pull(repository, tag or "latest", stream=True, decode=True):
                     if "error" in event:
                         raise ImageMissingError(str(event["error"]))
-                    tell(progress.hear(event))
+                    tell(progress.update(event))
                     if is_off():
                         return  # the connection is closed: the Engine gives the pull up
         except _GoneError as error:
@@ -151,21 +149,16 @@ class DockerEngine:
         with _told():
             self._api.start(name)
 
-    def kill(self, name: str) -> None:
-        self._signal(name, "SIGKILL")
-
-    def terminate(self, name: str) -> None:
-        self._signal(name, "SIGTERM")
-
-    def _signal(self, name: str, signal: str) -> None:
+    def kill(self, name: str, signal: str = "SIGKILL") -> None:
         with contextlib.suppress(_GoneError, NameTakenError), _told():  # 409: it does not run
             self._api.kill(name, signal)
 
+    def terminate(self, name: str) -> None:
+        self.kill(name, "SIGTERM")
+
     def remove(self, name: str) -> None:
-        with (
-            contextlib.suppress(_GoneError, NameTakenError),
-            _told(),
-        ):  # 409: it is being removed already
+        # 409: it is being removed already
+        with contextlib.suppress(_GoneError, NameTakenError), _told():
             self._api.remove_container(name, v=True, force=True)
 
     def read_file(self, name: str, path: str) -> bytes | None:
@@ -190,19 +183,17 @@ class DockerEngine:
 
     def last_words(self, name: str) -> str:
         with contextlib.suppress(_GoneError), _told():
-            return (
-                bytes(self._api.logs(name, tail=LAST_WORDS_LINES)).decode(errors="replace").strip()
-            )
+            words = bytes(self._api.logs(name, tail=LAST_WORDS_LINES))
+            return words.decode(errors="replace").strip()
         return ""
 
     def stats(self, name: str) -> Stats | None:
         with contextlib.suppress(_GoneError, NameTakenError), _told():
-            data = self._api.stats(name, stream=False, one_shot=True)
-            return stats_of(data)
+            return stats_of(self._api.stats(name, stream=False, one_shot=True))
         return None
 
 
-def _knock(address: str) -> None:
+def _try_socket(address: str) -> None:
     """Connect to the Engine's socket once, for an error clearer than the library's."""
     scheme, _, path = address.partition("://")
     if scheme in ("unix", "http+unix"):
@@ -221,17 +212,12 @@ def _told() -> Iterator[None]:
     try:
         yield
     except (NotFound, ImageNotFound) as error:
-        raise _GoneError(_words(error)) from error
+        raise _GoneError(str(error.explanation or error)) from error
     except APIError as error:
-        raise (NameTakenError if error.status_code == NAME_TAKEN else EngineRefusedError)(
-            _words(error)
-        ) from error
+        kind = NameTakenError if error.status_code == NAME_TAKEN else EngineRefusedError
+        raise kind(str(error.explanation or error)) from error
     except (DockerException, requests.RequestException) as error:
         raise EngineDownError(str(error)) from error
-
-
-def _words(error: APIError) -> str:
-    return str(error.explanation or error)
 
 
 def host_config(plan: ContainerPlan, options: DockerOptions) -> dict[str, Any]:
@@ -247,10 +233,9 @@ def host_config(plan: ContainerPlan, options: DockerOptions) -> dict[str, Any]:
         ]
     if options.read_only:
         limits |= {"read_only": True, "tmpfs": {"/tmp": "rw,nosuid,nodev,mode=1777"}}  # noqa: S108 - the container's own
+    binds = [Mount(m.target, m.source, type="bind", read_only=not m.writable) for m in plan.mounts]
     return {
-        "mounts": [
-            Mount(m.target, m.source, type="bind", read_only=not m.writable) for m in plan.mounts
-        ],
+        "mounts": binds,
         "network_mode": options.network,
         "ipc_mode": "private",
         "privileged": False,

@@ -1,15 +1,18 @@
-"""What an operator lets containers do on a node. Pure."""
+"""Docker runtime options of an operator. Pure."""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
-PULL_POLICIES = ("missing", "always", "never")
+from pydantic import BeforeValidator, ConfigDict, Field
+
+from loadmaster.wire import WireError, from_json, one_of
+
 JOB_USER = 1000
 FORBIDDEN_NETWORKS = ("host", "container:")
 NAMELESS_NETWORKS = ("bridge", "default", "none")
@@ -29,67 +32,55 @@ class AllowedMount:
 
     @classmethod
     def parse(cls, text: str) -> AllowedMount:
-        """Of `/folder`, `/folder:ro` or `/folder:rw`."""
+        """Parse `/folder`, `/folder:ro` or `/folder:rw`."""
         path, _, mode = text.partition(":")
         if not path.startswith("/") or path == "/" or mode not in ("", "ro", "rw"):
-            raise OptionError(
-                f"docker.mounts: write /folder or /folder:rw (not the root itself), not {text!r}"
-            )
+            raise OptionError(f"write /folder or /folder:rw (not the root itself), not {text!r}")
         return cls(Path(path).resolve(), mode == "rw")
+
+
+def _mounts(value: Any) -> tuple[AllowedMount, ...]:
+    items = value.split(",") if isinstance(value, str) else value
+    if not isinstance(items, (list, tuple)) or not all(isinstance(item, str) for item in items):
+        raise ValueError(f"must be a list of folders such as /data or /scratch:rw, not {value!r}")
+    return tuple(AllowedMount.parse(item.strip()) for item in items if item.strip())
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError("must be a number, not true or false")
+    return value
+
+
+NUMBER = BeforeValidator(_number)
 
 
 @dataclass(frozen=True, slots=True)
 class DockerOptions:
-    """The options, all with safe defaults.
+    """Options of the docker runtime, all with safe defaults; docs/agent.md explains each."""
 
-    Args:
-        host: the Engine's address, "unix:///run/docker.sock" say; empty: DOCKER_HOST or the usual
-        socket.
-        user: "" (the agent's own user, or 1000 where that is root), "UID", "UID:GID", or "image":
-        the image's own user unless it
-            is root.
-        pull: "missing" pulls images that are not on the node, "always" asks the registry at every
-        launch for names that are not yet
-            resolved, "never" uses what is there.
-        mounts: the host folders that jobs may mount.
-        network: the Engine's network of all jobs; the host's is not to be had.
-        pids: the most processes and threads of a job.
-        shm_gb: the size of /dev/shm, which counts as the job's memory.
-        read_only: the image's own files cannot be changed; /tmp, the work folder and the mounts
-        can.
-        limit_cores: a job gets no more than the cores it asked for.
-    """
+    __pydantic_config__: ClassVar = ConfigDict(
+        extra="forbid", coerce_numbers_to_str=True, allow_inf_nan=False
+    )
 
     host: str = ""
     user: str = ""
-    pull: str = "missing"
-    mounts: tuple[AllowedMount, ...] = ()
+    pull: Annotated[str, one_of("missing", "always", "never")] = "missing"
+    mounts: Annotated[tuple[AllowedMount, ...], BeforeValidator(_mounts)] = ()
     network: str = "bridge"
-    pids: int = 4096
-    shm_gb: float = 1.0
+    pids: Annotated[int, NUMBER, Field(ge=1)] = 4096
+    shm_gb: Annotated[float, NUMBER, Field(gt=0, le=1e6)] = 1.0
     read_only: bool = False
     limit_cores: bool = True
 
     @classmethod
     def read(cls, given: Mapping[str, Any]) -> DockerOptions:
-        """Of settings by name, from YAML or as text; OptionError names the first that is wrong."""
+        """Read settings by name, from YAML or as text; OptionError names the first wrong one."""
         values = {str(name).replace("-", "_"): value for name, value in given.items()}
-        known = {item.name for item in fields(cls)}
-        if unknown := set(values) - known:
-            raise OptionError(
-                f"docker.{min(unknown)}: is unknown; known are {', '.join(sorted(known))}"
-            )
-        readers = {
-            "pids": _whole,
-            "shm_gb": _size,
-            "read_only": _truth,
-            "limit_cores": _truth,
-            "mounts": _mounts,
-        }
-        read: dict[str, Any] = {
-            name: readers.get(name, _text)(name, value) for name, value in values.items()
-        }
-        return _checked(cls(**read))
+        try:
+            return _checked(from_json(cls, values))
+        except WireError as error:
+            raise OptionError(f"docker.{error}") from None
 
     @property
     def has_names(self) -> bool:
@@ -117,50 +108,9 @@ def _checked(options: DockerOptions) -> DockerOptions:
             "docker.user: only an agent that runs as root can run jobs as another user; leave"
             " it out"
         )
-    if options.pull not in PULL_POLICIES:
-        raise OptionError(
-            f"docker.pull: must be one of {', '.join(PULL_POLICIES)}, not {options.pull!r}"
-        )
+
     if not options.network or options.network.startswith(FORBIDDEN_NETWORKS):
         raise OptionError(
             f"docker.network: name a network of the Engine, bridge or none, not {options.network!r}"
         )
     return options
-
-
-def _text(name: str, value: Any) -> str:
-    if not isinstance(value, (str, int)) or isinstance(value, bool):
-        raise OptionError(f"docker.{name}: must be text, not {value!r}")
-    return str(value)
-
-
-def _whole(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not str(value).isdigit() or int(value) < 1:
-        raise OptionError(f"docker.{name}: must be a whole number of 1 or more, not {value!r}")
-    return int(value)
-
-
-def _size(name: str, value: Any) -> float:
-    try:
-        size = float(value)
-    except (TypeError, ValueError):
-        size = 0.0
-    if isinstance(value, bool) or not 0.0 < size < 1e6:
-        raise OptionError(f"docker.{name}: must be a number of GB above 0, not {value!r}")
-    return size
-
-
-def _truth(name: str, value: Any) -> bool:
-    words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-    if str(value).lower() not in words:
-        raise OptionError(f"docker.{name}: must be true or false, not {value!r}")
-    return words[str(value).lower()]
-
-
-def _mounts(name: str, value: Any) -> tuple[AllowedMount, ...]:
-    items = value.split(",") if isinstance(value, str) else value
-    if not isinstance(items, (list, tuple)) or not all(isinstance(item, str) for item in items):
-        raise OptionError(
-            f"docker.{name}: must be a list of folders such as /data or /scratch:rw, not {value!r}"
-        )
-    return tuple(AllowedMount.parse(item.strip()) for item in items if item.strip())

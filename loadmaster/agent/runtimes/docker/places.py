@@ -1,8 +1,6 @@
-"""Which folders of the host a container may have: what the operator allows, links followed, and
-never what is the agent's own.
+"""Host folders that a container may have: links are followed, the agent's own are refused.
 
-A folder that a job may write can be changed by it at any time, so all is asked again right before
-it is used: see `moved`.
+A job may change a folder that it writes to, so all is checked again right before use (`moved`).
 """
 
 from __future__ import annotations
@@ -31,15 +29,9 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Folders of a host that jobs may mount.
+    """Folders of a host: `allowed` to jobs, `private` to the agent, `shared` for all checkpoints.
 
-    Args:
-        allowed: the folders the operator lets jobs mount.
-        private: what no job gets whatever the operator allows, neither itself nor a folder it is
-        in, nor what is in it: the
-            agent's state and run folders, the Engine's socket.
-        shared: the folder of all jobs' checkpoints, of which each job gets its own folder alone;
-        None if it is not known.
+    Of `shared` each job gets its own folder alone; of `private` nothing, whatever is allowed.
     """
 
     allowed: tuple[AllowedMount, ...] = ()
@@ -48,10 +40,8 @@ class Places:
 
     def is_private(self, real: Path) -> bool:
         """Return True if a folder, its links followed, would show a job what is not for it."""
-        secret = [
-            path.resolve() for path in (*self.private, *((self.shared,) if self.shared else ()))
-        ]
-        return any(real.is_relative_to(path) or path.is_relative_to(real) for path in secret)
+        kept = (path.resolve() for path in (*self.private, self.shared) if path)
+        return any(real.is_relative_to(path) or path.is_relative_to(real) for path in kept)
 
 
 def private_places(state: Path, engine: str = "") -> tuple[Path, ...]:
@@ -63,11 +53,9 @@ def private_places(state: Path, engine: str = "") -> tuple[Path, ...]:
 
 
 def job_mounts(wanted: Iterable[str], places: Places) -> tuple[Mount, ...]:
-    """The mounts a job asks for (`source:target` or `source:target:ro`), each within an allowed
-    folder.
+    """The mounts a job asks for (`source:target[:ro]`), with real paths for sources.
 
-    Their sources are real paths, without links. Raises ValueError for one that is not allowed; the
-    text names the field and the remedy.
+    Raises ValueError for one that is not allowed; the text names the field and the remedy.
     """
     return tuple(_job_mount(f"mounts[{index}]", text, places) for index, text in enumerate(wanted))
 
@@ -77,11 +65,8 @@ def _job_mount(where: str, text: str, places: Places) -> Mount:
     target, _, mode = rest.partition(":")
     if not source.startswith("/") or not target.startswith("/") or mode not in ("", "ro", "rw"):
         raise ValueError(f"{where}: {text!r} must be /source:/target or /source:/target:ro")
-    if (
-        target == "/"
-        or f"{target.rstrip('/')}/".startswith(f"{HOME}/")
-        or ".." in Path(target).parts
-    ):
+    is_ours = f"{target.rstrip('/')}/".startswith(f"{HOME}/")
+    if target == "/" or is_ours or ".." in Path(target).parts:
         raise ValueError(
             f"{where}: the target {target} is not to be had; choose another one than / and what is"
             f" below {HOME}"
@@ -109,20 +94,16 @@ def _job_mount(where: str, text: str, places: Places) -> Mount:
 
 
 def checkpoint_problem(folder: str, job: str, own: Path, places: Places) -> str:
-    """Why a job may not have its checkpoints there, or empty: a place of its own choice is a mount
-    like any other.
+    """Reason why a job may not have its checkpoints in a folder, or empty.
 
-    Its folder among those of all jobs, by its id, and `own`, that of this launch alone, it has
-    without asking.
+    Its folder among those of all jobs, and the launch's `own`, it has without asking.
     """
     real = Path(folder).resolve()
-    granted = [own.resolve(), *([places.shared.resolve() / job] if places.shared else [])]
-    below = (
-        real.is_relative_to(item.path) and real != item.path
-        for item in places.allowed
-        if item.writable
-    )
-    if real in granted or (any(below) and not places.is_private(real)):
+    if real == own.resolve() or (places.shared and real == places.shared.resolve() / job):
+        return ""
+    writable = (item.path for item in places.allowed if item.writable)
+    is_below = any(real.is_relative_to(path) and real != path for path in writable)
+    if is_below and not places.is_private(real):
         return ""
     return (
         f"checkpoint_place: this node does not let jobs write to {folder}; leave it out to have a"
@@ -146,9 +127,8 @@ def make_folder(path: Path) -> bool:
                 new = True
             except FileExistsError:
                 new = False
-            below = os.open(
-                part, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at
-            )
+            flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+            below = os.open(part, flags, dir_fd=at)
             os.close(at)
             at = below
     finally:

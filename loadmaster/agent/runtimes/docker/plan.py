@@ -1,4 +1,4 @@
-"""What a launch's container is to be: mounts, limits, rights. Pure."""
+"""The container of a launch: mounts, limits, rights. Pure."""
 
 from __future__ import annotations
 
@@ -52,10 +52,8 @@ class ContainerPlan:
 class Wanted:
     """Properties of a launch that shape its container, kept in the run's folder for restarts.
 
-    `checkpoints` and `mounted` (the sources of the job's mounts) are real paths, as they were when
-    the launch was accepted. `owns_checkpoints`: the folder of checkpoints is the node's own, so
-    that it may be given to the user the job runs as. `shared` is the folder of all jobs'
-    checkpoints.
+    `checkpoints` and `mounted` are real paths at acceptance; with `owns_checkpoints` the folder is
+    the node's own and may be given to the job's user.
     """
 
     grace_s: float
@@ -80,6 +78,7 @@ def container_plan(
 ) -> ContainerPlan:
     """The container of a launch with the job's `mounts`; image and entry point come later."""
     cores = spec.cores if spec.cpu_quota is None else spec.cpu_quota
+    is_limited = cores > 0 and options.limit_cores
     return ContainerPlan(
         name=run.name,
         image="",
@@ -90,18 +89,16 @@ def container_plan(
         mounts=(*own_mounts(folder, wanted.checkpoints), *mounts),
         gpus=wanted.gpus,
         memory_bytes=memory_bytes(spec.memory_gb),
-        cpu_quota_us=max(1000, round(cores * CPU_PERIOD_US))
-        if cores > 0 and options.limit_cores
-        else None,
+        cpu_quota_us=max(1000, round(cores * CPU_PERIOD_US)) if is_limited else None,
         stop_timeout_s=round(wanted.grace_s) + 5,
     )
 
 
 def memory_bytes(memory_gb: float) -> int | None:
-    """The limit of a job that asked for so much; None where it asked for nothing in particular."""
-    return (
-        round((max(memory_gb, LEAST_MEMORY_GB) + GUARD_MEMORY_GB) * GB) if memory_gb > 0 else None
-    )
+    """Memory limit of a job's container, the guard included; None for a job without a limit."""
+    if memory_gb <= 0:
+        return None
+    return round((max(memory_gb, LEAST_MEMORY_GB) + GUARD_MEMORY_GB) * GB)
 
 
 def own_mounts(folder: Path, checkpoints: str) -> tuple[Mount, ...]:
@@ -119,14 +116,9 @@ def own_mounts(folder: Path, checkpoints: str) -> tuple[Mount, ...]:
 
 def job_environment(given: Mapping[str, str]) -> dict[str, str]:
     """Variables inside the container: its folder names, a home of its own."""
-    inside = {
-        "LOADMASTER_RUN_DIR": RUN,
-        **(
-            {"LOADMASTER_CHECKPOINT_DIR": CHECKPOINTS}
-            if "LOADMASTER_CHECKPOINT_DIR" in given
-            else {}
-        ),
-    }
+    inside = {"LOADMASTER_RUN_DIR": RUN}
+    if "LOADMASTER_CHECKPOINT_DIR" in given:
+        inside["LOADMASTER_CHECKPOINT_DIR"] = CHECKPOINTS
     return {"HOME": WORK, "USER": "job", "LOGNAME": "job", **given, **inside}
 
 
@@ -145,9 +137,7 @@ def launch_data(spec: LaunchSpec, environment: Mapping[str, str], wanted: Wanted
 
 def launch_script(command: Iterable[str], environment: Mapping[str, str]) -> str:
     """The script that guard.sh runs: one compound command, read whole before it is emptied."""
-    exports = "".join(
-        f"export {name}={shlex.quote(value)}\n" for name, value in environment.items()
-    )
+    exports = "".join(f"export {name}={shlex.quote(v)}\n" for name, v in environment.items())
     emptied = f": >{GUARD}/launch.sh\n: >{GUARD}/launch.json\n"
     return f"{{\n{exports}{emptied}exec {shlex.join(command)}\n}}\n"
 

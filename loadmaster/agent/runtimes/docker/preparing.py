@@ -57,6 +57,9 @@ PYTHONS = (
     "/usr/local/bin/python",
 )
 
+OWN_FILES = ("guard", "work", "run/progress.jsonl", "guard/launch.json", "guard/launch.sh")
+"""Paths below a run's folder that belong to the container's user."""
+
 MOVED = (
     "mounts, checkpoint_place: a folder leads elsewhere than when the launch was accepted; put no"
     " link where jobs can write"
@@ -87,14 +90,7 @@ class Task:
 
 
 class Preparation(threading.Thread):
-    """One launch's preparation. It ends with the container made, with `error`, or `off` when nobody
-    wants it any more.
-
-    Attributes:
-        fraction: how much of the image is there.
-        error: why the container cannot be made.
-        done: the image's digest, once the container is made.
-    """
+    """One launch's preparation; ends with `done` (the image's digest), `error`, or called `off`."""
 
     def __init__(
         self,
@@ -105,13 +101,8 @@ class Preparation(threading.Thread):
         tell: Callable[[], None],
     ) -> None:
         super().__init__(name=f"prepare {task.run.name}", daemon=True)
-        self._engine, self._task, self._shells, self._look, self._tell = (
-            engine,
-            task,
-            shells,
-            look,
-            tell,
-        )
+        self._engine, self._task, self._shells = engine, task, shells
+        self._look, self._tell = look, tell
         self.fraction = 0.0
         self.error: PreparationError | None = None
         self.done: str | None = None
@@ -123,9 +114,7 @@ class Preparation(threading.Thread):
         while not self.off.is_set():
             try:
                 digest = self._prepare()
-                # else an older container of the name, seen as it was removed, would count as this
-                # one's end
-                self._look()
+                self._look()  # else an older container of the name would count as this one's end
                 self.done = digest
                 break
             except EngineDownError as error:
@@ -135,16 +124,15 @@ class Preparation(threading.Thread):
                 self.error = error
                 break
             except (EngineRefusedError, OSError) as error:
-                self.error = PreparationError(
-                    ReasonClass.NODE, f"the container cannot be made: {error}"
-                )
+                text = f"the container cannot be made: {error}"
+                self.error = PreparationError(ReasonClass.NODE, text)
                 break
         if self.off.is_set():
-            self._take_back()
+            self._remove_created()
         self._tell()
 
-    def _take_back(self) -> None:
-        """Called off: remove what was made after the clean-up."""
+    def _remove_created(self) -> None:
+        """Remove a container that was made after the preparation was called off."""
         try:
             found = self._engine.inspect(self._task.run.name)
             if found and found.state == "created" and self._is_ours(found.labels):
@@ -153,12 +141,8 @@ class Preparation(threading.Thread):
             logger.debug("%s: %s", self._task.run.name, error)  # it is found as a stray
 
     def _is_ours(self, labels: dict[str, str]) -> bool:
-        run = self._task.run
-        return (labels.get(OWNER), labels.get(ASSIGNMENT), labels.get(FENCE)) == (
-            self._task.owner,
-            run.assignment,
-            str(run.fence),
-        )
+        run, found = self._task.run, tuple(map(labels.get, (OWNER, ASSIGNMENT, FENCE)))
+        return found == (self._task.owner, run.assignment, str(run.fence))
 
     def _prepare(self) -> str:
         task = self._task
@@ -177,7 +161,8 @@ class Preparation(threading.Thread):
             mounts=mounts,
             options=task.options,
         )
-        self._create(replace(plan, image=image.id, working_dir=_working_dir(image)), image)
+        working_dir = image.working_dir if image.working_dir not in ("", "/") else WORK
+        self._create(replace(plan, image=image.id, working_dir=working_dir), image)
         return digest_of(task.spec.image, image.id, image.digests)
 
     def _job_mounts(self) -> tuple[Mount, ...]:
@@ -191,15 +176,11 @@ class Preparation(threading.Thread):
             mounts = job_mounts(task.spec.mounts, places)
         except ValueError as error:
             raise PreparationError(ReasonClass.USER, str(error)) from error
-        if problem := (
-            checkpoint_problem(place, task.spec.job, task.folder / "checkpoints", places)
-            if place
-            else ""
-        ):
+        own = task.folder / "checkpoints"
+        if place and (problem := checkpoint_problem(place, task.spec.job, own, places)):
             raise PreparationError(ReasonClass.USER, problem)
-        if tuple(mount.source for mount in mounts) != wanted.mounted or moved(
-            [place] if place else []
-        ):
+        sources = tuple(mount.source for mount in mounts)
+        if sources != wanted.mounted or (place and moved([place])):
             raise PreparationError(ReasonClass.USER, MOVED)
         return mounts
 
@@ -209,33 +190,28 @@ class Preparation(threading.Thread):
         digest = self._task.spec.image_digest or explicit_digest(name)
         policy = self._task.options.pull
         if digest:
-            found = self._engine.find(digest) or self._engine.find(pinned(name, digest))
-            return found or self._pulled(
-                pinned(name, digest), f"{name}, of which this job uses {digest},"
-            )
+            exact, called = pinned(name, digest), f"{name}, of which this job uses {digest},"
+            found = self._engine.find(digest) or self._engine.find(exact)
+            return found or self._pulled(exact, called)
         found = None if policy == "always" else self._engine.find(name)
         return found or self._pulled(name, name)
 
     def _pulled(self, reference: str, called: str) -> Image:
         if self._task.options.pull == "never":
-            raise PreparationError(
-                ReasonClass.IMAGE,
-                f"the image {called} is not on this node, whose operator lets it pull none",
-            )
+            text = f"the image {called} is not on this node, whose operator lets it pull none"
+            raise PreparationError(ReasonClass.IMAGE, text)
         for attempt in range(PULL_TRIES):
             try:
                 self._engine.pull(reference, self._came_on, self.off.is_set)
                 break
             except (ImageMissingError, EngineRefusedError) as error:
                 if attempt + 1 == PULL_TRIES or self.off.wait(PULL_PAUSE_S):
-                    raise PreparationError(
-                        ReasonClass.IMAGE, f"the image {called} cannot be pulled: {error}"
-                    ) from error
+                    text = f"the image {called} cannot be pulled: {error}"
+                    raise PreparationError(ReasonClass.IMAGE, text) from error
         found = self._engine.find(reference)
         if found is None:
-            raise PreparationError(
-                ReasonClass.IMAGE, f"the image {called} was pulled and is not there"
-            )
+            text = f"the image {called} was pulled and is not there"
+            raise PreparationError(ReasonClass.IMAGE, text)
         return found
 
     def _came_on(self, fraction: float) -> None:
@@ -244,15 +220,12 @@ class Preparation(threading.Thread):
     def _own_user(self, image: Image) -> tuple[int, int]:
         """The image's own user by number, unless that is root."""
         user, _, group = image.user.partition(":")
-        if user.isdigit():
-            return (
-                (int(user), int(group) if group.isdigit() else int(user))
-                if int(user)
-                else (JOB_USER, JOB_USER)
-            )
         if not user or user == "root":
             return JOB_USER, JOB_USER
-        return self._named_user(image, user)
+        if not user.isdigit():
+            return self._named_user(image, user)
+        own = (int(user), int(group) if group.isdigit() else int(user))
+        return own if int(user) else (JOB_USER, JOB_USER)
 
     def _named_user(self, image: Image, user: str) -> tuple[int, int]:
         probe = f"{self._task.run.name}-look"
@@ -266,24 +239,16 @@ class Preparation(threading.Thread):
             self._engine.remove(probe)
         for line in users.splitlines():
             fields = line.split(":")
-            if (
-                fields[0] == user
-                and len(fields) > 3
-                and fields[2].isdigit()
-                and fields[3].isdigit()
-            ):
+            if fields[0] == user and len(fields) > 3 and "".join(fields[2:4]).isdigit():
                 return (int(fields[2]), int(fields[3])) if int(fields[2]) else (JOB_USER, JOB_USER)
-        raise PreparationError(
-            ReasonClass.IMAGE,
-            f"the image's user {user} is not in its /etc/passwd: give it by number",
-        )
+        text = f"the image's user {user} is not in its /etc/passwd: give it by number"
+        raise PreparationError(ReasonClass.IMAGE, text)
 
     def _give_folders_to(self, user: tuple[int, int]) -> None:
         folder = self._task.folder
-        own = [folder / "guard", folder / "work", folder / "run" / "progress.jsonl"]
-        for path in (*own, *(folder / "guard" / name for name in ("launch.json", "launch.sh"))):
-            if path.exists():
-                _give(path, user)
+        for name in OWN_FILES:
+            if (folder / name).exists():
+                _give(folder / name, user)
         if place := self._task.wanted.checkpoints:
             is_new = make_folder(Path(place))
             if is_new or self._task.wanted.owns_checkpoints:
@@ -318,18 +283,14 @@ class Preparation(threading.Thread):
             if found is None or found.state in ("removing", "dead"):
                 raise self._unseen(error) from error
             if not self._is_ours(found.labels):
-                raise PreparationError(
-                    ReasonClass.NODE, f"the container's name is taken by a stranger: {error}"
-                ) from error
+                text = f"the container's name is taken by a stranger: {error}"
+                raise PreparationError(ReasonClass.NODE, text) from error
             if found.state == "created" and found.image != plan.image:
                 self._engine.remove(plan.name)
-                self._make_instead(plan)
-
-    def _make_instead(self, plan: ContainerPlan) -> None:
-        try:
-            self._engine.create(plan, self._task.options)
-        except NameTakenError as error:  # the old one is still being removed
-            raise self._unseen(error) from error
+                try:
+                    self._engine.create(plan, self._task.options)
+                except NameTakenError as again:  # the old one is still being removed
+                    raise self._unseen(again) from again
 
     def _unseen(self, error: NameTakenError) -> Exception:
         """Ask again: the Engine holds a name while it makes or removes a container."""
@@ -337,14 +298,8 @@ class Preparation(threading.Thread):
         self._unseen_since_s = now_s if self._unseen_since_s is None else self._unseen_since_s
         if now_s - self._unseen_since_s < NAME_TAKEN_S:
             return EngineDownError(f"a container of this name is being made or removed: {error}")
-        return PreparationError(
-            ReasonClass.NODE,
-            f"the container's name is taken, and by none that the Engine shows: {error}",
-        )
-
-
-def _working_dir(image: Image) -> str:
-    return image.working_dir if image.working_dir not in ("", "/") else WORK
+        text = f"the container's name is taken, and by none that the Engine shows: {error}"
+        return PreparationError(ReasonClass.NODE, text)
 
 
 def _give(path: Path, user: tuple[int, int]) -> None:

@@ -1,4 +1,4 @@
-"""Which image a launch uses, and how much of it is there. Pure."""
+"""Image references and the progress of a pull. Pure."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from typing import Any
 
 READY = frozenset({"Already exists", "Pull complete"})
 DOWNLOADED = frozenset({"Download complete", "Verifying Checksum"})
+UNDER_WAY = frozenset({"Downloading", "Extracting", "Waiting", "Pulling fs layer"})
 
 
 class PullProgress:
-    """How much of an image is there, from the Engine's messages: half of each layer is its
-    download, half its unpacking.
+    """Fraction of an image that is there: half of each layer is download, half unpacking.
 
-    Layers whose size is not known yet count as much as the known ones do on average; the fraction
-    never goes back.
+    Layers of unknown size count as much as the known ones do on average; it never goes back.
     """
 
     def __init__(self) -> None:
@@ -21,18 +20,13 @@ class PullProgress:
         self._sizes: dict[str, float] = {}
         self._told = 0.0
 
-    def hear(self, event: dict[str, Any]) -> float:
-        """Take in a message; the fraction that is there now, 0 to 1."""
+    def update(self, event: dict[str, Any]) -> float:
+        """Process a message of the Engine; return the fraction that is there now, 0 to 1."""
         layer, status = str(event.get("id") or ""), str(event.get("status") or "")
         detail = event.get("progressDetail") or {}
-        if layer and (
-            status in READY
-            or status in DOWNLOADED
-            or status in ("Downloading", "Extracting", "Waiting", "Pulling fs layer")
-        ):
-            self._note(
-                layer, status, float(detail.get("current") or 0), float(detail.get("total") or 0)
-            )
+        if layer and status in READY | DOWNLOADED | UNDER_WAY:
+            current, total = (float(detail.get(name) or 0) for name in ("current", "total"))
+            self._note(layer, status, current, total)
         self._told = max(self._told, self._fraction())
         return self._told
 
@@ -57,7 +51,7 @@ class PullProgress:
 
 
 def repository_of(image: str) -> str:
-    """An image's name without tag and digest."""
+    """The name of an image without tag and digest."""
     name = image.partition("@")[0]
     head, _, last = name.rpartition("/")
     return f"{head}/{last.partition(':')[0]}" if head else last.partition(":")[0]
@@ -72,11 +66,8 @@ def digest_of(image: str, image_id: str, digests: tuple[str, ...]) -> str:
     """The digest an image's name resolved to: its registry's, another's, or the id."""
     repository = repository_of(image)
     known = {name: digest for name, _, digest in (item.partition("@") for item in digests)}
-    own = [
-        digest
-        for name, digest in known.items()
-        if name in (repository, f"docker.io/{repository}", f"docker.io/library/{repository}")
-    ]
+    names = (repository, f"docker.io/{repository}", f"docker.io/library/{repository}")
+    own = [known[name] for name in names if name in known]
     return next(iter([*own, *known.values()]), image_id)
 
 

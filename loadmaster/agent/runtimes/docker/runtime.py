@@ -7,13 +7,14 @@ import logging
 import os
 import shutil
 import threading
+import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from loadmaster.agent import guard
 from loadmaster.agent.clock import Clock
-from loadmaster.agent.files import private_folder, read_object, write_json, write_whole
 from loadmaster.agent.runtimes.base import (
     PROGRESS,
     Exit,
@@ -49,7 +50,8 @@ from loadmaster.agent.runtimes.docker.port import (
 from loadmaster.agent.runtimes.docker.preparing import MOVED, Preparation, Task
 from loadmaster.agent.runtimes.docker.verdict import end_of, start_failure
 from loadmaster.agent.runtimes.docker.watch import Watch
-from loadmaster.agent.runtimes.folders import FILES, RunFolders, exit_of
+from loadmaster.agent.runtimes.folders import FILES, NEVER_STARTED, RunFolders, exit_of
+from loadmaster.files import private_folder, read_object, write_json, write_whole
 from loadmaster.protocol import CONTAINER, ReasonClass
 from loadmaster.wire import WireError, from_json
 
@@ -61,21 +63,17 @@ NAMELESS = (
     "in the network {} containers do not find one another, so no gang can run over it: give the"
     " agents a network that they share (--docker network=NAME; docs/agent.md, Gangs)"
 )
-NEVER_STARTED = "the agent or its guard ended before the job was started"
+
 
 logger = logging.getLogger(__name__)
 
 
 class DockerRuntime(RunFolders):
-    """Runs jobs as containers. Whatever may take the Engine long is done in threads; `poll` only
-    looks.
+    """Runs jobs as containers; threads do whatever may take the Engine long, `poll` only looks.
 
-    A run's folder holds `run/` (lease, stop order, term, progress: read-only in the container but
-    for the last), `guard/` (the launch with its secrets until it is started, output, exit), `work/`
-    (the job's home), `bin/` (the guard), and for the agent alone `spec.json`, `wanted.json`,
-    `end.json` (the end as it will be told). `runs` lies in the agent's state folder, of which no
-    job may mount anything. What containers may write is not trusted: no link in it is followed, and
-    that a run has ended only the Engine says.
+    In a run's folder `run/` is read-only in the container but for progress, `guard/` holds launch,
+    output and exit, `work/` is the job's home; `spec.json`, `wanted.json` and `end.json` are the
+    agent's alone. Containers are not trusted: only the Engine says that a run has ended.
     """
 
     name = "docker"
@@ -97,16 +95,15 @@ class DockerRuntime(RunFolders):
         self._starting: set[RunId] = set()
         self._removing: set[RunId] = set()
         self._shells: dict[str, tuple[str, ...]] = {}
-        self._usage: dict[RunId, tuple[float, float]] = {}
+
         self._watch = Watch(engine, owner, self._clock, self._keep_house)
         self._watch.begin()
 
     def close(self) -> None:
         until_s = self._clock.boot_s() + LEAVING_S
-        while (
-            self._starting and self._clock.boot_s() < until_s
-        ):  # else the next agent would settle them as never started
-            _wait(START_PAUSE_S / 10)
+        # else the next agent would settle them as never started
+        while self._starting and self._clock.boot_s() < until_s:
+            time.sleep(START_PAUSE_S / 10)
         self._watch.close()
         with contextlib.suppress(EngineDownError, EngineRefusedError, OSError):
             self._clear_away()
@@ -139,10 +136,9 @@ class DockerRuntime(RunFolders):
         except ValueError as error:
             return ReasonClass.USER, str(error)
         if place := launch.environment.get("LOADMASTER_CHECKPOINT_DIR"):
-            problem = checkpoint_problem(
-                place, launch.spec.job, self.folder(launch.run) / "checkpoints", places
-            )
-            return (ReasonClass.USER, problem) if problem else None
+            own = self.folder(launch.run) / "checkpoints"
+            if problem := checkpoint_problem(place, launch.spec.job, own, places):
+                return ReasonClass.USER, problem
         return None
 
     def _places(self, launch: Launch) -> Places:
@@ -154,16 +150,10 @@ class DockerRuntime(RunFolders):
         try:
             self._make_folders(folder)
             environment = job_environment(launch.environment)
-            write_json(
-                folder / "guard" / "launch.json",
-                launch_data(launch.spec, environment, wanted),
-                durable=True,
-            )
-            write_whole(
-                folder / "guard" / "launch.sh",
-                launch_script(launch.spec.command, environment).encode(),
-                durable=True,
-            )
+            data = launch_data(launch.spec, environment, wanted)
+            script = launch_script(launch.spec.command, environment)
+            write_json(folder / "guard" / "launch.json", data, durable=True)
+            write_whole(folder / "guard" / "launch.sh", script.encode(), durable=True)
             write_json(folder / "wanted.json", asdict(wanted), durable=True)
             self._write_spec(launch)
         except OSError as error:
@@ -176,19 +166,17 @@ class DockerRuntime(RunFolders):
         real = Path(place).resolve()
         shared = launch.checkpoints.resolve() if launch.checkpoints else None
         try:
-            mounted = tuple(
-                mount.source for mount in job_mounts(launch.spec.mounts, self._places(launch))
-            )
+            mounts = job_mounts(launch.spec.mounts, self._places(launch))
         except ValueError as error:
             raise LaunchError(str(error)) from error
+        is_own = real.is_relative_to(self.folder(launch.run).resolve()) or real.parent == shared
         return Wanted(
             launch.grace_s,
             launch.boot_id,
             launch.gpus,
             checkpoints=str(real) if place else "",
-            owns_checkpoints=real.is_relative_to(self.folder(launch.run).resolve())
-            or real.parent == shared,
-            mounted=mounted,
+            owns_checkpoints=is_own,
+            mounted=tuple(mount.source for mount in mounts),
             shared=str(shared or ""),
         )
 
@@ -200,29 +188,25 @@ class DockerRuntime(RunFolders):
             (folder / name).mkdir(exist_ok=True)
             (folder / name).chmod(0o755)
         for name in ("guard.py", "guard.sh"):
-            write_whole(
-                folder / "bin" / name, (Path(guard.__file__).parent / name).read_bytes(), mode=0o644
-            )
+            content = (Path(guard.__file__).parent / name).read_bytes()
+            write_whole(folder / "bin" / name, content, mode=0o644)
         (folder / "run" / FILES[PROGRESS]).touch(0o600)
 
     def _begin_preparing(self, run: RunId) -> Preparation | None:
         """The run's preparation, begun if missing; None if its folder lacks the request."""
         if run not in self._preparations:
-            spec, data = self.spec(run), guard.read_json(self.folder(run) / "wanted.json")
+            folder, spec = self.folder(run), self.spec(run)
             try:
-                wanted = from_json(Wanted, data)
+                wanted = from_json(Wanted, guard.read_json(folder / "wanted.json"))
             except WireError:
                 return None
             if spec is None:
                 return None
-            task = Task(
-                run, spec, wanted, self.folder(run), self._owner, self._options, self._private
-            )
-            preparation = Preparation(
-                self._engine, task, self._shells, self._watch.look, self._watch.wake
-            )
-            self._preparations[run] = preparation
-            preparation.start()
+            task = Task(run, spec, wanted, folder, self._owner, self._options, self._private)
+            watch = self._watch
+            made = Preparation(self._engine, task, self._shells, watch.look, watch.wake)
+            self._preparations[run] = made
+            made.start()
         return self._preparations[run]
 
     def start(self, run: RunId, lease_until_s: float) -> None:
@@ -237,48 +221,37 @@ class DockerRuntime(RunFolders):
         if run not in self._starting:
             self._note_start(run)
             self._starting.add(run)
-            threading.Thread(
-                target=self._start, args=(run,), name=f"start {run.name}", daemon=True
-            ).start()
+            _in_thread(self._start, run)
 
     def _start(self, run: RunId) -> None:
         """Start the container once; retries until the lease ends if the Engine is silent."""
         try:
             while True:
                 try:
-                    container = self._engine.inspect(run.name)
-                    if container and container.state == "created":
-                        if self._has_moved(run):
-                            self._give_up(
-                                run,
-                                Exit(
-                                    self._clock.wall_s(),
-                                    started=False,
-                                    error=MOVED,
-                                    blame=ReasonClass.USER,
-                                ),
-                            )
-                            return
-                        self._engine.start(run.name)
-                    self._watch.look()
+                    if failure := self._start_created(run):
+                        self._give_up(run, failure)
                     return
                 except EngineDownError as error:
                     if self._clock.boot_s() >= (self._lease_until_s(run) or 0.0):
-                        self._give_up(
-                            run,
-                            Exit(
-                                self._clock.wall_s(),
-                                started=False,
-                                stopped_by=StopBy.LEASE,
-                                error=str(error),
-                            ),
-                        )
+                        self._give_up(run, self._not_started(str(error), stopped_by=StopBy.LEASE))
                         return
-                    _wait(START_PAUSE_S)
+                    time.sleep(START_PAUSE_S)
         except EngineRefusedError as error:
             self._give_up(run, start_failure(self._clock.wall_s(), str(error)))
         finally:
             self._starting.discard(run)
+
+    def _start_created(self, run: RunId) -> Exit | None:
+        container = self._engine.inspect(run.name)
+        if container and container.state == "created":
+            if self._has_moved(run):
+                return self._not_started(MOVED, blame=ReasonClass.USER)
+            self._engine.start(run.name)
+        self._watch.look()
+        return None
+
+    def _not_started(self, error: str, **details: Any) -> Exit:
+        return Exit(self._clock.wall_s(), started=False, error=error, **details)
 
     def _has_moved(self, run: RunId) -> bool:
         """True if a mount source moved since creation; the Engine follows it at the start."""
@@ -292,33 +265,26 @@ class DockerRuntime(RunFolders):
 
     def _claim(self, run: RunId) -> bool:
         """Take the guard's place, so that none can begin; False if one has."""
+        flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
-            path = self.folder(run) / "guard" / "guard.pid"
-            os.close(
-                os.open(
-                    path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
-                )
-            )
+            os.close(os.open(self.folder(run) / "guard" / "guard.pid", flags, 0o600))
         except FileExistsError:
             return False
         except FileNotFoundError:
-            return True  # it was never prepared
+            pass  # it was never prepared
         return True
 
     def _has_begun(self, run: RunId) -> bool:
         return os.path.lexists(self.folder(run) / "guard" / "guard.pid")
 
     def _write_end(self, run: RunId, ended: Exit) -> RunStatus:
-        with contextlib.suppress(
-            OSError
-        ):  # a full disk, or a folder that is gone: it is worked out again at the next look
+        # on a full disk, or if the folder is gone, it is worked out again at the next look
+        with contextlib.suppress(OSError):
             write_json(self.folder(run) / "end.json", asdict(ended), durable=True)
         return RunStatus(RunState.ENDED, ended)
 
     def _signal_guard(self, run: RunId) -> None:
-        threading.Thread(
-            target=self._quietly, args=(self._engine.terminate, run), daemon=True
-        ).start()
+        _in_thread(self._quietly, self._engine.terminate, run)
 
     def _quietly(self, call: Any, run: RunId) -> None:
         try:
@@ -328,62 +294,38 @@ class DockerRuntime(RunFolders):
 
     def stop(self, run: RunId, order: StopOrder) -> None:
         super().stop(run, order)
-        if (
-            not self.orders(run).exists() and run in self._watch.containers()
-        ):  # a stray whose folder is gone: nobody guards it
-            threading.Thread(
-                target=self._quietly, args=(self._engine.kill, run), daemon=True
-            ).start()
+        # nobody guards a stray whose folder is gone
+        if not self.orders(run).exists() and run in self._watch.containers():
+            _in_thread(self._quietly, self._engine.kill, run)
 
     def poll(self, run: RunId) -> RunStatus:
         if run in self._removing:
             return RunStatus(RunState.ABSENT)
-        if ended := self._ended(run):
-            return RunStatus(RunState.ENDED, ended)
+        folder, begun = self.folder(run), self._has_begun(run)
+        if ended := guard.read_json(folder / "end.json"):
+            return RunStatus(RunState.ENDED, exit_of(ended))
         preparation = self._preparations.get(run)
-        if preparation and preparation.done is None and not self._has_begun(run):
-            return self._preparing(
-                run
-            )  # whatever is made and removed meanwhile to look into the image
+        if preparation and preparation.done is None and not begun:
+            return self._preparing(run)  # containers come and go to look into the image
         container = self._watch.containers().get(run)
         if run in self._starting or (container and container.runs):
             return RunStatus(RunState.RUNNING, lease_until_s=self._lease_until_s(run))
+        if container is None and begun:
+            gone = "the run's container is gone"
+            container = Container("exited", {}, error=gone, ended_at_s=self._clock.wall_s())
         if container and container.has_ended:
-            return self._write_end(
-                run,
-                end_of(
-                    container,
-                    read_object(self.folder(run) / "guard" / "exit.json"),
-                    self._has_begun(run),
-                ),
-            )
-        if container is None and self._has_begun(run):
-            return self._vanished(run)
+            told = read_object(folder / "guard" / "exit.json")
+            return self._write_end(run, end_of(container, told, begun))
         return self._preparing(run)
-
-    def _ended(self, run: RunId) -> Exit | None:
-        data = guard.read_json(self.folder(run) / "end.json")
-        return exit_of(data) if data else None
-
-    def _vanished(self, run: RunId) -> RunStatus:
-        told = read_object(self.folder(run) / "guard" / "exit.json")
-        gone = Container(
-            "exited", {}, error="the run's container is gone", ended_at_s=self._clock.wall_s()
-        )
-        return self._write_end(run, end_of(gone, told, True))
 
     def _preparing(self, run: RunId) -> RunStatus:
         preparation = self._begin_preparing(run)
         if preparation is None:
-            return RunStatus(
-                RunState.PREPARED if run in self._watch.containers() else RunState.ABSENT
-            )
-        if preparation.error:
-            error = preparation.error
+            is_made = run in self._watch.containers()
+            return RunStatus(RunState.PREPARED if is_made else RunState.ABSENT)
+        if error := preparation.error:
             self._claim(run)
-            return self._write_end(
-                run, Exit(self._clock.wall_s(), started=False, error=str(error), blame=error.blame)
-            )
+            return self._write_end(run, self._not_started(str(error), blame=error.blame))
         if preparation.done is None:
             return RunStatus(RunState.PREPARING, prepared_fraction=preparation.fraction)
         return RunStatus(RunState.PREPARED, image_digest=preparation.done)
@@ -391,17 +333,13 @@ class DockerRuntime(RunFolders):
     def abandon(self, run: RunId) -> RunStatus:
         """As the contract says; whoever creates `guard.pid` first decides."""
         status = self.poll(run)
-        if (
-            status.state not in (RunState.PREPARED, RunState.PREPARING)
-            or not self.folder(run).exists()
-        ):
+        is_waiting = status.state in (RunState.PREPARED, RunState.PREPARING)
+        if not is_waiting or not self.folder(run).exists():
             return status
-        if not self._claim(run):
-            return RunStatus(
-                RunState.RUNNING, lease_until_s=self._lease_until_s(run)
-            )  # it has begun since the last look
+        if not self._claim(run):  # it has begun since the last look
+            return RunStatus(RunState.RUNNING, lease_until_s=self._lease_until_s(run))
         self._call_off(run)
-        return self._write_end(run, Exit(self._clock.wall_s(), started=False, error=NEVER_STARTED))
+        return self._write_end(run, self._not_started(NEVER_STARTED))
 
     def _call_off(self, run: RunId) -> None:
         if preparation := self._preparations.pop(run, None):
@@ -412,15 +350,7 @@ class DockerRuntime(RunFolders):
 
     def usage(self, run: RunId, *, exact: bool = False) -> Usage | None:
         stats = self._watch.stats(run)
-        if stats is None:
-            return None
-        now_s = self._clock.boot_s()
-        before_cpu_s, before_s = self._usage.get(run, (0.0, now_s))
-        self._usage[run] = (stats.cpu_s, now_s)
-        cores = (
-            max(0.0, stats.cpu_s - before_cpu_s) / (now_s - before_s) if now_s > before_s else 0.0
-        )
-        return Usage(cores, stats.memory / GB)
+        return self._usage_since_last(run, stats.cpu_s, stats.memory) if stats else None
 
     def remove(self, run: RunId) -> None:
         self._call_off(run)
@@ -448,15 +378,13 @@ class DockerRuntime(RunFolders):
         now_s = self._clock.boot_s()
         for run, container in self._watch.containers().items():
             if container.runs and now_s > self._latest_end_s(run) + OVERDUE_S:
-                logger.warning(
-                    "%s has outlived its lease or an order to stop and is killed", run.name
-                )
+                text = "%s has outlived its lease or an order to stop and is killed"
+                logger.warning(text, run.name)
                 self._quietly(self._engine.kill, run)
 
     def _latest_end_s(self, run: RunId) -> float:
-        lease, order = (
-            guard.read_json(self.orders(run) / name) or {} for name in ("lease.json", "stop.json")
-        )
+        lease = guard.read_json(self.orders(run) / "lease.json") or {}
+        order = guard.read_json(self.orders(run) / "stop.json") or {}
         wanted = guard.read_json(self.folder(run) / "wanted.json") or {}
         ends = [float(order.get("kill_at_s", "inf"))]
         if "deadline_s" in lease and lease.get("boot_id") == wanted.get("boot_id"):
@@ -464,6 +392,5 @@ class DockerRuntime(RunFolders):
         return min(ends)
 
 
-def _wait(seconds: float) -> None:
-    """Let time pass in a thread of its own."""
-    threading.Event().wait(seconds)
+def _in_thread(function: Callable[..., None], *arguments: object) -> None:
+    threading.Thread(target=function, args=arguments, daemon=True).start()

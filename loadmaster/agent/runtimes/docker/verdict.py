@@ -1,4 +1,4 @@
-"""How a container's run ended, from what the Engine and the guard say. Pure."""
+"""The end of a container's run, from what the Engine and the guard say. Pure."""
 
 from __future__ import annotations
 
@@ -26,31 +26,16 @@ ENDED_WELL = (0, EXIT_PREEMPTED, EXIT_STALE_FENCE)
 
 
 def end_of(container: Container, told: dict[str, Any] | None, begun: bool) -> Exit:
-    """The end of a run.
-
-    Args:
-        container: the ended container with its details.
-        told: the guard's `exit.json`, which the job could have written as well, or None.
-        begun: whether the guard has begun.
-    """
-    ended = _told(told, container)
-    if ended is None:
-        return _without_words(container, begun)
-    if container.oom and ended.stopped_by is None and ended.exit_code not in ENDED_WELL:
-        return replace(ended, oom=True)
-    return ended
-
-
-def _told(told: dict[str, Any] | None, container: Container) -> Exit | None:
+    """End of a run; `told` is the guard's exit.json, which the job could have written as well."""
     if told is None:
-        return None
+        return _without_words(container, begun)
+    ended_at_s = told.get("ended_at_s") or container.ended_at_s
     try:
-        ended = exit_of(
-            {**told, "blame": None, "ended_at_s": told.get("ended_at_s") or container.ended_at_s}
-        )
+        ended = exit_of({**told, "blame": None, "ended_at_s": ended_at_s})
     except (TypeError, ValueError, OverflowError):
-        return None
-    return replace(ended, error=ended.error[:1000])
+        return _without_words(container, begun)
+    is_oom = container.oom and ended.stopped_by is None and ended.exit_code not in ENDED_WELL
+    return replace(ended, error=ended.error[:1000], oom=ended.oom or is_oom)
 
 
 def _without_words(container: Container, begun: bool) -> Exit:

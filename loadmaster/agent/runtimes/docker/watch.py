@@ -27,15 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 class Watch:
-    """Keeps the newest view of an agent's containers. `look` may be called from any thread; `begin`
-    calls it again and again.
-
-    Args:
-        engine: the Engine.
-        owner: the label of the agent's containers.
-        clock: boot time.
-        after: what to do after every look, in the watching thread: enforcing, clearing away.
-    """
+    """Newest view of an agent's containers; `after` is called after every look, in the thread."""
 
     def __init__(self, engine: Engine, owner: str, clock: Clock, after: Callable[[], None]) -> None:
         self._engine, self._owner, self._clock, self._after = engine, owner, clock, after
@@ -74,7 +66,7 @@ class Watch:
         return self._stats.get(run)
 
     def trouble(self) -> str:
-        """That the Engine has not answered for a while, and why; or empty."""
+        """Reason for an Engine's silence of a while, or empty."""
         silent_s = self._clock.boot_s() - self._answered_s
         return (
             f"the Docker Engine has not answered for {silent_s:.0f} s: {self._error}"

@@ -13,7 +13,6 @@ import pytest
 
 from loadmaster.agent import guard
 from loadmaster.agent.config import AgentConfig, ConfigError, read_config
-from loadmaster.agent.files import open_plain, read_object
 from loadmaster.agent.node.machine import Identity
 from loadmaster.agent.outcome import outcome_of
 from loadmaster.agent.runtimes.base import RunId
@@ -32,6 +31,7 @@ from loadmaster.agent.runtimes.docker.port import Container, Stats
 from loadmaster.agent.runtimes.docker.pulling import PullProgress, digest_of, pinned, repository_of
 from loadmaster.agent.runtimes.docker.verdict import end_of, start_failure
 from loadmaster.agent.start import EXIT_CONFIG, runtime_of, serve
+from loadmaster.files import open_plain, read_object
 from loadmaster.protocol import ReasonClass, features_with
 from tests.builders_agent import a_spec
 from tests.builders_docker_played import DIGEST
@@ -256,7 +256,7 @@ class TestPulling:
             {"status": "Waiting", "id": "a"},
             {"status": "Pull complete", "id": "a"},
         ]
-        told = [progress.hear(event) for event in events]
+        told = [progress.update(event) for event in events]
         assert told == sorted(told)
         assert told[:3] == [0.0, 0.0, 0.0]
         assert told[3:6] == [0.125, 0.25, 0.75]

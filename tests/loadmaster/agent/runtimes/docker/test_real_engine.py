@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from loadmaster.agent.files import write_json
 from loadmaster.agent.outcome import outcome_of
 from loadmaster.agent.runtimes.base import Launch, RunId, RunState, StopBy, StopOrder
 from loadmaster.agent.runtimes.docker import DockerOptions
 from loadmaster.agent.runtimes.docker.options import AllowedMount
+from loadmaster.files import write_json
 from loadmaster.protocol import ReasonClass
 from tests.builders_agent import until
 from tests.builders_docker import (

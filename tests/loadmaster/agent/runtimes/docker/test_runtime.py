@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from loadmaster.agent import guard
-from loadmaster.agent.progress import read_samples
+from loadmaster.agent.outcome import read_samples
 from loadmaster.agent.runtimes.base import Launch, RunId, RunState, StopBy, StopOrder
 from loadmaster.agent.runtimes.docker import DockerOptions, DockerRuntime
 from loadmaster.agent.runtimes.docker.options import AllowedMount

@@ -1,12 +1,14 @@
-"""Server and token of the command line: options, environment, then the login file."""
+"""Server and token of client and command line: as given, else of the last login."""
 
 from __future__ import annotations
 
 import json
 import os
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from loadmaster.client.rest import LoadmasterError
+from loadmaster.files import write_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +38,18 @@ def write_account(account: Account) -> Path:
     """Keep the account, readable by its owner only from the first byte on."""
     path = config_file()
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with suppress(FileNotFoundError):
-        temporary.unlink()
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        json.dump({"url": account.url, "token": account.token}, file)
-    temporary.replace(path)
+    write_json(path, asdict(account))
     return path
 
 
-def forget_account() -> None:
-    """Remove the file."""
-    with suppress(FileNotFoundError):
-        config_file().unlink()
+def credentials(url: str = "", token: str = "") -> Account:
+    """Server and token as given, else of the last login; LoadmasterError without a server."""
+    kept = read_account() or Account("", "")
+    server = url or kept.url
+    if not server:
+        raise LoadmasterError(
+            "log in first: loadmaster login https://your.server (or set LOADMASTER_URL and"
+            " LOADMASTER_TOKEN)"
+        )
+    is_kept = kept.url.rstrip("/") == server.rstrip("/")
+    return Account(server, token or (kept.token if is_kept else ""))

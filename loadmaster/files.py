@@ -13,8 +13,7 @@ LARGEST_OBJECT = 1024 * 1024
 
 
 def write_whole(path: Path, content: bytes, *, durable: bool = False, mode: int = 0o600) -> None:
-    """Replace a file in one step, private to the user unless `mode` says more; a failure (a full
-    disk) leaves the older content.
+    """Replace a file in one step, private by default; a failure leaves the older content.
 
     `durable` waits until content and name are on the disk.
     """
@@ -47,15 +46,14 @@ def sync_folder(folder: Path) -> None:
 def write_json(
     path: Path, data: dict[str, Any], *, durable: bool = False, mode: int = 0o600
 ) -> None:
-    """`write_whole` of a JSON object."""
+    """Write a JSON object by `write_whole`."""
     write_whole(path, json.dumps(data).encode(), durable=durable, mode=mode)
 
 
 def open_plain(path: Path, flags: int = os.O_RDONLY) -> int:
-    """The descriptor of an ordinary file in a folder that others may write to: no link is followed,
-    no pipe waited for.
+    """Descriptor of an ordinary file in a folder that others may write to, never of a link or pipe.
 
-    FileNotFoundError also for what is there but is no ordinary file.
+    Raises FileNotFoundError also for what is there but is no ordinary file.
     """
     try:
         descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -80,7 +78,7 @@ def read_object(path: Path) -> dict[str, Any] | None:
 
 
 def private_folder(path: Path) -> Path:
-    """Make a folder nobody else may look into, and return it."""
+    """Create a folder that nobody else may look into, and return it."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.chmod(0o700)
     return path
