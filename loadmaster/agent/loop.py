@@ -184,8 +184,7 @@ class Agent:
         for action in reconcile(self._view()):
             try:
                 self._executor.do(action)
-            except OSError as error:
-                # a full disk, say: what is not done is found again by the next reconciliation
+            except OSError as error:  # a full disk, say: the next reconciliation finds it again
                 run = action.run if hasattr(action, "run") else action.entry.run
                 logger.warning("%s of %s failed: %s", type(action).__name__, run.name, error)
 

@@ -20,13 +20,14 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from typer import Option
 
 from loadmaster.client import ApiError, AuthenticationError, Client, InvalidError, LoadmasterError
 from loadmaster.client.account import credentials
 from loadmaster.client.job_file import JobFileError
 from loadmaster.client.results import Job, Node
 
-Json = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
+Json = Annotated[bool, Option("--json", help="Answer in JSON.")]
 USAGE = 2
 SHORT_ID = 8
 """So many digits of a job's id tell it from others; commands take them."""
