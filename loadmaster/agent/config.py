@@ -111,6 +111,7 @@ def read_config(options: Mapping[str, Any], environ: Mapping[str, str] = os.envi
         values["token"] = _read_token(Path(token_file))
     values["state_dir"] = values.get("state_dir") or DEFAULT_STATE_DIR
     values = {name: value for name, value in values.items() if value is not None}
+    values.setdefault("server", "")  # its own check words the remedy
     try:
         return from_json(AgentConfig, values)
     except WireError as error:

@@ -113,12 +113,12 @@ class Agent:
         for entry in self._running():
             if entry.term_until_s is not None and self.session.epoch is not None:
                 self.session.ask_before(entry.term_until_s)
-        self.session.keep_up()
+        self.session.maintain()
         while not self._received.empty():
             news = self._received.get()
             self.session.receive(news.directives, news.cursor)
         self._act()
-        self.session.keep_up()  # whatever waits for its first lease gets it now, not a tick later
+        self.session.maintain()  # whatever waits for its first lease gets it now, not a tick later
         self._act()
         self._stop_greedy()
         self._report()
@@ -194,7 +194,7 @@ class Agent:
         return View(
             now_s=now_s,
             wall_s=self._clock.wall_s(),
-            wishes=self.session.wishes,
+            directives=self.session.directives,
             entries=dict(self._journal.entries),
             ends=dict(self._journal.ends),
             runs=runs,

@@ -17,6 +17,7 @@ from loadmaster.agent.runtimes.base import (
     RunId,
     RunState,
     RunStatus,
+    Runtime,
     StopBy,
     StopOrder,
     Term,
@@ -67,7 +68,7 @@ class Play:
     paces_s: list[float] = field(default_factory=list)
 
 
-class FakeRuntime:
+class FakeRuntime(Runtime):
     """Runtime whose jobs are played by scripts.
 
     `saved` holds total steps by job, shared by the runtimes of one world like a checkpoint folder.
@@ -89,19 +90,8 @@ class FakeRuntime:
         self._clock = clock
         self._script = script
 
-    def environment(self) -> dict[str, str]:
-        return {}
-
-    def address(self, own: str) -> str:
-        return own
-
     def objection(self, launch: Launch) -> tuple[ReasonClass, str] | None:
         return self._script(launch.spec).refused
-
-    def trouble(self) -> str:
-        return ""
-
-    def close(self) -> None: ...
 
     def prepare(self, launch: Launch) -> None:
         script = self._script(launch.spec)
@@ -181,9 +171,6 @@ class FakeRuntime:
         if play and text is not None:
             play.note = text
         return play.note if play else ""
-
-    def started_at_s(self, run: RunId) -> float | None:
-        return None
 
     def usage(self, run: RunId, *, exact: bool = False) -> Usage | None:
         status = self.poll(run)

@@ -237,36 +237,28 @@ class Gang(Protocol):
 
     def meet(self, leaving: Leaving, newest: Checkpoint | None) -> Checkpoint | None:
         """Wait for the others; return the checkpoint to begin at. Raises LeftEarly, GangBroken."""
-        ...
 
     def begin(self, step: int) -> None:
         """Begin training after this step."""
-        ...
 
     def heeds(self, reason: str) -> bool:
         """Return True if this rank's reason to end counts for the gang."""
-        ...
 
     @property
     def is_ending(self) -> bool:
         """Return True if the gang is about to end."""
-        ...
 
     def pass_boundary(self, done: int, reason: str | None) -> str | None:
         """Return None to do another step, else why the gang ends here. Raises GangBroken."""
-        ...
 
     def part(self, done: int, saved: int | None) -> int | None:
         """Wait for the others at the end; return the saved step. Raises GangBroken."""
-        ...
 
     def saving(self) -> AbstractContextManager[None]:
         """Keep this rank from being ended by force while it writes a checkpoint."""
-        ...
 
     def leave(self) -> None:
         """Leave the training loop, whatever the cause."""
-        ...
 
 
 class SingleRank:

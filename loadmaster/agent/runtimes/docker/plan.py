@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from loadmaster.agent.runtimes.base import RunId
+from loadmaster.agent.runtimes.docker.mounts import HOME, Mount
 from loadmaster.agent.runtimes.docker.options import DockerOptions
-from loadmaster.agent.runtimes.docker.places import HOME, Mount
 from loadmaster.protocol import LaunchSpec
 
 GB = 1e9

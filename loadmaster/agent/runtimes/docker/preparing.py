@@ -11,15 +11,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from loadmaster.agent.runtimes.base import RunId
-from loadmaster.agent.runtimes.docker.options import JOB_USER, DockerOptions
-from loadmaster.agent.runtimes.docker.places import (
+from loadmaster.agent.runtimes.docker.mounts import (
     Mount,
-    Places,
+    MountRules,
     checkpoint_problem,
     job_mounts,
     make_folder,
     moved,
 )
+from loadmaster.agent.runtimes.docker.options import JOB_USER, DockerOptions
 from loadmaster.agent.runtimes.docker.plan import (
     ASSIGNMENT,
     BIN,
@@ -168,7 +168,7 @@ class Preparation(threading.Thread):
     def _job_mounts(self) -> tuple[Mount, ...]:
         """The job's mounts, checked again: jobs may have placed links during the pull."""
         task, wanted = self._task, self._task.wanted
-        places = Places(
+        places = MountRules(
             task.options.mounts, task.private, Path(wanted.shared) if wanted.shared else None
         )
         place = wanted.checkpoints

@@ -27,14 +27,14 @@ from loadmaster.agent.runtimes.base import (
     StopOrder,
     Usage,
 )
-from loadmaster.agent.runtimes.docker.options import DockerOptions
-from loadmaster.agent.runtimes.docker.places import (
-    Places,
+from loadmaster.agent.runtimes.docker.mounts import (
+    MountRules,
     checkpoint_problem,
     job_mounts,
     moved,
-    private_places,
+    private_folders,
 )
+from loadmaster.agent.runtimes.docker.options import DockerOptions
 from loadmaster.agent.runtimes.docker.plan import (
     Wanted,
     job_environment,
@@ -90,13 +90,12 @@ class DockerRuntime(RunFolders):
     ) -> None:
         super().__init__(runs, clock)
         self._engine, self._owner, self._options = engine, owner, options
-        self._private = private_places(runs.parent, options.host)
+        self._private = private_folders(runs.parent, options.host)
         self._preparations: dict[RunId, Preparation] = {}
         self._starting: set[RunId] = set()
         self._removing: set[RunId] = set()
         self._shells: dict[str, tuple[str, ...]] = {}
-
-        self._watch = Watch(engine, owner, self._clock, self._keep_house)
+        self._watch = Watch(engine, owner, self._clock, self._maintain)
         self._watch.begin()
 
     def close(self) -> None:
@@ -114,9 +113,6 @@ class DockerRuntime(RunFolders):
 
     def stream(self, run: RunId, stream: str) -> Path:
         return self.folder(run) / ("run" if stream == PROGRESS else "guard") / FILES[stream]
-
-    def environment(self) -> dict[str, str]:
-        return {}
 
     def address(self, own: str) -> str:
         """The launch's own name where the network has names; no host port is published."""
@@ -141,8 +137,8 @@ class DockerRuntime(RunFolders):
                 return ReasonClass.USER, problem
         return None
 
-    def _places(self, launch: Launch) -> Places:
-        return Places(self._options.mounts, self._private, launch.checkpoints)
+    def _places(self, launch: Launch) -> MountRules:
+        return MountRules(self._options.mounts, self._private, launch.checkpoints)
 
     def prepare(self, launch: Launch) -> None:
         folder = self.folder(launch.run)
@@ -358,7 +354,7 @@ class DockerRuntime(RunFolders):
         self._removing.add(run)
         self._watch.wake()
 
-    def _keep_house(self) -> None:
+    def _maintain(self) -> None:
         self._enforce()
         self._clear_away()
 
