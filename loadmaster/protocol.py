@@ -84,7 +84,7 @@ class AssignmentState(StrEnum):
 
 
 class ReasonClass(StrEnum):
-    """Why an assignment ended; USER and OOM use up retries. GANG: another rank ended."""
+    """Cause of an assignment's end; USER and OOM use up retries. GANG: another rank ended."""
 
     USER = "user"
     OOM = "oom"
@@ -106,7 +106,7 @@ class DirectiveAction(StrEnum):
 
 
 class StopReason(StrEnum):
-    """Why an assignment is to stop: PREEMPT saves a checkpoint, CANCEL need not."""
+    """Reason of a stop: PREEMPT saves a checkpoint, CANCEL need not."""
 
     PREEMPT = "preempt"
     CANCEL = "cancel"

@@ -137,7 +137,7 @@ class Lease:
 
 
 class Stopping:
-    """Who stops the job, and when SIGTERM and SIGKILL are due; the earliest of all orders holds."""
+    """Author of a stop, and times of SIGTERM and SIGKILL; the earliest of all orders holds."""
 
     def __init__(self, folder: Path, lease: Lease, grace_s: float) -> None:
         self._stop_file = folder / "stop.json"

@@ -248,7 +248,6 @@ class Agent:
                     self._ship(entry, pieces=1)
 
     def _report_end(self, entry: Entry) -> None:
-        """Ship what is left, report the end, forget."""
         since_s = self._ended_s.setdefault(entry.run, self._clock.boot_s())
         sent = self._send_moves(entry, but=entry.seq)
         shipped = self._ship(entry, pieces=LAST_PIECES)
@@ -281,7 +280,7 @@ class Agent:
                 break
             if not self._send(entry, move):
                 return False
-            self._journal.note(self._journal.entries[entry.assignment].told(move.seq))
+            self._journal.note(self._journal.entries[entry.assignment].acknowledged(move.seq))
         return True
 
     def _send(self, entry: Entry, move: Move) -> bool:

@@ -19,9 +19,9 @@ PROGRESS_STEP = 0.05
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """All that is known at an instant; `_s` without `wall` is on the boot clock.
+    """State at an instant; `_s` without `wall` is on the boot clock.
 
-    `directives` are the newest directives, `ends` the highest fences of assignments that are over,
+    `directives` are the server's newest, `ends` the highest fences of assignments that are over,
     `since_s` the begin of each assignment's or stray's wait, `patience_s` the longest such wait.
     """
 

@@ -119,7 +119,6 @@ def runtime_of(config: AgentConfig, identity: machine.Identity) -> Runtime:
 
 
 def _journal(path: Path, leave: threading.Event) -> Journal:
-    """The journal; JournalHeldError if another agent holds it for too long."""
     until_s = time.monotonic() + LEAVING_S
     while True:
         try:

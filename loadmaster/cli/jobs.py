@@ -104,13 +104,8 @@ def jobs(
 ) -> None:
     """List jobs, newest first."""
     with connected(context) as client:
-        filters = {
-            "team": team,
-            "cluster": cluster,
-            "search": search,
-            "state": state or None,
-            "mine": mine or None,
-        }
+        filters: dict[str, Any] = {"team": team, "cluster": cluster, "search": search}
+        filters |= {"state": state or None, "mine": mine or None}
         active = None if everything or state or search else True
         found = list(client.jobs(limit=limit, active=active, **filters))
     if shown_as_json(context, as_json, found):
@@ -137,16 +132,10 @@ def history(context: typer.Context, job: JobId, as_json: Json = False) -> None:
         events = list(client.events(_id(client, job)))
     if shown_as_json(context, as_json, events):
         return
-    rows = [
-        (
-            f"{e.at.astimezone():%Y-%m-%d %H:%M:%S}" if e.at else "",
-            e.event,
-            e.to_state,
-            shown(e.actor),
-            shown(_why(e.data)),
-        )
-        for e in events
-    ]
+    rows = []
+    for e in events:
+        at = f"{e.at.astimezone():%Y-%m-%d %H:%M:%S}" if e.at else ""
+        rows.append((at, e.event, e.to_state, shown(e.actor), shown(_why(e.data))))
     table(("WHEN", "WHAT", "STATE", "BY", "WHY"), rows)
 
 

@@ -114,17 +114,10 @@ def simulation_list(
         found = list(client.simulations(limit=limit, state=state, mine=mine))
     if shown_as_json(context, as_json, found):
         return
-    rows = [
-        (
-            s.id[:SHORT_ID],
-            shown(s.name),
-            styled(s.state),
-            f"{100 * s.progress:.0f}%",
-            shown(s.user),
-            short(s.created_at),
-        )
-        for s in found
-    ]
+    rows = []
+    for s in found:
+        done = (styled(s.state), f"{100 * s.progress:.0f}%")
+        rows.append((s.id[:SHORT_ID], shown(s.name), *done, shown(s.user), short(s.created_at)))
     table(("ID", "NAME", "STATE", "DONE", "USER", "ASKED FOR"), rows)
 
 

@@ -15,7 +15,7 @@ LARGEST_MEDIAN_ERROR = 0.13
 """Largest median relative error of predicted run times (ANDREAS' validation: 13%)."""
 
 TIMED = "median error of predicted run times"
-"""What the one claim begins with that depends on how busy the machine is."""
+"""Prefix of the one claim that depends on how busy the machine is."""
 
 Facts = Mapping[str, Any]
 

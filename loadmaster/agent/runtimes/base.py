@@ -48,7 +48,7 @@ def is_safe_id(text: str) -> bool:
 
 
 class StopBy(StrEnum):
-    """Why a run is stopped."""
+    """Author of a stop."""
 
     PREEMPT = "preempt"
     CANCEL = "cancel"

@@ -54,7 +54,7 @@ class RunFolders(Runtime):
         return self._runs / run.name
 
     def orders(self, run: RunId) -> Path:
-        """Where lease, order to stop and term lie."""
+        """Folder of lease, order to stop and term."""
         return self.folder(run)
 
     def stream(self, run: RunId, stream: str) -> Path:

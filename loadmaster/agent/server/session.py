@@ -136,12 +136,11 @@ class ServerSession:
         self.epoch, self._seq, self.intervals = session.epoch, 0, session.intervals
         self._backoff.cap_s = max(0.1, min(10.0, session.intervals.heartbeat_s))
         self._next_beat_s, self._is_first_beat = float("-inf"), True
-        disowned = [entry for name, entry in self._journal.entries.items() if name in session.stop]
+        stop, cancel = DirectiveAction.STOP, StopReason.CANCEL
         self._unwanted = {
-            entry.assignment: Directive(
-                entry.assignment, entry.fence, DirectiveAction.STOP, StopReason.CANCEL
-            )
-            for entry in disowned
+            name: Directive(name, entry.fence, stop, cancel)
+            for name, entry in self._journal.entries.items()
+            if name in session.stop
         }
 
     def _beat(self) -> None:

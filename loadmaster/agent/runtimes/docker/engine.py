@@ -208,7 +208,7 @@ def _try_socket(address: str) -> None:
 
 
 class _GoneError(EngineRefusedError):
-    """There is no such thing."""
+    """The container or image does not exist."""
 
 
 @contextlib.contextmanager

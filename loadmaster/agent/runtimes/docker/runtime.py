@@ -157,7 +157,7 @@ class DockerRuntime(RunFolders):
         self._begin_preparing(launch.run)
 
     def _wanted(self, launch: Launch) -> Wanted:
-        """With real paths: what they are now is what is mounted, or nothing."""
+        """Read real paths: what they are now is what is mounted, or nothing."""
         place = launch.environment.get("LOADMASTER_CHECKPOINT_DIR", "")
         real = Path(place).resolve()
         shared = launch.checkpoints.resolve() if launch.checkpoints else None
@@ -255,7 +255,6 @@ class DockerRuntime(RunFolders):
         return bool(moved(filter(None, [wanted.get("checkpoints"), *wanted.get("mounted", ())])))
 
     def _give_up(self, run: RunId, ended: Exit) -> None:
-        """It was not started and never will be, unless its guard has begun after all."""
         if self._claim(run):
             self._write_end(run, ended)
 
@@ -327,7 +326,7 @@ class DockerRuntime(RunFolders):
         return RunStatus(RunState.PREPARED, image_digest=preparation.done)
 
     def abandon(self, run: RunId) -> RunStatus:
-        """As the contract says; whoever creates `guard.pid` first decides."""
+        """Settle a launch; whoever creates `guard.pid` first decides."""
         status = self.poll(run)
         is_waiting = status.state in (RunState.PREPARED, RunState.PREPARING)
         if not is_waiting or not self.folder(run).exists():
