@@ -16,7 +16,7 @@ from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
 from clusters.models import Cluster, Node, Reason, RescheduleEvent
-from controlplane.web.storage.bulk_insert import insert
+from controlplane.web.storage.bulk import insert
 
 log = logging.getLogger(__name__)
 

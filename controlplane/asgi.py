@@ -8,6 +8,6 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
 _django = get_asgi_application()
 
 from controlplane.execution.protocol.app import AgentProtocol  # noqa: E402  # needs loaded apps
-from controlplane.web.http.lasting_threads import LastingThreads  # noqa: E402  # as above
+from controlplane.web.http.asgi import LastingThreads  # noqa: E402  # as above
 
 application = AgentProtocol(LastingThreads(_django))

@@ -19,7 +19,6 @@ import_module("controlplane.web.logs.tasks")
 
 
 def _touch_alive_file(**_: Any) -> None:
-    """Touch the file by which a container's health check sees that this process works."""
     if path := os.environ.get("LOADMASTER_ALIVE_FILE", ""):
         Path(path).touch()
 

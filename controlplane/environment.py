@@ -7,7 +7,7 @@ import ssl
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from django.core.exceptions import ImproperlyConfigured
 
@@ -18,13 +18,9 @@ LARGEST = 36_500
 _ON, _OFF = ("true", "yes", "on", "1", "y", "ok", "t"), ("false", "no", "off", "0", "n", "f")
 _FLAGS = ("ATOMIC_REQUESTS", "AUTOCOMMIT", "CONN_HEALTH_CHECKS", "DISABLE_SERVER_SIDE_CURSORS")
 _SCHEMES = {
-    "redis": "redis",
-    "rediss": "rediss",
-    "valkey": "redis",
-    "valkeys": "rediss",
-    "unix": "unix",
-    "redis+socket": "unix",
-}
+    "redis": "redis", "rediss": "rediss", "valkey": "redis", "valkeys": "rediss",
+    "unix": "unix", "redis+socket": "unix",
+}  # fmt: skip
 
 
 def whole(given: Mapping[str, str], name: str, default: int, least: int = 0) -> int:
@@ -64,13 +60,7 @@ def switch(given: Mapping[str, str], name: str, default: bool = False) -> bool:
 
 
 def database(parsed: dict[str, Any]) -> dict[str, Any]:
-    """Django's entry for a DATABASE_URL as django-environ has parsed it, with connections that are
-    kept and checked before use.
-
-    The address' query may say otherwise: `conn_max_age` (seconds, 0: none is kept),
-    `conn_health_checks`, `disable_server_side_cursors`; everything else goes to the driver
-    (`sslmode`, `sslrootcert`, `connect_timeout`, ...).
-    """
+    """Django's entry for a parsed DATABASE_URL; connections are kept and checked before use."""
     entry = {"CONN_MAX_AGE": CONN_MAX_AGE_S, "CONN_HEALTH_CHECKS": True, **parsed}
     for name in _FLAGS:
         if isinstance(entry.get(name), str):
@@ -80,34 +70,21 @@ def database(parsed: dict[str, Any]) -> dict[str, Any]:
 
 def cache_location(url: str) -> str:
     """Default cache location: the broker's next database, as clearing a cache empties it."""
-    parts, socket, number = _parts(url)
-    if socket:
-        return f"unix://{parts.path}?{urlencode({'db': number + 1})}"
-    return urlunsplit((_SCHEMES[parts.scheme], parts.netloc, f"/{number + 1}", parts.query, ""))
+    return _address(url, "unix", "db", shift=1)
 
 
 def cache_address(url: str) -> str:
     """A cache's address in the words of Django's cache."""
-    parts, socket, number = _parts(url)
-    if socket:
-        return f"unix://{parts.path}?{urlencode({'db': number})}"
-    return urlunsplit((_SCHEMES[parts.scheme], parts.netloc, f"/{number}", parts.query, ""))
+    return _address(url, "unix", "db")
 
 
 def broker_address(url: str) -> str:
     """A broker's address in Celery's words."""
-    parts, socket, number = _parts(url)
-    if socket:
-        return f"redis+socket://{parts.path}?{urlencode({'virtual_host': number})}"
-    return urlunsplit((_SCHEMES[parts.scheme], parts.netloc, f"/{number}", parts.query, ""))
+    return _address(url, "redis+socket", "virtual_host")
 
 
 def tls_options(url: str, authorities: str) -> dict[str, Any]:
-    """What a client of a `rediss://` server checks: its certificate, against the system's
-    authorities or a file of them.
-
-    Empty for a server without TLS. Raises ImproperlyConfigured where the file is not there.
-    """
+    """TLS options for `rediss://`: certificates are checked by the given or the system's list."""
     if not url or _SCHEMES.get(urlsplit(url).scheme) != "rediss":
         return {}
     if authorities and not Path(authorities).is_file():
@@ -125,8 +102,8 @@ def tls_options(url: str, authorities: str) -> dict[str, Any]:
     return {"ssl_cert_reqs": "required", "ssl_ca_certs": trusted, "ssl_check_hostname": True}
 
 
-def _parts(url: str) -> tuple[SplitResult, bool, int]:
-    """(parts of the address, whether it is a socket, database number or 0)."""
+def _address(url: str, socket_scheme: str, number_name: str, shift: int = 0) -> str:
+    """The address in a client's words, its database `shift` further."""
     parts = urlsplit(url)
     if parts.scheme not in _SCHEMES:
         raise ImproperlyConfigured(
@@ -142,4 +119,7 @@ def _parts(url: str) -> tuple[SplitResult, bool, int]:
         raise ImproperlyConfigured(
             f"REDIS_URL: the database must be a number, as in redis://host:6379/0, not {number!r}"
         )
-    return parts, socket, int(number)
+    shifted = int(number) + shift
+    if socket:
+        return f"{socket_scheme}://{parts.path}?{urlencode({number_name: shifted})}"
+    return urlunsplit((_SCHEMES[parts.scheme], parts.netloc, f"/{shifted}", parts.query, ""))

@@ -1,16 +1,41 @@
-"""`python -m controlplane.serve`: uvicorn with limits on each connection."""
+"""`python -m controlplane.serve`: uvicorn with bounded connections and rare garbage collections."""
 
 from __future__ import annotations
 
 import argparse
+import gc
 import multiprocessing
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import uvicorn
 
-from controlplane.web.http.garbage import collect_seldom
 from policies.host.lifetime import die_with
+
+FULL_EVERY_S = 600.0
+YOUNG = (10_000, 50)
+"""Allocations between young collections, and those between older ones."""
+
+NEVER = 2**31 - 1
+
+
+def collect_seldom(every_s: float = FULL_EVERY_S) -> threading.Event:
+    """From now on collect fully every so many seconds only, until the event is set."""
+    over = threading.Event()
+    before = gc.get_threshold()
+    gc.set_threshold(*YOUNG, NEVER)
+    threading.Thread(
+        target=_collect, args=(over, every_s, before), name="garbage", daemon=True
+    ).start()
+    return over
+
+
+def _collect(over: threading.Event, every_s: float, before: tuple[int, int, int]) -> None:
+    while not over.wait(every_s):
+        gc.collect()
+    gc.set_threshold(*before)
+
 
 KEEP_ALIVE_S = 75
 """How long an idle connection is kept: longer than an agent's heartbeats are apart, which then need

@@ -1,9 +1,4 @@
-"""Settings. Everything that differs between installations comes from the environment; see
-docs/settings.md.
-
-Without DATABASE_URL and REDIS_URL the embedded default is used: SQLite and a Valkey socket in
-LOADMASTER_HOME.
-"""
+"""Settings: differences between installations come from the environment; see docs/settings.md."""
 
 from __future__ import annotations
 
@@ -88,7 +83,7 @@ INSTALLED_APPS = [
 MIDDLEWARE = [
     "controlplane.web.logs.middleware.RequestLog",
     "controlplane.web.http.storage_errors.StorageFailures",
-    "controlplane.web.http.body_limit.BodyLimit",
+    "controlplane.web.http.middleware.BodyLimit",
     "django.middleware.security.SecurityMiddleware",
     "controlplane.web.http.middleware.StaticFiles",
     "controlplane.web.http.middleware.ContentSecurityPolicy",
@@ -196,32 +191,20 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {
     "socket_timeout": 5.0,
     "socket_connect_timeout": 5.0,
 }
+_EVERY_AND_EXPIRY_S = {
+    "periodic_rounds": (5.0, 5.0),
+    "meter_energy": (60.0, 60.0),
+    "prune_old": (3600.0, 1800.0),
+    "write_samples": (2.0, 4.0),
+    "reconcile": (2.0, 4.0),
+}
 CELERY_BEAT_SCHEDULE = {
-    "periodic-rounds": {
-        "task": "controlplane.operations.tasks.periodic_rounds",
-        "schedule": 5.0,
-        "options": {"expires": 5.0},
-    },
-    "meter-energy": {
-        "task": "controlplane.accounting.tasks.meter_energy",
-        "schedule": 60.0,
-        "options": {"expires": 60.0},
-    },
-    "prune": {
-        "task": "controlplane.operations.tasks.prune_old",
-        "schedule": 3600.0,
-        "options": {"expires": 1800.0},
-    },
-    "samples": {
-        "task": "controlplane.execution.tasks.write_samples",
-        "schedule": 2.0,
-        "options": {"expires": 4.0},
-    },
-    "reconcile": {
-        "task": "controlplane.operations.tasks.reconcile",
-        "schedule": 2.0,
-        "options": {"expires": 4.0},
-    },
+    task: {
+        "task": f"controlplane.operations.tasks.{task}",
+        "schedule": every_s,
+        "options": {"expires": expiry_s},
+    }
+    for task, (every_s, expiry_s) in _EVERY_AND_EXPIRY_S.items()
 }
 WEB_CONCURRENCY = environment.whole(os.environ, "WEB_CONCURRENCY", 1, least=1)
 """Web processes of `make up`; deploy/entrypoint reads the variable itself (default 2)."""
@@ -275,15 +258,15 @@ REST_FRAMEWORK = {
     # proxies in FORWARDED_ALLOW_IPS only.
     "NUM_PROXIES": 0,
     "DEFAULT_AUTHENTICATION_CLASSES": [
-        "controlplane.web.rest.authentication.BearerAuthentication",
+        "controlplane.web.rest.defaults.BearerAuthentication",
         "rest_framework.authentication.SessionAuthentication",
     ],
     "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
-    "DEFAULT_PAGINATION_CLASS": "controlplane.web.rest.pagination.BoundedPagination",
+    "DEFAULT_PAGINATION_CLASS": "controlplane.web.rest.defaults.BoundedPagination",
     "DEFAULT_FILTER_BACKENDS": ["django_filters.rest_framework.DjangoFilterBackend"],
     "EXCEPTION_HANDLER": "controlplane.web.rest.errors.exception_handler",
-    "DEFAULT_PARSER_CLASSES": ["controlplane.web.rest.parsers.BoundedJSONParser"],
+    "DEFAULT_PARSER_CLASSES": ["controlplane.web.rest.bodies.BoundedJSONParser"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "PAGE_SIZE": 50,
 }
@@ -341,22 +324,16 @@ STORAGES = {
 WHITENOISE_USE_FINDERS = True
 WHITENOISE_IMMUTABLE_FILE_TEST = r"^.+(\.[0-9a-f]{12}\..+|/vendor/.+)$"
 
+_NOTHING = {name: [NONE] for name in ("default-src", "base-uri", "form-action", "frame-ancestors")}
 # Our pages run our own scripts and styles only.
 _STRICT = {
+    **_NOTHING,
     "default-src": [SELF],
     "img-src": [SELF, "data:"],
     "object-src": [NONE],
-    "base-uri": [NONE],
     "form-action": [SELF],
-    "frame-ancestors": [NONE],
 }
 CONTENT_SECURITY_POLICY = {"DIRECTIVES": _STRICT}
-_NOTHING = {
-    "default-src": [NONE],
-    "base-uri": [NONE],
-    "form-action": [NONE],
-    "frame-ancestors": [NONE],
-}
 # The first prefix that fits a path replaces the policy: the admin's Alpine.js evaluates, the API's
 # browser styles itself, and the API's answers are data that no browser should make anything of.
 CONTENT_SECURITY_POLICY_BY_PREFIX = {

@@ -1,15 +1,71 @@
 """Addresses of pages and REST; agents have `controlplane.execution.protocol`."""
 
 from django.contrib import admin
+from django.contrib.auth.views import LoginView, LogoutView
 from django.urls import URLPattern, URLResolver, include, path, re_path
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
 
+from controlplane.accounting import views as costs
+from controlplane.accounting.api import CostsView
+from controlplane.execution.pages import views as nodes
+from controlplane.loop.api import router as rounds_router
+from controlplane.loop.pages import views as rounds
+from controlplane.loop.pages.live_updates import live
 from controlplane.operations.health import healthz, readyz
 from controlplane.operations.metrics import MetricsView
+from controlplane.studies.pages import views as studies
+from controlplane.studies.what_if.views import what_if_page
+from controlplane.web.rest.errors import not_found_api
+from jobs.pages import views as jobs
+from profiling.pages import views as profiling
 
+PAGES = [
+    path("", jobs.queue, name="queue"),
+    path("login/", LoginView.as_view(redirect_authenticated_user=True), name="login"),
+    path("logout/", LogoutView.as_view(), name="logout"),
+    path("password/", rounds.ChangePassword.as_view(), name="password"),
+    path("submit/", jobs.submit, name="submit"),
+    path("jobs/<uuid:job_id>/", jobs.job, name="job"),
+    path("jobs/<uuid:job_id>/<slug:action>/", jobs.job_action, name="job_action"),
+    path("nodes/", nodes.nodes, name="nodes"),
+    path("nodes/<uuid:node_id>/<slug:action>/", nodes.node_action, name="node_action"),
+    path("timeline/", rounds.gantt, name="gantt"),
+    path("timeline/figure.json", rounds.gantt_figure, name="gantt_figure"),
+    path("rounds/", rounds.rounds, name="rounds"),
+    path("rounds/<int:pk>/", rounds.round_, name="round"),
+    path("rounds/<int:pk>/snapshot.json", rounds.round_snapshot, name="round_snapshot"),
+    path("kinds/", profiling.kinds, name="kinds"),
+    path("costs/", costs.costs, name="costs"),
+    path("costs/figure.json", costs.costs_figure, name="costs_figure"),
+    path("costs/costs.csv", costs.costs_csv, name="costs_csv"),
+    path("simulations/", studies.simulations, name="simulations"),
+    path("simulations/new/", studies.new, name="simulation_new"),
+    path("simulations/compare/", studies.compare, name="simulation_compare"),
+    path("simulations/<uuid:pk>/", studies.simulation, name="simulation"),
+    path("simulations/<uuid:pk>/report/", studies.simulation_report, name="simulation_report"),
+    path("simulations/<uuid:pk>/files/<str:name>", studies.simulation_file, name="simulation_file"),
+    path(
+        "simulations/<uuid:pk>/do/<slug:action>/",
+        studies.simulation_action,
+        name="simulation_action",
+    ),
+    path("shared/simulations/<str:link>/", studies.shared, name="shared_simulation"),
+    path("shared/simulations/<str:link>/report/", studies.shared_report, name="shared_report"),
+    path("what-if/", what_if_page, name="what_if"),
+    path("live/", live, name="live"),
+]
+API: list[URLPattern | URLResolver] = [
+    path("", include("jobs.rest.urls")),
+    path("", include("clusters.rest.urls")),
+    path("costs/", CostsView.as_view(), name="api-costs"),
+    path("", include("profiling.rest")),
+    path("", include(rounds_router.urls)),
+    path("", include("controlplane.studies.rest.urls")),
+    re_path(r"[\s\S]*", not_found_api),
+]
 urlpatterns: list[URLPattern | URLResolver] = [
-    path("", include("controlplane.page_urls")),
-    path("api/v1/", include("controlplane.api_urls")),
+    *PAGES,
+    path("api/v1/", include(API)),
     re_path(r"^api/schema/?$", SpectacularAPIView.as_view(), name="schema"),
     re_path(r"^api/docs/?$", SpectacularSwaggerSplitView.as_view(url_name="schema"), name="docs"),
     path("healthz", healthz, name="healthz"),

@@ -14,8 +14,7 @@ from typing import Any
 from django.db import transaction
 
 from clusters.models import Node
-from controlplane.web.storage.bulk_insert import insert
-from controlplane.web.storage.bulk_update import update_rows
+from controlplane.web.storage.bulk import insert, update_rows
 from jobs.lifecycle import JobMove, JobState, check_move
 from jobs.models import Assignment, Job, JobEvent
 

@@ -14,7 +14,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from controlplane.web.rest.pagination import BoundedPagination
+from controlplane.web.rest.defaults import BoundedPagination
 from jobs.models import Kind
 from policies.contract.snapshot import Source
 from profiling import services

@@ -19,7 +19,7 @@ from django.test import Client
 from controlplane.execution.protocol.app import AgentProtocol
 from controlplane.execution.protocol.calls import PREFIX
 from controlplane.execution.protocol.threads import Pools, Threads
-from controlplane.web.http.asgi_types import App
+from controlplane.web.http.asgi import App
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -36,8 +36,8 @@ from clusters.rest.serializers import (
     SlotsSerializer,
 )
 from clusters.tariffs import tariff_changed
+from controlplane.web.rest.defaults import OperatorsAct, OperatorsOnly
 from controlplane.web.rest.errors import ConflictError
-from controlplane.web.rest.permissions import OperatorsAct, OperatorsOnly
 from policies.host import registry
 
 OF_CLUSTER = OpenApiParameter(

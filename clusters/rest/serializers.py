@@ -10,7 +10,7 @@ from rest_framework import serializers
 from clusters.models import Cluster, Device, EnrolmentToken, GpuType, Node
 from clusters.models.nodes import Role
 from clusters.runtimes import runtimes_of
-from controlplane.web.rest.serializing import OnlySettable
+from controlplane.web.rest.bodies import OnlySettable
 from loadmaster.protocol import MOST_SLOTS, AssignmentState
 from policies.contract.policy import PolicyError
 from policies.host import registry

@@ -16,7 +16,7 @@ from redis.exceptions import RedisError
 
 from clusters.events import request_reschedule
 from clusters.models import Device, Node, NodeEvent, Reason
-from controlplane.web.storage.bulk_update import update_rows
+from controlplane.web.storage.bulk import update_rows
 from loadmaster.protocol import DeviceReport, DeviceSample
 
 log = logging.getLogger(__name__)

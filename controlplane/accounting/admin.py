@@ -10,8 +10,6 @@ from controlplane.web.pages.admin_base import ReadOnly
 
 @admin.register(EnergyEntry)
 class EnergyEntryAdmin(ReadOnly):
-    """The energy ledger: what each assignment drew in each hour."""
-
     list_display = (
         "hour",
         "cluster",

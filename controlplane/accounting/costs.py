@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import csv
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -15,6 +16,7 @@ from django.db.models.functions import TruncDay
 from controlplane.accounting.models import EnergyEntry
 from controlplane.accounting.query import CostQuery
 from controlplane.web.operators import is_operator
+from controlplane.web.pages.formats import plain as plain
 from jobs.selectors import teams_of
 
 SECONDS_PER_HOUR = 3600.0
@@ -35,12 +37,7 @@ _SUMS = (
 
 @dataclass(frozen=True, slots=True)
 class CostRow:
-    """A sum. `name` is the node's, team's or job's, or the hour or day in the cluster's zone (`at`
-    is its start).
-
-    kWh are IT energy except `facility_kwh`; `compared_cost` is the billed cost of that part for
-    which there was a prediction.
-    """
+    """A sum of IT kWh (but for `facility_kwh`); `compared_cost`: billed where predicted."""
 
     name: str
     gpu_h: float
@@ -99,11 +96,13 @@ def cost_rows(
     if query.by == "day":
         entries = entries.annotate(day=TruncDay("hour", tzinfo=query.zone))
     order = (query.by,) if query.by in ("hour", "day") else ("-sum_cost", *_KEYS[query.by])
-    return _summed(entries.order_by().values(*_KEYS[query.by])).order_by(*order)
+    groups: QuerySet[EnergyEntry, dict[str, Any]] = (
+        entries.order_by().values(*_KEYS[query.by]).annotate(**_aggregates())
+    )
+    return groups.order_by(*order)
 
 
 def as_rows(query: CostQuery, groups: Iterable[dict[str, Any]]) -> list[CostRow]:
-    """Groups as rows."""
     return [_row(query, group) for group in groups]
 
 
@@ -113,44 +112,29 @@ def cost_total(user: User | AnonymousUser, query: CostQuery) -> CostRow:
     return _row(query, {"total": None, **sums})
 
 
-def _summed(
-    entries: QuerySet[EnergyEntry, dict[str, Any]],
-) -> QuerySet[EnergyEntry, dict[str, Any]]:
-    return entries.annotate(**_aggregates())
-
-
 def _aggregates() -> dict[str, Sum]:
-    return {
-        **{f"sum_{name}": Sum(name) for name in _SUMS},
-        "sum_compared_cost": Sum("cost", filter=Q(predicted_cost__isnull=False)),
+    """Sums by name: 0 without entries, but None where nothing was predicted."""
+    compared = Sum("cost", filter=Q(predicted_cost__isnull=False), default=0)
+    sums = {
+        f"sum_{name}": Sum(name) if name.startswith("predicted") else Sum(name, default=0)
+        for name in _SUMS
     }
+    return {**sums, "sum_compared_cost": compared}
 
 
 def _row(query: CostQuery, group: dict[str, Any]) -> CostRow:
-    at = group.get("hour") or group.get("day")
-    predicted = group["sum_predicted_cost"]
+    sums = {name: group[f"sum_{name}"] for name in (*_SUMS, "compared_cost")}
+    gpu_s, emissions_g = sums.pop("gpu_s"), sums.pop("emissions_g")
     return CostRow(
         name=_name(query, group),
-        at=at,
+        at=group.get("hour") or group.get("day"),
         job_id=str(group.get("job_id", "")),
         team=str(group.get("team__name", "")),
         user=str(group.get("job__user__username", "")),
-        gpu_h=(group["sum_gpu_s"] or 0.0) / SECONDS_PER_HOUR,
-        measured_kwh=group["sum_measured_kwh"] or 0.0,
-        modelled_kwh=group["sum_modelled_kwh"] or 0.0,
-        rest_kwh=group["sum_rest_kwh"] or 0.0,
-        facility_kwh=group["sum_facility_kwh"] or 0.0,
-        emissions_kg=(group["sum_emissions_g"] or 0.0) / 1000.0,
-        cost=_money(group["sum_cost"]),
-        measured_cost=_money(group["sum_measured_cost"]),
-        predicted_kwh=group["sum_predicted_kwh"],
-        predicted_cost=None if predicted is None else _money(predicted),
-        compared_cost=_money(group["sum_compared_cost"]),
+        gpu_h=gpu_s / SECONDS_PER_HOUR,
+        emissions_kg=emissions_g / 1000.0,
+        **sums,
     )
-
-
-def _money(value: Any) -> Decimal:
-    return Decimal(value or 0)
 
 
 def _name(query: CostQuery, group: dict[str, Any]) -> str:
@@ -162,3 +146,38 @@ def _name(query: CostQuery, group: dict[str, Any]) -> str:
         if key in group:
             return str(group[key])
     return "total"
+
+
+CSV_COLUMNS = (
+    "name", "team", "user", "job_id", "gpu_hours", "it_kwh", "gpu_measured_kwh", "gpu_modelled_kwh",
+    "rest_of_nodes_modelled_kwh",
+    "facility_kwh", "emissions_kg_co2", "cost", "measured_cost", "predicted_it_kwh",
+    "predicted_cost",
+    "billed_cost_where_predicted", "currency",
+)  # fmt: skip
+
+
+def csv_line(row: CostRow, currency: str) -> Sequence[object]:
+    """A row's values for CSV_COLUMNS; empty where nothing was predicted."""
+    return (
+        row.at.isoformat() if row.at else row.name, row.team, row.user, row.job_id, row.gpu_h,
+        row.kwh, row.measured_kwh,
+        row.modelled_kwh, row.rest_kwh, row.facility_kwh, row.emissions_kg, row.cost,
+        row.measured_cost,
+        "" if row.predicted_kwh is None else row.predicted_kwh,
+        "" if row.predicted_cost is None else row.predicted_cost,
+        row.compared_cost, currency,
+    )  # fmt: skip
+
+
+class _Echo:
+    def write(self, line: str) -> str:
+        return line
+
+
+def csv_of(rows: Iterable[CostRow], currency: str) -> Iterator[str]:
+    """The lines of the file, the header first."""
+    writer = csv.writer(_Echo())
+    yield writer.writerow(CSV_COLUMNS)
+    for row in rows:
+        yield writer.writerow([plain(cell) for cell in csv_line(row, currency)])

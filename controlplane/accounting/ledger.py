@@ -1,16 +1,13 @@
-"""The energy ledger: what each assignment drew in each hour, from which the page of costs is summed
-up.
+"""The energy ledger: what each assignment drew in each hour of the cluster's clock; bills are sums.
 
-Hours are those of the cluster's wall clock. While an assignment runs its hours are brought up to
-date now and then (`meter`), an hour that is past stays as it is; at its end all of them are written
-anew, and their sum is the bill.
+`meter` updates running assignments; past hours stay. At its end all hours are written anew.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from itertools import pairwise, takewhile
@@ -23,7 +20,7 @@ from django.utils import timezone
 from clusters.energy import HOUR_S, Priced, priced
 from clusters.tariffs import price_steps
 from controlplane.accounting.models import EnergyEntry
-from controlplane.accounting.power import Drawn, PowerStep, power_drawn
+from controlplane.accounting.power import MEASURED, MODELLED, Drawn, PowerStep, power_drawn
 from jobs.assignment_lifecycle import LIVE
 from jobs.models import Assignment
 from jobs.moves import lock_assignment
@@ -61,11 +58,7 @@ def _hour_start(zone: str, at_s: float) -> float:
 def write_entries(
     assignment: Assignment, until: datetime, *, anew: bool = False
 ) -> list[EnergyEntry]:
-    """Bring the assignment's entries up to `until`: from the hour in which they stop, or `anew`
-    from the beginning; those written.
-
-    The caller holds the assignment's lock, or nobody else writes.
-    """
+    """Write entries up to `until`, from their last hour or `anew`; the caller holds the lock."""
     known = EnergyEntry.objects.filter(assignment=assignment)
     since = None if anew else known.order_by("-hour").values_list("hour", flat=True).first()
     with transaction.atomic():
@@ -103,7 +96,6 @@ def _entries(assignment: Assignment, drawn: Drawn) -> Iterator[EnergyEntry]:
 
 
 def _within(powers: Sequence[PowerStep], from_s: float, to_s: float) -> list[PowerStep]:
-    """The consecutive intervals that overlap a time, cut to it; the first found by bisection."""
     first = bisect_right(powers, from_s, key=lambda p: p.to_s)
     inside = takewhile(lambda p: p.from_s < to_s, powers[first:])
     return [replace(p, from_s=max(p.from_s, from_s), to_s=min(p.to_s, to_s)) for p in inside]
@@ -134,7 +126,6 @@ def _sum(powers: Iterable[PowerStep], prices: Sequence[PriceInterval]) -> Priced
 def _predicted(
     assignment: Assignment, prices: Sequence[PriceInterval], from_s: float, to_s: float
 ) -> dict[str, float | Decimal]:
-    """The prediction of the placing decision for the time held; nothing if there was none."""
     if assignment.predicted_power_w is None:
         return {}
     expected = priced(assignment.predicted_power_w, from_s, to_s, prices)
@@ -165,3 +156,41 @@ def _meter_one(pk: UUID, now: datetime) -> bool:
             return False
         write_entries(assignment, assignment.ended_at or now, anew=assignment.ended_at is not None)
     return True
+
+
+@dataclass(frozen=True, slots=True)
+class Bill:
+    """IT energy in kWh and its cost; `power_source` is measured if all GPU watts were."""
+
+    energy_kwh: float
+    energy_cost: Decimal
+    power_source: str
+
+
+def bill(assignment: Assignment) -> Bill:
+    """Write the bill of an ended assignment to its row and the ledger, in its transaction."""
+    if assignment.ended_at is None:
+        raise ValueError(
+            f"assignment {assignment.pk} has not ended: use bill_until for what it has cost so far"
+        )
+    result = _bill_of(write_entries(assignment, assignment.ended_at, anew=True))
+    values = {
+        "energy_kwh": result.energy_kwh,
+        "energy_cost": result.energy_cost,
+        "power_source": result.power_source,
+    }
+    Assignment.objects.filter(pk=assignment.pk).update(**values)
+    for name, value in values.items():
+        setattr(assignment, name, value)
+    return result
+
+
+def bill_until(assignment: Assignment, until: datetime) -> Bill:
+    """Energy and cost from an assignment's acceptance until then, not written."""
+    return _bill_of(entries(assignment, until))
+
+
+def _bill_of(hours: Sequence[EnergyEntry]) -> Bill:
+    kwh = sum(e.measured_kwh + e.modelled_kwh + e.rest_kwh for e in hours)
+    measured = any(e.measured_kwh for e in hours) and not any(e.modelled_kwh for e in hours)
+    return Bill(kwh, sum((e.cost for e in hours), Decimal(0)), MEASURED if measured else MODELLED)

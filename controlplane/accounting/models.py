@@ -8,13 +8,9 @@ from django.db import models
 
 
 class EnergyEntry(models.Model):
-    """What one assignment drew in one hour of the cluster's wall clock (`ledger`). `hour` is
-    the hour's start.
+    """IT energy of an assignment in one hour, and its cost: measured, modelled and rest.
 
-    kWh are IT energy but for `facility_kwh` (times PUE); costs are the facility's. Its GPUs' energy
-    is `measured` (by meters) or `modelled`; its part of the `rest` of the node is always modelled.
-    `cost` is of all three, `measured_cost` of the first. `predicted` is what the round that placed
-    it expected for the same time, None where it expected nothing.
+    `rest` is its part of the node beside the GPUs; `predicted` is None where nothing was expected.
     """
 
     assignment = models.ForeignKey(

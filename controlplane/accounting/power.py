@@ -1,21 +1,10 @@
-"""What an assignment draws: its IT power over the time its devices are held by the agent.
+"""IT power of an assignment while its agent holds its devices.
 
-At a moment it is
-
-- its own GPUs: as measured or modelled by the agent's samples, each holding until the next one;
-  without any sample the type's idle watts until the first step (`setup_s` after the start of the
-  process) and the type's peak watts from then on;
-- and its part of what the node takes beside the GPUs in use, base_w + (G - g) * idle_w: shared by
-  the assignments on the node in proportion to the GPUs they hold (ANDREAS: energy is accounted per
-  node at its GPUs in use and shared by its jobs).
-
-A GPU that several assignments hold is one GPU in use. Nobody can measure who of them draws what:
-its watts are split, the measured and modelled ones of the agent's samples evenly among those that
-run at that moment (`agent.node.sampling`), without samples in proportion to their shares.
-Who holds a shared GPU alone for a time pays for all of it then.
-
-So what a node's assignments draw adds up to the node's power while it works; a node without work is
-closed and nobody's.
+Its own GPUs draw what the agent's samples say, each holding until the next; without samples the
+type's idle watts until the first step, its peak watts from then on. The node's other watts,
+base_w + (G - g) * idle_w, are shared by its assignments in proportion to the GPUs they hold
+(ANDREAS). A shared GPU's watts are split evenly among those that run at the time
+(`loadmaster.agent.node.sampling`), without samples by their shares.
 """
 
 from __future__ import annotations
@@ -93,7 +82,6 @@ def power_drawn(
 
 
 def _samples(assignment: Assignment, since: datetime, until: datetime) -> list[UsagePoint]:
-    """Samples with watts in the time, led by the newest one before it."""
     samples = UsagePoint.objects.filter(assignment=assignment, gpu_power_w__isnull=False)
     before = samples.filter(at__lt=since).order_by("-at", "-id")[:1]
     return [*before, *samples.filter(at__gte=since, at__lt=until).order_by("at", "id")]
@@ -164,7 +152,6 @@ def _pieces(stay: Stay, co_tenants: Sequence[Stay]) -> Iterator[Piece]:
 
 
 def _co_tenants(assignment: Assignment, until: datetime) -> Iterator[Stay]:
-    """The stays of the node's other assignments that began before `until`."""
     others = Assignment.objects.filter(
         node=assignment.node_id, accepted_at__lt=until, slots__share__gt=0
     )

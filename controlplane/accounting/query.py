@@ -1,4 +1,4 @@
-"""Which costs somebody asks for: a cluster, a time and what to sum up by."""
+"""Queries of costs: a cluster, a time and what to sum up by."""
 
 from __future__ import annotations
 

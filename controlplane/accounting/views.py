@@ -24,10 +24,8 @@ from django.views.decorators.http import require_GET
 
 from clusters.models import Cluster
 from controlplane.accounting.chart import figure
-from controlplane.accounting.costs import as_rows, cost_rows, cost_total, sees_all_costs
-from controlplane.accounting.csv_export import csv_of
+from controlplane.accounting.costs import as_rows, cost_rows, cost_total, csv_of, sees_all_costs
 from controlplane.accounting.query import BY, PERIODS, CostQuery, CostQueryError, read_query
-from controlplane.web.pages.paging import page_of
 from controlplane.web.pages.static_files import PLOTLY_NAME
 
 PAGE_SIZE = 100
@@ -44,7 +42,7 @@ def costs(request: HttpRequest) -> HttpResponse:
     if cluster is None:
         return render(request, "accounting/costs.html", {"cluster": None})
     query = _query_or_message(request, cluster, asked)
-    page = page_of(Paginator(cost_rows(user, query), PAGE_SIZE), request.GET.get("page"))
+    page = Paginator(cost_rows(user, query), PAGE_SIZE).get_page(request.GET.get("page"))
     context = {
         "cluster": cluster, "clusters": list(Cluster.objects.order_by("name")), "asked": asked,
         "periods": PERIODS,

@@ -1,17 +1,11 @@
-"""Django application configuration."""
-
 from django.apps import AppConfig
 
 
 class ExecutionConfig(AppConfig):
-    """The `execution` application."""
-
     name = "controlplane.execution"
     label = "execution"
-    default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Stop what a job holds where its people wish so."""
         from controlplane.execution.services import stop_job
         from jobs.signals import stop_wanted
 

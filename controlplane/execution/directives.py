@@ -25,34 +25,18 @@ def directives(assignments: Iterable[Assignment], grace_s: float) -> tuple[Direc
 
 
 def directive(assignment: Assignment, grace_s: float) -> Directive | None:
-    """What the server wants done with one live assignment: start it, stop it, or know its newest
-    term.
-    """
+    """The order for a live assignment: start, stop, or know its newest term; None for nothing."""
     name, fence = str(assignment.pk), assignment.fence
     if assignment.desired != "run":
-        return Directive(
-            name,
-            fence,
-            DirectiveAction.STOP,
-            stop_reason=StopReason(assignment.desired),
-            grace_s=grace_s,
-        )
+        reason = StopReason(assignment.desired)
+        return Directive(name, fence, DirectiveAction.STOP, stop_reason=reason, grace_s=grace_s)
     if assignment.state == AssignmentState.OFFERED:
         return Directive(name, fence, DirectiveAction.START)
-    if (
-        assignment.term_until is None
-        and assignment.steps_quota is None
-        and assignment.term_at is None
-    ):
+    until, quota = assignment.term_until, assignment.steps_quota
+    if until is None and quota is None and assignment.term_at is None:
         return None
-    until_s = assignment.term_until.timestamp() if assignment.term_until else None
-    return Directive(
-        name,
-        fence,
-        DirectiveAction.UPDATE,
-        term_until_s=until_s,
-        steps_quota=assignment.steps_quota,
-    )
+    until_s = until.timestamp() if until else None
+    return Directive(name, fence, DirectiveAction.UPDATE, term_until_s=until_s, steps_quota=quota)
 
 
 def is_news(assignment: Assignment) -> bool:
@@ -65,16 +49,10 @@ def is_news(assignment: Assignment) -> bool:
 
 
 def cursor_of(assignments: Iterable[Assignment]) -> int:
-    """When the newest of these wishes came up, in microseconds: the cursor of the long poll. 0
-    without any.
-    """
-    return max((_microseconds(_wished_at(a)) for a in assignments), default=0)
+    """Microseconds at which the newest of these wishes came up, or 0: the long poll's cursor."""
+    return max((int(_wished_at(a).timestamp() * 1_000_000) for a in assignments), default=0)
 
 
 def _wished_at(assignment: Assignment) -> datetime:
     wished_at = assignment.desired_at or assignment.created_at
     return max(wished_at, assignment.term_at) if assignment.term_at else wished_at
-
-
-def _microseconds(at: datetime) -> int:
-    return int(at.timestamp() * 1_000_000)

@@ -1,9 +1,7 @@
-"""Where the ranks of a gang find one another, and how they know each other.
+"""Addresses, ports and tokens by which the ranks of a gang meet.
 
-A gang meets at its rank 0, on the address that rank 0's node says of itself. The port is chosen
-when the gang is placed, so that all ranks learn it with their specification, and no two gangs that
-live at one address have the same. It lies below those that systems give to outgoing connections;
-what else of a machine might use it, its agent notices before it takes the launch.
+A gang meets at rank 0's node. Its port is chosen when it is placed, unique among gangs that live at
+that address, and below the ports that systems give to outgoing connections.
 """
 
 from __future__ import annotations
@@ -33,11 +31,7 @@ class Ports:
         self._taken: dict[str, set[int]] | None = None
 
     def choose(self, lead: Node, job_id: UUID, fence: int) -> int:
-        """The port of a gang whose rank 0 is placed on `lead`, not given to another one there from
-        here on.
-
-        It is another one at every launch of a job, as far as there is one that is free.
-        """
+        """Reserve a port at `lead` for a gang's rank 0, another one at each launch if possible."""
         if CONTAINER in lead.address:
             return PORTS[0]
         taken = self._of_living()[lead.address]
@@ -48,7 +42,6 @@ class Ports:
         return port
 
     def _of_living(self) -> dict[str, set[int]]:
-        """By address, what gangs hold whose rank 0 lives."""
         if self._taken is None:
             self._taken = defaultdict(set)
             leads = Assignment.objects.filter(state__in=LIVE, rank=0, gang_port__isnull=False)

@@ -15,8 +15,8 @@ from django.utils import timezone
 
 from clusters.events import request_reschedule
 from clusters.models import Reason
-from controlplane.accounting import billing
-from controlplane.execution.stopping import want_stop
+from controlplane.accounting.ledger import bill
+from controlplane.execution.moves import request_stop
 from controlplane.web.logs.structured import bound
 from jobs.assignment_lifecycle import ENDED as ENDED_ASSIGNMENTS
 from jobs.assignment_lifecycle import LIVE
@@ -79,7 +79,8 @@ def assignment_ended(assignment: Assignment, now: datetime | None = None) -> Non
         if assignment.purpose == TRAINING:
             _decide(job, gang, now)
         else:
-            _profile_run_over(job, assignment)
+            profiling_services.profile_run_ended(assignment)
+            request_reschedule(job.cluster, Reason.LEFTOVER, job=job)
         _finish_cancelling(job, now)
 
 
@@ -119,7 +120,6 @@ def _gang(job: Job, fence: int) -> list[Assignment]:
 
 
 def _settle(job: Job, assignment: Assignment) -> None:
-    """Record what an end implies: device seconds received, the bill, measurements of the kind."""
     if assignment.purpose == TRAINING and assignment.running_at and assignment.ended_at:
         devices: float = assignment.slots.aggregate(total=Sum("share"))["total"] or 0.0
         seconds = devices * (assignment.ended_at - assignment.running_at).total_seconds()
@@ -127,13 +127,9 @@ def _settle(job: Job, assignment: Assignment) -> None:
         received = {**job.received_s, gpu_type: job.received_s.get(gpu_type, 0.0) + seconds}
         Job.objects.filter(pk=job.pk).update(received_s=received)
         job.received_s = received
-    _beside_the_end(assignment)
-
-
-def _beside_the_end(assignment: Assignment) -> None:
     try:
         with transaction.atomic():
-            billing.bill(assignment)
+            bill(assignment)
             if assignment.purpose == TRAINING:
                 profiling_services.production_measured(assignment)
     except Exception:
@@ -145,17 +141,15 @@ def _beside_the_end(assignment: Assignment) -> None:
 def _stop_others(
     job: Job, assignment: Assignment, gang: Sequence[Assignment], now: datetime
 ) -> None:
-    """A gang is evicted whole."""
     cancel = job.state == JobState.CANCELLING or assignment.desired == StopReason.CANCEL
     for member in gang:
-        if member.pk != assignment.pk and want_stop(
+        if member.pk != assignment.pk and request_stop(
             member, StopReason.CANCEL if cancel else StopReason.PREEMPT, "gang", now
         ):
             _settle(job, member)
 
 
 def _decide(job: Job, gang: Sequence[Assignment], now: datetime) -> None:
-    """All ranks of a launch ended: move the job unless another launch of it is alive."""
     others = job.assignments.filter(purpose=TRAINING, state__in=LIVE)
     if job.state not in PLACED | {JobState.CANCELLING} or others.exists():
         return
@@ -180,11 +174,7 @@ def _end(assignment: Assignment, job: Job) -> End:
 
 
 def _work_done(job: Job, assignment: Assignment) -> bool:
-    """Whether a launch that ended well has done all of the job.
-
-    One that had a quota or was asked to leave has only if all steps are done, for it may have left
-    early; one that never reported a step is taken at its word.
-    """
+    """True if the job is done: a launch that may have left early must have done all steps."""
     reported = assignment.steps_done > assignment.start_steps
     may_leave_early = assignment.steps_quota is not None or assignment.desired != "run"
     return not may_leave_early or not reported or assignment.steps_done >= job.total_steps
@@ -230,12 +220,9 @@ def _move(job: Job, outcome: EndOutcome, assignment: Assignment | None, now: dat
         )
     if job.state == JobState.QUEUED and job.hold_wanted:
         move_job(job, JobMove.HOLD, hold_wanted=False)
-    request_reschedule(job.cluster, _reason(move, outcome), job=job)
-
-
-def _reason(move: JobMove, outcome: EndOutcome) -> Reason:
-    """The reason for the round. A launch that failed was not stopped by request: decide anew."""
-    return Reason.LEFTOVER if move is JobMove.STOPPED and outcome.reason else REASONS[move]
+    # A launch that failed was not stopped by request: decide anew.
+    failed = move is JobMove.STOPPED and outcome.reason
+    request_reschedule(job.cluster, Reason.LEFTOVER if failed else REASONS[move], job=job)
 
 
 def _values(job: Job, move: JobMove, outcome: EndOutcome, now: datetime) -> dict[str, Any]:
@@ -251,18 +238,9 @@ def _values(job: Job, move: JobMove, outcome: EndOutcome, now: datetime) -> dict
     if move is JobMove.FAIL:
         values["failure_reason"] = outcome.reason
     if move in (JobMove.COMPLETE, JobMove.FAIL, JobMove.CANCELLED):
-        values |= {
-            "completed_at": now,
-            "waiting_code": "",
-            "waiting_detail": {},
-            "hold_wanted": False,
-        }
+        values |= {"completed_at": now, "hold_wanted": False}
+        values |= {"waiting_code": "", "waiting_detail": {}}
     return values
-
-
-def _profile_run_over(job: Job, assignment: Assignment) -> None:
-    profiling_services.profile_run_ended(assignment)
-    request_reschedule(job.cluster, Reason.LEFTOVER, job=job)
 
 
 def _finish_cancelling(job: Job, now: datetime) -> None:

@@ -1,8 +1,6 @@
-"""Finds what time has brought about and nobody reported: leases that ran out, silent nodes, offers
-nobody takes, drains due.
+"""Reconciler: leases that ran out, silent nodes, ignored offers, due drains, stuck jobs.
 
-Everything here is idempotent and looks again, with the rows locked, before it writes: any number of
-processes may do it at once.
+Everything is idempotent and looks again with rows locked: any number of processes may run it.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from clusters.models import Cluster, Node, NodeEvent, Reason
 from clusters.models.nodes import State
 from controlplane.execution.moves import move_assignment
 from controlplane.execution.outcomes import assignment_ended, settle_job
-from controlplane.execution.services import evict
+from controlplane.execution.services import preempt_gang
 from controlplane.web.logs.structured import bound
 from jobs.assignment_lifecycle import LIVE, AssignmentMove
 from jobs.lifecycle import PLACED, JobState
@@ -42,7 +40,7 @@ MENDED_STATES = tuple(PLACED | {JobState.CANCELLING})
 
 
 def reconcile_clusters(now: datetime | None = None) -> int:
-    """One pass over all clusters; how many things were put right."""
+    """Make one pass over all clusters; return how many things were put right."""
     now = now or timezone.now()
     done = 0
     for cluster in Cluster.objects.order_by("pk"):
@@ -59,13 +57,12 @@ def _reconcile(cluster: Cluster, now: datetime) -> int:
         + _withdraw_ignored(cluster, clock, now)
         + _lose_nodes(cluster, clock, now)
         + _end_drains(cluster, now)
-        + _end_rests(cluster, now)
+        + _end_backoffs(cluster, now)
         + _mend_jobs(cluster, now)
     )
 
 
 def _lose_sight(cluster: Cluster, now: datetime) -> int:
-    """Leases that have run out: nobody knows what goes on there."""
 
     def due(assignment: Assignment) -> bool:
         return (
@@ -172,26 +169,20 @@ def _lose_node(node: Node) -> bool:
 
 
 def _end_drains(cluster: Cluster, now: datetime) -> int:
-    """Draining nodes whose time has come: what still runs there is pre-empted."""
     due = _of(cluster).filter(
         node__state=State.DRAINING, node__drain_until__lte=now, state__in=LIVE, desired="run"
     )
-    return sum(_try(partial(_evict, pk, now), assignment=pk) for pk in _keys(due))
+    return sum(_try(partial(_drain, pk, now), assignment=pk) for pk in _keys(due))
 
 
-def _evict(pk: UUID, now: datetime) -> bool:
+def _drain(pk: UUID, now: datetime) -> bool:
     node = Assignment.objects.select_related("node").get(pk=pk).node
-    evict(
-        pk,
-        "drain",
-        now,
-        why=f"node {node} is drained" + (f": {node.reason}" if node.reason else ""),
-    )
+    why = f"node {node} is drained" + (f": {node.reason}" if node.reason else "")
+    preempt_gang(pk, "drain", now, why=why)
     return True
 
 
-def _end_rests(cluster: Cluster, now: datetime) -> int:
-    """Jobs that have rested after a failure: one round for all of them looks at them again."""
+def _end_backoffs(cluster: Cluster, now: datetime) -> int:
     with transaction.atomic():
         rested = Job.objects.filter(
             cluster=cluster, state=JobState.QUEUED, retry_at__lte=now
@@ -202,7 +193,6 @@ def _end_rests(cluster: Cluster, now: datetime) -> int:
 
 
 def _mend_jobs(cluster: Cluster, now: datetime) -> int:
-    """Jobs that claim to be placed and hold nothing: whoever should have moved them on did not."""
     live = Assignment.objects.filter(job=OuterRef("pk"), state__in=LIVE)
     stuck = Job.objects.filter(~Exists(live), cluster=cluster, state__in=MENDED_STATES)
     return sum(

@@ -4,8 +4,5 @@ from django.apps import AppConfig
 
 
 class LoopConfig(AppConfig):
-    """The `loop` application."""
-
     name = "controlplane.loop"
     label = "loop"
-    default_auto_field = "django.db.models.BigAutoField"

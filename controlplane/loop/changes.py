@@ -1,9 +1,7 @@
-"""From what is committed and a plan to what must be done: start, keep, pre-empt, migrate, resize.
-Pure, the same in both worlds.
+"""Changes that lead from committed placements to a plan. Pure, the same in both worlds.
 
-A plan is the whole decision about the jobs it speaks of: what runs of them and is not placed again
-is stopped, a profile run too. Of a job that it neither places nor leaves waiting (one the snapshot
-did not show) everything goes on. Stops come first, because what starts may need what they free.
+A job's placements that its plan drops are stopped; jobs that the plan does not mention go on.
+Stops come first, because what starts may need what they free.
 """
 
 from __future__ import annotations
@@ -30,11 +28,9 @@ class Start:
 
 
 class Keep(NamedTuple):
-    """It runs where the plan wants it. `placement` is None where the plan does not speak of it;
-    else its term may have changed.
+    """A placement that stays, perhaps with another term; `placement` None if the plan is silent.
 
-    (A named tuple because nearly all changes are such: it is made in half of the time of a frozen
-    dataclass.)
+    A named tuple because nearly all changes are such, and it is made in half of the time.
     """
 
     key: PlacementKey
@@ -79,11 +75,7 @@ Stop: TypeAlias = Preempt | Migrate | Resize
 
 
 def changes(current: Current, plan: Plan) -> tuple[Change, ...]:
-    """What leads from `current` to `plan`: one change per placement of either; stops first, then
-    keeps, then starts.
-
-    Within each group the order is that of `current`, then of the plan.
-    """
+    """Changes from `current` to `plan`: stops, then keeps, then starts, each in the order given."""
     wanted = {(p.job, p.purpose, p.copy): p for p in plan.placements}
     stops, keeps, decided = list[Stop](), list[Keep](), set[str]()
     for key, run in current.items():
@@ -91,7 +83,7 @@ def changes(current: Current, plan: Plan) -> tuple[Change, ...]:
         if placement is not None and placement.ranks is run.ranks:  # nearly all
             keeps.append(Keep(key, run, placement))
             continue
-        decided = decided or _decided(plan)
+        decided = decided or {p.job for p in plan.placements} | {w.job for w in plan.waiting}
         if isinstance(change := _of_running(key, run, placement, decided), Keep):
             keeps.append(change)
         else:
@@ -108,7 +100,6 @@ def current_of(snapshot: Snapshot) -> dict[PlacementKey, Running]:
 
 
 def key_of(change: Change) -> PlacementKey:
-    """Which placement a change is about."""
     return change.key if isinstance(change, Keep | Preempt) else change.placement.key
 
 
@@ -125,11 +116,6 @@ def describe(change: Change) -> dict[str, Any]:
     return data
 
 
-def _decided(plan: Plan) -> set[str]:
-    """The jobs that the plan speaks of."""
-    return {p.job for p in plan.placements} | {w.job for w in plan.waiting}
-
-
 def _of_running(
     key: PlacementKey, run: Running, placement: Placement | None, decided: set[str]
 ) -> Stop | Keep:
@@ -137,15 +123,11 @@ def _of_running(
         return Preempt(key, run) if key[0] in decided else Keep(key, run)
     if _seats(placement.ranks) == _seats(run.ranks):
         return Keep(key, run, placement)
-    return (
-        Migrate(placement, run)
-        if _size(placement.ranks) == _size(run.ranks)
-        else Resize(placement, run)
-    )
+    same_size = _size(placement.ranks) == _size(run.ranks)
+    return Migrate(placement, run) if same_size else Resize(placement, run)
 
 
 def _seats(ranks: tuple[RankPlacement, ...]) -> list[tuple[str, tuple[str, ...], float]]:
-    """Seats without their order: which rank sits where makes no difference to what is held."""
     return sorted((seat.node, tuple(sorted(seat.devices)), seat.share) for seat in ranks)
 
 

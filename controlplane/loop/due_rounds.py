@@ -22,7 +22,11 @@ def ask_for_periodic_rounds(now: datetime) -> list[Cluster]:
             "cluster_id", flat=True
         )
     )
-    due = [c for c in Cluster.objects.order_by("pk") if c.pk not in waiting and _is_due(c, now)]
+    due = [
+        c
+        for c in Cluster.objects.exclude(pk__in=waiting).order_by("pk")
+        if c.last_round_at is None or now - c.last_round_at >= timedelta(seconds=c.period_s)
+    ]
     for cluster in due:
         request_reschedule(cluster, Reason.PERIODIC)
     return due
@@ -41,41 +45,28 @@ def overdue_clusters(now: datetime) -> list[int]:
 
 
 LONG_S = 1.0
-"""Rounds that take longer are followed by a rest of REST times their length."""
+"""Rounds that take longer are followed by a backoff of BACKOFF times their length."""
 
-REST = 2
+BACKOFF = 2
 
-LONGEST_REST_S = 5.0
-"""Longest rest: jobs submitted during a slow solve must not wait as long again."""
+LONGEST_BACKOFF_S = 5.0
+"""Jobs submitted during a slow solve must not wait as long again."""
 
 
 def is_held(cluster_id: int, now: datetime) -> bool:
-    """Whether somebody holds a round of the cluster."""
     cluster = Cluster.objects.filter(pk=cluster_id).first()
     return cluster is not None and locks.is_held(cluster, now)
 
 
-def rest_s(cluster_id: int, now: datetime) -> float:
-    """Seconds the cluster rests on: REST times the length of its last round if that was long, but
-    LONGEST_REST_S at most; or 0.
+def backoff_s(cluster_id: int, now: datetime) -> float:
+    """Seconds of backoff left after a long round: twice its length, at most LONGEST_BACKOFF_S.
 
-    So rounds of up to 2.5 s take a third of a worker at most, and somebody else has a turn between
-    longer ones.
+    So rounds of up to 2.5 s take a third of a worker at most.
     """
-    last = (
-        Round.objects.filter(cluster=cluster_id)
-        .order_by("-number")
-        .values_list("started_at", "ended_at")
-        .first()
-    )
-    if last is None or last[1] is None:
+    rounds = Round.objects.filter(cluster=cluster_id).only("started_at", "ended_at")
+    last = rounds.order_by("-number").first()
+    if last is None or last.ended_at is None:
         return 0.0
-    took_s = (last[1] - last[0]).total_seconds()
-    rests_s = min(REST * took_s, LONGEST_REST_S) if took_s > LONG_S else 0.0
-    return max(0.0, rests_s - (now - last[1]).total_seconds())
-
-
-def _is_due(cluster: Cluster, now: datetime) -> bool:
-    return cluster.last_round_at is None or now - cluster.last_round_at >= timedelta(
-        seconds=cluster.period_s
-    )
+    took_s = (last.ended_at - last.started_at).total_seconds()
+    whole_s = min(BACKOFF * took_s, LONGEST_BACKOFF_S) if took_s > LONG_S else 0.0
+    return max(0.0, whole_s - (now - last.ended_at).total_seconds())

@@ -1,9 +1,6 @@
-"""Counters of rounds: how they ended, what triggered them, how long they and their policies took.
+"""Counters of rounds for /metrics, kept in the cache by the reconciler: old rows are pruned.
 
-The rounds' rows are the truth, but old ones are pruned and counting them all at each scrape would
-read the whole table. So the reconciler counts those that ended since its last pass into one value
-of the cache. Rounds of a cluster follow each other, so that a number marks how far it has come. An
-emptied cache begins anew at the newest round; to a reader that is a counter's reset.
+Each cluster's round number marks how far counting has come; an emptied cache begins anew.
 """
 
 from __future__ import annotations
@@ -19,27 +16,26 @@ from django.db.models import Max, Q
 from redis.exceptions import RedisError
 
 from controlplane.loop.models import Round
+from controlplane.web.storage.mutex import mutex
 
 log = logging.getLogger(__name__)
 
-KEY = "loadmaster.metrics.rounds.1"
-TURN_KEY = "loadmaster.metrics.rounds.turn"
+KEY = "loadmaster.metrics.rounds.2"
 RECONCILE_KEY = "loadmaster.reconcile"
-TURN_S = 30
+LONG_COUNT_S = 30
 KEPT_S = 86_400
 AT_ONCE = 1000
 BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
 @dataclass(slots=True)
-class Spread:
+class DurationHistogram:
     """A histogram: `counts` by bucket, not cumulative, the last unbounded; sum in seconds."""
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS_S) + 1))
     total_s: float = 0.0
 
     def observe(self, took_s: float) -> None:
-        """Count one."""
         self.counts[bisect_left(BUCKETS_S, took_s)] += 1
         self.total_s += took_s
 
@@ -53,22 +49,16 @@ class Spread:
 
 
 @dataclass(slots=True)
-class Tally:
+class RoundCounts:
     """Counts so far by cluster name; `marks`: each cluster's last counted round."""
 
     marks: dict[int, int] = field(default_factory=dict)
     statuses: dict[tuple[str, str], int] = field(default_factory=dict)
     reasons: dict[tuple[str, str], int] = field(default_factory=dict)
-    round_seconds: dict[str, Spread] = field(default_factory=dict)
-    solver_seconds: dict[str, Spread] = field(default_factory=dict)
-
-    def spreads(self, name: str) -> dict[str, Spread]:
-        """The histograms of that name by cluster."""
-        found: dict[str, Spread] = getattr(self, name)
-        return found
+    round_seconds: dict[str, DurationHistogram] = field(default_factory=dict)
+    solver_seconds: dict[str, DurationHistogram] = field(default_factory=dict)
 
     def count(self, row: dict[str, Any]) -> None:
-        """Count an ended round."""
         cluster = row["cluster__name"]
         self.marks[row["cluster"]] = row["number"]
         self.statuses[cluster, row["status"]] = self.statuses.get((cluster, row["status"]), 0) + 1
@@ -76,20 +66,18 @@ class Tally:
             self.reasons[cluster, reason] = self.reasons.get((cluster, reason), 0) + 1
         if row["ended_at"] is not None:
             took_s = (row["ended_at"] - row["started_at"]).total_seconds()
-            self.round_seconds.setdefault(cluster, Spread()).observe(max(0.0, took_s))
+            self.round_seconds.setdefault(cluster, DurationHistogram()).observe(max(0.0, took_s))
         if row["solve_s"] is not None:
-            self.solver_seconds.setdefault(cluster, Spread()).observe(row["solve_s"])
+            self.solver_seconds.setdefault(cluster, DurationHistogram()).observe(row["solve_s"])
 
 
 def note_reconciled() -> None:
     """Count what ended since the reconciler's last pass; cache failures are ignored."""
     try:
         cache.set(RECONCILE_KEY, time.time(), KEPT_S)
-        if cache.add(TURN_KEY, 1, TURN_S):
-            try:
+        with mutex("count-rounds", LONG_COUNT_S) as is_free:
+            if is_free:
                 count_rounds()
-            finally:
-                cache.delete(TURN_KEY)
     except RedisError as error:
         log.warning("the rounds are not counted: %s", error)
 
@@ -98,14 +86,11 @@ def count_rounds() -> None:
     """Count the rounds that have ended since the last call, at most AT_ONCE of them."""
     known = cache.get(KEY)
     newest = dict(Round.objects.order_by().values_list("cluster").annotate(Max("number")))
-    if not isinstance(known, Tally):
-        cache.set(KEY, Tally(marks=newest), None)
+    if not isinstance(known, RoundCounts):
+        cache.set(KEY, RoundCounts(marks=newest), None)
         return
-    due = {
-        pk: known.marks.get(pk, 0)
-        for pk, number in newest.items()
-        if number > known.marks.get(pk, 0)
-    }
+    marks = {pk: known.marks.get(pk, 0) for pk in newest}
+    due = {pk: mark for pk, mark in marks.items() if newest[pk] > mark}
     for row in _ended(due):
         known.count(row)
     if due:
@@ -113,24 +98,16 @@ def count_rounds() -> None:
 
 
 def _ended(due: dict[int, int]) -> list[dict[str, Any]]:
-    """The ended rounds after those numbers, up to each cluster's first that still runs."""
+    """Ended rounds after those numbers, up to each cluster's first that still runs."""
     if not due:
         return []
     after = Q()
     for pk, number in due.items():
         after |= Q(cluster=pk, number__gt=number)
-    columns = (
-        "cluster",
-        "cluster__name",
-        "number",
-        "status",
-        "reasons",
-        "started_at",
-        "ended_at",
-        "solve_s",
-    )
+    columns = ("cluster", "cluster__name", "number", "status", "reasons", "started_at", "ended_at")
     rows, running = [], set()
-    for row in Round.objects.filter(after).order_by("number").values(*columns)[:AT_ONCE]:
+    found = Round.objects.filter(after).order_by("number").values(*columns, "solve_s")
+    for row in found[:AT_ONCE]:
         if row["status"] == Round.Status.RUNNING:
             running.add(row["cluster"])
         elif row["cluster"] not in running:

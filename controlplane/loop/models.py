@@ -8,20 +8,13 @@ from controlplane.web.storage.packed_json import PackedJSONField
 
 
 class Round(models.Model):
-    """One run of the loop, with all it needs to be replayed. Timings stay beside the plan, never
-    inside.
+    """One run of the loop with all that replays it; `carried`: the round whose plan it carried out.
 
-    `carried`: the number of the round whose plan this one carried out, because nothing but ended
-    stops asked for it.
-
-    `status` is "running", "applied" (whole), "partial" (some placements no longer fitted), "kept"
-    (the policy failed, so that what runs goes on) or "abandoned" (its process died or was too
-    slow).
+    `status`: running, applied (whole), partial (some no longer fitted), kept (the policy failed) or
+    abandoned (its process died or was too slow).
     """
 
     class Status(models.TextChoices):
-        """How the round went."""
-
         RUNNING = "running"
         APPLIED = "applied"
         PARTIAL = "partial"

@@ -10,7 +10,7 @@ from clusters.tariffs import price_steps
 from controlplane.loop.live.record import cost_rate_per_h, last_plan
 from controlplane.loop.live.solver import solve_here
 from controlplane.loop.models import Round
-from controlplane.loop.rounds import Decision, carry_out_or_decide
+from controlplane.loop.rounds import carry_out_or_decide
 from policies.andreas.problem import Problem, build
 from policies.andreas.randomized_greedy import RandomizedGreedy
 from policies.andreas.solution import Solution
@@ -37,11 +37,9 @@ class Figure:
     @property
     def difference(self) -> float | None:
         """Recomputed minus stored."""
-        return (
-            None
-            if self.stored is None or self.recomputed is None
-            else self.recomputed - self.stored
-        )
+        if self.stored is None or self.recomputed is None:
+            return None
+        return self.recomputed - self.stored
 
 
 def find_round(name: str) -> Round:
@@ -52,10 +50,8 @@ def find_round(name: str) -> Round:
             f"{name!r}: write a round's id, or its cluster and number such as main:12"
         )
     rounds = Round.objects.select_related("cluster")
-    found = (
-        rounds.filter(cluster__name=cluster, number=number) if colon else rounds.filter(pk=number)
-    )
-    row = found.first()
+    which = {"cluster__name": cluster, "number": number} if colon else {"pk": number}
+    row = rounds.filter(**which).first()
     if row is None:
         raise RoundNotFoundError(f"there is no round {name}")
     if row.snapshot is None and row.plan is not None:
@@ -79,24 +75,15 @@ def recompute(row: Round) -> tuple[Figure, ...]:
 
 
 def replay(row: Round) -> Plan:
-    """The plan that the round comes to today: its policy's of its snapshot, or the one that it
-    carried out, by the same rule.
-
-    RoundNotFoundError if the plan that it carried out is no longer kept.
-    """
+    """Decide the round again, or carry its plan out by the same rule. Raises RoundNotFoundError."""
     if row.carried is not None and last_plan(row) is None:
         raise RoundNotFoundError(
             f"round {row.cluster.name}:{row.number} carried out the plan of round {row.carried},"
             " which has been pruned (LOADMASTER_KEEP_ROUNDS_DAYS)"
         )
-    return _again(row).plan
-
-
-def _again(row: Round) -> Decision:
     policy = partial(solve_here, row.policy, row.parameters)
-    return carry_out_or_decide(
-        snapshot_json.from_json(row.snapshot), policy, partial(last_plan, row), row.policy
-    )
+    snapshot = snapshot_json.from_json(row.snapshot)
+    return carry_out_or_decide(snapshot, policy, partial(last_plan, row), row.policy).plan
 
 
 def digest_as_stored(plan: Plan, row: Round) -> str:
@@ -116,11 +103,7 @@ def _priced_anew(row: Round) -> Snapshot:
 
 
 def _objective(row: Round, plan: Plan, snapshot: Snapshot) -> float | None:
-    """The policy's f of the plan; of `cost_search` what its search comes to again, for a plan does
-    not hold the whole schedule.
-
-    None for the policies that have no objective, and for a round that decided nothing itself.
-    """
+    """Objective of the plan by its policy; None without objective or own decision."""
     if plan.status is PlanStatus.KEPT or row.carried is not None:
         return None
     policy = make(row.policy, row.parameters)

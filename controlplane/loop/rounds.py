@@ -1,11 +1,8 @@
-"""The loop: see the world, let the policy decide, hold the decision to the rules, make it so.
+"""The loop: read the world, let the policy decide, validate the plan, apply it.
 
-`run_round` is the same for the live cluster and for a simulated one; the world is swapped, never
-branched on. It reads no clock and knows no database. A policy that fails costs nothing that runs:
-the round keeps it and says why.
-
-A round that nothing has asked for but ended stops decides nothing anew: it carries out the plan
-that asked for those stops, as long as that plan breaks no rule (`carried_out`).
+The same for the live cluster and a simulated one; it reads no clock and knows no database. When a
+policy fails, the round keeps what runs. A round that only ended stops have asked for carries out
+the plan that asked for those stops, if that is still valid (`carried_out`).
 """
 
 from __future__ import annotations
@@ -32,12 +29,7 @@ ENDED_STOP = "stopped"
 
 
 class RejectCode(StrEnum):
-    """Why a placement was not launched. DEFERRED: what it needs is still being given up; the end of
-    that asks for a new round.
-
-    STALE: the world has changed since the snapshot (job gone, node or device no longer usable, a
-    slot taken).
-    """
+    """Why a placement was not launched: DEFERRED until a stop ends, or STALE: the world changed."""
 
     DEFERRED = "deferred"
     STALE = "stale"
@@ -78,10 +70,10 @@ class LastPlan:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a round comes to before it is applied.
+    """A round's plan before it is applied.
 
-    `failure` says why the policy's answer could not be used; then `plan` keeps what runs. `carried`
-    is the number of the round whose plan this one carries out instead of deciding anew.
+    `failure`: why the policy's answer could not be used, so that `plan` keeps what runs.
+    `carried`: the round whose plan this one carries out.
     """
 
     plan: Plan
@@ -112,17 +104,12 @@ class World(Protocol):
         ...
 
     def apply(self, plan: Plan, carried: int | None = None) -> Applied:
-        """Make the plan so as far as the newest state allows: each gang whole or not at all, the
-        plan in part if need be.
-
-        `carried`: the round whose plan it is, if this one decided nothing.
-        """
+        """Apply as much as the newest state allows, each gang whole; `carried` as in Decision."""
         ...
 
 
 def run_round(world: World, policy: Policy, *, name: str = "") -> RoundResult:
-    """One round. Whatever the policy does, what runs goes on unless a plan that breaks no rule
-    stops it.
+    """Run one round; whatever the policy does, what runs goes on unless a valid plan stops it.
 
     `name` is the policy's, for the plan of a round in which it fails.
     """
@@ -145,30 +132,24 @@ def carry_out_or_decide(
 
 
 def carried_out(snapshot: Snapshot, last: LastPlan) -> Plan | None:
-    """The last plan as this round's own: what its stops have made room for starts now. None if this
-    must be decided anew.
+    """The last plan as this round's own, starting what waited for stops; None to decide anew.
 
-    That is so if the plan breaks a rule of the new snapshot, or if what has ended was no stop that
-    the plan asked for: it does not speak of that job, it would stop something more, or it would
-    start something that did not wait for a stop.
+    It must be valid, mention every ended job, and change nothing else.
     """
     plan = last.plan
     knows = {w.job for w in plan.waiting} | {p.job for p in plan.placements}
     todo = changes(current_of(snapshot), plan)
-    if not knows.issuperset(snapshot.trigger.jobs) or not all(
-        _was_put_off(change, last) for change in todo
-    ):
+    deferred_only = all(
+        isinstance(change, Keep)
+        or (isinstance(change, Start) and change.placement.key in last.deferred)
+        for change in todo
+    )
+    if not knows.issuperset(snapshot.trigger.jobs) or not deferred_only:
         return None
     if validate_plan(plan, snapshot):
         return None
     return replace(
         plan, objective=None, bound=None, message=f"carried out round {last.number}'s plan"
-    )
-
-
-def _was_put_off(change: Change, last: LastPlan) -> bool:
-    return isinstance(change, Keep) or (
-        isinstance(change, Start) and change.placement.key in last.deferred
     )
 
 

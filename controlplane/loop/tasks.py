@@ -1,11 +1,8 @@
-"""The loop's Celery entries. They carry hints: each may be lost, doubled or run at once with
-another, and nothing goes wrong.
-"""
+"""Celery tasks of the loop. Each may be lost, doubled or run at once with another without harm."""
 
 from __future__ import annotations
 
 import time
-from typing import Any
 
 from celery import shared_task
 from celery.signals import worker_process_init
@@ -25,15 +22,11 @@ worker.
 
 @shared_task
 def run_cluster_round(cluster_id: int) -> None:
-    """Answer the cluster's waiting events. Leaves at once if there are none or if somebody else is
-    at it.
+    """Answer the cluster's waiting events; leave if there are none or another worker answers them.
 
-    One that leaves so lets its hint count as on its way, so that a flood of submissions sends one a
-    second and not one a commit: who holds the round looks for events once more after it. A cluster
-    that rests after a long round is looked after once it has rested. A task that has held its
-    rounds comes back for what is left after as long a time as they took.
+    Its hint then still counts as on its way, so that a flood of submissions sends one a second.
     """
-    if due_rounds.is_held(cluster_id, timezone.now()) or _rests(cluster_id):
+    if due_rounds.is_held(cluster_id, timezone.now()) or _backs_off(cluster_id):
         return
     began_s = time.monotonic()
     for _ in range(ROUNDS_A_TASK):
@@ -41,7 +34,7 @@ def run_cluster_round(cluster_id: int) -> None:
         with bound(cluster=cluster_id):
             if hold_round(cluster_id, Ports(solve_in_child, await_solver=await_solver)) is None:
                 return
-        if _rests(cluster_id):
+        if _backs_off(cluster_id):
             return
     hint_arrived(cluster_id)
     if is_wanted(cluster_id):
@@ -50,19 +43,13 @@ def run_cluster_round(cluster_id: int) -> None:
         )
 
 
-def _rests(cluster_id: int) -> bool:
-    """Whether the cluster rests after a long round; then what waits for a round is answered after
-    the rest.
-    """
-    rest_s = due_rounds.rest_s(cluster_id, timezone.now())
-    if rest_s > 0 and is_wanted(cluster_id):
-        hint_after(cluster_id, rest_s)
-    return rest_s > 0
+def _backs_off(cluster_id: int) -> bool:
+    """True while the cluster backs off after a long round; events are answered afterwards."""
+    backoff_s = due_rounds.backoff_s(cluster_id, timezone.now())
+    if backoff_s > 0 and is_wanted(cluster_id):
+        hint_after(cluster_id, backoff_s)
+    return backoff_s > 0
 
 
-def _start_solver(**_: Any) -> None:
-    """Let a worker's process warm its solver up before the first round asks it."""
-    start_solver()
-
-
-worker_process_init.connect(_start_solver)
+# A worker's process warms its solver up before the first round asks it.
+worker_process_init.connect(lambda **_: start_solver(), weak=False)

@@ -6,6 +6,7 @@ import secrets
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
+from typing import Any
 
 from django.contrib.auth.models import User
 from django.db import transaction
@@ -27,32 +28,25 @@ _BEGINNING = datetime(2020, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class EmulatedNode:
-    """A local agent's offer: GPUs of one type as pacing clocks.
+    """A local agent's offer of GPUs as pacing clocks, with a node's power as ANDREAS states it.
 
-    The watts give the node's power as ANDREAS states it: base_w + idle_w for an
-    idle GPU, peak_w for one at work (V100: 360 + 170 g W with two GPUs, T4: 330 + 70 g W with one).
+    base_w + idle_w for an idle GPU, peak_w for one at work (V100: 360 + 170 g, T4: 330 + 70 g W).
     """
 
     name: str
     gpu_type: str
     gpus: int
     tflops: float
-    memory_gb: float
     idle_w: float
     peak_w: float
     base_w: float
+    memory_gb: float = 16.0
 
 
 EMULATED_NODES = (
-    EmulatedNode(
-        "volta", "V100", 2, tflops=14.0, memory_gb=16.0, idle_w=30.0, peak_w=200.0, base_w=300.0
-    ),
-    EmulatedNode(
-        "pascal", "P100", 2, tflops=9.3, memory_gb=16.0, idle_w=30.0, peak_w=180.0, base_w=270.0
-    ),
-    EmulatedNode(
-        "turing", "T4", 1, tflops=8.1, memory_gb=16.0, idle_w=10.0, peak_w=80.0, base_w=320.0
-    ),
+    EmulatedNode("volta", "V100", 2, tflops=14.0, idle_w=30.0, peak_w=200.0, base_w=300.0),
+    EmulatedNode("pascal", "P100", 2, tflops=9.3, idle_w=30.0, peak_w=180.0, base_w=270.0),
+    EmulatedNode("turing", "T4", 1, tflops=8.1, idle_w=10.0, peak_w=80.0, base_w=320.0),
 )
 
 
@@ -60,7 +54,9 @@ EMULATED_NODES = (
 def bootstrap() -> str | None:
     """Create cluster, GPU types, prices, team and admin; the admin's password if new."""
     password = _make_admin()
-    cluster = _make_cluster()
+    # Short leases, so that one machine notices a lost agent in seconds.
+    intervals = {"heartbeat_s": 2.0, "lease_s": 15.0, "grace_s": 8.0, "margin_s": 3.0}
+    cluster, _ = Cluster.objects.get_or_create(name=CLUSTER, defaults=intervals)
     _make_prices(cluster)
     for node in EMULATED_NODES:
         _make_gpu_type(node)
@@ -97,11 +93,6 @@ def _make_prices(cluster: Cluster) -> None:
 
 
 def _make_gpu_type(node: EmulatedNode) -> None:
-    values = {
-        "tflops": node.tflops,
-        "memory_gb": node.memory_gb,
-        "idle_w": node.idle_w,
-        "peak_w": node.peak_w,
-        "emulated": True,
-    }
-    GpuType.objects.get_or_create(name=node.gpu_type, defaults=values)
+    names = ("tflops", "memory_gb", "idle_w", "peak_w")
+    values: dict[str, Any] = {name: getattr(node, name) for name in names}
+    GpuType.objects.get_or_create(name=node.gpu_type, defaults={**values, "emulated": True})

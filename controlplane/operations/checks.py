@@ -1,8 +1,4 @@
-"""System checks of our own. `manage.py check` finds what cannot work, `check --deploy` also what is
-wrong in production.
-
-Every finding says what to do. Django's own checks (secret key, hosts, cookies, TLS) come on top.
-"""
+"""System checks: `manage.py check` finds errors, `check --deploy` also production's mistakes."""
 
 from __future__ import annotations
 

@@ -46,11 +46,8 @@ def readyz(request: HttpRequest) -> JsonResponse:
     """Ready (200) or not (503), by check; errors by class only, as it is public."""
     checks = {name: _outcome(check) for name, check in CHECKS.items()}
     ready = all(outcome == "ok" for outcome in checks.values())
-    body = {
-        "status": "ok" if ready else "unavailable",
-        "checks": checks,
-        "beat_age_s": _beat_age_s(checks["cache"]),
-    }
+    status = "ok" if ready else "unavailable"
+    body = {"status": status, "checks": checks, "beat_age_s": _beat_age_s(checks["cache"])}
     return JsonResponse(body, status=200 if ready else 503)
 
 

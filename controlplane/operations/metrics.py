@@ -1,24 +1,216 @@
-"""/metrics in Prometheus format, for operators and holders of the scrape token."""
+"""/metrics in Prometheus format: state from database and cache, counters of requests.
+
+A part that cannot be read is left out, and `loadmaster_database_up` or `_cache_up` is 0.
+"""
 
 from __future__ import annotations
 
 import hmac
-from collections.abc import Iterable
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from importlib.metadata import version
 from typing import Any
 
 from django.conf import settings
 from django.contrib.auth.models import AnonymousUser
+from django.core.cache import cache
+from django.db import DatabaseError, connection
+from django.db.models import Count, Min, Q
 from django.http import HttpResponse
+from django.utils import timezone
 from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
+from redis.exceptions import RedisError
 from rest_framework.authentication import BaseAuthentication, SessionAuthentication
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
-from controlplane.operations.metrics_state import StateCollector
+from clusters.models import Cluster, Node, RescheduleEvent
+from clusters.models.nodes import State
+from controlplane.loop.metrics import KEY as ROUNDS_KEY
+from controlplane.loop.metrics import RECONCILE_KEY, RoundCounts
+from controlplane.operations.health import BEAT_KEY
 from controlplane.web.http.metrics import http_registry
-from controlplane.web.rest.authentication import BearerAuthentication
+from controlplane.web.rest.defaults import BearerAuthentication
+from jobs.assignment_lifecycle import LIVE
+from jobs.lifecycle import JobState
+from jobs.models import Assignment, Job
+from loadmaster.protocol import AssignmentState
+
+log = logging.getLogger(__name__)
+
+SOON = timedelta(seconds=10)
+"""A live lease that ends within this is "expiring": its node has missed heartbeats."""
+
+QUANTILES = (0.5, 0.99, 1.0)
+OF_CLUSTER, OF_STATE = ("cluster",), ("cluster", "state")
+_LIVE = sorted(str(state) for state in LIVE)
+
+
+class StateCollector(Collector):
+    """Everything but the counters of requests."""
+
+    def collect(self) -> Iterator[Metric]:
+        build = {(version("loadmaster"), connection.vendor): 1.0}
+        yield _gauge("build_info", "1, with what runs here", ("version", "database"), build)
+        yield from _up("cache", _from_cache)
+        yield from _up("database", _from_database)
+
+
+def _up(name: str, read: Any) -> Iterator[Metric]:
+    families: list[Metric] = []
+    try:
+        families, up = list(read()), 1
+    except (DatabaseError, RedisError) as error:
+        log.warning("the metrics of the %s are left out: %s", name, type(error).__name__)
+        up = 0
+    yield _gauge(f"{name}_up", f"Whether the {name} answers", (), {(): up})
+    yield from families
+
+
+def _gauge(
+    name: str, text: str, labels: Sequence[str], samples: Mapping[Any, float]
+) -> GaugeMetricFamily:
+    """A family with a sample for each tuple of labels' values."""
+    family = GaugeMetricFamily(f"loadmaster_{name}", text, labels=labels)
+    for values, number in samples.items():
+        family.add_metric(values, number)
+    return family
+
+
+def _from_cache() -> Iterator[Metric]:
+    now_s, found = time.time(), cache.get_many([BEAT_KEY, RECONCILE_KEY, ROUNDS_KEY])
+    texts = {
+        BEAT_KEY: ("beat", "beat last ticked"),
+        RECONCILE_KEY: ("reconcile", "the last pass of the reconciler ended"),
+    }
+    for key, (name, text) in texts.items():
+        if isinstance(found.get(key), float):
+            age_s = max(0.0, now_s - found[key])
+            yield _gauge(f"{name}_age_seconds", f"Seconds since {text}", (), {(): age_s})
+    counts = found.get(ROUNDS_KEY)
+    yield from _rounds(counts if isinstance(counts, RoundCounts) else RoundCounts())
+
+
+def _rounds(counts: RoundCounts) -> Iterator[Metric]:
+    counters = (
+        ("rounds", "Rounds that have ended", "status", counts.statuses),
+        ("round_triggers", "Reasons of rounds that have ended", "reason", counts.reasons),
+    )
+    for name, text, label, numbers in counters:
+        counter = CounterMetricFamily(f"loadmaster_{name}", text, labels=["cluster", label])
+        for values, number in sorted(numbers.items()):
+            counter.add_metric(values, number)
+        yield counter
+    histograms = (
+        ("round_seconds", "Seconds from a round's snapshot to its end", counts.round_seconds),
+        ("solver_seconds", "Seconds a round's policy took", counts.solver_seconds),
+    )
+    for name, text, by_cluster in histograms:
+        family = HistogramMetricFamily(f"loadmaster_{name}", text, labels=["cluster"])
+        for cluster, histogram in sorted(by_cluster.items()):
+            family.add_metric([cluster], histogram.buckets(), histogram.total_s)
+        yield family
+
+
+def _from_database() -> Iterator[Metric]:
+    now = timezone.now()
+    clusters = {c.pk: c for c in Cluster.objects.order_by("pk")}
+    names = {pk: cluster.name for pk, cluster in clusters.items()}
+    yield from _loop(clusters, now)
+    yield from _queue(names, now)
+    yield from _leases(names, now)
+    yield from _nodes(names, now)
+
+
+def _loop(clusters: Mapping[int, Cluster], now: datetime) -> Iterator[Metric]:
+    unanswered = RescheduleEvent.objects.filter(round=None).order_by().values_list("cluster")
+    events = {
+        pk: (number, _age_s(first, now))
+        for pk, number, first in unanswered.annotate(number=Count("pk"), first=Min("created_at"))
+    }
+    applied = [(c.name, c.last_round_at) for c in clusters.values() if c.last_round_at is not None]
+    ages = {(name,): _age_s(at, now) for name, at in applied}
+    held = {
+        (c.name,): int(bool(c.round_owner and c.round_expires_at and c.round_expires_at > now))
+        for c in clusters.values()
+    }
+    waiting = {(c.name,): events.get(pk, (0, 0.0))[0] for pk, c in clusters.items()}
+    oldest = {(c.name,): events.get(pk, (0, 0.0))[1] for pk, c in clusters.items()}
+    text = "Rescheduling events no round has answered"
+    yield _gauge("last_round_age_seconds", "Seconds since a round was applied", OF_CLUSTER, ages)
+    yield _gauge("round_held", "Whether a round is being held", OF_CLUSTER, held)
+    yield _gauge("events_waiting", text, OF_CLUSTER, waiting)
+    yield _gauge("oldest_event_age_seconds", "Age of the oldest of them", OF_CLUSTER, oldest)
+
+
+def _queue(names: Mapping[int, str], now: datetime) -> Iterator[Metric]:
+    by_state = Job.objects.order_by().values_list("cluster", "state").annotate(number=Count("pk"))
+    found = {(cluster, state): number for cluster, state, number in by_state}
+    queued = Job.objects.filter(state=JobState.QUEUED).order_by().values_list("cluster")
+    first = dict(queued.annotate(first=Min("submitted_at")))
+    jobs = {
+        (name, state.value): found.get((pk, state.value), 0)
+        for pk, name in names.items()
+        for state in JobState
+    }
+    ages = {(name,): _age_s(first.get(pk, now), now) for pk, name in names.items()}
+    yield _gauge("jobs", "Jobs, ended ones included", OF_STATE, jobs)
+    yield _gauge("oldest_waiting_age_seconds", "Age of the oldest queued job", OF_CLUSTER, ages)
+
+
+def _leases(names: Mapping[int, str], now: datetime) -> Iterator[Metric]:
+    lost = AssignmentState.LOST.value
+    held = Assignment.objects.filter(state__in=[*_LIVE, lost]).order_by()
+    ending = Count("pk", filter=Q(lease_expires_at__lt=now + SOON))
+    numbers, late = defaultdict[tuple[int, str], int](int), defaultdict[int, int](int)
+    rows = held.values_list("node__cluster", "state").annotate(number=Count("pk"), late=ending)
+    for cluster, state, number, ends in rows:
+        numbers[cluster, state] = number
+        late[cluster] += ends if state in _LIVE else 0
+    live = {(name, state): numbers[pk, state] for pk, name in names.items() for state in _LIVE}
+    soon = {(name,): late[pk] for pk, name in names.items()}
+    gone = {(name,): numbers[pk, lost] for pk, name in names.items()}
+    text = "Leases that end within 10 s, or have ended"
+    yield _gauge("leases", "Live assignments", OF_STATE, live)
+    yield _gauge("leases_expiring", text, OF_CLUSTER, soon)
+    yield _gauge("assignments_lost", "Assignments that were given up as lost", OF_CLUSTER, gone)
+
+
+def _nodes(names: Mapping[int, str], now: datetime) -> Iterator[Metric]:
+    states, heard = defaultdict[tuple[int, str], int](int), defaultdict[int, list[float]](list)
+    for pk, state, seen in Node.objects.order_by().values_list("cluster", "state", "last_seen_at"):
+        states[pk, state] += 1
+        if seen is not None and state != State.LOST:
+            heard[pk].append(_age_s(seen, now))
+    nodes = {(name, s.value): states[pk, s.value] for pk, name in names.items() for s in State}
+    ages = {
+        (name, str(quantile)): _quantile(heard[pk], quantile)
+        for pk, name in names.items()
+        for quantile in (QUANTILES if heard[pk] else ())
+    }
+    text = "Age of the last heartbeat of nodes that are not lost"
+    yield _gauge("nodes", "Nodes", OF_STATE, nodes)
+    yield _gauge("heartbeat_age_seconds", text, ("cluster", "quantile"), ages)
+
+
+def _quantile(values: list[float], quantile: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(quantile * len(values)))]
+
+
+def _age_s(moment: datetime, now: datetime) -> float:
+    return max(0.0, (now - moment).total_seconds())
+
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -31,13 +223,11 @@ class ScrapeToken(BaseAuthentication):
     """`Authorization: Bearer <LOADMASTER_METRICS_TOKEN>`; works without the database."""
 
     def authenticate(self, request: Request) -> tuple[Scraper, str] | None:
-        """The scraper; None for any other token, which may be an operator's."""
         given = request.META.get("HTTP_AUTHORIZATION", "").removeprefix("Bearer ").encode()
         wanted = settings.METRICS_TOKEN.encode()
         return (Scraper(), "metrics") if wanted and hmac.compare_digest(given, wanted) else None
 
     def authenticate_header(self, request: Request) -> str:
-        """Ask for a token (401) if none was sent; a wrong one is refused (403)."""
         return "Bearer"
 
 
@@ -45,19 +235,15 @@ class MayScrape(BasePermission):
     """The scrape token, or an operator."""
 
     def has_permission(self, request: Request, view: APIView) -> bool:
-        """Whether it is one of them."""
         return isinstance(request.user, Scraper) or bool(request.user and request.user.is_staff)
 
 
 class MetricsView(APIView):
-    """GET only."""
-
     authentication_classes = [ScrapeToken, BearerAuthentication, SessionAuthentication]
     permission_classes = [MayScrape]
     schema: Any = None
 
     def get(self, request: Request) -> HttpResponse:
-        """All metrics as they are now."""
         return HttpResponse(
             exposition([StateCollector()]),
             content_type=CONTENT_TYPE,

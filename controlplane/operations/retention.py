@@ -1,11 +1,7 @@
-"""What is kept how long. Old bulk goes in small batches; what happened and what it cost stays for
-ever.
+"""Retention: old bulk goes in small batches by `RULES`, a setting in days each (0: never).
 
-Kept for ever: jobs, attempts, their events, assignments with their energy and cost, the energy
-ledger, tariffs, measurements, and simulations while they are shared. What goes is in `RULES`: each
-rule has a setting in days (0: never), and output and samples of ended jobs cannot be set to go
-earlier than LEAST_DAYS. What a job loses is noted in its history. Any number of processes may prune
-at once.
+Jobs, attempts, events, assignments with their costs, the ledger, tariffs, measurements and shared
+simulations stay for ever. Output and samples of ended jobs stay for LEAST_DAYS.
 """
 
 from __future__ import annotations
@@ -72,11 +68,7 @@ class Rule:
 
 
 def prune(now: datetime, *, budget_s: float = 60.0, names: tuple[str, ...] = ()) -> dict[str, int]:
-    """Prune what is due by the rules (those named, else all), for about `budget_s` seconds; rows by
-    rule, those with none left out.
-
-    What is left when the time is up goes next time.
-    """
+    """Prune what is due (rules named, else all) for about `budget_s`; return rows by rule."""
     until_s, gone = time.monotonic() + budget_s, dict.fromkeys((rule.name for rule in RULES), 0)
     for rule in RULES:
         if (names and rule.name not in names) or rule.days is None:
@@ -100,15 +92,17 @@ def _delete(rows: QuerySet[Any]) -> int:
 
 
 def _snapshots(before: datetime) -> int:
-    old = Round.objects.filter(ended_at__lt=before).exclude(snapshot=None).exclude(pk__in=_newest())
-    keys = list(old.order_by("pk").values_list("pk", flat=True)[:BATCH])
+    keys = _old_rounds(before, snapshot__isnull=False)
     return Round.objects.filter(pk__in=keys).update(snapshot=None) if keys else 0
 
 
+def _old_rounds(before: datetime, **only: bool) -> list[int]:
+    old = Round.objects.filter(ended_at__lt=before, **only).exclude(pk__in=_newest())
+    return list(old.order_by("pk").values_list("pk", flat=True)[:BATCH])
+
+
 def _rounds(before: datetime) -> int:
-    """Rounds with the events they answered, which would otherwise request new rounds."""
-    old = Round.objects.filter(ended_at__lt=before).exclude(pk__in=_newest())
-    keys = list(old.order_by("pk").values_list("pk", flat=True)[:BATCH])
+    keys = _old_rounds(before)
     if keys:
         with transaction.atomic():
             RescheduleEvent.objects.filter(round__in=keys).delete()
@@ -129,20 +123,9 @@ def _simulations(before: datetime) -> int:
 def _newest() -> list[int]:
     keys: list[int] = []
     for cluster in Cluster.objects.values_list("pk", flat=True):
-        keys += (
-            Round.objects.filter(cluster=cluster)
-            .order_by("-number")
-            .values_list("pk", flat=True)[:ROUNDS_KEPT]
-        )
+        rounds = Round.objects.filter(cluster=cluster).order_by("-number")
+        keys += rounds.values_list("pk", flat=True)[:ROUNDS_KEPT]
     return keys
-
-
-def _events(before: datetime) -> int:
-    return _delete(RescheduleEvent.objects.filter(created_at__lt=before).exclude(round=None))
-
-
-def _output(before: datetime) -> int:
-    return _of_ended_jobs(before, "output", LogChunk)
 
 
 def _samples(before: datetime) -> int:
@@ -152,22 +135,14 @@ def _samples(before: datetime) -> int:
 
 
 def _of_ended_jobs(before: datetime, what: str, model: type[Any]) -> int:
-    """Delete rows of old assignments of ended jobs, and note it in the job's history."""
     held = Exists(model.objects.filter(assignment=OuterRef("pk")))
     over = Q(state__in=_ENDED, ended_at__lt=before, job__completed_at__lt=before)
-    due = (
-        Assignment.objects.filter(held, over)
-        .order_by("ended_at")
-        .values_list("pk", "job")[:ASSIGNMENTS_AT_ONCE]
-    )
-    gone = 0
-    for assignment, job in list(due):
-        gone += _of_assignment(model, assignment, job, what)
-    return gone
+    due = Assignment.objects.filter(held, over).order_by("ended_at").values_list("pk", "job")
+    return sum(_of_assignment(model, *keys, what) for keys in list(due[:ASSIGNMENTS_AT_ONCE]))
 
 
 def _of_assignment(model: type[Any], assignment: UUID, job: UUID, what: str) -> int:
-    """All rows of one assignment, in batches; its history tells of it once."""
+    """Delete all rows of one assignment in batches; note it once in the job's history."""
     gone = 0
     while keys := list(
         model.objects.filter(assignment=assignment).values_list("pk", flat=True)[:BATCH]
@@ -194,8 +169,12 @@ def _expired(rows: Callable[[datetime], QuerySet[Any]]) -> Batch:
 RULES = (
     Rule("snapshots", "snapshots", _snapshots),
     Rule("rounds", "rounds", _rounds),
-    Rule("events", "events", _events),
-    Rule("output", "output", _output, LEAST_DAYS),
+    Rule(
+        "events",
+        "events",
+        _expired(lambda t: RescheduleEvent.objects.filter(created_at__lt=t).exclude(round=None)),
+    ),
+    Rule("output", "output", lambda t: _of_ended_jobs(t, "output", LogChunk), LEAST_DAYS),
     Rule("samples", "samples", _samples, LEAST_DAYS),
     Rule("simulations", "simulations", _simulations),
     Rule(
@@ -217,5 +196,4 @@ RULES = (
 
 
 def kept() -> Iterator[tuple[str, float | None]]:
-    """(rule, days or None for ever), for whoever wants to see them."""
     return ((rule.name, rule.days) for rule in RULES)

@@ -1,11 +1,10 @@
-"""Celery entries of the clock: periodic rounds, reconciliation, pruning.
-
-Each may be lost, doubled or run at once with another, and nothing goes wrong.
-"""
+"""Celery's periodic tasks. Each may be lost, doubled or run at once with another without harm."""
 
 from celery import shared_task
 from django.utils import timezone
 
+from clusters.services import flush_samples
+from controlplane.accounting.ledger import meter
 from controlplane.execution.reconciler import reconcile_clusters
 from controlplane.execution.services import stop_profiling
 from controlplane.loop.due_rounds import ask_for_periodic_rounds, overdue_clusters
@@ -13,8 +12,8 @@ from controlplane.loop.metrics import note_reconciled
 from controlplane.loop.tasks import run_cluster_round
 from controlplane.operations.health import note_beat
 from controlplane.operations.retention import prune
-from controlplane.studies.running.hints import hint_simulations
 from controlplane.studies.running.runner import reconcile_simulations
+from controlplane.studies.running.workers import hint_simulations
 from controlplane.web.storage.mutex import mutex
 from profiling.services import reconcile_profiles
 
@@ -24,20 +23,15 @@ LONG_PASS_S = 10
 
 @shared_task
 def periodic_rounds() -> None:
-    """Ask for a round of each cluster whose last one is a period ago."""
     note_beat()
     ask_for_periodic_rounds(timezone.now())
 
 
 @shared_task
 def reconcile() -> None:
-    """Find what was missed: silent agents, due drains, idle profile runs, unanswered events.
-
-    Two passes at once would do the same work twice, so the second leaves it to the first, for a
-    while.
-    """
-    with mutex("reconcile", LONG_PASS_S) as is_alone:
-        if not is_alone:
+    """Find what was missed: silent agents, due drains, idle profile runs, unanswered events."""
+    with mutex("reconcile", LONG_PASS_S) as is_free:
+        if not is_free:
             return
         now = timezone.now()
         reconcile_clusters(now)
@@ -51,5 +45,15 @@ def reconcile() -> None:
 
 @shared_task
 def prune_old() -> None:
-    """Let a part of what is old enough go."""
     prune(timezone.now())
+
+
+@shared_task
+def meter_energy() -> None:
+    meter()
+
+
+@shared_task
+def write_samples() -> None:
+    """Write what heartbeats said of devices. It takes seconds on a large cluster: nothing waits."""
+    flush_samples()

@@ -8,4 +8,3 @@ class StudiesConfig(AppConfig):
 
     name = "controlplane.studies"
     label = "studies"
-    default_auto_field = "django.db.models.BigAutoField"

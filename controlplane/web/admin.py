@@ -27,9 +27,7 @@ admin.site.unregister(Group)
 
 @admin.register(User)
 class UserAdmin(_DjangoUserAdmin, _Styled):
-    """People. Only who has Django's permission for it may change them: operators do not make
-    operators.
-    """
+    """People; operators without Django's permission cannot make operators."""
 
     form = UserChangeForm
     add_form = UserCreationForm

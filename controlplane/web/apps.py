@@ -4,12 +4,8 @@ from django.apps import AppConfig
 
 
 class WebConfig(AppConfig):
-    """The `web` application."""
-
     name = "controlplane.web"
     label = "web"
-    default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Register what the OpenAPI document needs."""
         from controlplane.web.rest import openapi  # noqa: F401  # importing it registers them

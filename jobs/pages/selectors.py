@@ -17,7 +17,6 @@ from django.utils import timezone
 from django.utils.http import urlencode
 
 from controlplane.web.pages import formats
-from controlplane.web.pages.paging import page_of
 from jobs.lifecycle import SHOWN_AS_RUNNING, SHOWN_AS_WAITING, JobState
 from jobs.models import QUEUE_ORDER, Assignment, AssignmentSlot, Job, Kind, Team
 from jobs.selectors import (
@@ -179,14 +178,14 @@ class Numbers:
 
 
 def queue_page(
-    user: User, teams: Sequence[Team], filters: QueueFilters, number: object
+    user: User, teams: Sequence[Team], filters: QueueFilters, number: int | str | None
 ) -> tuple[Page[Job], list[JobRow]]:
     """A page of the queue: what runs, waits, has ended. `teams` are the user's own.
 
     First the ids in order, from an index alone, then the rows of this page.
     """
     ids = _filtered(user, teams, filters).order_by(*QUEUE_ORDER, "pk").values_list("pk", flat=True)
-    page = page_of(_paginator(ids, filters), number)
+    page = _paginator(ids, filters).get_page(number)
     place = {pk: i for i, pk in enumerate(page.object_list)}
     rows = _with_what_is_shown(visible_jobs(user).filter(pk__in=place))
     return page, job_rows(user, sorted(rows, key=lambda job: place[job.pk]))

@@ -25,7 +25,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from controlplane.web.operators import is_operator
-from controlplane.web.rest.serializing import OnlySettable
+from controlplane.web.rest.bodies import OnlySettable
 from jobs.models import Secret, Team
 from jobs.people import team_saved
 from jobs.secrets import delete_secret, set_secret

@@ -18,7 +18,7 @@ from django.db.models import Q
 
 from clusters.events import request_reschedules
 from clusters.models import Reason
-from controlplane.web.storage.bulk_insert import insert
+from controlplane.web.storage.bulk import insert
 from jobs import kinds
 from jobs.lifecycle import JobState
 from jobs.models import IdempotencyKey, Job, JobEvent

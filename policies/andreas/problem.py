@@ -19,7 +19,7 @@ from policies.andreas.kernels.arrays import NONE
 from policies.contract.snapshot import Bools, Floats, Ints, NodeView, Snapshot
 from policies.placement.from_snapshot import CurrentPlacement
 from policies.placement.layout import RESOURCES, THOUSANDTHS, UNLIMITED
-from policies.placement.options import Prices, admits, launch_s, prices_of, signatures, with_quota
+from policies.placement.options import Prices, admits, prices_of, signatures, with_quota
 from policies.placement.plan_builder import PlanBuilder
 
 
@@ -203,7 +203,8 @@ def build(snapshot: Snapshot, *, never_touch: bool = False, charged: bool = True
     mask &= np.all(demand[:, None, :] <= whole[members][None, :, :], axis=2)
     types = np.array([snapshot.type_index[node.gpu_type] for node in examples], dtype=np.int64)
     run_s = _run_s(snapshot, rows, mask[:, config_class], types[config_class], config_gpus)
-    prices, power, launches_s = prices_of(snapshot), _power(examples), launch_s(snapshot)[rows]
+    prices, power, launch_times = prices_of(snapshot), _power(examples), plan.classes.launch_times
+    launches_s = np.array([launch_times.of(row) for row in rows.tolist()], dtype=np.float64)
     return Problem(
         snapshot=snapshot, plan=plan, rows=rows, nodes=nodes,
         numbers=np.array(numbers, dtype=np.int64), devices=devices, node_class=node_class,

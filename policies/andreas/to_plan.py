@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 
 from policies.andreas.problem import Problem
 from policies.andreas.solution import Solution
-from policies.contract.plan import Placement, Plan
-from policies.contract.snapshot import Floats, Ints
+from policies.contract.plan import Plan
 from policies.placement.layout import Allocation, Part
-from policies.placement.options import prices_of
 from policies.placement.plan_builder import PlanBuilder
 
 
@@ -30,24 +26,6 @@ def to_plan(
     return plan.build(policy, value, message)
 
 
-def to_plan_of(
-    problem: Problem,
-    solution: Solution,
-    named: Iterable[Placement],
-    policy: str,
-    value: float | None,
-    message: str = "",
-) -> Plan:
-    """Return the plan of placements that have their devices already, with what stays beside them.
-
-    `solution` says how many devices are in use; of jobs that share some it has one.
-    """
-    plan = problem.plan.copy()
-    for job in solution.placed.tolist():
-        plan.state.take(_allocation(plan, problem, solution, job))
-    return plan.build(policy, value, message, named)
-
-
 def _allocation(plan: PlanBuilder, problem: Problem, solution: Solution, job: int) -> Allocation:
     """Return devices of the job's node, those that it holds now first."""
     n, row = int(problem.numbers[solution.node[job]]), int(problem.rows[job])
@@ -57,15 +35,3 @@ def _allocation(plan: PlanBuilder, problem: Problem, solution: Solution, job: in
     now = {device for r in runs for s in r.ranks if s.node == node for device in s.devices}
     wanted = layout.bits(n, now) if now else 0
     return Allocation(request, (Part(n, 1, plan.state.devices(request, n, 1, wanted)),))
-
-
-def bills(problem: Problem, nodes: Ints, gpus: Floats, used: Ints, run_s: Floats) -> Floats:
-    """float64[n]: what runs of `run_s` on so many (parts of) GPUs of these nodes pay, each its part
-    of its node's bill.
-
-    `used` int64[n]: GPUs of the node in use; emissions are not billed.
-    """
-    prices = prices_of(problem.snapshot, emissions=False)
-    cost = problem.power[problem.node_class[nodes], used] * prices.reference
-    share: Floats = cost * gpus / used * prices.priced_s(run_s)
-    return share

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf, isfinite
 
 import numpy as np
 
-from policies.andreas.kernels.arrays import NONE
-from policies.andreas.problem import Problem, build
-from policies.andreas.to_plan import to_plan
 from policies.contract.plan import Plan
 from policies.contract.policy import parameter
 from policies.contract.snapshot import Bools, Floats, Ints, Snapshot
-from policies.gavel.allox_matching import Machines, Matching, match
-from policies.gavel.colocation.gangs import Gangs
-from policies.gavel.colocation.vacancies import Vacancies
+from policies.gavel.allox_gangs import Draft, Gangs
+from policies.gavel.solvers.matching import Machines, Matching, match
+from policies.placement.layout import members
+
+NOWHERE = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,167 +61,170 @@ class AlloX:
     )
 
     def __call__(self, snapshot: Snapshot) -> Plan:
-        """The plan; the objective is the sum of matched jobs' completion times from now (s)."""
-        problem = build(snapshot, never_touch=self.started == "keep")
-        vacancies = Vacancies(problem)
-        gangs = Gangs(problem, vacancies, shuts_out_singles=self.started == "keep")
-        gangs.seat()
-        singles = _Singles(problem, vacancies, gangs)
-        total_s = singles.seat(self._considered(problem, singles))
+        """Return the plan; its objective is the sum of matched jobs' completion times from now."""
+        draft = Draft(snapshot, never_touch=self.started == "keep")
+        gangs = Gangs(draft, closes_node=self.started == "keep")
+        gangs.place()
+        singles = _Singles(draft, gangs)
+        total_s = singles.place(self._considered(singles))
         gangs.fill()
-        return to_plan(problem, vacancies.solution, "allox", total_s)
+        return draft.build("allox", total_s)
 
-    def _considered(self, problem: Problem, singles: _Singles) -> Ints:
-        """Jobs to match: running ones, and the oldest waiting ones."""
-        jobs = singles.jobs[np.argsort(problem.column("arrival_s")[singles.jobs], kind="stable")]
-        waits = problem.home[jobs] == NONE
-        wanted = min(
-            max(int(singles.open.sum()), int(self.alpha * np.count_nonzero(waits)), 1), self.most
-        )
-        considered: Ints = jobs[~waits | (np.cumsum(waits) <= wanted)]
+    def _considered(self, singles: _Singles) -> Ints:
+        """int64: jobs to match, by arrival: all that run, and the oldest that wait."""
+        order = np.argsort(singles.arrival_s, kind="stable")
+        waits = singles.home[order] == NOWHERE
+        part = int(self.alpha * np.count_nonzero(waits))
+        most = min(max(sum(singles.open), part, 1), self.most)
+        considered: Ints = order[~waits | (np.cumsum(waits) <= most)]
         return considered
 
 
 class _Singles:
-    """Jobs of one GPU; `open` int64[C]: the free GPUs of each class that they may have."""
+    """Jobs of one GPU by number, and groups of nodes on which each is equally fast.
 
-    def __init__(self, problem: Problem, vacancies: Vacancies, gangs: Gangs) -> None:
-        self.problem, self.vacancies, self.gangs = problem, vacancies, gangs
-        self.jobs = gangs.singles
-        classes = len(problem.cost)
-        self.usable: Bools = ~gangs.shut
-        self.open: Ints = np.bincount(
-            problem.node_class[self.usable], vacancies.free[self.usable].astype(np.float64), classes
-        ).astype(np.int64)
-        config_of = np.array([vacancies.number[c, 1] for c in range(classes)], dtype=np.int64)
-        self.class_times_s: Floats = problem.times_s[:, config_of]
-        """float64[E, C]: run time on one GPU of a class, with a launch unless it runs there."""
-        self.restart_s = problem.move_s
+    `rows` int64[J]; `groups`: sets of nodes; `open`: free GPUs of each. `home` int64[J]: the group
+    on a GPU of which a job runs; `times_s` float64[J, G]: with a launch unless it is that.
+    """
 
-    def seat(self, considered: Ints) -> float:
-        """Match, and seat who starts; the sum of completion times."""
-        machine_class, machines = self._machines()
-        times_s = self.class_times_s[considered][:, machine_class]
+    def __init__(self, draft: Draft, gangs: Gangs) -> None:
+        self.draft, self.gangs, jobs = draft, gangs, draft.jobs
+        self.rows: Ints = np.array(gangs.singles, dtype=np.int64)
+        self.arrival_s: Floats = np.array([jobs.arrival_s[row] for row in gangs.singles])
+        self.groups = self._groups()
+        idle = draft.state.idle
+        self.open = [sum(idle[n].bit_count() for n in members(of)) for of in self.groups]
+        self.home: Ints = np.array([self._home(row) for row in gangs.singles], dtype=np.int64)
+        self.restart_s: Floats = np.array([jobs.launch_s(row) for row in gangs.singles])
+        steps = np.array([jobs.steps[row] for row in gangs.singles])[:, None]
+        rates = self._rates()
+        run_s = np.divide(steps, rates, out=np.full(rates.shape, inf), where=rates > 0.0)
+        here = self.home[:, None] == np.arange(len(self.groups))
+        self.times_s: Floats = run_s + np.where(here, 0.0, self.restart_s[:, None])
+
+    def place(self, considered: Ints) -> float:
+        """Match these jobs and place those that start; return the sum of completion times."""
+        group, machines = self._machines()
+        times_s = self.times_s[considered][:, group]
         possible = np.isfinite(times_s).any(axis=1)
         total_s = 0.0
         if possible.any():
-            matching = match(times_s[possible], machines)
-            queues = self._queues(considered[possible], matching, machine_class, machines)
+            matching, jobs = match(times_s[possible], machines), considered[possible]
+            queues = [
+                _Queue(self, g, jobs, matching, group, machines) for g in range(len(self.groups))
+            ]
             total_s = matching.total_s + sum(queue.keep_running() for queue in queues)
             self._start(queues)
         self._fill_before_gang()
         return total_s
 
-    def _queues(
-        self, jobs: Ints, matching: Matching, machine_class: Ints, machines: Machines
-    ) -> list[_Queue]:
-        return [
-            _Queue.of(self, c, jobs, matching, machine_class, machines)
-            for c in range(len(self.open))
-        ]
+    def at_home(self, jobs: Ints, group: int) -> Bools:
+        """bool: which of these jobs run on one GPU of that group now."""
+        found: Bools = self.home[jobs] == group
+        return found
 
-    def at_home(self, jobs: Ints, of_class: int) -> Bools:
-        """Which of the jobs run on one GPU of that class now."""
-        same: Bools = self.problem.home_config[jobs] == self.vacancies.number[of_class, 1]
-        return same
+    def is_placed(self, job: int) -> bool:
+        """Return True if a job has a GPU in the plan."""
+        return int(self.rows[job]) in self.draft.placed
+
+    def take(self, job: int, nodes: int) -> bool:
+        """Place a job on one of these nodes; return if there was one."""
+        return self.draft.place(int(self.rows[job]), 1, nodes)
+
+    def _groups(self) -> list[int]:
+        classes, state = self.draft.plan.classes, self.draft.state
+        alike = {classes.keys[row]: row for row in self.gangs.singles}.values()
+        options = {o.nodes for row in alike for o in classes.options(row) if o.gpus == 1}
+        there = sum(1 << n for n in range(len(state.free))) & state.open & ~self.gangs.closed
+        groups = [there] if there else []
+        for nodes in sorted(options):
+            parts = [part for of in groups for part in (of & nodes, of & ~nodes)]
+            groups = [part for part in parts if part]
+        return groups
+
+    def _home(self, row: int) -> int:
+        seat = self.draft.seats.get(row)
+        if seat is None or seat.gpus != 1:
+            return NOWHERE
+        return next((g for g, of in enumerate(self.groups) if of >> seat.node & 1), NOWHERE)
+
+    def _rates(self) -> Floats:
+        """float64[J, G]: steps/s on one GPU of each group; 0 where a job cannot run."""
+        keys, known = self.draft.plan.classes.keys, dict[object, list[float]]()
+        first = [next(members(of)) for of in self.groups]
+        for row in self.gangs.singles:
+            if keys[row] not in known:
+                known[keys[row]] = [self.draft.jobs.rate(row, 1, node) for node in first]
+        found = [known[keys[row]] for row in self.gangs.singles]
+        return np.array(found, dtype=np.float64).reshape(len(found), len(first))
 
     def _machines(self) -> tuple[Ints, Machines]:
-        """(int64[M] classes, GPU groups): free ones, and those freed by ends."""
-        free = [(c, 0.0) for c, gpus in enumerate(self.open.tolist()) for _ in range(gpus)]
-        ends = (
-            (n, end_s)
-            for n, of_node in enumerate(self.gangs.ends_s)
-            for end_s in of_node
-            if self.usable[n]
-        )
-        held = [(int(self.problem.node_class[n]), end_s) for n, end_s in ends if np.isfinite(end_s)]
-        groups, gpus = np.unique(
-            np.array([*free, *held]).reshape(-1, 2), axis=0, return_counts=True
-        )
-        return groups[:, 0].astype(np.int64), Machines(gpus.astype(np.int64), groups[:, 1])
+        """(int64[M] groups of nodes, GPUs of each): free ones, and those that come free later."""
+        found = [(g, 0.0) for g, gpus in enumerate(self.open) for _ in range(gpus)]
+        for g, nodes in enumerate(self.groups):
+            ends = (end_s for n in members(nodes) for end_s in self.gangs.ends_s[n])
+            found += [(g, end_s) for end_s in ends if isfinite(end_s)]
+        table = np.array(found).reshape(-1, 2)
+        of, gpus = np.unique(table, axis=0, return_counts=True)
+        return of[:, 0].astype(np.int64), Machines(gpus.astype(np.int64), of[:, 1])
 
     def _start(self, queues: list[_Queue]) -> None:
-        """Place those that stay, then the others of each queue while there is room."""
+        """Place those that go on, then the others of each queue while there is room."""
         for queue in queues:
-            for job in queue.starting[self.at_home(queue.starting, queue.of_class)].tolist():
-                home = int(self.problem.home[job])
-                if self.vacancies.roomy(job, 1)[home]:
-                    self.vacancies.take(job, home, 1)
+            for job in queue.starting[self.at_home(queue.starting, queue.group)].tolist():
+                self.take(job, 1 << self.draft.seats[int(self.rows[job])].node)
         for queue in queues:
-            left = queue.gpus - int(np.count_nonzero(self.vacancies.node[queue.starting] != NONE))
-            for job in [j for j in queue.order.tolist() if self.vacancies.node[j] == NONE]:
-                if left > 0 and self._take(job, queue.of_class):
+            left = queue.gpus - sum(map(self.is_placed, queue.starting.tolist()))
+            for job in queue.order.tolist():
+                if (
+                    left > 0
+                    and not self.is_placed(job)
+                    and self.take(job, self.groups[queue.group])
+                ):
                     left -= 1
 
-    def _take(self, job: int, of_class: int) -> bool:
-        """Seat the job on a node of the class, one in use and as full as can be; whether there was
-        one.
-        """
-        fits = self.vacancies.roomy(job, 1) & self.usable & (self.problem.node_class == of_class)
-        at = np.flatnonzero(fits)
-        if not len(at):
-            return False
-        closed = self.vacancies.used[at] == 0
-        self.vacancies.take(job, int(at[np.lexsort((self.vacancies.free[at], closed))[0]]), 1)
-        return True
-
     def _fill_before_gang(self) -> None:
-        """On the node that is kept for a gang, waiting jobs that end before it starts, shortest
-        first.
-        """
-        for n in np.flatnonzero(self.gangs.shut).tolist():
-            times_s = self.class_times_s[:, self.problem.node_class[n]]
-            fits = self.jobs[
-                (times_s[self.jobs] <= self.gangs.starts_s)
-                & (self.vacancies.node[self.jobs] == NONE)
-            ]
-            for job in fits[np.argsort(times_s[fits], kind="stable")].tolist():
-                if self.vacancies.roomy(job, 1)[n]:
-                    self.vacancies.take(job, n, 1)
+        """Place waiting jobs that end before the gang starts on its node, the shortest first."""
+        for node in members(self.gangs.closed):
+            times_s = [(self.draft.time_s(row, 1, node), row) for row in self.gangs.singles]
+            for time_s, row in sorted(times_s, key=lambda of: of[0]):
+                if time_s <= self.gangs.starts_s and row not in self.draft.placed:
+                    self.draft.place(row, 1, 1 << node)
 
 
-@dataclass(slots=True)
 class _Queue:
-    """What was matched to the GPUs of one class: `order` int64[J], the jobs of the `gpus` free GPUs
-    as they would start, of which the first `gpus` do; `place` int64[E] of every matched job,
-    `later` those of GPUs that come free later.
+    """Jobs that were matched to the GPUs of one group of nodes.
+
+    `order` int64: jobs of the `gpus` free GPUs as they would start, of which the first `gpus` do;
+    `later` int64: jobs of GPUs that come free later. `place` int64[J]: of every matched job. Jobs
+    of equal places may be exchanged among like GPUs: those that run start first.
     """
 
-    singles: _Singles
-    of_class: int
-    gpus: int
-    order: Ints
-    later: Ints
-    place: Ints
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         singles: _Singles,
-        of_class: int,
+        group: int,
         jobs: Ints,
         matching: Matching,
-        machine_class: Ints,
+        machine_group: Ints,
         machines: Machines,
-    ) -> _Queue:
-        """Variables of like GPUs may be exchanged among them: those that run start before others of
-        the same place.
-        """
-        mine = machine_class[matching.machine] == of_class
+    ) -> None:
+        self.singles, self.group, self.gpus = singles, group, singles.open[group]
+        mine = machine_group[matching.machine] == group
         now = mine & (machines.ready_s[matching.machine] == 0.0)
-        free = jobs[now]
-        place = np.zeros(len(singles.problem.rows), dtype=np.int64)
-        place[jobs] = matching.place
-        times_s, home = singles.class_times_s[free, of_class], singles.at_home(free, of_class)
-        order = free[
-            np.lexsort((singles.problem.column("arrival_s")[free], times_s, ~home, -place[free]))
-        ]
-        return cls(singles, of_class, int(singles.open[of_class]), order, jobs[mine & ~now], place)
+        free, self.later = jobs[now], jobs[mine & ~now]
+        self.place: Ints = np.zeros(len(singles.rows), dtype=np.int64)
+        self.place[jobs] = matching.place
+        self.times_s: Floats = singles.times_s[:, group]
+        moves = ~singles.at_home(free, group)
+        keys = (singles.arrival_s[free], self.times_s[free], moves, -self.place[free])
+        self.order: Ints = free[np.lexsort(keys)]
 
     @property
     def starting(self) -> Ints:
         """Jobs that start, or go on, now."""
-        return self.order[: self.gpus]
+        found: Ints = self.order[: self.gpus]
+        return found
 
     def keep_running(self) -> float:
         """Have running jobs go on where their restart costs more than the order gains; what this
@@ -233,7 +236,7 @@ class _Queue:
         """
         added = 0.0
         stopped = np.concatenate([self.order[self.gpus :], self.later])
-        for job in stopped[self.singles.at_home(stopped, self.of_class)].tolist():
+        for job in stopped[self.singles.at_home(stopped, self.group)].tolist():
             cost_s, other = self._cheapest_exchange(job)
             saved_s = float(self.place[job] * self.singles.restart_s[job])
             if cost_s < saved_s:
@@ -245,11 +248,11 @@ class _Queue:
         """(seconds more in total, the job that starts now) of the exchange with a newcomer that
         costs least; inf without one.
         """
-        newcomers = self.starting[~self.singles.at_home(self.starting, self.of_class)]
+        newcomers = self.starting[~self.singles.at_home(self.starting, self.group)]
         if not len(newcomers):
-            return float("inf"), NONE
-        times_s = self.singles.class_times_s[:, self.of_class]
-        costs_s = (self.place[newcomers] - self.place[job]) * (times_s[job] - times_s[newcomers])
+            return inf, NOWHERE
+        slower_s = self.times_s[job] - self.times_s[newcomers]
+        costs_s = (self.place[newcomers] - self.place[job]) * slower_s
         best = int(np.argmin(costs_s))
         return float(costs_s[best]), int(newcomers[best])
 

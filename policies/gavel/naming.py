@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from math import inf
 
 from policies.contract.plan import LONGEST_RUN_S, Placement, predicted
-from policies.contract.snapshot import RankPlacement, Snapshot
+from policies.contract.snapshot import RankPlacement
 from policies.gavel.allocation.observe import Observed
 from policies.gavel.current import WHOLE, GroupRequests
-from policies.placement.from_snapshot import CurrentPlacement, remaining_s, training_run
-from policies.placement.speed import Speeds
+from policies.placement.from_snapshot import CurrentPlacement, remaining_s
+from policies.placement.speed import LaunchTimes, Speeds
 from policies.placement.time_slices import Current, Placed
 
 HALF = 0.5
@@ -43,6 +43,7 @@ class _Naming:
         self.observed, self.requests, self.current = observed, requests, current
         self.layout, self.snapshot = observed.state.layout, observed.snapshot
         self.speeds, columns = Speeds(self.snapshot.kinds), self.snapshot.jobs.columns
+        self.launch_times = LaunchTimes(self.snapshot)
         self.kinds, self.ids = columns.kinds, columns.ids
         self.steps = columns.numbers["remaining_steps"].tolist()
 
@@ -53,7 +54,7 @@ class _Naming:
         if job in placed.staying:
             run, run_s = self.current[job].run, predicted(run_s, LONGEST_RUN_S)
             return Placement(self.ids[job], run.ranks, run.copy, predicted_run_s=run_s)
-        run_s = predicted(run_s + _launch_s(self.snapshot, job), LONGEST_RUN_S)
+        run_s = predicted(run_s + self.launch_times.of(job), LONGEST_RUN_S)
         return Placement(self.ids[job], self._ranks(placed), 0, predicted_run_s=run_s)
 
     def _rate(self, job: int, placed: Placed) -> float:
@@ -80,12 +81,3 @@ class _Naming:
         return tuple(
             [RankPlacement(nodes[p.node].id, ids(p.node, p.devices), share) for p in parts]
         )
-
-
-def _launch_s(snapshot: Snapshot, row: int) -> float:
-    """Return the seconds until the first step of a job that is launched."""
-    columns = snapshot.jobs.columns
-    numbers, kind = columns.numbers, snapshot.kinds[snapshot.kind_index[columns.kinds[row]]]
-    started = training_run(columns.others["running"][row]) is not None
-    started = started or numbers["remaining_steps"][row] < numbers["total_steps"][row]
-    return max(kind.setup_s, float(numbers["restart_cost_s"][row]) if started else 0.0)

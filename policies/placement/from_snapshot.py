@@ -175,10 +175,11 @@ def current_placements(
     state = cluster_of(snapshot) if state is None else state
     requests, speeds = JobRequests(snapshot, state.layout), Speeds(snapshot.kinds)
     for row, run in sorted(runs, key=lambda r: (arrival[r[0]], r[0])):
-        allocation = requests.allocation_of(row, run) if _may_stay(snapshot, row, run) else None
-        if allocation is None:
+        if any(rank.share != 1.0 for rank in run.ranks) or not may_stay(snapshot, row, run):
             continue
-        stay = CurrentPlacement(row, run, allocation, _leaves_s(snapshot, run))
+        if (allocation := requests.allocation_of(row, run)) is None:
+            continue
+        stay = CurrentPlacement(row, run, allocation, leaves_s(snapshot, run))
         if never_touch or _is_pinned(snapshot, speeds, stay):
             if state.is_free(allocation) and state.has_power_for(allocation):
                 state.take(allocation)
@@ -206,37 +207,29 @@ def training_run(runs: tuple[Running, ...]) -> Running | None:
     return training[0] if len(training) == 1 else None
 
 
-def _may_stay(snapshot: Snapshot, row: int, run: Running) -> bool:
-    """Whether its nodes and devices still suit the job."""
-    columns, nodes = snapshot.jobs.columns, [snapshot.node_by_id.get(s.node) for s in run.ranks]
-    signature = (
-        frozenset(columns.others["allowed_types"][row]),
-        frozenset(columns.others["labels"][row]),
-    )
-    gpus = sum(len(s.devices) for s in run.ranks)
-    if not columns.counts["gpus_min"][row] <= gpus <= columns.counts["gpus_max"][row] or any(
-        s.share != 1.0 for s in run.ranks
-    ):
+def may_stay(snapshot: Snapshot, row: int, run: Running) -> bool:
+    """Return True if the nodes and GPUs of a run still suit its job."""
+    counts, others = snapshot.jobs.columns.counts, snapshot.jobs.columns.others
+    signature = frozenset(others["allowed_types"][row]), frozenset(others["labels"][row])
+    gpus = sum(len(rank.devices) for rank in run.ranks)
+    if not counts["gpus_min"][row] <= gpus <= counts["gpus_max"][row]:
         return False
-    for node in nodes:
-        if (
-            node is None
-            or node.state is NodeState.LOST
-            or not admits(signature, node.gpu_type, frozenset(node.labels))
-        ):
+    types = set()
+    for rank in run.ranks:
+        node = snapshot.node_by_id.get(rank.node)
+        if node is None or node.state is NodeState.LOST:
             return False
-        if (
-            node.state is NodeState.DRAINING
-            and node.drain_until_s is not None
-            and node.drain_until_s <= snapshot.now_s
-        ):
+        if not admits(signature, node.gpu_type, frozenset(node.labels)):
             return False
-    return len({n.gpu_type for n in nodes if n is not None}) == 1 or bool(
-        columns.others["may_mix"][row]
-    )
+        ends_s = _drain_s(snapshot, node.id)
+        if ends_s is not None and ends_s <= snapshot.now_s:
+            return False
+        types.add(node.gpu_type)
+    return len(types) == 1 or bool(others["may_mix"][row])
 
 
-def _leaves_s(snapshot: Snapshot, run: Running) -> float | None:
+def leaves_s(snapshot: Snapshot, run: Running) -> float | None:
+    """Return when a run must end because a node of it drains; None if never."""
     ends = [_drain_s(snapshot, s.node) for s in run.ranks]
     return min((e for e in ends if e is not None), default=None)
 

@@ -252,6 +252,13 @@ class Layout:
             bit <<= 1
         return found
 
+    def has_slots(self, request: Request, part: Part) -> bool:
+        """Return True if these devices can be shared by as many jobs as a request says."""
+        if request.devices_at == DEVICES:
+            return request.gpus < UNLIMITED
+        level = request.devices_at - RESOURCES - len(self.resources)
+        return not part.devices & ~self.wide[part.node][level]
+
     def ids(self, n: int, devices: int) -> tuple[str, ...]:
         """Return the ids of this set of devices of node n, in the node's order."""
         of = self.nodes[n].devices

@@ -20,7 +20,6 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from policies.contract.snapshot import (
-    TRAINING,
     Floats,
     Ints,
     PriceInterval,
@@ -41,7 +40,7 @@ from policies.placement.layout import (
     Span,
     lowest,
 )
-from policies.placement.speed import Speeds
+from policies.placement.speed import LaunchTimes, Speeds
 
 SECONDS_PER_HOUR = 3600.0
 WATTS_PER_KW = 1000.0
@@ -164,7 +163,6 @@ class JobClasses:
         self.columns = snapshot.jobs.columns
         self.requests = JobRequests(snapshot, state.layout)
         self.speeds, self.prices = Speeds(snapshot.kinds), prices_of(snapshot)
-        self.setup_s = {kind.id: kind.setup_s for kind in snapshot.kinds}
         self._options: dict[GroupingKey, tuple[Option, ...]] = {}
 
     @cached_property
@@ -190,8 +188,8 @@ class JobClasses:
 
         First those that meet the due date by rising energy cost, then the others by rising time.
         """
-        options, (due_s, steps, _, _) = self.options(row), self._numbers[row]
-        slack_s, launch_s = due_s - self.snapshot.now_s, self.launch_s(row)
+        options, (due_s, steps) = self.options(row), self._numbers[row]
+        slack_s, launch_s = due_s - self.snapshot.now_s, self.launch_times.of(row)
         times_s = [steps / option.steps_per_s + launch_s for option in options]
         flat, reference = self.prices.is_flat, self.prices.reference
         priced_s = times_s if flat else self.prices.priced_s(np.array(times_s)).tolist()
@@ -201,18 +199,17 @@ class JobClasses:
         ]
         return [(options[i], times_s[i]) for _, _, i in sorted(ranks)]
 
-    def launch_s(self, row: int) -> float:
-        """Return the time from a launch to the first step; a job with progress has to restart."""
-        _, steps, total, restart_s = self._numbers[row]
-        runs = self.columns.others["running"][row]
-        started = steps < total or any(run.purpose is TRAINING for run in runs)
-        return max(self.setup_s[self.columns.kinds[row]], restart_s if started else 0.0)
+    @cached_property
+    def launch_times(self) -> LaunchTimes:
+        """The time from a launch to the first step of each job."""
+        return LaunchTimes(self.snapshot)
 
     @cached_property
-    def _numbers(self) -> Sequence[tuple[float, float, float, float]]:
-        """Due date, remaining and total steps, and cost of a restart of each job."""
-        names = ("due_s", "remaining_steps", "total_steps", "restart_cost_s")
-        return list(zip(*[self.columns.numbers[name].tolist() for name in names], strict=True))
+    def _numbers(self) -> Sequence[tuple[float, float]]:
+        """Due date and remaining steps of each job."""
+        numbers = self.columns.numbers
+        due_s, steps = numbers["due_s"].tolist(), numbers["remaining_steps"].tolist()
+        return list(zip(due_s, steps, strict=True))
 
     def _find(self, row: int) -> list[Option]:
         """Nodes are grouped by type and by power with so many GPUs in use; demand as when empty."""
@@ -315,17 +312,6 @@ def per_watt_second(step: PriceInterval, emissions_cost_per_kg: float = 0.0) -> 
     if emissions_cost_per_kg:
         per_kwh += step.emissions_g_per_kwh / GRAMS_PER_KG * emissions_cost_per_kg
     return per_kwh * step.pue / WATTS_PER_KW / SECONDS_PER_HOUR
-
-
-def launch_s(snapshot: Snapshot) -> Floats:
-    """float64[J]: seconds from launch to first step: set-up, at least the restart cost."""
-    numbers = snapshot.jobs.columns.numbers
-    setup = np.array([k.setup_s for k in snapshot.kinds] or [0.0])[snapshot.job_kinds]
-    runs = snapshot.jobs.columns.others["running"]
-    running = np.array([any(r.purpose is TRAINING for r in of) for of in runs], dtype=np.bool_)
-    started = running | (numbers["remaining_steps"] < numbers["total_steps"])
-    seconds: Floats = np.maximum(setup, np.where(started, numbers["restart_cost_s"], 0.0))
-    return seconds
 
 
 def signatures(

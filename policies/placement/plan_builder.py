@@ -40,22 +40,27 @@ MOST_NAMED = 8
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A job that is given an allocation on one node, and its run time there, a launch included."""
+    """A job that is given an allocation on one node, and its run time there, a launch included.
+
+    `ranks`: of a job that goes on, or that shares its device; None if it is to be made.
+    """
 
     row: int
     allocation: Allocation
     run_s: float
+    ranks: tuple[RankPlacement, ...] | None = None
 
 
 class PlanBuilder:
     """Placements of one plan and the state from which they are taken.
 
     `pinned`: jobs that stay; `fallback`: by row, jobs on draining nodes that may stay if there is
-    no capacity elsewhere; `not_eligible`: by row, jobs that must wait whatever the capacity.
+    no capacity elsewhere; `not_eligible`: by row, jobs that must wait whatever the capacity. With
+    `shares` jobs may share devices.
     """
 
-    def __init__(self, snapshot: Snapshot, *, never_touch: bool) -> None:
-        self.snapshot, self.state = snapshot, cluster_of(snapshot, partial(Layout, shares=False))
+    def __init__(self, snapshot: Snapshot, *, never_touch: bool, shares: bool = False) -> None:
+        self.snapshot, self.state = snapshot, cluster_of(snapshot, partial(Layout, shares=shares))
         self.not_eligible = not_eligible(snapshot)
         self.pinned, self.fallback = current_placements(
             snapshot, self.not_eligible, never_touch=never_touch, state=self.state
@@ -101,7 +106,9 @@ class PlanBuilder:
     def _placement(self, placed: Placed) -> Placement:
         """Return a placement, with its part of its node's bill by GPUs beside all that is there."""
         (node, _, devices), layout = placed.allocation.parts[0], self.state.layout
-        view, gpus = layout.nodes[node], devices.bit_count()
+        view = layout.nodes[node]
+        ranks = placed.ranks or (RankPlacement(view.id, layout.ids(node, devices)),)
+        gpus = devices.bit_count() * ranks[0].share
         capacity = layout.classes[layout.class_of[node]].capacity[DEVICES]
         used = capacity - self.state.free[node][DEVICES]
         cost = (
@@ -109,7 +116,7 @@ class PlanBuilder:
         )
         return Placement(
             self.snapshot.jobs.columns.ids[placed.row],
-            (RankPlacement(view.id, layout.ids(node, devices)),),
+            ranks,
             predicted_run_s=predicted(placed.run_s, LONGEST_RUN_S),
             predicted_energy_cost=predicted(cost, HIGHEST_COST),
         )

@@ -21,7 +21,16 @@ from functools import cached_property
 from typing import TypeAlias
 
 from policies.contract.plan import Placement
-from policies.contract.snapshot import KindView, NodeView, RankPlacement, Snapshot, Source
+from policies.contract.snapshot import (
+    KindView,
+    NodeView,
+    Purpose,
+    RankPlacement,
+    Snapshot,
+    Source,
+)
+
+TRAINING = Purpose.TRAINING
 
 PairSpeed: TypeAlias = tuple[float, float]
 """steps/s of one job and of the other."""
@@ -144,6 +153,24 @@ def pair_rates_of(kinds: Iterable[KindView]) -> PairRates:
         found.setdefault((kind, p.other, p.gpu_type), (own, others))
         found.setdefault((p.other, kind, p.gpu_type), (others, own))
     return found
+
+
+class LaunchTimes:
+    """Seconds from a job's launch to its first step, by row of a snapshot."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._setup_s = {kind.id: kind.setup_s for kind in snapshot.kinds}
+        columns = snapshot.jobs.columns
+        self._kinds, self._runs = columns.kinds, columns.others["running"]
+        self._left = columns.numbers["remaining_steps"].tolist()
+        self._total = columns.numbers["total_steps"].tolist()
+        self._restart_s = columns.numbers["restart_cost_s"].tolist()
+
+    def of(self, row: int) -> float:
+        """Return the set-up time; of a job that has run before, at least its restart cost."""
+        started = self._left[row] < self._total[row]
+        started = started or any(run.purpose is TRAINING for run in self._runs[row])
+        return max(self._setup_s[self._kinds[row]], self._restart_s[row] if started else 0.0)
 
 
 def is_spread(ranks: Sequence[RankPlacement]) -> bool:

@@ -230,11 +230,7 @@ class TimeSlices:
         return ()
 
     def _takes_two(self, allocation: Allocation) -> bool:
-        """Return True if two jobs may be on the devices of an allocation."""
-        layout, request = self.state.layout, allocation.request
-        part = allocation.parts[0]
-        level = request.devices_at - 1 - len(layout.resources)
-        return level >= 0 and not part.devices & ~layout.wide[part.node][level]
+        return self.state.layout.has_slots(allocation.request, allocation.parts[0])
 
     def _place(self, placed: Placed) -> bool:
         if not self.state.try_take(placed.allocation, placed.jobs):

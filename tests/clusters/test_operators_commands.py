@@ -13,7 +13,7 @@ from django.utils import timezone
 from clusters.models import Cluster, EnergyTariff, GpuType, Reason, RescheduleEvent
 from clusters.services.enrolment import sha256
 from clusters.tariffs import price_steps, tariff_in_force
-from controlplane.accounting.billing import bill
+from controlplane.accounting.ledger import bill
 from tests.builders import a_cluster, a_gpu_type, a_job, a_node, a_team
 from tests.builders_costs import a_priced_cluster, a_v100_node, some_work
 from tests.builders_jobs import a_placement

@@ -26,7 +26,7 @@ LIMITS = {"login:address": (5, 300), "login:account": (3, 300), "enrolment:addre
 @pytest.fixture(autouse=True)
 def _limits(settings: Any) -> None:
     settings.THROTTLES = LIMITS
-    throttling._alone.clear()
+    throttling._own_counts.clear()
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -15,7 +15,6 @@ from django.utils import timezone
 
 from clusters.models import Cluster, Device, Node
 from clusters.runtimes import runtimes_of
-from controlplane.web.pages.paging import page_of
 from jobs.models import Assignment, AssignmentSlot
 from jobs.selectors import OTHERS, seen_by
 
@@ -42,7 +41,6 @@ class DeviceCard:
 
     @property
     def percent(self) -> float | None:
-        """Use in percent."""
         return None if self.device.gpu_fraction is None else 100 * self.device.gpu_fraction
 
 
@@ -57,7 +55,6 @@ class NodeCard:
 
     @property
     def busy(self) -> int:
-        """GPUs with work."""
         return sum(bool(d.occupants) for d in self.devices)
 
     @property
@@ -74,21 +71,17 @@ class NodeCard:
 
     @property
     def runtimes(self) -> str:
-        """The ways in which it runs jobs."""
         return " and ".join(runtimes_of(self.node))
 
     @property
     def power_w(self) -> float | None:
-        """Watts of the GPUs together."""
         known = [d.device.power_w for d in self.devices if d.device.power_w is not None]
         return sum(known) if known else None
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterNodes:
-    """A cluster, its nodes on the page, and how many there are in all: nodes, GPUs of nodes that
-    are not lost, GPUs with work.
-    """
+    """A cluster, its nodes on the page, and counts: nodes, GPUs of nodes not lost, busy GPUs."""
 
     cluster: Cluster
     nodes: tuple[NodeCard, ...]
@@ -97,18 +90,14 @@ class ClusterNodes:
     busy: int
 
 
-def page_of_nodes(number: object) -> Page[Node]:
+def page_of_nodes(number: int | str | None) -> Page[Node]:
     """A page of all nodes, in the order of names."""
     nodes = Node.objects.select_related("gpu_type", "cluster").order_by("cluster__name", "name")
-    return page_of(Paginator(nodes, NODES_A_PAGE), number)
+    return Paginator(nodes, NODES_A_PAGE).get_page(number)
 
 
 def cluster_nodes(user: User, page: Page[Node]) -> tuple[ClusterNodes, ...]:
-    """The page's nodes by cluster and what runs on each GPU; names of jobs only where the reader
-    may see the job.
-
-    Clusters without nodes stand on the first page. A constant number of queries.
-    """
+    """The page's nodes by cluster; empty clusters stand on the first. A few queries in all."""
     nodes, now = list(page.object_list), timezone.now()
     prefetch_related_objects(nodes, Prefetch("devices", queryset=Device.objects.order_by("uuid")))
     working = _working(nodes)
@@ -138,7 +127,6 @@ def _counts() -> Mapping[int, tuple[int, int, int]]:
 
 
 def _working(nodes: Sequence[Node]) -> Mapping[int, list[Assignment]]:
-    """Device -> what runs on it now."""
     of_slot = ("device_id", "assignment__job__name", "assignment__purpose", "assignment__state")
     slots = (
         AssignmentSlot.objects.filter(live=True, device__node__in=nodes)
@@ -155,26 +143,20 @@ def _node_card(
     node: Node, working: Mapping[int, list[Assignment]], seen: frozenset[Any], now: datetime
 ) -> NodeCard:
     emulated = node.emulated or node.gpu_type.emulated
-    devices = tuple(
-        _device_card(d, emulated, working.get(d.pk, ()), seen) for d in node.devices.all()
-    )
+    devices = [
+        DeviceCard(
+            device,
+            emulated or device.emulated,
+            tuple(_occupant(a, seen) for a in working.get(device.pk, ())),
+        )
+        for device in node.devices.all()
+    ]
     patience = timedelta(seconds=3 * node.cluster.heartbeat_s)
-    return NodeCard(
-        node, emulated, devices, node.last_seen_at is None or now - node.last_seen_at > patience
-    )
-
-
-def _device_card(
-    device: Device, emulated: bool, working: Iterable[Assignment], seen: frozenset[Any]
-) -> DeviceCard:
-    return DeviceCard(
-        device, emulated or device.emulated, tuple(_occupant(a, seen) for a in working)
-    )
+    silent = node.last_seen_at is None or now - node.last_seen_at > patience
+    return NodeCard(node, emulated, tuple(devices), silent)
 
 
 def _occupant(assignment: Assignment, seen: frozenset[Any]) -> Occupant:
     known = assignment.job_id in seen
-    name = assignment.job.name if known else OTHERS
-    return Occupant(
-        str(assignment.job_id) if known else None, name, assignment.purpose, assignment.state
-    )
+    job_id, name = (str(assignment.job_id), assignment.job.name) if known else (None, OTHERS)
+    return Occupant(job_id, name, assignment.purpose, assignment.state)

@@ -71,21 +71,22 @@ def _act(node: Node, action: str, said: Mapping[str, str], actor: str) -> str:
         case "drain":
             until = _deadline(said.get("minutes", ""))
             node_drain(node, deadline=until, actor=actor, reason=reason)
-            when = "now" if until is None else f"by {until:{_clock(until)}} UTC"
+            today = until is not None and until.date() == datetime.now(UTC).date()
+            form = "%H:%M" if today else "%Y-%m-%d %H:%M"
+            when = "now" if until is None else f"by {until:{form}} UTC"
             return (
                 f"{node.name} takes nothing new; what runs there saves a checkpoint and moves"
                 f" elsewhere {when}."
             )
         case "role" if role in Role.values:
             node_set_role(node, role, actor=actor)
-            return (
-                f"{node.name} now serves"
-                f" {'production and profiling' if role == Role.BOTH else role}."
-            )
+            served = "production and profiling" if role == Role.BOTH else role
+            return f"{node.name} now serves {served}."
         case "slots":
             slots = _slots(said.get("slots", ""))
             node_set_slots(node, slots, actor=actor)
-            return f"{_shared_by(slots)} of {node.name}."
+            shared = f"Up to {slots} jobs may now share each GPU"
+            return f"{'Jobs no longer share the GPUs' if slots == 1 else shared} of {node.name}."
     raise Http404(f"there is no action {action} {role}".strip())
 
 
@@ -95,16 +96,7 @@ def _slots(text: str) -> int:
     return int(text)
 
 
-def _shared_by(slots: int) -> str:
-    return (
-        "Jobs no longer share the GPUs"
-        if slots == 1
-        else f"Up to {slots} jobs may now share each GPU"
-    )
-
-
 def _deadline(minutes: str) -> datetime | None:
-    """So many minutes from now; None (at once) where nothing was given."""
     if not minutes.strip():
         return None
     if not minutes.strip().isdecimal() or len(minutes.strip()) > 5:
@@ -112,8 +104,3 @@ def _deadline(minutes: str) -> datetime | None:
             f"the deadline must be a whole number of minutes, not {minutes[:20]!r}"
         )
     return datetime.now(UTC) + timedelta(minutes=int(minutes))
-
-
-def _clock(moment: datetime) -> str:
-    """How to write it: the time alone today, else with its day."""
-    return "%H:%M" if moment.date() == datetime.now(UTC).date() else "%Y-%m-%d %H:%M"

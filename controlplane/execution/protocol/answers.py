@@ -1,4 +1,4 @@
-"""Answers to agents: security headers, request id, count and line in the access log."""
+"""Answers and refusals to agents: headers, request id, count and line in the access log."""
 
 from __future__ import annotations
 
@@ -19,10 +19,47 @@ from django.middleware.security import SecurityMiddleware
 from structlog.contextvars import bound_contextvars
 
 from clusters.agent_calls import AgentCallError
-from controlplane.web.http.asgi_types import Send
+from controlplane.execution.protocol.threads import OverloadedError
+from controlplane.web.http.asgi import Send
 from controlplane.web.http.metrics import count_request
 from controlplane.web.http.middleware import ContentSecurityPolicy, SecurityHeaders
-from controlplane.web.logs.middleware import HEADER, SANE, log
+from controlplane.web.http.storage_errors import RETRY_AFTER_S, noted_failure
+from controlplane.web.logs.middleware import HEADER, SANE
+from controlplane.web.logs.middleware import log as access_log
+from jobs.moves import LostRaceError
+
+log = logging.getLogger(__name__)
+
+
+def refusal_of(error: Exception) -> AgentCallError:
+    """The answer to a call that raised this; what nobody expected is logged and answered 500."""
+    if isinstance(error, AgentCallError):
+        return error
+    if isinstance(error, OverloadedError):
+        return overloaded("too many calls wait; send it again in a moment")
+    if isinstance(error, LostRaceError):
+        log.info("an agent's call lost a race: %s", error)
+        return AgentCallError(
+            503, "race", "somebody else changed the same row first; send the request again"
+        )
+    if (refusal := database_refusal(error)) is not None:
+        return refusal
+    log.error("an agent's call failed", exc_info=error)
+    return AgentCallError(500, "server_error", "the server failed; send the request again later")
+
+
+def database_refusal(error: Exception) -> AgentCallError | None:
+    """The answer to an error that says the database cannot be used; None for any other."""
+    failure = noted_failure(error)
+    if failure is None:
+        return None
+    headers = {"Retry-After": str(RETRY_AFTER_S)}
+    return AgentCallError(failure.status, failure.code, failure.detail, headers=headers)
+
+
+def overloaded(detail: str) -> AgentCallError:
+    return AgentCallError(503, "overloaded", detail)
+
 
 GUARDS = (SecurityMiddleware, ContentSecurityPolicy, SecurityHeaders, XFrameOptionsMiddleware)
 ID = HEADER.lower().encode()
@@ -38,7 +75,6 @@ class Answer:
 
     @classmethod
     def of_refusal(cls, refusal: AgentCallError) -> Answer:
-        """The answer that says why a call was refused."""
         body = json.dumps(refusal.body(), separators=(",", ":")).encode()
         return cls(refusal.status, body, refusal.headers)
 
@@ -66,6 +102,11 @@ class Exchange:
         """Name the request and its ids in every line of the log, and in tasks that are started."""
         return bound_contextvars(request_id=self.request_id, **self.ids)
 
+    def act(self, call: Callable[[Any], Any], request: object) -> object:
+        """Make the call with the request's ids in every line of the log."""
+        with self.bound():
+            return call(request)
+
     async def send(self, send: Send, answer: Answer) -> None:
         """Send the answer; count it and log it."""
         own = [(name.lower().encode(), value.encode()) for name, value in answer.headers.items()]
@@ -79,15 +120,14 @@ class Exchange:
         self._note(answer.status)
 
     def _note(self, status: int) -> None:
-        """Count the answer. A good one is DEBUG in the log: there are hundreds a second."""
         took_s = time.perf_counter() - self.began_s
         count_request(self.method, self.route, status, took_s)
         level = logging.DEBUG if status < 400 else logging.INFO
-        if log.isEnabledFor(level):
+        if access_log.isEnabledFor(level):
             ms = round(took_s * 1000, 1)
             fields = {"method": self.method, "route": self.route, "status": status, "ms": ms}
             with self.bound():
-                log.log(level, "request", extra={"loadmaster": fields})
+                access_log.log(level, "request", extra={"loadmaster": fields})
 
 
 @cache

@@ -6,11 +6,10 @@ import time
 from collections.abc import Mapping
 
 from clusters.agent_calls import AgentCallError
-from controlplane.execution.protocol.answers import Answer, Exchange
-from controlplane.execution.protocol.calls import ENDPOINTS, PREFIX, Endpoint, Waiting
+from controlplane.execution.protocol.answers import Answer, Exchange, refusal_of
+from controlplane.execution.protocol.calls import ENDPOINTS, PREFIX, Batchers, Endpoint
 from controlplane.execution.protocol.heartbeat_batch import HeartbeatBatch
 from controlplane.execution.protocol.long_poll import LongPolls
-from controlplane.execution.protocol.refusals import refusal_of
 from controlplane.execution.protocol.requests import (
     Headers,
     HungUp,
@@ -23,7 +22,7 @@ from controlplane.execution.protocol.requests import (
     read_body,
 )
 from controlplane.execution.protocol.threads import Pools
-from controlplane.web.http.asgi_types import App, Receive, Scope, Send
+from controlplane.web.http.asgi import App, Receive, Scope, Send
 from controlplane.web.logs.middleware import IDS, UNMATCHED
 from loadmaster.protocol import TIME_HEADER
 from loadmaster.wire import dumps
@@ -37,10 +36,9 @@ class AgentProtocol:
     def __init__(self, app: App, pools: Pools | None = None) -> None:
         self._app = app
         self._pools = pools or Pools()
-        self._waiting = Waiting(HeartbeatBatch(self._pools), LongPolls(self._pools))
+        self._waiting = Batchers(HeartbeatBatch(self._pools), LongPolls(self._pools))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or let the next application answer."""
         if scope["type"] != "http" or not scope["path"].startswith(PREFIX):
             await self._app(scope, receive, send)
             return
@@ -66,16 +64,11 @@ class AgentProtocol:
         if endpoint.waits:
             reply = await endpoint.act(request, self._waiting)
         else:
-            reply = await self._pools.calls.run(_in_thread, endpoint, request, exchange)
+            reply = await self._pools.calls.run(exchange.act, endpoint.act, request)
         if reply is None:
             return Answer(204)
         dated = {TIME_HEADER: f"{time.time():.6f}"} if endpoint.dated else {}
         return Answer(endpoint.status, dumps(reply), dated)
-
-
-def _in_thread(endpoint: Endpoint, request: Request, exchange: Exchange) -> object:
-    with exchange.bound():
-        return endpoint.act(request)
 
 
 def find(path: str) -> tuple[Endpoint | None, Mapping[str, str]]:

@@ -43,8 +43,8 @@ PARTS = {"uuid": UUID, "str": "[^/]+"}
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
-    """Calls of a web process that are answered together."""
+class Batchers:
+    """Batched calls of a web process."""
 
     heartbeats: HeartbeatBatch
     polls: LongPolls
@@ -73,14 +73,14 @@ def open_session(request: Request) -> Session:
     return services.open_session(_own_node(request).pk, request.words(SessionRequest))
 
 
-async def heartbeat(request: Request, waiting: Waiting) -> HeartbeatReply:
+async def heartbeat(request: Request, waiting: Batchers) -> HeartbeatReply:
     """Renew the leases of the listed assignments; learn everything wanted and not yet done."""
     token = sha256(request.token)
     call = Call(request.id("node_id"), request.words(Heartbeat), token)
     return await waiting.heartbeats.take(call)
 
 
-async def directives(request: Request, waiting: Waiting) -> Directives | None:
+async def directives(request: Request, waiting: Batchers) -> Directives | None:
     """Learn what became wanted of the node after the cursor, as soon as there is something."""
     token, node = sha256(request.token), request.id("node_id")
     cursor, wait_s = request.integer("cursor", 0), request.number("wait", 0.0)
@@ -123,7 +123,6 @@ def record_metrics(request: Request) -> MetricsAccepted:
 
 
 def _node(request: Request) -> Node:
-    """The node whose token the request carries. Raises AgentCallError if it is nobody's."""
     known = Node.objects.select_related("cluster").filter(token_sha256=sha256(request.token))
     node = known.first()
     if node is None:
@@ -132,7 +131,6 @@ def _node(request: Request) -> Node:
 
 
 def _own_node(request: Request) -> Node:
-    """The same; refused on another node's address."""
     node = _node(request)
     if node.pk != request.id("node_id"):
         raise not_yours()
@@ -141,11 +139,10 @@ def _own_node(request: Request) -> Node:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A call by its method and route, its dataclasses of the protocol, and what answers it.
+    """A call: method, route, its dataclasses of the protocol, and its function.
 
-    `act` takes a Request in a thread, or with `waits` a Request and Waiting in the event loop.
-    A `dated` answer carries the server's time, because it speaks of times. `query` describes the
-    numbers in the address.
+    `act` takes a Request in a thread, or with `waits` also Batchers in the event loop. A `dated`
+    answer carries the server's time. `query` describes the numbers in the address.
     """
 
     name: str
@@ -161,12 +158,10 @@ class Endpoint:
 
     @property
     def path(self) -> str:
-        """The route below the root of the server."""
         return f"{PREFIX}{self.route}"
 
     @property
     def pattern(self) -> Pattern[str]:
-        """The path as a regular expression, with a group for each part that varies."""
         return re.compile(re.sub(r"<(\w+):(\w+)>", _group, self.path))
 
 

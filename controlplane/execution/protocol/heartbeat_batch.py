@@ -1,26 +1,83 @@
-"""Heartbeats of one web process, taken in by batches; several processes do this side by side."""
+"""Heartbeats of one web process, renewed in batches by group commit.
+
+Heartbeats that arrive while a batch is worked on form the next one, so cost shrinks with load.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Generic, TypeVar
 
 from clusters.agent_calls import AgentCallError
 from clusters.intervals import clocks_of
-from controlplane.execution.protocol.group_commit import GroupCommit
-from controlplane.execution.protocol.refusals import database_refusal
-from controlplane.execution.protocol.threads import Pools
+from controlplane.execution.protocol.answers import database_refusal
+from controlplane.execution.protocol.threads import OverloadedError, Pools
 from controlplane.execution.services.heartbeats import (
     Busy,
     Call,
     Outcome,
-    heartbeat_alone,
     renew_all,
+    renew_one,
     restore_unknown,
 )
 from controlplane.web.http.storage_errors import failure_of
 from loadmaster.protocol import HeartbeatReply, Intervals
+
+Q = TypeVar("Q")
+A = TypeVar("A")
+
+
+class GroupCommit(Generic[Q, A]):
+    """Answers batches of up to `most` requests, `pause_s` apart; at most `waiting` may wait."""
+
+    def __init__(
+        self,
+        answer: Callable[[Sequence[Q]], Awaitable[Sequence[A]]],
+        *,
+        pause_s: float,
+        most: int,
+        waiting: int,
+    ) -> None:
+        self._answer = answer
+        self._pause_s, self._most, self._limit = pause_s, most, waiting
+        self._waiting: deque[tuple[Q, asyncio.Future[A]]] = deque()
+        self._work: asyncio.Task[None] | None = None
+
+    async def ask(self, request: Q) -> A:
+        """Answer `request`. Raises its batch's error, or OverloadedError if too many wait."""
+        loop = asyncio.get_running_loop()
+        if self._work is None or self._work.done() or self._work.get_loop() is not loop:
+            self._waiting.clear()
+            self._work = loop.create_task(self._run())
+        elif len(self._waiting) >= self._limit:
+            raise OverloadedError
+        future: asyncio.Future[A] = loop.create_future()
+        self._waiting.append((request, future))
+        return await future
+
+    async def _run(self) -> None:
+        while self._waiting:
+            batch = [self._waiting.popleft() for _ in range(min(self._most, len(self._waiting)))]
+            await self._settle(batch)
+            if len(self._waiting) < self._most:
+                await asyncio.sleep(self._pause_s)
+
+    async def _settle(self, batch: Sequence[tuple[Q, asyncio.Future[A]]]) -> None:
+        try:
+            answers = await self._answer([request for request, _ in batch])
+        except Exception as error:  # whatever it is, everyone who waits must hear of it
+            for _, future in batch:
+                if not future.done():
+                    future.set_exception(error)
+            return
+        for (_, future), answer in zip(batch, answers, strict=True):
+            if not future.done():
+                future.set_result(answer)
+
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +104,6 @@ class Clocks:
         self._since_s = 0.0
 
     def __call__(self, clusters: Iterable[int]) -> Mapping[int, Intervals]:
-        """The intervals of these clusters."""
         if time.monotonic() - self._since_s > self._live_s:
             self._known, self._since_s = {}, time.monotonic()
         missing = [pk for pk in clusters if pk not in self._known]
@@ -65,12 +121,12 @@ class HeartbeatBatch:
         self._commits = GroupCommit(self._together, pause_s=PAUSE_S, most=MOST, waiting=WAITING)
 
     async def take(self, call: Call) -> HeartbeatReply:
-        """The reply. Raises AgentCallError, or OverloadedError if too many wait."""
+        """Renew the leases. Raises AgentCallError, or OverloadedError if too many wait."""
         outcome = await self._commits.ask(call)
         if isinstance(outcome, AgentCallError):
             raise outcome
         if isinstance(outcome, Busy):
-            return await self._pools.calls.run(heartbeat_alone, call)
+            return await self._pools.calls.run(renew_one, call)
         if outcome.unknown:
             return await self._pools.calls.run(restore_unknown, outcome)
         return outcome.reply
@@ -85,7 +141,7 @@ class HeartbeatBatch:
             return [refusal for _ in calls]
 
     def _take_in(self, calls: Sequence[Call]) -> list[Outcome]:
-        """A batch. A node's next heartbeat in it comes after the first ones of all others."""
+        """Take each node's first heartbeat, then its next: a node's order is kept."""
         outcomes: list[Outcome] = [Busy() for _ in calls]
         left = dict(enumerate(calls))
         for _ in range(PER_NODE):

@@ -1,7 +1,6 @@
 """Long polls of one web process: one look at the database serves all that wait.
 
-A poll is a hint that saves latency. If it misses a wish, because the transaction that wrote it
-stayed open for longer than RECENT_S, the next heartbeat tells.
+A poll that misses a wish (its transaction was open for RECENT_S) is made up by the next heartbeat.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from django.utils import timezone
 from clusters.agent_calls import AgentCallError, not_yours, unknown_token
 from clusters.models import Node
 from controlplane.execution.directives import cursor_of, directives
-from controlplane.execution.protocol.refusals import overloaded, refusal_of
+from controlplane.execution.protocol.answers import overloaded, refusal_of
 from controlplane.execution.protocol.threads import Pools
 from jobs.assignment_lifecycle import LIVE
 from jobs.models import Assignment
@@ -73,10 +72,7 @@ class LongPolls:
         self._woken = asyncio.Event()
 
     async def wait(self, node: UUID, token_sha256: str, cursor: int, wait_s: float) -> Directives:
-        """The wishes newer than the cursor, as soon as there are some within that time; else none.
-
-        Raises AgentCallError: 401 and 403 for the token, 503 and 507 for an overload or failure.
-        """
+        """Wait for wishes newer than the cursor; none when time is up. Raises AgentCallError."""
         loop = asyncio.get_running_loop()
         if self._work is None or self._work.done() or self._work.get_loop() is not loop:
             self._waiting, self._woken = set(), asyncio.Event()
@@ -94,7 +90,6 @@ class LongPolls:
             self._waiting.discard(poll)
 
     def _give_up(self, poll: _Poll) -> None:
-        """End a poll whose time is over; a new one waits for its first look."""
         if poll.is_new:
             asyncio.get_running_loop().call_later(NEW_WAIT_S, self._give_up, poll)
         elif not poll.answer.done():
@@ -116,7 +111,6 @@ class LongPolls:
             )
 
     async def _pause(self, least_s: float, most_s: float) -> None:
-        """Wait until a new poll has come, but at least and at most so long."""
         await asyncio.sleep(least_s)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._woken.wait(), max(0.0, most_s - least_s))
@@ -151,10 +145,7 @@ def _tell(poll: _Poll, grace_s: float, wishes: Sequence[Assignment]) -> None:
 
 
 def look(new: Iterable[tuple[UUID, str]], now: datetime | None = None) -> Found:
-    """All wishes of the new polls, given as (node, sha256 of token), and recent ones of all nodes.
-
-    Checks the tokens of the new ones. Two queries, or three where somebody is refused.
-    """
+    """Find wishes of new polls (node, token's sha256) and recent ones of all; check tokens."""
     callers = list(new)
     own = (
         dict(

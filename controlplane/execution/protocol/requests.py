@@ -12,7 +12,7 @@ from django.conf import settings
 from django.http.request import split_domain_port, validate_host
 
 from clusters.agent_calls import AgentCallError, bad_token, invalid
-from controlplane.web.http.asgi_types import Receive, Scope
+from controlplane.web.http.asgi import Receive, Scope
 from loadmaster.protocol import PROTOCOL_HEADER, PROTOCOL_VERSION, ErrorCode
 from loadmaster.wire import WireError, loads
 
@@ -52,7 +52,6 @@ class Request:
         return self.headers.get(name.encode(), b"").decode("latin-1")
 
     def id(self, name: str) -> UUID:
-        """An id from the address."""
         return UUID(self.names[name])
 
     def words(self, cls: type[T]) -> T:
@@ -64,7 +63,6 @@ class Request:
             raise AgentCallError(400, "invalid", str(error), field=where) from error
 
     def integer(self, name: str, default: int | None = None) -> int:
-        """A whole number of the address's query."""
         text = self._query(name)
         if not text and default is not None:
             return default
@@ -74,7 +72,6 @@ class Request:
         return int(text)
 
     def number(self, name: str, default: float) -> float:
-        """A number of the address's query."""
         text = self._query(name)
         digits = text.replace(".", "", 1)
         if text and not (digits.isdecimal() and text.isascii() and len(text) <= INTEGER_DIGITS):
@@ -146,7 +143,7 @@ def check_version(headers: Headers) -> None:
 
 
 async def read_body(receive: Receive) -> bytes:
-    """The whole body. Raises HungUp, or AgentCallError if it is larger than it said."""
+    """Read the whole body. Raises HungUp, or AgentCallError if it is larger than it said."""
     body, limit = b"", settings.DATA_UPLOAD_MAX_MEMORY_SIZE
     while True:
         message = await receive()

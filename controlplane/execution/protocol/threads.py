@@ -23,11 +23,7 @@ class OverloadedError(Exception):
 
 
 class Threads:
-    """A few threads whose connections are checked before each call and closed when too old.
-
-    `trusted_s`: for so long a connection is kept without a check, which spares frequent calls a
-    query each. If it has died meanwhile its call fails, and the next call opens another.
-    """
+    """Threads whose connections are checked before each call, at most every `trusted_s`."""
 
     def __init__(self, name: str, workers: int, trusted_s: float = 0.0) -> None:
         self.workers = workers
@@ -37,7 +33,7 @@ class Threads:
         self._waiting = 0
 
     async def run(self, act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """The result of `act` in one of the threads. Raises OverloadedError if too many wait."""
+        """Run `act` in one of the threads. Raises OverloadedError if too many wait."""
         if self._waiting >= MOST_WAITING:
             raise OverloadedError
         self._waiting += 1

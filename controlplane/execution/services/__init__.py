@@ -5,17 +5,22 @@ from controlplane.execution.services.heartbeats import heartbeat
 from controlplane.execution.services.logs import append_log
 from controlplane.execution.services.metrics import record_metrics
 from controlplane.execution.services.sessions import open_session
-from controlplane.execution.services.stops import evict, request_stop, stop_job, stop_profiling
+from controlplane.execution.services.stops import (
+    preempt_gang,
+    stop_assignment,
+    stop_job,
+    stop_profiling,
+)
 
 __all__ = [
     "accept",
     "append_log",
-    "evict",
     "heartbeat",
     "open_session",
+    "preempt_gang",
     "record_metrics",
     "report_state",
-    "request_stop",
+    "stop_assignment",
     "stop_job",
     "stop_profiling",
 ]

@@ -1,4 +1,4 @@
-"""Agents' reports on assignments: acceptance and states, by compare-and-swap."""
+"""Agents accept assignments and report their states, by compare-and-swap."""
 
 from __future__ import annotations
 
@@ -22,11 +22,16 @@ from clusters.agent_calls import (
 )
 from clusters.intervals import clock_of, job_lease_s
 from clusters.models import Node
-from controlplane.execution.gangs import GangImpossibleError, check_gang
-from controlplane.execution.locking import lock_own, lock_session
+from controlplane.execution.gangs import (
+    GangImpossibleError,
+    check_gang,
+    gpus_of,
+    rendezvous,
+    token_of,
+)
 from controlplane.execution.moves import move_assignment
 from controlplane.execution.outcomes import assignment_ended, assignment_running
-from controlplane.execution.services.launch import launch_spec
+from controlplane.execution.services.sessions import lock_own, lock_session
 from jobs.assignment_lifecycle import (
     ENDED,
     LIVE,
@@ -35,8 +40,66 @@ from jobs.assignment_lifecycle import (
     IllegalAssignmentMoveError,
 )
 from jobs.models import Assignment, Job
-from jobs.secrets import SecretMissing
-from loadmaster.protocol import Accept, AssignmentState, LaunchSpec, ReasonClass, StateReport
+from jobs.secrets import SecretMissing, reveal_references
+from loadmaster.protocol import GANG, Accept, AssignmentState, LaunchSpec, ReasonClass, StateReport
+
+
+def launch_spec(assignment: Assignment) -> LaunchSpec:
+    """The specification of a launch, secrets in plain. Raises jobs.secrets.SecretMissing."""
+    job, node = assignment.job, assignment.node
+    slots = list(assignment.slots.select_related("device").order_by("device__uuid", "slot"))
+    place = "" if assignment.purpose == "profiling" else job.checkpoint_place
+    return LaunchSpec(
+        assignment=str(assignment.pk),
+        job=str(job.pk),
+        job_name=job.name,
+        fence=assignment.fence,
+        runtime=job.runtime,
+        command=tuple(job.command),
+        devices=tuple(slot.device.uuid for slot in slots),
+        gpu_type=node.gpu_type.name,
+        purpose=assignment.purpose,
+        copy=assignment.copy,
+        image=job.image,
+        image_digest=job.image_digest,
+        environment={
+            name: value for name, value in job.environment.items() if isinstance(value, str)
+        },
+        secrets=reveal_references(job.team, job.environment),
+        mounts=tuple(job.mounts),
+        rank=assignment.rank,
+        world_size=assignment.world_size,
+        rendezvous=rendezvous(assignment),
+        slot=slots[0].slot if slots else 0,
+        share=assignment.share,
+        cpu_quota=assignment.cpu_quota,
+        cores=job.cores,
+        memory_gb=job.memory_gb,
+        steps=job.total_steps,
+        steps_quota=assignment.steps_quota,
+        term_until_s=assignment.term_until.timestamp() if assignment.term_until else None,
+        # Its guard keeps what it was told first; whoever asks again is told the same.
+        grace_s=node.cluster.grace_s if assignment.grace_s is None else assignment.grace_s,
+        checkpoint_place=place,
+        kind=job.kind.digest,
+        kind_name=job.kind.name,
+        required_features=required_features(job, assignment, place),
+        gang_token=token_of(assignment),
+        gang_gpus=gpus_of(assignment),
+    )
+
+
+def required_features(job: Job, assignment: Assignment, checkpoint_place: str) -> tuple[str, ...]:
+    """What an agent must know to do it right; one that does not rejects the assignment."""
+    wanted = {
+        job.runtime: True,
+        "emulated": assignment.node.emulated,
+        "checkpoint": bool(checkpoint_place),
+        "steps_quota": assignment.steps_quota is not None,
+        GANG: assignment.world_size > 1,
+    }
+    return tuple(sorted(name for name, needed in wanted.items() if needed))
+
 
 LONGEST_REASON = 2000
 IMAGE_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -52,12 +115,7 @@ DEFAULT_REASON = {
 def accept(
     node_pk: UUID, assignment_id: UUID, words: Accept, now: datetime | None = None
 ) -> LaunchSpec:
-    """The agent takes an offer: its state becomes ACCEPTED, its lease begins, and the agent learns
-    everything about it.
-
-    The session that took it may ask again while the assignment lives. Refused if epoch or fence are
-    stale, or it is wanted no more.
-    """
+    """Accept an offer: its lease begins. The session may repeat it; refused if stale."""
     now = now or timezone.now()
     with transaction.atomic():
         node = lock_session(node_pk, words.epoch)
@@ -95,7 +153,6 @@ def _take(node: Node, assignment: Assignment, epoch: int, grace_s: float, now: d
 def _reject(
     assignment: Assignment, epoch: int, blame: ReasonClass, reason: str, now: datetime
 ) -> None:
-    """The offer cannot be taken here, or, by its job's own fault, by anybody."""
     if assignment.state != AssignmentState.OFFERED:
         return
     move_assignment(
@@ -112,11 +169,9 @@ def _reject(
 def report_state(
     node_pk: UUID, assignment_id: UUID, report: StateReport, now: datetime | None = None
 ) -> AssignmentState:
-    """Move an assignment as its agent reports it, and its job with it; the state the server now
-    holds.
+    """Move an assignment, and its job with it, as its agent reports; return the state now held.
 
-    A replay (a `seq` seen before with the same state, or an end that is already known) changes
-    nothing and is fine; anything else that is older than what is known is refused as stale.
+    A replay (known `seq` and state, or a known end) changes nothing; other old reports are refused.
     """
     now = now or timezone.now()
     observed_at = _check(report)
@@ -133,7 +188,10 @@ def report_state(
             )
             return report.to
         _move(assignment, report, observed_at, now)
-        _tell_job(assignment, now)
+        if assignment.state == AssignmentState.RUNNING:
+            assignment_running(assignment, now)
+        elif assignment.state in ENDED:
+            assignment_ended(assignment, now)
         return AssignmentState(assignment.state)
 
 
@@ -151,7 +209,6 @@ def _check(report: StateReport) -> datetime:
 
 
 def _pin_image(assignment: Assignment, report: StateReport) -> None:
-    """Keep the digest that a job's image had at its first launch: tags may move."""
     if report.image_digest:
         Job.objects.filter(pk=assignment.job_id, image_digest="").update(
             image_digest=report.image_digest
@@ -159,7 +216,6 @@ def _pin_image(assignment: Assignment, report: StateReport) -> None:
 
 
 def _standing(report: StateReport) -> dict[str, Any]:
-    """What a report says besides the state."""
     values: dict[str, Any] = {"report_seq": report.seq}
     if report.prepared_fraction is not None:
         values["prepared_fraction"] = report.prepared_fraction
@@ -171,15 +227,11 @@ def _is_replay(assignment: Assignment, report: StateReport) -> bool:
         assignment.state in ENDED or report.seq == assignment.report_seq
     ):
         return True
-    return report.seq <= assignment.report_seq and _was_reported(assignment, report)
-
-
-def _was_reported(assignment: Assignment, report: StateReport) -> bool:
-    return assignment.events.filter(to_state=report.to, data__seq=report.seq).exists()
+    known = assignment.events.filter(to_state=report.to, data__seq=report.seq)
+    return report.seq <= assignment.report_seq and known.exists()
 
 
 def _check_fresh(assignment: Assignment, report: StateReport) -> None:
-    """Refuse reports on ended or foreign assignments, and ones older than the newest."""
     if assignment.state in ENDED:
         raise stale_assignment(f"assignment {assignment.pk} is over ({assignment.state})")
     untaken = assignment.state == AssignmentState.OFFERED and report.to is AssignmentState.REJECTED
@@ -196,18 +248,12 @@ def _check_fresh(assignment: Assignment, report: StateReport) -> None:
 def _move(
     assignment: Assignment, report: StateReport, observed_at: datetime, now: datetime
 ) -> None:
-    data = {
-        "seq": report.seq,
-        **({"exit_code": report.exit_code} if report.exit_code is not None else {}),
-    }
+    data = {"seq": report.seq}
+    if report.exit_code is not None:
+        data["exit_code"] = report.exit_code
+    move, values = MOVE_TO[report.to], _values(assignment, report, now)
     try:
-        move_assignment(
-            assignment,
-            MOVE_TO[report.to],
-            observed_at=observed_at,
-            data=data,
-            **_values(assignment, report, now),
-        )
+        move_assignment(assignment, move, observed_at=observed_at, data=data, **values)
     except IllegalAssignmentMoveError as error:
         raise AgentCallError(409, "illegal_move", str(error)) from error
 
@@ -222,18 +268,6 @@ def _values(assignment: Assignment, report: StateReport, now: datetime) -> dict[
         values["running_at"] = now
     if report.to in ENDED:
         reason_class = report.reason_class or DEFAULT_REASON.get(report.to) or ""
-        reason = report.reason[:LONGEST_REASON]
-        values |= {
-            "exit_code": report.exit_code,
-            "reason_class": reason_class,
-            "reason": reason,
-            "ended_at": now,
-        }
+        values |= {"exit_code": report.exit_code, "reason_class": reason_class}
+        values |= {"reason": report.reason[:LONGEST_REASON], "ended_at": now}
     return values
-
-
-def _tell_job(assignment: Assignment, now: datetime) -> None:
-    if assignment.state == AssignmentState.RUNNING:
-        assignment_running(assignment, now)
-    elif assignment.state in ENDED:
-        assignment_ended(assignment, now)

@@ -1,14 +1,12 @@
-"""Heartbeats renew leases: those of many nodes in one transaction, by a number of queries that does
-not grow with them.
+"""Heartbeats renew leases of many nodes in one transaction, with a constant number of queries.
 
-Samples of devices go through the cache; everything else goes to the database, which alone knows who
-holds what.
+Samples of devices go through the cache, everything else to the database.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -26,7 +24,7 @@ from controlplane.execution.directives import cursor_of, directives, is_news
 from controlplane.execution.moves import move_assignment
 from controlplane.execution.outcomes import assignment_running
 from controlplane.execution.services.sessions import come_back
-from controlplane.web.storage.bulk_update import update_rows
+from controlplane.web.storage.bulk import update_rows
 from jobs.assignment_lifecycle import ENDED, LIVE, MOVE_TO
 from jobs.models import Assignment
 from jobs.moves import lock_assignment
@@ -52,9 +50,7 @@ Clocks = Callable[[Iterable[int]], Mapping[int, Intervals]]
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A heartbeat that came in. `token_sha256` is of the token it came with; None where the caller
-    has checked it.
-    """
+    """A heartbeat that came in; `token_sha256` None if the caller has checked the token."""
 
     node: UUID
     beat: Heartbeat
@@ -63,9 +59,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Renewed:
-    """What was committed for a heartbeat: the answer, and what is still to be brought back from
-    UNKNOWN before it is sent.
-    """
+    """The answer to a heartbeat, and the UNKNOWN assignments to restore before it is sent."""
 
     reply: HeartbeatReply
     unknown: tuple[tuple[UUID, KnownAssignment], ...] = ()
@@ -74,9 +68,7 @@ class Renewed:
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """Somebody else holds the node's row or an assignment's: nothing was written, take the
-    heartbeat alone and wait.
-    """
+    """Somebody else holds one of the rows: nothing was written, renew this heartbeat by itself."""
 
 
 Outcome = Renewed | AgentCallError | Busy
@@ -84,13 +76,10 @@ Outcome = Renewed | AgentCallError | Busy
 
 @dataclass(frozen=True, slots=True)
 class _NodeRow:
-    """A node as its heartbeat finds it, its row locked. `ill`: one of its devices was known to be
-    when the question was asked; what another batch wrote while this one waited for the row, the
-    node's next heartbeat sees.
-    """
+    """A locked node as its heartbeat finds it; `ill`: one of its devices was unhealthy."""
 
     pk: UUID
-    cluster: int
+    cluster_id: int
     token_sha256: str
     epoch: int
     heartbeat_seq: int
@@ -100,23 +89,11 @@ class _NodeRow:
     ill: bool
 
 
-_COLUMNS = (
-    "pk",
-    "cluster_id",
-    "token_sha256",
-    "epoch",
-    "heartbeat_seq",
-    "state",
-    "reason",
-    "session_expires_at",
-    "ill",
-)
+_COLUMNS = tuple(f.name for f in fields(_NodeRow))
 
 
 @dataclass(slots=True)
 class _Renewal:
-    """A heartbeat that is being taken in."""
-
     row: _NodeRow
     beat: Heartbeat
     clock: Intervals
@@ -129,17 +106,15 @@ class _Renewal:
 
 
 def heartbeat(node_pk: UUID, beat: Heartbeat, now: datetime | None = None) -> HeartbeatReply:
-    """Renew the session and the leases of what the agent still watches; answer with everything that
-    is wanted and not yet done.
+    """Renew session and leases; answer with all that is wanted. Raises AgentCallError if stale.
 
-    A heartbeat older than the newest one received renews nothing and gets no leases. Refused if the
-    epoch is stale.
+    An older heartbeat than the newest renews nothing and gets no leases.
     """
-    return heartbeat_alone(Call(node_pk, beat), now)
+    return renew_one(Call(node_pk, beat), now)
 
 
-def heartbeat_alone(call: Call, now: datetime | None = None) -> HeartbeatReply:
-    """A batch of one, which waits for the rows it needs. Raises AgentCallError."""
+def renew_one(call: Call, now: datetime | None = None) -> HeartbeatReply:
+    """Renew one heartbeat, waiting for rows. Raises AgentCallError."""
     now = now or timezone.now()
     (outcome,) = renew_all([call], now)
     if isinstance(outcome, AgentCallError):
@@ -156,25 +131,22 @@ def renew_all(
     clocks: Clocks = clocks_of,
     wait: bool = True,
 ) -> list[Outcome]:
-    """Take in heartbeats of different nodes in one transaction; an outcome for each, in order.
+    """Renew heartbeats of different nodes in one transaction; an outcome for each, in order.
 
-    With `wait=False` rows that somebody else holds make their heartbeat Busy instead of everybody
-    wait, and so no transaction ever waits with rows in its hands.
+    With `wait=False` rows that somebody else holds make their heartbeat Busy.
     """
     now = now or timezone.now()
     with transaction.atomic():
         rows = _lock_nodes({call.node for call in calls}, wait=wait)
         refused = _refusals(calls, rows)
-        clock = clocks({row.cluster for row in rows.values()})
+        clock = clocks({row.cluster_id for row in rows.values()})
         renewals = {
-            index: _Renewal(rows[call.node], call.beat, clock[rows[call.node].cluster])
+            index: _Renewal(rows[call.node], call.beat, clock[rows[call.node].cluster_id])
             for index, call in enumerate(calls)
             if index not in refused
         }
-        busy = _give_assignments(list(renewals.values()), wait=wait)
-        taken = {
-            index: renewal for index, renewal in renewals.items() if renewal.row.pk not in busy
-        }
+        busy = _lock_assignments(list(renewals.values()), wait=wait)
+        taken = {i: renewal for i, renewal in renewals.items() if renewal.row.pk not in busy}
         fresh = [renewal for renewal in taken.values() if renewal.fresh]
         _renew(fresh, now)
         _note_what_changed(fresh, now)
@@ -184,18 +156,14 @@ def renew_all(
 
 
 def restore_unknown(renewed: Renewed, now: datetime | None = None) -> HeartbeatReply:
-    """The reply, once what was UNKNOWN and is watched after all goes on in the state its agent
-    reports.
-    """
+    """Return the reply after restoring UNKNOWN assignments to the state their agent reports."""
     for pk, known in renewed.unknown:
         _restore_one(pk, known, renewed.epoch, now or timezone.now())
     return renewed.reply
 
 
 def _lock_nodes(pks: Iterable[UUID], *, wait: bool) -> dict[UUID, _NodeRow]:
-    """The nodes, locked in the order of their keys until the transaction ends; without those that
-    others hold, unless `wait`.
-    """
+    """Lock nodes in the order of their keys, without those that others hold unless `wait`."""
     locked = (
         Node.objects.select_for_update(of=("self",), no_key=True, skip_locked=not wait)
         .filter(pk__in=list(pks))
@@ -206,18 +174,11 @@ def _lock_nodes(pks: Iterable[UUID], *, wait: bool) -> dict[UUID, _NodeRow]:
 
 
 def _refusals(calls: Sequence[Call], rows: Mapping[UUID, _NodeRow]) -> dict[int, Outcome]:
-    """What cannot be taken in: no such node, another's token, another epoch, or a row that somebody
-    holds.
-    """
     found: dict[int, Outcome] = {}
-    absent = {index: call for index, call in enumerate(calls) if call.node not in rows}
+    absent = [call.node for call in calls if call.node not in rows]
     tokens = {pk: row.token_sha256 for pk, row in rows.items()}
     if absent:
-        tokens |= dict(
-            Node.objects.filter(pk__in=[call.node for call in absent.values()]).values_list(
-                "pk", "token_sha256"
-            )
-        )
+        tokens |= dict(Node.objects.filter(pk__in=absent).values_list("pk", "token_sha256"))
     strange = {
         i: c
         for i, c in enumerate(calls)
@@ -225,47 +186,35 @@ def _refusals(calls: Sequence[Call], rows: Mapping[UUID, _NodeRow]) -> dict[int,
     }
     if strange:
         sent = [call.token_sha256 for call in strange.values() if call.token_sha256]
-        known = set(
-            Node.objects.filter(token_sha256__in=sent).values_list("token_sha256", flat=True)
-        )
+        nodes = Node.objects.filter(token_sha256__in=sent)
+        known = set(nodes.values_list("token_sha256", flat=True))
         found |= {
             i: not_yours() if call.token_sha256 in known else unknown_token()
             for i, call in strange.items()
         }
     for index, call in enumerate(calls):
         row = rows.get(call.node)
-        if index in found:
-            continue
-        if row is None:
+        if index not in found and row is None:
             found[index] = Busy()
-        elif row.epoch != call.beat.epoch or call.beat.epoch < 1:
+        elif index not in found and row and (row.epoch != call.beat.epoch or call.beat.epoch < 1):
             found[index] = stale_epoch(call.beat.epoch, row.epoch)
     return found
 
 
-def _give_assignments(renewals: Sequence[_Renewal], *, wait: bool) -> set[UUID]:
-    """Lock what the nodes hold, into `held`; returns nodes with assignments that others lock."""
+def _lock_assignments(renewals: Sequence[_Renewal], *, wait: bool) -> set[UUID]:
+    """Lock the live assignments into `held`; return nodes with assignments that others lock."""
     by_node = {renewal.row.pk: renewal for renewal in renewals}
     live = Assignment.objects.filter(node__in=list(by_node), state__in=LIVE).order_by("pk")
     skips = not wait and connection.features.has_select_for_update_skip_locked
     expected = set(live.values_list("pk", "node_id")) if skips else set()
-    # by their keys, which are few where most nodes hold nothing: the database need not look at each
-    # node once more
-    if skips:
-        live = Assignment.objects.filter(
-            pk__in=[pk for pk, _ in expected], state__in=LIVE
-        ).order_by("pk")
-    locked = (
-        live.select_related("job")
-        .only(*_SHOWN)
-        .select_for_update(of=("self",), no_key=True, skip_locked=not wait)
-    )
-    for assignment in locked:
+    if skips:  # by their keys, which are few where most nodes hold nothing
+        keys = [pk for pk, _ in expected]
+        live = Assignment.objects.filter(pk__in=keys, state__in=LIVE).order_by("pk")
+    locked = live.select_for_update(of=("self",), no_key=True, skip_locked=not wait)
+    for assignment in locked.select_related("job").only(*_SHOWN):
         by_node[assignment.node_id].held.append(assignment)
-    return {
-        node
-        for _, node in expected - {(a.pk, a.node_id) for renewal in renewals for a in renewal.held}
-    }
+    held = {(a.pk, a.node_id) for renewal in renewals for a in renewal.held}
+    return {node for _, node in expected - held}
 
 
 _SHOWN = (
@@ -276,7 +225,6 @@ _SHOWN = (
 
 
 def _renew(renewals: Sequence[_Renewal], now: datetime) -> None:
-    """Renew the sessions and the leases of listed assignments that these sessions hold."""
     for renewal in renewals:
         renewal.renewed = [a for a in renewal.held if _is_watched(a, renewal.beat)]
     ends = {id(renewal): now + timedelta(seconds=renewal.clock.lease_s) for renewal in renewals}
@@ -305,26 +253,17 @@ def _is_watched(assignment: Assignment, beat: Heartbeat) -> bool:
 
 
 def _note_what_changed(renewals: Sequence[_Renewal], now: datetime) -> None:
-    """What is rare: a silent node is heard again, a lost one is back, a device's or the machine's
-    health has changed.
-    """
-    heard = [
-        t.row
-        for t in renewals
-        if t.row.state != State.LOST and is_silent(t.row.session_expires_at, now)
-    ]
+    known = [t.row for t in renewals if t.row.state != State.LOST]
+    heard = [row for row in known if is_silent(row.session_expires_at, now)]
     if heard:
-        note_nodes_joined((row.cluster, row.pk) for row in heard)
+        note_nodes_joined((row.cluster_id, row.pk) for row in heard)
     for renewal in renewals:
         row, healthy = renewal.row, renewal.beat.healthy
-        if row.state == State.LOST:
-            come_back(_node(row))
-        if (
-            row.state == State.LOST
-            or (row.state == State.READY and not healthy)
-            or (healthy and row.reason == UNWELL)
-        ):
-            _note_wellbeing(_node(row), healthy=healthy)
+        unwell = row.state == State.READY and not healthy
+        if row.state == State.LOST or unwell or (healthy and row.reason == UNWELL):
+            node = Node.objects.select_related("cluster").get(pk=row.pk)
+            come_back(node)
+            _note_wellbeing(node, healthy=healthy)
     note_health(
         {
             t.row.pk: t.beat.devices
@@ -334,14 +273,8 @@ def _note_what_changed(renewals: Sequence[_Renewal], now: datetime) -> None:
     )
 
 
-def _node(row: _NodeRow) -> Node:
-    return Node.objects.select_related("cluster").get(pk=row.pk)
-
-
 def _note_wellbeing(node: Node, *, healthy: bool) -> None:
-    """A machine that calls itself unhealthy takes no new work until it says otherwise; an
-    operator's cordon is left alone.
-    """
+    """Cordon a node that calls itself unhealthy until it is well; leave an operator's cordon."""
     before, after, reason = (
         (State.CORDONED, State.READY, "") if healthy else (State.READY, State.CORDONED, UNWELL)
     )
@@ -353,11 +286,9 @@ def _note_wellbeing(node: Node, *, healthy: bool) -> None:
 
 def _renewed(renewal: _Renewal) -> Renewed:
     said = {known.id: known for known in renewal.beat.assignments}
-    unknown = [
-        (a.pk, said[str(a.pk)]) for a in renewal.renewed if a.state == AssignmentState.UNKNOWN
-    ]
-    backs = tuple((pk, known) for pk, known in unknown if known.state in HELD_BY_AGENT)
-    return Renewed(_reply(renewal), backs, renewal.beat.epoch)
+    unknown = [a.pk for a in renewal.renewed if a.state == AssignmentState.UNKNOWN]
+    back = [(pk, said[str(pk)]) for pk in unknown if said[str(pk)].state in HELD_BY_AGENT]
+    return Renewed(_reply(renewal), tuple(back), renewal.beat.epoch)
 
 
 def _restore_one(pk: UUID, known: KnownAssignment, epoch: int, now: datetime) -> None:
@@ -383,9 +314,7 @@ def _reply(renewal: _Renewal) -> HeartbeatReply:
 
 
 def _strays(held: Sequence[Assignment], beat: Heartbeat, grace_s: float) -> tuple[Directive, ...]:
-    """What the agent still watches although it is over, of another fence, or not this node's: it
-    must stop.
-    """
+    """Stop what the agent watches although it is over, of another fence, or another node's."""
     live = {(str(a.pk), a.fence) for a in held}
     strays = [k for k in beat.assignments if k.state not in ENDED and (k.id, k.fence) not in live]
     return tuple(

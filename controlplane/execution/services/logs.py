@@ -1,6 +1,4 @@
-"""Logs of assignments: pieces that follow each other without a gap, bounded in size and in number
-of bytes kept.
-"""
+"""Logs of assignments: consecutive pieces, bounded in size and in bytes kept."""
 
 from __future__ import annotations
 
@@ -33,12 +31,9 @@ def append_log(
     body: bytes,
     digest: str,
 ) -> int:
-    """Keep a piece of output that begins at unpacked byte `offset` of its stream; where the next
-    one begins.
+    """Keep gzip output that begins at unpacked byte `offset`; return where the next piece begins.
 
-    `body` is gzip, `digest` the hexadecimal sha256 of the unpacked bytes. Output may still come
-    after an assignment's end. Beyond KEPT_BYTES bytes of an assignment only the count goes on,
-    after a mark.
+    `digest`: sha256 of the unpacked bytes. Beyond KEPT_BYTES only a mark and the count are kept.
     """
     if stream not in STREAMS:
         raise invalid("stream", f"must be one of {', '.join(STREAMS)}, not {stream!r}")
@@ -64,9 +59,7 @@ def append_log(
 
 
 def unpack(body: bytes, digest: str) -> bytes:
-    """The unpacked piece; refused if it is no gzip, larger than LARGEST_PIECE, or not what its
-    digest says.
-    """
+    """Unpack a piece; refused if it is no gzip, too large, or does not match its digest."""
     unpacker = zlib.decompressobj(wbits=GZIP)
     try:
         data = unpacker.decompress(body, LARGEST_PIECE + 1)
@@ -88,7 +81,6 @@ def unpack(body: bytes, digest: str) -> bytes:
 
 
 def next_offset(assignment_id: UUID, stream: str) -> int:
-    """The byte at which the next piece of the stream must begin."""
     last = (
         LogChunk.objects.filter(assignment_id=assignment_id, stream=stream)
         .order_by("-offset")
@@ -108,9 +100,6 @@ def _check_owner(node: Node, assignment_id: UUID, epoch: int, fence: int) -> Non
 
 
 def _kept(assignment_id: UUID, data: bytes) -> bytes:
-    """What of a piece is kept: all of it, its beginning and the mark where the limit falls into it,
-    or nothing.
-    """
     before: int = (
         LogChunk.objects.filter(assignment_id=assignment_id).aggregate(total=Sum("size"))["total"]
         or 0

@@ -1,6 +1,4 @@
-"""Progress and use of assignments: what is newest goes into their rows and their job's, the rest is
-thinned to a point a second.
-"""
+"""Progress and use of assignments: newest values in rows, samples thinned to one a second."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from django.db.models.functions import Coalesce, Greatest, Least
 
 from clusters.agent_calls import ABSURD, check_number, moment, stale_epoch
 from clusters.models import Node
-from controlplane.execution.locking import lock_own
+from controlplane.execution.services.sessions import lock_own
 from jobs.models import Assignment, Job, ProgressPoint, UsagePoint
 from jobs.moves import note_job
 from loadmaster.protocol import MetricsBatch, ProgressSample, UsageSample
@@ -30,12 +28,9 @@ Sample = TypeVar("Sample", ProgressSample, UsageSample)
 
 
 def record_metrics(node: Node, assignment_id: UUID, batch: MetricsBatch) -> bool:
-    """Take in a batch; whether it was new (a replay changes nothing). Refused if epoch or fence are
-    stale.
+    """Record a batch; False for a replay. Refused if epoch or fence are stale.
 
-    A job's own progress is written by the newest launch of its training alone, and never goes
-    backwards but where that launch began at an earlier step than what was done; profile runs leave
-    it be.
+    A job's progress follows its newest training launch and falls only where that began earlier.
     """
     _check(batch)
     if node.epoch != batch.epoch:
@@ -73,16 +68,12 @@ def _check(batch: MetricsBatch) -> None:
 
 
 def _begin_where_it_began(assignment: Assignment, progress: Sequence[ProgressSample]) -> None:
-    """Count a launch from the step that its first word names, and the job with it: what lies beyond
-    is not there any more.
-
-    Without a checkpoint, or after a kill, that is what a restart costs. But a launch that began
-    before the checkpoint it was to go on from has not found it, and the job's history says so. Rank
-    0 speaks for its gang: others may keep no checkpoints.
-    """
+    """Count a launch from its first reported step; note progress lost without a checkpoint."""
     start = next((sample for sample in progress if sample.event == STARTED), None)
-    if start is None or assignment.purpose != "training" or assignment.rank or _began(assignment):
+    if start is None or assignment.purpose != "training" or assignment.rank:
         return
+    if ProgressPoint.objects.filter(assignment=assignment, event=STARTED).exists():
+        return  # a new session may send it again
     if start.step < assignment.start_steps:
         message = (
             f"began at step {start.step}; the checkpoint of step {assignment.start_steps} was not"
@@ -102,13 +93,7 @@ def _begin_where_it_began(assignment: Assignment, progress: Sequence[ProgressSam
     )
 
 
-def _began(assignment: Assignment) -> bool:
-    """Whether its first word is known: a new session may send it again."""
-    return ProgressPoint.objects.filter(assignment=assignment, event=STARTED).exists()
-
-
 def _unless_relaunched(assignment: Assignment) -> QuerySet[Job]:
-    """The assignment's job if no later launch of its training has taken over, else none."""
     relaunched = Assignment.objects.filter(
         job=OuterRef("pk"), purpose="training", fence__gt=assignment.fence
     )
@@ -116,9 +101,7 @@ def _unless_relaunched(assignment: Assignment) -> QuerySet[Job]:
 
 
 def _newest(progress: Sequence[ProgressSample]) -> dict[str, Any]:
-    """The columns of an assignment that its progress changes: the last value said of each, steps
-    and checkpoints never less.
-    """
+    """Newest values of an assignment's columns; steps and checkpoints never fall."""
     values: dict[str, Any] = {}
     for name in ("steps_per_s", "loss", "setup_s", "overrun_fraction"):
         said = [getattr(sample, name) for sample in progress if getattr(sample, name) is not None]
@@ -131,7 +114,7 @@ def _newest(progress: Sequence[ProgressSample]) -> dict[str, Any]:
 
 
 def _advance_job(assignment: Assignment, progress: Sequence[ProgressSample]) -> None:
-    """A gang's steps are those of all its ranks, its loss is what rank 0 says."""
+    """Update the job's progress: steps of all ranks, loss of rank 0."""
     if not progress or assignment.purpose != "training":
         return
     losses = (
@@ -158,13 +141,12 @@ def _saved(progress: Sequence[ProgressSample]) -> int:
     return max((sample.step for sample in progress if sample.event == SAVED), default=0)
 
 
+def _last_at(points: QuerySet[Any]) -> datetime | None:
+    return points.order_by("-at").values_list("at", flat=True).first()
+
+
 def _keep_progress(assignment: Assignment, progress: Sequence[ProgressSample]) -> None:
-    last = (
-        ProgressPoint.objects.filter(assignment=assignment)
-        .order_by("-at")
-        .values_list("at", flat=True)
-        .first()
-    )
+    last = _last_at(ProgressPoint.objects.filter(assignment=assignment))
     ProgressPoint.objects.bulk_create(
         ProgressPoint(
             assignment=assignment,
@@ -181,12 +163,7 @@ def _keep_progress(assignment: Assignment, progress: Sequence[ProgressSample]) -
 
 
 def _keep_usage(assignment: Assignment, usage: Sequence[UsageSample]) -> None:
-    last = (
-        UsagePoint.objects.filter(assignment=assignment)
-        .order_by("-at")
-        .values_list("at", flat=True)
-        .first()
-    )
+    last = _last_at(UsagePoint.objects.filter(assignment=assignment))
     UsagePoint.objects.bulk_create(
         UsagePoint(
             assignment=assignment,
@@ -204,9 +181,7 @@ def _keep_usage(assignment: Assignment, usage: Sequence[UsageSample]) -> None:
 def thinned(
     samples: Iterable[Sample], last: datetime | None, always: Callable[[Sample], bool]
 ) -> list[tuple[datetime, Sample]]:
-    """The samples with their times, at most one a second after `last`; those that are `always`
-    wanted only have to be newer.
-    """
+    """Thin samples to one a second after `last`; `always` wanted ones only have to be newer."""
     kept: list[tuple[datetime, Sample]] = []
     for sample in samples:
         at = moment("at_s", sample.at_s)

@@ -1,16 +1,21 @@
-"""Sessions: one agent at a time speaks for a node. The epoch grows with every session, and older
-ones are refused.
-"""
+"""Sessions: one agent at a time speaks for a node; a growing epoch refuses older sessions."""
 
 from __future__ import annotations
 
+import uuid
 from datetime import datetime, timedelta
 from uuid import UUID
 
 from django.db import transaction
 from django.utils import timezone
 
-from clusters.agent_calls import AgentCallError, check_devices, check_text
+from clusters.agent_calls import (
+    AgentCallError,
+    check_devices,
+    check_text,
+    stale_assignment,
+    stale_epoch,
+)
 from clusters.events import request_reschedule
 from clusters.intervals import clock_of, is_silent
 from clusters.models import Node, NodeEvent, Reason
@@ -33,10 +38,29 @@ from loadmaster.protocol import (
 )
 
 
+def lock_session(node_pk: uuid.UUID, epoch: int) -> Node:
+    """Lock the node if `epoch` is its session's; else refuse."""
+    node = lock_node(node_pk)
+    if node.epoch != epoch or epoch < 1:
+        raise stale_epoch(epoch, node.epoch)
+    return node
+
+
+def lock_own(node: Node, pk: uuid.UUID, fence: int) -> Assignment:
+    """Lock the node's assignment with that fence; refuse any other."""
+    try:
+        assignment = lock_assignment(pk)
+    except Assignment.DoesNotExist:
+        raise stale_assignment(f"there is no assignment {pk} on this node") from None
+    if assignment.node_id != node.pk:
+        raise stale_assignment(f"there is no assignment {pk} on this node")
+    if assignment.fence != fence:
+        raise stale_assignment(f"assignment {pk} has fence {assignment.fence}, not {fence}")
+    return assignment
+
+
 def open_session(node_pk: UUID, words: SessionRequest, now: datetime | None = None) -> Session:
-    """Begin a session. The same machine with its secret supersedes its own at once; anybody else
-    waits until it has run out.
-    """
+    """Begin a session. The same journal supersedes its own at once, others after its expiry."""
     now = now or timezone.now()
     check_text("machine_id", words.machine_id, 100, empty=False)
     check_text("boot_id", words.boot_id, 100)
@@ -60,9 +84,7 @@ def open_session(node_pk: UUID, words: SessionRequest, now: datetime | None = No
 
 
 def come_back(node: Node) -> None:
-    """A lost node is heard again: it gets back the state it had, with its event. Call it with the
-    node's row locked.
-    """
+    """Give a lost node, its row locked, the state back that it had, with its event."""
     if node.state != State.LOST:
         return
     lost = node.events.filter(event="lost").last()
@@ -85,7 +107,7 @@ def _check_turn(node: Node, words: SessionRequest, now: datetime) -> None:
 
 
 def _is_same(node: Node, words: SessionRequest) -> bool:
-    """Whether it is the same journal on the same machine that the former session spoke from."""
+    """True for the same journal on the same machine as the former session's."""
     return node.machine_id == words.machine_id and node.session_secret_sha256 == sha256(
         words.session_secret
     )
@@ -117,11 +139,7 @@ def _begin(node: Node, words: SessionRequest, now: datetime) -> int:
 def _sort_known(
     node: Node, known: tuple[KnownAssignment, ...]
 ) -> tuple[list[UUID], tuple[str, ...]]:
-    """What the agent knows: which it goes on with, and which it must stop (over, another fence,
-    another node's).
-
-    An offer it has written down but not accepted is in neither: it is offered again.
-    """
+    """Split what the agent knows into what it goes on with and what it must stop."""
     held = (
         Assignment.objects.select_for_update(no_key=True)
         .filter(node=node, state__in=LIVE)
@@ -135,12 +153,9 @@ def _sort_known(
 
 
 def _unwritten(node: Node, words: SessionRequest) -> list[UUID]:
-    """What was accepted although the agent's own journal does not know it: its agent died before it
-    had written it down.
+    """Accepted assignments that the agent's own journal lacks: it died before starting them.
 
-    An agent writes a launch down before it starts it, so nothing of these runs, nor ever will: the
-    sessions that accepted them are over. Another journal's silence proves nothing, and what was
-    reported further was written down: both wait for their leases.
+    Another journal's silence proves nothing; those wait for their leases.
     """
     if not _is_same(node, words):
         return []
@@ -154,7 +169,6 @@ def _unwritten(node: Node, words: SessionRequest) -> list[UUID]:
 
 
 def _take_back(pk: UUID, epoch: int, now: datetime) -> None:
-    """End one of these; in a transaction of its own, for jobs are locked before assignments."""
     with transaction.atomic():
         assignment = lock_assignment(pk)
         if assignment.state != AssignmentState.ACCEPTED or assignment.epoch >= epoch:

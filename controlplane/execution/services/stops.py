@@ -7,8 +7,8 @@ from uuid import UUID
 
 from django.db import transaction
 
+from controlplane.execution.moves import request_stop
 from controlplane.execution.outcomes import assignment_ended
-from controlplane.execution.stopping import want_stop
 from jobs.assignment_lifecycle import LIVE
 from jobs.lifecycle import JobMove, JobState
 from jobs.models import Assignment, Job
@@ -18,19 +18,16 @@ from loadmaster.protocol import StopReason
 _EVICTABLE = frozenset({JobState.STARTING, JobState.RUNNING})
 
 
-def request_stop(
+def stop_assignment(
     assignment: Assignment, reason: StopReason, actor: str = "", now: datetime | None = None
 ) -> Assignment:
-    """Wish an assignment stopped; the agent hears of it by directive and heartbeat. Harmless for
-    one that is over.
+    """Request an assignment's stop. Move its job (PREEMPT, CANCEL) before; `assignment` is updated.
 
-    An offer nobody has accepted is withdrawn at once: its slots are free and its job is moved on
-    before this returns. Move the job (PREEMPT, CANCEL) before calling this. The given object is
-    brought up to date.
+    An offer nobody has accepted is withdrawn at once, and its job moved on.
     """
     with transaction.atomic():
         newest = lock_assignment(assignment.pk)
-        if want_stop(newest, reason, actor, now):
+        if request_stop(newest, reason, actor, now):
             assignment_ended(newest, now)
     for name in ("state", "desired", "desired_at", "ended_at", "reason", "reason_class"):
         setattr(assignment, name, getattr(newest, name))
@@ -39,21 +36,18 @@ def request_stop(
 
 def stop_profiling(assignment: Assignment) -> Assignment:
     """Ask for the end of a profile run's assignment that has measured enough."""
-    return request_stop(assignment, StopReason.PREEMPT, "profiler")
+    return stop_assignment(assignment, StopReason.PREEMPT, "profiler")
 
 
 def stop_job(job: Job, reason: StopReason, actor: str) -> None:
-    """Ask for the end of all that a job holds."""
     for assignment in list(Assignment.objects.filter(job=job, state__in=LIVE)):
-        request_stop(assignment, reason, actor)
+        stop_assignment(assignment, reason, actor)
 
 
-def evict(assignment_id: UUID, actor: str, now: datetime | None = None, why: str = "") -> None:
-    """Pre-empt the assignment and its whole gang: the job goes back to the queue once the agents
-    have stopped it.
-
-    `why` is told in the job's history.
-    """
+def preempt_gang(
+    assignment_id: UUID, actor: str, now: datetime | None = None, why: str = ""
+) -> None:
+    """Pre-empt a whole gang; its job is queued again once it has stopped. `why` is noted."""
     with transaction.atomic():
         newest = lock_assignment(assignment_id)
         job = newest.job
@@ -61,4 +55,4 @@ def evict(assignment_id: UUID, actor: str, now: datetime | None = None, why: str
             move_job(job, JobMove.PREEMPT, actor=actor, data={"why": why} if why else {})
         gang = Assignment.objects.filter(job=job, fence=newest.fence, ended_at=None).order_by("pk")
         for member in gang:
-            request_stop(member, StopReason.PREEMPT, actor, now)
+            stop_assignment(member, StopReason.PREEMPT, actor, now)

@@ -1,52 +1,50 @@
-"""The only creator of assignments: makes a plan so, as far as the newest state of the cluster
-allows.
+"""The only writer of assignments: applies a plan as far as the newest state allows.
 
-Everything happens in the caller's transaction, which holds the round's lock: stops are asked for,
-terms prolonged, expected speeds on shared GPUs renewed, then each gang is launched whole or not at
-all (`launches.py`). The database's unique constraints are the last judge: a slot is held once, a
-fence launches once. What asked for a stop in this very plan waits for its end: its launch is
-deferred, and the end of the stop asks for the round that carries the plan out or decides again.
-Only an offer that no agent has taken yet is gone at once.
+In the transaction that holds the round's lock, stops are requested, terms and expected speeds are
+updated, then gangs are launched whole or not at all (`launches`). Constraints of the database have
+the last word: a slot is held once, a fence launches once. A launch that waits for a stop is
+deferred; the stop's end asks for the round that carries the plan out or decides again.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Protocol
 from uuid import UUID
 
 from clusters.models import Node
-from controlplane.loop.changes import Change, Keep, Migrate, Preempt, Resize, Start, changes
-from controlplane.loop.live.launches import ACTOR, Launches, ProfileRunStarted, time_of
+from controlplane.loop.changes import Change, Keep, Migrate, Preempt, Resize, Start, changes, key_of
+from controlplane.loop.live.launches import ACTOR, Launcher, ProfileRunStarted, time_of
 from controlplane.loop.live.live_assignments import Gang, LiveAssignments
 from controlplane.loop.live.observe import Observation
 from controlplane.loop.models import Round
 from controlplane.loop.rounds import Applied
+from controlplane.web.storage.bulk import batches
 from jobs.assignment_lifecycle import LIVE
 from jobs.models import Assignment, Job
 from policies.contract.plan import Placement, Plan
-from policies.contract.snapshot import RankPlacement
+from policies.contract.snapshot import Jobs
 
-TOGETHER = 500
+AT_ONCE = 500
 """Assignments that one statement changes."""
 
 
-class Evict(Protocol):
-    """How the loop asks for a gang's end: `controlplane.execution.services.evict`."""
+class PreemptGang(Protocol):
+    """Stops a gang: `controlplane.execution.services.preempt_gang`."""
 
     def __call__(self, assignment_id: UUID, actor: str, now: datetime | None = None) -> object:
-        """Pre-empt the gang: the job moves to STOPPING, or to the queue if nothing was accepted."""
+        """Pre-empt the gang: its job moves to STOPPING, or to the queue if nothing was accepted."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What applying a plan needs of the rest of the house."""
+    """Calls to other applications that applying a plan needs."""
 
-    evict: Evict
+    preempt_gang: PreemptGang
     profile_run_started: ProfileRunStarted
 
 
@@ -54,111 +52,53 @@ def apply_plan(
     observed: Observation, plan: Plan, of_round: Round, services: Services, now: datetime
 ) -> Applied:
     """Apply the plan in a transaction that holds the round's lock; see `Applied`."""
-    return _Application(observed, plan, of_round, services, now).run()
+    launcher = Launcher(observed, plan, of_round, services.profile_run_started, now)
+    gangs = {gang.key: gang for gang in LiveAssignments(observed.cluster).gangs()}
+    todo = changes({key: gang.running for key, gang in gangs.items()}, plan)
+    _lock(todo)
+    for change in todo:
+        if isinstance(change, Preempt | Migrate | Resize):
+            services.preempt_gang(gangs[key_of(change)].assignments[0].pk, ACTOR, now)
+    kept = [(c, c.placement, gangs[c.key]) for c in todo if isinstance(c, Keep) and c.placement]
+    _change_terms([(wanted, gang) for keep, wanted, gang in kept if keep.changes_term], now)
+    _expect([(wanted, gang) for _, wanted, gang in kept], launcher, observed.snapshot.jobs)
+    wanted = [c.placement for c in todo if isinstance(c, Start | Migrate | Resize)]
+    return Applied(todo, launcher.launch(wanted))
 
 
-class _Application:
-    def __init__(
-        self, observed: Observation, plan: Plan, of_round: Round, services: Services, now: datetime
-    ) -> None:
-        self.observed, self.plan, self.services, self.now = observed, plan, services, now
-        self.launches = Launches(observed, plan, of_round, services.profile_run_started, now)
-
-    def run(self) -> Applied:
-        gangs = {gang.key: gang for gang in LiveAssignments(self.observed.cluster).gangs()}
-        todo = changes({key: gang.running for key, gang in gangs.items()}, self.plan)
-        _lock(todo)
-        for change in todo:
-            self._stop(change, gangs)
-        self._change_terms(todo, gangs)
-        self._expect(todo, gangs)
-        wanted = [c.placement for c in todo if isinstance(c, Start | Migrate | Resize)]
-        return Applied(todo, self.launches.launch(wanted))
-
-    def _stop(self, change: Change, gangs: Mapping[Any, Gang]) -> None:
-        match change:
-            case (
-                Preempt(key=key)
-                | Migrate(placement=Placement(key=key))
-                | Resize(placement=Placement(key=key))
-            ):
-                self.services.evict(gangs[key].assignments[0].pk, ACTOR, self.now)
-
-    def _change_terms(self, todo: Sequence[Change], gangs: Mapping[Any, Gang]) -> None:
-        """Write new terms, equal ones together: a round may prolong thousands, to the same end."""
-        ranks = defaultdict[tuple[float | None, int | None], list[UUID]](list)
-        for change in todo:
-            if isinstance(change, Keep) and change.changes_term and (wanted := change.placement):
-                ranks[wanted.until_s, wanted.steps_quota] += [
-                    a.pk for a in gangs[change.key].assignments
-                ]
-        for (until_s, quota), pks in ranks.items():
-            term = {"term_until": time_of(until_s), "steps_quota": quota, "term_at": self.now}
-            for some in _parts(pks):
-                Assignment.objects.filter(pk__in=some, state__in=LIVE).update(**term)
-
-    def _expect(self, todo: Sequence[Change], gangs: Mapping[Any, Gang]) -> None:
-        """Write how fast those on shared GPUs are from now on: partners come and leave, and a
-        launch is compared with its speed.
-
-        Who has its GPUs to itself keeps what was expected of it at its launch.
-        """
-        ranks = defaultdict[float | None, list[UUID]](list)
-        for change in todo:
-            if (
-                isinstance(change, Keep)
-                and (placed := change.placement)
-                and any(seat.share < 1.0 for seat in placed.ranks)
-            ):
-                speed = self.launches.expected_steps_per_s(placed, self._kind(placed))
-                ranks[speed] += [
-                    a.pk for a in gangs[change.key].assignments if a.predicted_steps_per_s != speed
-                ]
-        for speed, pks in ranks.items():
-            for some in _parts(pks):
-                Assignment.objects.filter(pk__in=some, state__in=LIVE).update(
-                    predicted_steps_per_s=speed
-                )
-
-    def _kind(self, placement: Placement) -> str:
-        jobs = self.observed.snapshot.jobs
-        return jobs.columns.kinds[jobs.position[placement.job]]
+def _change_terms(kept: Iterable[tuple[Placement, Gang]], now: datetime) -> None:
+    """Write new terms, equal ones together: a round may prolong thousands, to the same end."""
+    ranks = defaultdict[tuple[float | None, int | None], list[UUID]](list)
+    for wanted, gang in kept:
+        ranks[wanted.until_s, wanted.steps_quota] += [a.pk for a in gang.assignments]
+    for (until_s, quota), pks in ranks.items():
+        _update(pks, term_until=time_of(until_s), steps_quota=quota, term_at=now)
 
 
-def _parts(pks: Sequence[UUID]) -> Iterable[Sequence[UUID]]:
-    """As many at a time as one statement changes."""
-    return (pks[i : i + TOGETHER] for i in range(0, len(pks), TOGETHER))
+def _expect(kept: Iterable[tuple[Placement, Gang]], launcher: Launcher, jobs: Jobs) -> None:
+    """Update expected speeds on shared GPUs, where partners come and leave."""
+    ranks = defaultdict[float | None, list[UUID]](list)
+    for placed, gang in kept:
+        if any(seat.share < 1.0 for seat in placed.ranks):
+            kind = jobs.columns.kinds[jobs.position[placed.job]]
+            speed = launcher.expected_steps_per_s(placed, kind)
+            ranks[speed] += [a.pk for a in gang.assignments if a.predicted_steps_per_s != speed]
+    for speed, pks in ranks.items():
+        _update(pks, predicted_steps_per_s=speed)
+
+
+def _update(pks: Sequence[UUID], **values: object) -> None:
+    for some in batches(pks, AT_ONCE):
+        Assignment.objects.filter(pk__in=some, state__in=LIVE).update(**values)
 
 
 def _lock(todo: Sequence[Change]) -> None:
-    """Lock what will change in the order everybody keeps to: nodes, then jobs. (SQLite's writer is
-    alone anyhow.)
-
-    Not their keys: whoever commits a row that points at one of them takes a share of its key, out
-    of any order.
-    """
-    changing = [c for c in todo if not isinstance(c, Keep)]
-    seats = [s for c in changing for s in _ranks(c)]
-    node_ids, job_ids = {s.node for s in seats}, {_job(c) for c in changing}
-    list(
-        Node.objects.select_for_update(no_key=True)
-        .filter(pk__in=node_ids)
-        .order_by("pk")
-        .values_list("pk")
-    )
-    list(
-        Job.objects.select_for_update(no_key=True)
-        .filter(pk__in=job_ids)
-        .order_by("pk")
-        .values_list("pk")
-    )
-
-
-def _ranks(change: Change) -> tuple[RankPlacement, ...]:
-    before = () if isinstance(change, Start) else change.before.ranks
-    after = () if isinstance(change, Keep | Preempt) else change.placement.ranks
-    return (*before, *after)
-
-
-def _job(change: Change) -> str:
-    return change.key[0] if isinstance(change, Keep | Preempt) else change.placement.job
+    """Lock what changes, nodes before jobs; not keys, which other commits share in any order."""
+    nodes, jobs = set[str](), set[str]()
+    for change in (c for c in todo if not isinstance(c, Keep)):
+        jobs.add(key_of(change)[0])
+        before = () if isinstance(change, Start) else change.before.ranks
+        after = () if isinstance(change, Preempt) else change.placement.ranks
+        nodes |= {rank.node for rank in (*before, *after)}
+    for rows in (Node.objects.filter(pk__in=nodes), Job.objects.filter(pk__in=jobs)):
+        list(rows.select_for_update(no_key=True).order_by("pk").values_list("pk"))

@@ -1,11 +1,8 @@
-"""The launches of a plan, written together: hundreds of gangs in a number of statements that hardly
-grows with them.
+"""Launches of a plan, written in batches whose number of statements hardly grows.
 
-On SQLite everybody who writes waits for the transaction that applies a plan, so a plan's gangs are
-written by batches. Each is checked by itself against the newest state and what those before it have
-taken (`room.py`). A gang stays whole, and a bad one never takes others along: where the database
-refuses a batch, nothing of it stays, and its gangs are launched once more, one by one, each in a
-savepoint of its own. Profile runs follow, one by one or as the pairs they are.
+Each gang is checked against the newest state and the launches before it (`recheck`). Where the
+database refuses a batch, its gangs are launched one by one, each in its own savepoint. Profile
+runs follow, one by one or as the pairs they are.
 """
 
 from __future__ import annotations
@@ -22,10 +19,10 @@ from django.db import IntegrityError, transaction
 
 from controlplane.execution.gangs import Ports
 from controlplane.loop.live.observe import Observation
-from controlplane.loop.live.recheck import Room
+from controlplane.loop.live.recheck import FreeCapacity
 from controlplane.loop.models import Round
 from controlplane.loop.rounds import RejectCode, Rejected
-from controlplane.web.storage.bulk_insert import insert
+from controlplane.web.storage.bulk import insert
 from jobs.lifecycle import JobMove
 from jobs.models import Assignment, AssignmentEvent, AssignmentSlot, Attempt, Job
 from jobs.moves import LostRaceError, Moving, move_jobs, note_job
@@ -55,8 +52,6 @@ class ProfileRunStarted(Protocol):
 
 
 class _RefusedError(Exception):
-    """There is no room for a placement; what was written of those that go with it is undone."""
-
     def __init__(self, why: Rejected) -> None:
         super().__init__(why.detail)
         self.why = why
@@ -64,15 +59,15 @@ class _RefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A placement that fits, with its job as read and the rows to write for each rank."""
+    """A placement that fits, with its job and the rows to write for each rank."""
 
     placement: Placement
     job: Job
     ranks: Sequence[tuple[Assignment, Sequence[AssignmentSlot]]]
 
 
-class Launches:
-    """Launches gangs of a plan, in the caller's transaction, which holds the round's lock."""
+class Launcher:
+    """Launches gangs of a plan in the caller's transaction, which holds the round's lock."""
 
     def __init__(
         self,
@@ -108,9 +103,10 @@ class Launches:
         return self.speeds.of(placement, kind) or None
 
     def _look(self, placements: Sequence[Placement]) -> None:
-        """See the jobs as they are, and what there is room for."""
         nodes = {seat.node for p in placements for seat in p.ranks}
-        self.room = Room(self.observed.cluster, self.observed.snapshot.node_by_id, self.now, nodes)
+        self.free = FreeCapacity(
+            self.observed.cluster, self.observed.snapshot.node_by_id, self.now, nodes
+        )
         self.ports = Ports()
         jobs = Job.objects.only(*OF_A_JOB).in_bulk({p.job for p in placements})
         self.jobs = {str(pk): job for pk, job in jobs.items()}
@@ -124,7 +120,6 @@ class Launches:
         return [r for r in map(self._alone, part) if r is not None]
 
     def _together(self, part: Sequence[Placement]) -> list[Rejected]:
-        """Launch training runs at once, all or none. Raises what is in FASTER."""
         rejected, launches = list[Rejected](), list[Launch]()
         for placement in part:
             if isinstance(found := self._found(placement), Rejected):
@@ -136,7 +131,6 @@ class Launches:
         return rejected
 
     def _alone(self, placement: Placement) -> Rejected | None:
-        """Launch one training run in a savepoint of its own."""
         found = self._found(placement)
         if isinstance(found, Rejected):
             return found
@@ -169,11 +163,10 @@ class Launches:
         return rejected
 
     def _found(self, placement: Placement) -> Launch | Rejected:
-        """What is to be written of a placement, or why it cannot be launched."""
         job = self.jobs.get(placement.job)
         if job is None:
             return Rejected(placement.key, RejectCode.STALE, "the job is gone")
-        refused = self.room.refusal(placement, job)
+        refused = self.free.refusal(placement, job)
         if refused is not None:
             return refused
         port = self._gang_port(placement, job)
@@ -185,7 +178,7 @@ class Launches:
 
     def _take(self, launch: Launch) -> None:
         for assignment, slots in launch.ranks:
-            self.room.take(assignment, launch.job, [(slot.device, slot.slot) for slot in slots])
+            self.free.take(assignment, launch.job, [(slot.device, slot.slot) for slot in slots])
 
     def _train(self, launches: Sequence[Launch]) -> None:
         """Write training runs, all or none: their jobs move."""
@@ -214,7 +207,6 @@ class Launches:
         _offer([launch])
 
     def _data(self, launch: Launch) -> dict[str, Any]:
-        """What the job's event says of a launch that is still to be written."""
         nodes = [seat.node for seat in launch.placement.ranks]
         return {
             "round": self.round.number,
@@ -224,10 +216,9 @@ class Launches:
         }
 
     def _gang_port(self, placement: Placement, job: Job) -> int | None:
-        """Where the ranks are to meet, if they are several."""
         if len(placement.ranks) <= 1:
             return None
-        return self.ports.choose(self.room.nodes[placement.ranks[0].node], job.pk, job.fence + 1)
+        return self.ports.choose(self.free.nodes[placement.ranks[0].node], job.pk, job.fence + 1)
 
     def _rank(
         self, placement: Placement, rank: int, job: Job, port: int | None
@@ -235,7 +226,7 @@ class Launches:
         seat = placement.ranks[rank]
         steps = job.checkpoint_steps if placement.purpose is Purpose.TRAINING else 0
         assignment = Assignment(
-            job=job, round=self.round, node=self.room.nodes[seat.node], purpose=placement.purpose,
+            job=job, round=self.round, node=self.free.nodes[seat.node], purpose=placement.purpose,
             copy=placement.copy, rank=rank,
             world_size=len(placement.ranks), gpus=len(seat.devices), fence=job.fence + 1,
             share=seat.share,
@@ -244,8 +235,8 @@ class Launches:
             start_steps=steps, steps_done=steps, checkpoint_steps=steps,
             **self._predicted(placement, seat, job),
         )  # fmt: skip
-        devices = [self.room.devices[seat.node, uuid] for uuid in seat.devices]
-        slots = [(device, self.room.free_slot(device) or 0) for device in devices]
+        devices = [self.free.devices[seat.node, uuid] for uuid in seat.devices]
+        slots = [(device, self.free.free_slot(device) or 0) for device in devices]
         return assignment, [
             AssignmentSlot(assignment=assignment, device=d, slot=slot, share=seat.share)
             for d, slot in slots
@@ -273,7 +264,7 @@ class Launches:
 
 
 def _measured_together(placements: Iterable[Placement]) -> list[list[Placement]]:
-    """The profile runs, those that have parts of the same devices together."""
+    """Profile runs, grouped by the devices that they share."""
     found: dict[object, list[Placement]] = defaultdict(list)
     for placement in placements:
         if placement.purpose is Purpose.PROFILING:
@@ -287,7 +278,6 @@ def _overtaken(placement: Placement, error: Exception) -> Rejected:
 
 
 def _offer(launches: Sequence[Launch]) -> None:
-    """Write assignments, slots and first events; constraints check slots and fences."""
     ranks = [rank for launch in launches for rank in launch.ranks]
     insert(Assignment, (assignment for assignment, _ in ranks))
     insert(AssignmentSlot, (slot for _, slots in ranks for slot in slots))

@@ -1,8 +1,4 @@
-"""What is held on a cluster's nodes: its live assignments and their slots, read as columns.
-
-A round reads them twice, the second time in the transaction that applies its plan. On SQLite
-everybody waits for that one, so what is read is what is looked at, and nothing is made into models.
-"""
+"""What is held on a cluster's nodes: live assignments and their slots, read as columns."""
 
 from __future__ import annotations
 
@@ -49,11 +45,10 @@ class LiveAssignment(NamedTuple):
 
     @property
     def cores(self) -> float:
-        """What it takes of its node."""
         return self.job_cores if self.cpu_quota is None else self.cpu_quota
 
 
-class HeldSlot(NamedTuple):
+class OccupiedSlot(NamedTuple):
     """A slot of a device and who holds it."""
 
     device_id: int
@@ -78,7 +73,7 @@ _SLOT = (
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """The live assignments of one placement, by rank, and the placement they make."""
+    """Live assignments of one placement, by rank, and the placement they make."""
 
     key: PlacementKey
     assignments: tuple[LiveAssignment, ...]
@@ -103,12 +98,12 @@ class LiveAssignments:
         self.of_job: Mapping[object, list[LiveAssignment]] = defaultdict(list)
         for assignment in self.assignments:
             self.of_job[assignment.job_id].append(assignment)
-        self.slots: Mapping[object, list[HeldSlot]] = defaultdict(list)
-        self.of_device: Mapping[int, list[HeldSlot]] = defaultdict(list)
+        self.slots: Mapping[object, list[OccupiedSlot]] = defaultdict(list)
+        self.of_device: Mapping[int, list[OccupiedSlot]] = defaultdict(list)
         held = AssignmentSlot.objects.filter(live=True, device__node__cluster=cluster).order_by(
             "device_id", "slot"
         )
-        for slot in map(HeldSlot._make, held.values_list(*_SLOT)):
+        for slot in map(OccupiedSlot._make, held.values_list(*_SLOT)):
             self.slots[slot.assignment_id].append(slot)
             self.of_device[slot.device_id].append(slot)
 

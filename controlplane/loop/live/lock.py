@@ -1,21 +1,23 @@
-"""One round per cluster at a time: a row, taken by compare-and-swap, with an expiry and a number.
+"""One round per cluster at a time: a row with owner, expiry and number, taken by compare-and-swap.
 
-Whoever holds the number may apply a plan. A holder renews its lock while it works
-(`renewing`); one that is too slow loses it to the next one, and finds out when it
-applies. A killed one is followed at once on its own machine, and on others when the lock it no
-longer renews has expired. The number only grows, so no two rounds ever share one.
+Only the number's owner may apply a plan. A thread renews the lock for as long as a round may take.
+A dead owner is followed at once on its own machine, elsewhere when the lock has expired.
 """
 
 from __future__ import annotations
 
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
-from django.db import transaction
+from django.db import Error, connections, transaction
 from django.db.models import F, Q, QuerySet
 
 from clusters.models import Cluster
-from controlplane.loop.live.lock_holder import is_gone, new_holder
+from controlplane.loop.live.lock_holder import new_owner, owner_has_ended
 from controlplane.loop.models import Round
 
 
@@ -33,17 +35,13 @@ class RoundLock:
 
 
 def acquire(cluster_id: int, now: datetime, until: datetime) -> RoundLock | None:
-    """The next round of the cluster, held until then unless it is renewed; None while another is
-    held.
-
-    With it every round that was never finished is marked abandoned: its holder is dead or too late.
-    """
-    owner = new_holder()
+    """Take the cluster's next round and abandon unfinished ones; None while one is held."""
+    owner = new_owner()
     before = Cluster.objects.values_list("round_owner", flat=True).get(pk=cluster_id)
     free = (
         Q(round_owner="")
         | Q(round_expires_at__lte=now)
-        | (Q(round_owner=before) if is_gone(before) else Q(pk=None))
+        | (Q(round_owner=before) if owner_has_ended(before) else Q(pk=None))
     )
     with transaction.atomic():
         taken = Cluster.objects.filter(free, pk=cluster_id).update(
@@ -83,7 +81,7 @@ def _held(lock: RoundLock) -> QuerySet[Cluster]:
 
 def is_held(cluster: Cluster, now: datetime) -> bool:
     """Whether a round of the cluster, as it was read, is being held."""
-    if not cluster.round_owner or is_gone(cluster.round_owner):
+    if not cluster.round_owner or owner_has_ended(cluster.round_owner):
         return False
     return cluster.round_expires_at is not None and cluster.round_expires_at > now
 
@@ -94,3 +92,55 @@ def abandon(which: Q, now: datetime) -> int:
     return unfinished.update(
         status=Round.Status.ABANDONED, ended_at=now, message="its process died or was too slow"
     )
+
+
+logger = logging.getLogger(__name__)
+
+EXPIRY_S = 15.0
+"""Expiry of a lock without renewal; clocks of machines must agree better than this."""
+
+RENEW_S = 4.0
+"""Several renewals may fail before the lock is lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """Renewal of a lock: every `every_s` for `expiry_s`, until `until_s` by `clock`."""
+
+    clock: Callable[[], float]
+    until_s: float
+    expiry_s: float = EXPIRY_S
+    every_s: float = RENEW_S
+
+    def expires(self, now_s: float) -> datetime:
+        """When a lock expires that is renewed now."""
+        return datetime.fromtimestamp(min(now_s + self.expiry_s, self.until_s), UTC)
+
+
+@contextmanager
+def renewed(lock: RoundLock, renewal: Renewal) -> Iterator[None]:
+    """Renew the lock while the block runs, by a connection of the thread's own."""
+    over = threading.Event()
+    thread = threading.Thread(
+        target=_renew, args=(lock, renewal, over), name=f"round {lock.number}", daemon=True
+    )
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _renew(lock: RoundLock, renewal: Renewal, over: threading.Event) -> None:
+    try:
+        while not over.wait(renewal.every_s) and (now_s := renewal.clock()) < renewal.until_s:
+            try:
+                if not renew(lock, renewal.expires(now_s)):
+                    return
+            except Error as error:
+                logger.warning(
+                    "round %d could not renew its lock and tries again: %s", lock.number, error
+                )
+    finally:
+        connections.close_all()

@@ -1,8 +1,6 @@
-"""The name of the process that holds a round, by which others can tell whether it still lives.
+"""The process that holds a lock, by a name that tells others of its machine whether it still lives.
 
-A killed worker would otherwise keep its cluster waiting until its lock has expired. The name is
-(machine and process namespace, pid, start of the process, something random); of holders elsewhere
-nothing is known, so their time has to run out.
+The name is (machine and process namespace, pid, start of the process, random). Knows no Django.
 """
 
 from __future__ import annotations
@@ -16,12 +14,12 @@ from uuid import uuid4
 PROC = Path("/proc")
 
 
-def new_holder() -> str:
+def new_owner() -> str:
     """A name for a round that this process holds; no two are the same. At most 64 characters."""
     return f"{_place()}.{os.getpid()}.{_started(os.getpid())}.{uuid4().hex[:16]}"
 
 
-def is_gone(holder: str) -> bool:
+def owner_has_ended(holder: str) -> bool:
     """True if the holder was a process of this machine that has ended; False if unknown."""
     place, pid, started = (*holder.split("."), "", "", "")[:3]
     return bool(place) and place == _place() and pid.isdigit() and _started(int(pid)) != started
@@ -29,7 +27,6 @@ def is_gone(holder: str) -> bool:
 
 @cache
 def _place() -> str:
-    """This boot and PID namespace of the machine; empty if the system does not tell."""
     try:
         boot = (PROC / "sys/kernel/random/boot_id").read_text()
         namespace = (PROC / "self/ns/pid").stat().st_ino

@@ -1,23 +1,9 @@
-"""The only reader of the live cluster for the loop: from rows to a Snapshot, in a number of queries
-that does not grow with the jobs.
+"""The only reader of the live cluster: from rows to a Snapshot, in a constant number of queries.
 
-What a policy is shown:
-
-- Queued jobs wait, placed ones run, jobs whose kind is still unknown are being profiled. Held,
-  cancelled and ended jobs are left out, and so are jobs that depend on one that is left out without
-  being completed (`Observation.blocked`).
-- A placement that somebody has asked to stop is no placement any more: its job is shown as waiting
-  (unless it is on its way out), while the devices still name it as their holder. So a policy
-  decides about the cluster as it will be when the stops under way have
-  ended: it may give those devices to anybody, and `live.apply` defers the launch until they are
-  free. It never counts on them for long, because each stop ends, by the agent's word or by the end
-  of its lease, and its end asks for a new round.
-- Queued jobs that rest after a failure (`Job.retry_at`) are left out until then.
-- A node whose session has run out and which is not yet lost is shown as cordoned: it is given
-  nothing new until its agent is heard again, which asks for a round.
-- What a node runs, and what job keeps away from it, is said by labels (`capabilities`).
-- Devices held by a job that the snapshot does not show (it is being cancelled, or held) are
-  nobody's to give: the judge refuses them.
+Policies see the cluster as it will be when stops under way have ended: a stopping job waits, while
+devices still name it as their holder; `apply` defers launches until they are free. Left out are
+held, cancelled, ended and backing-off jobs, and those that depend on one left out. A silent node
+is shown as cordoned. Runtimes, and nodes that a job avoids, are labels (`capabilities`).
 """
 
 from __future__ import annotations
@@ -33,11 +19,11 @@ from typing import Any, Protocol
 from django.db import connection, connections, transaction
 
 from clusters.energy import power_curve
-from clusters.models import Cluster, EnergyTariff, GpuType, PueRecord, RescheduleEvent
+from clusters.models import Cluster, EnergyTariff, PueRecord, RescheduleEvent
 from clusters.models.nodes import State
 from clusters.runtimes import runtimes_of
 from clusters.tariffs import power_cap_steps, price_steps, pue_in_force, tariff_in_force
-from controlplane.loop.live.live_assignments import HeldSlot, LiveAssignment
+from controlplane.loop.live.live_assignments import LiveAssignment, OccupiedSlot
 from controlplane.loop.live.rows import DeviceRow, NodeRow, Rows, is_ready
 from jobs.lifecycle import JobState
 from jobs.models import Job, Team
@@ -63,26 +49,24 @@ from policies.contract.snapshot import (
 )
 from policies.contract.views import apart_label, is_own, runtime_label
 
+AS_STORED = ("tardiness_weight", "weight", "priority", "cores", "memory_gb", "may_mix", "may_share")
+
 
 class Knowledge(Protocol):
     """Source of knowledge about kinds and wanted measurements: `profiling.selectors`."""
 
     def kind_views(self, cluster: Cluster, kinds: Iterable[int]) -> tuple[KindView, ...]:
-        """These kinds (primary keys) as policies see them."""
+        """Views of these kinds, given by primary key."""
         ...
 
-    def profile_requests(self, cluster: Cluster) -> tuple[ProfileRequest, ...]:
-        """The measurements wanted."""
-        ...
+    def profile_requests(self, cluster: Cluster) -> tuple[ProfileRequest, ...]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """A snapshot, and what the world must remember beside it.
+    """A snapshot with its cluster, event ids, and the jobs blocked by dependencies.
 
-    `cluster` as it was read; `events`: ids of the rescheduling events the round answers; `blocked`:
-    jobs left out because of the dependencies named; `cut`: whether more jobs queue than the
-    snapshot shows.
+    `cut`: more jobs queue than the snapshot shows.
     """
 
     cluster: Cluster
@@ -117,7 +101,7 @@ def observe(cluster_id: int, now_s: float, number: int, knowledge: Knowledge) ->
 def _snapshot(
     rows: Rows, events: Sequence[RescheduleEvent], now_s: float, number: int, knowledge: Knowledge
 ) -> Snapshot:
-    cluster = rows.cluster
+    cluster, teams = rows.cluster, {job.team.name: job.team for job in rows.jobs}
     return Snapshot(
         cluster=cluster.name,
         now_s=now_s,
@@ -126,7 +110,10 @@ def _snapshot(
         nodes=tuple(_node_view(node, rows) for node in rows.nodes),
         kinds=_kinds(rows, knowledge),
         jobs=Jobs(JobColumns.of([_job_view(job, rows, now_s) for job in rows.jobs])),
-        gpu_types=tuple(_type_view(t) for t in rows.gpu_types.values()),
+        gpu_types=tuple(
+            GpuTypeView(t.name, t.tflops, t.memory_gb, float(t.price_per_hour))
+            for t in rows.gpu_types.values()
+        ),
         energy=price_steps(cluster, now_s, now_s + cluster.horizon_s),
         currency=cluster.currency,
         power_cap_w=cluster.power_cap_w,
@@ -134,7 +121,7 @@ def _snapshot(
             cluster, now_s, now_s + max(cluster.horizon_s, cluster.period_s + 1.0)
         ),
         emissions_cost_per_kg=float(cluster.emissions_cost_per_kg),
-        teams=_teams(rows),
+        teams=tuple(team_view(teams[name]) for name in sorted(teams)),
         horizon_s=cluster.horizon_s,
         trigger=_trigger(events),
         profiling=knowledge.profile_requests(cluster),
@@ -144,12 +131,7 @@ def _snapshot(
 
 @contextmanager
 def _consistent_read() -> Iterator[None]:
-    """All queries see the same state: SQLite's transactions do, PostgreSQL's from REPEATABLE READ
-    on.
-
-    On SQLite the transaction is one that only reads: those of this house take the writers' lock at
-    once, and nobody could submit or beat while a long queue is read.
-    """
+    """Make all queries see the same state, without the writers' lock on SQLite."""
     outermost = not connection.in_atomic_block
     with _reading() if outermost else nullcontext(), transaction.atomic():
         if outermost and connection.vendor == "postgresql":
@@ -172,22 +154,11 @@ def _reading() -> Iterator[None]:
 
 
 def team_view(team: Team) -> TeamView:
-    """A team as policies see it."""
     return TeamView(team.name, team.weight, TeamOrder(team.order))
 
 
-def _teams(rows: Rows) -> tuple[TeamView, ...]:
-    """Those of the jobs, by name."""
-    named = {job.team.name: job.team for job in rows.jobs}
-    return tuple(team_view(named[name]) for name in sorted(named))
-
-
-def _type_view(of: GpuType) -> GpuTypeView:
-    return GpuTypeView(of.name, of.tflops, of.memory_gb, float(of.price_per_hour))
-
-
 def _kinds(rows: Rows, knowledge: Knowledge) -> tuple[KindView, ...]:
-    """The jobs' kinds; one of which nothing is known at all is there without figures."""
+    """Views of the jobs' kinds; unknown ones are without figures."""
     wanted = sorted({job.kind_id for job in rows.jobs})
     known = {view.id: view for view in knowledge.kind_views(rows.cluster, wanted)}
     return tuple(known.get(str(kind), KindView(str(kind))) for kind in wanted)
@@ -217,7 +188,6 @@ def _node_view(node: NodeRow, rows: Rows) -> NodeView:
 
 
 def _state_of(node: NodeRow, rows: Rows) -> NodeState:
-    """A ready node with a silent agent is cordoned; its jobs keep their places until leases end."""
     return (
         NodeState.CORDONED
         if node.state == State.READY and not is_ready(node, rows.now)
@@ -231,12 +201,7 @@ def _labels_of_node(node: NodeRow, rows: Rows) -> tuple[str, ...]:
     return tuple(sorted(given | apart | {runtime_label(name) for name in runtimes_of(node)}))
 
 
-def _labels_of_job(job: Job, rows: Rows) -> tuple[str, ...]:
-    apart = {apart_label(str(node)) for node in rows.avoided.get(job.pk, ())}
-    return tuple(sorted({*job.labels, runtime_label(job.runtime)} | apart))
-
-
-def _device_view(device: DeviceRow, held: Sequence[HeldSlot]) -> DeviceView:
+def _device_view(device: DeviceRow, held: Sequence[OccupiedSlot]) -> DeviceView:
     holds = (
         tuple([SlotHold(str(s.job_id), s.copy, Purpose(s.purpose), s.share) for s in held])
         if held
@@ -249,6 +214,7 @@ def _device_view(device: DeviceRow, held: Sequence[HeldSlot]) -> DeviceView:
 
 def _job_view(job: Job, rows: Rows, now_s: float) -> JobView:
     live = rows.held.of_job[job.pk]
+    apart = [apart_label(str(node)) for node in rows.avoided.get(job.pk, ())]
     running = tuple(gang.running for gang in rows.held.gangs(job.pk))
     return JobView(
         id=str(job.pk),
@@ -270,14 +236,9 @@ def _job_view(job: Job, rows: Rows, now_s: float) -> JobView:
         received_s=_received_s(job, live, rows, now_s),
         dependencies=tuple(sorted(str(d) for d in rows.undone.get(job.pk, ()))),
         allowed_types=tuple(job.allowed_types),
-        labels=_labels_of_job(job, rows),
-        **_as_stored(job),
+        labels=tuple(sorted({*job.labels, runtime_label(job.runtime), *apart})),
+        **{name: getattr(job, name) for name in AS_STORED},
     )
-
-
-def _as_stored(job: Job) -> dict[str, Any]:
-    names = ("tardiness_weight", "weight", "priority", "cores", "memory_gb", "may_mix", "may_share")
-    return {name: getattr(job, name) for name in names}
 
 
 def _phase(job: Job, running: tuple[Running, ...]) -> JobPhase:
@@ -287,7 +248,6 @@ def _phase(job: Job, running: tuple[Running, ...]) -> JobPhase:
 
 
 def _remaining_steps(job: Job, live: Sequence[LiveAssignment]) -> int:
-    """Steps left: from its progress while it runs, from its checkpoint while it waits."""
     reached = [max(a.start_steps, a.steps_done) for a in live if a.purpose == Purpose.TRAINING]
     return max(0, job.total_steps - (min(reached) if reached else job.checkpoint_steps))
 

@@ -1,9 +1,7 @@
-"""What there is room for now, stops under way included: the recheck of a plan's placements against
-the newest state.
+"""Recheck of a plan's placements against the newest state, stops under way included.
 
-A snapshot shows the cluster as if the stops under way had ended; here they have not. What does not
-fit is either *deferred* (a stop under way is in the way, and its end asks for a new round) or
-*stale* (the world has changed since the snapshot).
+A refusal is *deferred* if a stop under way is in the way, whose end asks for a new round; *stale*
+if the world has changed since the snapshot.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ LAUNCHABLE = {
 FOREIGN_ROLE = {Purpose.TRAINING: Role.PROFILING, Purpose.PROFILING: Role.PRODUCTION}
 
 
-class Room:
+class FreeCapacity:
     """The cluster's nodes and devices with their holders; `take` records new launches."""
 
     def __init__(
@@ -94,7 +92,6 @@ class Room:
         self._load(str(assignment.node_id), cores, job.memory_gb)
 
     def free_slot(self, device: Device) -> int | None:
-        """The lowest free slot of a device; None if all its slots are held."""
         held = self.slots.get(device.pk, set())
         return (
             next((s for s in range(device.slots) if s not in held), None)
@@ -121,7 +118,6 @@ class Room:
             yield from self._device(node, uuid, seat.share)
 
     def _resources(self, placement: Placement, job: Job) -> Iterator[tuple[RejectCode, str]]:
-        """Yield what nodes lack for all ranks of the gang that are on them together."""
         cores, memory_gb = defaultdict[str, float](float), defaultdict[str, float](float)
         for seat in placement.ranks:
             cores[seat.node] += job.cores if seat.cpu_quota is None else seat.cpu_quota

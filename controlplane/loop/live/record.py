@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any
 from uuid import UUID
 
 from django.conf import settings
@@ -21,6 +21,7 @@ from controlplane.loop.live.lock import RoundLock, check
 from controlplane.loop.live.observe import Observation
 from controlplane.loop.models import Round
 from controlplane.loop.rounds import Applied, LastPlan, RejectCode, Rejected
+from controlplane.web.storage.bulk import batches
 from controlplane.web.storage.packed_json import pack, pack_text
 from jobs.lifecycle import JobState
 from jobs.models import Job
@@ -29,8 +30,6 @@ from policies.contract.plan import Plan, PlanStatus, WaitCode
 from policies.contract.snapshot import Purpose, Snapshot
 from policies.contract.validation import power_w
 from policies.contract.views import runtime_of
-
-T = TypeVar("T")
 
 BATCH = 500
 FORGOTTEN = 20
@@ -60,12 +59,7 @@ def open_round(
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What is to be written of a plan, made before the transaction that applies it: on SQLite
-    everybody waits for that one.
-
-    The plan's form, also packed, with its digest; and the jobs whose stored reason for waiting is
-    another one than this plan's, by the new one (`note_waiting`).
-    """
+    """A plan's JSON form, packed and with its digest, and jobs by changed reason for waiting."""
 
     form: dict[str, Any]
     packed: Any
@@ -74,7 +68,6 @@ class Written:
 
     @classmethod
     def of(cls, plan: Plan, observed: Observation) -> Written:
-        """Of a plan that was made of what was observed."""
         form = plan_json.to_json(plan)
         return cls(
             form, pack(form), forms.digest_of(form), _changed(observed, _reasons(observed, plan))
@@ -90,16 +83,17 @@ def close_round(
     now: datetime,
     carried: int | None = None,
 ) -> None:
-    """Write what was decided and done, in the transaction that does it: the row, why launches were
-    refused, the events answered, memory.
+    """Close the round in the transaction that applies it: row, refusals, answered events, memory.
 
-    What no longer fitted asks for another round, once: a round that has only such events to answer
-    leaves the rest to the next one. What was deferred asks for nothing here: the end of the stop
-    that is in its way will. `carried`: the round whose plan it is.
+    `carried`: the number of the round whose plan it is.
     """
+    placed = [p for p in plan.placements if p.predicted_run_s is not None]
+    runs_expected = [[p.job, p.purpose.value, p.copy, p.predicted_run_s] for p in placed]
+    status = Round.Status.PARTIAL if applied.rejected else Round.Status.APPLIED
     values: dict[str, Any] = {
-        "status": _status(plan, applied), "plan": written.form, "plan_sha256": written.digest,
-        "runs_expected": _runs_expected(plan), "plan_status": plan.status,
+        "status": Round.Status.KEPT if plan.status is PlanStatus.KEPT else status,
+        "plan": written.form, "plan_sha256": written.digest,
+        "runs_expected": runs_expected, "plan_status": plan.status,
         "objective": plan.objective, "bound": plan.bound,
         "message": plan.message, "carried": carried,
         "cost_rate_per_h": cost_rate_per_h(plan, observed.snapshot), "ended_at": now,
@@ -111,39 +105,21 @@ def close_round(
     )
     for name, value in values.items():
         setattr(row, name, value)
-    _forget_expected(row)
+    # Only the newest round keeps expected ends; scanning all older rows would read their snapshots.
+    last = range(row.number - FORGOTTEN, row.number)
+    earlier = Round.objects.filter(cluster=row.cluster_id, number__in=last)
+    earlier.filter(runs_expected__isnull=False).update(runs_expected=None)
     Cluster.objects.filter(pk=row.cluster_id).update(memory=dict(plan.memory))
     for reason, refused in _changed(observed, _rejections(applied)).items():
         _note(reason, refused)
-    for ids in _batches(observed.events):
+    for ids in batches(observed.events, BATCH):
         RescheduleEvent.objects.filter(pk__in=ids, round=None).update(round=row)
 
 
-def _runs_expected(plan: Plan) -> list[list[object]]:
-    """Expected ends for the timeline, so that it need not read whole plans."""
-    known = [p for p in plan.placements if p.predicted_run_s is not None]
-    return [[p.job, p.purpose.value, p.copy, p.predicted_run_s] for p in known]
-
-
-def _forget_expected(newest: Round) -> None:
-    """Only a cluster's newest round says how long placements are expected to run.
-
-    Looked for among the last rounds alone: to look at all of them means to read past the snapshot
-    of each.
-    """
-    last = range(newest.number - FORGOTTEN, newest.number)
-    Round.objects.filter(
-        cluster=newest.cluster_id, number__in=last, runs_expected__isnull=False
-    ).update(runs_expected=None)
-
-
 def wants_another(row: Round, observed: Observation, plan: Plan, applied: Applied) -> bool:
-    """Whether something no longer fitted and this round was not itself asked for by nothing but
-    such leftovers.
+    """True if stale placements or idle GPUs ask for one more round; leftovers alone ask for none.
 
-    A round that saw a part of the queue and started the greater part of that has left GPUs to those
-    it did not see. One that started nothing although GPUs are idle wants another part to be looked
-    at, once: the next event or period goes on.
+    A cut round that started over half of its jobs has left GPUs to those it did not see.
     """
     started = sum(isinstance(c, Start) for c in applied.changes) - len(applied.rejected)
     if observed.cut and started > settings.ROUND_JOBS // 2:
@@ -186,27 +162,22 @@ def _devices_of(plan: Plan) -> set[tuple[str, str]]:
 
 
 def cost_rate_per_h(plan: Plan, snapshot: Snapshot) -> float | None:
-    """sum_n c[n, used]: hourly cost of the placements at present prices; None without prices."""
+    """Hourly cost of the plan's watts at present prices, sum_n c[n, used]; None without prices."""
     step = snapshot.energy_at(snapshot.now_s)
     if step is None:
         return None
-    return cost_per_hour(
-        power_w(snapshot.node_by_id, Counter(node for node, _ in _devices_of(plan))), step
-    )
+    in_use = Counter(node for node, _ in _devices_of(plan))
+    return cost_per_hour(power_w(snapshot.node_by_id, in_use), step)
 
 
 def note_waiting(written: Written, lock: RoundLock, clock: Callable[[], datetime]) -> None:
-    """Write to the jobs that the plan leaves waiting why they do, where that has changed; those
-    with the same reason together.
+    """Write changed reasons for waiting, before the plan is applied, in batches that keep the lock.
 
-    Before the plan is applied, by batches, each a transaction that keeps the round's lock:
-    thousands of jobs in the one that applies the plan made everybody wait half a second on SQLite.
-    Between two batches others have their turn for as long as one took (who waits for SQLite's lock
-    looks seldom). LostLockError if another round has taken over.
+    Between batches others may write, as long as one took. LostLockError if the lock is lost.
     """
     took_s = 0.0
     for reason, jobs in written.waits.items():
-        for ids in _batches(jobs):
+        for ids in batches(jobs, BATCH):
             time.sleep(took_s)
             began_s = time.perf_counter()
             with transaction.atomic():
@@ -225,7 +196,6 @@ def _note(reason: str, ids: Sequence[UUID]) -> None:
 def _changed(
     observed: Observation, reasons: Mapping[str, list[Any]]
 ) -> Mapping[str, Sequence[UUID]]:
-    """Reasons [code, detail] that differ from the stored ones: jobs by the reason's JSON."""
     changed: dict[str, list[UUID]] = defaultdict(list)
     if not reasons:
         return changed
@@ -240,7 +210,6 @@ def _changed(
 
 
 def _differ(stored: list[Any], reason: list[Any], now_s: float) -> bool:
-    """True if a reason changed; small moves of the earliest start do not count."""
     if stored == reason:
         return False
     (_, before), (_, after) = stored, reason
@@ -269,15 +238,11 @@ def _reasons(observed: Observation, plan: Plan) -> dict[str, list[Any]]:
         if entry.code is WaitCode.RUNTIME_UNAVAILABLE:
             jobs = observed.snapshot.jobs
             given["runtime"] = runtime_of(jobs.columns.others["labels"][jobs.position[entry.job]])
-        reasons[entry.job] = [
-            entry.code.value,
-            {name: value for name, value in given.items() if value},
-        ]
+        reasons[entry.job] = [entry.code.value, {n: v for n, v in given.items() if v}]
     return reasons
 
 
 def _rejections(applied: Applied) -> dict[str, list[Any]]:
-    """[code, detail] by job of what was to be launched and was not."""
     return {
         r.key[0]: [r.code.value, {"detail": r.detail}]
         for r in applied.rejected
@@ -285,22 +250,7 @@ def _rejections(applied: Applied) -> dict[str, list[Any]]:
     }
 
 
-def _status(plan: Plan, applied: Applied) -> Round.Status:
-    if plan.status is PlanStatus.KEPT:
-        return Round.Status.KEPT
-    return Round.Status.PARTIAL if applied.rejected else Round.Status.APPLIED
-
-
 def _rejected(rejected: Rejected) -> dict[str, Any]:
     job, purpose, copy = rejected.key
-    return {
-        "job": job,
-        "purpose": purpose.value,
-        "copy": copy,
-        "code": rejected.code.value,
-        "detail": rejected.detail,
-    }
-
-
-def _batches(ids: Sequence[T]) -> Iterable[Sequence[T]]:
-    return (ids[i : i + BATCH] for i in range(0, len(ids), BATCH))
+    code, detail = rejected.code.value, rejected.detail
+    return {"job": job, "purpose": purpose.value, "copy": copy, "code": code, "detail": detail}

@@ -1,31 +1,81 @@
-"""The rows of a cluster that the loop looks at, each table read once, grouped by what they belong
-to.
+"""The rows of a cluster that a round reads, each table once, as columns.
 
-Nodes and devices are read as columns: there may be tens of thousands, and to make models of them
-would take most of a round's time.
+Of a long queue a round sees LOADMASTER_ROUND_JOBS: half by turns of the teams, a quarter by due
+date, a quarter that moves on with each round; jobs with open dependencies get the rest.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
 from django.conf import settings
-from django.db.models import Q
+from django.db.models import Exists, F, OuterRef, Q, QuerySet, Window
+from django.db.models.functions import Coalesce, Least, RowNumber
 
 from clusters.intervals import is_silent
 from clusters.models import Cluster, Device, GpuType, Node
 from clusters.models.nodes import Role, State
 from clusters.runtimes import runtimes_of
 from controlplane.loop.live.live_assignments import LiveAssignments
-from controlplane.loop.live.window import window
 from jobs.lifecycle import JobState
 from jobs.models import Assignment, Job
 from loadmaster.protocol import OUT_OF_SHARED_MEMORY, ReasonClass
 from policies.contract.snapshot import Purpose
+
+_DEPENDENCIES = Job.dependencies.through._default_manager
+
+
+def window(queued: QuerySet[Job], most: int, number: int) -> list[Any] | None:
+    """Primary keys of up to `most` `queued` jobs for the round; None if there are no more."""
+    count = queued.count()
+    if count <= most:
+        return None
+    waits = Exists(
+        _DEPENDENCIES.filter(from_job=OuterRef("pk")).exclude(to_job__state=JobState.COMPLETED)
+    )
+    ready, waiting = queued.filter(~waits), queued.filter(waits)
+    able = ready.count()
+    seats = most - min(most // 8, count - able)
+    quarter = seats // 4
+    chosen = dict.fromkeys(_in_turn(ready, seats - 2 * quarter))
+    chosen |= dict.fromkeys(_soonest(ready, quarter))
+    chosen |= dict.fromkeys(_passing(ready, seats - len(chosen), number, able))
+    chosen |= dict.fromkeys(_passing(waiting, most - len(chosen), number, count - able))
+    return list(chosen)
+
+
+def _in_turn(queued: QuerySet[Job], most: int) -> Iterable[Any]:
+    """The most urgent job of each team, then the second of each: by priority, then age."""
+    turn = Window(
+        RowNumber(),
+        partition_by=[F("team_id")],
+        order_by=[F("priority").desc(), F("submitted_at").asc(), F("pk").asc()],
+    )
+    ordered = queued.annotate(turn=turn).order_by("turn", "-priority", "submitted_at", "pk")
+    return [pk for pk, _ in ordered.values_list("pk", "turn")[:most]]
+
+
+def _soonest(queued: QuerySet[Job], most: int) -> Iterable[Any]:
+    """By the earlier of due date and deadline, either replacing the other if NULL."""
+    due, deadline = Coalesce("due_at", "deadline_at"), Coalesce("deadline_at", "due_at")
+    pressed = (
+        queued.annotate(until=Least(due, deadline))
+        .filter(until__isnull=False)
+        .order_by("until", "pk")
+    )
+    return [pk for pk, _ in pressed.values_list("pk", "until")[:most]]
+
+
+def _passing(queued: QuerySet[Job], most: int, number: int, count: int) -> Iterable[Any]:
+    """The next section of the queue in a neutral order, cyclically."""
+    pieces = -(-count // most) if most and count else 1
+    start = number % pieces * most
+    return queued.order_by("pk").values_list("pk", flat=True)[start : start + most]
+
 
 SHOWN = (
     JobState.QUEUED,
@@ -43,7 +93,7 @@ THE_NODES_FAULT = (ReasonClass.IMAGE, ReasonClass.GPU, ReasonClass.NODE)
 
 
 class NodeRow(NamedTuple):
-    """What a snapshot says of a node, as `clusters.models.Node` has it."""
+    """Columns of a node in a snapshot."""
 
     pk: UUID
     name: str
@@ -65,7 +115,7 @@ class NodeRow(NamedTuple):
 
 
 class DeviceRow(NamedTuple):
-    """What a snapshot says of a device, as `clusters.models.Device` has it."""
+    """Columns of a device in a snapshot."""
 
     node_id: UUID
     pk: int
@@ -77,17 +127,13 @@ class DeviceRow(NamedTuple):
 
 
 class Watched(Protocol):
-    """A node with what its readiness hangs on."""
+    """A node's state and the end of its session."""
 
     @property
-    def state(self) -> str:
-        """One of `clusters.models.nodes.State`."""
-        ...
+    def state(self) -> str: ...
 
     @property
-    def session_expires_at(self) -> datetime | None:
-        """When its agent counts as silent."""
-        ...
+    def session_expires_at(self) -> datetime | None: ...
 
 
 def is_ready(node: Watched, now: datetime) -> bool:
@@ -96,7 +142,7 @@ def is_ready(node: Watched, now: datetime) -> bool:
 
 
 class Rows:
-    """All that a snapshot is made of, but for kinds and prices."""
+    """Rows of a snapshot, but for kinds and prices."""
 
     def __init__(self, cluster: Cluster, now: datetime, number: int = 0) -> None:
         """`now`: omit jobs that back off. `number`: the round's, for the window of a long queue."""

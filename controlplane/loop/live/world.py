@@ -16,10 +16,17 @@ from django.db.models import Q
 import profiling.selectors
 from clusters.events import request_reschedule
 from clusters.models import Cluster, Reason, RescheduleEvent
-from controlplane.execution.services import evict
+from controlplane.execution.services import preempt_gang
 from controlplane.loop.live import lock as locks
 from controlplane.loop.live.apply import Services, apply_plan
-from controlplane.loop.live.lock import LostLockError, RoundLock
+from controlplane.loop.live.lock import (
+    EXPIRY_S,
+    RENEW_S,
+    LostLockError,
+    Renewal,
+    RoundLock,
+    renewed,
+)
 from controlplane.loop.live.observe import Knowledge, Observation, observe
 from controlplane.loop.live.record import (
     Written,
@@ -29,7 +36,6 @@ from controlplane.loop.live.record import (
     open_round,
     wants_another,
 )
-from controlplane.loop.live.renewing import EXPIRY_S, RENEW_S, Renewal, renewed
 from controlplane.loop.models import Round
 from controlplane.loop.rounds import Applied, LastPlan, RoundResult, run_round
 from controlplane.web.logs.structured import bound
@@ -49,17 +55,15 @@ Solve: TypeAlias = Callable[[str, Mapping[str, Any], Snapshot], Plan]
 OVERHEAD_S = 30.0
 """What a round may take beside its solver before another one takes over although it still lives."""
 
-SERVICES = Services(evict, profile_run_started)
+SERVICES = Services(preempt_gang, profile_run_started)
 
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Everything a live round asks of others, so that tests can put something else there.
+    """What a live round asks of others, replaceable in tests.
 
-    `await_solver` returns once a snapshot can be solved at once; a round that was held meanwhile
-    would count as a long one. A round holds its lock for `hold_s` at most (default: the solver's
-    limit and OVERHEAD_S), renewed every `renew_s`, and is followed `expiry_s` after its process has
-    died.
+    `await_solver` returns once a snapshot can be solved. A lock is held for `hold_s` at most
+    (default: solver limit and OVERHEAD_S), renewed every `renew_s`, expiring after `expiry_s`.
     """
 
     solve: Solve
@@ -133,12 +137,9 @@ class LiveWorld:
 
 
 def hold_round(cluster_id: int, ports: Ports) -> RoundResult | None:
-    """Answer the cluster's waiting events by one round. None if there are none, if another round is
-    held, or if this one lost its lock.
+    """Answer the cluster's waiting events by one round; None without events, or without the lock.
 
-    Whatever happens, the lock is given back; a process that dies leaves it to its expiry. Events
-    count as answered only with the plan's commit, so that the next round answers those of one that
-    died.
+    Events count as answered only with the plan's commit.
     """
     if not is_wanted(cluster_id):
         return None
@@ -156,7 +157,8 @@ def _held(lock: RoundLock, ports: Ports, now: datetime) -> RoundResult | None:
     world = LiveWorld(lock, ports)
     try:
         wanted = is_wanted(lock.cluster_id)
-        return run_round(world, world.decide, name=_policy_of(lock.cluster_id)) if wanted else None
+        policy = Cluster.objects.values_list("policy", flat=True).get(pk=lock.cluster_id)
+        return run_round(world, world.decide, name=policy) if wanted else None
     except LostLockError as lost:
         logger.warning("%s", lost)
         return None
@@ -168,7 +170,3 @@ def _held(lock: RoundLock, ports: Ports, now: datetime) -> RoundResult | None:
 def is_wanted(cluster_id: int) -> bool:
     """Whether the cluster has events that no round has answered."""
     return RescheduleEvent.objects.filter(cluster=cluster_id, round=None).exists()
-
-
-def _policy_of(cluster_id: int) -> str:
-    return Cluster.objects.values_list("policy", flat=True).get(pk=cluster_id)

@@ -1,24 +1,22 @@
-"""Live pages: a stream of server-sent events that names the topics that have changed; pages then
-ask for their parts anew.
+"""Live pages: server-sent events name changed topics, and pages ask for their parts anew.
 
-The stream is a hint, not the truth: it follows growing ids, and a row whose transaction commits
-after a later one's is not seen. Pages therefore also refresh themselves now and then. Each turn
-reads only rows newer than the last ones and then gives its database connection back. Topics:
-`jobs`, `job:<id>`, `nodes`, `rounds`; of jobs only those that the reader may see.
+A hint, not the truth: a row that commits after a later one is missed, so pages also refresh now
+and then. Topics: `jobs`, `job:<id>`, `nodes`, `rounds`, of visible jobs only.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from typing import ParamSpec, TypeVar
 
 from asgiref.sync import sync_to_async
 from django.contrib.auth.models import User
 from django.core.handlers.asgi import ASGIRequest
 from django.db import connection
-from django.db.models import Max, Model, QuerySet
+from django.db.models import Max, Model
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.views.decorators.http import require_GET
@@ -28,6 +26,8 @@ from controlplane.loop.models import Round
 from controlplane.web.operators import is_operator
 from jobs.models import AssignmentEvent, JobEvent, LogChunk, ProgressPoint
 
+P = ParamSpec("P")
+T = TypeVar("T")
 TURN_S = 1.0
 QUIET_TURNS = 15
 STREAM_TURNS = 300
@@ -48,13 +48,8 @@ class Cursors:
 
 
 def newest() -> Cursors:
-    """Where a stream begins: what is there already is on the page."""
-    return Cursors(
-        *(
-            _newest(model)
-            for model in (JobEvent, AssignmentEvent, ProgressPoint, LogChunk, Round, NodeEvent)
-        )
-    )
+    followed = (JobEvent, AssignmentEvent, ProgressPoint, LogChunk, Round, NodeEvent)
+    return Cursors(*map(_newest, followed))
 
 
 def changes_since(user_id: int, cursors: Cursors) -> tuple[frozenset[str], Cursors] | None:
@@ -62,14 +57,10 @@ def changes_since(user_id: int, cursors: Cursors) -> tuple[frozenset[str], Curso
     user = User.objects.filter(pk=user_id, is_active=True).first()
     if user is None:
         return None
-    moved, by_event = _job_rows(user, JobEvent.objects.all(), cursors.job_event, "job")
-    placed, by_move = _job_rows(
-        user, AssignmentEvent.objects.all(), cursors.assignment_event, "assignment__job"
-    )
-    stepped, by_step = _job_rows(
-        user, ProgressPoint.objects.all(), cursors.progress, "assignment__job"
-    )
-    wrote, by_log = _job_rows(user, LogChunk.objects.all(), cursors.log, "assignment__job")
+    moved, by_event = _job_rows(user, JobEvent, cursors.job_event, "job")
+    placed, by_move = _job_rows(user, AssignmentEvent, cursors.assignment_event)
+    stepped, by_step = _job_rows(user, ProgressPoint, cursors.progress)
+    wrote, by_log = _job_rows(user, LogChunk, cursors.log)
     decided, acted = _newest(Round), _newest(NodeEvent)
     topics = {f"job:{pk}" for pk in by_event | by_move | by_step | by_log}
     topics |= {"jobs"} if by_event or by_move or by_step else set()
@@ -84,49 +75,37 @@ def _newest(model: type[Model]) -> int:
     return model._default_manager.aggregate(newest=Max("pk"))["newest"] or 0
 
 
-def _job_rows(user: User, rows: QuerySet[Model], cursor: int, path: str) -> tuple[int, set[str]]:
+def _job_rows(
+    user: User, model: type[Model], cursor: int, path: str = "assignment__job"
+) -> tuple[int, set[str]]:
     """(newest id, visible jobs) of rows after the cursor; a large burst takes several turns."""
-    after = list(
-        rows.filter(pk__gt=cursor)
-        .order_by("pk")
-        .values_list("pk", f"{path}_id", f"{path}__team_id")[:MOST_ROWS]
-    )
+    rows = model._default_manager.filter(pk__gt=cursor).order_by("pk")
+    after = list(rows.values_list("pk", f"{path}_id", f"{path}__team_id")[:MOST_ROWS])
     if not after:
         return cursor, set()
     teams = set() if is_operator(user) else set(user.teams.values_list("pk", flat=True))
     return after[-1][0], {str(job) for _, job, team in after if is_operator(user) or team in teams}
 
 
-def _read_newest() -> Cursors:
+def _read(act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Read without holding a database connection afterwards, while the stream waits."""
     try:
-        return newest()
+        return act(*args, **kwargs)
     finally:
-        _give_back()
-
-
-def _read_changes(user_id: int, cursors: Cursors) -> tuple[frozenset[str], Cursors] | None:
-    try:
-        return changes_since(user_id, cursors)
-    finally:
-        _give_back()
-
-
-def _give_back() -> None:
-    """A stream holds no database connection while it waits."""
-    if not connection.in_atomic_block:
-        connection.close()
+        if not connection.in_atomic_block:
+            connection.close()
 
 
 async def stream(
     user_id: int, *, turn_s: float = TURN_S, turns: int = STREAM_TURNS
 ) -> AsyncIterator[str]:
     """Events of one stream, which ends after some minutes; the browser then reconnects."""
-    cursors = await sync_to_async(_read_newest)()
+    cursors = await sync_to_async(_read)(newest)
     yield f"retry: {RETRY_MS}\n: welcome\n\n"
     quiet = 0
     for _ in range(turns):
         await asyncio.sleep(turn_s)
-        found = await sync_to_async(_read_changes)(user_id, cursors)
+        found = await sync_to_async(_read)(changes_since, user_id, cursors)
         if found is None:
             return
         topics, cursors = found

@@ -14,7 +14,6 @@ from django.core.paginator import Page, Paginator
 from clusters.models import Device, Node
 from controlplane.loop.models import Round
 from controlplane.web.pages.formats import part_of
-from controlplane.web.pages.paging import page_of
 from jobs.selectors import visible_jobs
 
 PAGE_SIZE = 50
@@ -31,7 +30,7 @@ class RoundRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Particular:
+class ChangeRow:
     """A change or a refused placement in words; `job_id` only where the reader may see the job."""
 
     change: str
@@ -47,19 +46,19 @@ class RoundPage:
     """One round."""
 
     row: RoundRow
-    changes: tuple[Particular, ...]
-    rejected: tuple[Particular, ...]
+    changes: tuple[ChangeRow, ...]
+    rejected: tuple[ChangeRow, ...]
     waiting: int
 
 
-def rounds_page(number: object) -> tuple[Page[Round], list[RoundRow]]:
+def rounds_page(number: int | str | None) -> tuple[Page[Round], list[RoundRow]]:
     """Rounds, latest first, without their snapshots and plans."""
     rounds = (
         Round.objects.select_related("cluster")
         .defer("snapshot", "plan", "runs_expected")
         .order_by("-id")
     )
-    page = page_of(Paginator(rounds, PAGE_SIZE), number)
+    page = Paginator(rounds, PAGE_SIZE).get_page(number)
     return page, [_row(r) for r in page.object_list]
 
 
@@ -73,17 +72,14 @@ def round_page(user: User, pk: int) -> RoundPage | None:
     )
     if found is None:
         return None
-    changes = _dicts(found.changes)
-    rejected = _dicts(found.rejected)
-    jobs = _job_names(user, [*changes, *rejected])
-    places = _place_names(changes)
+    changes, rejected = _dicts(found.changes), _dicts(found.rejected)
+    jobs, places = _job_names(user, [*changes, *rejected]), _place_names(changes)
     waiting = found.plan.get("waiting", ()) if isinstance(found.plan, dict) else ()
-    return RoundPage(
-        _row(found),
-        tuple(_particular(c, jobs, places) for c in changes),
-        tuple(_particular(r, jobs, places) for r in rejected),
-        len(waiting),
+    done, refused = (
+        tuple(_change_row(entry, jobs, places) for entry in entries)
+        for entries in (changes, rejected)
     )
+    return RoundPage(_row(found), done, refused, len(waiting))
 
 
 def snapshot_file(pk: int) -> tuple[str, dict[str, Any]] | None:
@@ -111,39 +107,33 @@ def _dicts(values: object) -> list[dict[str, Any]]:
 
 def _job_names(user: User, entries: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     ids = _uuids(e.get("job") for e in entries)
-    return {
-        str(pk): name
-        for pk, name in visible_jobs(user).filter(pk__in=ids).values_list("pk", "name")
-    }
+    jobs = visible_jobs(user).filter(pk__in=ids)
+    return {str(pk): name for pk, name in jobs.values_list("pk", "name")}
 
 
 def _place_names(changes: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """Names of nodes by id, and numbers of GPUs on their nodes by uuid."""
     seats = [s for c in changes for side in ("from", "to") for s in _dicts(c.get(side))]
     nodes = _uuids(s.get("node") for s in seats)
-    names = {
-        str(pk): name for pk, name in Node.objects.filter(pk__in=nodes).values_list("pk", "name")
-    }
+    rows = Node.objects.filter(pk__in=nodes).values_list("pk", "name")
+    names = {str(pk): name for pk, name in rows}
     per_node: Counter[Any] = Counter()
-    for node_id, device in (
-        Device.objects.filter(node__in=nodes)
-        .order_by("node", "uuid")
-        .values_list("node_id", "uuid")
-    ):
+    devices = Device.objects.filter(node__in=nodes).order_by("node", "uuid")
+    for node_id, device in devices.values_list("node_id", "uuid"):
         names[f"{node_id}/{device}"] = str(per_node[node_id])
         per_node[node_id] += 1
     return names
 
 
-def _particular(
+def _change_row(
     entry: Mapping[str, Any], jobs: Mapping[str, str], places: Mapping[str, str]
-) -> Particular:
+) -> ChangeRow:
     job = str(entry.get("job", ""))
-    return Particular(
+    mark = " (measuring)" if entry.get("purpose") == "profiling" else ""
+    return ChangeRow(
         change=str(entry.get("change") or entry.get("code") or ""),
         job_id=job if job in jobs else None,
-        name=jobs.get(job, OTHERS)
-        + (" (measuring)" if entry.get("purpose") == "profiling" else ""),
+        name=jobs.get(job, OTHERS) + mark,
         where=_seats(entry.get("to"), places),
         before=_seats(entry.get("from"), places),
         detail=str(entry.get("detail", "")),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -15,7 +16,6 @@ from django.utils import timezone
 from clusters.models import Cluster, Device, Node
 from controlplane.loop.models import Round
 from controlplane.web.pages.gantt import Bar, row_of
-from controlplane.web.pages.paging import page_of
 from jobs.assignment_lifecycle import LIVE
 from jobs.models import Assignment, AssignmentSlot, Job
 from jobs.selectors import OTHERS, seen_by
@@ -36,11 +36,11 @@ _OF_BAR = (
 """Columns that the timeline shows; the JSON columns of a job would cost more than all."""
 
 
-def page_of_lanes(number: object, cluster: Cluster | None) -> Page[Node]:
+def page_of_lanes(number: int | str | None, cluster: Cluster | None) -> Page[Node]:
     """A page of a cluster's nodes by name, with the timeline's data; empty without cluster."""
     nodes = Node.objects.filter(cluster=cluster).select_related("gpu_type").order_by("name")
     lanes = nodes.only("name", "emulated", "gpu_type__name", "gpu_type__emulated")
-    return page_of(Paginator(lanes, NODES_A_CHART), number)
+    return Paginator(lanes, NODES_A_CHART).get_page(number)
 
 
 def gantt_bars(
@@ -54,9 +54,9 @@ def gantt_bars(
     seen = seen_by(user, {a.job_id for a in assignments})
     expected = _expected(cluster)
     bars = [b for a in assignments for b in _bars(a, places[a.pk], seen, expected, now)]
-    return tuple(
-        b for b in bars if b.to_s > since.timestamp() and b.from_s < until.timestamp()
-    ), tuple(lanes.values())
+    since_s, until_s = since.timestamp(), until.timestamp()
+    seen_bars = tuple(b for b in bars if b.to_s > since_s and b.from_s < until_s)
+    return seen_bars, tuple(lanes.values())
 
 
 def past_s(cluster: Cluster) -> float:
@@ -73,9 +73,8 @@ def _lanes(nodes: Sequence[Node]) -> dict[int, str]:
     """Lane of each device, by node and GPU number."""
     lanes: dict[int, str] = {}
     devices: dict[Any, list[int]] = defaultdict(list)
-    for node_id, pk in (
-        Device.objects.filter(node__in=nodes).order_by("uuid").values_list("node_id", "pk")
-    ):
+    rows = Device.objects.filter(node__in=nodes).order_by("uuid")
+    for node_id, pk in rows.values_list("node_id", "pk"):
         devices[node_id].append(pk)
     for node in nodes:
         mark = " (emulated)" if node.emulated or node.gpu_type.emulated else ""
@@ -87,13 +86,9 @@ def _lanes(nodes: Sequence[Node]) -> dict[int, str]:
 def _shown(nodes: Sequence[Node], since: datetime) -> list[Assignment]:
     """Assignments that held a GPU since then, newest first up to a bound."""
     held = Q(ended_at__isnull=True) | Q(ended_at__gte=since)
-    rows = (
-        Assignment.objects.filter(held, node__in=nodes)
-        .exclude(state="rejected")
-        .select_related("job")
-        .only(*_OF_BAR)
-    )
-    return list(rows.order_by("-created_at")[:MAX_BARS])
+    rows = Assignment.objects.filter(held, node__in=nodes).exclude(state="rejected")
+    shown = rows.select_related("job").only(*_OF_BAR)
+    return list(shown.order_by("-created_at")[:MAX_BARS])
 
 
 def _places(
@@ -112,15 +107,12 @@ def _places(
 
 def _expected(cluster: Cluster) -> Mapping[tuple[str, str, int], float]:
     """When the latest round expects each placement to end, by (job, purpose, copy)."""
-    newest = (
-        Round.objects.filter(cluster=cluster)
-        .order_by("-number")
-        .values_list("runs_expected", "started_at")[:NEWEST_ROUNDS]
-    )
-    runs, start_s = next(
-        ((runs, started.timestamp()) for runs, started in newest if runs is not None), ([], 0.0)
-    )
-    return {(job, purpose, copy): start_s + run_s for job, purpose, copy, run_s in runs}
+    rounds = Round.objects.filter(cluster=cluster).order_by("-number")
+    for runs, started in rounds.values_list("runs_expected", "started_at")[:NEWEST_ROUNDS]:
+        if runs is not None:
+            start_s = started.timestamp()
+            return {(job, purpose, copy): start_s + run_s for job, purpose, copy, run_s in runs}
+    return {}
 
 
 def _bars(
@@ -143,10 +135,7 @@ def _bars(
     ]
     end_s = _expected_end(assignment, expected) if live else None
     if end_s is not None and end_s > to_s:
-        bars += [
-            Bar(lane, key, name, to_s, end_s, "planned", hover, row, rows)
-            for lane, row, rows in places
-        ]
+        bars += [replace(bar, from_s=to_s, to_s=end_s, kind="planned") for bar in bars]
     return bars
 
 
@@ -160,7 +149,6 @@ def _expected_end(
 
 
 def _hover(assignment: Assignment, job: Job) -> str:
-    """What the chart says under the pointer, beside name and times."""
     end = assignment.steps_done or assignment.start_steps
     steps = f"steps {assignment.start_steps:,} to {end:,} of {job.total_steps:,}"
     return f"{assignment.state} · {steps} · launch {assignment.fence}"

@@ -24,13 +24,13 @@ from controlplane.web.pages.gantt import figure
 from controlplane.web.pages.static_files import PLOTLY_NAME
 
 SPANS = {
-    "15m": "Last 15 minutes",
-    "1h": "Last hour",
-    "6h": "Last 6 hours",
-    "24h": "Last 24 hours",
-    "7d": "Last 7 days",
+    "15m": ("Last 15 minutes", 900),
+    "1h": ("Last hour", 3_600),
+    "6h": ("Last 6 hours", 21_600),
+    "24h": ("Last 24 hours", 86_400),
+    "7d": ("Last 7 days", 604_800),
 }
-_SPAN_S = {"15m": 900, "1h": 3_600, "6h": 21_600, "24h": 86_400, "7d": 604_800}
+"""Spans of the timeline: words and seconds."""
 
 
 class ChangePassword(PasswordChangeView):
@@ -40,7 +40,6 @@ class ChangePassword(PasswordChangeView):
     success_url = reverse_lazy("queue")
 
     def form_valid(self, form: PasswordChangeForm) -> HttpResponse:
-        """Change it and say so."""
         response = super().form_valid(form)
         messages.success(self.request, "Your password is changed.")
         return response
@@ -51,12 +50,13 @@ def gantt(request: HttpRequest) -> HttpResponse:
     """Past and expected assignments by node and GPU, some nodes a page."""
     cluster, span = _asked(request)
     if cluster and "span" not in request.GET:
-        span = next((name for name, seconds in _SPAN_S.items() if seconds >= past_s(cluster)), "7d")
+        past = past_s(cluster)
+        span = next((name for name, (_, seconds) in SPANS.items() if seconds >= past), "7d")
     query = QueryDict(mutable=True)
     query.update({"cluster": cluster.name if cluster else "", "span": span})
     context = {
         "cluster": cluster, "clusters": list(Cluster.objects.order_by("name")), "span": span,
-        "spans": SPANS,
+        "spans": {name: words for name, (words, _) in SPANS.items()},
         "query": query.urlencode(), "plotly": PLOTLY_NAME,
         "page": page_of_lanes(request.GET.get("page"), cluster),
         "has_devices": bool(cluster and Device.objects.filter(node__cluster=cluster).exists()),
@@ -70,7 +70,7 @@ def gantt_figure(request: HttpRequest) -> JsonResponse:
     cluster, span = _asked(request)
     if cluster is None:
         raise Http404("there is no cluster")
-    now, back = timezone.now(), timedelta(seconds=_SPAN_S[span])
+    now, back = timezone.now(), timedelta(seconds=SPANS[span][1])
     since, horizon = now - back, now + back / 3
     nodes = list(page_of_lanes(request.GET.get("page"), cluster).object_list)
     bars, lanes = gantt_bars(cast(User, request.user), cluster, nodes, since, horizon)

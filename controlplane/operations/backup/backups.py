@@ -1,9 +1,6 @@
-"""Backups: one file with the database, a manifest, and if asked for the keys. Written whole or not
-at all, for its owner alone.
+"""Backups: a tar file of mode 0600 with `manifest.json`, `database` and, if asked for, `keys.json`.
 
-The file is a tar archive: `manifest.json` (Manifest), `database` (a SQLite file, or pg_dump's
-custom format) and `keys.json`. Secrets of teams are in the database encrypted: without the keys of
-the server they are lost, so keep those too, and elsewhere.
+Teams' secrets in it are encrypted and lost without the server's keys: keep those elsewhere.
 """
 
 from __future__ import annotations

@@ -26,12 +26,8 @@ def era_s() -> int:
     return int(time.time()) - ERA
 
 
-def nobody_else(schema: str = "") -> list[str]:
-    """What is done to a dump while it is read in, so that no moment is unsafe: plain SQL that fits
-    every version's schema.
-
-    `schema` stands before the names of tables, with its point.
-    """
+def fencing_statements(schema: str = "") -> list[str]:
+    """SQL that fences a loaded dump, for every version's schema; `schema` prefixes tables."""
     return [
         # No round may be held until `restoring` has made the restored state safe.
         f"UPDATE {schema}clusters_cluster"  # noqa: S608  # nothing of a client's
@@ -50,18 +46,9 @@ def _beyond(column: str) -> str:
 
 
 LIBPQ = (
-    "dbname",
-    "user",
-    "host",
-    "port",
-    "sslmode",
-    "sslrootcert",
-    "sslcert",
-    "sslkey",
-    "connect_timeout",
-    "options",
-    "service",
-)
+    "dbname", "user", "host", "port", "sslmode", "sslrootcert", "sslcert", "sslkey",
+    "connect_timeout", "options", "service",
+)  # fmt: skip
 
 
 class BackupError(Exception):
@@ -69,15 +56,13 @@ class BackupError(Exception):
 
 
 class Engine(Protocol):
-    """One kind of database."""
-
     vendor: str
 
     def dump(self, to: Path) -> None:
         """Write the database, as it is at one moment, to a new file."""
         ...
 
-    def refuse_company(self) -> None:
+    def refuse_other_connections(self) -> None:
         """BackupError if others are connected, as far as that can be told."""
         ...
 
@@ -87,7 +72,6 @@ class Engine(Protocol):
 
 
 def engine() -> Engine:
-    """That of the default database."""
     if connection.vendor == "sqlite":
         return SqliteEngine(Path(str(connection.settings_dict["NAME"])))
     if connection.vendor == "postgresql":
@@ -106,11 +90,10 @@ class SqliteEngine:
         self.path = path
 
     def dump(self, to: Path) -> None:
-        """A consistent copy, while others write."""
         _copy(self.path, to)
 
-    def refuse_company(self) -> None:
-        """SQLite cannot tell who is connected; the copy is one transaction, so others are safe."""
+    def refuse_other_connections(self) -> None:
+        """Nothing to refuse: SQLite cannot tell, and the copy is one transaction."""
 
     @contextmanager
     def staged(self, dump: Path) -> Iterator[None]:
@@ -122,7 +105,7 @@ class SqliteEngine:
         try:
             with _connected_to(staging):
                 with connection.cursor() as cursor:
-                    for statement in nobody_else():
+                    for statement in fencing_statements():
                         cursor.execute(statement)
                 yield
             _copy(staging, self.path)
@@ -137,18 +120,10 @@ class PostgresEngine:
 
     def dump(self, to: Path) -> None:
         """pg_dump's custom format, consistent; no comments, as only owners may set some."""
-        _run(
-            "pg_dump",
-            "--format=custom",
-            "--no-owner",
-            "--no-privileges",
-            "--no-comments",
-            f"--file={to}",
-            *_address(),
-        )
+        options = ("--format=custom", "--no-owner", "--no-privileges", "--no-comments")
+        _run("pg_dump", *options, f"--file={to}", _address())
 
-    def refuse_company(self) -> None:
-        """Nobody else may be connected: what they believe would not hold any more."""
+    def refuse_other_connections(self) -> None:
         with connection.cursor() as cursor:
             cursor.execute(
                 "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid"
@@ -175,18 +150,13 @@ class PostgresEngine:
         before.write_text(
             "".join(f'DROP TABLE "{schema}"."{table}" CASCADE;\n' for table in tables)
         )
-        after.write_text("".join(f"{statement};\n" for statement in nobody_else(f'"{schema}".')))
+        after.write_text(
+            "".join(f"{statement};\n" for statement in fencing_statements(f'"{schema}".'))
+        )
         connection.close()
         files = (f"--file={name}" for name in (before, script, after))
-        _run(
-            "psql",
-            "--no-psqlrc",
-            "--quiet",
-            "--single-transaction",
-            "--set=ON_ERROR_STOP=1",
-            *files,
-            *_address("--dbname"),
-        )
+        options = ("--no-psqlrc", "--quiet", "--single-transaction", "--set=ON_ERROR_STOP=1")
+        _run("psql", *options, *files, _address())
         return nullcontext()
 
 
@@ -203,7 +173,6 @@ def _connected_to(path: Path) -> Iterator[None]:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """The content of one SQLite database into another, whole or not at all."""
     with _sqlite(source) as read, _sqlite(target) as write:
         read.backup(write)
 
@@ -224,15 +193,12 @@ def _remove(path: Path) -> None:
         name.unlink(missing_ok=True)
 
 
-def _address(option: str = "--dbname") -> list[str]:
-    """Address options for PostgreSQL's programs; the password goes by environment."""
+def _address() -> str:
+    """Address for PostgreSQL's programs; the password goes by environment."""
     known: dict[str, Any] = connection.get_connection_params()
-    words = (f"{name}='{_escaped(str(known[name]))}'" for name in LIBPQ if known.get(name))
-    return [f"{option}={' '.join(words)}"]
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace("'", "\\'")
+    values = {name: str(known[name]) for name in LIBPQ if known.get(name)}
+    escaped = {n: v.replace("\\", "\\\\").replace("'", "\\'") for n, v in values.items()}
+    return "--dbname=" + " ".join(f"{name}='{value}'" for name, value in escaped.items())
 
 
 def _run(program: str, *arguments: str) -> None:

@@ -1,18 +1,9 @@
-"""A database that has gone back in time, while agents have not: what is done so that nothing runs
-twice.
+"""Restoring a backup so that nothing runs twice, whatever was launched after it.
 
-After the backup the old server may have launched anything, which the restored one knows nothing of.
-So:
-
-- every job's fence and every node's epoch is raised beyond all there can have been
-  (`engines`): what was launched, or spoke, after the backup is older than
-  anything to come, and agents open new sessions;
-- what the backup believes to run becomes UNKNOWN with a fresh lease: an agent that still watches it
-  takes it up again, else it is LOST and its job goes on from its checkpoint;
-- what was on offer is withdrawn, for somebody may have taken it: what runs and the server does not
-  know is a stray, and stopped;
-- no round is held until every lease that the old server can have given has run out on its agent,
-  however that is cut off.
+- Every fence and epoch is raised (`engines`): later launches are stale, agents open new sessions.
+- Running assignments become UNKNOWN with a fresh lease: adopted again by their agent, or LOST.
+- Offers are withdrawn; what somebody accepted since is a stray, and stopped.
+- No round is held until all leases of the old server have run out.
 """
 
 from __future__ import annotations
@@ -61,18 +52,16 @@ class Restored:
 
 
 def restore_backup(path: Path, *, force: bool = False, least_wait_s: float = 0.0) -> Restored:
-    """Replace the database by the backup, migrated to this version's schema and made safe.
+    """Replace the database by the backup, migrated and safe; rounds wait `least_wait_s` or more.
 
-    BackupError, with nothing changed, for a backup that does not fit or is damaged, and without
-    `force` for a database that has something in it or that others use. No round is held for
-    `least_wait_s` seconds, or longer where leases last longer.
+    Raises BackupError with nothing changed; `force` replaces one with content or other connections.
     """
     kind = engine()
     with unpacked(path) as (manifest, dump):
         check_fits(manifest)
         if not force:
-            refuse_content()
-            kind.refuse_company()
+            refuse_nonempty()
+            kind.refuse_other_connections()
         with kind.staged(dump):
             call_command("migrate", verbosity=0, interactive=False)
             with transaction.atomic():
@@ -80,7 +69,7 @@ def restore_backup(path: Path, *, force: bool = False, least_wait_s: float = 0.0
     return restored
 
 
-def refuse_content() -> None:
+def refuse_nonempty() -> None:
     """BackupError if anybody or anything is in the database."""
     tables = set(connection.introspection.table_names())
     for model in (User, Cluster, Job):
@@ -119,7 +108,6 @@ def _keys(states: list[str]) -> list[UUID]:
 
 
 def _lose_sight(pk: UUID, now: datetime) -> bool:
-    """Mark assignments UNKNOWN: agents have a lease's time to report what runs."""
     assignment = lock_assignment(pk)
     lease = timedelta(
         seconds=job_lease_s(clock_of(assignment.node.cluster), assignment.job.on_disconnect)
@@ -180,7 +168,6 @@ def _closed_secrets() -> tuple[str, ...]:
 
 
 def _empty_cache() -> bool:
-    """Clear heartbeats and samples of before; False if the cache is unreachable."""
     try:
         cache.clear()
     except (RedisError, OSError):

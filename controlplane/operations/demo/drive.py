@@ -28,11 +28,7 @@ def play(
     jobs: Sequence[DemoJob] = JOBS,
     image: str = "",
 ) -> QuerySet[Job]:
-    """Submit every job at its time through the REST API and wait until all are over; returns their
-    rows.
-
-    With an image the jobs run in containers.
-    """
+    """Submit every job at its time through REST, wait for all, return their rows."""
     began, shown = time.monotonic(), 0.0
     waiting = list(jobs)
     submitted: list[str] = []

@@ -1,9 +1,7 @@
-"""The image that the demo's jobs run in where they are containers: built once for each version of
-what goes into it.
+"""The image of the demo's containers, built once for each version of its contents.
 
-The packages are fetched on this machine for the base image's Python and copied in, so that the
-build itself needs no network. Where the public base image is not to be had, `docker/base-image`
-makes one.
+Packages are fetched here for the base image's Python, so that the build needs no network. Without
+the public base image `docker/base-image` makes one.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import requires
 from pathlib import Path
@@ -26,6 +24,7 @@ import loadmaster
 from controlplane.operations.embedded.supervisor import EmbeddedError
 
 NAME = "loadmaster-demo"
+DOCKERFILE = "docker/demo.Dockerfile"
 PUBLIC_BASE = "python:3.12-slim"
 OWN_BASE = "loadmaster-base:bookworm"
 BASE_VARIABLE = "LOADMASTER_DEMO_BASE"
@@ -94,10 +93,8 @@ def _base(say: Callable[[str], None]) -> str:
     named = os.environ.get(BASE_VARIABLE)
     if named:
         if not _has(named):
-            _done(
-                _docker("pull", "--quiet", named, limit_s=BUILD_S),
-                f"{BASE_VARIABLE}: {named} cannot be pulled",
-            )
+            pulled = _docker("pull", "--quiet", named, limit_s=BUILD_S)
+            _done(pulled, f"{BASE_VARIABLE}: {named} cannot be pulled")
         return named
     for name in (PUBLIC_BASE, OWN_BASE):
         if _has(name):
@@ -121,18 +118,8 @@ def _base(say: Callable[[str], None]) -> str:
 
 
 def _probed(name: str) -> Base:
-    ran = _docker(
-        "run",
-        "--rm",
-        "--network",
-        "none",
-        "--entrypoint",
-        "python3",
-        name,
-        "-c",
-        _PROBE,
-        limit_s=120,
-    )
+    options = ("--rm", "--network", "none", "--entrypoint", "python3")
+    ran = _docker("run", *options, name, "-c", _PROBE, limit_s=120)
     _done(ran, f"the base image {name} has no Python that runs")
     (major, minor), machine, site = json.loads(ran.stdout)
     found = _docker("image", "inspect", "--format", "{{.Id}}", name, limit_s=30)
@@ -142,19 +129,16 @@ def _probed(name: str) -> Base:
 def _contents(base: Base) -> str:
     """A digest of everything that goes into the image."""
     digest = hashlib.sha256(base.id.encode())
-    for path in (_dockerfile(), settings.BASE_DIR / "constraints.txt", *_sources()):
+    files = (settings.BASE_DIR / DOCKERFILE, settings.BASE_DIR / "constraints.txt")
+    package = sorted(Path(loadmaster.__file__).parent.rglob("*"))
+    sources = (p for p in package if p.is_file() and "__pycache__" not in p.parts)
+    for path in (*files, *sources):
         digest.update(path.name.encode() + path.read_bytes())
     digest.update(" ".join([*_requirements(), *DATA]).encode())
     return digest.hexdigest()[:12]
 
 
-def _sources() -> Iterator[Path]:
-    package = Path(loadmaster.__file__).parent
-    return (p for p in sorted(package.rglob("*")) if p.is_file() and "__pycache__" not in p.parts)
-
-
 def _requirements() -> list[str]:
-    """Requirements of the training library and the demo's programs."""
     own = [r for r in requires("loadmaster") or () if "extra ==" not in r]
     return [*own, *LIBRARIES]
 
@@ -171,58 +155,21 @@ def _fetch(base: Base, site: Path) -> None:
 
 
 def _install(base: Base, site: Path, *what: str) -> None:
-    argv = [
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--disable-pip-version-check",
-        "--target",
-        str(site),
-    ]
-    # Compiled by this Python they would be of no use to another; the image's own compiles what the
-    # programs import.
-    argv += [
-        "--no-compile",
-        "--only-binary=:all:",
-        "--implementation",
-        "cp",
-        "--python-version",
-        base.python,
-    ]
-    for platform in PLATFORMS:
-        argv += ["--platform", f"{platform}_{base.machine}"]
-    argv += ["-c", str(settings.BASE_DIR / "constraints.txt"), *what]
+    # Not compiled: what this Python compiles is of no use to the image's.
+    options = ["--quiet", "--disable-pip-version-check", "--no-compile", "--only-binary=:all:"]
+    options += [f"--platform={platform}_{base.machine}" for platform in PLATFORMS]
+    options += [f"--target={site}", "--implementation=cp", f"--python-version={base.python}"]
+    options += [f"--constraint={settings.BASE_DIR / 'constraints.txt'}"]
+    argv = [sys.executable, "-m", "pip", "install", *options, *what]
     fetched = subprocess.run(argv, capture_output=True, text=True, timeout=BUILD_S, check=False)
     _done(fetched, f"the packages of the demo's image cannot be fetched for Python {base.python}")
 
 
 def _build(base: Base, folder: Path, name: str) -> None:
-    arguments = [
-        "--network",
-        "none",
-        "--build-arg",
-        f"BASE={base.name}",
-        "--build-arg",
-        f"SITE={base.site}",
-    ]
-    built = _docker(
-        "build",
-        "--file",
-        str(_dockerfile()),
-        *arguments,
-        "--tag",
-        name,
-        str(folder),
-        limit_s=BUILD_S,
-    )
+    options = ["--file", str(settings.BASE_DIR / DOCKERFILE), "--network", "none", "--tag", name]
+    options += ["--build-arg", f"BASE={base.name}", "--build-arg", f"SITE={base.site}"]
+    built = _docker("build", *options, str(folder), limit_s=BUILD_S)
     _done(built, f"the image {name} cannot be built")
-
-
-def _dockerfile() -> Path:
-    path: Path = settings.BASE_DIR / "docker" / "demo.Dockerfile"
-    return path
 
 
 def _has(name: str) -> bool:

@@ -47,7 +47,6 @@ class DemoJob:
 
     @property
     def arrival_s(self) -> float:
-        """When it is submitted, in our seconds after the demo's start."""
         return self.submitted_s / TIME_SCALE
 
     def request(self, image: str = "") -> dict[str, object]:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import yaml
@@ -46,12 +46,7 @@ class Local:
 def running_locally(
     port: int, say: Callable[[str], None], runtime: LocalRuntime = PROCESSES
 ) -> Iterator[Local]:
-    """Start everything, yield when all is up, and stop everything at the end, whatever happened
-    meanwhile.
-
-    With the runtime "docker" the agents run jobs in containers of the Docker Engine that answers
-    this user.
-    """
+    """Start everything, yield, and stop everything at the end; "docker" runs jobs in containers."""
     if runtime.name == "docker":
         check_engine()
     home: Path = settings.LOADMASTER_HOME
@@ -66,33 +61,22 @@ def running_locally(
 
 
 def welcome(local: Local) -> list[str]:
-    """What a person needs to know now."""
-    lines = [f"Loadmaster is up: {local.url}"]
-    if local.password:
-        return [
-            *lines,
-            (
-                f"Log in as {ADMIN} with the one-time password {local.password} (shown only now;"
-                " change it under your name)"
-            ),
-        ]
     home, python = os.path.relpath(settings.LOADMASTER_HOME), os.path.relpath(sys.executable)
-    return [
-        *lines,
-        (
-            f"Log in as {ADMIN}. Forgotten the password? LOADMASTER_HOME={home} {python} manage.py"
-            f" changepassword {ADMIN}"
-        ),
-    ]
+    login = (
+        f"Log in as {ADMIN} with the one-time password {local.password} (shown only now; change it"
+        " under your name)"
+        if local.password
+        else f"Log in as {ADMIN}. Forgotten the password? LOADMASTER_HOME={home} {python} manage.py"
+        f" changepassword {ADMIN}"
+    )
+    return [f"Loadmaster is up: {local.url}", login]
 
 
 def _collect_static() -> None:
     """Collect and compress static files if changed: five seconds at the first start."""
     newest = max(path.stat().st_mtime_ns for path in (settings.BASE_DIR / "static").rglob("*"))
-    stamp, wanted = (
-        Path(settings.STATIC_ROOT) / "loadmaster.stamp",
-        f"{loadmaster.__version__} {newest}",
-    )
+    stamp = Path(settings.STATIC_ROOT) / "loadmaster.stamp"
+    wanted = f"{loadmaster.__version__} {newest}"
     if not stamp.exists() or stamp.read_text() != wanted:
         call_command("collectstatic", interactive=False, verbosity=0)
         stamp.write_text(wanted)
@@ -102,21 +86,14 @@ def _programs(home: Path, port: int, runtime: LocalRuntime) -> Iterator[Program]
     """All programs in starting order; workers stop first so that no agent gets offers late."""
     if not settings.REDIS_URL:
         yield programs.valkey(home)
-    with _kernels_compiling():
+    # A child compiles the policies' kernels meanwhile, so that the first round need not wait.
+    null, solver = subprocess.DEVNULL, python("-m", "policies", "serve")
+    with subprocess.Popen(solver, stdin=null, stdout=null):
         yield programs.web(port)
         for node in EMULATED_NODES:
             yield _agent(node, home, port, runtime)
     yield programs.worker(home)
     yield programs.beat(home)
-
-
-@contextmanager
-def _kernels_compiling() -> Iterator[None]:
-    """Compile the policies' kernels in a child, so that the first round need not wait."""
-    with subprocess.Popen(
-        python("-m", "policies", "serve"), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
-    ):
-        yield
 
 
 def _agent(node: EmulatedNode, home: Path, port: int, runtime: LocalRuntime = PROCESSES) -> Program:
@@ -132,21 +109,11 @@ def _agent(node: EmulatedNode, home: Path, port: int, runtime: LocalRuntime = PR
         token_file.touch(mode=0o600)
         token_file.write_text(issue_enrolment_token(cluster, role="both"))
     program = programs.agent(node.name, home, port, emulation, token_file, runtime)
-    return Program(
-        program.name,
-        program.argv,
-        lambda: _is_in(node, before or 0),
-        program.env,
-        stop_s=program.stop_s,
-    )
+    return replace(program, ready=lambda: _is_in(node, before or 0))
 
 
 def _is_in(node: EmulatedNode, before: int) -> bool:
-    """Whether the node's agent has opened a session after epoch `before`; its watts are set when it
-    is new.
-
-    A node that an operator has cordoned or drains is in as well.
-    """
+    """True once the node's agent has opened a new session; sets the watts of a new node."""
     connections.close_all()  # a supervisor holds no connection while it waits
     if (_epoch(node) or 0) <= before:
         return False
@@ -155,7 +122,6 @@ def _is_in(node: EmulatedNode, before: int) -> bool:
 
 
 def _epoch(node: EmulatedNode) -> int | None:
-    """How many sessions the node's agents have had; None if it never came in."""
     return _row(node).values_list("epoch", flat=True).first()
 
 

@@ -48,39 +48,26 @@ WORKER_NICE = 5
 def web(port: int) -> Program:
     """The web server, on the loopback address."""
     url = f"http://127.0.0.1:{port}/healthz"
-    argv = python(
-        "-m", "controlplane.serve", "--host", "127.0.0.1", "--port", str(port), "--grace", "3"
-    )
-    argv += ["--workers", str(settings.WEB_CONCURRENCY)]
+    argv = python("-m", "controlplane.serve", "--host", "127.0.0.1", "--grace", "3")
+    argv += ["--port", str(port), "--workers", str(settings.WEB_CONCURRENCY)]
     return Program("web", argv, ready=lambda: _answers(url))
 
 
 def worker(home: Path) -> Program:
     """The Celery worker that runs the rounds; ready once it says so."""
-    argv = python(
-        "-m", "celery", "-A", "controlplane", "worker", "--concurrency", "2", "--loglevel", "INFO"
-    )
+    argv = python("-m", "celery", "-A", "controlplane", "worker", "--loglevel", "INFO")
+    argv += ["--concurrency", "2", "--without-gossip", "--without-mingle"]
     log = home / "logs" / "worker.log"
     before = log.stat().st_size if log.exists() else 0
-    argv += ["--without-gossip", "--without-mingle"]
-    return Program(
-        "worker",
-        argv,
-        ready=lambda: _says(log, before, b" ready."),
-        env={"C_FORCE_ROOT": "1"},
-        nice=WORKER_NICE,
-    )
+    env = {"C_FORCE_ROOT": "1"}
+    return Program("worker", argv, lambda: _says(log, before, b" ready."), env, nice=WORKER_NICE)
 
 
 def beat(home: Path) -> Program:
     """Celery's clock: periodic rounds and the reconciler."""
-    schedule = str(home / "beat-schedule")
-    argv = python(
-        "-m", "celery", "-A", "controlplane", "beat", "--loglevel", "WARNING", "--pidfile="
-    )
-    return Program(
-        "beat", [*argv, "--schedule", schedule, "--scheduler", "celery.beat:PersistentScheduler"]
-    )
+    argv = python("-m", "celery", "-A", "controlplane", "beat", "--loglevel", "WARNING")
+    argv += ["--pidfile=", "--schedule", str(home / "beat-schedule")]
+    return Program("beat", [*argv, "--scheduler", "celery.beat:PersistentScheduler"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,16 +80,8 @@ class LocalRuntime:
     @property
     def options(self) -> list[str]:
         """Options of a local agent: containers may use idle cores, as all share a few."""
-        if self.name != "docker":
-            return ["--runtime", self.name]
-        return [
-            "--runtime",
-            self.name,
-            "--docker",
-            "limit_cores=false",
-            "--docker",
-            f"network={self.network}",
-        ]
+        docker = ["--docker", "limit_cores=false", "--docker", f"network={self.network}"]
+        return ["--runtime", self.name, *(docker if self.name == "docker" else [])]
 
 
 PROCESSES = LocalRuntime()
@@ -118,21 +97,10 @@ def agent(
 ) -> Program:
     """A local agent with emulated GPUs; its jobs stop with a checkpoint when it stops."""
     argv = python("-m", "loadmaster.agent", "--server", f"http://127.0.0.1:{port}", "--name", name)
-    state = home / "agents" / name
-    shared = ["--checkpoints", str(home / "checkpoints")]
-    options = [
-        *shared,
-        "--state-dir",
-        str(state),
-        "--emulate",
-        str(emulation),
-        "--token-file",
-        str(token_file),
-        "--stop-jobs-on-exit",
-        *runtime.options,
-    ]
+    argv += ["--checkpoints", str(home / "checkpoints"), "--state-dir", str(home / "agents" / name)]
+    argv += ["--emulate", str(emulation), "--token-file", str(token_file), "--stop-jobs-on-exit"]
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    return Program(f"agent-{name}", [*argv, *options], env=threads, stop_s=30)
+    return Program(f"agent-{name}", [*argv, *runtime.options], env=threads, stop_s=30)
 
 
 def free_port(wanted: int) -> int:
@@ -170,7 +138,6 @@ def _valkey_binary() -> str:
 
 
 def _says(log: Path, start: int, words: bytes) -> bool:
-    """True if the words are in the log after byte `start` (or anywhere in a new log)."""
     if not log.exists():
         return False
     text = log.read_bytes()

@@ -1,9 +1,6 @@
-"""The embedded default's supervisor: one process that starts, restarts and stops everything
-Loadmaster needs on one machine.
+"""The embedded supervisor: one process that starts, restarts and stops the others.
 
-Children run in sessions of their own and die with the supervisor (PR_SET_PDEATHSIG), so that a
-supervisor killed by -9 leaves nothing behind. What each program is, is said in
-`controlplane.operations.embedded.programs`.
+Children run in sessions of their own and die with the supervisor (PR_SET_PDEATHSIG).
 """
 
 from __future__ import annotations
@@ -36,10 +33,9 @@ class EmbeddedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One child: how to start it, when it is ready (asked until True), and how long it may take to
-    end after SIGTERM.
+    """A child: its command, `ready` (asked until True), and how long it may take to end on SIGTERM.
 
-    A `nice` one (0 to 19, as of processes) leaves the processors to the others where all want them.
+    `nice` (0 to 19) leaves the processors to others.
     """
 
     name: str
@@ -131,8 +127,6 @@ class Supervisor:
 
 
 class _Child:
-    """A running program and its log."""
-
     def __init__(self, program: Program, log: Path) -> None:
         self.program = program
         self.log = log
@@ -185,7 +179,6 @@ class _Child:
             self.kill()
 
     def kill(self) -> None:
-        """Kill the whole session of the child."""
         if self._process is not None and self.alive():
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
@@ -216,5 +209,4 @@ def _take_lock(home: Path) -> TextIO:
 
 
 def python(*arguments: str) -> list[str]:
-    """A command of this very interpreter."""
     return [sys.executable, *arguments]

@@ -1,8 +1,4 @@
-"""Bounds on what one connection may cost a web process, because uvicorn has none.
-
-Bounded are size and number of headers, and the time that head and body may take. A proxy in front
-has bounds of its own; these hold for clients that reach a web process without one.
-"""
+"""Bounds on one connection, which uvicorn lacks: headers, and time for head and body."""
 
 from __future__ import annotations
 
@@ -50,51 +46,40 @@ class GuardedProtocol(HttpToolsProtocol):
     _refused = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A connection that never says anything is not kept."""
         super().connection_made(cast(asyncio.Transport, transport))
         self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait for nothing any more."""
         self._set_timer(None)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take it in, then look at what is still missing."""
         if self._refused:
             return
         super().data_received(data)
-        if (
-            self._phase is Phase.HEAD
-        ):  # a part of a header is in nobody's hands yet, so the bytes are counted
+        if self._phase is Phase.HEAD:  # nobody has seen a part of a header: bytes are counted
             self._head += len(data)
             if self._head > LARGEST_HEAD:
                 self._refuse(431)
         self._watch()
 
     def on_message_begin(self) -> None:
-        """A request begins."""
         self._phase, self._head = Phase.HEAD, 0
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One more header."""
         super().on_header(name, value)
         if len(self.headers) > MOST_HEADERS:
             self._stop(431)
 
     def on_headers_complete(self) -> None:
-        """The head is whole; only now does anybody see the request."""
-        if (
-            len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
-            > LARGEST_HEAD
-        ):
+        size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+        if size > LARGEST_HEAD:
             self._stop(431)
         self._phase = Phase.BODY
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
-        """The body is whole."""
         self._phase = Phase.NOTHING
         super().on_message_complete()
 

@@ -1,11 +1,7 @@
-"""Counters of HTTP requests, by route and status, of all web processes of this machine.
+"""Counters of HTTP requests by route and status, of all web processes of this machine.
 
-They are prometheus-client's multiprocess files: each process maps one of its own in a folder that
-all of them share, and whichever process is asked sums them up. It costs a request some microseconds
-and no round trip. The folder is this machine's (LOADMASTER_METRICS_DIR, else
-LOADMASTER_HOME/metrics/<host name>): processes on another machine, or in another container, are
-scraped there. All else on /metrics is read from database and cache, and is the same whoever is
-asked.
+prometheus-client's multiprocess files, in LOADMASTER_METRICS_DIR or LOADMASTER_HOME/metrics/<host>:
+whichever process is asked sums them up. Processes elsewhere are scraped there.
 """
 
 from __future__ import annotations
@@ -56,7 +52,6 @@ def count_request(method: str, route: str, status: int, took_s: float) -> None:
 
 @cache
 def _of(method: str, route: str, status: int) -> tuple[Counter, Histogram]:
-    """The two counters of such an answer, cached: the library's look-up is slow."""
     return REQUESTS.labels(method, route, str(status)), LATENCY.labels(route)
 
 

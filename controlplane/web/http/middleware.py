@@ -1,19 +1,37 @@
-"""Middleware: content security policy, header and NUL checks, streaming static files."""
+"""Middleware for WSGI and ASGI: body limit, security headers, NUL check, streaming static files."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any
 
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from csp.middleware import CSPMiddleware, PolicyParts
 from django.conf import settings
 from django.core.exceptions import BadRequest
 from django.core.handlers.asgi import ASGIRequest
-from django.http import HttpRequest
-from django.http.response import HttpResponseBase
+from django.http import HttpRequest, HttpResponse, HttpResponseBase, JsonResponse
 from whitenoise.middleware import WhiteNoiseMiddleware
 
-from controlplane.web.http.async_capable import Answer, AsyncCapable
+from controlplane.web.rest.errors import error_body
+
+Answer = HttpResponseBase | Awaitable[HttpResponseBase]
+
+
+class AsyncCapable:
+    """Base of middleware for WSGI and ASGI; `get_response` gives a coroutine if `is_async`."""
+
+    sync_capable = True
+    async_capable = True
+
+    def __init__(self, get_response: Callable[[HttpRequest], Any]) -> None:
+        self.get_response = get_response
+        self.is_async = iscoroutinefunction(get_response)
+        if self.is_async:
+            markcoroutinefunction(self)
+
+    def __call__(self, request: HttpRequest) -> Any:
+        return self.get_response(request)
 
 
 class ContentSecurityPolicy(CSPMiddleware):
@@ -22,7 +40,6 @@ class ContentSecurityPolicy(CSPMiddleware):
     def get_policy_parts(
         self, request: HttpRequest, response: HttpResponseBase, report_only: bool = False
     ) -> PolicyParts:
-        """The response's policy; a prefix's replaces the default, not the view's own."""
         parts = super().get_policy_parts(request, response, report_only)
         if report_only or parts.config is not None:
             return parts
@@ -33,24 +50,14 @@ class ContentSecurityPolicy(CSPMiddleware):
         return parts
 
 
-_DEVICES = (
-    "camera",
-    "display-capture",
-    "geolocation",
-    "microphone",
-    "midi",
-    "payment",
-    "serial",
-    "usb",
-)
-PERMISSIONS = ", ".join(f"{feature}=()" for feature in _DEVICES)
+_DEVICES = "camera display-capture geolocation microphone midi payment serial usb"
+PERMISSIONS = ", ".join(f"{feature}=()" for feature in _DEVICES.split())
 
 
 class SecurityHeaders(AsyncCapable):
     """Headers that Django leaves out: no device permissions, no caching of answers."""
 
     def __call__(self, request: HttpRequest) -> Answer:
-        """The view's answer with the headers; a view's own Cache-Control stands."""
         answer = self.get_response(request)
         return _guarded(answer) if isinstance(answer, HttpResponseBase) else self._later(answer)
 
@@ -68,7 +75,6 @@ class NoNul(AsyncCapable):
     """Refuse addresses with NUL, on which PostgreSQL fails; forms name the field themselves."""
 
     def __call__(self, request: HttpRequest) -> Answer:
-        """The view's answer. Raises BadRequest, which is shown as a page."""
         if not request.path_info.startswith("/api/"):
             query = request.META.get("QUERY_STRING", "")
             if "\0" in request.path_info or "\0" in query or "%00" in query:
@@ -82,7 +88,6 @@ class StaticFiles(WhiteNoiseMiddleware):  # type: ignore[misc]  # whitenoise is 
 
     @staticmethod
     def serve(static_file: Any, request: HttpRequest) -> Any:
-        """The file, in blocks that come the way the server takes them."""
         response = WhiteNoiseMiddleware.serve(static_file, request)
         if isinstance(request, ASGIRequest) and response.streaming:
             response.streaming_content = _blocks(response.streaming_content)
@@ -92,3 +97,41 @@ class StaticFiles(WhiteNoiseMiddleware):  # type: ignore[misc]  # whitenoise is 
 async def _blocks(content: Iterable[bytes]) -> AsyncIterator[bytes]:
     for block in content:
         yield block
+
+
+class BodyLimit(AsyncCapable):
+    """Answer 413 to a body declared too large, before it is read, 411 to one without a length."""
+
+    def __call__(self, request: HttpRequest) -> Answer:
+        refused = refusal(request)
+        if refused is None:
+            answer: Answer = self.get_response(request)
+            return answer
+        return _later(refused) if self.is_async else refused
+
+
+def refusal(request: HttpRequest) -> HttpResponse | None:
+    """The refusal of a body that is too large (413) or of unknown length (411), else None."""
+    limit, length = settings.DATA_UPLOAD_MAX_MEMORY_SIZE, request.META.get("CONTENT_LENGTH") or ""
+    if not length and request.META.get("HTTP_TRANSFER_ENCODING"):
+        return _refuse(
+            request,
+            411,
+            "length_required",
+            "the body does not say how long it is; send it whole, with Content-Length",
+        )
+    if limit is None or not length.isdecimal() or int(length) <= limit:
+        return None
+    return _refuse(
+        request, 413, "too_large", f"the body has {length} bytes; at most {limit} are taken"
+    )
+
+
+def _refuse(request: HttpRequest, status: int, code: str, detail: str) -> HttpResponse:
+    if request.path.startswith("/api/"):
+        return JsonResponse(error_body(code, detail), status=status)
+    return HttpResponse(detail, status=status, content_type="text/plain")
+
+
+async def _later(answer: HttpResponseBase) -> HttpResponseBase:
+    return answer

@@ -1,8 +1,6 @@
-"""What a caller gets when the database cannot be written or reached: a clear answer instead of an
-error page.
+"""Answers when the database is full (507), read-only or away (503), with when to come back.
 
-507 where the disk is full, 503 where the database is away or only lets itself be read; both say
-what to do and when to come back. /readyz fails with the same reason for as long as it lasts.
+/readyz fails with the same reason for as long as it lasts.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from django.db import DatabaseError, InterfaceError, connection
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, JsonResponse
 from django.views.defaults import server_error
 
-from controlplane.web.http.async_capable import AsyncCapable
+from controlplane.web.http.middleware import AsyncCapable
 from controlplane.web.rest.errors import error_body
 
 log = logging.getLogger(__name__)
@@ -65,10 +63,7 @@ _SQLITE = {
 _POSTGRES = {
     DISK_FULL: FULL,
     READ_ONLY: READS_ONLY,
-    "40001": BUSY,
-    "40P01": BUSY,
-    "55P03": BUSY,
-    "53300": BUSY,
+    **dict.fromkeys(("40001", "40P01", "55P03", "53300"), BUSY),
 }
 _CONNECTION_LOST = ("08", "57P")
 """First characters of the SQLSTATEs of lost connections and of a server that shuts down."""
@@ -86,11 +81,8 @@ def failure_of(error: BaseException | None) -> Failure | None:
         return _POSTGRES.get(state) or (AWAY if state.startswith(_CONNECTION_LOST) else None)
     said = str(error).lower()
     found = next((failure for words, failure in _SQLITE.items() if words in said), None)
-    if (
-        found is None
-        and connection.vendor == "postgresql"
-        and type(error).__name__ in ("OperationalError", "InterfaceError")
-    ):
+    is_away = type(error).__name__ in ("OperationalError", "InterfaceError")
+    if found is None and connection.vendor == "postgresql" and is_away:
         return AWAY  # no SQLSTATE: the server was never reached, or has gone in the middle
     return found
 
@@ -99,7 +91,6 @@ class StorageFailures(AsyncCapable):
     """Middleware that answers for views whose database failed."""
 
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:
-        """The clear answer, or None for what is no failure of the storage."""
         return _answer(request, error)
 
 

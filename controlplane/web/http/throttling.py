@@ -1,9 +1,6 @@
-"""How often somebody may be wrong at the doors: login, tokens, enrolment. Agents' other calls are
-never counted.
+"""Limits of failed logins, tokens and enrolments, by address and account, in the shared cache.
 
-Failures are counted by address and by account, in the shared cache, so that all web processes count
-together. While the cache is away each process counts for itself: nobody is shut out, and nobody may
-try without end.
+While the cache is away each process counts for itself.
 """
 
 from __future__ import annotations
@@ -23,7 +20,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase, JsonRespons
 from django.shortcuts import render
 from redis.exceptions import RedisError
 
-from controlplane.web.http.async_capable import Answer, AsyncCapable
+from controlplane.web.http.middleware import Answer, AsyncCapable
 from controlplane.web.rest.errors import error_body
 
 log = logging.getLogger(__name__)
@@ -51,19 +48,18 @@ class Throttle(AsyncCapable):
     """Middleware: 429 with Retry-After after too many failures of an address or account."""
 
     def __call__(self, request: HttpRequest) -> Answer:
-        """The view's answer, or the refusal."""
         door = DOORS.get(request.path_info) if request.method == "POST" else None
         if door is None:
             answer: Answer = self.get_response(request)
             return answer
-        if self.later:
+        if self.is_async:
             return self._later(request, door)
-        counts = begin(door, **_whom(request))
+        counts = begin(door, **_caller(request))
         refused = refusal(request, counts)
         return refused or end(request, self.get_response(request), counts)
 
     async def _later(self, request: HttpRequest, door: str) -> HttpResponseBase:
-        whom = await sync_to_async(_whom)(request)
+        whom = await sync_to_async(_caller)(request)
         counts = await sync_to_async(begin)(door, **whom)
         refused = await sync_to_async(refusal)(request, counts)
         if refused is not None:
@@ -82,19 +78,13 @@ class Count:
 
 
 def begin(door: str, **whom: str) -> list[Count]:
-    """Count a try before it is made, so that simultaneous tries are all seen.
-
-    `whom` says by what it is counted: address, account. `take_back` it if it was a good one.
-    """
+    """Count a try before it is made, by address and account; `take_back` a good one."""
     limits = {kind: Limit(*settings.THROTTLES[f"{door}:{kind}"]) for kind in whom}
     return [_count(f"{door}:{kind}:{who}", limits[kind]) for kind, who in whom.items()]
 
 
 def retry_after_s(counts: list[Count]) -> int | None:
-    """When to come back if any of the counts is above its limit, else None.
-
-    A refused try is taken back: else asking would lengthen the wait.
-    """
+    """Seconds to wait if a count is above its limit, else None; the refused try is taken back."""
     beyond = [count.limit.window_s for count in counts if count.tries > count.limit.failures]
     if not beyond:
         return None
@@ -109,7 +99,6 @@ def take_back(counts: list[Count]) -> None:
 
 
 def refusal_text(retry_s: int) -> str:
-    """The words of a refusal."""
     return f"too many failed tries; come back in {retry_s} seconds"
 
 
@@ -148,7 +137,7 @@ def network_of(address: str) -> str:
     return str(found)
 
 
-def _whom(request: HttpRequest) -> dict[str, str]:
+def _caller(request: HttpRequest) -> dict[str, str]:
     """The address that opened the connection (the server trusts its proxies), and the account."""
     whom = {"address": network_of(request.META.get("REMOTE_ADDR", ""))}
     if account := _account(request):
@@ -157,7 +146,6 @@ def _whom(request: HttpRequest) -> dict[str, str]:
 
 
 def _account(request: HttpRequest) -> str:
-    """The name somebody tries, as far as one can be read."""
     if not request.path_info.startswith("/api/"):
         return request.POST.get("username", "").strip().lower()
     try:
@@ -173,16 +161,15 @@ def _count(name: str, limit: Limit) -> Count:
     return Count(key, _add(key, 1, limit.window_s), limit)
 
 
-_alone = LocMemCache("throttling", {})
+_own_counts = LocMemCache("throttling", {})
 
 
 def _add(key: str, amount: int, kept_s: int) -> int:
-    """The count after adding. Keys include their window, so they expire unreset."""
     try:
         return _add_in(cache, key, amount, kept_s)
     except (RedisError, OSError) as error:
         log.warning("the cache is away, this process counts for itself: %s", error)
-        return _add_in(_alone, key, amount, kept_s)
+        return _add_in(_own_counts, key, amount, kept_s)
 
 
 def _add_in(store: BaseCache, key: str, amount: int, kept_s: int) -> int:

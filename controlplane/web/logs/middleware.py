@@ -1,9 +1,7 @@
-"""Each request has an id and leaves a line: who asked for what, what came of it, how long it took.
+"""Access log: each request has an id and leaves a line with its route, never query or token.
 
-The id is the client's `X-Request-ID` if it is a sane one, else made here; it is sent back, stands
-in every line that the request causes, and goes with the tasks it starts. A line names the route,
-never the query, the body or a token. What went well with agents, probes and files is DEBUG: there
-are hundreds a second, and /metrics counts them.
+The id is the client's sane `X-Request-ID`, else a new one; tasks that it starts carry it too. Good
+answers to agents, probes and files are DEBUG.
 """
 
 from __future__ import annotations
@@ -21,8 +19,8 @@ from django.http import HttpRequest, HttpResponseBase
 from django.utils.functional import SimpleLazyObject
 from structlog.contextvars import bind_contextvars, clear_contextvars, get_contextvars
 
-from controlplane.web.http.async_capable import Answer, AsyncCapable
 from controlplane.web.http.metrics import count_request
+from controlplane.web.http.middleware import Answer, AsyncCapable
 
 log = logging.getLogger("loadmaster.access")
 
@@ -35,7 +33,6 @@ IDS = {"node_id": "node", "assignment_id": "assignment", "job_id": "job"}
 
 
 def request_id_of(request: HttpRequest) -> str:
-    """The client's id of the request if it is sane, else a new one."""
     given = request.headers.get(HEADER, "")
     return given if SANE.fullmatch(given) else uuid4().hex
 
@@ -44,24 +41,22 @@ class RequestLog(AsyncCapable):
     """The outermost middleware. Works for both kinds of servers."""
 
     def __call__(self, request: HttpRequest) -> Answer:
-        """The answer, with its id."""
-        if self.later:
+        if self.is_async:
             return self._later(request)
         with _own_ids(request):
             began = time.perf_counter()
             response: HttpResponseBase = self.get_response(request)
-            return _told(request, response, time.perf_counter() - began)
+            return _logged(request, response, time.perf_counter() - began)
 
     async def _later(self, request: HttpRequest) -> HttpResponseBase:
         with _own_ids(request):
             began = time.perf_counter()
             response: HttpResponseBase = await self.get_response(request)
-            return _told(request, response, time.perf_counter() - began)
+            return _logged(request, response, time.perf_counter() - began)
 
     def process_view(
         self, request: HttpRequest, view: object, args: object, kwargs: dict[str, Any]
     ) -> None:
-        """Bind the ids that the address names."""
         bind_contextvars(**{IDS[name]: str(value) for name, value in kwargs.items() if name in IDS})
 
 
@@ -72,7 +67,7 @@ def route_of(request: HttpRequest) -> str:
 
 
 def user_id_of(request: HttpRequest) -> object:
-    """Who asks, if anybody has found out by now; it is no reason to ask the database."""
+    """The user's id if already known; no reason to ask the database."""
     user = getattr(request, "user", None)
     if isinstance(
         user, SimpleLazyObject
@@ -83,7 +78,6 @@ def user_id_of(request: HttpRequest) -> object:
 
 @contextmanager
 def _own_ids(request: HttpRequest) -> Iterator[None]:
-    """Bind the request's id; whatever is bound meanwhile is unbound with it."""
     before = get_contextvars()
     clear_contextvars()
     bind_contextvars(request_id=request_id_of(request))
@@ -94,22 +88,16 @@ def _own_ids(request: HttpRequest) -> Iterator[None]:
         bind_contextvars(**before)
 
 
-def _told(request: HttpRequest, response: HttpResponseBase, took_s: float) -> HttpResponseBase:
+def _logged(request: HttpRequest, response: HttpResponseBase, took_s: float) -> HttpResponseBase:
     route, status = route_of(request), response.status_code
     response.headers[HEADER] = str(get_contextvars().get("request_id", ""))
     count_request(request.method or "", route, status, took_s)
     level = logging.DEBUG if status < 400 and OFTEN.match(request.path_info) else logging.INFO
     if log.isEnabledFor(level):
-        fields = {
-            "method": request.method,
-            "route": route,
-            "status": status,
-            "ms": round(took_s * 1000, 1),
-        }
-        user = user_id_of(request)
-        log.log(
-            level,
-            "request",
-            extra={"loadmaster": fields if user is None else {**fields, "user": user}},
-        )
+        ms = round(took_s * 1000, 1)
+        fields: dict[str, object] = {"method": request.method, "route": route}
+        fields |= {"status": status, "ms": ms}
+        if (user := user_id_of(request)) is not None:
+            fields["user"] = user
+        log.log(level, "request", extra={"loadmaster": fields})
     return response

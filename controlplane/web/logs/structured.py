@@ -1,16 +1,13 @@
-"""The server's logs: one line an event, JSON or text, with the ids of what it is about and without
-secrets.
+"""Structured logs: one line an event, JSON or text, with ids (`bound`) and without secrets.
 
-Every logger of the house, of Django, Celery and uvicorn ends in the same formatter. Ids
-(`request_id`, `node`, `job`, `assignment`, `cluster`, `round`, `task`) are bound as context
-variables where the work is done, see `bound`, and stand in every line until it ends. Reads no
-Django settings, so that settings may call `config`.
+Reads no Django settings, so that settings may call `config`.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,7 +15,59 @@ import structlog
 from structlog.contextvars import bound_contextvars, merge_contextvars
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-from controlplane.web.logs.masking import mask_event
+MASK = "***"
+
+_NAMES = (
+    r"token|secret|passw(?:or)?d|passphrase|authori[sz]ation|cookie|api[_-]?key|private[_-]?key"
+    r"|credential|ciphertext|dsn"
+)
+_SECRET_NAME = re.compile(_NAMES, re.IGNORECASE)
+_HARMLESS = frozenset({"token_key", "secret_name"})
+"""Names that only look like one: the first characters of a token's hash, the name of a secret."""
+
+_INSIDE = (
+    (
+        re.compile(r"\b(bearer|basic|token)(\s+)[A-Za-z0-9._~+/=-]{8,}", re.IGNORECASE),
+        rf"\1\2{MASK}",
+    ),
+    (re.compile(r"(://[^/\s:@]*:)[^/\s@]+(@)"), rf"\1{MASK}\2"),
+    (
+        re.compile(
+            rf"((?:{_NAMES})[\w-]*[\"']?\s*[=:]\s*[\"']?)(?!\*\*\*)[^\s\"'&,;)}}]+", re.IGNORECASE
+        ),
+        rf"\1{MASK}",
+    ),
+)
+
+DEEPEST = 6
+
+
+def mask_event(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+    """The event with its secrets masked: structlog's last processor before a line is made."""
+    return {name: masked(value, name) for name, value in event.items()}
+
+
+def masked(value: Any, name: str = "", depth: int = 0) -> Any:
+    """A value that may be shown: of a field `name`, at `depth` inside of others."""
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if name and name not in _HARMLESS and _SECRET_NAME.search(name):
+        return MASK
+    if isinstance(value, Mapping | list | tuple | set | frozenset) and depth >= DEEPEST:
+        return "..."
+    if isinstance(value, Mapping):
+        return {str(k): masked(v, str(k), depth + 1) for k, v in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [masked(v, "", depth + 1) for v in value]
+    return masked_text(str(value))
+
+
+def masked_text(text: str) -> str:
+    """A text without bearer tokens, passwords in addresses, and values of secret-looking names."""
+    for pattern, instead in _INSIDE:
+        text = pattern.sub(instead, text)
+    return text
+
 
 FORMATS = ("console", "json")
 
@@ -55,13 +104,14 @@ def config(form: str, level: str) -> dict[str, Any]:
 
 
 def formatter(form: str) -> logging.Formatter:
-    """What turns a record of any logger into a line."""
     return structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=_SHARED,
         processors=[
             structlog.stdlib.ProcessorFormatter.remove_processors_meta,
             mask_event,
-            _renderer(form),
+            structlog.processors.JSONRenderer(default=str, ensure_ascii=False)
+            if form == "json"
+            else _text,
         ],
     )
 
@@ -75,27 +125,21 @@ def bound(**ids: object) -> Iterator[None]:
         yield
 
 
-def _renderer(form: str) -> Processor:
-    if form == "json":
-        return structlog.processors.JSONRenderer(default=str, ensure_ascii=False)
-    return _text
-
-
 def _text(_: WrappedLogger, __: str, event: EventDict) -> str:
     """`time LEVEL logger what happened key=value ...`, then the traceback if there is one."""
     head = [str(event.pop(name, "")) for name in ("timestamp", "level", "logger", "event")]
     head[1] = head[1].upper()
     traceback = event.pop("exception", None)
-    rest = [f"{name}={_quoted(value)}" for name, value in event.items()]
+    rest = [f"{name}={_quoted(str(value))}" for name, value in event.items()]
     # A line stays one line, whatever a client has put into it; a traceback is ours.
-    line = (
-        " ".join([*head, *rest]).replace("\r", "\\r").replace("\n", "\\n").replace("\x1b", "\\x1b")
-    )
+    line = " ".join([*head, *rest]).translate(_ESCAPED)
     return f"{line}\n{traceback}" if traceback else line
 
 
-def _quoted(value: object) -> str:
-    text = str(value)
+_ESCAPED = str.maketrans({"\r": "\\r", "\n": "\\n", "\x1b": "\\x1b"})
+
+
+def _quoted(text: str) -> str:
     return repr(text) if not text or any(c.isspace() for c in text) else text
 
 

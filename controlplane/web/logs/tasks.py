@@ -1,9 +1,4 @@
-"""Celery's part of the logs: a task carries the id of the request that asked for it, and its lines
-carry the task's name and id.
-
-Connected by `controlplane.celery`. Celery's own logging is left out: Django's settings have set up
-the loggers.
-"""
+"""Celery's part of the logs: a task's lines carry its name, its id and the request's id."""
 
 from __future__ import annotations
 

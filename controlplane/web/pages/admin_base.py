@@ -16,6 +16,8 @@ from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
+from controlplane.web.operators import is_operator
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 if TYPE_CHECKING:
@@ -56,24 +58,14 @@ __all__ = [
 class StaffOnly:
     """Operators, who are Django's staff, may do everything here that the page itself allows."""
 
-    def has_module_permission(self, request: HttpRequest) -> bool:
-        return _is_operator(request)
+    def _by_operators(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return is_operator(request.user)
 
-    def has_view_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return _is_operator(request)
+    def _by_nobody(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
 
-    def has_add_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return _is_operator(request)
-
-    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return _is_operator(request)
-
-    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return _is_operator(request)
-
-
-def _is_operator(request: HttpRequest) -> bool:
-    return bool(request.user.is_active and request.user.is_staff)
+    has_module_permission = has_view_permission = has_add_permission = _by_operators
+    has_change_permission = has_delete_permission = _by_operators
 
 
 class OperatorAdmin(StaffOnly, _ModelAdmin):
@@ -85,37 +77,29 @@ class OperatorAdmin(StaffOnly, _ModelAdmin):
     def construct_change_message(
         self, request: HttpRequest, form: Form, formsets: Any, add: bool = False
     ) -> list[dict[str, Any]]:
-        """Django's message, with values."""
         message: list[dict[str, Any]] = super().construct_change_message(
             request, form, formsets, add
         )
         if not add and form.changed_data and message and "changed" in message[0]:
             message[0]["changed"]["fields"] = [
-                self._in_words(form, name) for name in form.changed_data
+                name
+                if name in self.unhistoried
+                else f"{name} from {form.initial.get(name)} to {form.cleaned_data.get(name)}"
+                for name in form.changed_data
             ]
         return message
-
-    def _in_words(self, form: Form, name: str) -> str:
-        if name in self.unhistoried:
-            return name
-        return f"{name} from {form.initial.get(name)} to {form.cleaned_data.get(name)}"
 
 
 class AppendOnly(OperatorAdmin):
     """Rows are added and then never changed: a later one replaces an earlier one."""
 
-    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return False
+    has_change_permission = has_delete_permission = OperatorAdmin._by_nobody
 
 
 class ReadOnly(AppendOnly):
     """What the loop itself writes: people only look."""
 
-    def has_add_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return False
+    has_add_permission = OperatorAdmin._by_nobody
 
 
 class OperatorInline(StaffOnly, _TabularInline):
@@ -128,15 +112,8 @@ class ReadOnlyInline(OperatorInline):
     """Rows that people only look at."""
 
     can_delete = False
-
-    def has_add_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return False
+    has_add_permission = has_change_permission = OperatorInline._by_nobody
+    has_delete_permission = OperatorInline._by_nobody
 
 
 def save_changed(obj: Model, changed: Collection[str]) -> None:
@@ -154,11 +131,8 @@ def pretty(field: str, description: str) -> Callable[[Any, Model], SafeString]:
 
     def show(self: object, obj: Model) -> SafeString:
         text = json.dumps(getattr(obj, field), indent=2, sort_keys=True, default=str)
-        more = (
-            f"\n... and {len(text) - SHOWN_JSON:,} characters more"
-            if len(text) > SHOWN_JSON
-            else ""
-        )
+        left = len(text) - SHOWN_JSON
+        more = f"\n... and {left:,} characters more" if left > 0 else ""
         return format_html(
             '<pre style="max-height:32rem;overflow:auto;white-space:pre-wrap">{}{}</pre>',
             text[:SHOWN_JSON],

@@ -1,7 +1,8 @@
-"""Numbers and times as people read them. Pure."""
+"""Numbers, times and CSV cells as people read them. Pure."""
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from decimal import Decimal
 
@@ -80,3 +81,16 @@ def part_of(share: object) -> str:
     if not isinstance(share, float) or not 0.0 < share < 1.0:
         return ""
     return "half of " if share == 0.5 else f"{share:.2g} of "
+
+
+_BLANK = "\\s\\x00-\\x1f\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u2064\ufeff"
+_FORMULA = re.compile(f"(^|[;|\\t\\r\\n])([{_BLANK}]*[=+\\-@\uff1d\uff0b\uff0d\uff20]|^[\\t\\r])")
+"""A cell's beginning, and there the sign of a formula, as wide as in East Asian texts too."""
+
+
+def plain(cell: object) -> object:
+    """A cell that no spreadsheet takes for a formula: an apostrophe stands before its sign.
+
+    Signs are found behind blanks, invisible characters and other programs' ends of cells.
+    """
+    return _FORMULA.sub(r"\1'\2", cell) if isinstance(cell, str) else cell

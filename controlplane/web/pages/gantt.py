@@ -10,17 +10,9 @@ from html import escape
 from typing import Any
 
 PALETTE = (
-    "#2f7f93",
-    "#5b74c4",
-    "#b0772e",
-    "#4f8f5a",
-    "#a05a8c",
-    "#8a6d4b",
-    "#3f8fc0",
-    "#b4605a",
-    "#6f7f3a",
-    "#7a68b8",
-)
+    "#2f7f93", "#5b74c4", "#b0772e", "#4f8f5a", "#a05a8c",
+    "#8a6d4b", "#3f8fc0", "#b4605a", "#6f7f3a", "#7a68b8",
+)  # fmt: skip
 """Calm colours with enough contrast on light and dark ground; a job keeps its colour."""
 
 OTHERS = "#8f9bac"
@@ -39,11 +31,9 @@ KINDS = ("ran", "running", "profiling", "planned")
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """Work on a GPU (`lane`) from `from_s` to `to_s`, seconds since the epoch. `key` gives the
-    colour; "" is another team's job.
+    """Work on a GPU (`lane`), in epoch seconds; `key` gives the colour, "" is another team's job.
 
-    Work that shares its GPU has one of the lane's `rows`, from 0 at the top, so that none lies over
-    another.
+    Work that shares its GPU has one of the lane's `rows`, from 0 at the top.
     """
 
     lane: str
@@ -66,6 +56,7 @@ def figure(
     bars: Sequence[Bar], lanes: Sequence[str], since_s: float, until_s: float, now_s: float
 ) -> dict[str, Any]:
     """Plotly's {data, layout}: a trace per kind of bar, lanes downward, a line at now."""
+    now = _moment(now_s)
     return {
         "data": [_trace(kind, [b for b in bars if b.kind == kind]) for kind in KINDS],
         "layout": {
@@ -92,7 +83,17 @@ def figure(
                 "automargin": True,
             },
             "uniformtext": {"mode": "hide", "minsize": 10},
-            "shapes": [_present(now_s)],
+            "shapes": [
+                {
+                    "type": "line",
+                    "x0": now,
+                    "x1": now,
+                    "y0": 0,
+                    "y1": 1,
+                    "yref": "paper",
+                    "line": {"width": 1.5, "dash": "dot"},
+                }
+            ],
         },
     }
 
@@ -135,7 +136,6 @@ def _trace(kind: str, bars: Sequence[Bar]) -> dict[str, Any]:
 
 
 def _label(lane: str) -> str:
-    """A lane's name, shortened in the middle if it leaves no room for bars."""
     if len(lane) <= LONGEST_LABEL:
         return lane
     node, dot, gpu = lane.rpartition(" · ")
@@ -155,19 +155,6 @@ def _hover(bar: Bar) -> str:
     )
     lines = [f"<b>{escape(bar.name)}</b>", escape(bar.lane), f"{words}, {span}", escape(bar.hover)]
     return "<br>".join(line for line in lines if line)
-
-
-def _present(now_s: float) -> dict[str, Any]:
-    now = _moment(now_s)
-    return {
-        "type": "line",
-        "x0": now,
-        "x1": now,
-        "y0": 0,
-        "y1": 1,
-        "yref": "paper",
-        "line": {"width": 1.5, "dash": "dot"},
-    }
 
 
 def _moment(seconds: float) -> str:

@@ -21,7 +21,7 @@ class ParameterHelp:
 
 
 def parameters_of(policy: str) -> tuple[ParameterHelp, ...]:
-    """The parameters of a policy; none of one that is not known or cannot be loaded."""
+    """Parameters of a policy; empty for one that is not known or cannot be loaded."""
     try:
         properties: Mapping[str, Mapping[str, Any]] = registry.schema(policy)["properties"]
     except PolicyError:

@@ -17,8 +17,6 @@ PLOTLY_NAME = f"vendor/plotly-{version('plotly')}.min.js"
 
 
 class _OneFile(FileSystemStorage):
-    """The wheel's folder, in which the script answers to its versioned name."""
-
     def path(self, name: str) -> str:
         return super().path(SCRIPT if name == PLOTLY_NAME else name)
 
@@ -27,11 +25,9 @@ class PlotlyFinder(BaseFinder):
     """Finds the one script of Plotly's wheel that the pages need."""
 
     def check(self, **kwargs: Any) -> list[Any]:
-        """Nothing can be misconfigured."""
         return []
 
     def find(self, path: str, *args: Any, **kwargs: Any) -> Any:
-        """The file's place if that is what is asked for; `find_all` wants a list."""
         several = kwargs.get("find_all") or kwargs.get("all")
         if path != PLOTLY_NAME:
             return []
@@ -39,7 +35,6 @@ class PlotlyFinder(BaseFinder):
         return [found] if several else found
 
     def list(self, ignore_patterns: Iterable[str] | None) -> Iterable[tuple[str, Storage]]:
-        """One file."""
         yield PLOTLY_NAME, _OneFile(location=str(plotly_folder()))
 
 
@@ -49,5 +44,4 @@ class StaticStorage(CompressedManifestStaticFilesStorage):  # type: ignore[misc]
     manifest_strict = False
 
     def stored_name(self, name: str) -> str:
-        """The hashed name if `collectstatic` has made one."""
         return str(super().stored_name(name)) if self.hashed_files else name

@@ -86,5 +86,4 @@ def _messages(value: object) -> list[str]:
 
 
 def _encodable(said: object) -> str:
-    """The text with unencodable characters escaped: messages repeat what was sent."""
     return str(said).encode("utf-8", "backslashreplace").decode()

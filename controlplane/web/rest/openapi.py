@@ -8,7 +8,6 @@ from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from drf_spectacular.openapi import AutoSchema
 
 METHODS = ("get", "put", "post", "patch", "delete")
-WRITING = frozenset({"put", "post", "patch", "delete"})
 ERROR = {
     "type": "object",
     "description": (
@@ -53,11 +52,10 @@ OF_AGENTS = frozenset({"426"})
 class BearerScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]  # the library's base has an untyped hook
     """The token in the Authorization header."""
 
-    target_class = "controlplane.web.rest.authentication.BearerAuthentication"
+    target_class = "controlplane.web.rest.defaults.BearerAuthentication"
     name = "token"
 
     def get_security_definition(self, auto_schema: AutoSchema) -> dict[str, Any]:
-        """HTTP bearer."""
         return {
             "type": "http",
             "scheme": "bearer",
@@ -79,11 +77,7 @@ def complete(result: dict[str, Any], **_: Any) -> dict[str, Any]:
 
 def _add_refusals(method: str, responses: dict[str, Any], *, agent: bool) -> None:
     body = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
-    suited = (
-        set(REFUSALS)
-        - (set() if method in WRITING else OF_WRITING)
-        - (set() if agent else OF_AGENTS)
-    )
+    unsuited = (OF_WRITING if method == "get" else set()) | (set() if agent else OF_AGENTS)
     for status, text in REFUSALS.items():
-        if status in suited:
+        if status not in unsuited:
             responses.setdefault(status, {"description": text, "content": body})

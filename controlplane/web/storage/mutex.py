@@ -15,12 +15,11 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def mutex(name: str, most_s: int) -> Iterator[bool]:
-    """Whether nobody else, in whichever process, is at what has this name.
+    """True if no other process holds this name, for at most `most_s` seconds; True without a cache.
 
-    While it lasts nobody will be, unless it takes longer than `most_s` seconds.
-    Without a cache everybody is alone.
+    It saves work; correctness never rests on it.
     """
-    key, own = f"alone:{name}", uuid4().hex
+    key, own = f"mutex:{name}", uuid4().hex
     try:
         free = bool(cache.add(key, own, most_s))
     except (RedisError, OSError) as error:
@@ -35,7 +34,6 @@ def mutex(name: str, most_s: int) -> Iterator[bool]:
 
 
 def _leave(key: str, own: str) -> None:
-    """Let others in, unless the time was over and somebody else is at it."""
     try:
         if cache.get(key) == own:
             cache.delete(key)

@@ -44,10 +44,8 @@ class PackedJSONField(models.JSONField):
     """A JSONField whose longer values are packed at rest. They cannot be searched; nobody does."""
 
     def get_db_prep_save(self, value: Any, connection: Any) -> Any:
-        """Packed, where it goes into a row."""
         plain = value is None or hasattr(value, "resolve_expression")
         return super().get_db_prep_save(value if plain else pack(value), connection)
 
     def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:
-        """Unpacked, where it comes out of one."""
         return unpack(super().from_db_value(value, expression, connection))

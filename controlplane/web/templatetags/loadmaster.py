@@ -24,19 +24,8 @@ TONES = {
     **dict.fromkeys(("running", "starting", "preparing", "accepted"), "accent dot"),
     **dict.fromkeys(("queued", "profiling", "offered"), "info dot"),
     **dict.fromkeys(("completed", "succeeded", "ready", "applied", "done"), "good dot"),
-    **dict.fromkeys(
-        (
-            "stopping",
-            "cancelling",
-            "unknown",
-            "preempted",
-            "cordoned",
-            "draining",
-            "partial",
-            "kept",
-        ),
-        "warn dot",
-    ),
+    **dict.fromkeys(("stopping", "cancelling", "unknown", "preempted"), "warn dot"),
+    **dict.fromkeys(("cordoned", "draining", "partial", "kept"), "warn dot"),
     **dict.fromkeys(("failed", "lost", "rejected", "abandoned"), "bad dot"),
     **dict.fromkeys(("held", "cancelled"), "dot"),
     **dict.fromkeys(("migrate", "resize"), "info"),
@@ -57,11 +46,8 @@ def state(value: object) -> SafeString:
 
 @lru_cache(maxsize=64)
 def _badge(word: str) -> SafeString:
-    return format_html(
-        '<span class="badge {}">{}</span>',
-        TONES.get(word, ""),
-        WORDS.get(word, word).replace("_", " "),
-    )
+    words = WORDS.get(word, word).replace("_", " ")
+    return format_html('<span class="badge {}">{}</span>', TONES.get(word, ""), words)
 
 
 REASONS = {
@@ -93,13 +79,11 @@ DONE = {
 
 @register.filter
 def reasons(codes: Iterable[object] | None) -> str:
-    """What asked for a round."""
     return ", ".join(REASONS.get(str(code), str(code).replace("_", " ")) for code in codes or ())
 
 
 @register.filter
 def done(change: object) -> str:
-    """What a round did."""
     return DONE.get(str(change), str(change).replace("_", " "))
 
 
@@ -130,7 +114,6 @@ def when(moment: datetime | None) -> SafeString | str:
 
 @register.filter
 def ago(moment: datetime | None) -> str:
-    """How long ago."""
     return formats.ago(moment, timezone.now())
 
 
@@ -148,5 +131,4 @@ def signed_percent(fraction: float) -> str:
 
 @register.filter
 def pretty_json(value: object) -> str:
-    """Indented JSON."""
     return json.dumps(value, indent=2, sort_keys=True, default=str)

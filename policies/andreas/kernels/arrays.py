@@ -85,19 +85,18 @@ class State(NamedTuple):
 
 def new_state(data: Instance) -> State:
     """Return arrays of the right size."""
-    job, node, config = (np.zeros_like(data.home) for _ in range(3))
     return State(
         data.free.copy(), data.first.copy(), data.after.copy(), data.before.copy(),
-        data.capacity.copy(), data.used.copy(), np.zeros(data.free.size), job, node, config,
+        data.capacity.copy(), data.used.copy(), np.zeros(data.free.size),
+        data.home.copy(), data.home.copy(), data.home.copy(),
     )  # fmt: skip
 
 
 @compiled
 def copy(of: Any, to: Any) -> None:
     """Copy an array element by element: whole-array assignment takes seconds to compile."""
-    source, target = of.ravel(), to.ravel()
     for i in range(of.size):
-        target[i] = source[i]
+        to.flat[i] = of.flat[i]
 
 
 @compiled

@@ -32,7 +32,7 @@ def draw(rng: Ints) -> float:
 
 @compiled
 def swaps(weight: Floats, a: int, b: int, mode: int, swap: float, rng: Ints) -> bool:
-    """Whether b goes before its neighbour a: the likelier the lighter a is."""
+    """Draw whether b goes before its neighbour a: the likelier the lighter a is."""
     if mode == CODED:
         return draw(rng) < (swap if weight[a] < weight[b] else 1.0 - swap)
     both = weight[a] + weight[b]
@@ -43,7 +43,7 @@ def swaps(weight: Floats, a: int, b: int, mode: int, swap: float, rng: Ints) -> 
 def pick(
     chance: Floats, j: int, count: int, mode: int, rate: float, alpha: float, rng: Ints
 ) -> int:
-    """Rank of the configuration to try: 0 the cheapest, or by `rate` another cheap one."""
+    """Draw the rank of the configuration to try: 0 the cheapest, or by `rate` another cheap one."""
     if count < 2 or rate <= 0.0 or (rate < 1.0 and draw(rng) >= rate):
         return 0
     if mode == CODED:
@@ -62,17 +62,10 @@ def extra_watts(power: Floats, c: int, busy: int, gpus: int) -> float:
 
 @compiled
 def fits(
-    demand: Floats,
-    capacity: Floats,
-    power: Floats,
-    busy: Ints,
-    watts: float,
-    j: int,
-    n: int,
-    c: int,
-    gpus: int,
-) -> bool:
-    """Whether node n, which has the GPUs, also has the scarce resources and the watts for job j."""
+    demand: Floats, capacity: Floats, power: Floats, busy: Ints, watts: float, j: int, n: int,
+    c: int, gpus: int,
+) -> bool:  # fmt: skip
+    """Return True if node n, which has the GPUs, also has the resources and the watts for job j."""
     for r in range(demand.shape[1]):
         if demand[j, r] > capacity[n, r] + SLACK:
             return False
@@ -186,7 +179,7 @@ def find_alike_roomy(data: Instance, state: State, watts: float, j: int, k: int)
 
 @compiled
 def take(data: Instance, state: State, watts: float, j: int, n: int, c: int, gpus: int) -> float:
-    """Take the scarce resources; the watts left."""
+    """Take the scarce resources. Return the watts left."""
     for r in range(data.demand.shape[1]):
         state.capacity[n, r] -= data.demand[j, r]
     return watts - extra_watts(data.power, c, state.busy[n], gpus) if watts != np.inf else watts
@@ -203,34 +196,18 @@ def stretch(span: Floats, n: int, priced_s: float, gpus: int, opens: bool, whole
 
 @compiled
 def construct(
-    data: Instance,
-    state: State,
-    order: Ints,
-    least: Ints,
-    mode: int,
-    rate: float,
-    swap: float,
-    alpha: float,
-    rng: Ints,
-) -> tuple[float, int]:
-    """One greedy construction over the queue `order`: (f without the total postponement cost, jobs
-    placed).
+    data: Instance, state: State, order: Ints, least: Ints, mode: int, rate: float, swap: float,
+    alpha: float, rng: Ints,
+) -> tuple[float, int]:  # fmt: skip
+    """Construct once over the queue `order`: (f without the total postponement cost, jobs placed).
 
     rate = swap = 0: deterministic. A job tries the configuration picked, then the others by rank,
     on its own node if it runs there just so, else by best fit. In mode paper a job may swap with
     one neighbour after another and fall back far; in mode coded only the first and second, the
-    third and fourth, ... swap, and a configuration is (GPU type, GPUs): see `find_alike`. The
-    arrays are unpacked once: handing the tuples to a function costs more than all the work for a
-    job.
+    third and fourth, ... swap, and a configuration is (GPU type, GPUs): see `find_alike`.
     """
-    free, first, after, before, busy, span = (
-        state.free,
-        state.first,
-        state.after,
-        state.before,
-        state.busy,
-        state.span,
-    )
+    free, first, after, before = state.free, state.first, state.after, state.before
+    busy, span = state.busy, state.span
     choice, weight, home, home_config = data.choice, data.weight, data.home, data.home_config
     config_class, config_gpus, alike = data.config_class, data.config_gpus, data.alike
     chance, due_count, fit_count, time_s = data.chance, data.due_count, data.fit_count, data.time_s
@@ -268,9 +245,8 @@ def construct(
             if n != NONE:
                 break
         if n == NONE:
-            if exhausted(
-                first, least, at, first.shape[1] if carried == NONE else data.gpus_min[carried]
-            ):
+            need = first.shape[1] if carried == NONE else data.gpus_min[carried]
+            if exhausted(first, least, at, need):
                 break
             continue
         gpus, stays = config_gpus[k], k == home_config[j] and n == home[j]
@@ -287,11 +263,8 @@ def construct(
         state.job[taken], state.node[taken], state.config[taken] = j, n, k
         taken += 1
         late = run_s - data.slack_s[j]
-        cost += (
-            (weight[j] * late if late > 0.0 else 0.0)
-            + (0.0 if stays else data.moving[j])
-            - data.penalty[j]
-        )
+        tardiness = weight[j] * late if late > 0.0 else 0.0
+        cost += tardiness + (0.0 if stays else data.moving[j]) - data.penalty[j]
     return cost + running_cost(data, state), taken
 
 
@@ -309,29 +282,18 @@ def running_cost(data: Instance, state: State) -> float:
 
 @compiled
 def improve(
-    data: Instance,
-    state: State,
-    orders: Ints,
-    least: Ints,
-    mode: int,
-    iterations: int,
-    rate: float,
-    swap: float,
-    alpha: float,
-    rng: Ints,
-    node: Ints,
-    config: Ints,
-) -> tuple[float, float]:
-    """Deterministic runs over `orders`, then randomised ones around the first."""
+    data: Instance, state: State, orders: Ints, least: Ints, mode: int, iterations: int,
+    rate: float, swap: float, alpha: float, rng: Ints, node: Ints, config: Ints,
+) -> tuple[float, float]:  # fmt: skip
+    """Run deterministically over `orders`, then randomised around the first: (best f, first f)."""
     best, first = np.inf, np.inf
     for i in range(orders.shape[0] + iterations):
-        if i < orders.shape[0]:
-            cost, placed = construct(data, state, orders[i], least[i], mode, 0.0, 0.0, alpha, rng)
-        else:
-            scale = 1.0 if mode == CODED else 1.0 / (1 << (i % 8))
-            cost, placed = construct(
-                data, state, orders[0], least[0], mode, rate * scale, swap * scale, alpha, rng
-            )
+        order, scale = i, 0.0
+        if i >= orders.shape[0]:
+            order, scale = 0, 1.0 if mode == CODED else 1.0 / (1 << (i % 8))
+        cost, placed = construct(
+            data, state, orders[order], least[order], mode, rate * scale, swap * scale, alpha, rng
+        )
         if i == 0:
             first = cost
         if cost < best:
@@ -345,28 +307,19 @@ def improve(
 
 
 def search(
-    data: Instance,
-    orders: Ints,
-    least: Ints,
-    mode: int,
-    iterations: int,
-    rate: float,
-    swap: float,
-    alpha: float,
-    seed: int,
-) -> tuple[Ints, Ints, float, float]:
-    """The best of the deterministic runs over every row of `orders` and of `iterations` randomised
-    ones around the first row.
+    data: Instance, orders: Ints, least: Ints, mode: int, iterations: int, rate: float,
+    swap: float, alpha: float, seed: int,
+) -> tuple[Ints, Ints, float, float]:  # fmt: skip
+    """Return the best of deterministic runs over `orders` and randomised ones around the first.
 
-    Returns (node, configuration) of every job, -1 where it is postponed, then f of the best and of
+    That is (node, configuration) of every job, -1 where it is postponed, then f of the best and of
     the first deterministic run, both without the total postponement cost. `least` int64[S, C, E +
     1]: fewest GPUs that a job from a place in the queue on could use on a node of a class. `seed`
-    in 1 .. 2**32 - 1.
+    in 1 .. 2**32 - 1. (Arrays made in compiled code would take twice the time.)
     """
-    node = np.full(data.home.size, NONE, np.int64)
-    config = np.full(data.home.size, NONE, np.int64)
-    rng = np.array([seed], np.int64)
+    node, config = np.full_like(data.home, NONE), np.full_like(data.home, NONE)
+    state, rng = new_state(data), np.array([seed], np.int64)
     best, first = improve(
-        data, new_state(data), orders, least, mode, iterations, rate, swap, alpha, rng, node, config
+        data, state, orders, least, mode, iterations, rate, swap, alpha, rng, node, config
     )
     return node, config, best, first

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from clusters.models import EnergyTariff, Node
-from controlplane.accounting.billing import bill, bill_until
+from controlplane.accounting.ledger import bill, bill_until
 from jobs.models import Assignment, AssignmentSlot, UsagePoint
 from tests.builders import a_cluster, a_gpu_type, a_job, a_node
 

@@ -13,9 +13,8 @@ from django.test import Client
 from pytest_django import DjangoAssertNumQueries
 
 from clusters.models import Cluster, Node
-from controlplane.accounting.billing import bill
-from controlplane.accounting.costs import CostRow, as_rows, cost_rows, cost_total
-from controlplane.accounting.csv_export import plain
+from controlplane.accounting.costs import CostRow, as_rows, cost_rows, cost_total, plain
+from controlplane.accounting.ledger import bill
 from controlplane.accounting.query import CostQueryError, period, read_query
 from jobs.models import Team
 from tests.builders import a_job, a_team, a_user

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusters.models import EnergyTariff, Node
-from controlplane.accounting.billing import bill, bill_until
-from controlplane.accounting.ledger import hours, meter, write_entries
+from controlplane.accounting.ledger import bill, bill_until, hours, meter, write_entries
 from controlplane.accounting.models import EnergyEntry
 from jobs.models import Assignment
 from tests.builders_costs import PRICE, a_priced_cluster, a_sample, a_v100_node, later, some_work

@@ -12,7 +12,7 @@ import pytest
 from django.utils import timezone
 
 from clusters.models import Node
-from controlplane.execution.services import request_stop
+from controlplane.execution.services import stop_assignment
 from jobs.lifecycle import JobMove
 from jobs.models import Assignment, AssignmentEvent, AssignmentSlot, Job
 from jobs.moves import move_job
@@ -144,7 +144,7 @@ def test_another_nodes_offer_is_refused_as_if_it_did_not_exist(call: Any) -> Non
 
 def test_an_offer_withdrawn_meanwhile_cannot_be_accepted(call: Any) -> None:
     assignment = an_offer(a_node_with_agent())
-    request_stop(assignment, StopReason.PREEMPT)
+    stop_assignment(assignment, StopReason.PREEMPT)
     assert assignment.state == S.PREEMPTED
     assert _accept(call, assignment).status_code == 409
     assert not AssignmentSlot.objects.filter(live=True).exists()
@@ -276,7 +276,7 @@ def test_a_session_is_told_to_stop_what_is_over_or_of_another_fence(call: Any) -
 def test_a_wish_to_stop_reaches_the_agent_by_its_heartbeat_until_it_is_done(call: Any) -> None:
     node = a_node_with_agent()
     assignment = a_running_assignment(node)
-    request_stop(assignment, StopReason.PREEMPT, "operator")
+    stop_assignment(assignment, StopReason.PREEMPT, "operator")
     for seq in (1, 2):
         (directive,) = call(
             "post", f"nodes/{node.pk}/heartbeat", a_heartbeat(assignment, seq=seq)
@@ -292,16 +292,16 @@ def test_a_wish_to_stop_reaches_the_agent_by_its_heartbeat_until_it_is_done(call
 
 def test_a_wish_to_cancel_is_never_weakened(call: Any) -> None:
     assignment = a_running_assignment(a_node_with_agent())
-    request_stop(assignment, StopReason.CANCEL)
-    request_stop(assignment, StopReason.PREEMPT)
+    stop_assignment(assignment, StopReason.CANCEL)
+    stop_assignment(assignment, StopReason.PREEMPT)
     assert assignment.desired == "cancel"
 
 
 def test_a_job_that_succeeds_while_it_is_being_stopped_has_succeeded(call: Any) -> None:
     assignment = a_running_assignment(a_node_with_agent())
-    request_stop(assignment, StopReason.PREEMPT)
+    stop_assignment(assignment, StopReason.PREEMPT)
     _report(call, assignment, S.SUCCEEDED, steps=100)
-    request_stop(assignment, StopReason.PREEMPT)
+    stop_assignment(assignment, StopReason.PREEMPT)
     assert Job.objects.get().state == "completed"
     assert assignment.state == S.SUCCEEDED
 
@@ -374,7 +374,7 @@ def test_a_cancelled_job_is_over_when_the_acceptance_its_agent_died_with_is_take
     assignment = an_offer(node)
     _accept(call, assignment)
     move_job(assignment.job, JobMove.CANCEL)
-    request_stop(assignment, StopReason.CANCEL)
+    stop_assignment(assignment, StopReason.CANCEL)
     _restart(call, node)
     assignment.refresh_from_db()
     assert (assignment.state, assignment.job.state) == (S.CANCELLED, "cancelled")

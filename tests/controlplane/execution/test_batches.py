@@ -13,10 +13,10 @@ from django.test.utils import CaptureQueriesContext
 
 from clusters.agent_calls import AgentCallError
 from clusters.models import Device, Node, RescheduleEvent
-from controlplane.execution.protocol.group_commit import GroupCommit
+from controlplane.execution.protocol.heartbeat_batch import GroupCommit
 from controlplane.execution.protocol.threads import OverloadedError
 from controlplane.execution.services.heartbeats import Busy, Call, Renewed, renew_all
-from controlplane.web.storage.bulk_update import update_rows
+from controlplane.web.storage.bulk import update_rows
 from jobs.models import Assignment
 from loadmaster.protocol import DeviceSample
 from tests.builders import a_node

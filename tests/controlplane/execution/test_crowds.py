@@ -26,7 +26,7 @@ from controlplane.execution.services import (
     heartbeat,
     open_session,
     report_state,
-    request_stop,
+    stop_assignment,
 )
 from jobs.models import Assignment, AssignmentSlot, Job
 from loadmaster.protocol import Accept, AssignmentState, ReasonClass, StopReason
@@ -133,7 +133,7 @@ def test_an_offer_is_either_accepted_or_withdrawn() -> None:
         words = Accept(epoch=1, fence=offer.fence)
         taken, _ = _at_once(
             partial(accept, node.pk, offer.pk, words),
-            partial(request_stop, offer, StopReason.PREEMPT),
+            partial(stop_assignment, offer, StopReason.PREEMPT),
         )
         offer.refresh_from_db()
         was_taken = not isinstance(taken, AgentCallError)
@@ -187,7 +187,7 @@ def test_heartbeats_reports_stops_and_reconcilers_do_not_wait_for_each_other() -
         lambda: [
             report_state(nodes[1].pk, a.pk, a_report(a, S.PREEMPTED)) for a in reversed(own[1])
         ],
-        lambda: [request_stop(a, StopReason.PREEMPT) for gang in held for a in gang],
+        lambda: [stop_assignment(a, StopReason.PREEMPT) for gang in held for a in gang],
         lambda: [reconcile_clusters() for _ in range(8)],
     )
     assert set(Job.objects.values_list("state", flat=True)) == {"queued"}

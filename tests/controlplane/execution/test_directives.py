@@ -13,7 +13,7 @@ from django.db import connections
 from clusters.models import Node
 from controlplane.execution.protocol.app import AgentProtocol
 from controlplane.execution.protocol.threads import Pools
-from controlplane.execution.services import heartbeat, request_stop
+from controlplane.execution.services import heartbeat, stop_assignment
 from jobs.models import Assignment
 from loadmaster.protocol import StopReason
 from tests.builders_agents import (
@@ -62,11 +62,11 @@ def test_nothing_wanted_is_204() -> None:
 def test_what_the_cursor_knows_is_not_told_again() -> None:
     node = a_node_with_agent()
     assignment = a_running_assignment(node)
-    request_stop(assignment, StopReason.PREEMPT)
+    stop_assignment(assignment, StopReason.PREEMPT)
     cursor = _poll(node).json["cursor"]
     assert _poll(node, cursor=cursor).status == 204
     assert heartbeat(node.pk, a_heartbeat(assignment)).cursor == cursor
-    request_stop(assignment, StopReason.CANCEL)
+    stop_assignment(assignment, StopReason.CANCEL)
     (directive,) = _poll(node, cursor=cursor).json["directives"]
     assert directive["stop_reason"] == "cancel"
 
@@ -88,7 +88,7 @@ def test_a_wish_that_comes_up_while_the_agent_waits_is_answered_soon(pools: Pool
 
 
 def _wish(assignment: Assignment) -> None:
-    request_stop(assignment, StopReason.PREEMPT)
+    stop_assignment(assignment, StopReason.PREEMPT)
     connections.close_all()
 
 

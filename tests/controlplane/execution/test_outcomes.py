@@ -9,10 +9,10 @@ import pytest
 from django.utils import timezone
 
 from clusters.models import RescheduleEvent
-from controlplane.accounting import billing
+from controlplane.execution import outcomes
 from controlplane.execution.moves import move_assignment
 from controlplane.execution.outcomes import assignment_ended, assignment_running, settle_job
-from controlplane.execution.services import request_stop
+from controlplane.execution.services import stop_assignment
 from jobs.assignment_lifecycle import AssignmentMove
 from jobs.end_outcomes import FRUITLESS_LAUNCHES, End, Past, end_outcome
 from jobs.lifecycle import JobMove
@@ -297,7 +297,7 @@ def test_a_job_that_was_asked_to_leave_and_did_so_politely_is_not_taken_for_comp
 ) -> None:
     assignment = a_running_assignment(a_node_with_agent())
     move_job(assignment.job, JobMove.PREEMPT)
-    request_stop(assignment, StopReason.PREEMPT)
+    stop_assignment(assignment, StopReason.PREEMPT)
     assert _end(assignment, M.SUCCEED, exit_code=0, steps_done=steps_done).state == state
 
 
@@ -318,7 +318,7 @@ def test_an_end_that_cannot_be_billed_is_an_end_all_the_same(
     def fail(assignment: Assignment) -> None:
         raise ZeroDivisionError("a broken tariff")
 
-    monkeypatch.setattr(billing, "bill", fail)
+    monkeypatch.setattr(outcomes, "bill", fail)
     assert _end(a_running_assignment(a_node_with_agent()), M.SUCCEED).state == "completed"
 
 
@@ -348,7 +348,7 @@ def test_a_job_cancelled_while_it_is_measured_is_over_with_its_last_run() -> Non
 def test_cancelling_an_offer_nobody_took_cancels_its_job_at_once() -> None:
     offer = an_offer(a_node_with_agent())
     move_job(offer.job, JobMove.CANCEL)
-    request_stop(offer, StopReason.CANCEL)
+    stop_assignment(offer, StopReason.CANCEL)
     assert Job.objects.get().state == "cancelled"
 
 

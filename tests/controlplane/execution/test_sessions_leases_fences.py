@@ -39,7 +39,7 @@ from controlplane.execution.services import (
     heartbeat,
     open_session,
     report_state,
-    request_stop,
+    stop_assignment,
 )
 from jobs import assignment_lifecycle as lifecycle
 from jobs.assignment_lifecycle import ENDED, LIVE, MOVE_TO
@@ -444,7 +444,7 @@ class ServerAndModel(RuleBasedStateMachine):
     @rule(data=st.data(), reason=st.sampled_from(sorted(StopReason)))
     def the_server_wants_a_stop(self, data: st.DataObject, reason: StopReason) -> None:
         pk = self._draw(data)
-        request_stop(Assignment.objects.get(pk=pk), reason, now=self.now)
+        stop_assignment(Assignment.objects.get(pk=pk), reason, now=self.now)
         row = self.rows[pk]
         if row.live:
             self._wish(row, reason)

@@ -17,14 +17,13 @@ from clusters.events import ROUND_TASK, request_reschedule
 from clusters.models import Cluster, Reason, RescheduleEvent
 from controlplane.celery import app
 from controlplane.execution.services import heartbeat
-from controlplane.execution.tasks import write_samples
 from controlplane.loop import due_rounds, tasks
 from controlplane.loop.live.lock import acquire, release
 from controlplane.loop.live.solver import solve_here
 from controlplane.loop.live.world import Ports
 from controlplane.loop.models import Round
-from controlplane.operations.tasks import periodic_rounds, reconcile
-from controlplane.studies.running.hints import SIMULATION_TASK
+from controlplane.operations.tasks import periodic_rounds, reconcile, write_samples
+from controlplane.studies.running.workers import SIMULATION_TASK
 from jobs.models import Assignment
 from loadmaster.protocol import DeviceSample
 from tests.builders import a_cluster, a_job, a_node
@@ -177,7 +176,7 @@ def test_events_that_come_while_a_cluster_rests_are_answered_as_soon_as_it_has_r
     hints: Hints, monkeypatch: pytest.MonkeyPatch, django_capture_on_commit_callbacks: Any
 ) -> None:
     monkeypatch.setattr("clusters.events.HINT_LIVES_S", 3600)
-    monkeypatch.setattr(due_rounds, "rest_s", lambda *_: 3.5)
+    monkeypatch.setattr(due_rounds, "backoff_s", lambda *_: 3.5)
     cluster = a_cluster(policy="fifo")
     tasks.run_cluster_round(cluster.pk)
     assert not hints, "nothing waits for the end of this rest"
@@ -189,7 +188,7 @@ def test_events_that_come_while_a_cluster_rests_are_answered_as_soon_as_it_has_r
         "one hint for both, and one for the end of the rest"
     )
     assert not Round.objects.exists()
-    monkeypatch.setattr(due_rounds, "rest_s", lambda *_: 0.0)
+    monkeypatch.setattr(due_rounds, "backoff_s", lambda *_: 0.0)
     tasks.run_cluster_round(cluster.pk)
     assert Round.objects.get().events.count() == 2
 
@@ -202,7 +201,7 @@ def test_events_that_a_long_round_leaves_waiting_are_answered_after_its_rest(
 
     def meanwhile(*given: Any) -> Any:
         a_waiting_event(cluster)
-        monkeypatch.setattr(due_rounds, "rest_s", lambda *_: 4.0)
+        monkeypatch.setattr(due_rounds, "backoff_s", lambda *_: 4.0)
         return solve_here(*given)
 
     monkeypatch.setattr("controlplane.loop.tasks.solve_in_child", meanwhile)
@@ -273,11 +272,11 @@ def test_a_cluster_rests_after_a_long_round_for_twice_as_long_but_never_for_long
     Round.objects.filter(pk=row.pk).update(
         started_at=ended - timedelta(seconds=took_s), ended_at=ended
     )
-    assert due_rounds.rest_s(cluster.pk, ended) == pytest.approx(rests_s)
-    assert due_rounds.rest_s(cluster.pk, ended + timedelta(seconds=1)) == pytest.approx(
+    assert due_rounds.backoff_s(cluster.pk, ended) == pytest.approx(rests_s)
+    assert due_rounds.backoff_s(cluster.pk, ended + timedelta(seconds=1)) == pytest.approx(
         max(0.0, rests_s - 1)
     )
-    assert due_rounds.rest_s(cluster.pk, ended + timedelta(seconds=rests_s)) == 0.0
+    assert due_rounds.backoff_s(cluster.pk, ended + timedelta(seconds=rests_s)) == 0.0
 
 
 def test_a_task_gives_way_after_some_rounds_and_comes_back_for_the_rest(

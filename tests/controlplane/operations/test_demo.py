@@ -18,9 +18,8 @@ from rich.console import Console
 
 from clusters.models import Cluster, Device, GpuType
 from controlplane.operations.bootstrap import ADMIN, CLUSTER, EMULATED_NODES, bootstrap
-from controlplane.operations.demo.facts import report
+from controlplane.operations.demo.report import print_summary, report
 from controlplane.operations.demo.scenario import JOBS, SECONDS_PER_EPOCH, step_s
-from controlplane.operations.demo.summary import print_summary
 from jobs.models import Assignment, AssignmentSlot, Job, JobEvent, ProgressPoint
 from jobs.submission.validation import validate_job
 from loadmaster.demo.report import check_report

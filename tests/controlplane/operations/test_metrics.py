@@ -16,9 +16,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from clusters.models import Cluster, Node
 from controlplane.loop.metrics import KEY, count_rounds
 from controlplane.loop.models import Round
-from controlplane.operations import metrics_state
-from controlplane.operations.metrics import exposition
-from controlplane.operations.metrics_state import StateCollector
+from controlplane.operations import metrics
+from controlplane.operations.metrics import StateCollector, exposition
 from controlplane.operations.tasks import periodic_rounds, reconcile
 from controlplane.web.http.metrics import count_request
 from jobs.models import Assignment
@@ -181,7 +180,7 @@ def test_a_database_that_is_away_is_told_and_the_rest_stays(
     def away() -> object:
         raise OperationalError("gone")
 
-    monkeypatch.setattr(metrics_state, "_from_database", away)
+    monkeypatch.setattr(metrics, "_from_database", away)
     found = state()
     assert (of(found, "loadmaster_database_up"), of(found, "loadmaster_cache_up")) == (0, 1)
 

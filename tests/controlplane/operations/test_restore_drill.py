@@ -22,7 +22,7 @@ from clusters.events import request_reschedule
 from clusters.models import Reason
 from clusters.services.enrolment import issue_enrolment_token
 from controlplane.execution.reconciler import reconcile_clusters
-from controlplane.execution.services import request_stop
+from controlplane.execution.services import stop_assignment
 from controlplane.loop.live.solver import solve_here
 from controlplane.loop.live.world import Ports, hold_round
 from jobs.models import Assignment, Job
@@ -208,7 +208,9 @@ def test_a_house_that_went_back_to_a_backup_finishes_its_jobs_and_runs_none_twic
 
     # More happens: a job is moved on to a higher fence, another one comes, and one node is cut off
     # with what it runs.
-    request_stop(Assignment.objects.get(job=jobs[0], state="running"), StopReason.PREEMPT, "test")
+    stop_assignment(
+        Assignment.objects.get(job=jobs[0], state="running"), StopReason.PREEMPT, "test"
+    )
     late = house.submit("late", steps=10_000)
     house.until(
         lambda: (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from django.test import RequestFactory
 
-from controlplane.web.http.body_limit import refusal
+from controlplane.web.http.middleware import refusal
 from tests.builders_asgi import SiteClient
 
 LARGE = b"a" * 10_000_000

@@ -10,7 +10,7 @@ from django.db import IntegrityError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from clusters.models import Reason, RescheduleEvent
-from controlplane.web.storage.bulk_insert import MOST_ROWS, insert
+from controlplane.web.storage.bulk import MOST_ROWS, insert
 from jobs.lifecycle import JobState
 from jobs.models import Job
 from tests.builders import a_cluster, a_job, a_kind, a_team, a_user

@@ -6,7 +6,7 @@ import gc
 import time
 import weakref
 
-from controlplane.web.http.garbage import collect_seldom
+from controlplane.serve import collect_seldom
 
 
 class Ring:

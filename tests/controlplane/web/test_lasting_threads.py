@@ -11,7 +11,7 @@ from typing import Any
 
 from asgiref.sync import sync_to_async
 
-from controlplane.web.http.lasting_threads import LastingThreads
+from controlplane.web.http.asgi import LastingThreads
 from tests.builders_asgi import ask
 
 

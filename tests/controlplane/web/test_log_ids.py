@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from controlplane.accounting import billing
+from controlplane.execution import outcomes
 from controlplane.execution import reconciler as reconciling
 from controlplane.execution.outcomes import assignment_ended
 from controlplane.web.logs.structured import formatter
@@ -62,7 +62,7 @@ def test_a_policy_that_breaks_is_told_with_its_cluster_and_round(said: io.String
 def test_an_end_that_cannot_be_billed_is_told_with_job_assignment_and_node(
     said: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(billing, "bill", broken)
+    monkeypatch.setattr(outcomes, "bill", broken)
     assignment = a_running_assignment(a_node_with_agent(a_cluster(**CLOCK)))
     Assignment.objects.filter(pk=assignment.pk).update(
         state=AssignmentState.SUCCEEDED, ended_at=timezone.now()

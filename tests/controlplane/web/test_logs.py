@@ -20,9 +20,8 @@ from hypothesis import strategies as st
 from structlog.contextvars import bound_contextvars, get_contextvars
 
 from controlplane.web.logs import tasks as log_tasks
-from controlplane.web.logs.masking import MASK, masked, masked_text
 from controlplane.web.logs.middleware import user_id_of
-from controlplane.web.logs.structured import bound, config, formatter
+from controlplane.web.logs.structured import MASK, bound, config, formatter, masked, masked_text
 from tests.builders import a_cluster, a_job, a_team, a_user
 
 REQUEST_ID = "req-0123456789"

@@ -39,14 +39,14 @@ def test_one_that_fails_lets_the_next_one_in() -> None:
 
 def test_one_whose_time_is_over_does_not_let_a_third_beside_the_second() -> None:
     with mutex("sweep", 60):
-        cache.delete("alone:sweep")  # as its expiry does
+        cache.delete("mutex:sweep")  # as its expiry does
         with mutex("sweep", 60) as second:
             assert second
-            first_has_left = cache.get("alone:sweep")
+            first_has_left = cache.get("mutex:sweep")
     assert first_has_left is not None
     with mutex("sweep", 60):
-        cache.set("alone:sweep", "somebody else", 60)
-    assert cache.get("alone:sweep") == "somebody else"
+        cache.set("mutex:sweep", "somebody else", 60)
+    assert cache.get("mutex:sweep") == "somebody else"
 
 
 def test_without_a_cache_everybody_is_alone() -> None:

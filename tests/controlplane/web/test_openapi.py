@@ -32,12 +32,12 @@ def test_the_document_is_valid_and_made_without_warnings(schema: dict[str, Any])
 
 
 def test_every_address_of_the_api_is_in_it(schema: dict[str, Any]) -> None:
-    from controlplane.api_urls import urlpatterns
+    from controlplane.urls import API
 
     documented = {
         path.removeprefix("/api/v1/") for path in schema["paths"] if path.startswith("/api/v1/")
     }
-    assert len(documented) >= len({p for p in _leaves(urlpatterns) if p})
+    assert len(documented) >= len({p for p in _leaves(API) if p})
 
 
 def test_every_field_of_a_job_is_described() -> None:

@@ -9,7 +9,7 @@ from django.core.management import call_command
 from django.test import Client
 
 from clusters.models import Cluster, GpuType
-from controlplane.web.pages.units import with_unit
+from controlplane.apps import with_unit
 from tests.builders import a_user
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from clusters.services.enrolment import issue_enrolment_token
-from controlplane.execution.services import request_stop
+from controlplane.execution.services import stop_assignment
 from jobs.lifecycle import JobState
 from jobs.models import LogChunk
 from loadmaster.agent.server.client import Unauthorized
@@ -44,7 +44,7 @@ def test_a_training_job_is_preempted_resumed_after_a_restart_of_the_agent_and_fi
     job = a_job(site.cluster, command=list(TRAINER), total_steps=60)
     first = an_offer(site.node, job)
     until(lambda: is_state(first, AssignmentState.RUNNING) and first.steps_done > 5, site.agent)
-    request_stop(first, StopReason.PREEMPT)
+    stop_assignment(first, StopReason.PREEMPT)
     until(lambda: is_state(first, AssignmentState.PREEMPTED), site.agent)
     job.refresh_from_db()
     assert (first.exit_code, first.reason_class, job.state) == (
@@ -77,7 +77,7 @@ def test_a_cancelled_job_ends(site: NodeSite) -> None:
         site.node, a_job(site.cluster, command=list(python("import time; time.sleep(60)")))
     )
     until(lambda: is_state(assignment, AssignmentState.RUNNING), site.agent)
-    request_stop(assignment, StopReason.CANCEL)
+    stop_assignment(assignment, StopReason.CANCEL)
     until(lambda: is_state(assignment, AssignmentState.CANCELLED), site.agent)
 
 

@@ -8,7 +8,7 @@ import pytest
 from pytest_django.live_server_helper import LiveServer
 from typer.testing import CliRunner
 
-from controlplane.accounting.billing import bill
+from controlplane.accounting.ledger import bill
 from loadmaster.cli.main import app
 from tests.builders import a_job, a_team, a_user
 from tests.builders_costs import a_priced_cluster, a_v100_node, some_work

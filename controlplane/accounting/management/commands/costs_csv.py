@@ -10,8 +10,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django.utils import timezone
 
 from clusters.management.operators import the_cluster
-from controlplane.accounting.costs import as_rows, cost_rows
-from controlplane.accounting.csv_export import csv_of
+from controlplane.accounting.costs import as_rows, cost_rows, csv_of
 from controlplane.accounting.query import BY, PERIODS, CostQueryError, read_query
 
 OPERATOR = User(is_staff=True, is_active=True)
@@ -19,13 +18,10 @@ OPERATOR = User(is_staff=True, is_active=True)
 
 
 class Command(BaseCommand):
-    """The same lines as the page of costs gives, to the standard output."""
-
     help = "Print energy and cost as CSV: by hour, day, node, team or job"
     requires_system_checks: tuple[str, ...] = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """Of what, when, and by what."""
         parser.add_argument("cluster")
         parser.add_argument("--by", choices=list(BY), default="team")
         parser.add_argument("--period", choices=list(PERIODS), default="7d")
@@ -40,7 +36,6 @@ class Command(BaseCommand):
     def handle(
         self, *args: Any, cluster: str, by: str, period: str, since: str, until: str, **options: Any
     ) -> None:
-        """Print them."""
         row = the_cluster(cluster)
         try:
             query = read_query(

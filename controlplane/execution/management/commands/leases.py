@@ -14,8 +14,6 @@ from jobs.models import Assignment
 
 
 class Command(BaseCommand):
-    """A line for each live assignment, the oldest wish to stop first."""
-
     help = (
         "List live assignments: job, node, fence, state, what is wanted of it, and for how long its"
         " lease is still good"
@@ -23,11 +21,9 @@ class Command(BaseCommand):
     requires_system_checks: tuple[str, ...] = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """Of which node."""
         parser.add_argument("--node", help="only this node's")
 
     def handle(self, *args: Any, node: str | None, **options: Any) -> None:
-        """Print them."""
         rows = (
             Assignment.objects.filter(state__in=LIVE)
             .select_related("job", "node")

@@ -10,16 +10,12 @@ from controlplane.loop.recompute import Figure, RoundNotFoundError, find_round, 
 
 
 class Command(BaseCommand):
-    """Recompute objective and cost rate from snapshot, plan and the prices of that time."""
-
     help = __doc__
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """The round: its id, or cluster:number."""
         parser.add_argument("round", help="id of the round, or cluster:number")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Print one line per figure."""
         try:
             row = find_round(options["round"])
         except RoundNotFoundError as error:

@@ -10,16 +10,12 @@ from controlplane.loop.recompute import RoundNotFoundError, digest_as_stored, fi
 
 
 class Command(BaseCommand):
-    """Replays a round: the same snapshot and seed must give the same plan."""
-
     help = __doc__
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """The round: its id, or cluster:number."""
         parser.add_argument("round", help="id of the round, or cluster:number")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Print the hashes of the stored and of the new plan."""
         try:
             row = find_round(options["round"])
             plan = replay(row)

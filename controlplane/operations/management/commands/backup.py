@@ -13,12 +13,9 @@ from controlplane.operations.backup.engines import BackupError
 
 
 class Command(BaseCommand):
-    """Backs up."""
-
     help = "Back the database up into a file (mode 0600), while the server runs; see docs/backup.md"
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """Where to."""
         parser.add_argument("file", type=Path)
         parser.add_argument(
             "--with-key",
@@ -28,7 +25,6 @@ class Command(BaseCommand):
         parser.add_argument("--force", action="store_true", help="replace the file if it exists")
 
     def handle(self, *args: Any, file: Path, with_key: bool, force: bool, **options: Any) -> None:
-        """Do it and say what is in the file."""
         try:
             manifest = write_backup(file.absolute(), with_keys=with_key, force=force)
         except BackupError as error:

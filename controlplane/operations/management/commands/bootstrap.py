@@ -10,15 +10,12 @@ from controlplane.operations.bootstrap import ADMIN, bootstrap
 
 
 class Command(BaseCommand):
-    """`manage.py bootstrap`: may be run again; prints the admin's password the first time only."""
-
     help = (
         "Make the local cluster, its GPU types and prices, a team and an admin (whose password is"
         " printed once)"
     )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Do it and say what is new."""
         password = bootstrap()
         self.stdout.write(
             f"admin: {ADMIN} / {password} (shown once)"

@@ -17,15 +17,14 @@ from clusters.models import Cluster
 from clusters.runtimes import RUNTIMES
 from controlplane.operations.bootstrap import ADMIN, CLUSTER
 from controlplane.operations.demo.drive import play
-from controlplane.operations.demo.facts import report
 from controlplane.operations.demo.image import demo_image
-from controlplane.operations.demo.summary import print_summary
+from controlplane.operations.demo.report import print_summary, report
 from controlplane.operations.embedded.local import Local, running_locally, welcome
 from controlplane.operations.embedded.programs import LocalRuntime
 from controlplane.operations.embedded.supervisor import EmbeddedError
 from loadmaster.demo.report import check_report
 
-CLOCKWORK = {
+FAST_INTERVALS = {
     "period_s": 5.0,
     "heartbeat_s": 1.0,
     "lease_s": 15.0,
@@ -38,15 +37,12 @@ CLOCKWORK = {
 
 
 class Command(BaseCommand):
-    """`manage.py demo`: ends within ten minutes, with 0 when the report holds what it claims."""
-
     help = (
         "Start everything, submit eight training jobs shaped like Table V of the ANDREAS paper,"
         " write a report, stop"
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Where the pages and the report go."""
         parser.add_argument("--port", type=int, default=8000)
         parser.add_argument(
             "--runtime",
@@ -57,7 +53,6 @@ class Command(BaseCommand):
         parser.add_argument("--report", type=Path, default=Path("demo-report.json"))
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Run it and check it."""
         console = Console(soft_wrap=False, width=None if self.stdout.isatty() else 160)
         try:
             image = demo_image(console.print) if options["runtime"] == "docker" else ""
@@ -82,7 +77,7 @@ class Command(BaseCommand):
     def _run(self, local: Local, console: Console, image: str) -> dict[str, Any]:
         for line in welcome(local):
             console.print(line)
-        Cluster.objects.filter(name=CLUSTER).update(**CLOCKWORK)
+        Cluster.objects.filter(name=CLUSTER).update(**FAST_INTERVALS)
         cluster = Cluster.objects.get(name=CLUSTER)
         started_at = timezone.now()
         token, secret = AuthToken.objects.create(User.objects.get(username=ADMIN))

@@ -13,15 +13,12 @@ from controlplane.operations.embedded.supervisor import EmbeddedError
 
 
 class Command(BaseCommand):
-    """`manage.py embedded`: Valkey, web, worker, beat and three agents, supervised."""
-
     help = (
         "Start everything on this machine and stay until Ctrl-C; a second start goes on where the"
         " first was stopped"
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """The port of the pages, and what jobs are."""
         parser.add_argument(
             "--port",
             type=int,
@@ -36,7 +33,6 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Start, stay, stop."""
         try:
             with running_locally(
                 options["port"], self.stdout.write, LocalRuntime(options["runtime"])

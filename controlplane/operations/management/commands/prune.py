@@ -13,33 +13,20 @@ from controlplane.operations.retention import RULES, kept, prune
 
 
 class Command(BaseCommand):
-    """Prunes until nothing is due or the time is up."""
-
     help = "Let old snapshots, output and samples go; docs/backup.md says what is kept how long"
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """How long, and which."""
-        parser.add_argument(
-            "--seconds",
-            type=float,
-            default=3600.0,
-            help="stop after about this long (default 3600)",
-        )
-        parser.add_argument(
-            "--only",
-            action="append",
-            default=[],
-            choices=[rule.name for rule in RULES],
-            help="prune only this",
-        )
-        parser.add_argument(
-            "--show", action="store_true", help="say what is kept how long, and change nothing"
-        )
+        text = "stop after about this long (default 3600)"
+        parser.add_argument("--seconds", type=float, default=3600.0, help=text)
+        names = [rule.name for rule in RULES]
+        text = "prune only this"
+        parser.add_argument("--only", action="append", default=[], choices=names, help=text)
+        text = "say what is kept how long, and change nothing"
+        parser.add_argument("--show", action="store_true", help=text)
 
     def handle(
         self, *args: Any, seconds: float, only: list[str], show: bool, **options: Any
     ) -> None:
-        """Do it and say how much went."""
         try:
             if show:
                 for name, days in kept():

@@ -15,13 +15,10 @@ from controlplane.operations.backup.restoring import Restored, restore_backup
 
 
 class Command(BaseCommand):
-    """Restores."""
-
     help = "Replace the database by a backup; stop web, worker and beat before, see docs/backup.md"
     requires_migrations_checks = False
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """From where, and how."""
         parser.add_argument("file", type=Path)
         parser.add_argument(
             "--force",
@@ -48,7 +45,6 @@ class Command(BaseCommand):
         wait_s: float,
         **options: Any,
     ) -> None:
-        """Do it and say what follows."""
         try:
             if keys_to is not None:
                 _write_keys(keys_to, keys_of(file))

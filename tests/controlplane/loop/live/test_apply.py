@@ -14,7 +14,7 @@ from pytest_django import Settings
 
 from clusters.models import Cluster, Device, Node, Reason, RescheduleEvent
 from controlplane.execution.gangs import PORTS
-from controlplane.loop.live.recheck import Room
+from controlplane.loop.live.recheck import FreeCapacity
 from controlplane.loop.live.world import Ports, hold_round
 from controlplane.loop.models import Round
 from jobs.models import Assignment, AssignmentSlot, Attempt, Job
@@ -397,7 +397,7 @@ def test_the_database_is_the_last_judge_of_a_slot(
     running(cluster, "a", node, first)
     a_job(cluster, name="b")
     a_job(cluster, name="c")
-    monkeypatch.setattr("controlplane.loop.live.recheck.Room._device", lambda *_: iter(()))
+    monkeypatch.setattr("controlplane.loop.live.recheck.FreeCapacity._device", lambda *_: iter(()))
     a_round(cluster, placing(a=(node, first), b=(node, second)))
     both = Plan(
         "told",
@@ -465,7 +465,7 @@ def test_a_cap_that_comes_before_the_next_round_holds_for_launches_too(node: Nod
     both = Placement(
         str(job.pk), (RankPlacement(str(node.pk), tuple(d.uuid for d in devices_of(node))),)
     )
-    room = Room(cluster, {str(node.pk): a_curve(node)}, now, [str(node.pk)])
+    room = FreeCapacity(cluster, {str(node.pk): a_curve(node)}, now, [str(node.pk)])
     assert room.refusal(both, job) is not None
     one = Placement(str(job.pk), (RankPlacement(str(node.pk), (first.uuid,)),))
     assert room.refusal(one, job) is None

@@ -1,4 +1,4 @@
-"""Launches that fail, from the offer to what people read: which retries they use, when and where
+"""Launcher that fail, from the offer to what people read: which retries they use, when and where
 they are tried again.
 """
 

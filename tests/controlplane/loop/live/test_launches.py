@@ -238,7 +238,7 @@ def test_a_job_that_is_cancelled_while_its_batch_is_written_is_left_out_alone(
 @pytest.fixture
 def blind(monkeypatch: pytest.MonkeyPatch) -> None:
     """A round that does not see who holds a device: only the database does."""
-    monkeypatch.setattr("controlplane.loop.live.recheck.Room._device", lambda *_: iter(()))
+    monkeypatch.setattr("controlplane.loop.live.recheck.FreeCapacity._device", lambda *_: iter(()))
     monkeypatch.setattr("controlplane.loop.rounds.validate_plan", lambda *_: ())
 
 
@@ -386,7 +386,7 @@ def test_terms_that_many_gangs_have_in_common_are_changed_together(
     )
     a_round(cluster, until(*[3e9] * 7))
     a_round(cluster, until(*[4e9] * 5, *[5e9] * 2))
-    monkeypatch.setattr(apply, "TOGETHER", 3)
+    monkeypatch.setattr(apply, "AT_ONCE", 3)
     a_round(cluster, until(*[6e9] * 7))
     assert queries[1:] == [2 + 1, 2 + 2, 2 + 3], "what is held, and the terms"
     assert set(Assignment.objects.values_list("term_until", flat=True)) == {utc(6e9)}

@@ -12,8 +12,7 @@ from django.utils import timezone
 
 from clusters.events import request_reschedule
 from clusters.models import Cluster, Reason, RescheduleEvent
-from controlplane.loop.live.lock import is_held
-from controlplane.loop.live.renewing import EXPIRY_S
+from controlplane.loop.live.lock import EXPIRY_S, is_held
 from controlplane.loop.models import Round
 from jobs.models import Assignment, Job
 from tests.builders import a_cluster, a_job, a_node

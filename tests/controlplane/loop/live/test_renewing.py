@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from clusters.models import Cluster, Reason, RescheduleEvent
 from controlplane.loop.live import lock as locks
-from controlplane.loop.live.renewing import Renewal, renewed
+from controlplane.loop.live.lock import Renewal, renewed
 from controlplane.loop.live.solver import solve_here
 from controlplane.loop.live.world import Ports, hold_round
 from controlplane.loop.models import Round

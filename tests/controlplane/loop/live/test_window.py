@@ -10,7 +10,7 @@ import pytest
 from django.utils import timezone
 
 from clusters.models import Cluster
-from controlplane.loop.live.window import window
+from controlplane.loop.live.rows import window
 from jobs.models import Job
 from tests.builders import a_cluster, a_job, a_team
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.execution.services import request_stop
+from controlplane.execution.services import stop_assignment
 from jobs.lifecycle import JobState
 from jobs.models import Assignment, Job, LogChunk
 from loadmaster.protocol import AssignmentState, ReasonClass, StopReason
@@ -75,7 +75,7 @@ def test_a_gang_of_containers_is_pre_empted_as_one_and_goes_on_with_its_ranks_ex
             found = api.inspect_container(rank.container)
             assert not found["HostConfig"]["PortBindings"]
             assert not any(found["NetworkSettings"]["Ports"].values())
-    request_stop(first[1], StopReason.PREEMPT)
+    stop_assignment(first[1], StopReason.PREEMPT)
     site.until(lambda: all(is_state(rank, AssignmentState.PREEMPTED) for rank in first))
     job.refresh_from_db()
     assert ([rank.exit_code for rank in first], job.state) == ([75, 75], JobState.QUEUED)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from clusters.models import Node
-from controlplane.execution.services import request_stop
+from controlplane.execution.services import stop_assignment
 from jobs.lifecycle import JobState
 from jobs.models import LogChunk
 from loadmaster.protocol import AssignmentState, ReasonClass, StopReason
@@ -33,7 +33,7 @@ def test_a_training_job_is_preempted_and_resumes_in_another_container_on_another
     job = a_docker_job(site.cluster, command=list(TRAINER), mounts=[LIBRARY], total_steps=60)
     first = site.offer(0, job)
     site.until(lambda: is_state(first, AssignmentState.RUNNING) and first.steps_done > 5)
-    request_stop(first, StopReason.PREEMPT)
+    stop_assignment(first, StopReason.PREEMPT)
     site.until(lambda: is_state(first, AssignmentState.PREEMPTED))
     job.refresh_from_db()
     assert (first.exit_code, first.reason_class, job.state) == (
@@ -60,7 +60,7 @@ def test_a_cancelled_job_is_over_when_its_container_is(site: DockerSite) -> None
     assignment = site.offer(0, a_docker_job(site.cluster, command=list(sh("exec sleep 60"))))
     site.until(lambda: is_state(assignment, AssignmentState.RUNNING))
     name = assignment.container
-    request_stop(assignment, StopReason.CANCEL)
+    stop_assignment(assignment, StopReason.CANCEL)
     site.until(lambda: is_state(assignment, AssignmentState.CANCELLED))
     with an_api() as api:
         assert not api.containers(filters={"name": name})

@@ -1,4 +1,4 @@
-"""Reading the bodies of REST requests: JSON objects of a bounded size."""
+"""Bodies of REST requests: bounded JSON, and serializers that refuse unknown fields."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from io import BytesIO
 from typing import IO, Any
 
 from django.conf import settings
+from rest_framework import serializers
 from rest_framework.exceptions import ParseError
 from rest_framework.parsers import JSONParser
 
@@ -22,7 +23,6 @@ class BoundedJSONParser(JSONParser):
         media_type: str | None = None,
         parser_context: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """The parsed body; TooLargeError, or ParseError for what is no JSON."""
         limit = int(settings.DATA_UPLOAD_MAX_MEMORY_SIZE)
         meta = parser_context["request"].META if parser_context else {}
         if _length(meta.get("CONTENT_LENGTH")) > limit:
@@ -41,3 +41,20 @@ def _length(header: object) -> int:
         return int(str(header))
     except ValueError:
         return 0
+
+
+class OnlySettable(serializers.BaseSerializer[Any]):
+    """Serializer mixin: refuses unknown or read-only fields instead of dropping them."""
+
+    def to_internal_value(self, data: Any) -> Any:
+        if isinstance(data, dict):
+            fields: dict[str, Any] = getattr(self, "fields", {})
+            settable = [n for n, f in fields.items() if not f.read_only]
+            unknown = {
+                str(n): f"cannot be set; what can be: {', '.join(settable)}"
+                for n in data
+                if n not in settable
+            }
+            if unknown:
+                raise serializers.ValidationError(unknown)
+        return super().to_internal_value(data)

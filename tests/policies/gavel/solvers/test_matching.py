@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from policies.contract.policy import SolverFailedError
 from policies.contract.snapshot import Floats
-from policies.gavel.allox_matching import Machines, match
+from policies.gavel.solvers.matching import Machines, match
 
 run_times = st.one_of(st.just(float("inf")), st.floats(0.5, 1000.0))
 

@@ -1,4 +1,4 @@
-"""REST: rounds."""
+"""REST of rounds."""
 
 from __future__ import annotations
 
@@ -6,15 +6,46 @@ from typing import Any
 
 from django.db.models import QuerySet
 from drf_spectacular.utils import extend_schema
+from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
+from rest_framework.routers import SimpleRouter
 from rest_framework.serializers import BaseSerializer
 from rest_framework.viewsets import ReadOnlyModelViewSet
 
 from clusters.rest.api import OF_CLUSTER, of_cluster
 from controlplane.loop.models import Round
-from controlplane.loop.rest.serializers import RoundDetailSerializer, RoundSerializer
-from controlplane.web.rest.permissions import OperatorsOnly
+from controlplane.web.rest.defaults import OperatorsOnly
+
+
+class RoundSerializer(serializers.ModelSerializer[Round]):
+    """A round in a list."""
+
+    cluster = serializers.CharField(source="cluster.name")
+
+    class Meta:
+        model = Round
+        fields = [
+            "id", "cluster", "number", "status", "reasons", "policy", "parameters", "seed",
+            "plan_status", "objective", "bound",
+            "cost_rate_per_h", "message", "carried", "started_at", "ended_at", "snapshot_s",
+            "solve_s", "apply_s",
+        ]  # fmt: skip
+
+
+class RoundDetailSerializer(RoundSerializer):
+    """A round with its snapshot and plan, which name every team's jobs: for operators."""
+
+    class Meta(RoundSerializer.Meta):
+        fields = [
+            *RoundSerializer.Meta.fields,
+            "snapshot_sha256",
+            "plan_sha256",
+            "changes",
+            "rejected",
+            "snapshot",
+            "plan",
+        ]
 
 
 class RoundViewSet(ReadOnlyModelViewSet[Round]):
@@ -23,7 +54,6 @@ class RoundViewSet(ReadOnlyModelViewSet[Round]):
     queryset = Round.objects.none()
 
     def get_queryset(self) -> QuerySet[Round]:
-        """All, or those of ?cluster=; a list leaves the large columns in the database."""
         rounds = of_cluster(self.request, Round.objects.select_related("cluster")).order_by("-id")
         return (
             rounds.defer("snapshot", "plan", "runs_expected", "changes", "rejected")
@@ -32,14 +62,16 @@ class RoundViewSet(ReadOnlyModelViewSet[Round]):
         )
 
     def get_serializer_class(self) -> type[BaseSerializer[Round]]:
-        """Short in a list."""
         return RoundSerializer if self.action == "list" else RoundDetailSerializer
 
     def get_permissions(self) -> list[Any]:
-        """A round's snapshot names every team's jobs."""
         return [*super().get_permissions(), *([] if self.action == "list" else [OperatorsOnly()])]
 
     @extend_schema(parameters=[OF_CLUSTER])
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         """The rounds."""
         return super().list(request, *args, **kwargs)
+
+
+router = SimpleRouter()
+router.register("rounds", RoundViewSet, basename="round")

@@ -1,18 +1,21 @@
-"""A few threads, each with a lasting database connection, for what Django does synchronously.
-
-Django by itself gives every request under ASGI a thread of its own, and so a connection that
-nobody closes before the garbage collector comes by.
-"""
+"""ASGI: types of applications, and lasting threads for what Django does synchronously."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 from asgiref.sync import ThreadSensitiveContext
 from django.db import connections
 
-from controlplane.web.http.asgi_types import App, Receive, Scope, Send
+Scope = dict[str, Any]
+Message = Mapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Coroutine[Any, Any, None]]
+
 
 MOST_THREADS = 16
 """Beyond so many simultaneous requests some share a thread, and their synchronous parts queue."""
@@ -34,7 +37,6 @@ class LastingThreads:
         self._threads: list[_Thread] = []
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Django's answer."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

@@ -1,4 +1,4 @@
-"""Facts for the demo's report, in the form that `loadmaster.demo.report` checks."""
+"""The demo's report, as `loadmaster.demo.report` checks it, and its summary in words."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any
 
 from django.db.models import QuerySet
 from django.utils import timezone
+from rich.console import Console
+from rich.table import Table
 
 from clusters.models import Cluster
 from controlplane.loop.models import Round
@@ -146,18 +148,13 @@ def _placement(assignment: Assignment, started_at: datetime) -> dict[str, Any]:
 
 
 def _measured_s(assignment: Assignment) -> float | None:
-    """From the start of its processes to their end, by the server's clock."""
     if assignment.running_at is None or assignment.ended_at is None:
         return None
     return (assignment.ended_at - assignment.running_at).total_seconds()
 
 
 def _part_done(assignment: Assignment) -> float | None:
-    """The part of what was predicted at its launch that this launch came to: 1 if it finished the
-    job; cut short, its whole set-up and the steps it did of those that were left. None where
-    nothing can be said. On shared GPUs, whose expected speed is not the launch's any more, set-up
-    counts as nothing.
-    """
+    """The part of its predictions that a launch came to: 1 if it finished; None if unknown."""
     planned = assignment.job.total_steps - assignment.start_steps
     done = max(0, assignment.steps_done - assignment.start_steps)
     run_s, speed = assignment.predicted_run_s, assignment.predicted_steps_per_s
@@ -179,3 +176,66 @@ def _since(start: datetime, moment: datetime | None) -> float | None:
 
 def _number(value: object) -> float | None:
     return None if value is None else float(str(value))
+
+
+def print_summary(report: dict[str, Any], console: Console) -> None:
+    """Per job and in all: what was predicted, what was measured."""
+    console.print(_jobs(report))
+    found, currency = report["summary"], report["currency"]
+    error = found["median_run_time_error"]
+    console.print(
+        f"{found['completed']} of {len(report['jobs'])} jobs completed, {found['due_met']} in time;"
+        f" {found['rounds']} rounds, {found['preemptions']} pre-emptions, {found['migrations']}"
+        f" migrations, {found['profile_runs']} profile runs."
+    )
+    console.print(
+        f"Energy {found['energy_kwh'] * 1000:.1f} Wh (modelled: emulated GPUs); cost predicted"
+        f" {found['energy_cost_predicted']:.5f}, billed {found['energy_cost']:.5f} {currency};"
+        f" tardiness {found['tardiness_cost']:.5f} {currency}; median error of predicted run times"
+        f" {'unknown' if error is None else format(error, '.1%')}."
+    )
+
+
+def _jobs(report: dict[str, Any]) -> Table:
+    where = (
+        "jobs in Docker containers"
+        if "docker" in report.get("runtimes", ())
+        else "jobs as processes"
+    )
+    table = Table(title=f"Demo report (emulated GPUs, {where})", title_justify="left")
+    for heading in (
+        "job",
+        "kind",
+        "where",
+        "moves",
+        "due date",
+        "loss",
+        "run time predicted / measured",
+        "energy cost predicted / billed",
+    ):
+        table.add_column(heading)
+    for job in report["jobs"]:
+        placements = [p for p in job["placements"] if p["from_s"] is not None]
+        where = " > ".join(f"{p['gpus']}x{p['gpu_type']}" for p in placements)
+        due = "met" if job["due_met"] else f"{job['tardiness_s']:.0f} s late"
+        table.add_row(
+            job["name"],
+            job["kind"],
+            where,
+            str(len(job["moves"])),
+            due,
+            f"{_short(job['first_loss'])} > {_short(job['final_loss'])}",
+            f"{_sum(placements, 'predicted_run_s'):.1f} /"
+            f" {_sum(placements, 'measured_run_s'):.1f} s",
+            f"{_sum(placements, 'predicted_energy_cost'):.5f} /"
+            f" {_sum(placements, 'energy_cost'):.5f}",
+        )
+    return table
+
+
+def _sum(placements: list[dict[str, Any]], name: str) -> float:
+    return sum(p[name] or 0.0 for p in placements)
+
+
+def _short(loss: float | None) -> str:
+    return "-" if loss is None else f"{loss:.3f}"

@@ -1,1 +1,0 @@
-"""Units of jobs that have time together, and their turns on GPUs (Gandiva, AlloX)."""
