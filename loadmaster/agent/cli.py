@@ -93,6 +93,7 @@ def agent(
 ) -> None:
     """Run this machine as a node until SIGTERM or Ctrl-C."""
     given = {name: value for name, value in context.params.items() if name != "verbose"}
+    given["docker"] = docker or None
     try:
         settings = read_config(given)
     except ConfigError as error:

@@ -76,20 +76,14 @@ def resumptions(jobs: Iterable[Facts]) -> list[tuple[Facts, Facts]]:
 
 def _worked(job: Facts) -> list[Facts]:
     """Launches by fence, without withdrawn offers and ones without a step."""
-    return [
-        p
-        for p in sorted(job["placements"], key=lambda p: p["fence"])
-        if p["from_s"] is not None and not _stopped_early(p)
-    ]
+    launches = sorted(job["placements"], key=lambda p: p["fence"])
+    return [p for p in launches if p["from_s"] is not None and not _stopped_early(p)]
 
 
 def _stopped_early(placement: Facts) -> bool:
     nothing_done = placement["end_steps"] == placement["start_steps"]
-    return (
-        placement["resumed_at_step"] is None
-        and nothing_done
-        and placement["outcome"] in ("preempted", "failed", "lost")
-    )
+    was_stopped = placement["outcome"] in ("preempted", "failed", "lost")
+    return placement["resumed_at_step"] is None and nothing_done and was_stopped
 
 
 def _unfinished(jobs: Iterable[Facts]) -> list[str]:

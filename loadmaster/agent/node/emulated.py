@@ -93,10 +93,8 @@ class Emulation:
 
         Of a pair it is in the table, else KEPT; beside several it is the product.
         """
-        return math.prod(
-            0.0 if not self._of_pair(other, kind_name) else self._of_pair(kind_name, other)
-            for other in others
-        )
+        pairs = [(self._of_pair(kind_name, o), self._of_pair(o, kind_name)) for o in others]
+        return math.prod(own if theirs else 0.0 for own, theirs in pairs)
 
     def _of_pair(self, kind: str, other: str) -> float:
         rows = (self.shared.get(name, {}) for name in (kind, OTHERS))

@@ -122,10 +122,8 @@ class EmulatedDevices:
         return self._reports
 
     def samples(self, busy: Collection[str]) -> tuple[DeviceSample, ...]:
-        return tuple(
-            self._emulation.sample(device.uuid, device.uuid in busy, self._noise)
-            for device in self._reports
-        )
+        uuids = (device.uuid for device in self._reports)
+        return tuple(self._emulation.sample(u, u in busy, self._noise) for u in uuids)
 
     def environment(
         self, uuids: Collection[str], kind_name: str, gang_gpus: int = 0, share: float = 1.0
@@ -152,13 +150,9 @@ class NvidiaDevices(Devices):
 
     def _report(self, index: int) -> DeviceReport:
         handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
-        memory = self._nvml.nvmlDeviceGetMemoryInfo(handle).total
-        return DeviceReport(
-            _text(self._nvml.nvmlDeviceGetUUID(handle)),
-            gpu_type_of(_text(self._nvml.nvmlDeviceGetName(handle))),
-            memory / GB,
-            slots=self._slots,
-        )
+        memory_gb = self._nvml.nvmlDeviceGetMemoryInfo(handle).total / GB
+        uuid, name = self._nvml.nvmlDeviceGetUUID(handle), self._nvml.nvmlDeviceGetName(handle)
+        return DeviceReport(_text(uuid), gpu_type_of(_text(name)), memory_gb, slots=self._slots)
 
     def reports(self) -> tuple[DeviceReport, ...]:
         return self._reports
