@@ -20,7 +20,7 @@ import numpy as np
 from policies.contract.plan import Plan
 from policies.contract.policy import parameter
 from policies.contract.snapshot import Bools, Floats, Ints, Snapshot
-from policies.gavel.allocation.observe import Observed, RoundCache
+from policies.gavel.allocation.observe import Observed
 from policies.gavel.allocation.problem import AllocationProblem, Column, Shares
 from policies.gavel.allocation.rates import GroupingOptions
 from policies.gavel.rounds.share_round import ShareRule, plan_of
@@ -166,7 +166,7 @@ class SharePolicy(ABC):
         maximum=1e9,
     )
 
-    def __call__(self, snapshot: Snapshot, cache: RoundCache | None = None) -> Plan:
+    def __call__(self, snapshot: Snapshot) -> Plan:
         """Return the plan. Raises SolverFailedError where no shares can be had."""
         notes = self._notes(snapshot)
         pairs = self.form == "sharing"
@@ -179,15 +179,11 @@ class SharePolicy(ABC):
             depend_on=self._depend_on(snapshot),
             fills=self._fills(),
         )
-        plan = plan_of(snapshot, rule, cache)
+        plan = plan_of(snapshot, rule)
         if not notes:
             return plan
         message = self._message(snapshot, notes)
         return replace(plan, memory={**plan.memory, "notes": notes}, message=message)
-
-    def new_cache(self) -> RoundCache:
-        """Return an empty cache for the rounds of one world."""
-        return RoundCache()
 
     @abstractmethod
     def _solver(self, observed: Observed, notes: Notes) -> Solver:

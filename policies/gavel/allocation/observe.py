@@ -1,4 +1,4 @@
-"""A snapshot as share policies see it: job classes, the cluster that they divide, what is kept."""
+"""A snapshot as share policies see it: job classes, and the cluster that they divide."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from policies.contract.plan import Waiting
 from policies.contract.snapshot import Floats, NodeView, Running, Snapshot
-from policies.gavel.allocation.job_classes import ClassInputs, JobClasses, job_classes
+from policies.gavel.allocation.job_classes import JobClasses, job_classes
 from policies.gavel.allocation.problem import AllocationProblem
 from policies.gavel.allocation.rates import GroupingOptions
 from policies.placement.cluster_state import ClusterState
@@ -23,43 +23,6 @@ from policies.placement.from_snapshot import (
 from policies.placement.layout import Layout
 from policies.placement.options import JobRequests
 from policies.placement.time_slices import CurrentSlice
-
-Inputs = TypeVar("Inputs")
-Result = TypeVar("Result")
-
-LayoutInputs: TypeAlias = tuple[Sequence[NodeView], tuple[str, ...], Sequence[int]]
-"""Nodes, the resources that are counted, and by node the devices that are."""
-
-CurrentInputs: TypeAlias = tuple[
-    ClassInputs, LayoutInputs, Sequence[int], Sequence[tuple[Running, ...]]
-]
-"""Of the job classes, of the layout, by node the idle devices, and by row what runs."""
-
-
-class Kept(Generic[Inputs, Result]):
-    """The last result with all that it follows from, which is compared by value."""
-
-    def __init__(self) -> None:
-        self._last: tuple[Inputs, Result] | None = None
-
-    def of(self, inputs: Inputs, make: Callable[[], Result]) -> Result:
-        """Return the last result if these were its inputs, else a new one."""
-        if self._last is None or self._last[0] != inputs:
-            self._last = inputs, make()
-        return self._last[1]
-
-
-@dataclass(slots=True)
-class RoundCache:
-    """Results of the round before: most rounds see the jobs and nodes of the one before.
-
-    The world owns it and passes it to its policy. A plan never depends on it.
-    """
-
-    layout: Kept[LayoutInputs, Layout] = field(default_factory=Kept)
-    job_classes: Kept[ClassInputs, JobClasses] = field(default_factory=Kept)
-    current: Kept[CurrentInputs, Mapping[int, CurrentSlice]] = field(default_factory=Kept)
-
 
 __all__ = ["GroupingOptions", "Observed", "observe"]
 
@@ -94,21 +57,17 @@ class Observed:
         return self.snapshot.jobs.columns.numbers[name][first]
 
 
-def observe(
-    snapshot: Snapshot, options: GroupingOptions = PLAIN, cache: RoundCache | None = None
-) -> Observed:
+def observe(snapshot: Snapshot, options: GroupingOptions = PLAIN) -> Observed:
     """Return what this snapshot has to share, with `gpus_min` GPUs for each job.
 
     A job of weight 0, or that can run nowhere now, is in no class and has what is left over.
     """
-    cache = RoundCache() if cache is None else cache
     waiting = not_eligible(snapshot)
-    state = cluster_of(snapshot, lambda *of: cache.layout.of(of, lambda: Layout(*of)))
+    state = cluster_of(snapshot)
     requests = JobRequests(snapshot, state.layout)
     pinned, fallback = _outside(snapshot, waiting, state)
     apart = {*waiting, *(stay.row for stay in pinned)}
-    inputs = ClassInputs.of(snapshot, state, options, apart)
-    classes = cache.job_classes.of(inputs, lambda: job_classes(snapshot, inputs, requests))
+    classes = job_classes(snapshot, state, requests, options, apart)
     return Observed(snapshot, classes, state, requests, waiting, pinned, fallback)
 
 

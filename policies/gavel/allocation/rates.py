@@ -95,57 +95,6 @@ def _users(columns: JobColumns, queues: frozenset[str]) -> Iterable[str]:
     return ("" if team in queues else user for user, team in owners)
 
 
-class Capacity(NamedTuple):
-    """The groups of open nodes, by class: what each has free, and how many or which they are.
-
-    `labelled`: nodes with a label; `for_two`: the position in `Free` of devices for two jobs.
-    """
-
-    classes: Sequence[NodeClass]
-    groups: Sequence[Mapping[Free, int]]
-    labelled: Mapping[str, int]
-    open: int
-    for_two: int | None
-
-    @classmethod
-    def of(cls, state: ClusterState) -> Capacity:
-        """Return the free capacity of a state now."""
-        layout, groups = state.layout, [dict(of) for of in state.groups]
-        return cls(layout.classes, groups, layout.labelled, state.open, layout.devices_at(2))
-
-    def free_gpus(self) -> dict[str, int]:
-        """Return the free devices by type, without types that have none."""
-        found: dict[str, int] = {}
-        for gpu_type, free, nodes in self._free():
-            if gpus := free[DEVICES] * nodes.bit_count():
-                found[gpu_type] = found.get(gpu_type, 0) + gpus
-        return found
-
-    def types_for_two(self) -> frozenset[str]:
-        """Return the GPU types with a free device that two jobs may share."""
-        at = self.for_two
-        return frozenset([t for t, free, _ in self._free() if at is not None and free[at]])
-
-    def for_processes(self, request: Request) -> Iterator[tuple[str, int, int]]:
-        """Yield (GPU type, free devices, nodes) of nodes that would do, were they empty."""
-        among = self.open
-        for label in request.labels:
-            among &= self.labelled.get(label, 0)
-        for of, groups in zip(self.classes, self.groups, strict=True):
-            if request.types and of.gpu_type not in request.types:
-                continue
-            if request.fitting(of.capacity) > 0:
-                for free, nodes in groups.items():
-                    if free[DEVICES] and nodes & among:
-                        yield of.gpu_type, free[DEVICES], (nodes & among).bit_count()
-
-    def _free(self) -> Iterator[tuple[str, Free, int]]:
-        for of, groups in zip(self.classes, self.groups, strict=True):
-            for free, nodes in groups.items():
-                if nodes & self.open:
-                    yield of.gpu_type, free, nodes & self.open
-
-
 def columns_of(types: Sequence[str], known: Collection[str]) -> tuple[Column, ...]:
     """Return a column for each type, and one for several nodes of it if a speed is known there."""
     return (*[Column(t) for t in types], *[Column(t, True) for t in types if t in known])
@@ -186,8 +135,8 @@ def rates_of(
 class Reach:
     """The most GPUs that a job can be given, were the nodes empty."""
 
-    def __init__(self, nodes: Capacity, requests: JobRequests) -> None:
-        self.nodes, self.requests = nodes, requests
+    def __init__(self, state: ClusterState, requests: JobRequests) -> None:
+        self.state, self.requests = state, requests
         self._on_one: dict[tuple[Any, ...], Mapping[str, int]] = {}
         self._on_several: dict[tuple[Any, ...], Mapping[str, int]] = {}
 
@@ -213,7 +162,12 @@ class Reach:
         return self._on_several[key]
 
     def _usable(self, group: JobGroup, row: int, ranks: int) -> Iterator[tuple[str, int, int]]:
-        demand = self.requests.demand(row, ranks)
-        layout = self.requests.layout
+        """Yield (GPU type, free devices, nodes) of nodes that would do for a process if empty."""
+        demand, layout = self.requests.demand(row, ranks), self.state.layout
         request = layout.request(0, demand, types=group.types, labels=group.labels)
-        return self.nodes.for_processes(request)
+        classes, allowed = layout.admitting(request)
+        for c in classes:
+            if request.fitting(layout.classes[c].capacity) > 0:
+                for free, nodes in self.state.groups[c].items():
+                    if free[DEVICES] and (usable := nodes & allowed & self.state.open):
+                        yield layout.classes[c].gpu_type, free[DEVICES], usable.bit_count()

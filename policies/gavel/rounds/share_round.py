@@ -22,13 +22,12 @@ import numpy as np
 from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
 from policies.contract.policy import SolverFailedError
 from policies.contract.snapshot import Bools, Purpose, Snapshot
-from policies.gavel.allocation.observe import GroupingOptions, Observed, RoundCache, observe
+from policies.gavel.allocation.observe import GroupingOptions, Observed, observe
 from policies.gavel.allocation.problem import Shares
 from policies.gavel.allocation.rates import JobGroup
 from policies.gavel.rounds.placements import (
     GroupRequests,
     current_slices,
-    inputs_of,
     to_placements,
 )
 from policies.gavel.rounds.slices import (
@@ -75,21 +74,18 @@ class ShareRule:
     fills: bool = True
 
 
-def plan_of(snapshot: Snapshot, rule: ShareRule, cache: RoundCache | None = None) -> Plan:
+def plan_of(snapshot: Snapshot, rule: ShareRule) -> Plan:
     """Return the plan of a share policy. Raises SolverFailedError where shares cannot be had."""
-    return _Round(snapshot, rule, cache).plan()
+    return _Round(snapshot, rule).plan()
 
 
 class _Round:
-    def __init__(self, snapshot: Snapshot, rule: ShareRule, cache: RoundCache | None) -> None:
+    def __init__(self, snapshot: Snapshot, rule: ShareRule) -> None:
         self.snapshot, self.rule = snapshot, rule
-        cache = RoundCache() if cache is None else cache
-        self.observed = observe(snapshot, rule.options, cache)
+        self.observed = observe(snapshot, rule.options)
         self.classes = self.observed.classes
         self.requests = GroupRequests(self.observed)
-        self.current = cache.current.of(
-            inputs_of(self.observed), lambda: current_slices(self.observed, self.requests)
-        )
+        self.current = current_slices(self.observed, self.requests)
         self.round_s = length_s(snapshot.round_s)
         before = from_memory(snapshot.memory, rule.memory_of, self.classes)
         self.slices_go_on = (

@@ -13,7 +13,7 @@ from policies.gavel.solvers.totals import first_in_first_out, shortest_job_first
 from tests import textbook_shares as textbook
 from tests.builders_shares import T0_T1, a_problem, jobs_of, problems
 
-relaxed = settings(max_examples=60, deadline=None)
+relaxed = settings(max_examples=40, deadline=None)
 
 
 def queue_value(problem: AllocationProblem, place: np.ndarray) -> list[float]:
