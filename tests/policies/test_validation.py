@@ -356,7 +356,7 @@ def test_what_a_node_cannot_do_is_told_in_words() -> None:
     )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     snapshot=snapshots(),
     changed=st.sampled_from(

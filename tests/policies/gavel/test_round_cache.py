@@ -90,7 +90,7 @@ POLICIES: tuple[tuple[str, dict[str, Any]], ...] = (
 )
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data(), snapshot=snapshots(), named=st.sampled_from(POLICIES))
 def test_plans_do_not_depend_on_the_cache_nor_on_where_memory_was(
     data: st.DataObject, snapshot: Snapshot, named: tuple[str, dict[str, Any]]
