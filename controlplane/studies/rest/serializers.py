@@ -11,6 +11,7 @@ from rest_framework.serializers import (
     ChoiceField,
     DateTimeField,
     DictField,
+    Field,
     FloatField,
     IntegerField,
     ListField,
@@ -32,7 +33,7 @@ WORKLOAD = (
     'By `type`: a generator, a trace as `text`, {"type": "history", "cluster": "name", "days": 7},'
     ' or {"type": "queue"}: what waits and runs now'
 )
-POLICY = {
+POLICY: dict[str, Field[Any, Any, Any, Any]] = {
     "name": CharField(),
     "parameters": DictField(required=False),
     "label": CharField(required=False),
