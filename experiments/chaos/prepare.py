@@ -21,7 +21,7 @@ from django.core.management import call_command
 from knox.models import AuthToken
 
 from clusters.models import Cluster, Node
-from clusters.services import issue_enrolment_token
+from clusters.services.enrolment import issue_enrolment_token
 from controlplane.operations.bootstrap import ADMIN, CLUSTER, EMULATED_NODES, bootstrap
 from controlplane.operations.embedded import programs
 from controlplane.operations.embedded.supervisor import Program
@@ -40,9 +40,7 @@ save ""
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the harness asks for, as JSON in the first argument. `host` is where agents find the
-    server.
-    """
+    """Wishes of the harness, JSON in the first argument; agents find the server at `host`."""
 
     agents: int
     host: str

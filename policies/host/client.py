@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from time import monotonic
 from typing import IO, Any
 
-from policies.contract import plan_json, snapshot_json
+from policies.contract import plan_json
 from policies.contract import policy as base
 from policies.contract.forms import NUL, FormError, cleaned
 from policies.contract.plan import LONGEST_TEXT, Plan
@@ -83,8 +83,12 @@ class SolverProcess:
         with self._lock:
             self._number += 1
             head = {"id": self._number, "policy": policy, "parameters": dict(parameters or {})}
-            form = snapshot_json.canonical_bytes(snapshot)
-            line = json.dumps(head).encode()[:-1] + b', "snapshot": ' + form + b"}\n"
+            line = (
+                json.dumps(head).encode()[:-1]
+                + b', "snapshot": '
+                + snapshot.canonical_bytes
+                + b"}\n"
+            )
             answer = self._ask(line, policy)
         return _plan_of(answer)
 

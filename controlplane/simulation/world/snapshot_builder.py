@@ -13,7 +13,7 @@ import numpy as np
 
 from controlplane.simulation.cluster.scenario import Scenario
 from controlplane.simulation.world.job_table import JobTable, Launch
-from controlplane.simulation.world.window import window
+from controlplane.simulation.world.queue_window import queue_window
 from policies.contract.snapshot import (
     Floats,
     JobColumns,
@@ -48,9 +48,6 @@ class SnapshotBuilder:
         self.profiling: set[str] = set()
         self._workload = _Workload(table, scenario.restart_cost_s)
         self._cut: _Cut | None = None
-        self._true_of_all = [
-            name for name in ("gpus_only", "free_of_conditions") if getattr(self.columns, name)
-        ]
         self._received: dict[int, Received] = {}
         self._kinds = {k.id: k for k in kinds}
         self._place = {k.id: i for i, k in enumerate(kinds)}
@@ -104,7 +101,7 @@ class SnapshotBuilder:
         most = self.round_jobs
         if most is None or len(queue) <= most:
             return tuple(queue if hides_running else active)
-        seen = window(queue, most, number, self.columns.numbers["due_s"])
+        seen = queue_window(queue, most, number, self.columns.numbers["due_s"])
         if hides_running:
             return tuple(seen)
         waits = set(queue)
@@ -136,12 +133,9 @@ class SnapshotBuilder:
             self.columns.others,
             lambda name: changing[name]() if name in changing else cut.others[name],
         )
-        columns = JobColumns(cut.ids, cut.kinds, numbers, cut.counts, others)
-        for name in self._true_of_all:
-            vars(columns)[name] = True
-        jobs = Jobs(columns)
-        vars(jobs)["position"] = cut.position
-        return jobs
+        gpus_only = self.columns.gpus_only
+        columns = JobColumns(cut.ids, cut.kinds, numbers, cut.counts, others, gpus_only)
+        return Jobs(columns, cut.position)
 
     def _changing(
         self,
