@@ -192,7 +192,7 @@ def test_a_gpu_type_is_made_and_changed_watts_ask_for_a_round() -> None:
     with pytest.raises(CommandError, match="peak_w: must be at least the idle watts"):
         told("set_gpu_type", "A100", "--peak-w", "40")
     for price in ("-1", "nan", "inf"):
-        with pytest.raises(CommandError, match="price.per.hour: "):
+        with pytest.raises(CommandError, match=r"price.per.hour: "):
             told("set_gpu_type", "A100", "--price-per-hour", price)
 
 
