@@ -11,11 +11,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from hashlib import blake2b
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
-from policies.contract.snapshot import Bools, Floats, Ints, KindView, Snapshot, frozen
+from policies.contract.snapshot import Bools, Floats, Ints, Snapshot, frozen
 from policies.gavel.allocation.problem import AllocationProblem, Column
 from policies.gavel.allocation.rates import (
     GroupingOptions,

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Generic, TypeAlias, TypeVar
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
 from policies.contract.plan import Waiting
-from policies.contract.snapshot import Floats, NodeView, Running, Snapshot
+from policies.contract.snapshot import Floats, Snapshot
 from policies.gavel.allocation.job_classes import JobClasses, job_classes
 from policies.gavel.allocation.problem import AllocationProblem
 from policies.gavel.allocation.rates import GroupingOptions
@@ -20,9 +19,7 @@ from policies.placement.from_snapshot import (
     current_placements,
     not_eligible,
 )
-from policies.placement.layout import Layout
 from policies.placement.options import JobRequests
-from policies.placement.time_slices import CurrentSlice
 
 __all__ = ["GroupingOptions", "Observed", "observe"]
 
