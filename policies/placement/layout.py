@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
-from math import ceil, floor, isinf
+from math import ceil, floor, inf, isinf
 from typing import NamedTuple, TypeAlias
 
 from policies.contract.views import NodeView
@@ -149,6 +149,16 @@ class NodeClass:
         if free == self.capacity:
             return 0
         return self.power_mw[min(self.capacity[DEVICES] - free[DEVICES], len(self.power_mw) - 1)]
+
+    def powered(self, free: Free, left_mw: float) -> int:
+        """Return how many free devices of a node may be in use for so much additional power."""
+        if left_mw == inf:
+            return free[DEVICES]
+        used, drawn_mw = self.capacity[DEVICES] - free[DEVICES], self.draw(free)
+        last = len(self.power_mw) - 1
+        more = range(free[DEVICES], 0, -1)
+        fits = (n for n in more if self.power_mw[min(used + n, last)] - drawn_mw <= left_mw)
+        return next(fits, 0)
 
 
 class Layout:

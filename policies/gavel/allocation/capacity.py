@@ -12,7 +12,8 @@ from policies.placement.layout import DEVICES, Free, NodeClass, Request
 class Capacity(NamedTuple):
     """The groups of open nodes, by class: what each has free, and how many or which they are.
 
-    `labelled`: nodes with a label; `for_two`: the position in `Free` of devices for two jobs.
+    `labelled`: nodes with a label; `for_two`: the position in `Free` of devices for two jobs;
+    `left_mw`: power that the cap leaves to all jobs that take part.
     """
 
     classes: Sequence[NodeClass]
@@ -20,12 +21,14 @@ class Capacity(NamedTuple):
     labelled: Mapping[str, int]
     open: int
     for_two: int | None
+    left_mw: float
 
     @classmethod
     def of(cls, state: ClusterState) -> Capacity:
         """Return the free capacity of a state now."""
         layout, groups = state.layout, [dict(of) for of in state.groups]
-        return cls(layout.classes, groups, layout.labelled, state.open, layout.devices_at(2))
+        left_mw, for_two = state.cap_mw - state.used_mw, layout.devices_at(2)
+        return cls(layout.classes, groups, layout.labelled, state.open, for_two, left_mw)
 
     def free_gpus(self) -> dict[str, int]:
         """Return the free devices by type, without types that have none."""
@@ -41,7 +44,10 @@ class Capacity(NamedTuple):
         return frozenset([t for t, free, _ in self._free() if at is not None and free[at]])
 
     def for_processes(self, request: Request) -> Iterator[tuple[str, int, int]]:
-        """Yield (GPU type, free devices, nodes) of nodes that would do, were they empty."""
+        """Yield (GPU type, free devices, nodes) of nodes that would do, were they empty.
+
+        Devices of a node that the power cap never allows together are left out.
+        """
         among = self.open
         for label in request.labels:
             among &= self.labelled.get(label, 0)
@@ -50,8 +56,9 @@ class Capacity(NamedTuple):
                 continue
             if request.fitting(of.capacity) > 0:
                 for free, nodes in groups.items():
-                    if free[DEVICES] and nodes & among:
-                        yield of.gpu_type, free[DEVICES], (nodes & among).bit_count()
+                    gpus = of.powered(free, self.left_mw)
+                    if gpus and nodes & among:
+                        yield of.gpu_type, gpus, (nodes & among).bit_count()
 
     def _free(self) -> Iterator[tuple[str, Free, int]]:
         for of, groups in zip(self.classes, self.groups, strict=True):
