@@ -8,9 +8,10 @@ the cluster's zone become steps of constant price over time.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from datetime import UTC, datetime, time, timedelta
-from itertools import pairwise
+from itertools import groupby, pairwise
+from operator import add
 from zoneinfo import ZoneInfo
 
 from policies.contract.snapshot import PriceInterval
@@ -104,12 +105,7 @@ class Priced:
     emissions_g: float = 0.0
 
     def __add__(self, other: Priced) -> Priced:
-        return Priced(
-            self.kwh + other.kwh,
-            self.facility_kwh + other.facility_kwh,
-            self.cost + other.cost,
-            self.emissions_g + other.emissions_g,
-        )
+        return Priced(*map(add, astuple(self), astuple(other)))
 
 
 def priced(power_w: float, from_s: float, to_s: float, steps: Sequence[PriceInterval]) -> Priced:
@@ -160,16 +156,9 @@ def _step(
 
 
 def _merged(steps: Iterable[PriceInterval]) -> Iterator[PriceInterval]:
-    held: PriceInterval | None = None
-    for step in steps:
-        if held is not None and _prices(held) == _prices(step):
-            held = PriceInterval(held.from_s, step.to_s, *_prices(held))
-            continue
-        if held is not None:
-            yield held
-        held = step
-    if held is not None:
-        yield held
+    for prices, same in groupby(steps, key=_prices):
+        touching = list(same)
+        yield PriceInterval(touching[0].from_s, touching[-1].to_s, *prices)
 
 
 def _prices(step: PriceInterval) -> tuple[float, float, float]:
@@ -202,11 +191,8 @@ def _clock_changes(zone: ZoneInfo, from_s: float, to_s: float) -> Iterator[float
         if _offset(zone, low) != _offset(zone, high):
             while high - low > 1.0:
                 middle = (low + high) // 2
-                low, high = (
-                    (middle, high)
-                    if _offset(zone, middle) == _offset(zone, at_s)
-                    else (low, middle)
-                )
+                unchanged = _offset(zone, middle) == _offset(zone, at_s)
+                low, high = (middle, high) if unchanged else (low, middle)
             yield high
         at_s += _SCAN_S
 
