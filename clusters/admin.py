@@ -75,7 +75,7 @@ class ClusterAdmin(OperatorAdmin):
     def get_readonly_fields(
         self, request: HttpRequest, obj: Cluster | None = None
     ) -> tuple[str, ...]:
-        """What was decided and billed stays in the currency it was in."""
+        """Decisions and bills stay in their currency."""
         return (
             (*self.readonly_fields, "currency")
             if obj and obj.rounds.exists()

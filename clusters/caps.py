@@ -42,7 +42,7 @@ class CapHours:
     valid_until: date = date.max
 
     def covers(self, local: datetime) -> bool:
-        """Whether the wall clock's time lies in it."""
+        """True if the wall clock's time lies in it."""
         at = local.time()
         today = local.weekday() in self.days and self.valid_from <= local.date() <= self.valid_until
         return today and self.from_time <= at and (self.to_time == time(0) or at < self.to_time)

@@ -1,4 +1,4 @@
-"""What energy costs: power of a node, prices over time, and their product. Pure.
+"""Cost of energy: power of a node, prices over time, and their product. Pure.
 
 Power (ANDREAS): P_n(g) = base + (G - g) * idle + g * peak watts with g of the node's G GPUs in use.
 Cost per hour c[n, g] = P_n(g) / 1000 * price per kWh * PUE. Prices by the hour of the wall clock in
@@ -32,7 +32,7 @@ class Band:
     emissions_g_per_kwh: float | None = None
 
     def covers(self, local: datetime) -> bool:
-        """Whether the wall clock's time lies in the band."""
+        """True if the wall clock's time lies in the band."""
         if local.weekday() not in self.days or local.time() < self.from_time:
             return False
         return self.to_time == time(0) or local.time() < self.to_time
@@ -184,7 +184,7 @@ def wall_clock_edges(
 
 
 def _clock_changes(zone: ZoneInfo, from_s: float, to_s: float) -> Iterator[float]:
-    """When the wall clock is put forward or back; found by halving, to the second."""
+    """Moments at which the wall clock is changed; found by halving, to the second."""
     at_s = float(int(from_s))
     while at_s < to_s:
         low, high = at_s, at_s + _SCAN_S

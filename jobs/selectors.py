@@ -1,4 +1,4 @@
-"""Who sees what of jobs and teams. Every read of a job on somebody's behalf begins here."""
+"""Visibility of jobs and teams. Every read of a job on somebody's behalf begins here."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def visible_jobs(user: User | AnonymousUser) -> QuerySet[Job]:
 
 
 def seen_by(user: User, jobs: Iterable[Any]) -> frozenset[Any]:
-    """Of these jobs those that the reader may know of."""
+    """Those of these jobs that the reader may know of."""
     jobs = set(jobs)
     if is_operator(user) or not jobs:
         return frozenset(jobs)

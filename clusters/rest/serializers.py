@@ -115,7 +115,7 @@ class ReasonSerializer(serializers.Serializer[Any]):
 
 
 class DrainSerializer(ReasonSerializer):
-    """How long what runs on the node may go on."""
+    """Time for what runs on the node."""
 
     until = serializers.DateTimeField(
         required=False,
@@ -126,13 +126,13 @@ class DrainSerializer(ReasonSerializer):
 
 
 class RoleSerializer(serializers.Serializer[Any]):
-    """What a node is for."""
+    """Role of a node."""
 
     role = serializers.ChoiceField(choices=Role.choices)
 
 
 class SlotsSerializer(serializers.Serializer[Any]):
-    """How many jobs may share each GPU."""
+    """Number of jobs that may share each GPU."""
 
     slots = serializers.IntegerField(min_value=1, max_value=MOST_SLOTS)
     devices = serializers.ListField(

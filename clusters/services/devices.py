@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 SAMPLES_LIVE_S = 120
 FLUSH_S = 60
-"""How long a flush keeps others out: one that takes longer, or was killed, does so no more."""
+"""Time for which a flush keeps others out; a longer or killed one does so no more."""
 
 PAUSE_FACTOR = 10
 LONGEST_FLUSH_PAUSE_S = 30.0
@@ -55,7 +55,7 @@ class Backoff:
         self._until_s = self._clock() + BACKOFF_S
 
     def lasts(self) -> bool:
-        """Whether it is still on."""
+        """True while it is on."""
         return self._clock() < self._until_s
 
 
