@@ -42,10 +42,8 @@ class StaleFence(SystemExit):
         super().__init__(self.EXIT_CODE)
         self.fence = fence
         self.newest = newest
-        self.message = (
-            f"launch with fence {fence} may not use {folder}: a launch with fence {newest} has"
-            " taken over"
-        )
+        taken = f"a launch with fence {newest} has taken over"
+        self.message = f"launch with fence {fence} may not use {folder}: {taken}"
 
     def __str__(self) -> str:
         return self.message
@@ -188,10 +186,8 @@ class CheckpointStore:
             newest = self._checkpoints[-1]
             if self._is_whole(newest):
                 return self.folder / newest.file, newest.position
-            self._warn(
-                f"the checkpoint of step {newest.position.step} ({newest.file}) is torn; trying the"
-                " one before it"
-            )
+            torn = f"the checkpoint of step {newest.position.step} ({newest.file}) is torn"
+            self._warn(f"{torn}; trying the one before it")
             self._checkpoints = self._checkpoints[:-1]
         return None
 
@@ -205,7 +201,11 @@ class CheckpointStore:
         name = f"step-{position.step:012d}-fence-{self._fence or 0}.ckpt"
         temporary = self.folder / f".tmp-{name}"
         try:
-            checkpoint = self._write(temporary, name, position, save)
+            save(temporary)
+            _settle_suffix(temporary)
+            self._disk.sync(temporary)
+            size, digest = temporary.stat().st_size, _sha256(temporary)
+            checkpoint = Checkpoint(name, self._fence or 0, size, digest, position)
             with self._locked():
                 self._commit(checkpoint, temporary)
         except (FileNotFoundError, CheckpointError):
@@ -215,14 +215,6 @@ class CheckpointStore:
             for path in self.folder.glob(f"{temporary.name}*"):
                 path.unlink(missing_ok=True)
         return checkpoint
-
-    def _write(
-        self, path: Path, name: str, position: Position, save: Callable[[Path], object]
-    ) -> Checkpoint:
-        save(path)
-        _settle_suffix(path)
-        self._disk.sync(path)
-        return Checkpoint(name, self._fence or 0, path.stat().st_size, _sha256(path), position)
 
     def _commit(self, checkpoint: Checkpoint, temporary: Path) -> None:
         fence = self._check_fence(self._read())
@@ -266,10 +258,8 @@ class CheckpointStore:
             except (ValueError, KeyError, TypeError) as error:
                 self._warn(f"{path} cannot be read: {error}")
         if paths:
-            raise CheckpointError(
-                f"no readable manifest in {self.folder}: restore {MANIFEST}, or empty the folder to"
-                " begin anew"
-            )
+            remedy = f"restore {MANIFEST}, or empty the folder to begin anew"
+            raise CheckpointError(f"no readable manifest in {self.folder}: {remedy}")
         return Manifest()
 
     def _write_manifest(self, manifest: Manifest) -> None:

@@ -124,12 +124,8 @@ class AgentClient:
     def directives(self, cursor: int, wait_s: float) -> Directives | None:
         """Wait for something to become wanted; None if nothing did."""
         params: dict[str, str | int | float] = {"cursor": cursor, "wait": round(wait_s)}
-        answer = self._send(
-            "GET",
-            f"nodes/{self.node}/directives",
-            params=params,
-            timeout=wait_s + LONG_POLL_MARGIN_S,
-        )
+        path, timeout_s = f"nodes/{self.node}/directives", wait_s + LONG_POLL_MARGIN_S
+        answer = self._send("GET", path, params=params, timeout=timeout_s)
         return None if answer.status_code == 204 else _decoded(Directives, answer)
 
     def accept(self, assignment: str, request: Accept) -> LaunchSpec:
@@ -191,9 +187,7 @@ def _body(payload: object) -> dict[str, Any]:
 def _check(answer: httpx.Response) -> None:
     status = answer.status_code
     if status == 429 or status >= 500:
-        raise TryAgain(
-            f"{answer.request.method} {answer.request.url.path}: the server answered {status}"
-        )
+        raise TryAgain(f"{_call_of(answer)}: the server answered {status}")
     if answer.is_success:
         return
     code, detail, expected = _refusal(answer)
@@ -224,9 +218,11 @@ def _decoded(cls: type[T], answer: httpx.Response) -> T:
     try:
         return loads(cls, answer.content)
     except WireError as error:
-        raise TryAgain(
-            f"{answer.request.method} {answer.request.url.path}: the answer cannot be read: {error}"
-        ) from error
+        raise TryAgain(f"{_call_of(answer)}: the answer cannot be read: {error}") from error
+
+
+def _call_of(answer: httpx.Response) -> str:
+    return f"{answer.request.method} {answer.request.url.path}"
 
 
 def _verification(verify: bool | str) -> Any:

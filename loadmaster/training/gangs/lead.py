@@ -90,9 +90,8 @@ class Lead(GangRank):
                     raise LeftEarly(reason)
                 if time.monotonic() > until_s:
                     missing = self._others({0, *self._members})
-                    raise self._agreement.fallen(
-                        f"{missing} did not come within {self._meet_s:.0f} s"
-                    )
+                    text = f"{missing} did not come within {self._meet_s:.0f} s"
+                    raise self._agreement.fallen(text)
                 self._changed.wait(LOOK_S)
             if self._agreement.broken:
                 raise self._agreement.fallen()
@@ -227,7 +226,7 @@ class Lead(GangRank):
         self._disconnect()
 
     def _drop(self) -> None:
-        """In a forked process: leave the connections to the parent."""
+        """Leave the connections to the parent, in a forked process."""
         with contextlib.suppress(OSError):
             os.close(self._server.detach())
         for connection in self._members.values():
