@@ -8,6 +8,7 @@ import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
+from importlib.metadata import entry_points
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -121,7 +122,7 @@ def test_a_broken_rule_is_told_in_the_round(cluster: Cluster, node: Node, solve:
 def _few_listed(_on_the_path: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """List the guide's policy and those that cannot be chosen: each costs a process."""
     few = {"short_jobs_first", *UNUSABLE}
-    points = [p for p in registry.entry_points(group=registry.GROUP) if p.name in few]
+    points = [p for p in entry_points(group=registry.GROUP) if p.name in few]
     monkeypatch.setattr(registry, "entry_points", lambda group: points)
 
 
