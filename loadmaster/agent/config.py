@@ -66,7 +66,7 @@ EMPTY_IS_NONE = BeforeValidator(lambda value: value or None)
 
 @dataclass(frozen=True, slots=True)
 class AgentConfig:
-    """Settings of an agent at its start; docs/agent.md explains each."""
+    """Settings of an agent at its start; `loadmaster agent --help` explains each."""
 
     server: Annotated[str, AfterValidator(_server)]
     state_dir: Annotated[Path, AfterValidator(_absolute)]

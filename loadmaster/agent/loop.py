@@ -22,7 +22,7 @@ from loadmaster.agent.runtimes.base import RunId, RunState, RunStatus, Runtime, 
 from loadmaster.agent.server.client import INCURABLE, AgentClient, AgentError, Refused, TryAgain
 from loadmaster.agent.server.session import ServerSession, known_assignment
 from loadmaster.agent.server.shipping import Shipper
-from loadmaster.protocol import Directives, ErrorCode, SessionRequest, features_with
+from loadmaster.protocol import DeviceSample, Directives, ErrorCode, SessionRequest, features_with
 
 logger = logging.getLogger(__name__)
 
@@ -73,14 +73,9 @@ class Agent:
         self._shipper = Shipper(client, runtime)
         self._sampler = Sampler(runtime, devices, self._shipper, self._clock)
         self._sharing = Sharing(runtime, devices)
+        asked, samples = self._session_request, self._samples
         self.session = ServerSession(
-            client,
-            journal,
-            self._clock,
-            self._session_request,
-            lambda: self._sampler.devices(self._running()),
-            jitter,
-            runtime.trouble,
+            client, journal, self._clock, asked, samples, jitter, runtime.trouble
         )
         self._executor = Executor(
             client=client,
@@ -175,6 +170,9 @@ class Agent:
             features=features_with(self._runtime.name),
             address=self._runtime.address(self._address),
         )
+
+    def _samples(self) -> tuple[DeviceSample, ...]:
+        return self._sampler.devices(self._running())
 
     def _running(self) -> list[Entry]:
         entries = self._journal.entries.values()

@@ -65,19 +65,19 @@ class Problem:
         return np.array([len(of) for of in self.devices], dtype=np.int64)
 
     @cached_property
-    def home(self) -> Ints:
+    def current_node(self) -> Ints:
         """int64[E]: node where a job runs now, if it is one and the devices are its own; or -1."""
         return self._current[0]
 
     @cached_property
-    def home_config(self) -> Ints:
+    def current_config(self) -> Ints:
         """int64[E]: configuration in which a job runs now on its node; or -1."""
         return self._current[1]
 
     @cached_property
     def running(self) -> Bools:
         """bool[E]: True for jobs that have a current node."""
-        running: Bools = self.home_config != NONE
+        running: Bools = self.current_config != NONE
         return running
 
     @cached_property
@@ -119,7 +119,7 @@ class Problem:
         """float64[E, K]: t[j, k]; all but the current configuration pay for a launch."""
         times = self.run_s + self.move_s[:, None]
         jobs = np.flatnonzero(self.running)
-        times[jobs, self.home_config[jobs]] = self.run_s[jobs, self.home_config[jobs]]
+        times[jobs, self.current_config[jobs]] = self.run_s[jobs, self.current_config[jobs]]
         return times
 
     @cached_property
@@ -133,7 +133,7 @@ class Problem:
         if self.prices.is_flat:
             return self.move_s
         jobs, grown = np.flatnonzero(self.running), np.zeros_like(self.move_s)
-        config = self.home_config[jobs]
+        config = self.current_config[jobs]
         moved_s = self.prices.priced_s(self.times_s[jobs, config] + self.move_s[jobs])
         grown[jobs] = moved_s - self.priced_s[jobs, config]
         return grown

@@ -37,7 +37,8 @@ def rollout_data(
     unhurried = ~np.isfinite(problem.slack_s) | (problem.column("tardiness_weight") <= 0.0)
     data = RolloutData(
         time_s=_time_s(problem), launch_s=problem.move_s,
-        home=np.where(running, place[problem.home], NONE), home_config=problem.home_config,
+        current_node=np.where(running, place[problem.current_node], NONE),
+        current_config=problem.current_config,
         moving=np.where(running, hysteresis * problem.cheapest, 0.0),
         risk=risk, slack_s=problem.slack_s, weight=problem.column("tardiness_weight"),
         haste=np.where(unhurried, haste * problem.cheapest / fastest_s(problem), 0.0),
@@ -88,7 +89,7 @@ def _apparent_tardiness_cost(problem: Problem, look_ahead: float) -> Floats:
 
 def _by_class(problem: Problem) -> Ints:
     """int64[N]: nodes by class, within it those without running jobs first, for new ones."""
-    residents = np.bincount(problem.home[problem.running], minlength=len(problem.nodes))
+    residents = np.bincount(problem.current_node[problem.running], minlength=len(problem.nodes))
     return np.lexsort((residents, problem.node_class)).astype(np.int64)
 
 
