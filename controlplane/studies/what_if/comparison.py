@@ -25,7 +25,7 @@ from controlplane.loop.changes import (
     current_of,
     key_of,
 )
-from controlplane.simulation.cluster.remaining import remaining_work
+from controlplane.simulation.cluster.meter import remaining_work
 from policies.contract.plan import Placement, Plan
 from policies.contract.snapshot import Purpose, RankPlacement, Snapshot
 from policies.contract.validation import power_w

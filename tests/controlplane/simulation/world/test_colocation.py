@@ -17,8 +17,7 @@ from controlplane.simulation.cluster.scenario import Scenario
 from controlplane.simulation.report.summary import timeline_of
 from controlplane.simulation.switches import Switches
 from controlplane.simulation.workloads.base import Workload
-from controlplane.simulation.world.outcome import Outcome
-from controlplane.simulation.world.results import outcome_of
+from controlplane.simulation.world.outcome import Outcome, outcome_of
 from controlplane.simulation.world.run import Simulation, simulate
 from policies.baselines.fifo import Fifo
 from policies.contract.plan import Placement
