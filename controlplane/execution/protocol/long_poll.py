@@ -17,11 +17,12 @@ from uuid import UUID
 from django.db.models import Q
 from django.utils import timezone
 
-from clusters.agent_calls import AgentCallError, not_yours, unknown_token
+from clusters.agent_calls import AgentCallError
 from clusters.models import Node
 from controlplane.execution.directives import cursor_of, directives
 from controlplane.execution.protocol.answers import overloaded, refusal_of
 from controlplane.execution.protocol.threads import Pools
+from controlplane.execution.services.sessions import token_refusals
 from jobs.assignment_lifecycle import LIVE
 from jobs.models import Assignment
 from loadmaster.protocol import AssignmentState, Directives
@@ -105,15 +106,12 @@ class LongPolls:
             except Exception as error:  # whatever it is, everyone who waits must hear of it
                 _fail(polls, error)
             took_s = time.monotonic() - began_s
-            await self._pause(
-                max(NEW_WAIT_S, took_s / BUSY_FRACTION),
-                max(LOOK_EVERY_S, took_s / BUSY_FRACTION),
-            )
-
-    async def _pause(self, least_s: float, most_s: float) -> None:
-        await asyncio.sleep(least_s)
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._woken.wait(), max(0.0, most_s - least_s))
+            # Until a new poll has come, but at least and at most so long.
+            least_s = max(NEW_WAIT_S, took_s / BUSY_FRACTION)
+            most_s = max(LOOK_EVERY_S, took_s / BUSY_FRACTION)
+            await asyncio.sleep(least_s)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._woken.wait(), max(0.0, most_s - least_s))
 
     async def _look(self, polls: Sequence[_Poll]) -> None:
         new = {(poll.node, poll.token_sha256) for poll in polls if poll.is_new}
@@ -147,23 +145,11 @@ def _tell(poll: _Poll, grace_s: float, wishes: Sequence[Assignment]) -> None:
 def look(new: Iterable[tuple[UUID, str]], now: datetime | None = None) -> Found:
     """Find wishes of new polls (node, token's sha256) and recent ones of all; check tokens."""
     callers = list(new)
-    own = (
-        dict(
-            Node.objects.filter(pk__in={node for node, _ in callers}).values_list(
-                "pk", "token_sha256"
-            )
-        )
-        if callers
-        else {}
-    )
+    nodes = Node.objects.filter(pk__in={node for node, _ in callers})
+    own = dict(nodes.values_list("pk", "token_sha256")) if callers else {}
     strange = [(node, token) for node, token in callers if own.get(node) != token]
-    known: set[str] = set()
-    if strange:
-        tokens = Node.objects.filter(token_sha256__in=[token for _, token in strange])
-        known = set(tokens.values_list("token_sha256", flat=True))
-    refused = {
-        (node, token): not_yours() if token in known else unknown_token() for node, token in strange
-    }
+    refusals = token_refusals(token for _, token in strange)
+    refused = {(node, token): refusals[token] for node, token in strange}
     now = now or timezone.now()
     since, changed = now - timedelta(seconds=RECENT_S), now - timedelta(seconds=TERMS_RECENT_S)
     concerned = (

@@ -14,7 +14,7 @@ from django.db import connection, transaction
 from django.db.models import Exists, OuterRef
 from django.utils import timezone
 
-from clusters.agent_calls import AgentCallError, not_yours, stale_epoch, unknown_token
+from clusters.agent_calls import AgentCallError, stale_epoch
 from clusters.events import note_nodes_joined
 from clusters.intervals import clocks_of, is_silent, job_lease_s
 from clusters.models import Device, Node, NodeEvent
@@ -23,7 +23,7 @@ from clusters.services.devices import keep_samples, note_health
 from controlplane.execution.directives import cursor_of, directives, is_news
 from controlplane.execution.moves import move_assignment
 from controlplane.execution.outcomes import assignment_running
-from controlplane.execution.services.sessions import come_back
+from controlplane.execution.services.sessions import come_back, token_refusals
 from controlplane.web.storage.bulk import update_rows
 from jobs.assignment_lifecycle import ENDED, LIVE, MOVE_TO
 from jobs.models import Assignment
@@ -180,18 +180,13 @@ def _refusals(calls: Sequence[Call], rows: Mapping[UUID, _NodeRow]) -> dict[int,
     if absent:
         tokens |= dict(Node.objects.filter(pk__in=absent).values_list("pk", "token_sha256"))
     strange = {
-        i: c
+        i: c.token_sha256 or ""
         for i, c in enumerate(calls)
         if c.node not in tokens or c.token_sha256 not in (None, tokens[c.node])
     }
     if strange:
-        sent = [call.token_sha256 for call in strange.values() if call.token_sha256]
-        nodes = Node.objects.filter(token_sha256__in=sent)
-        known = set(nodes.values_list("token_sha256", flat=True))
-        found |= {
-            i: not_yours() if call.token_sha256 in known else unknown_token()
-            for i, call in strange.items()
-        }
+        refusals = token_refusals(strange.values())
+        found |= {i: refusals[token] for i, token in strange.items()}
     for index, call in enumerate(calls):
         row = rows.get(call.node)
         if index not in found and row is None:

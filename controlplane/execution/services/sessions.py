@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -13,8 +14,10 @@ from clusters.agent_calls import (
     AgentCallError,
     check_devices,
     check_text,
+    not_yours,
     stale_assignment,
     stale_epoch,
+    unknown_token,
 )
 from clusters.events import request_reschedule
 from clusters.intervals import clock_of, is_silent
@@ -44,6 +47,14 @@ def lock_session(node_pk: uuid.UUID, epoch: int) -> Node:
     if node.epoch != epoch or epoch < 1:
         raise stale_epoch(epoch, node.epoch)
     return node
+
+
+def token_refusals(tokens: Iterable[str]) -> dict[str, AgentCallError]:
+    """Refusals of tokens (sha256) that are not their node's: another node's, or nobody's."""
+    sent = list(tokens)
+    nodes = Node.objects.filter(token_sha256__in=sent) if sent else Node.objects.none()
+    known = set(nodes.values_list("token_sha256", flat=True))
+    return {token: not_yours() if token in known else unknown_token() for token in sent}
 
 
 def lock_own(node: Node, pk: uuid.UUID, fence: int) -> Assignment:

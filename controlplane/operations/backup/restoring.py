@@ -92,19 +92,14 @@ def make_safe(manifest: Manifest, now: datetime, least_wait_s: float) -> Restore
     NodeEvent.objects.bulk_create(
         [NodeEvent(node=node, event="restored", data=said) for node in Node.objects.all()]
     )
-    waits = {
-        cluster.name: _wait(cluster, now, least_wait_s)
-        for cluster in Cluster.objects.order_by("name")
-    }
+    clusters = Cluster.objects.order_by("name")
+    waits = {cluster.name: _wait(cluster, now, least_wait_s) for cluster in clusters}
     return Restored(manifest, waits, unknown, withdrawn, _closed_secrets(), _empty_cache())
 
 
 def _keys(states: list[str]) -> list[UUID]:
-    return list(
-        Assignment.objects.filter(state__in=states)
-        .order_by("job", "pk")
-        .values_list("pk", flat=True)
-    )
+    held = Assignment.objects.filter(state__in=states).order_by("job", "pk")
+    return list(held.values_list("pk", flat=True))
 
 
 def _lose_sight(pk: UUID, now: datetime) -> bool:
@@ -139,12 +134,8 @@ def _withdraw(pk: UUID, now: datetime) -> bool:
 def _wait(cluster: Cluster, now: datetime, least_wait_s: float) -> datetime:
     """Hold the cluster's rounds off until nothing of before can run any more; when that is."""
     clock = clock_of(cluster)
-    kinds = (
-        Job.objects.filter(cluster=cluster)
-        .order_by()
-        .values_list("on_disconnect", flat=True)
-        .distinct()
-    )
+    jobs = Job.objects.filter(cluster=cluster).order_by()
+    kinds = jobs.values_list("on_disconnect", flat=True).distinct()
     lease_s = max((job_lease_s(clock, kind) for kind in kinds), default=clock.lease_s)
     held = Assignment.objects.filter(node__cluster=cluster, state__in=HELD)
     promised_s = held.aggregate(most=Max("grace_s"))["most"]

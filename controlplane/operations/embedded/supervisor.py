@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import TextIO
 
 _PR_SET_PDEATHSIG = 1
@@ -64,12 +64,7 @@ class Supervisor:
             signal.signal(number, self._on_signal)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
         if self._lock is not None:
             self._lock.close()
@@ -90,10 +85,8 @@ class Supervisor:
             if not child.alive():
                 raise EmbeddedError(f"{program.name} ended while it started:\n{child.last_words()}")
             if time.monotonic() > give_up:
-                raise EmbeddedError(
-                    f"{program.name} was not ready within {program.ready_s:.0f}"
-                    f" s:\n{child.last_words()}"
-                )
+                late = f"{program.name} was not ready within {program.ready_s:.0f} s"
+                raise EmbeddedError(f"{late}:\n{child.last_words()}")
             self.pause(_TICK_S)
 
     def pause(self, seconds: float) -> None:
