@@ -87,7 +87,7 @@ def gpus_of(assignment: Assignment) -> int:
     )
 
 
-def trouble(node: Node) -> str:
+def why_no_gang(node: Node) -> str:
     """Reason why the node cannot run a gang's rank, or empty; unknown agents are trusted."""
     if node.features and GANG not in node.features:
         return f"the agent of node {node} cannot run a rank of a gang: install a newer one"
@@ -101,5 +101,5 @@ def trouble(node: Node) -> str:
 
 def check_gang(assignment: Assignment, node: Node) -> None:
     """Raise GangImpossibleError if the node's agent does not support gangs."""
-    if assignment.world_size > 1 and (why := trouble(node)):
+    if assignment.world_size > 1 and (why := why_no_gang(node)):
         raise GangImpossibleError(why)

@@ -124,7 +124,7 @@ class LongPolls:
             if refusal is not None:
                 poll.answer.set_exception(refusal)
             elif poll.node in found.wishes:
-                _tell(poll, *found.wishes[poll.node])
+                _answer_newer(poll, *found.wishes[poll.node])
 
 
 def _fail(polls: Iterable[_Poll], error: Exception) -> None:
@@ -134,7 +134,7 @@ def _fail(polls: Iterable[_Poll], error: Exception) -> None:
             poll.answer.set_exception(refusal)
 
 
-def _tell(poll: _Poll, grace_s: float, wishes: Sequence[Assignment]) -> None:
+def _answer_newer(poll: _Poll, grace_s: float, wishes: Sequence[Assignment]) -> None:
     newer = [assignment for assignment in wishes if cursor_of([assignment]) > poll.cursor]
     if newer:
         poll.answer.set_result(

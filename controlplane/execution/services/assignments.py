@@ -103,7 +103,7 @@ def required_features(job: Job, assignment: Assignment, checkpoint_place: str) -
 
 LONGEST_REASON = 2000
 IMAGE_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-NOT_AN_AGENTS_WORD = frozenset(
+NOT_REPORTED_BY_AGENTS = frozenset(
     {AssignmentState.OFFERED, AssignmentState.UNKNOWN, AssignmentState.LOST}
 )
 DEFAULT_REASON = {
@@ -113,22 +113,22 @@ DEFAULT_REASON = {
 
 
 def accept(
-    node_pk: UUID, assignment_id: UUID, words: Accept, now: datetime | None = None
+    node_pk: UUID, assignment_id: UUID, request: Accept, now: datetime | None = None
 ) -> LaunchSpec:
     """Accept an offer: its lease begins. The session may repeat it; refused if stale."""
     now = now or timezone.now()
     with transaction.atomic():
-        node = lock_session(node_pk, words.epoch)
-        assignment = lock_own(node, assignment_id, words.fence)
+        node = lock_session(node_pk, request.epoch)
+        assignment = lock_own(node, assignment_id, request.fence)
         try:
             check_gang(assignment, node)
             spec = launch_spec(assignment)
         except (SecretMissing, GangImpossibleError) as problem:
             blame = ReasonClass.USER if isinstance(problem, SecretMissing) else ReasonClass.NODE
-            _reject(assignment, words.epoch, blame, str(problem), now)
+            _reject(assignment, request.epoch, blame, str(problem), now)
             refusal = stale_assignment(f"assignment {assignment_id} cannot start: {problem}")
         else:
-            _take(node, assignment, words.epoch, spec.grace_s, now)
+            _take(node, assignment, request.epoch, spec.grace_s, now)
             return spec
     raise refusal
 
@@ -184,7 +184,7 @@ def report_state(
         _pin_image(assignment, report)
         if assignment.state == report.to:
             Assignment.objects.filter(pk=assignment.pk, epoch=assignment.epoch).update(
-                **_standing(report)
+                **_report_values(report)
             )
             return report.to
         _move(assignment, report, observed_at, now)
@@ -196,7 +196,7 @@ def report_state(
 
 
 def _check(report: StateReport) -> datetime:
-    if report.to in NOT_AN_AGENTS_WORD:
+    if report.to in NOT_REPORTED_BY_AGENTS:
         raise invalid("to", f"an agent cannot report {report.to}")
     check_number("seq", report.seq, 0, inf)
     check_number("steps", report.steps, 0, inf)
@@ -215,7 +215,7 @@ def _pin_image(assignment: Assignment, report: StateReport) -> None:
         )
 
 
-def _standing(report: StateReport) -> dict[str, Any]:
+def _report_values(report: StateReport) -> dict[str, Any]:
     values: dict[str, Any] = {"report_seq": report.seq}
     if report.prepared_fraction is not None:
         values["prepared_fraction"] = report.prepared_fraction
@@ -259,7 +259,7 @@ def _move(
 
 
 def _values(assignment: Assignment, report: StateReport, now: datetime) -> dict[str, Any]:
-    values = {**_standing(report), "epoch": report.epoch}
+    values = {**_report_values(report), "epoch": report.epoch}
     if report.container:
         values["container"] = report.container
     if report.steps is not None and report.steps > assignment.steps_done:

@@ -23,7 +23,7 @@ from clusters.services.devices import keep_samples, note_health
 from controlplane.execution.directives import cursor_of, directives, is_news
 from controlplane.execution.moves import move_assignment
 from controlplane.execution.outcomes import assignment_running
-from controlplane.execution.services.sessions import come_back, token_refusals
+from controlplane.execution.services.sessions import restore_lost_node, token_refusals
 from controlplane.web.storage.bulk import update_rows
 from jobs.assignment_lifecycle import ENDED, LIVE, MOVE_TO
 from jobs.models import Assignment
@@ -149,7 +149,7 @@ def renew_all(
         taken = {i: renewal for i, renewal in renewals.items() if renewal.row.pk not in busy}
         fresh = [renewal for renewal in taken.values() if renewal.fresh]
         _renew(fresh, now)
-        _note_what_changed(fresh, now)
+        _note_changes(fresh, now)
     keep_samples([(renewal.row.pk, renewal.beat.devices) for renewal in fresh])
     done: dict[int, Outcome] = {index: _renewed(renewal) for index, renewal in taken.items()}
     return [refused.get(index) or done.get(index) or Busy() for index in range(len(calls))]
@@ -247,7 +247,7 @@ def _is_watched(assignment: Assignment, beat: Heartbeat) -> bool:
     )
 
 
-def _note_what_changed(renewals: Sequence[_Renewal], now: datetime) -> None:
+def _note_changes(renewals: Sequence[_Renewal], now: datetime) -> None:
     known = [t.row for t in renewals if t.row.state != State.LOST]
     heard = [row for row in known if is_silent(row.session_expires_at, now)]
     if heard:
@@ -257,8 +257,8 @@ def _note_what_changed(renewals: Sequence[_Renewal], now: datetime) -> None:
         unwell = row.state == State.READY and not healthy
         if row.state == State.LOST or unwell or (healthy and row.reason == UNWELL):
             node = Node.objects.select_related("cluster").get(pk=row.pk)
-            come_back(node)
-            _note_wellbeing(node, healthy=healthy)
+            restore_lost_node(node)
+            _cordon_if_unhealthy(node, healthy=healthy)
     note_health(
         {
             t.row.pk: t.beat.devices
@@ -268,7 +268,7 @@ def _note_what_changed(renewals: Sequence[_Renewal], now: datetime) -> None:
     )
 
 
-def _note_wellbeing(node: Node, *, healthy: bool) -> None:
+def _cordon_if_unhealthy(node: Node, *, healthy: bool) -> None:
     """Cordon a node that calls itself unhealthy until it is well; leave an operator's cordon."""
     before, after, reason = (
         (State.CORDONED, State.READY, "") if healthy else (State.READY, State.CORDONED, UNWELL)

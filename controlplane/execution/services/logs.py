@@ -41,7 +41,7 @@ def append_log(
     _check_owner(node, assignment_id, epoch, fence)
     expected = next_offset(assignment_id, stream)
     if offset != expected:
-        raise _elsewhere(offset, expected)
+        raise _wrong_offset(offset, expected)
     if not data:
         return expected
     try:
@@ -54,7 +54,7 @@ def append_log(
                 data=_kept(assignment_id, data),
             )
     except IntegrityError:
-        raise _elsewhere(offset, next_offset(assignment_id, stream)) from None
+        raise _wrong_offset(offset, next_offset(assignment_id, stream)) from None
     return expected + len(data)
 
 
@@ -110,6 +110,6 @@ def _kept(assignment_id: UUID, data: bytes) -> bytes:
     return data[:room] + TRUNCATED if room >= 0 else b""
 
 
-def _elsewhere(offset: int, expected: int) -> AgentCallError:
+def _wrong_offset(offset: int, expected: int) -> AgentCallError:
     text = f"this piece begins at {offset}, the next one must begin at {expected}"
     return AgentCallError(409, ErrorCode.OFFSET, text, field="offset", expected=expected)

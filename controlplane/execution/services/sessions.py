@@ -70,31 +70,31 @@ def lock_own(node: Node, pk: uuid.UUID, fence: int) -> Assignment:
     return assignment
 
 
-def open_session(node_pk: UUID, words: SessionRequest, now: datetime | None = None) -> Session:
+def open_session(node_pk: UUID, request: SessionRequest, now: datetime | None = None) -> Session:
     """Begin a session. The same journal supersedes its own at once, others after its expiry."""
     now = now or timezone.now()
-    check_text("machine_id", words.machine_id, 100, empty=False)
-    check_text("boot_id", words.boot_id, 100)
-    check_text("session_secret", words.session_secret, 1000, empty=False)
-    check_text("address", words.address, 255)
-    check_devices(words.devices)
+    check_text("machine_id", request.machine_id, 100, empty=False)
+    check_text("boot_id", request.boot_id, 100)
+    check_text("session_secret", request.session_secret, 1000, empty=False)
+    check_text("address", request.address, 255)
+    check_devices(request.devices)
     with transaction.atomic():
         node = lock_node(node_pk)
-        _check_turn(node, words, now)
-        unwritten = _unwritten(node, words)
+        _refuse_second_session(node, request, now)
+        unwritten = _accepted_but_unknown(node, request)
         silent = node.state != State.LOST and is_silent(node.session_expires_at, now)
-        epoch = _begin(node, words, now)
-        changed = sync_devices(node, words.devices)
-        adopt, stop = _sort_known(node, words.assignments)
+        epoch = _begin(node, request, now)
+        changed = sync_devices(node, request.devices)
+        adopt, stop = _split_known(node, request.assignments)
         Assignment.objects.filter(pk__in=adopt).update(epoch=epoch, report_seq=0, metrics_seq=0)
         if changed or silent:
             request_reschedule(node.cluster, Reason.NODE_JOINED, node=node)
     for pk in unwritten:
-        _take_back(pk, epoch, now)
+        _end_unstarted(pk, epoch, now)
     return Session(epoch, clock_of(node.cluster), adopt=tuple(str(pk) for pk in adopt), stop=stop)
 
 
-def come_back(node: Node) -> None:
+def restore_lost_node(node: Node) -> None:
     """Give a lost node, its row locked, the state back that it had, with its event."""
     if node.state != State.LOST:
         return
@@ -106,9 +106,9 @@ def come_back(node: Node) -> None:
         node.state = before
 
 
-def _check_turn(node: Node, words: SessionRequest, now: datetime) -> None:
+def _refuse_second_session(node: Node, request: SessionRequest, now: datetime) -> None:
     lives = node.session_expires_at is not None and node.session_expires_at > now
-    if lives and not _is_same(node, words):
+    if lives and not _is_same_agent(node, request):
         wait_s = (node.session_expires_at - now).total_seconds() if node.session_expires_at else 0.0
         text = (
             f"another session of node {node} lives; it ends {wait_s:.0f} s from now unless it is"
@@ -117,37 +117,37 @@ def _check_turn(node: Node, words: SessionRequest, now: datetime) -> None:
         raise AgentCallError(409, ErrorCode.SESSION_LIVES, text)
 
 
-def _is_same(node: Node, words: SessionRequest) -> bool:
+def _is_same_agent(node: Node, request: SessionRequest) -> bool:
     """True for the same journal on the same machine as the former session's."""
-    return node.machine_id == words.machine_id and node.session_secret_sha256 == sha256(
-        words.session_secret
+    return node.machine_id == request.machine_id and node.session_secret_sha256 == sha256(
+        request.session_secret
     )
 
 
-def _begin(node: Node, words: SessionRequest, now: datetime) -> int:
+def _begin(node: Node, request: SessionRequest, now: datetime) -> int:
     epoch = node.epoch + 1
     Node.objects.filter(pk=node.pk, epoch=node.epoch).update(
         epoch=epoch,
-        machine_id=words.machine_id,
-        boot_id=words.boot_id,
-        session_secret_sha256=sha256(words.session_secret),
+        machine_id=request.machine_id,
+        boot_id=request.boot_id,
+        session_secret_sha256=sha256(request.session_secret),
         session_expires_at=now + timedelta(seconds=clock_of(node.cluster).lease_s),
         heartbeat_seq=0,
         last_seen_at=now,
-        gpu_type=gpu_type_of(words.devices),
-        emulated=any(device.emulated for device in words.devices),
-        address=words.address,
-        **({"agent_version": words.agent_version[:50]} if words.agent_version else {}),
-        **({"features": sorted(words.features)} if words.features else {}),
+        gpu_type=gpu_type_of(request.devices),
+        emulated=any(device.emulated for device in request.devices),
+        address=request.address,
+        **({"agent_version": request.agent_version[:50]} if request.agent_version else {}),
+        **({"features": sorted(request.features)} if request.features else {}),
     )
     NodeEvent.objects.create(
-        node=node, event="session", data={"epoch": epoch, "boot_id": words.boot_id}
+        node=node, event="session", data={"epoch": epoch, "boot_id": request.boot_id}
     )
-    come_back(node)
+    restore_lost_node(node)
     return epoch
 
 
-def _sort_known(
+def _split_known(
     node: Node, known: tuple[KnownAssignment, ...]
 ) -> tuple[list[UUID], tuple[str, ...]]:
     """Split what the agent knows into what it goes on with and what it must stop."""
@@ -163,14 +163,14 @@ def _sort_known(
     return adopt, stop
 
 
-def _unwritten(node: Node, words: SessionRequest) -> list[UUID]:
+def _accepted_but_unknown(node: Node, request: SessionRequest) -> list[UUID]:
     """Accepted assignments that the agent's own journal lacks: it died before starting them.
 
     Another journal's silence proves nothing; those wait for their leases.
     """
-    if not _is_same(node, words):
+    if not _is_same_agent(node, request):
         return []
-    known = {(k.id, k.fence) for k in words.assignments}
+    known = {(k.id, k.fence) for k in request.assignments}
     accepted = (
         Assignment.objects.filter(node=node, state=AssignmentState.ACCEPTED)
         .order_by("pk")
@@ -179,7 +179,7 @@ def _unwritten(node: Node, words: SessionRequest) -> list[UUID]:
     return [pk for pk, fence in accepted if (str(pk), fence) not in known]
 
 
-def _take_back(pk: UUID, epoch: int, now: datetime) -> None:
+def _end_unstarted(pk: UUID, epoch: int, now: datetime) -> None:
     with transaction.atomic():
         assignment = lock_assignment(pk)
         if assignment.state != AssignmentState.ACCEPTED or assignment.epoch >= epoch:
