@@ -12,8 +12,8 @@ from controlplane.loop.metrics import note_reconciled
 from controlplane.loop.tasks import run_cluster_round
 from controlplane.operations.health import note_beat
 from controlplane.operations.retention import prune
-from controlplane.studies.running.hints import hint_simulations
 from controlplane.studies.running.runner import reconcile_simulations
+from controlplane.studies.running.workers import hint_simulations
 from controlplane.web.storage.mutex import mutex
 from profiling.services import reconcile_profiles
 

@@ -1,5 +1,4 @@
-"""From the study that somebody asks for to the one that is run: checked, with live clusters and
-histories written out.
+"""The study that a user asks for, checked, with live clusters and histories written out.
 
 A study from the network may name no file of the server and run no code of its own: traces come as
 text, policies are the registered ones.
@@ -8,7 +7,7 @@ text, policies are the registered ones.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +15,7 @@ from django.contrib.auth.models import User
 
 from clusters.models import Cluster
 from controlplane.simulation.study.document import FIELDS, Study, StudyError
-from controlplane.simulation.workloads import FILES, TYPES, WorkloadError
+from controlplane.simulation.workloads import TYPES, WorkloadError
 from controlplane.studies.live_cluster import cluster_spec, history, queue
 
 LIVE = ("history", "queue")
@@ -30,8 +29,7 @@ MOST_BANDS, MOST_CLUSTER_DAYS = 48, 400
 MOST_DAYS = 366
 TRIED_CHARACTERS = 256 * 1024
 """Traces up to this length (some thousand jobs) are read when they are handed in, in tens of
-milliseconds: who sends what is no trace is told at once. Of longer ones the simulation itself says
-it.
+milliseconds; errors in longer ones are those of the simulation.
 """
 
 
@@ -39,11 +37,8 @@ class DocumentError(ValueError):
     """A study that cannot be run; `fields` holds messages by field."""
 
     def __init__(self, fields: dict[str, list[str]]) -> None:
-        super().__init__(
-            "; ".join(
-                f"{name}: {message}" for name, messages in fields.items() for message in messages
-            )
-        )
+        said = (f"{name}: {message}" for name, found in fields.items() for message in found)
+        super().__init__("; ".join(said))
         self.fields = fields
 
 
@@ -59,13 +54,13 @@ def resolved(user: User, asked: Mapping[str, Any]) -> Resolved:
     """The study that the user asks for. DocumentError has messages by field."""
     try:
         _check_text(asked)
-        given = dict(asked)
-        start_s = None
+        given, start_s = dict(asked), None
         if isinstance(workload := given.get("workload"), Mapping):
-            given["workload"] = _workload(user, _of_cluster(workload, given.get("cluster")))
-            if (
-                workload.get("type") == "history"
-            ):  # at the prices of the time when its first job came in
+            cluster = given.get("cluster")
+            if workload.get("type") in LIVE and isinstance(cluster, Mapping) and "live" in cluster:
+                workload = {"cluster": cluster["live"], **workload}
+            given["workload"] = _workload(user, workload)
+            if workload.get("type") == "history":  # at the prices of its first job's submission
                 start_s = min(job["arrival_s"] for job in given["workload"]["jobs"])
         if isinstance(cluster := given.get("cluster"), Mapping):
             given["cluster"] = _cluster(user, cluster, start_s)
@@ -74,7 +69,10 @@ def resolved(user: User, asked: Mapping[str, Any]) -> Resolved:
         raise DocumentError(_by_field(str(error))) from None
     except RecursionError:
         raise DocumentError({"study": ["is nested too deeply"]}) from None
-    _check_size(study)
+    runs = len(study.policies) * len(study.seeds)
+    if runs > MOST_RUNS:
+        problem = f"{runs} runs (policies times seeds) are too many here; at most {MOST_RUNS}"
+        raise DocumentError({"seeds": [problem]})
     _try_trace(study)
     return Resolved(study.document, _summary(study, asked))
 
@@ -92,27 +90,19 @@ def _cluster(user: User, spec: Mapping[str, Any], start_s: float | None) -> Mapp
 
 
 def _check_cluster(spec: Mapping[str, Any]) -> None:
-    """Sizes, before anything is built of them; whatever else is wrong is found when it is."""
+    """Sizes, before anything is built of them; everything else is checked when it is."""
     nodes = [node for node in _items(spec.get("nodes")) if isinstance(node, Mapping)]
     counts = [(_count(node.get("count", 1)), _count(node.get("gpus", 1))) for node in nodes]
-    if (
-        sum(count for count, _ in counts) > MOST_NODES
-        or sum(count * gpus for count, gpus in counts) > MOST_GPUS
-    ):
-        raise StudyError(
-            f"cluster.nodes: at most {MOST_NODES:,} nodes with {MOST_GPUS:,} GPUs are simulated"
-            " here"
-        )
+    gpus = sum(count * gpus for count, gpus in counts)
+    if sum(count for count, _ in counts) > MOST_NODES or gpus > MOST_GPUS:
+        most = f"{MOST_NODES:,} nodes with {MOST_GPUS:,} GPUs"
+        raise StudyError(f"cluster.nodes: at most {most} are simulated here")
     energy = spec.get("energy")
-    bands = len(_items(energy.get("by_hour"))) if isinstance(energy, Mapping) else 0
-    if (
-        max(bands, len(_items(spec.get("power_caps")))) > MOST_BANDS
-        or _count(spec.get("days", 1)) > MOST_CLUSTER_DAYS
-    ):
-        raise StudyError(
-            f"cluster.energy: at most {MOST_BANDS} prices or caps by hour for {MOST_CLUSTER_DAYS}"
-            " days are taken"
-        )
+    by_hour = _items(energy.get("by_hour")) if isinstance(energy, Mapping) else ()
+    bands = max(len(by_hour), len(_items(spec.get("power_caps"))))
+    if bands > MOST_BANDS or _count(spec.get("days", 1)) > MOST_CLUSTER_DAYS:
+        most = f"{MOST_BANDS} prices or caps by hour for {MOST_CLUSTER_DAYS} days"
+        raise StudyError(f"cluster.energy: at most {most} are taken")
 
 
 def _items(value: object) -> Sequence[Any]:
@@ -123,41 +113,30 @@ def _count(value: object) -> int:
     return value if isinstance(value, int) and value > 0 else 1
 
 
-def _of_cluster(workload: Mapping[str, Any], cluster: object) -> Mapping[str, Any]:
-    """A queue or a history is that of the study's live cluster unless it names another one."""
-    if workload.get("type") in LIVE and isinstance(cluster, Mapping) and "live" in cluster:
-        return {"cluster": cluster["live"], **workload}
-    return workload
-
-
 def _workload(user: User, spec: Mapping[str, Any]) -> Mapping[str, Any]:
     if (of := spec.get("type")) == "history":
         return _history(user, spec)
     if of == "queue":
-        return _queue(user, spec)
-    for path in _paths(spec, "workload"):
-        raise StudyError(
-            f"{path}: the server's files cannot be read; send the trace as `text`, Gavel's tables"
-            " as `tables`"
-        )
-    wanted = spec.get("jobs")
-    if isinstance(wanted, int) and wanted > MOST_JOBS:
-        raise StudyError(f"workload.jobs: must be at most {MOST_JOBS:,} here, not {wanted:,}")
-    if isinstance(nodes := spec.get("nodes"), int) and nodes > MOST_NODES:
-        raise StudyError(f"workload.nodes: must be at most {MOST_NODES:,} here, not {nodes:,}")
-    if spec.get("type") not in TYPES:
-        raise StudyError(
-            f"workload.type: must be one of {', '.join((*TYPES, *LIVE))}, not"
-            f" {spec.get('type')!r:.60}"
-        )
+        _check_options(spec, "queue", "cluster")
+        found = queue(user, _named(spec.get("cluster"), "workload.cluster"))
+        if not found["jobs"]:
+            raise StudyError(
+                "workload: you may see no job of this cluster that waits or runs now at a speed"
+                " that is known"
+            )
+        return found
+    for field, most in (("jobs", MOST_JOBS), ("nodes", MOST_NODES)):
+        wanted = spec.get(field)
+        if isinstance(wanted, int) and wanted > most:
+            raise StudyError(f"workload.{field}: must be at most {most:,} here, not {wanted:,}")
+    if of not in TYPES:
+        known = ", ".join((*TYPES, *LIVE))
+        raise StudyError(f"workload.type: must be one of {known}, not {of!r:.60}")
     return spec
 
 
 def _history(user: User, spec: Mapping[str, Any]) -> Mapping[str, Any]:
-    if extra := sorted(set(spec) - {"type", "cluster", "days"}):
-        raise StudyError(
-            f"workload.{extra[0]}: no such option of a history; known are: cluster, days"
-        )
+    _check_options(spec, "history", "cluster", "days")
     days = spec.get("days", 7)
     if isinstance(days, bool) or not isinstance(days, int | float) or not 0 < days <= MOST_DAYS:
         raise StudyError(
@@ -172,44 +151,23 @@ def _history(user: User, spec: Mapping[str, Any]) -> Mapping[str, Any]:
     return found
 
 
-def _queue(user: User, spec: Mapping[str, Any]) -> Mapping[str, Any]:
-    if extra := sorted(set(spec) - {"type", "cluster"}):
-        raise StudyError(f"workload.{extra[0]}: no such option of a queue; known are: cluster")
-    found = queue(user, _named(spec.get("cluster"), "workload.cluster"))
-    if not found["jobs"]:
+def _check_options(spec: Mapping[str, Any], of: str, *known: str) -> None:
+    if extra := sorted(set(spec) - {"type", *known}):
         raise StudyError(
-            "workload: you may see no job of this cluster that waits or runs now at a speed that is"
-            " known"
+            f"workload.{extra[0]}: no such option of a {of}; known are: {', '.join(known)}"
         )
-    return found
 
 
 def _named(name: object, field: str) -> Cluster:
-    found = (
-        Cluster.objects.filter(name=name).first()
-        if isinstance(name, str) and "\0" not in name
-        else None
-    )
+    is_name = isinstance(name, str) and "\0" not in name
+    found = Cluster.objects.filter(name=name).first() if is_name else None
     if found is None:
-        known = (
-            ", ".join(Cluster.objects.order_by("name").values_list("name", flat=True)) or "none yet"
-        )
+        known = ", ".join(Cluster.objects.order_by("name").values_list("name", flat=True))
         raise StudyError(
-            f"{field}: must be the name of a cluster, not {name!r:.60}; known are: {known}"
+            f"{field}: must be the name of a cluster, not {name!r:.60}; known are:"
+            f" {known or 'none yet'}"
         )
     return found
-
-
-def _paths(value: object, at: str) -> Iterator[str]:
-    """Every field that names a file; values that are no text name none."""
-    if isinstance(value, Mapping):
-        for name, inner in value.items():
-            if name in FILES and inner and isinstance(inner, str):
-                yield f"{at}.{name}"
-            yield from _paths(inner, f"{at}.{name}")
-    elif isinstance(value, list | tuple):
-        for inner in value:
-            yield from _paths(inner, at)
 
 
 def _check_text(asked: Mapping[str, Any]) -> None:
@@ -225,28 +183,14 @@ def _check_text(asked: Mapping[str, Any]) -> None:
         raise StudyError("study: holds the character NUL")
 
 
-def _check_size(study: Study) -> None:
-    runs = len(study.policies) * len(study.seeds)
-    if runs > MOST_RUNS:
-        raise DocumentError(
-            {
-                "seeds": [
-                    f"{runs} runs (policies times seeds) are too many here; at most {MOST_RUNS}"
-                ]
-            }
-        )
-
-
 def _try_trace(study: Study) -> None:
     text = study.workload.get("text")
-    if not isinstance(text, str) or len(text) > TRIED_CHARACTERS:
-        return
-    try:
-        study.load(study.seeds[0])
-    except WorkloadError as error:
-        raise DocumentError(
-            {"workload": [line.strip() for line in str(error).splitlines()]}
-        ) from None
+    if isinstance(text, str) and len(text) <= TRIED_CHARACTERS:
+        try:
+            study.load(study.seeds[0])
+        except WorkloadError as error:
+            lines = [line.strip() for line in str(error).splitlines()]
+            raise DocumentError({"workload": lines}) from None
 
 
 def _by_field(message: str) -> dict[str, list[str]]:
@@ -259,23 +203,14 @@ def _by_field(message: str) -> dict[str, list[str]]:
 
 
 def _summary(study: Study, asked: Mapping[str, Any]) -> dict[str, Any]:
-    cluster, workload = asked["cluster"], asked["workload"]
-    nodes = study.scenario.nodes
+    cluster, nodes, jobs = asked["cluster"], study.scenario.nodes, study.workload.get("jobs")
+    count = len(jobs) if isinstance(jobs, list) else jobs
     return {
         "cluster": str(cluster.get("live") or study.scenario.cluster)[:100],
-        "live": "live" in cluster,
-        "nodes": len(nodes),
+        "live": "live" in cluster, "nodes": len(nodes),
         "gpus": sum(len(node.devices) for node in nodes),
-        "workload": str(workload.get("type"))[:40],
-        "jobs": _jobs(study.workload),
+        "workload": str(asked["workload"].get("type"))[:40], "jobs": count,
         "policies": [choice.label[:100] for choice in study.policies],
-        "seeds": len(study.seeds),
-        "runs": len(study.policies) * len(study.seeds),
+        "seeds": len(study.seeds), "runs": len(study.policies) * len(study.seeds),
         "switches": list(study.switches.turned_on),
-    }
-
-
-def _jobs(workload: Mapping[str, Any]) -> int | None:
-    """Number of jobs, where it is known without reading them."""
-    jobs = workload.get("jobs")
-    return len(jobs) if isinstance(jobs, list | tuple) else jobs if isinstance(jobs, int) else None
+    }  # fmt: skip

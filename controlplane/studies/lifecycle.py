@@ -1,5 +1,4 @@
-"""The life of a simulation: which move leads from which state to which. Pure; the table is the
-contract.
+"""The life of a simulation: its moves, and the one way to make them, by compare-and-swap.
 
 queued -> running -> done | failed
   ^---------'  (its worker died, or stopped: it goes on)
@@ -10,6 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
+from typing import Any
+
+from django.utils import timezone
 
 from controlplane.studies.models import Simulation
 
@@ -47,7 +49,36 @@ class IllegalSimulationMoveError(Exception):
 
 def check_move(state: S, move: M) -> S:
     """The state that `move` leads to from `state`; IllegalSimulationMoveError if none."""
-    try:
-        return MOVES[state, move]
-    except KeyError:
-        raise IllegalSimulationMoveError(f"a simulation that is {state} cannot {move}") from None
+    if (state, move) not in MOVES:
+        raise IllegalSimulationMoveError(f"a simulation that is {state} cannot {move}")
+    return MOVES[state, move]
+
+
+FREED: dict[str, Any] = {"slot": None, "owner": "", "expires_at": None, "left_s": None}
+"""Fields that a simulation clears when it stops running."""
+
+
+class LostRaceError(Exception):
+    """Another process moved the row first: read it again and decide anew."""
+
+
+def move_simulation(simulation: Simulation, move: SimulationMove, **values: Any) -> Simulation:
+    """Move `simulation` (as it was read) and set `values` with it; one that stops running gives
+    slot and owner back.
+
+    Raises IllegalSimulationMoveError if the table has no such move, LostRaceError if state or owner
+    have changed since it was read. The given object is brought up to date.
+    """
+    before = Simulation.State(simulation.state)
+    after = check_move(before, move)
+    if after != Simulation.State.RUNNING:
+        values = {**FREED, **values}
+    if after not in ACTIVE:
+        values.setdefault("ended_at", timezone.now())
+    same = Simulation.objects.filter(pk=simulation.pk, state=before, owner=simulation.owner)
+    if not same.update(state=after, **values):
+        raise LostRaceError(f"simulation {simulation.pk} is no longer {before}")
+    simulation.state = after
+    for name, value in values.items():
+        setattr(simulation, name, value)
+    return simulation

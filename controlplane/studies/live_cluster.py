@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from math import inf
 from typing import Any
 
 from django.contrib.auth.models import User
-from django.db.models import QuerySet
 from django.utils import timezone
 
 import profiling.selectors
@@ -30,17 +29,19 @@ from policies.contract.snapshot import (
     PriceInterval,
     Purpose,
     RankPlacement,
-    Running,
     Snapshot,
     TeamView,
 )
 from policies.contract.views import is_own
+from policies.placement.speed import devices_of
 
 MOST_JOBS = 20_000
 """Jobs that a history holds, the newest."""
 
 PRICED_S = 31 * 86_400.0
 """Seconds of prices that are written out; the last price holds after that."""
+
+MINUTE = "%Y-%m-%d %H:%M UTC"
 
 Places = Mapping[tuple[str, str], tuple[str, str]]
 """(node, device) as a cluster file calls them, by the live ones."""
@@ -52,37 +53,33 @@ _JOB, _KIND, _STEP, _TYPE, _TEAM = (
 
 def cluster_spec(user: User, cluster: Cluster, start_s: float | None = None) -> dict[str, Any]:
     """The cluster as it is now, as a cluster file: nodes that are not lost with their healthy GPUs,
-    prices, caps, the user's teams.
-
-    The simulation starts at the prices of `start_s` (seconds since the epoch; now where left out).
+    prices from `start_s` on (seconds since the epoch; default: now), caps, the user's teams.
     """
     now_s = time.time()
     snapshot = observe(cluster.pk, now_s, cluster.round_number, profiling.selectors).snapshot
     start_s = now_s if start_s is None else start_s
-    steps = price_steps(cluster, start_s, start_s + PRICED_S)
-    nodes = [_node(node) for node in _written(snapshot)]
+    steps = [
+        replace(step, from_s=step.from_s - start_s, to_s=step.to_s - start_s)
+        for step in price_steps(cluster, start_s, start_s + PRICED_S)
+    ]
     spec: dict[str, Any] = {
         "name": cluster.name, "currency": cluster.currency, "round_s": cluster.period_s,
-        "horizon_s": cluster.horizon_s,
-        "gpu_types": [_TYPE.write(gpu) for gpu in snapshot.gpu_types], "nodes": nodes,
+        "horizon_s": cluster.horizon_s, "gpu_types": [_TYPE.write(g) for g in snapshot.gpu_types],
+        "nodes": [_node(node) for node in _usable(snapshot)],
         "emissions_cost_per_kg": snapshot.emissions_cost_per_kg,
         "power_cap_w": snapshot.power_cap_w,
-        "energy": {"steps": [_STEP.write(_from(step, start_s)) for step in steps]},
+        "energy": {"steps": [_STEP.write(step) for step in steps]},
         "teams": [_TEAM.write(team_view(team)) for team in teams_of(user)],
     }  # fmt: skip
     return {name: value for name, value in spec.items() if value is not None}
 
 
-def _written(snapshot: Snapshot) -> list[NodeView]:
+def _usable(snapshot: Snapshot) -> list[NodeView]:
     return [
         node
         for node in snapshot.nodes
         if node.state is not NodeState.LOST and any(d.healthy for d in node.devices)
     ]
-
-
-def _from(step: PriceInterval, start_s: float) -> PriceInterval:
-    return replace(step, from_s=step.from_s - start_s, to_s=step.to_s - start_s)
 
 
 def _node(node: NodeView) -> dict[str, Any]:
@@ -94,17 +91,15 @@ def _node(node: NodeView) -> dict[str, Any]:
         "slots": min(device.slots for device in healthy),
         "cores": node.cores, "memory_gb": node.memory_gb, "resources": dict(node.resources),
         "labels": [label for label in node.labels if not is_own(label)], "role": node.role.value,
-        "rack": node.rack,
-        "link_gbps": node.link_gbps,
+        "rack": node.rack, "link_gbps": node.link_gbps,
     }  # fmt: skip
 
 
 def queue(user: User, cluster: Cluster) -> dict[str, Any]:
-    """The jobs that a round would see now, as a workload: what waits comes in at once, what runs
-    has its GPUs and goes on.
+    """The jobs that a round would see now, as a workload: waiting ones arrive at once, running ones
+    have their GPUs. Only those that the user may see; operators see all.
 
-    Only jobs that the user may see; operators see all. Those whose speed is not known yet are left
-    out and counted in its note.
+    Jobs whose speed is not known yet are left out and counted in its note.
     """
     now_s = time.time()
     snapshot = observe(cluster.pk, now_s, cluster.round_number, profiling.selectors).snapshot
@@ -113,78 +108,64 @@ def queue(user: User, cluster: Cluster) -> dict[str, Any]:
     kinds = {kind.id: kind for kind in snapshot.kinds if kind.throughputs}
     seen = [job for job in snapshot.jobs if job.id in own]
     known = {job.id: job for job in seen if job.kind in kinds}
-    places = _places(snapshot)
+    places = {
+        (node.id, device.id): (node.name, f"gpu{i}")
+        for node in _usable(snapshot)
+        for i, device in enumerate(d for d in node.devices if d.healthy)
+    }
     jobs = [_queued(job, now_s, known, places) for job in known.values()]
     running = sum(bool(job.running) for job in jobs)
+    note = f"{running:,} running and {len(jobs) - running:,} waiting"
     return {
         "type": "jobs",
-        "name": (
-            f"{cluster.name}, its queue at {datetime.fromtimestamp(now_s, UTC):%Y-%m-%d %H:%M} UTC"
-        ),
-        "note": (
-            f"{running:,} running and {len(jobs) - running:,} waiting"
-            + _left_out(len(seen) - len(known))
-        ),
+        "name": f"{cluster.name}, its queue at {datetime.fromtimestamp(now_s, UTC):{MINUTE}}",
+        "note": note + _left_out(len(seen) - len(known)),
         "jobs": [_JOB.write(job) for job in jobs],
-        "kinds": _kinds(kinds, {job.kind for job in jobs}),
-        "seated": True,
-    }
+        "kinds": _kinds(kinds, {job.kind for job in jobs}), "seated": True,
+    }  # fmt: skip
 
 
 def _kinds(kinds: Mapping[str, KindView], shown: Collection[str]) -> list[dict[str, Any]]:
     """Kinds shown, with pairs among them only: others may be hidden from the user."""
-    found = [kinds[name] for name in sorted(shown)]
-    return [
-        _KIND.write(replace(k, pairs=tuple(p for p in k.pairs if p.other in shown))) for k in found
-    ]
+    found = (
+        replace(kind, pairs=tuple(pair for pair in kind.pairs if pair.other in shown))
+        for kind in (kinds[name] for name in sorted(shown))
+    )
+    return [_KIND.write(kind) for kind in found]
 
 
 def _left_out(unknown: int) -> str:
     return f"; {unknown:,} left out: how fast they run is not known yet" if unknown else ""
 
 
-def _places(snapshot: Snapshot) -> Places:
-    return {
-        (node.id, device.id): (node.name, f"gpu{i}")
-        for node in _written(snapshot)
-        for i, device in enumerate(d for d in node.devices if d.healthy)
-    }
-
-
 def _queued(job: JobView, now_s: float, known: Mapping[str, JobView], places: Places) -> JobView:
     """The job for a cluster file's simulation: present from now, with its remaining work."""
+    there = [
+        run
+        for run in job.running
+        if run.purpose is Purpose.TRAINING and all(key in places for key in devices_of(run.ranks))
+    ]
     return replace(
         job,
         arrival_s=now_s,
-        running=tuple(_seated(run, places) for run in job.running if _is_there(run, places)),
+        running=tuple(replace(r, ranks=tuple(_moved(s, places) for s in r.ranks)) for r in there),
         received_s=(),
         dependencies=tuple(other for other in job.dependencies if other in known),
         labels=tuple(label for label in job.labels if not is_own(label)),
     )
 
 
-def _is_there(run: Running, places: Places) -> bool:
-    return run.purpose is Purpose.TRAINING and all(
-        (seat.node, d) in places for seat in run.ranks for d in seat.devices
-    )
-
-
-def _seated(run: Running, places: Places) -> Running:
-    def seat(of: RankPlacement) -> RankPlacement:
-        found = [places[of.node, device] for device in of.devices]
-        return replace(
-            of, node=found[0][0] if found else of.node, devices=tuple(device for _, device in found)
-        )
-
-    return replace(run, ranks=tuple(seat(rank) for rank in run.ranks))
+def _moved(seat: RankPlacement, places: Places) -> RankPlacement:
+    found = [places[seat.node, device] for device in seat.devices]
+    node = found[0][0] if found else seat.node
+    return replace(seat, node=node, devices=tuple(device for _, device in found))
 
 
 def history(user: User, cluster: Cluster, days: float) -> dict[str, Any]:
     """The jobs that were submitted in the last days, as a workload: each whole, as it was
-    described, at the speeds known now.
+    described, at the speeds known now. Only those that the user may see; operators see all.
 
-    Only jobs that the user may see; operators see all. Jobs that were cancelled are left out, for
-    nobody knows how long they would have run.
+    Cancelled jobs are left out, for nobody knows how long they would have run.
     """
     since = timezone.now() - timedelta(days=days)
     jobs = (
@@ -192,45 +173,32 @@ def history(user: User, cluster: Cluster, days: float) -> dict[str, Any]:
         .filter(cluster=cluster, submitted_at__gte=since)
         .exclude(state__in=(JobState.CANCELLED, JobState.CANCELLING))
     )
-    rows = list(_newest(jobs))
-    older = (
-        f"; older ones than the newest {MOST_JOBS:,} are left out" if len(rows) == MOST_JOBS else ""
-    )
+    rows = list(reversed(jobs.select_related("team").order_by("-submitted_at")[:MOST_JOBS]))
+    older = f"; older ones than the newest {MOST_JOBS:,} are left out"
     kinds = profiling.selectors.kind_views(cluster, sorted({job.kind_id for job in rows}))
     known = {kind.id for kind in kinds if kind.throughputs}
     views = [_view(job) for job in rows if str(job.kind_id) in known]
     return {
         "type": "jobs",
         "name": f"{cluster.name}, the last {days:g} days",
-        "note": f"{len(views):,} jobs" + _left_out(len(rows) - len(views)) + older,
+        "note": f"{len(views):,} jobs"
+        + _left_out(len(rows) - len(views))
+        + (older if len(rows) == MOST_JOBS else ""),
         "jobs": [_JOB.write(view) for view in views],
         "kinds": _kinds({kind.id: kind for kind in kinds}, known),
         "whole": True,
     }
 
 
-def _newest(jobs: QuerySet[Job]) -> Iterable[Job]:
-    return reversed(jobs.select_related("team").order_by("-submitted_at")[:MOST_JOBS])
-
-
 def _view(job: Job) -> JobView:
+    steps = float(job.total_steps)
     return JobView(
-        id=str(job.pk),
-        name=job.name,
-        kind=str(job.kind_id),
-        arrival_s=job.submitted_at.timestamp(),
-        remaining_steps=float(job.total_steps),
-        total_steps=float(job.total_steps),
-        gpus_min=job.gpus_min,
-        gpus_max=job.gpus_max,
+        id=str(job.pk), name=job.name, kind=str(job.kind_id),
+        arrival_s=job.submitted_at.timestamp(), remaining_steps=steps, total_steps=steps,
+        gpus_min=job.gpus_min, gpus_max=job.gpus_max,
         due_s=job.due_at.timestamp() if job.due_at else inf,
         walltime_s=inf if job.walltime_s is None else job.walltime_s,
-        tardiness_weight=job.tardiness_weight,
-        weight=job.weight,
-        priority=job.priority,
-        team=job.team.name,
-        cores=job.cores,
-        memory_gb=job.memory_gb,
-        allowed_types=tuple(job.allowed_types),
-        labels=tuple(job.labels),
-    )
+        tardiness_weight=job.tardiness_weight, weight=job.weight, priority=job.priority,
+        team=job.team.name, cores=job.cores, memory_gb=job.memory_gb,
+        allowed_types=tuple(job.allowed_types), labels=tuple(job.labels),
+    )  # fmt: skip

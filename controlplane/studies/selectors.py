@@ -1,4 +1,9 @@
-"""Visibility of simulations. Every read on a user's behalf begins here."""
+"""Visibility of simulations, and their share links. Every read on a user's behalf begins here.
+
+A share link shows one simulation without an account, until it is taken back. It is the simulation's
+id and its random share key, signed by the server: nobody can make one without the key and the
+server's secret. Taking it back forgets the key; sharing again makes another link.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +11,14 @@ import uuid
 
 from django.contrib.auth.models import AnonymousUser, User
 from django.core.exceptions import ValidationError
+from django.core.signing import BadSignature, Signer
 from django.db.models import Q, QuerySet
 
 from controlplane.studies.models import Simulation
-from controlplane.studies.sharing import read_link
 from controlplane.web.operators import is_operator
 from jobs.models import Membership
+
+_SALT = "loadmaster.simulation"
 
 
 class SimulationNotFoundError(Exception):
@@ -23,10 +30,10 @@ def visible_simulations(user: User | AnonymousUser) -> QuerySet[Simulation]:
     rows = Simulation.objects.select_related("user", "team").defer("document")
     if is_operator(user):
         return rows
+    if not user.is_authenticated:
+        return rows.none()
     teams = Membership.objects.filter(user=user.pk).values("team")
-    return (
-        rows.filter(Q(user=user.pk) | Q(team__in=teams)) if user.is_authenticated else rows.none()
-    )
+    return rows.filter(Q(user=user.pk) | Q(team__in=teams))
 
 
 def get_simulation(user: User | AnonymousUser, pk: uuid.UUID | str) -> Simulation:
@@ -37,15 +44,20 @@ def get_simulation(user: User | AnonymousUser, pk: uuid.UUID | str) -> Simulatio
         raise SimulationNotFoundError(f"there is no simulation {pk}") from None
 
 
+def link_of(simulation: Simulation) -> str:
+    """The last part of the shared simulation's address; empty if it is not shared."""
+    if not simulation.share_key:
+        return ""
+    return Signer(salt=_SALT).sign(f"{simulation.pk.hex}.{simulation.share_key}")
+
+
 def shared_simulation(link: str) -> Simulation:
     """The simulation of a share link; SimulationNotFoundError if not shared any more."""
-    found = read_link(link)
-    rows = (
-        Simulation.objects.defer("document").filter(share_key=found[1], pk=found[0])
-        if found
-        else Simulation.objects.none()
-    )
-    simulation = rows.first()
-    if simulation is None:
+    try:
+        pk, _, key = Signer(salt=_SALT).unsign(link).partition(".")
+        found = Simulation.objects.defer("document").filter(pk=uuid.UUID(pk), share_key=key).first()
+    except (BadSignature, ValueError):
+        found = None
+    if found is None or not found.share_key:
         raise SimulationNotFoundError("this link leads nowhere, or not any more")
-    return simulation
+    return found

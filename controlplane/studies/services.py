@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,12 +10,16 @@ from django.contrib.auth.models import User
 from django.db import transaction
 
 from controlplane.studies.documents import DocumentError, resolved
-from controlplane.studies.lifecycle import ACTIVE, IllegalSimulationMoveError, SimulationMove
+from controlplane.studies.lifecycle import (
+    ACTIVE,
+    IllegalSimulationMoveError,
+    LostRaceError,
+    SimulationMove,
+    move_simulation,
+)
 from controlplane.studies.models import Simulation
-from controlplane.studies.moves import LostRaceError, move_simulation
 from controlplane.studies.running.folders import remove_folder
-from controlplane.studies.running.hints import hint_simulations
-from controlplane.studies.sharing import new_key
+from controlplane.studies.running.workers import hint_simulations
 from jobs.selectors import teams_of
 
 MOST_ACTIVE = 20
@@ -29,11 +34,8 @@ def simulation_create(user: User, asked: Mapping[str, Any]) -> Simulation:
     """Create a simulation of the study. DocumentError has messages by field."""
     asked = dict(asked)
     team = asked.pop("team", None) or None
-    found = (
-        teams_of(user).filter(name=team).first()
-        if isinstance(team, str) and "\0" not in team
-        else None
-    )
+    is_name = isinstance(team, str) and "\0" not in team
+    found = teams_of(user).filter(name=team).first() if is_name else None
     if team is not None and found is None:
         raise DocumentError(
             {"team": ["is no team of yours; leave it out to keep the simulation to yourself"]}
@@ -57,12 +59,10 @@ def simulation_cancel(simulation: Simulation) -> Simulation:
         try:
             return move_simulation(simulation, SimulationMove.CANCEL)
         except LostRaceError:
-            newest = (
-                Simulation.objects.filter(pk=simulation.pk).values_list("state", "owner").first()
-            )
-            if newest is None:
+            try:
+                simulation.refresh_from_db(fields=["state", "owner"])
+            except Simulation.DoesNotExist:
                 raise SimulationConflictError("the simulation has just been deleted") from None
-            simulation.state, simulation.owner = newest
         except IllegalSimulationMoveError:
             raise SimulationConflictError(f"the simulation is {simulation.state} already") from None
 
@@ -74,8 +74,9 @@ def simulation_delete(simulation: Simulation) -> None:
 
 
 def simulation_share(simulation: Simulation) -> Simulation:
-    """Let whoever has its link look at it; a link that it has stays."""
-    Simulation.objects.filter(pk=simulation.pk, share_key="").update(share_key=new_key())
+    """Give it a share link; a link that it has stays."""
+    unshared = Simulation.objects.filter(pk=simulation.pk, share_key="")
+    unshared.update(share_key=secrets.token_urlsafe(32))
     simulation.refresh_from_db(fields=["share_key"])
     return simulation
 

@@ -2,8 +2,8 @@
 
 from celery import shared_task
 
-from controlplane.studies.running.hints import hint_simulations
 from controlplane.studies.running.runner import run_next
+from controlplane.studies.running.workers import hint_simulations
 
 
 @shared_task

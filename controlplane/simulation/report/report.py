@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
+from itertools import repeat
 from math import isfinite, nan
-from typing import TypeVar
 
 from controlplane.simulation.report.charts import Chart, charts_of, timelines_of
 from controlplane.simulation.report.metrics import (
@@ -19,8 +19,14 @@ from controlplane.simulation.report.metrics import (
 )
 from controlplane.simulation.report.standalone import chart_section, filled, standalone_page
 from controlplane.simulation.report.summary import PolicySummary, Summary
+from controlplane.simulation.world.outcome import Unplaceable
 
-T = TypeVar("T")
+BAD = "notice bad"
+ONE_SEED = "One seed: no confidence intervals. The best of each row is marked."
+SEEDS = (
+    "Means over seeds with 95% confidence intervals (Student's t). The best mean of each row is"
+    " marked."
+)
 
 LISTED = 50
 """Bad lines, unplaceable jobs and failed runs that the page lists; it counts them all."""
@@ -33,84 +39,61 @@ def report_of(summary: Summary) -> str:
     """The page."""
     charts, timelines = charts_of(summary), timelines_of(summary)
     sections = "".join(chart_section(c.id, c.title, c.note) for c in charts)
-    main = filled(
-        "report.html",
-        {
-            "title": escape(summary.study.name),
-            "lead": escape(_lead(summary)),
-            "notices": "".join(_notices(summary)),
-            "table_note": _table_note(summary),
-            "table": _table(summary),
-            "charts": f'<div class="charts">{sections}</div>' if summary.workloads else "",
-            "timelines": _timelines(timelines),
-            "facts": _facts(summary),
-            "lists": "".join(_lists(summary)),
-        },
+    facts = (
+        f"<dt>{escape(name)}</dt><dd>{escape(words)}</dd>" for name, words in facts_of(summary)
     )
+    values = {
+        "title": escape(summary.study.name),
+        "lead": escape(_lead(summary)),
+        "notices": "".join(_notices(summary)),
+        "table_note": ONE_SEED if len(summary.study.seeds) == 1 else SEEDS,
+        "table": _table(summary),
+        "charts": f'<div class="charts">{sections}</div>' if summary.workloads else "",
+        "timelines": _timelines(timelines),
+        "facts": f"<dl>{''.join(facts)}</dl>",
+        "lists": "".join(_lists(summary)),
+    }
     figures = {c.id: {"note": c.note, "figure": c.figure} for c in (*charts, *timelines)}
-    return standalone_page(summary.study.name, main, figures)
+    return standalone_page(summary.study.name, filled("report.html", values), figures)
 
 
 def _lead(summary: Summary) -> str:
-    study = summary.study
+    study, nodes = summary.study, summary.study.scenario.nodes
     policies = f"{len(study.policies)} {'policies' if len(study.policies) > 1 else 'policy'}"
     seeds = f"{len(study.seeds)} {'seeds' if len(study.seeds) > 1 else 'seed'}"
     jobs = sorted({w.jobs for w in summary.workloads.values()})
-    counted = f" of {_span(jobs)} jobs" if jobs else ""
-    nodes, gpus = len(study.scenario.nodes), _gpus(summary)
-    return f"{policies}, {seeds}{counted} on {nodes:,} nodes with {gpus:,} GPUs"
-
-
-def _gpus(summary: Summary) -> int:
-    return sum(len(node.devices) for node in summary.study.scenario.nodes)
-
-
-def _span(counts: list[int]) -> str:
-    return f"{counts[0]:,}" if counts[0] == counts[-1] else f"{counts[0]:,} to {counts[-1]:,}"
+    span = " to ".join(f"{count:,}" for count in jobs[:: max(1, len(jobs) - 1)])
+    counted = f" of {span} jobs" if jobs else ""
+    gpus = sum(len(node.devices) for node in nodes)
+    return f"{policies}, {seeds}{counted} on {len(nodes):,} nodes with {gpus:,} GPUs"
 
 
 def _notices(summary: Summary) -> Iterable[str]:
     if summary.failures:
-        yield (
-            f'<p class="notice bad">{len(summary.failures)} of {_runs(summary)} runs failed; they'
-            " are in none of the figures.</p>"
+        runs = len(summary.study.policies) * len(summary.study.seeds)
+        yield _notice(
+            f"{len(summary.failures)} of {runs} runs failed; they are in none of the figures.", BAD
         )
-    never = max((len(jobs) for jobs in summary.unplaceable.values()), default=0)
-    if never:
-        yield (
-            f'<p class="notice">{never:,} jobs can run on no node; they are listed below and in'
-            " none of the averages.</p>"
+    if never := max((len(jobs) for jobs in summary.unplaceable.values()), default=0):
+        yield _notice(
+            f"{never:,} jobs can run on no node; they are listed below and in none of the averages."
         )
     if skipped := max((len(w.skipped) for w in summary.workloads.values()), default=0):
-        yield (
-            f'<p class="notice">{skipped:,} lines of the workload were skipped; they are listed'
-            " below.</p>"
-        )
+        yield _notice(f"{skipped:,} lines of the workload were skipped; they are listed below.")
     for policy in summary.policies:
         if left := max(map(len, policy.unfinished.values()), default=0):
-            yield (
-                f'<p class="notice bad">{escape(policy.choice.label)} left {left:,} jobs'
-                " unfinished: the least they would still cost is in its total cost, and no figure"
-                " of it is marked best unless all leave as many.</p>"
+            yield _notice(
+                f"{policy.choice.label} left {left:,} jobs unfinished: the least they would still"
+                " cost is in its total cost, and no figure of it is marked best unless all leave as"
+                " many.",
+                BAD,
             )
     if len({frozenset(p.runs) for p in summary.policies}) > 1:
-        yield (
-            '<p class="notice">Policies have unlike seeds: their means are not over the same'
-            " jobs.</p>"
-        )
+        yield _notice("Policies have unlike seeds: their means are not over the same jobs.")
 
 
-def _runs(summary: Summary) -> int:
-    return len(summary.study.policies) * len(summary.study.seeds)
-
-
-def _table_note(summary: Summary) -> str:
-    if len(summary.study.seeds) == 1:
-        return "One seed: no confidence intervals. The best of each row is marked."
-    return (
-        "Means over seeds with 95% confidence intervals (Student's t). The best mean of each row is"
-        " marked."
-    )
+def _notice(words: str, kind: str = "notice") -> str:
+    return f'<p class="{kind}">{escape(words)}</p>'
 
 
 def _table(summary: Summary) -> str:
@@ -121,24 +104,15 @@ def _table(summary: Summary) -> str:
     rows = []
     for metric in METRICS:
         values = [intervals[metric.name] for intervals in found]
-        if not metric.always and not any(isfinite(v.mean) for v in values):
-            continue
-        best = _best(metric, values, may_be_best)
-        more = [_versus(metric, policy, shown) for policy in shown]
-        cells = "".join(
-            _cell(metric, v, is_best, beside)
-            for v, is_best, beside in zip(values, best, more, strict=True)
-        )
-        rows.append(f'<tr><th scope="row">{escape(_words(metric, summary))}</th>{cells}</tr>')
-    return (
-        "<table><thead><tr><th"
-        f' scope="col"></th>{heads}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
-    )
-
-
-def _words(metric: Metric, summary: Summary) -> str:
-    unit = metric.unit.format(currency=summary.study.scenario.currency)
-    return f"{metric.words}, {unit}" if unit and unit not in {"s", PART} else metric.words
+        if metric.always or any(isfinite(v.mean) for v in values):
+            more = [_versus(metric, policy, shown[0]) for policy in shown]
+            best = _best(metric, values, may_be_best)
+            cells = "".join(map(_cell, repeat(metric), values, best, more))
+            unit = metric.unit.format(currency=summary.study.scenario.currency)
+            words = f"{metric.words}, {unit}" if unit and unit not in {"s", PART} else metric.words
+            rows.append(f'<tr><th scope="row">{escape(words)}</th>{cells}</tr>')
+    head = f'<thead><tr><th scope="col"></th>{heads}</tr></thead>'
+    return f"<table>{head}<tbody>{''.join(rows)}</tbody></table>"
 
 
 def _best(metric: Metric, values: list[Interval], may_be_best: list[bool]) -> list[bool]:
@@ -150,26 +124,20 @@ def _best(metric: Metric, values: list[Interval], may_be_best: list[bool]) -> li
     return [may and v.mean == best for v, may in zip(values, may_be_best, strict=True)]
 
 
-def _versus(metric: Metric, policy: PolicySummary, shown: list[PolicySummary]) -> str:
-    """Beside the total cost: by how much it is above or below the first policy's, seed by seed."""
-    if metric.name != "total_cost" or policy is shown[0]:
-        return ""
-    found = policy.against(shown[0])
-    if not isfinite(found.mean):
+def _versus(metric: Metric, policy: PolicySummary, first: PolicySummary) -> str:
+    """Excess of the total cost over the first policy's, seed by seed; empty for other figures."""
+    found = policy.against(first)
+    if metric.name != "total_cost" or policy is first or not isfinite(found.mean):
         return ""
     half = "" if found.half_width is None else f" ± {100 * found.half_width:.1f}"
-    return (
-        f'<br><span class="versus">{100 * found.mean:+.1f}{half}% against'
-        f" {escape(shown[0].choice.label)}</span>"
-    )
+    words = f"{100 * found.mean:+.1f}{half}% against {escape(first.choice.label)}"
+    return f'<br><span class="versus">{words}</span>'
 
 
 def _cell(metric: Metric, value: Interval, best: bool, more: str) -> str:
-    half = (
-        ""
-        if value.half_width is None
-        else f' <span class="half">± {worded(metric, value.half_width, value.mean)}</span>'
-    )
+    half = ""
+    if value.half_width is not None:
+        half = f' <span class="half">± {worded(metric, value.half_width, value.mean)}</span>'
     return f"<td{' class=best' if best else ''}>{worded(metric, value.mean)}{half}{more}</td>"
 
 
@@ -196,48 +164,27 @@ def _digits(value: float) -> str:
 def _timelines(charts: list[Chart]) -> str:
     if not charts:
         return ""
-    choices = "".join(
-        f'<option value="{chart.id}">{escape(chart.title)}</option>' for chart in charts
-    )
-    choice = (
-        f'<label>Policy <select id="timeline-choice" autocomplete="off">{choices}</select></label>'
-    )
+    options = "".join(f'<option value="{c.id}">{escape(c.title)}</option>' for c in charts)
+    choice = f'<select id="timeline-choice" autocomplete="off">{options}</select>'
     chart = '<p class="note" id="timeline-note"></p><div class="chart" id="timeline"></div>'
-    return f"<section><h2>Timeline</h2><p>{choice}</p>{chart}</section>"
-
-
-def _facts(summary: Summary) -> str:
-    rows = "".join(
-        f"<dt>{escape(name)}</dt><dd>{escape(words)}</dd>" for name, words in facts_of(summary)
-    )
-    return f"<dl>{rows}</dl>"
+    return f"<section><h2>Timeline</h2><p><label>Policy {choice}</label></p>{chart}</section>"
 
 
 def facts_of(summary: Summary) -> Iterable[tuple[str, str]]:
     """Facts beside the figures, as (name, words)."""
-    study = summary.study
-    types = Counter(node.gpu_type for node in study.scenario.nodes for _ in node.devices)
-    yield (
-        "Cluster",
-        (
-            f"{len(study.scenario.nodes):,} nodes,"
-            f" {', '.join(f'{n:,} x {name}' for name, n in sorted(types.items()))}"
-        ),
-    )
+    study, nodes = summary.study, summary.study.scenario.nodes
+    types = Counter(node.gpu_type for node in nodes for _ in node.devices)
+    gpus = ", ".join(f"{n:,} x {name}" for name, n in sorted(types.items()))
+    yield "Cluster", f"{len(nodes):,} nodes, {gpus}"
     yield "Rounds", f"on every event and every {study.scenario.round_s:g} s"
     yield from _workload_facts(summary)
     yield "Seeds", ", ".join(map(str, study.seeds))
-    on = study.switches.turned_on
-    yield (
-        "Switches that are on",
-        ", ".join(f"{name} = {value:g}" for name, value in on.items()) or "none",
-    )
+    on = ", ".join(f"{name} = {value:g}" for name, value in study.switches.turned_on.items())
+    yield "Switches that are on", on or "none"
     for choice in study.policies:
         given = ", ".join(f"{name} = {value}" for name, value in choice.parameters.items())
-        yield (
-            f"Policy {choice.label}",
-            f"{choice.file or choice.name}: {given or 'parameters at their defaults'}",
-        )
+        words = f"{choice.file or choice.name}: {given or 'parameters at their defaults'}"
+        yield f"Policy {choice.label}", words
 
 
 def _workload_facts(summary: Summary) -> Iterable[tuple[str, str]]:
@@ -245,55 +192,49 @@ def _workload_facts(summary: Summary) -> Iterable[tuple[str, str]]:
         return
     first_seed = min(summary.workloads, key=summary.study.seeds.index)
     first = summary.workloads[first_seed]
+    hours = first.span_s / 3600
     yield (
         "Workload",
-        (
-            f"{first.name}: {first.jobs:,} jobs of {first.kinds:,} kinds over"
-            f" {first.span_s / 3600:,.1f} h"
-        ),
+        f"{first.name}: {first.jobs:,} jobs of {first.kinds:,} kinds over {hours:,.1f} h",
     )
     if first.span_s > 0.0:
-        yield "Arrivals", f"{_digits(3600.0 * first.jobs / first.span_s)} jobs an hour on average"
+        yield "Arrivals", f"{_digits(first.jobs / hours)} jobs an hour on average"
     for name, value in first.facts.items():
-        yield name.replace("_", " ").capitalize(), _fact(value)
+        words = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        is_number = isinstance(value, float) and isfinite(value)
+        yield name.replace("_", " ").capitalize(), _digits(value) if is_number else words
     if any(w.facts != first.facts for w in summary.workloads.values()):
         yield "Of which seed", f"the workload's facts are those of seed {first_seed}"
-
-
-def _fact(value: object) -> str:
-    if isinstance(value, float) and isfinite(value):
-        return _digits(value)
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _lists(summary: Summary) -> Iterable[str]:
     failures = [f"{f.run.label}, seed {f.run.seed}: {f.message}" for f in summary.failures]
     yield _list("Runs that failed", failures)
-    for seed, jobs in _unlike(summary.unplaceable):
-        yield _list(
-            f"Jobs that no node can run{seed}", [f"{one.job}: {one.reason}" for one in jobs]
-        )
+    yield from _jobs_by_seed("Jobs that no node can run", summary.unplaceable)
     for policy in summary.policies:
-        for of_seed, jobs in _unlike(policy.unfinished):
-            yield _list(
-                f"Jobs that {policy.choice.label} left unfinished{of_seed}",
-                [f"{one.job}: {one.reason}" for one in jobs],
-            )
-    skipped = {seed: workload.skipped for seed, workload in summary.workloads.items()}
-    for seed, lines in _unlike(skipped):
-        yield _list(
-            f"Lines that were skipped{seed}", [f"line {line}: {problem}" for line, problem in lines]
-        )
+        title = f"Jobs that {policy.choice.label} left unfinished"
+        yield from _jobs_by_seed(title, policy.unfinished)
+    skipped = {
+        seed: tuple(f"line {line}: {problem}" for line, problem in workload.skipped)
+        for seed, workload in summary.workloads.items()
+    }
+    yield from _by_seed("Lines that were skipped", skipped)
 
 
-def _unlike(by_seed: Mapping[int, tuple[T, ...]]) -> list[tuple[str, tuple[T, ...]]]:
+def _jobs_by_seed(title: str, jobs: Mapping[int, tuple[Unplaceable, ...]]) -> Iterable[str]:
+    words = {seed: tuple(f"{u.job}: {u.reason}" for u in found) for seed, found in jobs.items()}
+    return _by_seed(title, words)
+
+
+def _by_seed(title: str, by_seed: Mapping[int, tuple[str, ...]]) -> Iterable[str]:
     """Lists that differ, each with its seed; one list without seed if all are equal."""
     if len(set(by_seed.values())) == 1:
-        return [("", next(iter(by_seed.values())))]
-    return [(f" (seed {seed})", items) for seed, items in by_seed.items()]
+        yield _list(title, next(iter(by_seed.values())))
+    else:
+        yield from (_list(f"{title} (seed {seed})", items) for seed, items in by_seed.items())
 
 
-def _list(title: str, items: list[str]) -> str:
+def _list(title: str, items: Sequence[str]) -> str:
     if not items:
         return ""
     rows = "".join(f"<li>{escape(item)}</li>" for item in items[:LISTED])

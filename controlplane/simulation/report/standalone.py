@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from functools import cache
 from html import escape
 from pathlib import Path
 
@@ -18,14 +17,16 @@ PAGES = Path(__file__).with_name("pages")
 
 def standalone_page(title: str, main: str, figures: Mapping[str, object]) -> str:
     """The page of this content; an element with `data-figure` shows the figure of that name."""
+    data = json.dumps(figures, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    css, js = ((PAGES / name).read_text(encoding="utf-8") for name in ("report.css", "report.js"))
+    # Nothing in a script or in the data may end the element that it is put into.
+    plotly = (
+        (plotly_folder() / SCRIPT).read_text(encoding="utf-8").replace("</script", "<\\/script")
+    )
     values = {
-        "title": escape(title),
-        "main": main,
-        "figures": _json(figures),
-        "css": (PAGES / "report.css").read_text(encoding="utf-8"),
-        "js": (PAGES / "report.js").read_text(encoding="utf-8"),
-        "plotly": _plotly(),
-    }
+        "title": escape(title), "main": main, "figures": data, "css": css, "js": js,
+        "plotly": plotly,
+    }  # fmt: skip
     return filled("page.html", values)
 
 
@@ -41,14 +42,3 @@ def chart_section(name: str, title: str, note: str = "") -> str:
         f'<section><h2>{escape(title)}</h2><p class="note">{escape(note)}</p>'
         f'<div class="chart" id="chart-{name}" data-figure="{name}"></div></section>'
     )
-
-
-@cache
-def _plotly() -> str:
-    """The script; nothing in it may end the element it is put into."""
-    return (plotly_folder() / SCRIPT).read_text(encoding="utf-8").replace("</script", "<\\/script")
-
-
-def _json(value: object) -> str:
-    """JSON that may stand in an element: no text in it can end that."""
-    return json.dumps(value, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")

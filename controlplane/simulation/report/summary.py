@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import TypeAlias
@@ -18,8 +18,7 @@ from controlplane.simulation.report.metrics import (
     relative,
     slowdowns,
 )
-from controlplane.simulation.study.children import Failure
-from controlplane.simulation.study.document import PolicyChoice, Run, Study
+from controlplane.simulation.study.document import Failure, PolicyChoice, Run, Study
 from controlplane.simulation.study.run_files import FinishedRun, WorkloadFacts
 from controlplane.simulation.world.outcome import Outcome, Unplaceable
 from policies.contract.snapshot import Floats
@@ -37,10 +36,8 @@ MOST_STAYS, MOST_LANES = 3000, 64
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """One run over time: GPUs in use (averages between `edges_s`), and who sat where, `hidden_*`
-    saying how much is left out.
-
-    `stays`: (lane, job, from_s, to_s), lanes being indices into `lanes`.
+    """One run over time: GPUs in use (averages between `edges_s`), and placements (lane, job,
+    from_s, to_s), whose lanes are indices into `lanes`. `hidden_*`: how many are left out.
     """
 
     edges_s: Floats
@@ -52,21 +49,20 @@ class Timeline:
     hidden_lanes: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PolicySummary:
-    """One policy: by seed its metrics, and the quantiles (at LEVELS) of completion time and bounded
-    slowdown.
+    """One policy, by seed: metrics, quantiles (at LEVELS) of completion time and bounded slowdown,
+    and the jobs that it left unfinished.
 
-    `timeline`: the first seed's course, None where that run failed. `unfinished`: the jobs that
-    the policy left waiting, by seed.
+    `timeline`: the first seed's course, None where that run failed.
     """
 
     choice: PolicyChoice
-    runs: Mapping[int, Mapping[str, float]]
-    jct_s: Mapping[int, Floats]
-    bounded_slowdown: Mapping[int, Floats]
-    timeline: Timeline | None
-    unfinished: Mapping[int, tuple[Unplaceable, ...]]
+    runs: dict[int, Mapping[str, float]] = field(default_factory=dict)
+    jct_s: dict[int, Floats] = field(default_factory=dict)
+    bounded_slowdown: dict[int, Floats] = field(default_factory=dict)
+    timeline: Timeline | None = None
+    unfinished: dict[int, tuple[Unplaceable, ...]] = field(default_factory=dict)
 
     @property
     def intervals(self) -> dict[str, Interval]:
@@ -80,6 +76,15 @@ class PolicySummary:
         )
         return relative(own, other)
 
+    def add(self, seed: int, outcome: Outcome, *, is_first: bool) -> None:
+        """Take in a run; the `is_first` one is shown over time."""
+        done = np.isfinite(outcome.completion_s)
+        self.runs[seed], self.unfinished[seed] = metrics_of(outcome), outcome.unfinished
+        self.jct_s[seed] = np.array(quantiles(outcome.jct_s[done], LEVELS))
+        self.bounded_slowdown[seed] = np.array(quantiles(slowdowns(outcome)[1][done], LEVELS))
+        if is_first:
+            self.timeline = timeline_of(outcome)
+
 
 @dataclass(frozen=True, slots=True)
 class Summary:
@@ -92,48 +97,18 @@ class Summary:
     failures: tuple[Failure, ...]
 
 
-@dataclass(slots=True)
-class _Gathered:
-    runs: dict[int, Mapping[str, float]] = field(default_factory=dict)
-    jct_s: dict[int, Floats] = field(default_factory=dict)
-    bounded_slowdown: dict[int, Floats] = field(default_factory=dict)
-    timeline: Timeline | None = None
-    unfinished: dict[int, tuple[Unplaceable, ...]] = field(default_factory=dict)
-
-
-Visit: TypeAlias = Callable[[Run, FinishedRun], object]
-
-
 def summarise(
-    study: Study,
-    finished: Iterable[tuple[Run, FinishedRun]],
-    failures: Sequence[Failure],
-    visit: Visit,
+    study: Study, finished: Iterable[tuple[Run, FinishedRun]], failures: Sequence[Failure] = ()
 ) -> Summary:
-    """Take in the finished runs one by one, `visit` each, and keep what reports need."""
-    gathered = [_Gathered() for _ in study.policies]
+    """Take in the finished runs one by one, and keep what reports need."""
+    policies = tuple(PolicySummary(choice) for choice in study.policies)
     workloads: dict[int, WorkloadFacts] = {}
     unplaceable: dict[int, tuple[Unplaceable, ...]] = {}
     for run, found in finished:
-        visit(run, found)
-        _gather(gathered[run.policy], run, found.outcome, is_first=run.seed == study.seeds[0])
+        policies[run.policy].add(run.seed, found.outcome, is_first=run.seed == study.seeds[0])
         workloads.setdefault(run.seed, found.workload)
         unplaceable.setdefault(run.seed, found.outcome.unplaceable)
-    policies = tuple(
-        PolicySummary(choice, g.runs, g.jct_s, g.bounded_slowdown, g.timeline, g.unfinished)
-        for choice, g in zip(study.policies, gathered, strict=True)
-    )
     return Summary(study, policies, workloads, unplaceable, tuple(failures))
-
-
-def _gather(into: _Gathered, run: Run, outcome: Outcome, is_first: bool) -> None:
-    done = np.isfinite(outcome.completion_s)
-    into.runs[run.seed] = metrics_of(outcome)
-    into.unfinished[run.seed] = outcome.unfinished
-    into.jct_s[run.seed] = np.array(quantiles(outcome.jct_s[done], LEVELS))
-    into.bounded_slowdown[run.seed] = np.array(quantiles(slowdowns(outcome)[1][done], LEVELS))
-    if is_first:
-        into.timeline = timeline_of(outcome)
 
 
 def timeline_of(outcome: Outcome) -> Timeline:
@@ -141,46 +116,35 @@ def timeline_of(outcome: Outcome) -> Timeline:
     stays = outcome.stays
     until_s = float(stays.end_s.max()) if len(stays) else 1.0
     edges_s = np.linspace(0.0, max(until_s, 1.0), BINS + 1)
-    seats = _seats(outcome)
-    all_lanes = sorted({lane for lane, _ in seats})
+    placed = _placed(outcome)
+    all_lanes = sorted({lane for lane, _ in placed})
     lanes = {lane: i for i, lane in enumerate(all_lanes[:MOST_LANES])}
     drawn = tuple(
         (lanes[lane], outcome.job_ids[stays.job[i]], float(stays.start_s[i]), float(stays.end_s[i]))
-        for lane, i in seats
+        for lane, i in placed
         if lane in lanes
     )
     names = tuple(
         f"{outcome.nodes[node]} {device}" + (f" ({beside + 1})" if beside else "")
         for node, _, device, beside in lanes
     )
-    hidden = (max(0, len(stays) - MOST_STAYS), max(0, len(all_lanes) - MOST_LANES))
     return Timeline(
-        edges_s,
-        averages(outcome.utilisation, edges_s),
-        outcome.utilisation.gpus,
-        names,
-        drawn,
-        *hidden,
-    )
+        edges_s, averages(outcome.utilisation, edges_s), outcome.utilisation.gpus, names, drawn,
+        hidden_stays=max(0, len(stays) - MOST_STAYS),
+        hidden_lanes=max(0, len(all_lanes) - MOST_LANES),
+    )  # fmt: skip
 
 
-def _seats(outcome: Outcome) -> list[tuple[Lane, int]]:
-    """Lane and number of each stay on a device; a newcomer takes the first free lane."""
+def _placed(outcome: Outcome) -> list[tuple[Lane, int]]:
+    """Lane and number of each of the first stays on a device; each takes the first free lane."""
     stays, free_s = outcome.stays, dict[Lane, float]()
     found = []
-    for i in _shown(outcome):
+    for i in range(min(len(stays), MOST_STAYS)):
         for device in stays.devices[i]:
-            beside = 0
-            while (
-                free_s.get(lane := (int(stays.node[i]), len(device), device, beside), -inf)
-                > stays.start_s[i]
-            ):
+            beside, lane = 0, (int(stays.node[i]), len(device), device, 0)
+            while free_s.get(lane, -inf) > stays.start_s[i]:
                 beside += 1
+                lane = (*lane[:3], beside)
             free_s[lane] = float(stays.end_s[i])
             found.append((lane, i))
     return found
-
-
-def _shown(outcome: Outcome) -> range:
-    """The first stays by start; more of them no chart can show."""
-    return range(min(len(outcome.stays), MOST_STAYS))

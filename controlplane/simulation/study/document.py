@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, replace
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field
 
 from controlplane.simulation.cluster.cluster_file import ClusterFileError, scenario_of
+from controlplane.simulation.cluster.scenario import Scenario
 from controlplane.simulation.study.policy_files import make_from_file
 from controlplane.simulation.study.run_keys import (
     digest,
@@ -17,32 +21,37 @@ from controlplane.simulation.study.run_keys import (
     files_in,
     slug,
 )
-from controlplane.simulation.switches import SwitchError, Switches
-from controlplane.simulation.workloads import FILES, TYPES, load
-from controlplane.simulation.workloads.base import Workload, WorkloadError
-from controlplane.simulation.workloads.options import read_options
-from controlplane.simulation.world.world import Scenario
+from controlplane.simulation.switches import NO_SWITCHES, Switches
+from controlplane.simulation.workloads import FILES, Workload, WorkloadError, load, options_of
+from policies.contract.forms import Form, FormError, PlainData
 from policies.contract.policy import Policy, PolicyError
 from policies.host import registry
 
-FIELDS = ("name", "cluster", "workload", "policies", "seeds", "switches", "skip_bad")
-POLICY_FIELDS = ("name", "file", "parameters", "label")
-MOST_POLICIES, MOST_SEEDS, MOST_SEED = 50, 1000, 2**31 - 1
-LONGEST_NAME = 200
+MOST_POLICIES, MOST_SEEDS = 50, 1000
 
 
 class StudyError(ValueError):
     """A study that cannot be run. The message names the field and says what would be right."""
 
 
+def _not_blank(text: str) -> str:
+    if not text.strip():
+        raise ValueError("must not be blank")
+    return text
+
+
+Name = Annotated[str, Field(max_length=200), AfterValidator(_not_blank)]
+Seed = Annotated[int, Field(ge=0, le=2**31 - 1)]
+
+
 @dataclass(frozen=True, slots=True)
 class PolicyChoice:
-    """A compared policy: by registered name or from a `file`; `label` is unique."""
+    """A compared policy: by registered name or from a `file`; `label` is unique in its study."""
 
-    label: str
-    name: str | None
-    parameters: Mapping[str, Any]
-    file: str | None = None
+    file: Name | None = None
+    name: Name | None = None
+    parameters: PlainData = field(default_factory=dict)
+    label: Annotated[str, Field(max_length=200)] = ""
 
     def make(self) -> Policy:
         """The policy with its parameters. PolicyError as the registry raises it."""
@@ -50,18 +59,10 @@ class PolicyChoice:
             return make_from_file(Path(self.file), self.name, self.parameters)
         return registry.make(self.name or "", self.parameters)
 
-    def check(self) -> None:
-        """Raise as `make` if it cannot be made, without importing registered policies."""
-        if self.file is not None:
-            self.make()
-        else:
-            registry.check(self.name or "", self.parameters)
-
     def plain(self) -> dict[str, Any]:
         """As in a study's document."""
-        source = {"file": self.file} if self.file is not None else {}
-        name = {} if self.name is None else {"name": self.name}
-        return {**source, **name, "parameters": dict(self.parameters), "label": self.label}
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {name: value for name, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +76,35 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a run failed; `everywhere`: every run of the study would."""
+
+    run: Run
+    message: str
+    everywhere: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyDocument:
+    """Fields of a study's document; cluster and workload are checked by their own readers."""
+
+    name: Name = "Simulation study"
+    cluster: dict[str, Any]
+    workload: dict[str, Any]
+    policies: tuple[PolicyChoice, ...]
+    seeds: tuple[Seed, ...] = (1,)
+    switches: Switches = NO_SWITCHES
+    skip_bad: bool = False
+
+
+FIELDS = tuple(f.name for f in fields(StudyDocument))
+_FORM = Form(StudyDocument, "study")
+
+
+@dataclass(frozen=True, slots=True)
 class Study:
     """A checked study. `document` is it as plain JSON with every default filled in: the same
-    document, the same results.
-
-    `trusted` and `traces` as in `of`.
+    document, the same results. `trusted` as in `of`.
     """
 
     name: str
@@ -91,223 +116,110 @@ class Study:
     skip_bad: bool
     document: Mapping[str, Any]
     trusted: bool = False
-    traces: Path | None = None
 
     @classmethod
-    def of(
-        cls, document: Mapping[str, Any], *, trusted: bool = False, traces: Path | None = None
-    ) -> Study:
+    def of(cls, document: Mapping[str, Any], *, trusted: bool = False) -> Study:
         """The study of a document. StudyError names the field.
 
         `trusted`: it comes from somebody who may run any code here anyway; policies may be files,
-        and traces may lie anywhere. Else a trace's path counts from `traces`, which it may not
-        leave; without that folder a study holds its trace as text.
+        and workloads may name files.
         """
-        given = _with_known_fields(_mapping(document, "the study"))
-        name = _name(given.get("name", "Simulation study"))
-        cluster, workload = _mapping(given["cluster"], "cluster"), _workload(given["workload"])
-        policies = _policies(given["policies"], trusted)
-        seeds, skip_bad = _seeds(given.get("seeds", [1])), given.get("skip_bad", False)
-        if not isinstance(skip_bad, bool):
-            raise StudyError(f"skip_bad: must be true or false, not {skip_bad!r}")
-        switches = _switches(given.get("switches", {}))
+        given = _read(document)
+        with _errors_of("cluster"):
+            scenario = scenario_of(given.cluster)
+        with _errors_of("workload"):
+            options_of(given.workload)
+        for name in FILES if not trusted else ():
+            if given.workload.get(name):
+                instead = "trace itself as `text`" if name == "path" else "tables as `tables`"
+                raise StudyError(
+                    f"workload.{name}: the server's files cannot be read; give the {instead}"
+                )
+        policies = _labelled(given.policies, trusted)
         plain = {
-            "name": name, "cluster": cluster, "workload": workload,
-            "policies": [p.plain() for p in policies],
-            "seeds": list(seeds), "switches": switches.turned_on, "skip_bad": skip_bad,
+            "name": given.name, "cluster": given.cluster, "workload": given.workload,
+            "policies": [p.plain() for p in policies], "seeds": list(given.seeds),
+            "switches": given.switches.turned_on, "skip_bad": given.skip_bad,
         }  # fmt: skip
-        _check_json(plain)
-        if not trusted and traces is None:
-            _check_names_no_file(workload)
         return cls(
-            name,
-            _scenario(cluster),
-            workload,
-            policies,
-            seeds,
-            switches,
-            skip_bad,
-            plain,
-            trusted,
-            traces,
-        )
+            given.name, scenario, given.workload, policies, given.seeds, given.switches,
+            given.skip_bad, plain, trusted,
+        )  # fmt: skip
 
     def load(self, seed: int) -> Workload:
         """The workload of one seed. WorkloadError where it cannot be made."""
         types = tuple(sorted({node.gpu_type for node in self.scenario.nodes}))
-        return load(
-            self.workload,
-            seed,
-            skip_bad=self.skip_bad,
-            gpu_types=types,
-            folder=None if self.trusted else self.traces,
-        )
+        return load(self.workload, seed, skip_bad=self.skip_bad, gpu_types=types)
 
     def runs(self) -> tuple[Run, ...]:
         """All runs, seed by seed, so that an interrupted study has compared its first seeds."""
         shared = [digest_of_code(), {**self.document, "name": "", "policies": [], "seeds": []}]
-        may_read = self.trusted or self.traces is not None
-        traces = (
-            files_in(self.document["workload"], None if self.trusted else self.traces)
-            if may_read
-            else ()
-        )
-        inputs = digest([shared, [digest_of_file(path) for path in traces]])
-        of_policy = [digest([inputs, choice.plain(), _source(choice)]) for choice in self.policies]
-        return tuple(
-            Run(
-                i,
-                choice.label,
-                seed,
-                f"{slug(choice.label)}-{seed}-{digest([of_policy[i], seed])[:12]}",
-            )
-            for seed in self.seeds
-            for i, choice in enumerate(self.policies)
-        )
+        named = files_in(self.workload) if self.trusted else ()
+        inputs = digest([shared, [digest_of_file(path) for path in named]])
+        found = []
+        for i, choice in enumerate(self.policies):
+            source = choice.file or registry.source_file(choice.name or "")
+            code = digest_of_file(Path(source)) if source else ""
+            of_policy = digest([inputs, choice.plain(), code])
+            for seed in self.seeds:
+                key = f"{slug(choice.label)}-{seed}-{digest([of_policy, seed])[:12]}"
+                found.append(Run(i, choice.label, seed, key))
+        order = {seed: i for i, seed in enumerate(self.seeds)}
+        return tuple(sorted(found, key=lambda run: order[run.seed]))
 
 
-def _source(choice: PolicyChoice) -> str:
-    """Digest of the policy's file: a changed one is run again."""
-    path = choice.file or registry.source_file(choice.name or "")
-    return digest_of_file(Path(path)) if path else ""
-
-
-def _with_known_fields(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    if unknown := sorted(set(document) - set(FIELDS)):
-        raise StudyError(f"{unknown[0]}: no such field of a study; known are: {', '.join(FIELDS)}")
-    for field in ("cluster", "workload", "policies"):
-        if field not in document:
-            raise StudyError(f"{field}: is missing; a study needs cluster, workload and policies")
-    return document
-
-
-def _mapping(value: object, field: str) -> dict[str, Any]:
-    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
-        raise StudyError(f"{field}: must hold fields by name, not {value!r:.80}")
-    return dict(value)
-
-
-def _name(value: object) -> str:
-    if not isinstance(value, str) or not value.strip() or len(value) > LONGEST_NAME:
-        raise StudyError(
-            f"name: must be a text of 1 to {LONGEST_NAME} characters, not {value!r:.80}"
-        )
-    return value
-
-
-def _scenario(cluster: Mapping[str, Any]) -> Scenario:
+def _read(document: Mapping[str, Any]) -> StudyDocument:
+    _check_json(document)
+    policies = document.get("policies") if isinstance(document, Mapping) else None
+    if isinstance(policies, list | tuple):
+        named = [{"name": item} if isinstance(item, str) else item for item in policies]
+        document = {**document, "policies": named}
     try:
-        return scenario_of(cluster)
-    except ClusterFileError as error:
-        raise StudyError(f"cluster: {error}") from error
+        given = _FORM.read(document)
+    except FormError as error:
+        raise StudyError(str(error)) from None
+    if not 1 <= len(given.policies) <= MOST_POLICIES:
+        raise StudyError(f"policies: must be 1 to {MOST_POLICIES}, such as [{{name: fifo}}]")
+    if not 1 <= len(set(given.seeds)) == len(given.seeds) <= MOST_SEEDS:
+        raise StudyError(f"seeds: must be 1 to {MOST_SEEDS} different ones, such as [1, 2, 3]")
+    return given
 
 
-def _workload(value: object) -> dict[str, Any]:
-    workload = _mapping(value, "workload")
-    kind = workload.get("type")
-    if not isinstance(kind, str) or kind not in TYPES:
-        raise StudyError(f"workload.type: must be one of {', '.join(TYPES)}, not {kind!r:.80}")
+@contextmanager
+def _errors_of(path: str) -> Iterator[None]:
     try:
-        read_options(TYPES[kind][0], workload)
-    except WorkloadError as error:
-        raise StudyError(f"workload: {str(error).removeprefix('workload: ')}") from error
-    return workload
+        yield
+    except (ClusterFileError, WorkloadError, PolicyError) as error:
+        raise StudyError(f"{path}: {str(error).removeprefix(f'{path}: ')}") from error
 
 
-def _check_names_no_file(workload: Mapping[str, Any]) -> None:
-    for name in FILES:
-        if workload.get(name):
-            instead = (
-                "the trace itself as `text`"
-                if name == "path"
-                else "the tables themselves as `tables`"
-            )
-            raise StudyError(f"workload.{name}: files of the server cannot be read; give {instead}")
-
-
-def _switches(value: object) -> Switches:
-    try:
-        return Switches.of(_mapping(value, "switches"))
-    except SwitchError as error:
-        raise StudyError(f"switches: {error}") from error
-
-
-def _seeds(value: object) -> tuple[int, ...]:
-    right = (
-        f"a list of 1 to {MOST_SEEDS} different whole numbers from 0 to {MOST_SEED}, such as [1,"
-        " 2, 3]"
-    )
-    if (
-        not isinstance(value, Sequence)
-        or isinstance(value, str)
-        or not 1 <= len(value) <= MOST_SEEDS
-    ):
-        raise StudyError(f"seeds: must be {right}, not {value!r:.80}")
-    for seed in value:
-        if type(seed) is not int or not 0 <= seed <= MOST_SEED:
-            raise StudyError(f"seeds: must be {right}; {seed!r:.80} is not one")
-    if len(set(value)) < len(value):
-        raise StudyError(f"seeds: must be {right}; one is given twice")
-    return tuple(value)
-
-
-def _policies(value: object, trusted: bool) -> tuple[PolicyChoice, ...]:
-    if (
-        not isinstance(value, Sequence)
-        or isinstance(value, str)
-        or not 1 <= len(value) <= MOST_POLICIES
-    ):
-        raise StudyError(
-            f"policies: must be a list of 1 to {MOST_POLICIES} policies, such as [{{name: fifo}}]"
-        )
-    choices = [_choice(item, f"policies[{i}]", trusted) for i, item in enumerate(value)]
-    labels = [_label(choice, choices) for choice in choices]
-    for i, label in enumerate(labels):
-        if label in labels[:i]:
+def _labelled(choices: Sequence[PolicyChoice], trusted: bool) -> tuple[PolicyChoice, ...]:
+    """The policies, each checked and with a label of its own."""
+    found: list[PolicyChoice] = []
+    for i, choice in enumerate(choices):
+        _check(choice, f"policies[{i}]", trusted)
+        label = _label(choice, choices)
+        if any(label == other.label for other in found):
             raise StudyError(
-                f"policies[{i}].label: {label!r} is there twice; give each policy a label of"
-                " its own"
+                f"policies[{i}].label: {label!r} is there twice; give each policy a label of its"
+                " own"
             )
-    return tuple(
-        PolicyChoice(label, c.name, c.parameters, c.file)
-        for label, c in zip(labels, choices, strict=True)
-    )
+        found.append(replace(choice, label=label))
+    return tuple(found)
 
 
-def _choice(item: object, field: str, trusted: bool) -> PolicyChoice:
-    given = {"name": item} if isinstance(item, str) else _mapping(item, field)
-    if unknown := sorted(set(given) - set(POLICY_FIELDS)):
+def _check(choice: PolicyChoice, path: str, trusted: bool) -> None:
+    if choice.file is not None and not trusted:
         raise StudyError(
-            f"{field}.{unknown[0]}: no such field of a policy; known are:"
-            f" {', '.join(POLICY_FIELDS)}"
+            f"{path}.file: a policy's file is only run from the command line (manage.py simulate)"
         )
-    name, file, label = (
-        _text(given.get(key), f"{field}.{key}") for key in ("name", "file", "label")
-    )
-    if file is not None and not trusted:
-        raise StudyError(
-            f"{field}.file: a policy's file is only run from the command line (manage.py simulate)"
-        )
-    if name is None and file is None:
-        raise StudyError(f"{field}.name: is missing; known are: {', '.join(registry.names())}")
-    choice = PolicyChoice(
-        label or "", name, _mapping(given.get("parameters", {}), f"{field}.parameters"), file
-    )
-    try:
-        choice.check()
-    except PolicyError as error:
-        raise StudyError(f"{field}: {error}") from error
-    return choice
-
-
-def _text(value: object, field: str) -> str | None:
-    if value is not None and (
-        not isinstance(value, str) or not value.strip() or len(value) > LONGEST_NAME
-    ):
-        raise StudyError(
-            f"{field}: must be a text of 1 to {LONGEST_NAME} characters, not {value!r:.80}"
-        )
-    return value
+    if choice.name is None and choice.file is None:
+        raise StudyError(f"{path}.name: is missing; known are: {', '.join(registry.names())}")
+    with _errors_of(path):
+        if choice.file is not None:
+            choice.make()
+        else:  # without importing it
+            registry.check(choice.name or "", choice.parameters)
 
 
 def _label(choice: PolicyChoice, others: Sequence[PolicyChoice]) -> str:

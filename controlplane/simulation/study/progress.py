@@ -11,7 +11,7 @@ from time import monotonic
 from controlplane.simulation.study.document import Run
 
 LEAST_SEEN = 0.02
-"""A run that is not this far yet says nothing of how long it takes."""
+"""Fraction from which on a run's own speed tells how long it takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +37,8 @@ class StudyProgress:
     @property
     def fraction(self) -> float:
         """The part of the study that is done, 0 .. 1, runs counting alike."""
-        return (self.finished + self.failed + sum(r.fraction for r in self.running)) / max(
-            1, self.total
-        )
+        done = self.finished + self.failed + sum(run.fraction for run in self.running)
+        return done / max(1, self.total)
 
 
 @dataclass(slots=True)
@@ -64,41 +63,29 @@ class Board:
     ) -> StudyProgress:
         """The progress; `running` gives (fraction, seconds so far) of each run under way."""
         shown = tuple(RunProgress(run.label, run.seed, part) for run, (part, _) in running.items())
-        return StudyProgress(
-            self.total,
-            self.finished,
-            self.failed,
-            shown,
-            monotonic() - self.started_s,
-            self._left_s(waiting, running),
-        )
+        left_s, elapsed_s = self._left_s(waiting, running), monotonic() - self.started_s
+        return StudyProgress(self.total, self.finished, self.failed, shown, elapsed_s, left_s)
 
     def _left_s(
         self, waiting: Sequence[Run], running: Mapping[Run, tuple[float, float]]
     ) -> float | None:
         """Remaining work over processes, by past runs of the policy, of any, or an estimate."""
-        seen = {
+        known = {
             run.policy: so_far_s / part
             for run, (part, so_far_s) in running.items()
             if part > LEAST_SEEN
         }
-        known = {
-            **seen,
-            **{policy: fmean(took_s) for policy, took_s in self.took_s.items() if took_s},
-        }
+        known |= {policy: fmean(took_s) for policy, took_s in self.took_s.items() if took_s}
         if not waiting and not running:
             return 0.0
         if not known:
             return None
         usual_s = fmean(known.values())
-        under_way = [
-            _rest_s(part, so_far_s, known.get(run.policy, usual_s))
-            for run, (part, so_far_s) in running.items()
-        ]
+        under_way = []
+        for run, (part, so_far_s) in running.items():
+            if part > LEAST_SEEN:  # by its own speed
+                under_way.append(so_far_s * (1.0 - part) / part)
+            else:
+                under_way.append(max(0.0, known.get(run.policy, usual_s) - so_far_s))
         work_s = sum(under_way) + sum(known.get(run.policy, usual_s) for run in waiting)
         return max([work_s / max(1, self.processes), *under_way])
-
-
-def _rest_s(part: float, so_far_s: float, whole_s: float) -> float:
-    """Seconds left of a run: by its own speed once that shows, else by that of others."""
-    return so_far_s * (1.0 - part) / part if part > LEAST_SEEN else max(0.0, whole_s - so_far_s)

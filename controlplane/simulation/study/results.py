@@ -1,5 +1,4 @@
-"""The files in which people read what a study came to: results.json, jobs.csv, report.html;
-timings.json is apart from them.
+"""Result files of a study: results.json, jobs.csv, report.html, and timings.json apart from them.
 
 The first three hold nothing but what follows from the study: the same study gives the same bytes.
 """
@@ -9,22 +8,22 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from math import isfinite
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
-from controlplane.simulation.report.metrics import METRICS, Interval, slowdowns
+from controlplane.simulation.report.metrics import METRICS, slowdowns
 from controlplane.simulation.report.report import report_of
 from controlplane.simulation.report.summary import LEVELS, PolicySummary, Summary, summarise
-from controlplane.simulation.study.children import Failure
-from controlplane.simulation.study.document import Run, Study
+from controlplane.simulation.study.document import Failure, Run, Study
 from controlplane.simulation.study.run_files import (
     FinishedRun,
     Replacing,
-    WorkloadFacts,
     load,
+    read_timings,
     write_text,
 )
 from controlplane.web.pages.formats import plain
@@ -48,94 +47,73 @@ def write_results(
     study: Study, folder: Path, runs: Sequence[Run], failures: Sequence[Failure]
 ) -> Path:
     """Write all four files and return the report's path."""
-    failed = list(failures)
-    order = {run: i for i, run in enumerate(runs)}
+    failed = {failure.run: failure for failure in failures}
     with (
         Replacing(folder / "jobs.csv") as part,
         part.open("w", encoding="utf-8", newline="") as file,
     ):
         csv.writer(file, lineterminator="\n").writerow(CSV_COLUMNS)
-        finished = _finished(folder, runs, failed)
-        summary = summarise(study, finished, (), lambda run, found: _write_jobs(file, run, found))
-    failed.sort(key=lambda failure: order[failure.run])
-    summary = Summary(
-        study, summary.policies, summary.workloads, summary.unplaceable, tuple(failed)
-    )
+        summary = summarise(study, _finished(folder, runs, failed, file))
+    ordered = tuple(failed[run] for run in runs if run in failed)
+    summary = replace(summary, failures=ordered)
+    timings = [{"policy": run.label, "seed": run.seed, **read_timings(folder, run)} for run in runs]
     write_text(folder / "results.json", _json(results_of(summary)))
-    write_text(folder / "timings.json", _json(_timings(folder, runs)))
+    write_text(folder / "timings.json", _json({"version": VERSION, "runs": timings}))
     write_text(folder / "report.html", report_of(summary))
     return folder / "report.html"
 
 
 def results_of(summary: Summary) -> dict[str, Any]:
     """The document of results.json."""
-    study, first = summary.study, summary.policies[0]
+    study, currency = summary.study, summary.study.scenario.currency
     return {
-        "version": VERSION,
-        "study": dict(study.document),
-        "currency": study.scenario.currency,
-        "switches_on": study.switches.turned_on,
-        "switches": study.switches.plain(),
+        "version": VERSION, "study": dict(study.document), "currency": currency,
+        "switches_on": study.switches.turned_on, "switches": asdict(study.switches),
         "workloads": [
             _workload(seed, summary) for seed in study.seeds if seed in summary.workloads
         ],
         "metrics": [
-            {
-                "name": m.name,
-                "words": m.words,
-                "unit": m.unit.format(currency=study.scenario.currency),
-            }
+            {"name": m.name, "words": m.words, "unit": m.unit.format(currency=currency)}
             for m in METRICS
         ],
         "quantile_levels": LEVELS.tolist(),
-        "policies": [_policy(policy, first) for policy in summary.policies],
+        "policies": [_policy(policy, summary.policies[0]) for policy in summary.policies],
         "failures": [
             {"policy": f.run.label, "seed": f.run.seed, "message": f.message}
             for f in summary.failures
         ],
-    }
+    }  # fmt: skip
 
 
 def _workload(seed: int, summary: Summary) -> dict[str, Any]:
     workload, unplaceable = summary.workloads[seed], summary.unplaceable[seed]
     return {
-        "seed": seed,
-        **_facts(workload),
+        "seed": seed, "name": workload.name, "jobs": workload.jobs, "kinds": workload.kinds,
+        "span_s": workload.span_s, "facts": dict(workload.facts),
         "skipped": len(workload.skipped),
         "skipped_lines": [
             {"line": line, "problem": problem} for line, problem in workload.skipped[:LISTED]
         ],
         "unplaceable": len(unplaceable),
-        "unplaceable_jobs": [
-            {"job": one.job, "reason": one.reason} for one in unplaceable[:LISTED]
-        ],
-    }
-
-
-def _facts(workload: WorkloadFacts) -> dict[str, Any]:
-    kept = ("name", "jobs", "kinds", "span_s")
-    return {**{name: getattr(workload, name) for name in kept}, "facts": dict(workload.facts)}
+        "unplaceable_jobs": [{"job": u.job, "reason": u.reason} for u in unplaceable[:LISTED]],
+    }  # fmt: skip
 
 
 def _policy(policy: PolicySummary, first: PolicySummary) -> dict[str, Any]:
-    choice = policy.choice
+    unfinished = [
+        {"seed": seed, "job": one.job, "reason": one.reason}
+        for seed, jobs in policy.unfinished.items()
+        for one in jobs[:LISTED]
+    ]
     return {
-        **choice.plain(),
-        "mean": {name: _interval(found) for name, found in policy.intervals.items()},
-        "total_cost_against_first": _interval(policy.against(first)),
+        **policy.choice.plain(),
+        "mean": {name: asdict(found) for name, found in policy.intervals.items()},
+        "total_cost_against_first": asdict(policy.against(first)),
         "runs": [{"seed": seed, **run} for seed, run in policy.runs.items()],
-        "unfinished_jobs": [
-            {"seed": seed, "job": one.job, "reason": one.reason}
-            for seed, jobs in policy.unfinished.items()
-            for one in jobs[:LISTED]
-        ],
+        "unfinished_jobs": unfinished,
         "jct_s_quantiles": _mean_over_seeds(policy.jct_s),
         "bounded_slowdown_quantiles": _mean_over_seeds(policy.bounded_slowdown),
     }
-
-
-def _interval(found: Interval) -> dict[str, Any]:
-    return {"mean": found.mean, "half_width": found.half_width, "n": found.n}
 
 
 def _mean_over_seeds(by_seed: Mapping[int, Floats]) -> list[float]:
@@ -143,66 +121,40 @@ def _mean_over_seeds(by_seed: Mapping[int, Floats]) -> list[float]:
 
 
 def _finished(
-    folder: Path, runs: Sequence[Run], failed: list[Failure]
+    folder: Path, runs: Sequence[Run], failed: dict[Run, Failure], jobs_csv: IO[str]
 ) -> Iterator[tuple[Run, FinishedRun]]:
-    known = {failure.run for failure in failed}
+    """The runs that can be read, whose jobs are written as well; the others are failures."""
     for run in runs:
-        found = load(folder / "runs" / f"{run.key}.npz") if run not in known else None
-        if found is not None:
+        if run in failed:
+            continue
+        if (found := load(folder / "runs" / f"{run.key}.npz")) is None:
+            why = f"runs/{run.key}.npz cannot be read; delete it and run the study again"
+            failed[run] = Failure(run, why)
+        else:
+            _write_jobs(jobs_csv, run, found)
             yield run, found
-        elif run not in known:
-            failed.append(
-                Failure(
-                    run, f"runs/{run.key}.npz cannot be read; delete it and run the study again"
-                )
-            )
 
 
 def _write_jobs(file: IO[str], run: Run, found: FinishedRun) -> None:
     outcome = found.outcome
     slowdown, bounded = slowdowns(outcome)
     tardiness_s = outcome.tardiness_s
+    energy = [
+        of if len(of) else np.full(len(outcome.job_ids), np.nan)
+        for of in (outcome.job_kwh, outcome.job_cost)
+    ]
     numbers: tuple[Floats | Ints, ...] = (
         outcome.arrival_s, outcome.first_start_s, outcome.completion_s, outcome.due_s,
-        outcome.jct_s, slowdown, bounded,
-        tardiness_s, tardiness_s * outcome.tardiness_weight, outcome.busy_s, outcome.gpu_s,
-        outcome.fastest_s,
-        outcome.launches, outcome.preemptions, outcome.migrations, outcome.failures,
-        *(
-            of if len(of) else np.full(len(outcome.job_ids), np.nan)
-            for of in (outcome.job_kwh, outcome.job_cost)
-        ),
+        outcome.jct_s, slowdown, bounded, tardiness_s, tardiness_s * outcome.tardiness_weight,
+        outcome.busy_s, outcome.gpu_s, outcome.fastest_s, outcome.launches, outcome.preemptions,
+        outcome.migrations, outcome.failures, *energy,
     )  # fmt: skip
+    columns = (column.tolist() for column in numbers)
     label, seed = plain(run.label), run.seed
-    cells = zip(
-        outcome.job_ids, found.job_kinds, *(column.tolist() for column in numbers), strict=True
+    csv.writer(file, lineterminator="\n").writerows(
+        (label, seed, plain(job), plain(kind), *(v if isfinite(v) else "" for v in values))
+        for job, kind, *values in zip(outcome.job_ids, found.job_kinds, *columns, strict=True)
     )
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerows(
-        (label, seed, plain(job), plain(kind), *map(_cell, rest)) for job, kind, *rest in cells
-    )
-
-
-def _cell(value: float) -> float | str:
-    return value if isfinite(value) else ""
-
-
-def _timings(folder: Path, runs: Sequence[Run]) -> dict[str, Any]:
-    """Wall seconds run by run: of this machine and this day, so no part of the results."""
-    return {
-        "version": VERSION,
-        "runs": [{"policy": r.label, "seed": r.seed, **_timing(folder, r)} for r in runs],
-    }
-
-
-def _timing(folder: Path, run: Run) -> dict[str, Any]:
-    try:
-        found = json.loads(
-            (folder / "runs" / f"{run.key}.timings.json").read_text(encoding="utf-8")
-        )
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _json(value: object) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -13,8 +13,9 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
+from controlplane.simulation.study.document import Run
 from controlplane.simulation.switches import Switches
-from controlplane.simulation.workloads.base import Workload
+from controlplane.simulation.workloads import Workload
 from controlplane.simulation.world.outcome import (
     Outcome,
     PairEstimates,
@@ -26,19 +27,15 @@ from profiling.pairs.estimates import ErrorSummary
 
 JOB_COLUMNS = (
     "arrival_s", "first_start_s", "completion_s", "due_s", "tardiness_weight", "busy_s", "gpu_s",
-    "fastest_s",
-    "launches", "preemptions", "migrations", "failures", "job_kwh", "job_cost",
+    "fastest_s", "launches", "preemptions", "migrations", "failures", "job_kwh", "job_cost",
 )  # fmt: skip
-TOTALS = (
-    "energy_kwh",
-    "energy_cost",
-    "tardiness_cost",
-    "unfinished_cost",
-    "emissions_kg",
-    "rounds",
-    "makespan_s",
-    "rounds_skipped",
-)
+STAY_COLUMNS = ("job", "node", "start_s", "end_s")
+PLAIN = (
+    "policy", "workload", "seed", "job_ids", "nodes", "energy_kwh", "energy_cost",
+    "tardiness_cost", "unfinished_cost", "emissions_kg", "rounds", "makespan_s", "rounds_skipped",
+    "round_jobs", "gather_s",
+)  # fmt: skip
+"""Fields of an outcome that JSON knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +52,10 @@ class WorkloadFacts:
     @classmethod
     def of(cls, workload: Workload) -> WorkloadFacts:
         """Of a workload that was loaded."""
-        arrival_s = workload.jobs.columns.numbers["arrival_s"]
-        span_s = float(arrival_s.max() - arrival_s.min()) if len(arrival_s) else 0.0
+        jobs, arrival_s = len(workload.jobs), workload.jobs.columns.numbers["arrival_s"]
+        span_s = float(arrival_s.max() - arrival_s.min()) if jobs else 0.0
         skipped = tuple((bad.line, bad.problem) for bad in workload.skipped)
-        return cls(
-            workload.name, len(workload.jobs), len(workload.kinds), span_s, workload.facts, skipped
-        )
+        return cls(workload.name, jobs, len(workload.kinds), span_s, workload.facts, skipped)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,23 +69,19 @@ class FinishedRun:
 
 def save(path: Path, run: FinishedRun) -> None:
     """Write the run, but for its timings."""
-    outcome = run.outcome
+    outcome, stays, in_use = run.outcome, run.outcome.stays, run.outcome.utilisation
+    plain = {
+        **{name: getattr(outcome, name) for name in PLAIN},
+        "switches": asdict(outcome.switches), "gpus": in_use.gpus, "devices": stays.devices,
+        "unplaceable": [astuple(one) for one in outcome.unplaceable],
+        "unfinished": [astuple(one) for one in outcome.unfinished],
+        "pair_estimates": outcome.pair_estimates and asdict(outcome.pair_estimates),
+        "job_kinds": run.job_kinds, "workload_facts": asdict(run.workload),
+    }  # fmt: skip
     arrays: dict[str, NDArray[Any]] = {name: getattr(outcome, name) for name in JOB_COLUMNS}
-    arrays |= {
-        "job_ids": _texts(outcome.job_ids),
-        "job_kinds": _texts(run.job_kinds),
-        "nodes": _texts(outcome.nodes),
-    }
-    arrays |= {
-        f"stays_{name}": getattr(outcome.stays, name)
-        for name in ("job", "node", "start_s", "end_s")
-    }
-    arrays["stays_devices"] = _texts(["\n".join(devices) for devices in outcome.stays.devices])
-    arrays |= {
-        "in_use_time_s": outcome.utilisation.time_s,
-        "in_use_gpus": outcome.utilisation.gpus_in_use,
-    }
-    arrays["head"] = np.array(json.dumps(_head(run)))
+    arrays |= {f"stays_{name}": getattr(stays, name) for name in STAY_COLUMNS}
+    arrays |= {"in_use_time_s": in_use.time_s, "in_use_gpus": in_use.gpus_in_use}
+    arrays["plain"] = np.frombuffer(json.dumps(plain).encode(), dtype=np.uint8)
     with Replacing(path) as part, part.open("wb") as file:
         np.savez_compressed(file, allow_pickle=False, **arrays)
 
@@ -102,6 +93,40 @@ def load(path: Path) -> FinishedRun | None:
             return _run({name: arrays[name] for name in arrays.files})
     except (OSError, ValueError, KeyError, EOFError, BadZipFile):
         return None
+
+
+def _run(arrays: Mapping[str, NDArray[Any]]) -> FinishedRun:
+    plain = json.loads(arrays["plain"].tobytes())
+    values: dict[str, Any] = {name: plain[name] for name in PLAIN}
+    values |= {name: tuple(plain[name]) for name in ("job_ids", "nodes")}
+    values |= {name: arrays[name] for name in JOB_COLUMNS}
+    for name in ("unplaceable", "unfinished"):
+        values[name] = tuple(Unplaceable(*one) for one in plain[name])
+    stays = {name: arrays[f"stays_{name}"] for name in STAY_COLUMNS}
+    pairs, facts = plain["pair_estimates"], plain["workload_facts"]
+    outcome = Outcome(
+        switches=Switches(**plain["switches"]),
+        stays=Stays(devices=tuple(map(tuple, plain["devices"])), **stays),
+        utilisation=Utilisation(arrays["in_use_time_s"], arrays["in_use_gpus"], plain["gpus"]),
+        pair_estimates=None if pairs is None else _estimates(**pairs),
+        **values,
+    )
+    workload = WorkloadFacts(**{**facts, "skipped": tuple(map(tuple, facts["skipped"]))})
+    return FinishedRun(outcome, tuple(plain["job_kinds"]), workload)
+
+
+def _estimates(all: Any, ran: Any, measured: int) -> PairEstimates:  # noqa: A002  # fields' names
+    return PairEstimates(ErrorSummary(**all), ErrorSummary(**ran), measured)
+
+
+def read_timings(folder: Path, run: Run) -> dict[str, Any]:
+    """Wall seconds that a finished run took; empty where they are gone."""
+    path = folder / "runs" / f"{run.key}.timings.json"
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found
 
 
 class Replacing:
@@ -126,77 +151,3 @@ def write_text(path: Path, text: str) -> None:
     """Replace a file's text."""
     with Replacing(path) as part:
         part.write_text(text, encoding="utf-8", newline="\n")
-
-
-def _texts(values: Sequence[str]) -> NDArray[Any]:
-    return np.array(values, dtype=np.str_)
-
-
-def _head(run: FinishedRun) -> dict[str, Any]:
-    outcome, workload = run.outcome, run.workload
-    return {
-        "policy": outcome.policy, "workload": outcome.workload, "seed": outcome.seed,
-        "switches": outcome.switches.plain(),
-        "totals": {name: getattr(outcome, name) for name in TOTALS},
-        "gpus": outcome.utilisation.gpus,
-        "unplaceable": [[u.index, u.job, u.reason] for u in outcome.unplaceable],
-        "unfinished": [[u.index, u.job, u.reason] for u in outcome.unfinished],
-        "round_jobs": outcome.round_jobs,
-        "gather_s": outcome.gather_s, "workload_name": workload.name, "jobs": workload.jobs,
-        "kinds": workload.kinds,
-        "span_s": workload.span_s, "facts": dict(workload.facts),
-        "skipped": [list(bad) for bad in workload.skipped],
-        "pair_estimates": outcome.pair_estimates and asdict(outcome.pair_estimates),
-    }  # fmt: skip
-
-
-def _run(arrays: Mapping[str, NDArray[Any]]) -> FinishedRun:
-    head = json.loads(str(arrays["head"]))
-    columns: dict[str, Any] = {name: arrays[name] for name in JOB_COLUMNS}
-    outcome = Outcome(
-        policy=head["policy"],
-        workload=head["workload"],
-        seed=head["seed"],
-        switches=Switches.of(head["switches"]),
-        job_ids=_names(arrays["job_ids"]),
-        nodes=_names(arrays["nodes"]),
-        stays=_stays(arrays),
-        utilisation=Utilisation(arrays["in_use_time_s"], arrays["in_use_gpus"], head["gpus"]),
-        unplaceable=tuple(Unplaceable(*one) for one in head["unplaceable"]),
-        unfinished=tuple(Unplaceable(*one) for one in head["unfinished"]),
-        round_jobs=head["round_jobs"],
-        gather_s=head["gather_s"],
-        pair_estimates=_estimates(head["pair_estimates"]),
-        **head["totals"],
-        **columns,
-    )
-    skipped = tuple((line, problem) for line, problem in head["skipped"])
-    facts = WorkloadFacts(
-        head["workload_name"], head["jobs"], head["kinds"], head["span_s"], head["facts"], skipped
-    )
-    return FinishedRun(outcome, _names(arrays["job_kinds"]), facts)
-
-
-def _estimates(found: Mapping[str, Any] | None) -> PairEstimates | None:
-    if found is None:
-        return None
-    return PairEstimates(
-        ErrorSummary(**found["all"]), ErrorSummary(**found["ran"]), found["measured"]
-    )
-
-
-def _stays(arrays: Mapping[str, NDArray[Any]]) -> Stays:
-    devices = tuple(
-        tuple(text.split("\n")) if text else () for text in _names(arrays["stays_devices"])
-    )
-    return Stays(
-        arrays["stays_job"],
-        arrays["stays_node"],
-        devices,
-        arrays["stays_start_s"],
-        arrays["stays_end_s"],
-    )
-
-
-def _names(array: NDArray[Any]) -> tuple[str, ...]:
-    return tuple(array.tolist())

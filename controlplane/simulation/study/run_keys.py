@@ -6,22 +6,16 @@ import json
 import re
 from collections.abc import Iterable
 from functools import cache
-from hashlib import sha256
+from hashlib import file_digest, sha256
 from pathlib import Path
 
 _ROOT = Path(__file__).resolve().parents[3]
+_PAIRS = ("completion", "fingerprints", "estimates", "study")
 _CODE = (
-    "policies",
-    "controlplane/simulation",
-    "controlplane/loop/rounds.py",
-    "controlplane/loop/changes.py",
-    "clusters/energy.py",
-    "profiling/speeds.py",
-    *(
-        f"profiling/pairs/{name}.py"
-        for name in ("completion", "fingerprints", "estimates", "study")
-    ),
-)
+    "policies", "controlplane/simulation", "controlplane/loop/rounds.py",
+    "controlplane/loop/changes.py", "clusters/energy.py", "profiling/speeds.py",
+    *(f"profiling/pairs/{name}.py" for name in _PAIRS),
+)  # fmt: skip
 _LONGEST_PATH = 4096
 
 
@@ -32,25 +26,17 @@ def digest(value: object) -> str:
 
 def digest_of_file(path: Path) -> str:
     """SHA-256 of a file's bytes."""
-    found = sha256()
     with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            found.update(block)
-    return found.hexdigest()
+        return file_digest(file, "sha256").hexdigest()
 
 
-def files_in(value: object, folder: Path | None) -> Iterable[Path]:
-    """Files named in plain data, relative to `folder`; their content enters the digest."""
-    if isinstance(value, dict):
-        for inner in value.values():
-            yield from files_in(inner, folder)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from files_in(inner, folder)
-    elif isinstance(value, str) and len(value) < _LONGEST_PATH:
-        path = Path(value) if folder is None else folder / value
-        if path.is_file():
-            yield path
+def files_in(value: object) -> Iterable[Path]:
+    """Files named in plain data; their content enters the digest."""
+    if isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from files_in(inner)
+    elif isinstance(value, str) and len(value) < _LONGEST_PATH and Path(value).is_file():
+        yield Path(value)
 
 
 @cache

@@ -1,32 +1,33 @@
-"""One run of a study: load the workload, simulate, write the outcome. Also as a process of its own,
-which a study starts.
+"""One run of a study: in this process, or in a child process that a Celery worker may start.
 
-    python -m controlplane.simulation.study.run_one FOLDER POLICY SEED KEY PARENT TRUSTED TRACES
+    python -m controlplane.simulation.study.run_one FOLDER POLICY SEED KEY PARENT TRUSTED
 
-FOLDER holds `study.json`; TRUSTED is "trusted" or empty, TRACES a folder or empty (see `Study.of`).
-Standard output gets one JSON object a line: `{"completed", "total", ...}` as it goes on, `{"error",
-"everywhere"}` if it fails, where `everywhere` says that every run of the study would fail the same
-way.
+FOLDER holds `study.json`; TRUSTED is "trusted" or empty (see `Study.of`). Standard output gets one
+JSON object a line: `{"completed", "total", ...}` as it goes on, `{"error", "everywhere"}` if it
+fails.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
 import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from threading import Thread
 from time import monotonic, perf_counter
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
 from controlplane.simulation.report.metrics import mean, quantiles
-from controlplane.simulation.study.document import Run, Study
+from controlplane.simulation.study.document import Failure, Run, Study
 from controlplane.simulation.study.run_files import FinishedRun, WorkloadFacts, save, write_text
-from controlplane.simulation.workloads.base import WorkloadError
+from controlplane.simulation.workloads import WorkloadError
 from controlplane.simulation.world.outcome import Outcome, Progress
 from controlplane.simulation.world.run import SimulationError, simulate
 from policies.contract.policy import PolicyError
@@ -34,95 +35,140 @@ from policies.host.lifetime import die_with
 
 SAID_EVERY_S = 0.25
 
+ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+"""A run takes one processor; how many run at once is the study's choice."""
+
 Watch = Callable[[Progress], None]
 
+_ROOT = str(Path(__file__).resolve().parents[3])
 
-def run_here(study: Study, run: Run, runs: Path, on_progress: Watch) -> None:
-    """Simulate a run and write its files. WorkloadError, PolicyError, SimulationError."""
+
+def attempt(study: Study, run: Run, folder: Path, watch: Watch) -> Failure | None:
+    """Simulate a run and write its files; why it failed, if it did."""
+    try:
+        _simulate(study, run, folder / "runs", watch)
+    except WorkloadError as error:
+        return Failure(run, str(error), everywhere=True)
+    except (PolicyError, SimulationError) as error:
+        return Failure(run, str(error))
+    return None
+
+
+def _simulate(study: Study, run: Run, runs: Path, watch: Watch) -> None:
     started_s = perf_counter()
     workload = study.load(run.seed)
     loaded_s = perf_counter()
-    policy = study.policies[run.policy].make()
     outcome = simulate(
-        study.scenario,
-        workload,
-        policy,
-        name=run.label,
-        seed=run.seed,
-        switches=study.switches,
-        on_progress=on_progress,
-    )
-    ended_s = perf_counter()
-    write_text(
-        runs / f"{run.key}.timings.json",
-        json.dumps(_timings(outcome, loaded_s - started_s, ended_s - loaded_s)),
-    )
-    save(
-        runs / f"{run.key}.npz",
-        FinishedRun(outcome, workload.jobs.columns.kinds, WorkloadFacts.of(workload)),
-    )
+        study.scenario, workload, study.policies[run.policy].make(),
+        name=run.label, seed=run.seed, switches=study.switches, on_progress=watch,
+    )  # fmt: skip
+    timings = _timings(outcome, loaded_s - started_s, perf_counter() - loaded_s)
+    write_text(runs / f"{run.key}.timings.json", json.dumps(timings))
+    facts = WorkloadFacts.of(workload)
+    save(runs / f"{run.key}.npz", FinishedRun(outcome, workload.jobs.columns.kinds, facts))
 
 
 def _timings(outcome: Outcome, load_s: float, simulate_s: float) -> dict[str, float | int | None]:
     """Wall seconds of a run, and of each of its decisions."""
     spent = outcome.decision_s
-    p50, p90, p99, most = (
-        quantiles(spent, (0.5, 0.9, 0.99, 1.0)) if len(spent) else (None, None, None, None)
-    )
+    of_one = (mean(spent), *quantiles(spent, (0.5, 0.9, 0.99, 1.0))) if len(spent) else (None,) * 5
+    names = (f"decision_{part}_s" for part in ("mean", "p50", "p90", "p99", "max"))
     return {
         "load_s": load_s, "simulate_s": simulate_s, "decisions": len(spent),
-        "decisions_s": float(np.sum(spent)),
-        "decision_mean_s": mean(spent) if len(spent) else None, "decision_p50_s": p50,
-        "decision_p90_s": p90,
-        "decision_p99_s": p99, "decision_max_s": most,
+        "decisions_s": float(np.sum(spent)), **dict(zip(names, of_one, strict=True)),
     }  # fmt: skip
 
 
-def main(
-    folder: str, policy: str, seed: str, key: str, parent: str, trusted: str, traces: str
-) -> int:
+class Child:
+    """One run under way in a process and session of its own, which dies with this one."""
+
+    def __init__(self, study: Study, folder: Path, run: Run) -> None:
+        self.run, self.started_s, self.fraction = run, monotonic(), 0.0
+        self._log = folder / "runs" / f"{run.key}.log"
+        self._error: dict[str, Any] | None = None
+        rights = "trusted" if study.trusted else ""
+        numbers = str(run.policy), str(run.seed), run.key, str(os.getpid())
+        # An interpreter started anew lacks the places that this one imports from.
+        places = [_ROOT, *(place for place in sys.path if place and place != _ROOT)]
+        environment = {**dict.fromkeys(ONE_THREAD, "1"), **os.environ}
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", __name__, str(folder.resolve()), *numbers, rights],
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, encoding="utf-8",
+                env={**environment, "PYTHONPATH": os.pathsep.join(places)}, start_new_session=True,
+            )  # fmt: skip
+        self._reader = Thread(target=self._read, args=(self._process.stdout,), daemon=True)
+        self._reader.start()
+
+    def is_over(self) -> bool:
+        """Return True if the process has ended."""
+        return self._process.poll() is not None
+
+    def failure(self) -> Failure | None:
+        """Of one that is over: why it failed, None if its files are there."""
+        self._reader.join()
+        code, error = self._process.wait(), self._error
+        if code == 0:
+            self._log.unlink(missing_ok=True)
+            return None
+        if error is not None:
+            return Failure(self.run, str(error["error"]), bool(error["everywhere"]))
+        if code < 0:
+            return Failure(self.run, f"its process was killed by {signal.Signals(-code).name}")
+        lines = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        last = lines[-1] if lines else "it said nothing"
+        return Failure(self.run, f"its process ended with {code}: {last}")
+
+    def kill(self) -> None:
+        """End it at once, and whatever it has started."""
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._reader.join()
+        self._log.unlink(missing_ok=True)
+
+    def _read(self, lines: IO[str]) -> None:
+        with lines:
+            for line in lines:
+                received = json.loads(line)
+                if "error" in received:
+                    self._error = received
+                else:
+                    self.fraction = received["completed"] / max(1, received["total"])
+
+
+def main(folder: str, policy: str, seed: str, key: str, parent: str, trusted: str) -> int:
     """The process: 0 if the run was written."""
     die_with(int(parent))
-    answers = _own_output()
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what a policy prints goes to standard error
     document = json.loads((Path(folder) / "study.json").read_text(encoding="utf-8"))
-    study = Study.of(
-        document, trusted=trusted == "trusted", traces=Path(traces) if traces else None
-    )
+    study = Study.of(document, trusted=trusted == "trusted")
     run = Run(int(policy), study.policies[int(policy)].label, int(seed), key)
     try:
-        run_here(study, run, Path(folder) / "runs", _said(answers))
-    except (WorkloadError, PolicyError, SimulationError) as error:
-        return _fail(answers, str(error), everywhere=isinstance(error, WorkloadError))
-    except (
-        Exception
-    ) as error:  # a policy may be anybody's code: whatever it raises is an error of this run
+        failure = attempt(study, run, Path(folder), _reporter(answers))
+    except Exception as error:  # a policy may be anybody's code: it raises what it likes
         traceback.print_exc()
-        return _fail(answers, f"{type(error).__name__}: {error}")
-    return 0
+        failure = Failure(run, f"{type(error).__name__}: {error}")
+    if failure is not None:
+        _write(answers, {"error": failure.message, "everywhere": failure.everywhere})
+    return int(failure is not None)
 
 
-def _own_output() -> IO[str]:
-    """Standard output for us alone: what a policy prints goes to standard error."""
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    return answers
-
-
-def _said(answers: IO[str]) -> Watch:
+def _reporter(answers: IO[str]) -> Watch:
     last_s = -SAID_EVERY_S
 
-    def say(progress: Progress) -> None:
+    def report(progress: Progress) -> None:
         nonlocal last_s
         if monotonic() - last_s >= SAID_EVERY_S:
             last_s = monotonic()
-            print(json.dumps(asdict(progress)), file=answers, flush=True)
+            _write(answers, asdict(progress))
 
-    return say
+    return report
 
 
-def _fail(answers: IO[str], message: str, everywhere: bool = False) -> int:
-    print(json.dumps({"error": message, "everywhere": everywhere}), file=answers, flush=True)
-    return 1
+def _write(answers: IO[str], message: dict[str, Any]) -> None:
+    print(json.dumps(message), file=answers, flush=True)
 
 
 if __name__ == "__main__":

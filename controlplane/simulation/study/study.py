@@ -1,8 +1,7 @@
-"""Runs a study: every policy with every seed, some at a time, then the files in which people read
-what came of it.
+"""Runs a study: every policy with every seed, some at a time, then writes the results.
 
-A folder belongs to one study at a time. Every finished run is a file of its own, so that a study
-that was interrupted, by whatever, goes on where it was when it is run again in the same folder.
+A folder belongs to one study at a time. Every finished run is a file of its own, so that an
+interrupted study goes on where it was when it is run again in the same folder.
 """
 
 from __future__ import annotations
@@ -16,126 +15,98 @@ from pathlib import Path
 from time import monotonic, sleep
 from zipfile import is_zipfile
 
-from controlplane.simulation.study.children import Child, Failure
-from controlplane.simulation.study.document import Run, Study, StudyError
+from controlplane.simulation.study.document import Failure, Run, Study, StudyError
 from controlplane.simulation.study.progress import Board, RunProgress, StudyProgress
 from controlplane.simulation.study.results import write_results
-from controlplane.simulation.study.run_files import write_text
-from controlplane.simulation.study.run_one import run_here
-from controlplane.simulation.workloads.base import WorkloadError
+from controlplane.simulation.study.run_files import read_timings, write_text
+from controlplane.simulation.study.run_one import Child, attempt
 from controlplane.simulation.world.outcome import Progress
-from controlplane.simulation.world.run import SimulationError
-from policies.contract.policy import PolicyError
 
-__all__ = [
-    "RunProgress",
-    "Study",
-    "StudyBusyError",
-    "StudyCancelledError",
-    "StudyError",
-    "StudyProgress",
-    "run_study",
-]
+__all__ = ["RunProgress", "Study", "StudyBusyError", "StudyError", "StudyProgress", "run_study"]
 
 LOOKED_EVERY_S = 0.05
 TOLD_EVERY_S = 0.5
 
 Tell = Callable[[StudyProgress], None]
-Asked = Callable[[], bool]
-
-
-class StudyCancelledError(Exception):
-    """Somebody cancelled the study. Its finished runs stay, and count if it is run again."""
 
 
 class StudyBusyError(Exception):
-    """Somebody else runs a study in this folder."""
+    """Another process runs a study in this folder."""
 
 
 def run_study(
-    study: Study,
-    folder: Path,
-    *,
-    processes: int | None = None,
-    on_progress: Tell | None = None,
-    is_cancelled: Asked | None = None,
+    study: Study, folder: Path, *, processes: int | None = None, on_progress: Tell | None = None
 ) -> Path:
     """Run what is not there yet, write results.json, jobs.csv, report.html and timings.json, and
     return the report's path.
 
     `processes` at a time (None: as many as this process may use processors; 0: in this process, one
     after another). A run that fails is an error of its own, in results and report; the others go
-    on. `on_progress` and `is_cancelled` are called now and then from the caller's thread.
+    on. `on_progress` is called now and then from the caller's thread; what it raises ends the study
+    and its children, and finished runs are kept.
 
-    Raises StudyError for a workload that cannot be made, StudyCancelledError, StudyBusyError.
-    Children end with whatever is raised.
+    Raises StudyError for a workload that cannot be made, and StudyBusyError.
     """
-    with _ours_alone(folder):
+    if processes is None:
+        processes = len(os.sched_getaffinity(0))
+    with _only_here(folder):
         runs = _prepared(study, folder)
-        wanted = [run for run in runs if not is_zipfile(folder / "runs" / f"{run.key}.npz")]
-        board = Board(len(runs), _processes(processes))
+        board = Board(len(runs), processes)
+        waiting = []
         for run in runs:
-            if run not in wanted:
+            if is_zipfile(folder / "runs" / f"{run.key}.npz"):
                 board.finish(run, _took_s(folder, run))
-        work = _Work(study, folder, board, on_progress or _ignore, is_cancelled or _never)
-        failures = work.in_children(wanted) if board.processes else work.here(wanted)
-        return write_results(study, folder, runs, failures)
+            else:
+                waiting.append(run)
+        work = _Work(study, folder, board, waiting, on_progress)
+        if processes:
+            work.in_children()
+        else:
+            work.here()
+        return write_results(study, folder, runs, work.failures)
 
 
 class _Work:
-    """The runs that are wanted, how far they are, and who wants to know."""
+    """The runs that wait, how far the others are, and the callback that is told."""
 
     def __init__(
-        self, study: Study, folder: Path, board: Board, tell: Tell, is_cancelled: Asked
+        self, study: Study, folder: Path, board: Board, waiting: list[Run], tell: Tell | None
     ) -> None:
-        self.study, self.folder, self.board, self.tell, self.is_cancelled = (
-            study,
-            folder,
-            board,
-            tell,
-            is_cancelled,
-        )
-        self.children: list[Child] = []
-        self.waiting: list[Run] = []
+        self.study, self.folder, self.board = study, folder, board
+        self.waiting, self.tell = waiting, tell
         self.failures: list[Failure] = []
         self._told_s = -TOLD_EVERY_S
 
-    def in_children(self, wanted: list[Run]) -> list[Failure]:
-        self.waiting = list(wanted)
+    def in_children(self) -> None:
+        children: list[Child] = []
         over: list[Child] = []
         try:
-            while self.waiting or self.children:
-                while self.waiting and len(self.children) < self.board.processes:
-                    self.children.append(Child(self.study, self.folder, self.waiting.pop(0)))
-                self._look(
-                    {c.run: (c.fraction, monotonic() - c.started_s) for c in self.children},
-                    at_once=bool(over),
-                )
+            while self.waiting or children:
+                while self.waiting and len(children) < self.board.processes:
+                    children.append(Child(self.study, self.folder, self.waiting.pop(0)))
+                running = {c.run: (c.fraction, monotonic() - c.started_s) for c in children}
+                self._report(running, at_once=bool(over))
                 sleep(LOOKED_EVERY_S)
-                over = [child for child in self.children if child.is_over()]
+                over = [child for child in children if child.is_over()]
                 for child in over:
-                    self.children.remove(child)
+                    children.remove(child)
                     self._take(child.run, child.failure())
         finally:
-            for child in self.children:
+            for child in children:
                 child.kill()
-        self._look({}, at_once=True)
-        return self.failures
+        self._report({}, at_once=True)
 
-    def here(self, wanted: list[Run]) -> list[Failure]:
-        self.waiting = list(wanted)
+    def here(self) -> None:
         while self.waiting:
             run, started_s = self.waiting.pop(0), monotonic()
 
             def watch(progress: Progress, run: Run = run, started_s: float = started_s) -> None:
-                self._look(
-                    {run: (progress.completed / max(1, progress.total), monotonic() - started_s)}
-                )
+                part = progress.completed / max(1, progress.total)
+                self._report({run: (part, monotonic() - started_s)})
 
-            self._look({run: (0.0, 0.0)}, at_once=True)
-            self._take(run, _failure_here(self.study, run, self.folder, watch))
-        self._look({}, at_once=True)
-        return self.failures
+            self._report({run: (0.0, 0.0)}, at_once=True)
+            self._take(run, attempt(self.study, run, self.folder, watch))
+        self._report({}, at_once=True)
 
     def _take(self, run: Run, failure: Failure | None) -> None:
         if failure is None:
@@ -146,31 +117,14 @@ class _Work:
             self.board.failed += 1
             self.failures.append(failure)
 
-    def _look(self, running: dict[Run, tuple[float, float]], at_once: bool = False) -> None:
-        if not at_once and monotonic() - self._told_s < TOLD_EVERY_S:
-            return
-        self._told_s = monotonic()
-        if self.is_cancelled():
-            raise StudyCancelledError(
-                "the study was cancelled; the runs that are finished are kept"
-            )
-        self.tell(self.board.progress(self.waiting, running))
-
-
-def _failure_here(
-    study: Study, run: Run, folder: Path, watch: Callable[[Progress], None]
-) -> Failure | None:
-    try:
-        run_here(study, run, folder / "runs", watch)
-    except WorkloadError as error:
-        return Failure(run, str(error), everywhere=True)
-    except (PolicyError, SimulationError) as error:
-        return Failure(run, str(error))
-    return None
+    def _report(self, running: dict[Run, tuple[float, float]], at_once: bool = False) -> None:
+        if self.tell is not None and (at_once or monotonic() - self._told_s >= TOLD_EVERY_S):
+            self._told_s = monotonic()
+            self.tell(self.board.progress(self.waiting, running))
 
 
 @contextmanager
-def _ours_alone(folder: Path) -> Iterator[None]:
+def _only_here(folder: Path) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
         try:
@@ -187,34 +141,12 @@ def _prepared(study: Study, folder: Path) -> tuple[Run, ...]:
     (folder / "runs").mkdir(exist_ok=True)
     for left_over in (folder / "runs").glob(".*.part"):
         left_over.unlink(missing_ok=True)
-    write_text(
-        folder / "study.json", json.dumps(study.document, indent=1, ensure_ascii=False) + "\n"
-    )
+    text = json.dumps(study.document, indent=1, ensure_ascii=False)
+    write_text(folder / "study.json", text + "\n")
     return study.runs()
-
-
-def _processes(wanted: int | None) -> int:
-    if wanted is not None and wanted < 0:
-        raise ValueError(f"processes: must be at least 0, not {wanted}")
-    if wanted is not None:
-        return wanted
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _took_s(folder: Path, run: Run) -> float | None:
     """Wall seconds a finished run took, as its timings say; None where they are gone."""
-    try:
-        timings = json.loads(
-            (folder / "runs" / f"{run.key}.timings.json").read_text(encoding="utf-8")
-        )
-        return float(timings["load_s"] + timings["simulate_s"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def _ignore(progress: StudyProgress) -> None:
-    """Nobody wants to know."""
-
-
-def _never() -> bool:
-    return False
+    timings = read_timings(folder, run)
+    return timings["load_s"] + timings["simulate_s"] if timings else None

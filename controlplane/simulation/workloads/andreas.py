@@ -21,10 +21,9 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
-from controlplane.simulation.workloads.base import Workload
-from controlplane.simulation.workloads.columns import jobs_of
+from controlplane.simulation.workloads.base import Workload, jobs_of
 from controlplane.simulation.workloads.options import Context, JobCount, Tuning
-from policies.contract.snapshot import Floats, Ints, KindView, Source, Throughput
+from policies.contract.snapshot import Floats, KindView, Source, Throughput
 
 SECONDS_PER_EPOCH: Mapping[str, Mapping[tuple[str, int], float]] = {
     "LSTM-big": {("V100", 1): 43.0842, ("V100", 2): 30.5512, ("T4", 1): 110.7112},
@@ -70,7 +69,15 @@ def most_gpus(scenario: int) -> Mapping[str, int]:
 
 def kinds(scenario: int) -> tuple[KindView, ...]:
     """The applications, known on every configuration of the scenario's nodes."""
-    return tuple(KindView(name, name, _throughputs(name, scenario)) for name in SECONDS_PER_EPOCH)
+    return tuple(
+        KindView(name, name, tuple(_throughput(name, *c) for c in configurations(scenario)))
+        for name in SECONDS_PER_EPOCH
+    )
+
+
+def configurations(scenario: int) -> list[tuple[str, int]]:
+    """(GPU type, GPUs) that a job can have on a node."""
+    return [(t, g) for t, most in most_gpus(scenario).items() for g in range(1, most + 1)]
 
 
 def seconds_per_epoch(application: str, gpu_type: str, gpus: int) -> float:
@@ -87,13 +94,12 @@ def generate(options: Andreas, context: Context) -> Workload:
     rng, scenario = context.rng(), options.scenario
     count = 10 * options.nodes if options.jobs is None else options.jobs
     drawn = rng.integers(len(TEMPLATES), size=count)
-    times_s = _times_s(scenario)
-    least_s, most_s, alone_s = (
-        times[drawn] for times in (times_s.min(axis=1), times_s.max(axis=1), _alone_s())
-    )
-    gap_s = (
-        alone_s / (options.nodes * most_gpus(scenario)["V100"]) * options.tuning * _slower(count)
-    )
+    times_s, alone_s = _times_s(configurations(scenario)), _times_s([("V100", 1), ("T4", 1)])
+    least_s, most_s = times_s.min(axis=1)[drawn], times_s.max(axis=1)[drawn]
+    shortest_s = alone_s.min(axis=1)[drawn]
+    # 1 in clusters of ten jobs at the high rate, 4 in those at the low one
+    slower = np.where(np.arange(count) // CLUSTER % 2 == 0, 1, 4)
+    gap_s = shortest_s / (options.nodes * most_gpus(scenario)["V100"]) * options.tuning * slower
     arrival_s = np.cumsum(rng.exponential(gap_s)) if count else np.zeros(0)
     arrival_s -= arrival_s[0] if count else 0.0
     priority = rng.integers(len(WEIGHTS), size=count)
@@ -109,58 +115,30 @@ def generate(options: Andreas, context: Context) -> Workload:
         priority=priority + 1,
     )
     title = options.name or f"ANDREAS {scenario}, N={options.nodes}, tuning {options.tuning:g}"
-    return Workload(title, jobs, kinds(scenario), facts=_facts(options, arrival_s, alone_s))
+    return Workload(title, jobs, kinds(scenario), facts=_facts(options, arrival_s, shortest_s))
 
 
-def _throughputs(name: str, scenario: int) -> tuple[Throughput, ...]:
-    return tuple(
-        Throughput(t, g, STEPS_PER_EPOCH / seconds_per_epoch(name, t, g), _source(name, t, g))
-        for t, most in most_gpus(scenario).items()
-        for g in range(1, most + 1)
-    )
+def _throughput(name: str, gpu_type: str, gpus: int) -> Throughput:
+    is_measured = (gpu_type, gpus) in SECONDS_PER_EPOCH[name]
+    source = Source.MEASURED if is_measured else Source.ESTIMATED
+    rate = STEPS_PER_EPOCH / seconds_per_epoch(name, gpu_type, gpus)
+    return Throughput(gpu_type, gpus, rate, source)
 
 
-def _source(name: str, gpu_type: str, gpus: int) -> Source:
-    return Source.MEASURED if (gpu_type, gpus) in SECONDS_PER_EPOCH[name] else Source.ESTIMATED
-
-
-def _times_s(scenario: int) -> Floats:
+def _times_s(on: list[tuple[str, int]]) -> Floats:
     """float64[templates, configurations]: run times."""
-    configurations = [(t, g) for t, most in most_gpus(scenario).items() for g in range(1, most + 1)]
     return np.array(
-        [
-            [epochs * seconds_per_epoch(name, t, g) for t, g in configurations]
-            for name, epochs in TEMPLATES
-        ]
+        [[epochs * seconds_per_epoch(name, t, g) for t, g in on] for name, epochs in TEMPLATES]
     )
 
 
-def _alone_s() -> Floats:
-    """float64[templates]: the shortest run time on one GPU."""
-    return np.array(
-        [
-            epochs * min(seconds_per_epoch(name, t, 1) for t in ("V100", "T4"))
-            for name, epochs in TEMPLATES
-        ]
-    )
-
-
-def _slower(count: int) -> Ints:
-    """1 in clusters of ten jobs at the high rate, 4 in those at the low one."""
-    return np.where(np.arange(count) // CLUSTER % 2 == 0, 1, 4)
-
-
-def _facts(options: Andreas, arrival_s: Floats, alone_s: Floats) -> dict[str, Any]:
+def _facts(options: Andreas, arrival_s: Floats, shortest_s: Floats) -> dict[str, Any]:
     """`load`: arriving work on one fastest GPU each, over what all GPUs could do meanwhile."""
-    gpus = (options.nodes - options.nodes // 2) * most_gpus(options.scenario)[
-        "V100"
-    ] + options.nodes // 2 * options.scenario
+    of_v100, of_t4 = most_gpus(options.scenario).values()
+    gpus = (options.nodes - options.nodes // 2) * of_v100 + options.nodes // 2 * of_t4
     span_s = float(arrival_s[-1]) if len(arrival_s) else 0.0
-    load = float(alone_s.sum()) / (gpus * span_s) if span_s else None
+    load = float(shortest_s.sum()) / (gpus * span_s) if span_s else None
     return {
-        "generator": "andreas",
-        "tuning": options.tuning,
-        "load": load,
-        "gpus": gpus,
+        "generator": "andreas", "tuning": options.tuning, "load": load, "gpus": gpus,
         "last_arrival_s": span_s,
-    }
+    }  # fmt: skip

@@ -1,13 +1,34 @@
-"""Workloads: jobs by arrival, their kinds, and what could not be read."""
+"""Workloads: jobs by arrival as columns, their kinds, and what could not be read."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
+import numpy as np
+
 from policies.contract.plan import Placement
-from policies.contract.snapshot import Jobs, KindView
+from policies.contract.snapshot import (
+    JOB_COUNTS,
+    JOB_NUMBERS,
+    Ints,
+    JobColumns,
+    Jobs,
+    JobView,
+    KindView,
+    Source,
+    Throughput,
+    frozen,
+)
+
+STEPS_PER_S = 1000.0
+"""Steps/s of jobs of which only a run time is known: a step is a millisecond."""
+
+_OTHERS = tuple(
+    f for f in fields(JobView) if f.name not in (*JOB_NUMBERS, *JOB_COUNTS, "id", "kind")
+)
+
 
 LONGEST_RUN_S = 1e9
 """No job runs longer: 31 years."""
@@ -54,12 +75,66 @@ class WorkloadError(ValueError):
     """A workload cannot be made; the message says why, `bad_lines` which lines are bad."""
 
     def __init__(self, message: str, bad_lines: Sequence[BadLine] = ()) -> None:
-        super().__init__(message + listed(bad_lines))
+        shown = "".join(f"\n  {bad}" for bad in bad_lines[:SHOWN])
+        more = len(bad_lines) - SHOWN
+        super().__init__(message + shown + (f"\n  and {more:,} more" if more > 0 else ""))
         self.bad_lines = tuple(bad_lines)
 
 
-def listed(bad_lines: Sequence[BadLine]) -> str:
-    """The first bad lines, one a line, and how many there are more; empty if there is none."""
-    shown = "".join(f"\n  {bad}" for bad in bad_lines[:SHOWN])
-    more = len(bad_lines) - SHOWN
-    return shown + (f"\n  and {more:,} more" if more > 0 else "")
+def jobs_of(ids: Sequence[str], kinds: Sequence[str], **columns: Any) -> Jobs:
+    """Jobs by column: an array or a list of len(ids) values each, or one value for all; else as in
+    JobView. `total_steps` is `remaining_steps` unless it is given: these jobs have not begun.
+    """
+    count = len(ids)
+    given = {"total_steps": columns.get("remaining_steps", 0.0), **columns}
+    numbers = {name: _array(given, name, count, np.float64) for name in JOB_NUMBERS}
+    counts = {name: _array(given, name, count, np.int64) for name in JOB_COUNTS}
+    others = {f.name: _tuple(given.get(f.name, f.default), count) for f in _OTHERS}
+    return Jobs(JobColumns(tuple(ids), tuple(kinds), numbers, counts, others))
+
+
+def by_arrival(jobs: Jobs) -> tuple[Jobs, float]:
+    """The jobs ordered by arrival, with times from the first one's on, and when that was."""
+    arrival = jobs.columns.numbers["arrival_s"]
+    start_s = float(arrival.min()) if len(jobs) else 0.0
+    if not len(jobs) or (start_s == 0.0 and bool(np.all(arrival[:-1] <= arrival[1:]))):
+        return jobs, start_s
+    old = rows(jobs, np.argsort(arrival, kind="stable")).columns
+    moved = {n: frozen(old.numbers[n] - start_s) for n in ("arrival_s", "due_s", "deadline_s")}
+    numbers = {**old.numbers, **moved}
+    return Jobs(JobColumns(old.ids, old.kinds, numbers, old.counts, old.others)), start_s
+
+
+def rows(jobs: Jobs, at: Ints) -> Jobs:
+    """These rows of the jobs, in this order."""
+    old, picked = jobs.columns, at.tolist()
+    ids, kinds = (tuple([column[i] for i in picked]) for column in (old.ids, old.kinds))
+    numbers = {name: frozen(column[at]) for name, column in old.numbers.items()}
+    counts = {name: frozen(column[at]) for name, column in old.counts.items()}
+    others = {name: tuple([column[i] for i in picked]) for name, column in old.others.items()}
+    return Jobs(JobColumns(ids, kinds, numbers, counts, others))
+
+
+def even_kind(name: str, speeds: Mapping[str, float], gpus: Iterable[int]) -> KindView:
+    """A kind with the trace's run time, `speeds[type]` times as fast on each GPU type."""
+    return KindView(
+        name,
+        name,
+        tuple(
+            Throughput(gpu_type, count, STEPS_PER_S * speed, Source.DECLARED)
+            for gpu_type, speed in speeds.items()
+            for count in sorted(set(gpus))
+        ),
+    )
+
+
+def _array(given: Mapping[str, Any], name: str, count: int, dtype: Any) -> Any:
+    default = JobView.__dataclass_fields__[name].default
+    value = given.get(name, 0.0 if default is MISSING else default)
+    column = np.asarray(value, dtype=dtype)
+    return frozen(np.full(count, column, dtype) if column.ndim == 0 else column)
+
+
+def _tuple(value: Any, count: int) -> tuple[Any, ...]:
+    """One value for all, or a list of one for each (a tuple is one value)."""
+    return tuple(value) if isinstance(value, list) else (value,) * count

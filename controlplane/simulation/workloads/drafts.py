@@ -12,11 +12,9 @@ import numpy as np
 from controlplane.simulation.workloads.base import (
     FURTHEST_S,
     LONGEST_RUN_S,
+    STEPS_PER_S,
     Workload,
     WorkloadError,
-)
-from controlplane.simulation.workloads.columns import (
-    STEPS_PER_S,
     by_arrival,
     even_kind,
     jobs_of,
@@ -30,15 +28,12 @@ LEAST_RUN_S = 1.0
 """Logs count whole seconds: a run time of 0 means less than one."""
 
 MOST_GPUS = 1_000_000
-_RUN = "the run time"
 
 
 @dataclass(slots=True)
 class Draft:
-    """Rows of a trace: ids, kinds, when each job arrives, how long it runs on its GPUs, and further
-    columns of `JobView`.
-
-    Columns are arrays, lists of one value a row, or one value for all.
+    """Rows of a trace: ids, kinds, arrivals, run times on the job's GPUs, and further columns of
+    `JobView`: arrays, lists of one value a row, or one value for all.
     """
 
     ids: list[str]
@@ -60,12 +55,8 @@ class Draft:
 
 def check(draft: Draft, findings: Findings, *, in_order: bool) -> None:
     """Mark contradictions: negative times, bad GPUs, repeated ids, disorder, huge values."""
-    run_s, gpus, arrival_s = draft.run_s, draft.gpus, draft.arrival_s
-    findings.mark(run_s < 0, lambda row: f"{_RUN} must not be negative, it is {run_s[row]:g} s")
-    findings.mark(
-        run_s > LONGEST_RUN_S,
-        lambda row: f"{_RUN} must not be longer than {LONGEST_RUN_S:g} s, it is {run_s[row]:g} s",
-    )
+    gpus, arrival_s = draft.gpus, draft.arrival_s
+    findings.limit("the run time", draft.run_s, LONGEST_RUN_S, " s")
     findings.mark(
         np.abs(arrival_s) > FURTHEST_S,
         lambda row: f"is no time within {FURTHEST_S:g} s of 0: {arrival_s[row]:g}",
@@ -88,9 +79,7 @@ def workload_of(
     wanted: Bools | None = None,
 ) -> Workload:
     """The workload of a checked draft: bad rows left out or refused, in order of arrival, with what
-    the options add.
-
-    `wanted` bool[M]: rows that the options keep; the others are no fault of the trace.
+    the options add. `wanted` bool[M]: rows that the options keep, though others are good too.
     """
     skipped = findings.settle(options.title, skip_bad=context.skip_bad)
     keep = findings.good if wanted is None else findings.good & wanted
@@ -100,45 +89,31 @@ def workload_of(
     jobs, start_s = by_arrival(_jobs(good, options, context))
     if options.jobs is not None and options.jobs < len(jobs):
         jobs = rows(jobs, np.arange(options.jobs))
-    kinds = even_kinds(jobs, options.speed_of(context.gpu_types))
     raised = int(np.count_nonzero(good.run_s < LEAST_RUN_S))
-    return Workload(
-        options.title,
-        jobs,
-        kinds,
-        skipped,
-        {**facts, "first_arrival_s": start_s, "run_times_raised_to_1_s": raised},
-    )
+    facts = {**facts, "first_arrival_s": start_s, "run_times_raised_to_1_s": raised}
+    kinds = even_kinds(jobs, options.speed_of(context.gpu_types))
+    return Workload(options.title, jobs, kinds, skipped, facts)
 
 
 def even_kinds(jobs: Jobs, speeds: Mapping[str, float]) -> tuple[KindView, ...]:
     """The kinds of rigid jobs, each known on the counts of GPUs that its jobs ask for."""
     counts: dict[str, set[int]] = defaultdict(set)
-    for kind, gpus in set(
-        zip(jobs.columns.kinds, jobs.columns.counts["gpus_min"].tolist(), strict=True)
-    ):
-        counts[kind].add(gpus)
+    gpus = jobs.columns.counts["gpus_min"].tolist()
+    for kind, count in set(zip(jobs.columns.kinds, gpus, strict=True)):
+        counts[kind].add(count)
     return tuple(even_kind(kind, speeds, counts[kind]) for kind in sorted(counts))
 
 
 def _jobs(draft: Draft, options: Trace, context: Context) -> Jobs:
-    rng = context.rng()
-    run_s = np.maximum(draft.run_s, LEAST_RUN_S)
+    rng, run_s = context.rng(), np.maximum(draft.run_s, LEAST_RUN_S)
     arrival_s = draft.arrival_s * options.time_factor
     due_s, weights = options.due_s(arrival_s, run_s, rng), options.weights(len(run_s), rng)
     if "due_s" in draft.columns:
         due_s = arrival_s + (draft.columns["due_s"] - draft.arrival_s)
-    told = {"tardiness_weight": weights, **draft.columns, "due_s": due_s}
-    steps = np.rint(run_s * STEPS_PER_S)
-    return jobs_of(
-        draft.ids,
-        draft.kinds,
-        arrival_s=arrival_s,
-        remaining_steps=steps,
-        gpus_min=draft.gpus,
-        gpus_max=draft.gpus,
-        **told,
-    )
+    columns = {"tardiness_weight": weights, **draft.columns, "due_s": due_s}
+    columns |= {"remaining_steps": np.rint(run_s * STEPS_PER_S), "arrival_s": arrival_s}
+    columns |= {"gpus_min": draft.gpus, "gpus_max": draft.gpus}
+    return jobs_of(draft.ids, draft.kinds, **columns)
 
 
 def _picked(value: Any, at: Ints) -> Any:

@@ -14,13 +14,12 @@ Every aspect has random numbers of its own: the same jobs, with weights or due d
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 from pydantic import Field
 
-from controlplane.simulation.workloads.base import MOST_WEIGHT, Workload, WorkloadError
-from controlplane.simulation.workloads.columns import jobs_of
+from controlplane.simulation.workloads.base import MOST_WEIGHT, Workload, WorkloadError, jobs_of
 from controlplane.simulation.workloads.gavel_tables import tables_of
 from controlplane.simulation.workloads.options import (
     Context,
@@ -56,8 +55,7 @@ class GavelGenerator:
     snapshot's form (`kinds`); `reference`, the GPU type that durations are for; `pairs` (jobs may
     share a GPU, and policies are told how two kinds do); `heavy`, the part of the jobs whose weight
     is `heavy_weight` (Gavel: 0.2 and 5); `slos`, of which each job draws one (Gavel: 1.2, 2 and
-    10): it is due after so many durations; `tardiness_weight` [least, most], drawn, cost per second
-    late.
+    10): its due date in durations; `tardiness_weight` [least, most], drawn, cost per second late.
     """
 
     type: str
@@ -79,46 +77,43 @@ class GavelGenerator:
 def generate(options: GavelGenerator, context: Context) -> Workload:
     """Rigid jobs by options and seed; `facts`: mean number of reference GPUs kept busy."""
     one_of("mode", options.mode, MODES)
-    kinds = _kinds(options, context)
-    of_gpus, of_kind, of_time, of_arrival, of_weight, of_slo, of_tardiness = _streams(
-        context.seed, 7
+    kinds, count = _kinds(options), options.jobs
+    of_gpus, of_kind, of_time, of_arrival, of_weight, of_slo, of_tardiness = (
+        np.random.default_rng(seed) for seed in np.random.SeedSequence(context.seed).spawn(7)
     )
-    count = options.jobs
     gpus = _gpus(options, of_gpus)
     chosen, rates = _chosen(options, kinds, gpus, of_kind)
     duration_s, arrival_s = durations_s(count, of_time), _arrival_s(options, of_arrival)
-    due_s = arrival_s + _slos(options, of_slo) * duration_s
+    slos = of_slo.choice(np.array(options.slos), size=count) if options.slos else np.inf
     late = drawn(options.tardiness_weight, count, of_tardiness) if options.tardiness_weight else 0.0
     jobs = jobs_of(
         [f"J{i + 1}" for i in range(count)], [kinds[k].id for k in chosen.tolist()],
-        arrival_s=arrival_s, gpus_min=gpus,
-        gpus_max=gpus, remaining_steps=np.maximum(1.0, np.rint(duration_s * rates)), due_s=due_s,
-        weight=_weights(options, of_weight), tardiness_weight=late, may_share=options.pairs,
+        arrival_s=arrival_s, gpus_min=gpus, gpus_max=gpus,
+        remaining_steps=np.maximum(1.0, np.rint(duration_s * rates)),
+        due_s=arrival_s + slos * duration_s,
+        weight=np.where(of_weight.random(count) < options.heavy, options.heavy_weight, 1.0),
+        tardiness_weight=late, may_share=options.pairs,
     )  # fmt: skip
+    span_s = float(arrival_s[-1])
+    busy = float((gpus * duration_s).sum() / span_s) if span_s > SHORTEST_SPAN_S else None
+    facts = {
+        "generator": "gavel", "mode": options.mode, "reference": options.reference,
+        "mean_gpus_busy": busy,
+    }  # fmt: skip
     used = tuple(kinds[k] for k in np.unique(chosen).tolist())
-    return Workload(
-        options.name or f"Gavel {options.mode}",
-        jobs,
-        used,
-        facts=_facts(options, arrival_s, gpus, duration_s),
-    )
+    return Workload(options.name or f"Gavel {options.mode}", jobs, used, facts=facts)
 
 
 def durations_s(count: int, rng: np.random.Generator) -> Floats:
     """float64[count] of Gavel's durations on the reference GPU: 32 min to 7 days."""
     is_long = rng.random(count) < LONG
-    exponents = np.where(
-        is_long, drawn(LONG_EXPONENTS, count, rng), drawn(SHORT_EXPONENTS, count, rng)
-    )
+    long, short = (drawn(limits, count, rng) for limits in (LONG_EXPONENTS, SHORT_EXPONENTS))
+    exponents = np.where(is_long, long, short)
     seconds: Floats = MINUTE_S * 10.0**exponents
     return seconds
 
 
-def _streams(seed: int, count: int) -> list[np.random.Generator]:
-    return [np.random.default_rng(s) for s in np.random.SeedSequence(seed).spawn(count)]
-
-
-def _kinds(options: GavelGenerator, context: Context) -> tuple[KindView, ...]:
+def _kinds(options: GavelGenerator) -> tuple[KindView, ...]:
     """By name; those that are known on a GPU of the reference type."""
     if options.kinds and (options.throughputs or options.tables):
         raise WorkloadError("kinds: give either Gavel's throughput tables or kinds, not both")
@@ -127,23 +122,20 @@ def _kinds(options: GavelGenerator, context: Context) -> tuple[KindView, ...]:
             "throughputs: give Gavel's throughput tables (their path, or their text as `tables`),"
             " or `kinds`"
         )
-    found = options.kinds or _of_tables(options, context)
+    found = options.kinds
+    if not found:
+        tables = tables_of(options.throughputs, options.tables)
+        found = tuple(tables.kind(name, pairs=True) for name in tables.job_types)
     if len({k.id for k in found}) < len(found):
         raise WorkloadError("kinds: two have the same id")
-    usable = sorted(
-        (k for k in found if any(_rate(k, options.reference, g) for g in GPUS)), key=lambda k: k.id
-    )
+    usable = [k for k in found if any(_rate(k, options.reference, g) for g in GPUS)]
     if not usable:
         types = ", ".join(sorted({t.gpu_type for k in found for t in k.throughputs})) or "none"
         raise WorkloadError(
             f"reference: no kind is known on GPUs of type {options.reference}; known are: {types}"
         )
+    usable.sort(key=lambda k: k.id)
     return tuple(usable if options.pairs else (replace(k, pairs=()) for k in usable))
-
-
-def _of_tables(options: GavelGenerator, context: Context) -> tuple[KindView, ...]:
-    tables = tables_of(options.throughputs, options.tables, context.folder)
-    return tuple(tables.kind(name, pairs=True) for name in tables.job_types)
 
 
 def _rate(kind: KindView, gpu_type: str, gpus: int) -> float:
@@ -167,26 +159,19 @@ def _chosen(
     options: GavelGenerator, kinds: tuple[KindView, ...], gpus: Ints, rng: np.random.Generator
 ) -> tuple[Ints, Floats]:
     """int64[jobs] kinds, uniform among those known on so many GPUs; float64[jobs] steps/s."""
-    lots, chosen, rates = (
-        rng.random(len(gpus)),
-        np.zeros(len(gpus), dtype=np.int64),
-        np.zeros(len(gpus)),
-    )
+    lots, size = rng.random(len(gpus)), len(gpus)
+    chosen, rates = np.zeros(size, dtype=np.int64), np.zeros(size)
     for count in np.unique(gpus).tolist():
-        known = [
-            (k, rate)
-            for k, kind in enumerate(kinds)
-            if (rate := _rate(kind, options.reference, count)) > 0.0
-        ]
-        if not known:
+        of_kind = [_rate(kind, options.reference, count) for kind in kinds]
+        known = np.flatnonzero(np.array(of_kind) > 0.0)
+        if not len(known):
             raise WorkloadError(
                 f"mode: {options.mode} has jobs on {count} GPUs, and no kind is known on {count} of"
                 f" type {options.reference}"
             )
         at = gpus == count
-        lot = (lots[at] * len(known)).astype(np.int64)
-        chosen[at] = np.array([k for k, _ in known], dtype=np.int64)[lot]
-        rates[at] = np.array([rate for _, rate in known])[lot]
+        chosen[at] = known[(lots[at] * len(known)).astype(np.int64)]
+        rates[at] = np.array(of_kind)[chosen[at]]
     return chosen, rates
 
 
@@ -198,32 +183,7 @@ def _arrival_s(options: GavelGenerator, rng: np.random.Generator) -> Floats:
                 f"gap_s: the jobs of {options.mode} are all there at the start; leave gap_s out"
             )
         return np.zeros(options.jobs)
-    arrival_s = np.cumsum(
-        rng.exponential(GAP_S if options.gap_s is None else options.gap_s, options.jobs)
-    )
+    gap_s = GAP_S if options.gap_s is None else options.gap_s
+    arrival_s = np.cumsum(rng.exponential(gap_s, options.jobs))
     shifted: Floats = arrival_s - arrival_s[0]
     return shifted
-
-
-def _weights(options: GavelGenerator, rng: np.random.Generator) -> Floats:
-    return np.where(rng.random(options.jobs) < options.heavy, options.heavy_weight, 1.0)
-
-
-def _slos(options: GavelGenerator, rng: np.random.Generator) -> Floats:
-    """float64[jobs]: durations after which each is due; inf where none are wanted."""
-    if not options.slos:
-        return np.full(options.jobs, np.inf)
-    return rng.choice(np.array(options.slos), size=options.jobs)
-
-
-def _facts(
-    options: GavelGenerator, arrival_s: Floats, gpus: Ints, duration_s: Floats
-) -> dict[str, Any]:
-    span_s = float(arrival_s[-1])
-    busy = float((gpus * duration_s).sum() / span_s) if span_s > SHORTEST_SPAN_S else None
-    return {
-        "generator": "gavel",
-        "mode": options.mode,
-        "reference": options.reference,
-        "mean_gpus_busy": busy,
-    }

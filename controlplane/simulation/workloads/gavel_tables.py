@@ -1,5 +1,5 @@
-"""Gavel's throughput tables (JSON): what was measured of each job type, by GPU type and count, and
-of pairs that share one GPU.
+"""Gavel's throughput tables (JSON), measured by job type, GPU type and count, and of pairs that
+share one GPU.
 
     {gpu type: {"('job type', GPUs)": {"null": steps/s, "('another', GPUs)": [steps/s, steps/s of
     the other]}}}
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,6 @@ from typing import Any
 
 from controlplane.simulation.workloads.base import WorkloadError
 from controlplane.simulation.workloads.lines import quoted, read_text
-from controlplane.simulation.workloads.options import within
 from policies.contract.snapshot import KindView, PairThroughput, Source, Throughput
 
 SPREAD = "_unconsolidated"
@@ -46,27 +46,24 @@ class Tables:
         """Known throughputs of a job type, without zeros (it does not fit that GPU's memory)."""
         found = [
             Throughput(
-                column.removesuffix(SPREAD).upper(),
-                gpus,
-                rate,
-                Source.MEASURED,
+                column.removesuffix(SPREAD).upper(), gpus, rate, Source.MEASURED,
                 spread=column.endswith(SPREAD),
             )
             for column, rates in sorted(self.rates.items())
             for (kind, gpus), rate in sorted(rates.items())
             if kind == name and rate > 0
-        ]
+        ]  # fmt: skip
         return KindView(name, name, tuple(found), tuple(self.pairs.get(name, ()) if pairs else ()))
 
 
-def tables_of(path: str, text: str, folder: Path | None) -> Tables:
+def tables_of(path: str, text: str) -> Tables:
     """The tables of a file or text. WorkloadError unless exactly one is given and valid."""
     if bool(path) == bool(text):
         raise WorkloadError(
             "throughputs: give either the path of Gavel's throughput tables (JSON), or their text"
             " as `tables`"
         )
-    return read_tables(text or read_text(within(folder, path)))
+    return read_tables(text or read_text(Path(path)))
 
 
 def read_tables(text: str) -> Tables:
@@ -83,17 +80,16 @@ def read_tables(text: str) -> Tables:
 
 
 def _pairs(raw: Mapping[str, Any]) -> dict[str, list[PairThroughput]]:
-    found: dict[str, list[PairThroughput]] = {}
-    for column, table in sorted(raw.items()):
-        for key, of in table.items() if not column.endswith(SPREAD) else ():
-            name, gpus = _key(key)
-            others = [(*_key(k), v) for k, v in of.items() if k != "null"] if gpus == 1 else []
-            for other, count, (own, others_rate) in others:
-                if count == 1:
-                    pair = PairThroughput(
-                        other, column.upper(), _rate(own), _rate(others_rate), Source.MEASURED
-                    )
-                    found.setdefault(name, []).append(pair)
+    """Pairs of jobs of one GPU each, by the job type of the first."""
+    found: dict[str, list[PairThroughput]] = defaultdict(list)
+    of_nodes = [(c, table) for c, table in sorted(raw.items()) if not c.endswith(SPREAD)]
+    rows = [(c.upper(), _key(key), of) for c, table in of_nodes for key, of in table.items()]
+    for gpu_type, (name, gpus), of in rows:
+        for other_key, pair in of.items() if gpus == 1 else ():
+            if other_key != "null" and (other := _key(other_key))[1] == 1:
+                own, others = map(_rate, pair)
+                view = PairThroughput(other[0], gpu_type, own, others, Source.MEASURED)
+                found[name].append(view)
     return found
 
 
@@ -103,11 +99,8 @@ def _key(text: str) -> tuple[str, int]:
     return match["type"], int(match["gpus"])
 
 
-def _rate(value: object) -> float:
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not 0 <= value <= MOST_STEPS_PER_S
-    ):
+def _rate(value: Any) -> float:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 <= value <= MOST_STEPS_PER_S:
         raise ValueError(f"{value!r:.80} is no throughput")
     return float(value)

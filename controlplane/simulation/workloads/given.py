@@ -8,8 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from controlplane.simulation.workloads.base import FURTHEST_S, BadLine, Workload
-from controlplane.simulation.workloads.columns import by_arrival, rows
+from controlplane.simulation.workloads.base import (
+    FURTHEST_S,
+    BadLine,
+    Workload,
+    by_arrival,
+    rows,
+)
 from controlplane.simulation.workloads.lines import Findings
 from controlplane.simulation.workloads.options import Context
 from policies.contract.forms import Form, FormError
@@ -22,9 +27,8 @@ class Given:
     """Jobs and kinds in a snapshot's JSON form (policies/contract/schemas/snapshot.schema.json).
 
     `whole`: do all steps of each job (a history), not only the remaining ones (a queue). `sort`:
-    put the jobs in order of arrival, which a queue or a history need not be in, instead of refusing
-    those that are not. `seated`: jobs that run in the list and arrive with the first one sit where
-    they run from the start. `note`: words about the list, for the report.
+    put the jobs in order of arrival instead of refusing those that are not. `seated`: jobs that run
+    in the list and arrive with the first one run there from the start. `note`: for the report.
     """
 
     type: str
@@ -60,45 +64,29 @@ def read(options: Given, context: Context) -> Workload:
         findings.unsorted(jobs.columns.numbers["arrival_s"])
     skipped = findings.settle(options.name, skip_bad=context.skip_bad)
     jobs, start_s = by_arrival(rows(jobs, np.flatnonzero(findings.good)))
-    used = set(jobs.columns.kinds)
-    facts = {
-        "format": "jobs",
-        "first_arrival_s": start_s,
-        **({"note": options.note} if options.note else {}),
-    }
-    seats = _seats(jobs) if options.seated else ()
+    old, count = jobs.columns, len(jobs)
+    used, note = set(old.kinds), {"note": options.note} if options.note else {}
+    fresh = {"phase": JobPhase.WAITING, "running": (), "received_s": ()}
+    others = {**old.others, **{name: (value,) * count for name, value in fresh.items()}}
     return Workload(
         options.name,
-        _not_begun(jobs),
+        Jobs(JobColumns(old.ids, old.kinds, old.numbers, old.counts, others)),
         tuple(k for k in options.kinds if k.id in used),
         skipped,
-        facts,
-        seats,
+        {"format": "jobs", "first_arrival_s": start_s, **note},
+        _placements(old) if options.seated else (),
     )
 
 
-def _seats(jobs: Jobs) -> tuple[Placement, ...]:
+def _placements(columns: JobColumns) -> tuple[Placement, ...]:
     """Placements of jobs that run in the list and arrive at 0."""
-    columns = jobs.columns
-    first = zip(
-        columns.ids, columns.others["running"], columns.numbers["arrival_s"].tolist(), strict=True
-    )
+    arrival_s, running = columns.numbers["arrival_s"].tolist(), columns.others["running"]
     return tuple(
         Placement(job, run.ranks)
-        for job, running, arrival_s in first
-        for run in running
-        if arrival_s == 0.0 and run.purpose is Purpose.TRAINING and run.copy == 0
+        for job, runs, at_s in zip(columns.ids, running, arrival_s, strict=True)
+        for run in runs
+        if at_s == 0.0 and run.purpose is Purpose.TRAINING and run.copy == 0
     )
-
-
-def _not_begun(jobs: Jobs) -> Jobs:
-    old = jobs.columns
-    begun = {
-        "phase": (JobPhase.WAITING,) * len(jobs),
-        "running": ((),) * len(jobs),
-        "received_s": ((),) * len(jobs),
-    }
-    return Jobs(JobColumns(old.ids, old.kinds, old.numbers, old.counts, {**old.others, **begun}))
 
 
 def _job(item: Mapping[str, Any], kinds: set[str], *, whole: bool) -> JobView:
@@ -109,10 +97,8 @@ def _job(item: Mapping[str, Any], kinds: set[str], *, whole: bool) -> JobView:
     if job.gpus_max < job.gpus_min:
         raise FormError("gpus_max", f"must be >= gpus_min ({job.gpus_min}), not {job.gpus_max}")
     if job.total_steps and job.remaining_steps > job.total_steps:
-        raise FormError(
-            "remaining_steps",
-            f"must be <= total_steps ({job.total_steps:g}), not {job.remaining_steps:g}",
-        )
+        wanted = f"must be <= total_steps ({job.total_steps:g})"
+        raise FormError("remaining_steps", f"{wanted}, not {job.remaining_steps:g}")
     if round(steps) < 1:
         raise FormError("remaining_steps", "there is nothing left to do")
     if steps > MOST_STEPS:

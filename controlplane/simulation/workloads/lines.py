@@ -1,4 +1,4 @@
-"""Reading files line by line, in pieces, and keeping book of what is wrong with which line."""
+"""Readers of files line by line, in pieces, and the problems found by line."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ import csv
 import gzip
 import io
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from controlplane.simulation.workloads.base import BadLine, WorkloadError
 from policies.contract.snapshot import Bools, Floats, Ints
+
+T = TypeVar("T")
 
 PIECE = 50_000
 """Lines that are in memory as single fields at a time."""
@@ -39,17 +43,19 @@ def read_text(path: Path) -> str:
 
 def pieces(text: str, comment: str) -> Iterator[tuple[Ints, list[str]]]:
     """Line numbers (from 1) and texts without blanks and comments, PIECE at a time."""
-    numbers: list[int] = []
-    lines: list[str] = []
-    for number, line in enumerate(io.StringIO(text), start=1):
-        if not line.isspace() and not (comment and line.lstrip().startswith(comment)):
-            numbers.append(number)
-            lines.append(line)
-        if len(lines) == PIECE:
-            yield np.array(numbers, dtype=np.int64), lines
-            numbers, lines = [], []
-    if lines:
-        yield np.array(numbers, dtype=np.int64), lines
+    kept = (
+        (number, line)
+        for number, line in enumerate(io.StringIO(text), start=1)
+        if not line.isspace() and not (comment and line.lstrip().startswith(comment))
+    )
+    for piece in _pieces(kept):
+        yield np.array([number for number, _ in piece], dtype=np.int64), [line for _, line in piece]
+
+
+def _pieces(items: Iterable[T]) -> Iterator[list[T]]:
+    left = iter(items)
+    while piece := list(islice(left, PIECE)):
+        yield piece
 
 
 class Table:
@@ -57,19 +63,21 @@ class Table:
 
     def __init__(self, text: str, findings: Findings, delimiter: str = ",") -> None:
         reader = csv.reader(io.StringIO(text), delimiter=delimiter)
-        self.header = [name.strip() for name in _header(reader)]
+        try:
+            self.header = [name.strip() for name in next(reader, [])]
+        except csv.Error as error:
+            raise WorkloadError(f"line 1: {error}") from None
         if repeated := sorted({name for name in self.header if self.header.count(name) > 1}):
-            raise WorkloadError(
-                f"line 1: the header has these columns twice: {', '.join(repeated)}"
-            )
+            names = ", ".join(repeated)
+            raise WorkloadError(f"line 1: the header has these columns twice: {names}")
         self.texts: dict[str, list[str]] = {name: [] for name in self.header}
         lines: list[int] = []
-        for piece_lines, rows in _row_pieces(reader, len(self.header), findings):
-            lines.extend(piece_lines)
-            for name, column in zip(self.header, zip(*rows, strict=True), strict=True):
+        for piece in _pieces(_rows(reader, len(self.header), findings)):
+            lines.extend(number for number, _ in piece)
+            columns = zip(*(row for _, row in piece), strict=True)
+            for name, column in zip(self.header, columns, strict=True):
                 self.texts[name].extend(column)
-        self.lines = np.array(lines, dtype=np.int64)
-        findings.lines = self.lines
+        self.lines = findings.lines = np.array(lines, dtype=np.int64)
 
     def need(self, *names: str) -> None:
         """WorkloadError unless the file has these columns."""
@@ -86,57 +94,32 @@ class Table:
         empty = np.fromiter((not t or t.isspace() for t in texts), np.bool_, len(texts))
         if default is None:
             findings.mark(empty, lambda row: f"{name} is empty")
-        filled = (
-            ["0" if e else t for e, t in zip(empty.tolist(), texts, strict=True)]
-            if empty.any()
-            else texts
-        )
-        values = as_floats(filled)
-        findings.mark(
-            ~np.isfinite(values), lambda row: f"{name} must be a number, not {quoted(texts[row])}"
-        )
-        values = np.where(np.isfinite(values), values, 0.0)
+        if empty.any():
+            texts = ["0" if e else t for e, t in zip(empty.tolist(), texts, strict=True)]
+        values = as_floats(texts)
+        finite = np.isfinite(values)
+        findings.mark(~finite, lambda row: f"{name} must be a number, not {quoted(texts[row])}")
+        values = np.where(finite, values, 0.0)
         return np.where(empty, 0.0 if default is None else default, values)
 
 
-def _header(reader: Any) -> list[str]:
-    try:
-        found: list[str] = next(reader, [])
-    except csv.Error as error:
-        raise WorkloadError(f"line 1: {error}") from None
-    return found
-
-
-def _records(reader: Any, findings: Findings) -> Iterator[tuple[int, list[str]]]:
+def _rows(reader: Any, width: int, findings: Findings) -> Iterator[tuple[int, list[str]]]:
     """(number of its first line, fields) of each record that can be read."""
     while True:
         number = reader.line_num + 1
         try:
-            yield number, next(reader)
+            row = next(reader)
         except StopIteration:
             return
         except csv.Error as error:
             findings.unreadable.append(BadLine(number, str(error)))
-
-
-def _row_pieces(
-    reader: Any, width: int, findings: Findings
-) -> Iterator[tuple[list[int], list[list[str]]]]:
-    lines: list[int] = []
-    rows: list[list[str]] = []
-    for number, row in _records(reader, findings):
+            continue
         if not row or (len(row) == 1 and not row[0].strip()):
             continue
-        if len(row) != width:
+        if len(row) == width:
+            yield number, row
+        else:
             findings.unreadable.append(BadLine(number, f"has {len(row)} fields, not {width}"))
-            continue
-        lines.append(number)
-        rows.append(row)
-        if len(rows) == PIECE:
-            yield lines, rows
-            lines, rows = [], []
-    if rows:
-        yield lines, rows
 
 
 class Findings:
@@ -151,6 +134,16 @@ class Findings:
         """The rows where `bad` holds are bad; `problem(row)` says why."""
         for row in np.flatnonzero(bad).tolist():
             self._rows.setdefault(row, problem(row))
+
+    def limit(self, name: str, values: Floats, most: float = inf, unit: str = "") -> None:
+        """Mark rows whose value is negative, or finite and above `most`."""
+        self.mark(
+            values < 0, lambda row: f"{name} must not be negative, it is {values[row]:g}{unit}"
+        )
+        self.mark(
+            np.isfinite(values) & (values > most),
+            lambda row: f"{name} must not be above {most:g}{unit}, it is {values[row]:g}{unit}",
+        )
 
     def unsorted(self, arrival_s: Floats) -> None:
         """Mark rows that arrive before a good row above them."""
@@ -177,7 +170,7 @@ class Findings:
         mask[list(self._rows)] = False
         return mask
 
-    def settle(self, what: str, *, skip_bad: bool) -> tuple[BadLine, ...]:
+    def settle(self, title: str, *, skip_bad: bool) -> tuple[BadLine, ...]:
         """Bad lines in order. WorkloadError if they may not be skipped or no line is good."""
         rows = (BadLine(int(self.lines[row]), problem) for row, problem in self._rows.items())
         bad = tuple(sorted((*self.unreadable, *rows), key=lambda b: b.line))
@@ -185,10 +178,10 @@ class Findings:
         if bad and not skip_bad:
             advice = "correct them, or leave them out with skip_bad"
             raise WorkloadError(
-                f"{what}: {len(bad):,} of {total:,} jobs cannot be used; {advice}:", bad
+                f"{title}: {len(bad):,} of {total:,} jobs cannot be used; {advice}:", bad
             )
         if len(bad) == total:
-            raise WorkloadError(f"{what}: there is no job to simulate" + (":" if bad else ""), bad)
+            raise WorkloadError(f"{title}: there is no job to simulate" + (":" if bad else ""), bad)
         return bad
 
 

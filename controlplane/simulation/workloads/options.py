@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -30,7 +31,6 @@ class Context:
     seed: int
     skip_bad: bool
     gpu_types: tuple[str, ...]
-    folder: Path | None
 
     def rng(self) -> np.random.Generator:
         """Random numbers of this seed."""
@@ -39,8 +39,7 @@ class Context:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """Fields that every trace has: where its text is (`path` or `text`), how much of it is wanted,
-    and what it does not say.
+    """Options of every trace: its `path` or `text`, how much of it is wanted, and assumptions.
 
     `jobs`: at most so many, from the first on. `time_factor`: multiplies arrivals, so that 0.5
     doubles the load. `speeds`: how fast each GPU type runs the jobs, 1 as in the trace.
@@ -58,11 +57,11 @@ class Trace:
     due_factor: tuple[Annotated[float, Field(ge=0, le=1e6)], ...] = ()
     tardiness_weight: tuple[Weight, ...] = ()
 
-    def read(self, folder: Path | None) -> str:
-        """The text. A folder given, paths count from there and may not leave it."""
+    def read(self) -> str:
+        """The text, or that of the file."""
         if bool(self.path) == bool(self.text):
             raise WorkloadError("path: give either a path or a text")
-        return self.text or read_text(within(folder, self.path))
+        return self.text or read_text(Path(self.path))
 
     def speed_of(self, gpu_types: tuple[str, ...]) -> dict[str, float]:
         """Speed by GPU type: as said, else 1 on every type of the cluster."""
@@ -76,15 +75,13 @@ class Trace:
 
     def due_s(self, arrival_s: Floats, run_s: Floats, rng: np.random.Generator) -> Floats | float:
         """Due dates, drawn; inf where none are wanted."""
-        return (
-            float(np.inf)
-            if not self.due_factor
-            else arrival_s + run_s * drawn(self.due_factor, len(run_s), rng)
-        )
+        if not self.due_factor:
+            return inf
+        return arrival_s + run_s * drawn(self.due_factor, len(run_s), rng)
 
     def weights(self, count: int, rng: np.random.Generator) -> Floats | float:
         """Tardiness weights, drawn; 0 where none are wanted."""
-        return 0.0 if not self.tardiness_weight else drawn(self.tardiness_weight, count, rng)
+        return drawn(self.tardiness_weight, count, rng) if self.tardiness_weight else 0.0
 
     @property
     def title(self) -> str:
@@ -101,9 +98,11 @@ def read_options(of: type[Options], spec: Mapping[str, Any]) -> Options:
     try:
         options = Form(of).read(dict(spec))
     except FormError as error:
-        raise WorkloadError(f"workload: {error}") from None
+        raise WorkloadError(f"workload.{error}") from None
     for name in ("due_factor", "tardiness_weight"):
-        check_range(name, getattr(options, name, ()))
+        limits = getattr(options, name, ())
+        if limits and (len(limits) != 2 or limits[0] > limits[1]):
+            raise WorkloadError(f"workload.{name}: must be [least, most], not {list(limits)}")
     return options
 
 
@@ -112,23 +111,7 @@ def drawn(limits: tuple[float, ...], count: int, rng: np.random.Generator) -> Fl
     return rng.uniform(limits[0], limits[1], count)
 
 
-def check_range(name: str, limits: tuple[float, ...]) -> None:
-    """A range is nothing or [least, most]."""
-    if limits and (len(limits) != 2 or limits[0] > limits[1]):
-        raise WorkloadError(f"{name}: must be [least, most], not {list(limits)}")
-
-
 def one_of(name: str, value: str, known: Sequence[str]) -> None:
     """WorkloadError unless the value is one of those known."""
     if value not in known:
         raise WorkloadError(f"{name}: must be one of {', '.join(known)}, not {value!r}")
-
-
-def within(folder: Path | None, path: str) -> Path:
-    """The path; below `folder`, which it may not leave, if one is given."""
-    if folder is None:
-        return Path(path)
-    inside = (folder / path).resolve()
-    if not inside.is_relative_to(folder.resolve()):
-        raise WorkloadError(f"path: {path} is not below the folder of workloads")
-    return inside

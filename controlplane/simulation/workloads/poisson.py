@@ -8,8 +8,13 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from controlplane.simulation.workloads.base import LONGEST_RUN_S, Workload, WorkloadError
-from controlplane.simulation.workloads.columns import STEPS_PER_S, jobs_of
+from controlplane.simulation.workloads.base import (
+    LONGEST_RUN_S,
+    STEPS_PER_S,
+    Workload,
+    WorkloadError,
+    jobs_of,
+)
 from controlplane.simulation.workloads.drafts import LEAST_RUN_S, even_kinds
 from controlplane.simulation.workloads.options import Context, Seconds, Trace
 from policies.contract.forms import OBJECT
@@ -39,9 +44,8 @@ def generate(options: Poisson, context: Context) -> Workload:
     rng, count = context.rng(), 1000 if options.jobs is None else options.jobs
     arrival_s = np.cumsum(rng.exponential(options.gap_s, count)) * options.time_factor
     arrival_s -= arrival_s[0]
-    run_s = np.maximum(
-        LEAST_RUN_S, options.run_s * np.exp(options.sigma * rng.standard_normal(count))
-    )
+    drawn_s = options.run_s * np.exp(options.sigma * rng.standard_normal(count))
+    run_s = np.maximum(LEAST_RUN_S, drawn_s)
     if run_s.max() > LONGEST_RUN_S:
         raise WorkloadError(
             f"run_s: with this sigma some jobs would run longer than {LONGEST_RUN_S:g} s"
@@ -55,9 +59,8 @@ def generate(options: Poisson, context: Context) -> Workload:
     )  # fmt: skip
     busy = float((gpus * run_s).sum() / arrival_s[-1]) if arrival_s[-1] > SHORTEST_SPAN_S else None
     facts = {"generator": "poisson", "mean_gpus_busy": busy}
-    return Workload(
-        options.title, jobs, even_kinds(jobs, options.speed_of(context.gpu_types)), facts=facts
-    )
+    kinds = even_kinds(jobs, options.speed_of(context.gpu_types))
+    return Workload(options.title, jobs, kinds, facts=facts)
 
 
 def _gpus(options: Poisson, rng: np.random.Generator, count: int) -> Ints:

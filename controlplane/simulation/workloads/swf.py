@@ -30,15 +30,9 @@ FIELDS = (
     "preceding job", "think time",
 )  # fmt: skip
 EXTRA = (
-    "units",
-    "cores per unit",
-    "GPUs per unit",
-    "MICs per unit",
-    "KB per unit",
-    "original job",
-    "application type",
-    "power",
-)
+    "units", "cores per unit", "GPUs per unit", "MICs per unit", "KB per unit", "original job",
+    "application type", "power",
+)  # fmt: skip
 KB_PER_GB = 1e9 / 1024.0
 
 
@@ -60,14 +54,13 @@ def read(options: Swf, context: Context) -> Workload:
     """The jobs of the trace, rigid, each as long as its run time says on the GPUs it asks for."""
     one_of("gpus", options.gpus, ("processors", "one", "fields"))
     one_of("without_gpus", options.without_gpus, ("leave_out", "one"))
-    findings = Findings()
-    table = _table(options.read(context.folder), options.gpus == "fields", findings)
+    findings, extra = Findings(), options.gpus == "fields"
+    table = _table(options.read(), extra, findings)
     draft = _draft(table, options, findings)
     check(draft, findings, in_order=True)
-    wanted = _wanted(table, options)
-    return workload_of(
-        draft, findings, options, context, _facts(table, options, findings.good), wanted
-    )
+    wanted = np.asarray(table[:, 20] > 0) if extra and options.without_gpus != "one" else None
+    facts = _facts(table, options, findings.good)
+    return workload_of(draft, findings, options, context, facts, wanted)
 
 
 def _table(text: str, extra: bool, findings: Findings) -> Floats:
@@ -84,9 +77,11 @@ def _table(text: str, extra: bool, findings: Findings) -> Floats:
             tables.append(table)
     findings.lines = np.concatenate(lines)
     table = np.concatenate(tables)
-    known: Bools = np.all(np.isfinite(table), axis=1)
-    findings.mark(~known, lambda row: "has a field that is not a finite number")
-    return np.where(np.isfinite(table), table, -1.0)
+    finite = np.isfinite(table)
+    findings.mark(
+        np.asarray(~finite.all(axis=1)), lambda row: "has a field that is not a finite number"
+    )
+    return np.where(finite, table, -1.0)
 
 
 def _line_by_line(
@@ -120,26 +115,23 @@ def _row(fields: Sequence[str]) -> list[float] | str:
 def _draft(table: Floats, options: Swf, findings: Findings) -> Draft:
     submit_s, run_s, requested_s = table[:, 1], table[:, 3], table[:, 8]
     findings.mark(run_s == -1, lambda row: "the run time is not known (-1)")
-    findings.mark(
-        submit_s < 0, lambda row: f"the submit time must not be negative, it is {submit_s[row]:g} s"
-    )
-    columns = {
+    findings.limit("the submit time", submit_s, unit=" s")
+    columns: dict[str, Any] = {
         "walltime_s": np.where(requested_s > 0, requested_s, np.maximum(run_s, 1.0)),
         "user": _names("user", table[:, 11]),
         "team": _names("group", table[:, 12]),
     }
     kinds = ["job"] * len(table)
     if options.gpus == "fields":
-        columns |= _unit_columns(table)
+        columns |= {  # demand of each of a job's equal units on its node
+            "units": np.clip(table[:, 18], 1, None).astype(np.int64),
+            "cores": np.maximum(table[:, 19], 0.0),
+            "memory_gb": np.maximum(table[:, 22], 0.0) / KB_PER_GB,
+            "resources": [(("mic", float(n)),) if n > 0 else () for n in table[:, 21]],
+        }
         kinds = [f"application {n:.0f}" for n in table[:, 24]]
-    return Draft(
-        [f"{n:.0f}" for n in table[:, 0]],
-        kinds,
-        submit_s,
-        run_s,
-        _gpus(table, options, findings),
-        columns,
-    )
+    ids = [f"{n:.0f}" for n in table[:, 0]]
+    return Draft(ids, kinds, submit_s, run_s, _gpus(table, options, findings), columns)
 
 
 def _gpus(table: Floats, options: Swf, findings: Findings) -> Floats:
@@ -151,12 +143,10 @@ def _gpus(table: Floats, options: Swf, findings: Findings) -> Floats:
         processors < 1, lambda row: "neither the allocated nor the requested processors are known"
     )
     if options.gpus == "processors":
-        with np.errstate(
-            over="ignore"
-        ):  # more GPUs than any number: the row is refused with what it needs
+        with np.errstate(over="ignore"):  # too many GPUs for a number: the row is refused
             return np.maximum(1.0, np.ceil(processors / options.processors_per_gpu))
     units, cores, gpus = table[:, 18], table[:, 19], table[:, 20]
-    negative: Bools = np.any(table[:, 18:23] < 0, axis=1)
+    negative = np.asarray((table[:, 18:23] < 0).any(axis=1))
     findings.mark(negative, lambda row: "its extra fields 19 to 23 must not be negative")
     findings.mark(units < 1, lambda row: f"a job has at least 1 unit, not {units[row]:g}")
     findings.mark(
@@ -169,22 +159,6 @@ def _gpus(table: Floats, options: Swf, findings: Findings) -> Floats:
     return np.maximum(1.0, units * gpus)
 
 
-def _unit_columns(table: Floats) -> dict[str, Any]:
-    """Demand of each of a job's equal units on its node."""
-    return {
-        "units": np.clip(table[:, 18], 1, None).astype(np.int64),
-        "cores": np.maximum(table[:, 19], 0.0),
-        "memory_gb": np.maximum(table[:, 22], 0.0) / KB_PER_GB,
-        "resources": [(("mic", float(n)),) if n > 0 else () for n in table[:, 21]],
-    }
-
-
-def _wanted(table: Floats, options: Swf) -> Bools | None:
-    if options.gpus != "fields" or options.without_gpus == "one":
-        return None
-    return np.asarray(table[:, 20] > 0)
-
-
 def _facts(table: Floats, options: Swf, good: Bools) -> dict[str, Any]:
     over = int(np.count_nonzero(good & (table[:, 8] > 0) & (table[:, 3] > table[:, 8])))
     facts: dict[str, Any] = {"format": "SWF", "jobs_that_ran_longer_than_requested": over}
@@ -192,14 +166,12 @@ def _facts(table: Floats, options: Swf, good: Bools) -> dict[str, Any]:
         return facts
     power = table[good & (table[:, 25] >= 0), 25]
     facts["jobs_without_gpu"] = int(np.count_nonzero(good & (table[:, 20] <= 0)))
-    facts["predicted_power_w"] = {
-        "jobs": len(power),
-        "mean": float(power.mean()) if len(power) else None,
-    }
+    mean_w = float(power.mean()) if len(power) else None
+    facts["predicted_power_w"] = {"jobs": len(power), "mean": mean_w}
     return facts
 
 
-def _names(what: str, numbers: Floats) -> list[str]:
+def _names(word: str, numbers: Floats) -> list[str]:
     """One name for each number, none where the number is -1; equal names are one object."""
-    names = {n: f"{what} {n:.0f}" if n >= 0 else "" for n in np.unique(numbers).tolist()}
+    names = {n: f"{word} {n:.0f}" if n >= 0 else "" for n in np.unique(numbers).tolist()}
     return [names[n] for n in numbers.tolist()]

@@ -1,15 +1,20 @@
-"""Loadmaster's own CSV: a header of the columns below in any order, a line a job.
+"""Traces as CSV: Loadmaster's own, and those of Microsoft's Philly cluster.
+
+Loadmaster's has a header of the columns below in any order, and a line a job.
 
     id,arrival_s,run_s,gpus,kind,due_s,walltime_s,tardiness_weight,weight,priority,team,user,cores,memory_gb,allowed_types
 
 `arrival_s` and `run_s` are needed, the others may be missing or empty. Times count from one moment,
 whichever; `due_s` is such a time too, and empty where there is none. `allowed_types` are separated
 by `|`. `columns` renames: {"run_s": "duration"} reads the column `duration` as `run_s`.
+
+Philly's has `timestamp,duration,num_gpus,gpu_time,cluster`; the subsets drawn from it,
+`row,submit,num_gpus,duration_s,...`, are read as well. It is in no order, and is put in order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Annotated, Any
@@ -18,7 +23,7 @@ import numpy as np
 
 from controlplane.simulation.workloads.base import MOST_WEIGHT, Workload, WorkloadError
 from controlplane.simulation.workloads.drafts import Draft, check, workload_of
-from controlplane.simulation.workloads.lines import Findings, Table
+from controlplane.simulation.workloads.lines import Findings, Table, quoted
 from controlplane.simulation.workloads.options import Context, Trace
 from policies.contract.forms import OBJECT
 from policies.contract.snapshot import Floats
@@ -28,13 +33,14 @@ DEFAULTS = {
     "walltime_s": inf,
     "tardiness_weight": 0.0,
     "weight": 1.0,
-    "priority": 0.0,
     "cores": 0.0,
     "memory_gb": 0.0,
 }
 TEXTS = ("team", "user")
-KNOWN = ("id", *NEEDED, "gpus", "kind", "due_s", *DEFAULTS, *TEXTS, "allowed_types")
+KNOWN = ("id", *NEEDED, "gpus", "kind", "due_s", *DEFAULTS, "priority", *TEXTS, "allowed_types")
 MOST_PRIORITY = 1e9
+MOST_APART = 0.01
+"""Tolerated difference of GPU time from duration times GPUs, as a fraction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,12 +56,17 @@ class Csv(Trace):
     sort: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Philly(Trace):
+    """Options of a Philly trace."""
+
+
 def read(options: Csv, context: Context) -> Workload:
     """The jobs of the file, rigid, each as long as `run_s` says on `gpus` GPUs."""
     if len(options.delimiter) != 1:
         raise WorkloadError(f"delimiter: must be one character, not {options.delimiter!r}")
     findings = Findings()
-    table = Table(options.read(context.folder), findings, options.delimiter)
+    table = Table(options.read(), findings, options.delimiter)
     _rename(table, options)
     table.need(*NEEDED)
     draft = _draft(table, findings)
@@ -65,65 +76,95 @@ def read(options: Csv, context: Context) -> Workload:
 
 
 def _rename(table: Table, options: Csv) -> None:
-    """Give the file's columns their known names; WorkloadError for one that nobody knows."""
-    for known, found in options.columns:
+    """Give the file's columns their known names; WorkloadError for an unknown one."""
+    known = f"known are: {', '.join(KNOWN)}"
+    for name, found in options.columns:
         table.need(found)
-        if known not in KNOWN:
-            raise WorkloadError(f"columns: no such column: {known}; known are: {', '.join(KNOWN)}")
-        table.texts[known] = table.texts.pop(found)
-    for name in [n for n in table.texts if n not in KNOWN and n not in options.ignore]:
-        raise WorkloadError(
-            f"line 1: no such column: {name}; known are: {', '.join(KNOWN)} (or name it in"
-            " `ignore`)"
-        )
+        if name not in KNOWN:
+            raise WorkloadError(f"columns: no such column: {name}; {known}")
+        table.texts[name] = table.texts.pop(found)
+    for name in table.texts:
+        if name not in KNOWN and name not in options.ignore:
+            raise WorkloadError(f"line 1: no such column: {name}; {known} (or name it in `ignore`)")
 
 
 def _draft(table: Table, findings: Findings) -> Draft:
     texts, count = table.texts, len(table.lines)
     arrival_s, run_s = (table.numbers(name, findings) for name in NEEDED)
     gpus = table.numbers("gpus", findings, default=1.0) if "gpus" in texts else np.ones(count)
-    columns: dict[str, Any] = {
-        name: _limited(table, name, findings) for name in DEFAULTS if name in texts
-    }
-    columns |= {name: texts[name] for name in TEXTS if name in texts}
+    columns: dict[str, Any] = {name: texts[name] for name in TEXTS if name in texts}
+    for name, default in DEFAULTS.items():
+        if name in texts:
+            columns[name] = values = table.numbers(name, findings, default)
+            findings.limit(name, values, MOST_WEIGHT)
+    if "priority" in texts:
+        columns["priority"] = _priority(table, findings)
     if "due_s" in texts:
-        columns["due_s"] = _due_s(table, arrival_s, findings)
+        columns["due_s"] = due_s = table.numbers("due_s", findings, default=inf)
+        findings.mark(
+            due_s < arrival_s,
+            lambda row: f"is due at {due_s[row]:g} s, before it arrives at {arrival_s[row]:g} s",
+        )
     if "allowed_types" in texts:
         columns["allowed_types"] = [
             tuple(sorted(filter(None, t.split("|")))) for t in texts["allowed_types"]
         ]
-    ids = _filled(texts.get("id"), count, lambda row: f"line {table.lines[row]}")
-    return Draft(
-        ids, _filled(texts.get("kind"), count, lambda row: "job"), arrival_s, run_s, gpus, columns
-    )
+    none = [""] * count
+    kinds = [text or "job" for text in texts.get("kind", none)]
+    ids = [
+        text or f"line {line}"
+        for text, line in zip(texts.get("id", none), table.lines, strict=True)
+    ]
+    return Draft(ids, kinds, arrival_s, run_s, gpus, columns)
 
 
-def _limited(table: Table, name: str, findings: Findings) -> Floats:
-    """A column that must not be negative; a priority may be, but is a whole number."""
-    values = table.numbers(name, findings, DEFAULTS[name])
-    if name != "priority":
-        findings.mark(values < 0, lambda row: f"{name} must not be negative, it is {values[row]:g}")
-        beyond = np.isfinite(values) & (values > MOST_WEIGHT)
-        findings.mark(
-            beyond, lambda row: f"{name} must not be above {MOST_WEIGHT:g}, it is {values[row]:g}"
-        )
-        return values
+def _priority(table: Table, findings: Findings) -> Floats:
+    values = table.numbers("priority", findings, 0.0)
     bad = (values != np.floor(values)) | (np.abs(values) > MOST_PRIORITY)
     findings.mark(bad, lambda row: f"priority must be a whole number, not {values[row]:g}")
     return np.where(bad, 0.0, values)
 
 
-def _due_s(table: Table, arrival_s: Floats, findings: Findings) -> Floats:
-    due_s = table.numbers("due_s", findings, default=inf)
+def read_philly(options: Philly, context: Context) -> Workload:
+    """Rigid jobs of the trace, one kind, with their durations; teams: virtual clusters."""
+    findings = Findings()
+    table = Table(options.read(), findings)
+    is_subset = "submit" in table.texts
+    when, duration = ("submit", "duration_s") if is_subset else ("timestamp", "duration")
+    table.need(when, duration, "num_gpus")
+    run_s, gpus = table.numbers(duration, findings), table.numbers("num_gpus", findings)
+    arrival_s, expected_s = _times_s(table.texts[when], when, findings), run_s * gpus
+    if "gpu_time" in table.texts:
+        gpu_s = table.numbers("gpu_time", findings)
+        findings.mark(
+            np.abs(gpu_s - expected_s) > np.maximum(1.0, MOST_APART * np.abs(expected_s)),
+            lambda row: (
+                f"a GPU time of {gpu_s[row]:g} s is not duration times GPUs, {expected_s[row]:g} s"
+            ),
+        )
+    ids = [str(line) for line in table.lines.tolist()]
+    columns = {"team": table.texts["cluster"]} if "cluster" in table.texts else {}
+    draft = Draft(ids, ["job"] * len(ids), arrival_s, run_s, gpus, columns)
+    check(draft, findings, in_order=False)
+    return workload_of(draft, findings, options, context, {"format": "Philly"})
+
+
+def _times_s(texts: Sequence[str], name: str, findings: Findings) -> Floats:
+    """Epoch seconds of times like 2017-10-09 07:01:55 in UTC; bad rows are 0 and marked."""
+    try:
+        moments = np.array(texts, dtype="datetime64[s]")
+    except ValueError:
+        moments = np.array([_moment(t) for t in texts], dtype="datetime64[s]")
+    unknown = np.isnat(moments)
     findings.mark(
-        due_s < arrival_s,
-        lambda row: f"is due at {due_s[row]:g} s, before it arrives at {arrival_s[row]:g} s",
+        unknown,
+        lambda row: f"{name} is not a time such as 2017-10-09 07:01:55: {quoted(texts[row])}",
     )
-    return due_s
+    return np.where(unknown, 0, moments.astype(np.int64)).astype(np.float64)
 
 
-def _filled(texts: list[str] | None, count: int, default: Callable[[int], str]) -> list[str]:
-    return [
-        text or default(row)
-        for row, text in enumerate(texts if texts is not None else [""] * count)
-    ]
+def _moment(text: str) -> np.datetime64:
+    try:
+        return np.datetime64(text, "s")
+    except ValueError:
+        return np.datetime64("NaT", "s")

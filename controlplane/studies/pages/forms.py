@@ -1,10 +1,11 @@
-"""The simulation form turns input into a study; `documents` checks it."""
+"""The form of a simulation: typed input as a study, which `documents` checks."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import yaml
@@ -13,7 +14,7 @@ from django.contrib.auth.models import User
 from django.core.files.uploadedfile import UploadedFile
 
 from clusters.models import Cluster
-from controlplane.simulation.switches import Switches
+from controlplane.simulation.switches import NO_SWITCHES
 from controlplane.studies.documents import LIVE, DocumentError
 from controlplane.web.pages.policy_help import ParameterHelp, example_of, parameters_of
 from jobs.selectors import teams_of
@@ -136,36 +137,28 @@ class StudyForm(forms.Form):
 
     def __init__(self, user: User, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        clusters = [
-            (c, f"{c} (live)")
-            for c in Cluster.objects.order_by("name").values_list("name", flat=True)
-        ]
+        names = Cluster.objects.order_by("name").values_list("name", flat=True)
+        clusters = [(name, f"{name} (live)") for name in names]
         self.has_live = bool(clusters)
         self._choose("cluster", [*clusters, (WRITTEN, "Written here")])
-        self._choose(
-            "team", [("", "Only me"), *((t.name, f"Team {t.name}") for t in teams_of(user))]
-        )
+        teams = [(team.name, f"Team {team.name}") for team in teams_of(user)]
+        self._choose("team", [("", "Only me"), *teams])
         if not clusters:
             self._choose("workload", [choice for choice in WORKLOADS if choice[0] not in LIVE])
 
     def policies(self) -> Iterator[PolicyChoice]:
         """The policies that can be chosen."""
         for policy in offered():
-            ticked = (
-                f"policy_{policy.name}" in self.data if self.is_bound else policy.name in TICKED
-            )
-            yield replace(
-                policy, ticked=ticked, parameters=self.data.get(f"parameters_{policy.name}", "")
-            )
+            is_typed = f"policy_{policy.name}" in self.data
+            ticked = is_typed if self.is_bound else policy.name in TICKED
+            typed = self.data.get(f"parameters_{policy.name}", "")
+            yield replace(policy, ticked=ticked, parameters=typed)
 
     def switches(self) -> Iterator[tuple[str, str, str]]:
         """(name, words, what was typed) of every switch."""
-        for name, default in Switches.defaults().items():
-            yield (
-                name,
-                SWITCH_WORDS.get(name, name.replace("_", " ")),
-                self.data.get(f"switch_{name}", f"{default:g}"),
-            )
+        for name, default in asdict(NO_SWITCHES).items():
+            typed = self.data.get(f"switch_{name}", f"{default:g}")
+            yield name, SWITCH_WORDS.get(name, name.replace("_", " ")), typed
 
     def asked(self, trace: UploadedFile[bytes] | None) -> dict[str, Any]:
         """The study that was typed. DocumentError for what is no YAML or no number."""
@@ -183,35 +176,34 @@ class StudyForm(forms.Form):
         """Messages with policies and switches named as beside their fields."""
         ticked = [policy.name for policy in self.policies() if policy.ticked]
 
-        def named(match: re.Match[str]) -> str:
+        def name_of(match: re.Match[str]) -> str:
             place = int(match[1])
             return f"{ticked[place] if place < len(ticked) else match[0]}: "
 
-        def words(match: re.Match[str]) -> str:
+        def words_of(match: re.Match[str]) -> str:
             return f"{SWITCH_WORDS[match[1]]}: " if match[1] in SWITCH_WORDS else match[0]
 
-        told = {name: list(messages) for name, messages in problems.items()}
-        told["policies"] = [
-            re.sub(r"^policies\[(\d+)\][:.] ?", named, m) for m in told.get("policies", [])
-        ]
-        told["switches"] = [re.sub(r"^(\w+) is ", words, m) for m in told.get("switches", [])]
-        return {name: messages for name, messages in told.items() if messages}
+        found = {name: list(messages) for name, messages in problems.items()}
+        for field, pattern, words in (
+            ("policies", r"^policies\[(\d+)\][:.] ?", name_of),
+            ("switches", r"^switches\.(\w+): ", words_of),
+        ):
+            if field in found:
+                found[field] = [re.sub(pattern, words, message) for message in found[field]]
+        return found
 
     def show(self, problems: Mapping[str, list[str]]) -> None:
         """Put messages beside the fields that they name, all others at the top."""
         self.full_clean()
         self.errors.clear()
         for name, messages in problems.items():
-            place = (
-                "cluster_yaml"
-                if name == "cluster" and self.data.get("cluster") == WRITTEN
-                else name
-            )
+            is_written = name == "cluster" and self.data.get("cluster") == WRITTEN
+            place = "cluster_yaml" if is_written else name
             for message in messages:
-                self.add_error(
-                    place if place in self.fields else None,
-                    message if place in self.fields else f"{name}: {message}",
-                )
+                if place in self.fields:
+                    self.add_error(place, message)
+                else:
+                    self.add_error(None, f"{name}: {message}")
 
     def _cluster(self, typed: Mapping[str, str]) -> Any:
         if typed["cluster"] and typed["cluster"] != WRITTEN:
@@ -229,7 +221,7 @@ class StudyForm(forms.Form):
         return chosen
 
     def _switches(self) -> dict[str, Any]:
-        defaults = Switches.defaults()
+        defaults = asdict(NO_SWITCHES)
         found = {
             name: _number(f"switches: {words}", text)
             for name, words, text in self.switches()
@@ -246,26 +238,24 @@ class StudyForm(forms.Form):
 def read_yaml(field: str, text: str) -> Any:
     """Read YAML. DocumentError names the line of an error."""
     try:
-        _refuse_aliases(field, text)
+        for event in yaml.parse(text, Loader=yaml.SafeLoader):
+            # A few of them mean more than any memory holds, and no study needs one.
+            if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
+                where = _line(event.start_mark)
+                raise DocumentError({field: [f"{where}anchors and aliases are not taken here"]})
         return yaml.safe_load(text)
     except DocumentError:
         raise
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"line {mark.line + 1}: " if mark else ""
-        raise DocumentError(
-            {field: [f"{where}{getattr(error, 'problem', None) or 'is no YAML'}"]}
-        ) from None
+        where = _line(getattr(error, "problem_mark", None))
+        problem = getattr(error, "problem", None) or "is no YAML"
+        raise DocumentError({field: [f"{where}{problem}"]}) from None
     except (RecursionError, ValueError) as error:
         raise DocumentError({field: [str(error) or "is no YAML"]}) from None
 
 
-def _refuse_aliases(field: str, text: str) -> None:
-    """A few of them mean more than any memory holds, and no study needs one."""
-    for event in yaml.parse(text, Loader=yaml.SafeLoader):
-        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
-            where = f"line {event.start_mark.line + 1}: " if event.start_mark else ""
-            raise DocumentError({field: [f"{where}anchors and aliases are not taken here"]})
+def _line(mark: Any) -> str:
+    return f"line {mark.line + 1}: " if mark else ""
 
 
 def _workload(typed: Mapping[str, str], trace: UploadedFile[bytes] | None) -> dict[str, Any]:
@@ -281,16 +271,12 @@ def _workload(typed: Mapping[str, str], trace: UploadedFile[bytes] | None) -> di
     if not isinstance(options, dict):
         raise DocumentError({"options": ["must be options by name, such as gap_s: 60"]})
     jobs = {"jobs": _number("jobs", typed["jobs"])} if typed["jobs"] else {}
-    return {"type": of, **jobs, **_text_of(of, options, typed, trace), **options}
-
-
-def _text_of(
-    of: str, options: Mapping[str, Any], typed: Mapping[str, str], trace: UploadedFile[bytes] | None
-) -> dict[str, str]:
-    """The file, or the text in its place, under the name that the workload has for it."""
+    text = {}
     if of in TABLES and "kinds" not in options and "tables" not in options:
-        return {"tables": _trace_text(typed, trace)}
-    return {"text": _trace_text(typed, trace)} if of in TRACES else {}
+        text = {"tables": _trace_text(typed, trace)}
+    elif of in TRACES:
+        text = {"text": _trace_text(typed, trace)}
+    return {"type": of, **jobs, **text, **options}
 
 
 def _trace_text(typed: Mapping[str, str], trace: UploadedFile[bytes] | None) -> str:
@@ -305,14 +291,13 @@ def _parameters(policy: PolicyChoice) -> Any:
     try:
         return read_yaml("policies", as_mapping(policy.parameters)) or {}
     except DocumentError as error:
-        found = error.fields["policies"][0]
-        raise DocumentError(
-            {"policies": [f"{policy.name}: {found}; write parameters as name: value, name: value"]}
-        ) from None
+        found = f"{policy.name}: {error.fields['policies'][0]}"
+        advice = "write parameters as name: value, name: value"
+        raise DocumentError({"policies": [f"{found}; {advice}"]}) from None
 
 
 def as_mapping(typed: str) -> str:
-    """`a: 1, b: 2` is how one types parameters in a line; braces are not asked for."""
+    """Parameters typed in a line, `a: 1, b: 2`, as a mapping in YAML: with braces."""
     typed = typed.strip()
     return f"{{{typed}}}" if typed and not typed.startswith("{") else typed
 
@@ -332,14 +317,8 @@ def _seeds(typed: str) -> list[int]:
 
 
 def _number(field: str, typed: str) -> float | int:
-    try:
-        return int(typed)
-    except ValueError:
-        pass
-    try:
-        return float(typed)
-    except ValueError:
-        name, _, words = field.partition(": ")
-        raise DocumentError(
-            {name: [f"{words} must be a number, not {typed[:40]!r}".strip()]}
-        ) from None
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(typed)
+    name, _, words = field.partition(": ")
+    raise DocumentError({name: [f"{words} must be a number, not {typed[:40]!r}".strip()]})

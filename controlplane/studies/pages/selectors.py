@@ -25,16 +25,9 @@ SAME = 1e-3
 """Figures that differ by less, relatively, are equally good."""
 
 SHOWN = (
-    "total_cost",
-    "energy_cost",
-    "tardiness_cost",
-    "jct_mean_s",
-    "makespan_s",
-    "utilisation",
-    "late",
-    "unfinished",
-    "preemptions",
-)
+    "total_cost", "energy_cost", "tardiness_cost", "jct_mean_s", "makespan_s", "utilisation",
+    "late", "unfinished", "preemptions",
+)  # fmt: skip
 """Figures on pages; the report has them all."""
 
 IF_KNOWN = ("pair_error_mean", "pair_error_p50", "pair_error_p90")
@@ -91,13 +84,10 @@ def is_active(simulation: Simulation) -> bool:
 
 def kept_until(simulation: Simulation) -> datetime | None:
     """When retention removes it; None for one that is not over, is shared, or stays for ever."""
-    days = settings.KEEP_DAYS["simulations"]
-    ended_at = simulation.ended_at
-    return (
-        None
-        if ended_at is None or simulation.share_key or not days
-        else ended_at + timedelta(days=days)
-    )
+    days, ended_at = settings.KEEP_DAYS["simulations"], simulation.ended_at
+    if ended_at is None or simulation.share_key or not days:
+        return None
+    return ended_at + timedelta(days=days)
 
 
 def results_of(simulation: Simulation) -> dict[str, Any] | None:
@@ -114,59 +104,50 @@ def sizes_of(simulation: Simulation) -> dict[str, int]:
 def results_table(found: Sequence[tuple[str, Mapping[str, Any]]]) -> ResultsTable:
     """The policies of one study or of several, (name, results.json) each, side by side."""
     metrics = {m["name"]: m for m in found[0][1].get("metrics", ())} if found else {}
-    policies = [
-        (name if len(found) > 1 else "", p)
-        for name, results in found
-        for p in results.get("policies", ())
-    ]
-    known = [
-        name
-        for name in IF_KNOWN
-        if any(_mean(p.get("mean", {}).get(name)) is not None for _, p in policies)
-    ]
+    several = len(found) > 1
+    studies = [name if several else "" for name, results in found for _ in _policies(results)]
+    policies = [policy for _, results in found for policy in _policies(results)]
+    means = [{name: _mean(of) for name, of in p.get("mean", {}).items()} for p in policies]
+    known = [name for name in IF_KNOWN if any(of.get(name) is not None for of in means)]
     shown = [metrics[name] for name in (*SHOWN, *known) if name in metrics]
-    left = [_mean(p.get("mean", {}).get("unfinished")) for _, p in policies]
-    may_be_best = fewest_unfinished(left)
-    best = {m["name"]: _best([p for _, p in policies], may_be_best, m["name"]) for m in shown}
-    rows = tuple(
-        _row(study, policy, shown, best if may else {})
-        for (study, policy), may in zip(policies, may_be_best, strict=True)
-    )
-    notes = tuple(
-        f"{name}: {note}" if len(found) > 1 else note
-        for name, results in found
-        for note in (*_failures(results), *notes_of(results))
-    )
-    return ResultsTable(tuple(m["words"] for m in shown), rows, notes)
+    may_be_best = fewest_unfinished([of.get("unfinished") for of in means])
+    best = {m["name"]: _best(means, may_be_best, m["name"]) for m in shown}
+    rows = [
+        PolicyRow(
+            str(policy.get("label")),
+            study,
+            tuple(
+                _cell(policy.get("mean", {}).get(m["name"]), m, best[m["name"]] if may else None)
+                for m in shown
+            ),
+            _mean(policy.get("total_cost_against_first")),
+        )
+        for study, policy, may in zip(studies, policies, may_be_best, strict=True)
+    ]
+    notes = []
+    for name, results in found:
+        failures = [
+            f"{f['policy']} failed with seed {f['seed']}: {f['message']}"
+            for f in results.get("failures", ())[:5]
+        ]
+        prefix = f"{name}: " if several else ""
+        notes += [f"{prefix}{note}" for note in (*failures, *notes_of(results))]
+    return ResultsTable(tuple(m["words"] for m in shown), tuple(rows), tuple(notes))
 
 
-def _row(
-    study: str,
-    policy: Mapping[str, Any],
-    metrics: Sequence[Mapping[str, Any]],
-    best: Mapping[str, float | None],
-) -> PolicyRow:
-    cells = tuple(
-        _cell(policy.get("mean", {}).get(m["name"]), m, best.get(m["name"])) for m in metrics
-    )
-    return PolicyRow(
-        str(policy.get("label")), study, cells, _mean(policy.get("total_cost_against_first"))
-    )
+def _policies(results: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    found: Sequence[Mapping[str, Any]] = results.get("policies", ())
+    return found
 
 
 def _cell(found: object, metric: Mapping[str, Any], best: float | None) -> Cell:
-    mean = _mean(found)
+    mean, name, words = _mean(found), str(metric["name"]), str(metric["words"])
     if mean is None:
-        return Cell(str(metric["words"]), "–", "", best=False)
-    spread = found.get("half_width") if isinstance(found, Mapping) else None
-    words = _words(mean, str(metric["name"]), str(metric["unit"]))
-    near = best is not None and abs(mean - best) <= SAME * abs(best)
-    return Cell(
-        str(metric["words"]),
-        words,
-        f"± {_words(spread, str(metric['name']), '')}" if spread else "",
-        best=near,
-    )
+        return Cell(words, "–", "", best=False)
+    half = found.get("half_width") if isinstance(found, Mapping) else None
+    spread = f"± {_words(half, name, '')}" if half else ""
+    is_best = best is not None and abs(mean - best) <= SAME * abs(best)
+    return Cell(words, _words(mean, name, str(metric["unit"])), spread, best=is_best)
 
 
 def _words(value: float, metric: str, unit: str) -> str:
@@ -181,18 +162,15 @@ def _mean(found: object) -> float | None:
 
 
 def _best(
-    policies: Sequence[Mapping[str, Any]], may_be_best: Sequence[bool], metric: str
+    means: Sequence[Mapping[str, float | None]], may_be_best: Sequence[bool], metric: str
 ) -> float | None:
     """The best mean of the policies that may be best; None if all means are alike."""
-    found = [_mean(p.get("mean", {}).get(metric)) for p in policies]
-    means = [m for m in found if m is not None]
+    found = [of.get(metric) for of in means]
+    every = [mean for mean in found if mean is not None]
     known = [m for m, may in zip(found, may_be_best, strict=True) if may and m is not None]
-    if (
-        len(means) < 2
-        or not known
-        or max(means) - min(means) <= SAME * max(map(abs, means))
-        or metric in NO_BEST
-    ):
+    if metric in NO_BEST or len(every) < 2 or not known:
+        return None
+    if max(every) - min(every) <= SAME * max(map(abs, every)):
         return None
     return max(known) if metric == "utilisation" else min(known)
 
@@ -215,10 +193,3 @@ def notes_of(results: Mapping[str, Any]) -> list[str]:
         on = ", ".join(f"{switch} = {value:g}" for switch, value in switches.items())
         said.append(f"Switched on: {on}.")
     return said
-
-
-def _failures(results: Mapping[str, Any]) -> list[str]:
-    return [
-        f"{f['policy']} failed with seed {f['seed']}: {f['message']}"
-        for f in results.get("failures", ())[:5]
-    ]

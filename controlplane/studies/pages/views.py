@@ -34,14 +34,14 @@ from controlplane.studies.running.folders import read_file
 from controlplane.studies.selectors import (
     SimulationNotFoundError,
     get_simulation,
+    link_of,
     shared_simulation,
 )
 from controlplane.studies.services import SimulationConflictError
-from controlplane.studies.sharing import link_of
 
-# A report is one file with its script inside. It is shown in a frame of our page, as a document of
-# no origin: it may run its own script and nothing else, reads no cookie, sends no request, and
-# cannot be framed by others.
+# A report is one file with its script inside, shown in a frame of our page as a document of no
+# origin: it may run its own script and nothing else, reads no cookie, sends no request, and cannot
+# be framed by others.
 REPORT_POLICY = {
     "default-src": ["'none'"],
     "script-src": ["'unsafe-inline'"],
@@ -61,7 +61,7 @@ ACTIONS: dict[str, tuple[Callable[[Simulation], object], str]] = {
     "delete": (services.simulation_delete, "The simulation and all it came to are removed."),
     "share": (
         services.simulation_share,
-        "Whoever has the link below can look at this simulation, without an account.",
+        "Anybody with the link below can look at this simulation, without an account.",
     ),
     "unshare": (services.simulation_unshare, "The link leads nowhere any more."),
 }
@@ -105,17 +105,16 @@ def _form(
     pasted: str = "",
     problems: dict[str, list[str]] | None = None,
 ) -> HttpResponse:
-    context: dict[str, Any] = {"form": form, "pasted": pasted, "problems": problems or {}}
-    if problems:
-        shown = (
-            name
-            for name in problems
-            if pasted or (name not in form.fields and name not in IN_PLACE)
-        )
-        context["study_problems"] = [
-            m if n == "study" else f"{n}: {m}" for n in shown for m in problems[n]
-        ]
-        context["policy_problems"] = [] if pasted else problems.get("policies", [])
+    problems = problems or {}
+    context: dict[str, Any] = {"form": form, "pasted": pasted, "problems": problems}
+    placed = () if pasted else (*form.fields, *IN_PLACE)
+    context["study_problems"] = [
+        message if name == "study" else f"{name}: {message}"
+        for name, found in problems.items()
+        if name not in placed
+        for message in found
+    ]
+    context["policy_problems"] = [] if pasted else problems.get("policies", [])
     return render(request, "studies/new.html", context, status=422 if problems else 200)
 
 
@@ -237,11 +236,10 @@ def _report(found: Simulation) -> HttpResponse:
 def _page_or_part(
     request: HttpRequest, page: str, part: str, context: dict[str, Any]
 ) -> HttpResponse:
-    asked = (
-        request.headers.get("HX-Request") == "true"
-        and request.headers.get("HX-History-Restore-Request") != "true"
-    )
-    response = render(request, part if asked else page, context)
+    headers = request.headers
+    restores = headers.get("HX-History-Restore-Request") == "true"
+    is_part = headers.get("HX-Request") == "true" and not restores
+    response = render(request, part if is_part else page, context)
     patch_vary_headers(response, ["HX-Request"])
     return response
 

@@ -9,7 +9,12 @@ from django.contrib.auth.models import User
 from django.db.models import QuerySet
 from django.http import HttpResponse
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
+from drf_spectacular.utils import (
+    OpenApiParameter,
+    OpenApiResponse,
+    extend_schema,
+    extend_schema_view,
+)
 from rest_framework import mixins, status
 from rest_framework.decorators import action
 from rest_framework.exceptions import NotFound, ValidationError
@@ -61,11 +66,9 @@ class SimulationViewSet(mixins.ListModelMixin, GenericViewSet[Simulation]):
         rows, query = visible_simulations(_user(self.request)), self.request.query_params
         if wanted := query.get("state"):
             rows = rows.filter(state=wanted) if wanted in STATES else rows.none()
-        return (
-            rows.filter(user=_user(self.request))
-            if query.get("mine", "").lower() in ("1", "true", "yes")
-            else rows
-        )
+        if query.get("mine", "").lower() in ("1", "true", "yes"):
+            rows = rows.filter(user=_user(self.request))
+        return rows
 
     @extend_schema(parameters=FILTERS)
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
@@ -124,7 +127,7 @@ class SimulationViewSet(mixins.ListModelMixin, GenericViewSet[Simulation]):
 
 
 class JsonForErrors(BaseContentNegotiation):
-    """Takes whatever the caller accepts: the file is what it is, and errors are JSON."""
+    """Any accepted type is answered: the file is what it is, and errors are JSON."""
 
     def select_parser(self, request: Request, parsers: Any) -> Any:
         """The first one."""
@@ -144,52 +147,53 @@ class SimulationFileView(APIView):
     media_type: ClassVar[str]
     content_negotiation_class = JsonForErrors
 
-    def answer(self, request: Request, pk: str) -> HttpResponse:
+    def get(self, request: Request, pk: str) -> HttpResponse:
         """The file, or 404 if there is none (yet)."""
         simulation = _simulation(request, pk)
         data = read_file(simulation, self.file)
         if data is None:
             raise NotFound(f"the simulation is {simulation.state} and has no {self.file}")
-        return HttpResponse(
-            data,
-            content_type=self.media_type,
-            headers={"Content-Disposition": f'attachment; filename="{self.file}"'},
-        )
+        headers = {"Content-Disposition": f'attachment; filename="{self.file}"'}
+        return HttpResponse(data, content_type=self.media_type, headers=headers)
 
 
+def _described(name: str, words: str, answer: Any) -> Any:
+    return extend_schema_view(
+        get=extend_schema(operation_id=name, description=words, responses=answer)
+    )
+
+
+@_described(
+    "simulation_results",
+    "Costs, times and counts by policy and seed.",
+    {200: OpenApiTypes.OBJECT},
+)
 class ResultsView(SimulationFileView):
     """Figures by policy and seed."""
 
     file, media_type = "results.json", "application/json"
 
-    @extend_schema(operation_id="simulation_results", responses={200: OpenApiTypes.OBJECT})
-    def get(self, request: Request, pk: str) -> HttpResponse:
-        """Costs, times and counts by policy and seed."""
-        return self.answer(request, pk)
 
-
+@_described(
+    "simulation_jobs",
+    "Every job of every run as CSV.",
+    {(200, "text/csv"): OpenApiTypes.STR},
+)
 class JobsView(SimulationFileView):
     """A line for each job of each run."""
 
     file, media_type = "jobs.csv", "text/csv"
 
-    @extend_schema(operation_id="simulation_jobs", responses={(200, "text/csv"): OpenApiTypes.STR})
-    def get(self, request: Request, pk: str) -> HttpResponse:
-        """Every job of every run as CSV."""
-        return self.answer(request, pk)
 
-
+@_described(
+    "simulation_report",
+    "The report as one HTML file that needs no network.",
+    {(200, "text/html"): OpenApiTypes.STR},
+)
 class ReportView(SimulationFileView):
     """The report, whole in one file."""
 
     file, media_type = "report.html", "text/html"
-
-    @extend_schema(
-        operation_id="simulation_report", responses={(200, "text/html"): OpenApiTypes.STR}
-    )
-    def get(self, request: Request, pk: str) -> HttpResponse:
-        """The report as one HTML file that needs no network."""
-        return self.answer(request, pk)
 
 
 class WhatIfView(APIView):
@@ -198,26 +202,20 @@ class WhatIfView(APIView):
     @extend_schema(
         operation_id="what_if",
         request=WhatIfInput,
-        responses={
-            200: OpenApiResponse(
-                WhatIfSerializer, "Also where the policy could not decide: see `failure`"
-            )
-        },
+        responses=OpenApiResponse(
+            WhatIfSerializer, "Also where the policy could not decide: see `failure`"
+        ),
     )
     def post(self, request: Request, name: str) -> Response:
         """Ask a policy what it would decide about the cluster as it is. Nothing is changed."""
         given = WhatIfInput(data=request.data)
         given.is_valid(raise_exception=True)
+        policy, parameters = given.validated_data["policy"], given.validated_data.get("parameters")
         cluster = Cluster.objects.filter(name=name).first()
         if cluster is None:
             raise NotFound(f"there is no cluster {name}")
         try:
-            found = what_if(
-                _user(request),
-                cluster,
-                given.validated_data["policy"],
-                given.validated_data.get("parameters", {}),
-            )
+            found = what_if(_user(request), cluster, policy, parameters or {})
         except WhatIfError as error:
             raise ValidationError({error.field: [str(error)]}) from None
         except BusyError as error:

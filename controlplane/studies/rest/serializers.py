@@ -8,7 +8,7 @@ from drf_spectacular.utils import inline_serializer
 from rest_framework import serializers
 
 from controlplane.studies.models import Simulation
-from controlplane.studies.sharing import link_of
+from controlplane.studies.selectors import link_of
 
 STATES = Simulation.State.choices
 

@@ -49,12 +49,9 @@ def main() -> int:
         say({"busy": True})
     except MemoryError:
         say({"error": f"it needs more than {given.memory_gb:g} GB of memory"})
-    except (
-        Exception
-    ) as error:  # anybody's policy runs here: whatever it raises ends this study and is told
-        say(
-            {"error": f"{type(error).__name__}: {error}" if not _is_expected(error) else str(error)}
-        )
+    except Exception as error:  # anybody's policy runs here: it raises what it likes
+        kind = "" if _is_expected(error) else f"{type(error).__name__}: "
+        say({"error": f"{kind}{error}"})
     else:
         say({"done": True})
         return 0
@@ -94,10 +91,8 @@ def _settle(parent: int | None, memory_gb: float) -> None:
     if memory_gb:
         _, most = resource.getrlimit(resource.RLIMIT_DATA)
         wanted = int(memory_gb * GB)
-        resource.setrlimit(
-            resource.RLIMIT_DATA,
-            (wanted if most == resource.RLIM_INFINITY else min(wanted, most), most),
-        )
+        limit = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, most))
 
 
 def _arguments() -> argparse.Namespace:

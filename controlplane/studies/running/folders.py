@@ -9,9 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 import zlib
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 from uuid import UUID
 
 from django.conf import settings
@@ -34,7 +32,9 @@ def folder_of(simulation: Simulation) -> Path:
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder = root / str(simulation.pk)
     folder.mkdir(mode=0o700, exist_ok=True)
-    _write(folder / "study.json", simulation.document)
+    part = folder / "study.new"
+    part.write_text(json.dumps(simulation.document))
+    part.replace(folder / "study.json")
     return folder
 
 
@@ -46,15 +46,12 @@ def remove_folder(simulation: Simulation) -> None:
 def sweep() -> int:
     """Remove the folders of simulations that are over or deleted; how many there were."""
     root = Path(settings.SIMULATIONS_DIR)
-    there = {
-        pk: path for path in (root.iterdir() if root.is_dir() else ()) if (pk := _uuid(path.name))
-    }
-    active = set(
-        Simulation.objects.filter(pk__in=there, state__in=ACTIVE).values_list("pk", flat=True)
-    )
-    over = [path for pk, path in there.items() if pk not in active]
-    for path in over:
-        shutil.rmtree(path, ignore_errors=True)
+    there = {path.name: path for path in (root.iterdir() if root.is_dir() else ())}
+    ids = [name for name in there if _is_uuid(name)]
+    active = Simulation.objects.filter(pk__in=ids, state__in=ACTIVE).values_list("pk", flat=True)
+    over = set(ids) - set(map(str, active))
+    for name in over:
+        shutil.rmtree(there[name], ignore_errors=True)
     return len(over)
 
 
@@ -70,35 +67,20 @@ def packed_files(simulation: Simulation, folder: Path) -> list[SimulationFile]:
                 f"{name} has {size:,} bytes, more than {LARGEST:,}: simulate fewer jobs or seeds at"
                 " once"
             )
-        found.append(
-            SimulationFile(
-                simulation=simulation,
-                name=name,
-                size=size,
-                data=zlib.compress(path.read_bytes(), LEVEL),
-            )
-        )
+        data = zlib.compress(path.read_bytes(), LEVEL)
+        found.append(SimulationFile(simulation=simulation, name=name, size=size, data=data))
     return found
 
 
 def read_file(simulation: Simulation, name: str) -> bytes | None:
     """A file that the simulation came to; None if it has none of that name."""
-    data = (
-        SimulationFile.objects.filter(simulation=simulation, name=name)
-        .values_list("data", flat=True)
-        .first()
-    )
+    files = SimulationFile.objects.filter(simulation=simulation, name=name)
+    data = files.values_list("data", flat=True).first()
     return None if data is None else zlib.decompress(data)
 
 
-def _write(path: Path, document: Mapping[str, Any]) -> None:
-    beside = path.with_suffix(".new")
-    beside.write_text(json.dumps(document))
-    beside.replace(path)
-
-
-def _uuid(name: str) -> UUID | None:
+def _is_uuid(name: str) -> bool:
     try:
-        return UUID(name)
+        return str(UUID(name)) == name
     except ValueError:
-        return None
+        return False

@@ -23,11 +23,9 @@ LOG = "log.txt"
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """The newest that the process has said: how far it is, and whether and how it has ended
-    (`error` is empty for a good end).
-
-    `busy`: it has ended at once, because another process still works in the folder.
+class Status:
+    """The last message of the process: how far it is, and whether and how it has ended (`error` is
+    empty for a good end). `busy`: another process still works in the folder.
     """
 
     progress: float = 0.0
@@ -49,31 +47,18 @@ class StudyProcess:
         memory_gb: float,
         command: Sequence[str] | None = None,
     ) -> None:
-        options = [
-            "--processes",
-            str(processes),
-            "--memory-gb",
-            str(memory_gb),
-            "--parent",
-            str(os.getpid()),
-        ]
         argv = [
             *(command or [sys.executable, "-m", "controlplane.studies.running.child"]),
-            *options,
-            str(folder),
-        ]
+            "--processes", str(processes), "--memory-gb", str(memory_gb),
+            "--parent", str(os.getpid()), str(folder),
+        ]  # fmt: skip
         with (folder / LOG).open("wb") as log:
             self._process = subprocess.Popen(
-                argv,
-                cwd=ROOT,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                start_new_session=True,
-                env=of_a_child(),
-            )
+                argv, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log,
+                start_new_session=True, env=of_a_child(),
+            )  # fmt: skip
         self._read = b""
-        self.told = Told()
+        self.status = Status()
 
     @property
     def pid(self) -> int:
@@ -94,40 +79,34 @@ class StudyProcess:
             self._process.stdout.close()
         self._process.wait()
 
-    def listen(self, for_s: float) -> Told:
+    def listen(self, for_s: float) -> Status:
         """Its output within that time, or until it has ended."""
         until_s = time.monotonic() + for_s
-        while not self.told.ended and (left_s := until_s - time.monotonic()) > 0:
+        while not self.status.ended and (left_s := until_s - time.monotonic()) > 0:
             pipe = self._process.stdout
             assert pipe is not None
             if not select.select([pipe], [], [], left_s)[0]:
                 break
             data = os.read(pipe.fileno(), CHUNK)
             if not data:
-                self._gone()
+                code = self._process.wait()
+                how = f"was killed (signal {-code})" if code < 0 else f"ended with status {code}"
+                self._receive({"error": f"its process {how} without a result"})
                 break
             *lines, self._read = (self._read + data).split(b"\n")
             for line in lines:
-                self._hear(json.loads(line))
-        return self.told
+                self._receive(json.loads(line))
+        return self.status
 
-    def _hear(self, said: dict[str, Any]) -> None:
-        if "error" in said:
-            self.told = Told(
-                self.told.progress, ended=True, error=str(said["error"]) or "it failed"
-            )
-        elif "done" in said:
-            self.told = Told(1.0, ended=True)
-        elif "busy" in said:
-            self.told = Told(self.told.progress, ended=True, busy=True)
+    def _receive(self, message: dict[str, Any]) -> None:
+        progress = self.status.progress
+        if "error" in message:
+            error = str(message["error"]) or "it failed"
+            self.status = Status(progress, ended=True, error=error)
+        elif "done" in message:
+            self.status = Status(1.0, ended=True)
+        elif "busy" in message:
+            self.status = Status(progress, ended=True, busy=True)
         else:
-            self.told = Told(
-                max(self.told.progress, min(1.0, said["progress"])), said["message"], said["left_s"]
-            )
-
-    def _gone(self) -> None:
-        code = self._process.wait()
-        how = f"was killed (signal {-code})" if code < 0 else f"ended with status {code}"
-        self.told = Told(
-            self.told.progress, ended=True, error=f"its process {how} without a result"
-        )
+            progress = max(progress, min(1.0, message["progress"]))
+            self.status = Status(progress, message["message"], message["left_s"])

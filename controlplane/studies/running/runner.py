@@ -1,8 +1,7 @@
-"""Running simulations: taken from the queue one by one, watched while they run, given back when
-their worker is gone.
+"""Runner of simulations: taken from the queue one by one, watched, given back by dead workers.
 
-Celery carries hints: a task that is doubled, late or lost breaks nothing. Whoever takes a
-simulation holds a slot and renews its row; one that nobody renews any more is queued again by the
+Celery carries hints: a task that is doubled, late or lost breaks nothing. A worker that takes a
+simulation holds a slot and renews its row; one that is not renewed any more is queued again by the
 reconciler, and the next worker goes on with what is finished.
 """
 
@@ -12,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -21,9 +20,8 @@ from django.db import Error, IntegrityError, transaction
 from django.utils import timezone
 
 from controlplane.loop.live.lock_holder import new_owner, owner_has_ended
-from controlplane.studies.lifecycle import SimulationMove
+from controlplane.studies.lifecycle import LostRaceError, SimulationMove, move_simulation
 from controlplane.studies.models import Simulation, SimulationFile
-from controlplane.studies.moves import LostRaceError, move_simulation
 from controlplane.studies.running.folders import (
     TooLargeError,
     folder_of,
@@ -31,8 +29,8 @@ from controlplane.studies.running.folders import (
     remove_folder,
     sweep,
 )
-from controlplane.studies.running.process import StudyProcess, Told
-from controlplane.studies.running.stopping import is_stopping
+from controlplane.studies.running.process import Status, StudyProcess
+from controlplane.studies.running.workers import is_stopping
 
 logger = logging.getLogger(__name__)
 
@@ -54,9 +52,9 @@ def _process(folder: Path) -> StudyProcess:
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Everything that running asks of others, so that tests can put something else there."""
+    """Everything that running asks of others; tests put something else there."""
 
-    process: Callable[[Path], StudyProcess] = field(default=_process)
+    process: Callable[[Path], StudyProcess] = _process
     stopping: Callable[[], bool] = is_stopping
     turn_s: float = TURN_S
 
@@ -76,69 +74,53 @@ def run_next(ports: Ports | None = None) -> Simulation | None:
 def claim(now: datetime) -> Simulation | None:
     """Claim the oldest waiting simulation; None without one or without slot."""
     while (slot := _free_slot()) is not None:
-        simulation = (
-            Simulation.objects.filter(state=State.QUEUED).order_by("created_at", "pk").first()
-        )
-        if simulation is None:
+        waiting = Simulation.objects.filter(state=State.QUEUED).order_by("created_at", "pk")
+        if (simulation := waiting.first()) is None:
             return None
         values = {
-            "slot": slot,
-            "owner": new_owner(),
-            "expires_at": now + timedelta(seconds=EXPIRY_S),
-            "started_at": now,
-        }
+            "slot": slot, "owner": new_owner(), "expires_at": now + timedelta(seconds=EXPIRY_S),
+            "started_at": now, "starts": simulation.starts + 1,
+        }  # fmt: skip
         with suppress(LostRaceError, IntegrityError), transaction.atomic():
-            move_simulation(
-                simulation, SimulationMove.START, starts=simulation.starts + 1, **values
-            )
-            return simulation
+            return move_simulation(simulation, SimulationMove.START, **values)
     return None
 
 
 def _free_slot() -> int | None:
     taken = set(Simulation.objects.filter(slot__isnull=False).values_list("slot", flat=True))
-    return next(
-        (slot for slot in range(1, settings.SIMULATIONS_AT_ONCE + 1) if slot not in taken), None
-    )
+    slots = range(1, settings.SIMULATIONS_AT_ONCE + 1)
+    return next((slot for slot in slots if slot not in taken), None)
 
 
 def _run(simulation: Simulation, ports: Ports) -> None:
-    with suppress(
-        LostRaceError
-    ):  # cancelled or taken over while it came to its end: whoever moved it has decided
+    with suppress(LostRaceError):  # cancelled or taken over as it ended: that has decided
         try:
             folder = folder_of(simulation)
             with ports.process(folder) as process:
-                told = _watch(simulation, process, ports)
-            if told is not None:
-                _finish(simulation, folder, told)
+                status = _watch(simulation, process, ports)
+            if status is not None:
+                _finish(simulation, folder, status)
         except OSError as error:
             _fail(simulation, f"its files cannot be written: {error.strerror or error}")
 
 
-def _watch(simulation: Simulation, process: StudyProcess, ports: Ports) -> Told | None:
+def _watch(simulation: Simulation, process: StudyProcess, ports: Ports) -> Status | None:
     """Follow it to its end; None if it was lost or given back to other workers."""
     since_s = renewed_s = time.monotonic()
     while True:
-        told = process.listen(ports.turn_s)
-        if told.ended and not told.busy:
-            return told
+        status = process.listen(ports.turn_s)
+        if status.ended and not status.busy:
+            return status
         if time.monotonic() - since_s > settings.SIMULATION_LIMIT_S:
-            return Told(
-                told.progress,
-                ended=True,
-                error=f"it took more than {settings.SIMULATION_LIMIT_S / 3600:g} hours",
-            )
-        if told.busy or ports.stopping():
-            move_simulation(
-                simulation,
-                SimulationMove.LOSE,
-                starts=max(0, simulation.starts - 1),
-                progress=told.progress,
-            )
+            why = f"it took more than {settings.SIMULATION_LIMIT_S / 3600:g} hours"
+            return Status(status.progress, ended=True, error=why)
+        if status.busy or ports.stopping():
+            starts = max(0, simulation.starts - 1)
+            values = {"starts": starts, "progress": status.progress}
+            move_simulation(simulation, SimulationMove.LOSE, **values)
             return None
         try:
-            if not renew(simulation, told, timezone.now()):
+            if not renew(simulation, status, timezone.now()):
                 remove_folder(simulation)
                 return None
             renewed_s = time.monotonic()
@@ -150,28 +132,23 @@ def _watch(simulation: Simulation, process: StudyProcess, ports: Ports) -> Told 
                 return None
 
 
-def renew(simulation: Simulation, told: Told, now: datetime) -> bool:
+def renew(simulation: Simulation, status: Status, now: datetime) -> bool:
     """Save its progress and keep it; False if cancelled, deleted or taken over."""
     own = Simulation.objects.filter(pk=simulation.pk, state=State.RUNNING, owner=simulation.owner)
-    expires = now + timedelta(seconds=EXPIRY_S)
-    return bool(
-        own.update(
-            progress=told.progress,
-            left_s=told.left_s,
-            message=told.message[:1000],
-            expires_at=expires,
-        )
-    )
+    updated = own.update(
+        progress=status.progress, left_s=status.left_s, message=status.message[:1000],
+        expires_at=now + timedelta(seconds=EXPIRY_S),
+    )  # fmt: skip
+    return bool(updated)
 
 
-def _finish(simulation: Simulation, folder: Path, told: Told) -> None:
-    if told.error:
-        _fail(simulation, told.error)
-        return
+def _finish(simulation: Simulation, folder: Path, status: Status) -> None:
     try:
-        files = packed_files(simulation, folder)
+        files = [] if status.error else packed_files(simulation, folder)
     except TooLargeError as error:
-        _fail(simulation, str(error))
+        status = replace(status, error=str(error))
+    if status.error:
+        _fail(simulation, status.error)
         return
     with transaction.atomic():
         move_simulation(simulation, SimulationMove.FINISH, progress=1.0, message="")
@@ -188,25 +165,18 @@ def _fail(simulation: Simulation, why: str) -> None:
 def reconcile_simulations(now: datetime) -> bool:
     """Requeue orphaned simulations, or fail them after MOST_STARTS; True if any waits."""
     for simulation in Simulation.objects.filter(state=State.RUNNING).defer("document"):
-        if (
-            owner_has_ended(simulation.owner)
-            or simulation.expires_at is None
-            or simulation.expires_at <= now
-        ):
-            _lost(simulation)
+        expires = simulation.expires_at
+        if owner_has_ended(simulation.owner) or expires is None or expires <= now:
+            with suppress(LostRaceError):
+                _lose(simulation)
     return _free_slot() is not None and Simulation.objects.filter(state=State.QUEUED).exists()
 
 
-def _lost(simulation: Simulation) -> None:
-    with suppress(LostRaceError):
-        if simulation.starts >= MOST_STARTS:
-            why = (
-                f"its worker died {simulation.starts} times; it may need more memory than there is"
-            )
-            move_simulation(simulation, SimulationMove.FAIL, message=why)
-        else:
-            move_simulation(
-                simulation,
-                SimulationMove.LOSE,
-                message="its worker died; it goes on with what is finished",
-            )
+def _lose(simulation: Simulation) -> None:
+    if simulation.starts >= MOST_STARTS:
+        died = f"its worker died {simulation.starts} times"
+        why = f"{died}; it may need more memory than there is"
+        move_simulation(simulation, SimulationMove.FAIL, message=why)
+    else:
+        why = "its worker died; it goes on with what is finished"
+        move_simulation(simulation, SimulationMove.LOSE, message=why)

@@ -23,10 +23,11 @@ from controlplane.loop.changes import (
     Start,
     changes,
     current_of,
+    key_of,
 )
 from controlplane.simulation.cluster.remaining import remaining_work
 from policies.contract.plan import Placement, Plan
-from policies.contract.snapshot import JobView, Purpose, RankPlacement, Snapshot
+from policies.contract.snapshot import Purpose, RankPlacement, Snapshot
 from policies.contract.validation import power_w
 from policies.placement.speed import PlanSpeeds, devices_of
 
@@ -68,7 +69,8 @@ class Stretch:
 
 def stretches(plan: Plan, snapshot: Snapshot) -> tuple[Stretch, ...]:
     """Every placement of the plan with its expected end."""
-    jobs, speeds = _jobs(snapshot), PlanSpeeds(snapshot, plan.placements)
+    jobs = {job.id: job for job in snapshot.jobs}
+    speeds = PlanSpeeds(snapshot, plan.placements)
     running = current_of(snapshot)
     found = []
     for placement in plan.placements:
@@ -91,40 +93,30 @@ def figures(plan: Plan, snapshot: Snapshot, ends: tuple[Stretch, ...] | None = N
     )
     training = {s.placement.job: s.to_s for s in ends if s.placement.purpose is Purpose.TRAINING}
     watts, step = power_w(snapshot.node_by_id, used), snapshot.energy_at(snapshot.now_s)
+    columns = snapshot.jobs.columns
     left = remaining_work(
-        snapshot.jobs.columns,
-        range(len(snapshot.jobs)),
-        snapshot.jobs.columns.numbers["remaining_steps"],
-        snapshot.now_s,
-        snapshot.nodes,
-        snapshot.kinds,
-        snapshot.energy,
-    )
-    waits = np.array([job not in training for job in snapshot.jobs.columns.ids], dtype=bool)
+        columns, range(len(snapshot.jobs)), columns.numbers["remaining_steps"], snapshot.now_s,
+        snapshot.nodes, snapshot.kinds, snapshot.energy,
+    )  # fmt: skip
+    waits = np.array([job not in training for job in columns.ids], dtype=bool)
     placed, waiting = _lateness(snapshot, training, left.run_s.tolist())
     return Figures(
-        policy=plan.policy,
-        status=plan.status.value,
-        running=len(training),
-        waiting=len(snapshot.jobs) - len(training),
-        gpus=sum(used.values()),
-        power_w=watts,
+        plan.policy, plan.status.value, running=len(training),
+        waiting=len(snapshot.jobs) - len(training), gpus=sum(used.values()), power_w=watts,
         cost_per_h=None if step is None else cost_per_hour(watts, step),
         energy_cost=_energy_cost(snapshot, ends),
         energy_cost_waiting=float(left.energy_cost[waits].sum()),
-        tardiness_cost=placed,
-        tardiness_cost_waiting=waiting,
-    )
+        tardiness_cost=placed, tardiness_cost_waiting=waiting,
+    )  # fmt: skip
 
 
 def differences(plan: Plan, snapshot: Snapshot) -> tuple[Change, ...]:
     """Changes of training work that the plan would make, starts last."""
-    found = changes(current_of(snapshot), plan)
-    return tuple(c for c in found if not isinstance(c, Keep) and _purpose(c) is Purpose.TRAINING)
-
-
-def _purpose(change: Change) -> Purpose:
-    return change.key[1] if isinstance(change, Keep | Preempt) else change.placement.purpose
+    return tuple(
+        change
+        for change in changes(current_of(snapshot), plan)
+        if not isinstance(change, Keep) and key_of(change)[1] is Purpose.TRAINING
+    )
 
 
 def sides(change: Change) -> tuple[tuple[RankPlacement, ...], tuple[RankPlacement, ...]]:
@@ -139,10 +131,6 @@ def sides(change: Change) -> tuple[tuple[RankPlacement, ...], tuple[RankPlacemen
         ):
             return before.ranks, placement.ranks
     return (), ()
-
-
-def _jobs(snapshot: Snapshot) -> dict[str, JobView]:
-    return {job.id: job for job in snapshot.jobs}
 
 
 def _seats(ranks: tuple[RankPlacement, ...]) -> list[tuple[str, tuple[str, ...]]]:

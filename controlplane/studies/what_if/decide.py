@@ -9,8 +9,7 @@ from __future__ import annotations
 import atexit
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -21,7 +20,7 @@ from django.contrib.auth.models import User
 
 import profiling.selectors
 from clusters.models import Cluster
-from controlplane.loop.changes import Change, Keep, key_of
+from controlplane.loop.changes import key_of
 from controlplane.loop.live.observe import observe
 from controlplane.loop.live.world import Solve
 from controlplane.loop.pages.selectors import OTHERS
@@ -48,7 +47,7 @@ from policies.host.client import SolverProcess
 PATIENCE_S = 5.0
 """Seconds to wait while the same web process answers another question."""
 
-_TURN = threading.BoundedSemaphore(1)
+_MUTEX = threading.BoundedSemaphore(1)
 
 
 class WhatIfError(ValueError):
@@ -127,26 +126,30 @@ def what_if(
     solve: Solve | None = None,
 ) -> WhatIf:
     """Ask the policy about the cluster now. WhatIfError if unknown, BusyError."""
-    _check(policy, parameters)
+    try:
+        registry.check(policy, parameters)
+    except UnknownPolicyError as error:
+        raise WhatIfError("policy", str(error)) from None
+    except PolicyError as error:
+        raise WhatIfError("parameters", str(error)) from None
     ask = solve or solve_apart
-    with _turn():
+    # One question at a time in each web process: an answer takes a processor.
+    if not _MUTEX.acquire(timeout=PATIENCE_S):
+        raise BusyError("others are asking just now; try again in a few seconds")
+    try:
         observed = observe(cluster.pk, time.time(), cluster.round_number + 1, profiling.selectors)
         snapshot = observed.snapshot
         plan, failure = decide_or_keep(snapshot, lambda seen: ask(policy, parameters, seen), policy)
-    present = kept(snapshot, cluster.policy, "")
+    finally:
+        _MUTEX.release()
+    present, at = kept(snapshot, cluster.policy, ""), datetime.fromtimestamp(snapshot.now_s, UTC)
     names = _names(user, snapshot)
     return WhatIf(
-        cluster=cluster.name,
-        currency=cluster.currency,
-        at=datetime.fromtimestamp(snapshot.now_s, UTC),
-        failure=failure,
-        now=_side(present, snapshot),
-        then=_side(plan, snapshot),
+        cluster.name, cluster.currency, at, failure,
+        now=_side(present, snapshot), then=_side(plan, snapshot),
         differences=_differences(plan, snapshot, names),
-        waiting=_waiting(plan, present, snapshot, names),
-        names=names,
-        snapshot=snapshot,
-    )
+        waiting=_waiting(plan, present, snapshot, names), names=names, snapshot=snapshot,
+    )  # fmt: skip
 
 
 def solve_apart(policy: str, parameters: Mapping[str, Any], snapshot: Snapshot) -> Plan:
@@ -161,26 +164,6 @@ def _solver() -> SolverProcess:
     return solver
 
 
-@contextmanager
-def _turn() -> Iterator[None]:
-    """One question at a time in each web process: an answer takes a processor."""
-    if not _TURN.acquire(timeout=PATIENCE_S):
-        raise BusyError("others are asking just now; try again in a few seconds")
-    try:
-        yield
-    finally:
-        _TURN.release()
-
-
-def _check(policy: str, parameters: Mapping[str, Any]) -> None:
-    try:
-        registry.check(policy, parameters)
-    except UnknownPolicyError as error:
-        raise WhatIfError("policy", str(error)) from None
-    except PolicyError as error:
-        raise WhatIfError("parameters", str(error)) from None
-
-
 def _side(plan: Plan, snapshot: Snapshot) -> Side:
     ends = stretches(plan, snapshot)
     return Side(figures(plan, snapshot, ends), ends)
@@ -191,86 +174,53 @@ def _names(user: User, snapshot: Snapshot) -> dict[str, str]:
     names = {job.id: job.name for job in snapshot.jobs}
     if is_operator(user):
         return names
-    seen = {
-        str(pk) for pk in visible_jobs(user).filter(pk__in=list(names)).values_list("pk", flat=True)
-    }
-    return {job: name for job, name in names.items() if job in seen}
+    seen = visible_jobs(user).filter(pk__in=list(names)).values_list("pk", flat=True)
+    return {job: names[job] for job in map(str, seen)}
 
 
 def _differences(
     plan: Plan, snapshot: Snapshot, names: Mapping[str, str]
 ) -> tuple[Difference, ...]:
-    waiting = {entry.job: entry for entry in plan.waiting}
-    places = _places(snapshot)
-    return tuple(
-        _difference(change, waiting, places, names, snapshot)
-        for change in differences(plan, snapshot)
-    )
-
-
-def _difference(
-    change: Change,
-    waiting: Mapping[str, Waiting],
-    places: Mapping[tuple[str, str], str],
-    names: Mapping[str, str],
-    snapshot: Snapshot,
-) -> Difference:
-    assert not isinstance(change, Keep)
-    job = key_of(change)[0]
-    before, after = (_worded(seats, places, snapshot) for seats in sides(change))
-    entry = waiting.get(job)
-    why = _why(entry, snapshot, names) if entry and job in names else ""
-    known = job if job in names else None
-    return Difference(
-        known, names.get(job, OTHERS), type(change).__name__.lower(), before, after, why
-    )
+    waiting, found = {entry.job: entry for entry in plan.waiting}, []
+    for change in differences(plan, snapshot):
+        job, kind = key_of(change)[0], type(change).__name__.lower()
+        before, after = (_worded(ranks, snapshot) for ranks in sides(change))
+        is_known = job in names
+        why = _why(waiting[job], snapshot, names) if is_known and job in waiting else ""
+        name = names.get(job, OTHERS)
+        found.append(Difference(job if is_known else None, name, kind, before, after, why))
+    return tuple(found)
 
 
 def _waiting(
     plan: Plan, present: Plan, snapshot: Snapshot, names: Mapping[str, str]
 ) -> tuple[LeftWaiting, ...]:
     runs = {placement.job for placement in present.placements}
-    entries = [entry for entry in plan.waiting if entry.job in names]
     return tuple(
-        LeftWaiting(e.job, names[e.job], _why(e, snapshot, names), e.job in runs) for e in entries
+        LeftWaiting(e.job, names[e.job], _why(e, snapshot, names), e.job in runs)
+        for e in plan.waiting
+        if e.job in names
     )
 
 
 def _why(entry: Waiting, snapshot: Snapshot, names: Mapping[str, str]) -> str:
     detail: dict[str, Any] = {
-        "nodes": entry.nodes,
-        "jobs": entry.jobs,
-        "watts": entry.watts,
-        "earliest_s": entry.earliest_s,
+        name: getattr(entry, name) for name in ("nodes", "jobs", "watts", "earliest_s")
     }
     if entry.code is WaitCode.RUNTIME_UNAVAILABLE:
-        detail["runtime"] = runtime_of(
-            snapshot.jobs.columns.others["labels"][snapshot.jobs.position[entry.job]]
-        )
+        labels = snapshot.jobs.columns.others["labels"][snapshot.jobs.position[entry.job]]
+        detail["runtime"] = runtime_of(labels)
     known = {**{node.id: node.name for node in snapshot.nodes}, **names}
-    return reason_for_waiting(
-        "queued", entry.code.value, detail, known, datetime.fromtimestamp(snapshot.now_s, UTC)
-    )
+    now = datetime.fromtimestamp(snapshot.now_s, UTC)
+    return reason_for_waiting("queued", entry.code.value, detail, known, now)
 
 
-def _places(snapshot: Snapshot) -> dict[tuple[str, str], str]:
-    """Names of GPUs: their numbers on the node."""
-    return {
-        (node.id, device.id): str(i)
-        for node in snapshot.nodes
-        for i, device in enumerate(node.devices)
-    }
-
-
-def _worded(
-    seats: tuple[RankPlacement, ...], places: Mapping[tuple[str, str], str], snapshot: Snapshot
-) -> str:
-    return ", ".join(
-        f"{snapshot.node_by_id[seat.node].name} ({part_of(seat.share)}GPU"
-        f" {', '.join(_numbers(seat, places))})"
-        for seat in seats
-    )
-
-
-def _numbers(seat: RankPlacement, places: Mapping[tuple[str, str], str]) -> list[str]:
-    return [places.get((seat.node, device), device) for device in seat.devices]
+def _worded(ranks: tuple[RankPlacement, ...], snapshot: Snapshot) -> str:
+    """Nodes by name, and GPUs by their numbers there."""
+    found = []
+    for rank in ranks:
+        node = snapshot.node_by_id[rank.node]
+        number = {device.id: str(i) for i, device in enumerate(node.devices)}
+        gpus = ", ".join(number.get(device, device) for device in rank.devices)
+        found.append(f"{node.name} ({part_of(rank.share)}GPU {gpus})")
+    return ", ".join(found)

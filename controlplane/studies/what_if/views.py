@@ -21,13 +21,27 @@ from controlplane.studies.what_if.decide import BusyError, Side, WhatIf, WhatIfE
 from controlplane.web.pages.formats import quantity
 from controlplane.web.pages.gantt import Bar, figure, row_of
 from controlplane.web.pages.static_files import PLOTLY_NAME
-from policies.contract.plan import Placement
 from policies.contract.snapshot import Purpose
 
 NODES_DRAWN = 24
 LISTED = 100
 LONGEST_S = 86_400.0
 LEAST_S = 60.0
+
+
+CURRENCY = "currency"
+COMPARED = (
+    ("Jobs with GPUs", "running", "", False),
+    ("Jobs that wait", "waiting", "", False),
+    ("GPUs in use", "gpus", "", False),
+    ("IT power", "power_w", "W", False),
+    ("Energy cost per hour", "cost_per_h", CURRENCY, False),
+    ("Energy of jobs with GPUs, to their ends", "energy_cost", CURRENCY, False),
+    ("Energy of those that wait, at least", "energy_cost_waiting", CURRENCY, False),
+    ("Their lateness", "tardiness_cost", CURRENCY, True),
+    ("Lateness of those that wait, at least", "tardiness_cost_waiting", CURRENCY, True),
+)
+"""(words, figure, unit, whether less is better) of the rows on the page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +70,9 @@ def what_if_page(request: HttpRequest) -> HttpResponse:
     }  # fmt: skip
     status = 200
     if request.method == "POST" and cluster is not None:
+        user, policy = cast(User, request.user), context["policy"]
         try:
-            found = _asked(
-                cast(User, request.user), cluster, context["policy"], context["parameters"]
-            )
-            context |= _shown(found)
+            context |= _shown(_asked(user, cluster, policy, context["parameters"]))
         except WhatIfError as error:
             context["problems"], status = {error.field: str(error)}, 422
         except BusyError as error:
@@ -81,60 +93,31 @@ def _asked(user: User, cluster: Cluster, policy: str, typed: str) -> WhatIf:
 
 
 def _shown(found: WhatIf) -> dict[str, Any]:
-    nodes = _drawn(found)
-    until_s = _until_s(found)
+    nodes, now_s = _drawn(found), found.snapshot.now_s
     sides = {
-        f"Now, by {found.current.policy}": found.now,
-        f"By {found.proposed.policy}": found.then,
-    }
+        f"Now, by {found.current.policy}": found.now, f"By {found.proposed.policy}": found.then
+    }  # fmt: skip
+    ends = [s.to_s for side in sides.values() for s in side.stretches if s.to_s is not None]
+    until_s = min(max([now_s + LEAST_S, *ends]), now_s + LONGEST_S)
+    charts = {title: _figure(side, found, nodes, until_s) for title, side in sides.items()}
     return {
         "found": found, "comparisons": _comparisons(found),
         "differences": found.differences[:LISTED],
         "more": max(0, len(found.differences) - LISTED), "waiting": found.waiting[:LISTED],
         "more_waiting": max(0, len(found.waiting) - LISTED),
-        "charts": [
-            (title, json.dumps(_figure(side, found, nodes, until_s)))
-            for title, side in sides.items()
-        ],
+        "charts": [(title, json.dumps(chart)) for title, chart in charts.items()],
         "hidden_nodes": max(0, len(found.snapshot.nodes) - len(nodes)),
     }  # fmt: skip
 
 
 def _comparisons(found: WhatIf) -> list[Comparison]:
-    now, then, currency = found.current, found.proposed, found.currency
-    rows: list[tuple[str, float | None, float | None, str, bool]] = [
-        ("Jobs with GPUs", now.running, then.running, "", False),
-        ("Jobs that wait", now.waiting, then.waiting, "", False),
-        ("GPUs in use", now.gpus, then.gpus, "", False),
-        ("IT power", now.power_w, then.power_w, "W", False),
-        ("Energy cost per hour", now.cost_per_h, then.cost_per_h, currency, False),
-        (
-            "Energy of jobs with GPUs, to their ends",
-            now.energy_cost,
-            then.energy_cost,
-            currency,
-            False,
-        ),
-        (
-            "Energy of those that wait, at least",
-            now.energy_cost_waiting,
-            then.energy_cost_waiting,
-            currency,
-            False,
-        ),
-        ("Their lateness", now.tardiness_cost, then.tardiness_cost, currency, True),
-        (
-            "Lateness of those that wait, at least",
-            now.tardiness_cost_waiting,
-            then.tardiness_cost_waiting,
-            currency,
-            True,
-        ),
-    ]
-    return [
-        Comparison(words, _words(a, unit), _words(b, unit), _tone(a, b) if judged else "")
-        for words, a, b, unit, judged in rows
-    ]
+    rows = []
+    for words, name, unit, is_judged in COMPARED:
+        now, then = getattr(found.current, name), getattr(found.proposed, name)
+        unit = found.currency if unit == CURRENCY else unit
+        tone = _tone(now, then) if is_judged else ""
+        rows.append(Comparison(words, _words(now, unit), _words(then, unit), tone))
+    return rows
 
 
 def _words(value: float | None, unit: str) -> str:
@@ -148,23 +131,11 @@ def _tone(now: float | None, then: float | None) -> str:
 
 
 def _drawn(found: WhatIf) -> Sequence[Any]:
-    """Nodes for the charts: those on which something differs first, then by name."""
-    moved = {
-        seat.node
-        for side in (found.now, found.then)
-        for s in side.stretches
-        for seat in s.placement.ranks
-    }
-    nodes = sorted(found.snapshot.nodes, key=lambda n: (n.id not in moved, n.name))[:NODES_DRAWN]
+    """Nodes for the charts: those in use first, then by name."""
+    stretches = (*found.now.stretches, *found.then.stretches)
+    used = {rank.node for stretch in stretches for rank in stretch.placement.ranks}
+    nodes = sorted(found.snapshot.nodes, key=lambda n: (n.id not in used, n.name))[:NODES_DRAWN]
     return sorted(nodes, key=lambda n: n.name)
-
-
-def _until_s(found: WhatIf) -> float:
-    ends = [
-        s.to_s for side in (found.now, found.then) for s in side.stretches if s.to_s is not None
-    ]
-    now_s = found.snapshot.now_s
-    return min(max([now_s + LEAST_S, *ends]), now_s + LONGEST_S)
 
 
 def _figure(side: Side, found: WhatIf, nodes: Sequence[Any], until_s: float) -> Mapping[str, Any]:
@@ -173,22 +144,19 @@ def _figure(side: Side, found: WhatIf, nodes: Sequence[Any], until_s: float) -> 
     }
     now_s = found.snapshot.now_s
     bars: list[Bar] = []
-    seated: Counter[str] = Counter()
+    drawn: Counter[str] = Counter()
     for stretch in side.stretches:
-        job = stretch.placement.job
-        kind = "running" if stretch.placement.purpose is Purpose.TRAINING else "profiling"
-        end_s = min(until_s, stretch.to_s if stretch.to_s is not None else until_s)
-        hover = "" if stretch.to_s is not None else "its speed there is not known"
-        key, name = job if job in found.names else "", found.names.get(job, OTHERS)
-        for lane, share in _places(stretch.placement, lanes):
-            bars.append(
-                Bar(lane, key, name, now_s, end_s, kind, hover, *row_of(seated[lane], share))
-            )
-            seated[lane] += 1
+        placement, end_s = stretch.placement, until_s
+        kind = "running" if placement.purpose is Purpose.TRAINING else "profiling"
+        hover = "its speed there is not known"
+        if stretch.to_s is not None:
+            end_s, hover = min(until_s, stretch.to_s), ""
+        key = placement.job if placement.job in found.names else ""
+        name = found.names.get(placement.job, OTHERS)
+        for rank in placement.ranks:
+            held = [(rank.node, device) for device in rank.devices]
+            for lane in [lanes[device] for device in held if device in lanes]:
+                place = row_of(drawn[lane], rank.share)
+                bars.append(Bar(lane, key, name, now_s, end_s, kind, hover, *place))
+                drawn[lane] += 1
     return figure(bars, list(lanes.values()), now_s, until_s, now_s)
-
-
-def _places(placement: Placement, lanes: Mapping[tuple[str, str], str]) -> list[tuple[str, float]]:
-    """The lanes of its GPUs that are drawn, and what part of each it has."""
-    held = [(seat.node, device, seat.share) for seat in placement.ranks for device in seat.devices]
-    return [(lanes[node, device], share) for node, device, share in held if (node, device) in lanes]

@@ -18,8 +18,7 @@ import numpy as np
 from controlplane.simulation.cluster.scenario import Scenario
 from controlplane.simulation.switches import Switches
 from controlplane.simulation.workloads.andreas import SECONDS_PER_EPOCH, STEPS_PER_EPOCH, WEIGHTS
-from controlplane.simulation.workloads.base import Workload
-from controlplane.simulation.workloads.columns import jobs_of
+from controlplane.simulation.workloads.base import Workload, jobs_of
 from controlplane.simulation.world.outcome import Outcome
 from controlplane.simulation.world.run import simulate
 from policies.contract.snapshot import (

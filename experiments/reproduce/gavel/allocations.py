@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from controlplane.simulation.workloads import load
-from controlplane.simulation.workloads.columns import jobs_of, rows
+from controlplane.simulation.workloads.base import jobs_of, rows
 from controlplane.simulation.workloads.gavel_tables import tables_of
 from experiments.reproduce.gavel.model import Spec
 from experiments.reproduce.gavel.scenarios import nodes, snapshot
@@ -60,7 +60,7 @@ def _drawn(spec: Spec, rng: np.random.Generator) -> tuple[Floats, Floats]:
 def _timeline_jobs(spec: Spec, rng: np.random.Generator) -> tuple[Jobs, tuple[KindView, ...]]:
     """Jobs of one GPU that run on all types, of kinds drawn, of three teams one after the other."""
     count = int(spec["jobs"])
-    tables = tables_of(spec.get("throughputs", ""), spec.get("tables", ""), None)
+    tables = tables_of(spec.get("throughputs", ""), spec.get("tables", ""))
     known = [tables.kind(name, pairs=False) for name in tables.job_types]
     usable = [
         k

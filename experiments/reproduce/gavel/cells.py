@@ -43,7 +43,7 @@ class Cell:
     @cached_property
     def file(self) -> str:
         """The name of its file: equal computations of equal code on equal files have the same."""
-        files = [digest_of_file(path) for path in files_in(self.told, None)]
+        files = [digest_of_file(path) for path in files_in(self.told)]
         deciding = [_without_paths(self.told), files, self.seed, digest_of_code()]
         return f"{slug(self.series)}-{self.seed}-{digest(deciding)[:16]}.json"
 

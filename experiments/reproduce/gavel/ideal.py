@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from controlplane.simulation.workloads import load
-from controlplane.simulation.workloads.base import Workload
-from controlplane.simulation.workloads.columns import rows
+from controlplane.simulation.workloads.base import Workload, rows
 from experiments.reproduce.gavel.model import Spec
 from experiments.reproduce.gavel.scenarios import nodes, snapshot
 from policies.contract.snapshot import Floats, Ints, NodeView

@@ -6,8 +6,7 @@ from functools import cache
 
 import numpy as np
 
-from controlplane.simulation.workloads.base import Workload
-from controlplane.simulation.workloads.columns import jobs_of
+from controlplane.simulation.workloads.base import Workload, jobs_of
 from controlplane.simulation.world.run import simulate
 from experiments.reproduce.gavel.model import Spec
 from experiments.reproduce.gavel.scenarios import scenario

@@ -10,8 +10,7 @@ import numpy as np
 
 from controlplane.simulation.switches import Switches
 from controlplane.simulation.workloads import load
-from controlplane.simulation.workloads.base import Workload
-from controlplane.simulation.workloads.columns import jobs_of
+from controlplane.simulation.workloads.base import Workload, jobs_of
 from controlplane.simulation.workloads.gavel_tables import tables_of
 from controlplane.simulation.world.outcome import Outcome
 from controlplane.simulation.world.run import simulate
@@ -41,7 +40,7 @@ def cost(spec: Spec, seed: int) -> Mapping[str, Any]:
 def cost_workload(spec: Spec, seed: int) -> Workload:
     """ResNet-50 and A3C jobs of one GPU in equal numbers, due after their SLO."""
     rng, count = np.random.default_rng(seed), int(spec["jobs"])
-    tables = tables_of(spec.get("throughputs", ""), spec.get("tables", ""), None)
+    tables = tables_of(spec.get("throughputs", ""), spec.get("tables", ""))
     names = {
         m: [
             n
@@ -79,7 +78,7 @@ def _figures(spec: Spec, workload: Workload, seed: int) -> dict[str, Any]:
     gpus: dict[str, int] = spec["gpus"]
     check(spec)
     policy, began_s = _policy(spec, workload, seed), perf_counter()
-    switches = Switches.of(spec.get("switches", {}))
+    switches = Switches(**spec.get("switches", {}))
     outcome = simulate(
         scenario(gpus, spec["round_s"]),
         workload,

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from experiments.reproduce.gavel import notes
 from experiments.reproduce.gavel.model import Chart, Claim, Experiment, Series, Spec
 from experiments.reproduce.gavel.scale import ROUND_S, Data, Scale, cluster
 
 PHYSICAL = {"launch_s": 10.0, "stop_s": 5.0, "restart_cost_s": 5.0, "run_time_noise": 0.05}
 """Table 3's simulated physical run: launch, checkpoint and restart costs, noise."""
+
+TABLE_3 = (
+    ("jct_h", 3.4, 3.6, 3.39),
+    ("jct_h", 5.2, 5.0, 5.10),
+    ("makespan_h", 17.9, 17.7, 17.58),
+    ("makespan_h", 21.9, 21.3, 22.11),
+)
+"""(metric, simulated and physical of the paper, simulated by the published program) by row."""
 
 SIMULATED, AS_PHYSICAL = "simulated", "simulated physical run"
 
@@ -23,38 +33,21 @@ def timeline(scale: Scale, data: Data, figure: str, *, fifo: bool) -> Experiment
         "fifo": fifo,
     }
     forms = ("aware", "agnostic", *(() if fifo else ("static partition",)))
-    claims = [
-        claim
-        for form in forms[1:]
-        for claim in (
-            Claim(
-                f"throughput lost with all jobs there, {form}",
-                "lost_at_last",
-                form,
-                paper=None if fifo else 0.17,
-                better="near",
-                whole=False,
-            ),
-            Claim(
-                f"throughput lost on average over time, {form}",
-                "lost",
-                form,
-                better="near",
-                whole=False,
-            ),
-        )
-    ]
-    inside = "FIFO" if fifo else "fairness"
-    charts = (
-        Chart(
-            "parts", "Part of the total throughput by job, aware (entities in one colour)", "shares"
-        ),
-        Chart("totals", "Total throughput (of a job with equal time on all GPUs)", "totals"),
-    )
+    claims = []
+    for form in forms[1:]:
+        paper = None if fifo else 0.17
+        all_there = f"throughput lost with all jobs there, {form}"
+        over_time = f"throughput lost on average over time, {form}"
+        claims += [
+            Claim(all_there, "lost_at_last", form, paper=paper, better="near", whole=False),
+            Claim(over_time, "lost", form, better="near", whole=False),
+        ]
+    parts = "Part of the total throughput by job, aware (entities in one colour)"
+    totals = "Total throughput (of a job with equal time on all GPUs)"
+    charts = Chart("parts", parts, "shares"), Chart("totals", totals, "totals")
+    inside = f"{'FIFO' if fifo else 'fairness'} inside"
+    title = f"Hierarchical policy over time: fairness among entities (weights 1, 2, 3), {inside}"
     note = notes.TIMELINE
-    title = (
-        f"Hierarchical policy over time: fairness among entities (weights 1, 2, 3), {inside} inside"
-    )
     series = tuple(Series(form, {"form": form}) for form in forms)
     return Experiment(figure, title, "", {0.0: spec}, series, charts, tuple(claims), note)
 
@@ -64,62 +57,21 @@ def scaling(scale: Scale, data: Data) -> Experiment:
     forms = ("LAS", "LAS, sharing", "hierarchical", "hierarchical, sharing")
     spec = {"runner": "scaling", "throughputs": data.tables()}
     specs = {float(n): {**spec, "active": n} for n in scale.active}
-    claims = (
-        Claim(
-            "LAS, 2048 jobs (s)",
-            "seconds",
-            "LAS",
-            at=2048.0,
-            published=0.178,
-            better="less",
-            whole=False,
-        ),
-        Claim(
-            "LAS with sharing, 128 jobs (s)",
-            "seconds",
-            "LAS, sharing",
-            at=128.0,
-            published=1.3,
-            better="less",
-            whole=False,
-        ),
-        Claim(
-            "LAS with sharing, 512 jobs (s)",
-            "seconds",
-            "LAS, sharing",
-            at=512.0,
-            published=79.6,
-            better="less",
-            whole=False,
-        ),
-        Claim(
-            "hierarchical, 512 jobs (s)",
-            "seconds",
-            "hierarchical",
-            at=512.0,
-            published=12.7,
-            better="less",
-            whole=False,
-        ),
-        Claim(
-            "hierarchical, 2048 jobs (s; under)",
-            "seconds",
-            "hierarchical",
-            at=2048.0,
-            paper=600.0,
-            better="less",
-            whole=False,
-        ),
-        Claim(
-            "hierarchical with sharing, 512 jobs (s; under)",
-            "seconds",
-            forms[3],
-            at=512.0,
-            paper=600.0,
-            better="less",
-            whole=False,
-        ),
+    figures = (
+        ("LAS, 2048 jobs (s)", forms[0], 2048.0, None, 0.178),
+        ("LAS with sharing, 128 jobs (s)", forms[1], 128.0, None, 1.3),
+        ("LAS with sharing, 512 jobs (s)", forms[1], 512.0, None, 79.6),
+        ("hierarchical, 512 jobs (s)", forms[2], 512.0, None, 12.7),
+        ("hierarchical, 2048 jobs (s; under)", forms[2], 2048.0, 600.0, None),
+        ("hierarchical with sharing, 512 jobs (s; under)", forms[3], 512.0, 600.0, None),
     )
+    claims = tuple(
+        Claim(
+            words, "seconds", form, at=jobs, paper=paper, published=published, better="less",
+            whole=False,
+        )
+        for words, form, jobs, paper, published in figures
+    )  # fmt: skip
     note = notes.SCALING
     charts = (Chart("seconds", "Seconds to the shares", log=True),)
     series = tuple(Series(form, {"form": form}) for form in forms)
@@ -261,18 +213,14 @@ def cost(scale: Scale, data: Data) -> Experiment:
 
 def table_3(scale: Scale, data: Data) -> Experiment:
     """Table 3: the two traces, simulated without and with physical effects."""
-    tables, gpus = data.tables("physical_cluster"), cluster([8, 16, 24])
-    common = {"runner": "simulated", "gpus": gpus, "round_s": 1200.0}
-    arriving = {
-        **common,
-        "window": [36, 61],
-        "workload": _recorded(data, "max_min_fairness.trace", tables),
-    }
-    static = {
-        **common,
-        "window": None,
-        "workload": _recorded(data, "minimize_makespan.trace", tables),
-    }
+    tables = data.tables("physical_cluster")
+    common = {"runner": "simulated", "gpus": cluster([8, 16, 24]), "round_s": 1200.0}
+    fair, batch = (
+        {"type": "gavel", "path": data.trace(f"{name}.trace"), "throughputs": tables}
+        for name in ("max_min_fairness", "minimize_makespan")
+    )
+    arriving = {**common, "window": [36, 61], "workload": fair}
+    static = {**common, "window": None, "workload": batch}
     rows = (
         ("LAS aware, continuous", arriving, Series.of("", "max_min_fairness", form="aware")),
         ("LAS agnostic, continuous", arriving, Series.of("", "max_min_fairness", form="agnostic")),
@@ -284,52 +232,24 @@ def table_3(scale: Scale, data: Data) -> Experiment:
         for label, spec, of in rows
         for how, switches in ((SIMULATED, {}), (AS_PHYSICAL, PHYSICAL))
     )
-    metrics = ("jct_h", "jct_h", "makespan_h", "makespan_h")
-    paper, physical, published = (
-        (3.4, 5.2, 17.9, 21.9),
-        (3.6, 5.0, 17.7, 21.3),
-        (3.39, 5.10, 17.58, 22.11),
-    )
-    claims = []
-    for (label, _, _), metric, simulated, real, program in zip(
-        rows, metrics, paper, physical, published, strict=True
-    ):
-        claims += [
-            Claim(
-                f"{label}, simulated (h)",
-                metric,
-                f"{label}, {SIMULATED}",
-                paper=simulated,
-                published=program,
-                better="less",
-                whole=False,
-            ),
-            Claim(
-                f"{label}, physical (h)",
-                metric,
-                f"{label}, {AS_PHYSICAL}",
-                paper=real,
-                better="less",
-                whole=False,
-            ),
-            Claim(
-                f"{label}: physical over simulated (paper: within 5%)",
-                metric,
-                f"{label}, {SIMULATED}",
-                f"{label}, {AS_PHYSICAL}",
-                paper=1.0,
-                better="near",
-                whole=False,
-            ),
-        ]
+    claims = [claim for i, row in enumerate(rows) for claim in _of_table_3(row[0], *TABLE_3[i])]
     note = notes.TABLE_3
-    charts = (
-        Chart("jct_h", "Average job completion time (h)"),
-        Chart("makespan_h", "Makespan (h)"),
-    )
+    jct = Chart("jct_h", "Average job completion time (h)")
+    charts = jct, Chart("makespan_h", "Makespan (h)")
     title = "Table 3: physical against simulated (8 V100, 16 P100, 24 K80)"
     return Experiment("T3", title, "", {0.0: {}}, series, charts, tuple(claims), note)
 
 
-def _recorded(data: Data, trace: str, tables: str) -> Spec:
-    return {"type": "gavel", "path": data.trace(trace), "throughputs": tables}
+def _of_table_3(
+    label: str, metric: str, paper: float, physical: float, published: float
+) -> list[Claim]:
+    simulated, real = f"{label}, {SIMULATED}", f"{label}, {AS_PHYSICAL}"
+    claim = partial(Claim, metric=metric, whole=False)
+    within = f"{label}: physical over simulated (paper: within 5%)"
+    return [
+        claim(
+            f"{label}, simulated (h)", of=simulated, paper=paper, published=published, better="less"
+        ),
+        claim(f"{label}, physical (h)", of=real, paper=physical, better="less"),
+        claim(within, of=simulated, over=real, paper=1.0, better="near"),
+    ]

@@ -23,7 +23,7 @@ from controlplane.loop.live.solver import solve_here
 from controlplane.loop.live.world import Ports
 from controlplane.loop.models import Round
 from controlplane.operations.tasks import periodic_rounds, reconcile, write_samples
-from controlplane.studies.running.hints import SIMULATION_TASK
+from controlplane.studies.running.workers import SIMULATION_TASK
 from jobs.models import Assignment
 from loadmaster.protocol import DeviceSample
 from tests.builders import a_cluster, a_job, a_node

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shlex
+from dataclasses import asdict
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from django.core.management import call_command
 from controlplane.simulation.report.metrics import METRICS
 from controlplane.simulation.study.document import FIELDS, Study
 from controlplane.simulation.study.files import read_study
-from controlplane.simulation.switches import Switches
+from controlplane.simulation.switches import NO_SWITCHES
 from policies.host import registry
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "simulator.md").read_text()
@@ -114,7 +115,7 @@ def test_the_guides_policy_is_found_by_an_entry_point(
 def test_the_guide_names_every_field_switch_and_file() -> None:
     for name in (
         *FIELDS,
-        *Switches.defaults(),
+        *asdict(NO_SWITCHES),
         "report.html",
         "results.json",
         "jobs.csv",

@@ -53,7 +53,7 @@ def test_no_option_of_a_trace_names_a_file_of_the_server(
     ada: User, workload: dict[str, Any]
 ) -> None:
     assert "files cannot be read" in refusal(ada, workload=workload)
-    with pytest.raises(StudyError, match="files of the server cannot be read"):
+    with pytest.raises(StudyError, match="files cannot be read"):
         Study.of(a_study(workload=workload))
 
 

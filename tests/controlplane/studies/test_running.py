@@ -17,11 +17,12 @@ from controlplane.studies import documents
 from controlplane.studies.lifecycle import (
     MOVES,
     IllegalSimulationMoveError,
+    LostRaceError,
     SimulationMove,
     check_move,
+    move_simulation,
 )
 from controlplane.studies.models import Simulation
-from controlplane.studies.moves import LostRaceError, move_simulation
 from controlplane.studies.running.folders import folder_of, read_file, sweep
 from controlplane.studies.running.runner import MOST_STARTS, claim, reconcile_simulations, run_next
 from controlplane.studies.services import simulation_cancel, simulation_delete

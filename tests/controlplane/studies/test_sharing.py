@@ -8,8 +8,8 @@ from django.core.signing import Signer
 from django.test import Client
 
 from controlplane.studies.models import Simulation
+from controlplane.studies.selectors import SimulationNotFoundError, link_of, shared_simulation
 from controlplane.studies.services import simulation_share, simulation_unshare
-from controlplane.studies.sharing import link_of, new_key, read_link
 from tests.builders import a_user
 from tests.builders_studies import REPORT, a_done_simulation
 
@@ -83,12 +83,13 @@ def test_one_that_was_never_shared_has_no_link(ada: User) -> None:
     simulation = a_done_simulation(ada)
     assert link_of(simulation) == ""
     forged = Signer(salt="loadmaster.simulation").sign(f"{simulation.pk.hex}.")
-    assert read_link(forged) is None
+    with pytest.raises(SimulationNotFoundError):
+        shared_simulation(forged)
 
 
-def test_a_key_is_too_long_to_be_guessed() -> None:
-    assert len({new_key() for _ in range(100)}) == 100
-    assert len(new_key()) == 43
+def test_a_key_is_too_long_to_be_guessed(ada: User) -> None:
+    keys = {simulation_share(a_done_simulation(ada)).share_key for _ in range(3)}
+    assert [len(key) for key in keys] == [43, 43, 43]
 
 
 def test_a_report_runs_its_own_script_and_nothing_else(ada: User) -> None:

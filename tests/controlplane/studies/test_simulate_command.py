@@ -138,7 +138,7 @@ def test_options_stand_over_what_the_file_says(simulate: Simulate, tmp_path: Pat
         ("--cluster cluster.yaml --workload andreas:tunning=1 --policy fifo", "tunning"),
         (
             "--cluster cluster.yaml --workload andreas --policy fifo --switch stop=1",
-            "unknown switches: stop; known are launch_s, ",
+            "switches.stop: no such field; known are: launch_s, ",
         ),
         (
             "--cluster cluster.yaml --workload andreas --policy fifo --seeds x",

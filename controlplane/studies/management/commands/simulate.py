@@ -29,7 +29,6 @@ from controlplane.simulation.study.files import (
 from controlplane.simulation.study.study import (
     Study,
     StudyBusyError,
-    StudyCancelledError,
     StudyError,
     StudyProgress,
     run_study,
@@ -59,54 +58,22 @@ class Command(BaseCommand):
     requires_system_checks: tuple[str, ...] = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """A study's file, what differs from it, and how to run it."""
-        parser.add_argument(
-            "study",
-            nargs="?",
-            type=Path,
-            help="a YAML file with cluster, workload, policies, seeds, switches",
-        )
-        parser.add_argument(
-            "--cluster",
-            metavar="FILE|live[:NAME]",
-            help="a cluster's YAML file, or a cluster as it is now",
-        )
+        """A study's file, options that differ from it, and how to run it."""
+        add = parser.add_argument
         workload = "FILE|TYPE[:NAME=VALUE,...]|history[:days=N]|queue"
-        parser.add_argument(
-            "--workload",
-            metavar=workload,
-            help="a trace, a generator, what was submitted, or what waits and runs",
-        )
-        parser.add_argument(
-            "--policy",
-            action="append",
-            metavar="NAME|FILE.py[:PARAMETER=VALUE,...]",
-            help="again for each policy",
-        )
-        parser.add_argument("--seeds", metavar="1,2,3|1-5")
-        parser.add_argument(
-            "--switch",
-            action="append",
-            metavar="NAME=VALUE",
-            help="such as restart_cost_s=30; all are off",
-        )
-        parser.add_argument("--name", help="the report's title")
-        parser.add_argument(
-            "--skip-bad",
-            action="store_true",
-            help="leave bad lines of a trace out instead of refusing it",
-        )
-        parser.add_argument(
-            "--processes",
-            type=int,
-            help="runs at once; default: one for each processor; 0: none of their own",
-        )
-        parser.add_argument(
-            "--output",
-            type=Path,
-            default=Path("simulation"),
-            help="folder of the results (./simulation)",
-        )
+        policy = "NAME|FILE.py[:PARAMETER=VALUE,...]"
+        fields = "cluster, workload, policies, seeds, switches"
+        add("study", nargs="?", type=Path, help=f"a YAML file with {fields}")
+        add("--cluster", metavar="FILE|live[:NAME]", help="a YAML file, or a cluster as it is now")
+        add("--workload", metavar=workload, help="a trace, a generator, past jobs, or present ones")
+        add("--policy", action="append", metavar=policy, help="again for each policy")
+        add("--seeds", metavar="1,2,3|1-5")
+        add("--switch", action="append", metavar="NAME=VALUE", help="such as restart_cost_s=30")
+        add("--name", help="the report's title")
+        add("--skip-bad", action="store_true", help="leave bad lines of a trace out")
+        add("--processes", type=int, help="runs at once (one per processor); 0: none of their own")
+        output = "folder of the results (./simulation)"
+        add("--output", type=Path, default=Path("simulation"), help=output)
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Check, run, say what came of it."""
@@ -122,7 +89,7 @@ class Command(BaseCommand):
         except OSError as error:
             why = f"--output: {options['output']} cannot be written: {error.strerror or error}"
             raise CommandError(why, returncode=2) from None
-        except (KeyboardInterrupt, StudyCancelledError):
+        except KeyboardInterrupt:
             raise CommandError(
                 "stopped; finished runs are kept, the same command goes on with the rest",
                 returncode=1,
@@ -166,34 +133,25 @@ def told(progress: StudyProgress) -> str:
 
 def _document(options: Mapping[str, Any]) -> dict[str, Any]:
     """The study's file with what the options say put over it."""
-    here = Path()
     document = read_study(options["study"]) if options["study"] else {}
-    simple = {
+    given = {
         "name": options["name"],
         "policies": [policy_of(words) for words in options["policy"] or ()] or None,
+        "seeds": seeds_of(options["seeds"]) if options["seeds"] else None,
+        "skip_bad": options["skip_bad"] or None,
+        "workload": workload_of(options["workload"], Path()) if options["workload"] else None,
     }
-    simple["seeds"] = seeds_of(options["seeds"]) if options["seeds"] else None
-    document |= {field: value for field, value in simple.items() if value is not None}
+    if cluster := options["cluster"]:
+        given["cluster"] = cluster if is_live(cluster) else cluster_of(cluster, Path())
     if options["switch"]:
-        document["switches"] = {
-            **(document.get("switches") or {}),
-            **switches_of(options["switch"]),
-        }
-    if options["skip_bad"]:
-        document["skip_bad"] = True
-    if options["cluster"]:
-        document["cluster"] = (
-            options["cluster"]
-            if is_live(options["cluster"])
-            else cluster_of(options["cluster"], here)
-        )
-    if options["workload"]:
-        document["workload"] = workload_of(options["workload"], here)
+        switches = switches_of(options["switch"])
+        given["switches"] = {**(document.get("switches") or {}), **switches}
+    document |= {field: value for field, value in given.items() if value is not None}
     return _live(document)
 
 
 def _live(document: dict[str, Any]) -> dict[str, Any]:
-    """With a live cluster, and its history, written out as they are now."""
+    """The study with a live cluster, and its history, written out as they are now."""
     cluster, workload = document.get("cluster"), document.get("workload")
     given: Mapping[str, Any] = workload if isinstance(workload, Mapping) else {}
     of = given.get("type")
@@ -204,27 +162,19 @@ def _live(document: dict[str, Any]) -> dict[str, Any]:
     row = _cluster(cluster.partition(":")[2])
     written: dict[str, Any] = {"cluster": cluster_spec(OPERATOR, row)}
     if of == HISTORY:
-        written["workload"] = history(OPERATOR, row, _days(given))
+        days = given.get("days", HISTORY_DAYS)
+        if isinstance(days, bool) or not isinstance(days, int | float) or not 0 < days <= 3660:
+            raise StudyError(f"workload.days: must be a number of days up to 3660, not {days!r}")
+        written["workload"] = history(OPERATOR, row, days)
     elif of == QUEUE:
-        written["workload"] = _queue(row, given)
+        if extra := sorted(set(given) - {"type"}):
+            raise StudyError(f"workload.{extra[0]}: no such option of a queue, which has none here")
+        written["workload"] = found = queue(OPERATOR, row)
+        if not found["jobs"]:
+            raise StudyError(
+                f"workload: no job of {row.name} waits or runs now at a speed that is known"
+            )
     return {**document, **written}
-
-
-def _days(workload: Mapping[str, Any]) -> float:
-    days = workload.get("days", HISTORY_DAYS)
-    if isinstance(days, bool) or not isinstance(days, int | float) or not 0 < days <= 3660:
-        raise StudyError(f"workload.days: must be a number of days up to 3660, not {days!r}")
-    return days
-
-
-def _queue(cluster: Cluster, workload: Mapping[str, Any]) -> dict[str, Any]:
-    if extra := sorted(set(workload) - {"type"}):
-        raise StudyError(f"workload.{extra[0]}: no such option of a queue, which has none here")
-    if not (found := queue(OPERATOR, cluster))["jobs"]:
-        raise StudyError(
-            f"workload: no job of {cluster.name} waits or runs now at a speed that is known"
-        )
-    return found
 
 
 def _cluster(name: str) -> Cluster:
@@ -232,28 +182,23 @@ def _cluster(name: str) -> Cluster:
         return the_cluster(name)
     rows = list(Cluster.objects.order_by("name")[:2])
     if len(rows) != 1:
-        raise CommandError(
-            (
-                "--cluster: say which, live:NAME"
-                if rows
-                else "--cluster: there is no live cluster yet"
-            ),
-            returncode=2,
-        )
+        problem = "say which, live:NAME" if rows else "there is no live cluster yet"
+        raise CommandError(f"--cluster: {problem}", returncode=2)
     return rows[0]
 
 
 def _table(results: Mapping[str, Any]) -> Table:
-    table = Table(
-        title=escape(f"{results['study']['name']} ({results['currency']})"), title_justify="left"
-    )
+    title = escape(f"{results['study']['name']} ({results['currency']})")
+    table = Table(title=title, title_justify="left")
     for heading in ("policy", *(words for _, words in SHOWN), "GPUs in use", "late", "unfinished"):
         table.add_column(heading, justify="left" if heading == "policy" else "right")
     for policy in results["policies"]:
         mean = policy["mean"]
         cells = [_figure(mean[name]) for name, _ in SHOWN]
         counts = _figure(mean["late"]), _figure(mean["unfinished"])
-        table.add_row(escape(policy["label"]), *cells, _share(mean["utilisation"]), *counts)
+        used = mean["utilisation"]["mean"]
+        share = "-" if used is None else f"{100 * used:.1f}%"
+        table.add_row(escape(policy["label"]), *cells, share, *counts)
     return table
 
 
@@ -262,7 +207,3 @@ def _figure(interval: Mapping[str, Any]) -> str:
         return "-"
     half = interval["half_width"]
     return f"{interval['mean']:,.6g}" + ("" if half is None else f" ± {half:,.3g}")
-
-
-def _share(interval: Mapping[str, Any]) -> str:
-    return "-" if interval["mean"] is None else f"{100 * interval['mean']:.1f}%"

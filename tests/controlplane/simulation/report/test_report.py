@@ -17,9 +17,7 @@ from controlplane.simulation.report.summary import (
     summarise,
     timeline_of,
 )
-from controlplane.simulation.study.children import Failure
-from controlplane.simulation.study.document import Run, Study
-from controlplane.simulation.study.run_files import FinishedRun
+from controlplane.simulation.study.document import Failure, Run, Study
 from controlplane.simulation.world.outcome import Outcome, Stays, Unplaceable
 from tests.builders_outcomes import a_finished_run, a_study_document, an_outcome
 
@@ -33,17 +31,13 @@ def a_summary(document: dict[str, Any] | None = None, *, failed: int = 0, **fact
     done = runs[: len(runs) - failed]
     found = [(run, a_finished_run(_of(run, facts.pop("outcome", None)), **facts)) for run in done]
     failures = [Failure(run, "it <i>broke</i>") for run in runs[len(done) :]]
-    return summarise(study, found, failures, _nothing)
+    return summarise(study, found, failures)
 
 
 def _of(run: Run, outcome: Outcome | None) -> Outcome:
     return outcome or an_outcome(
         energy_cost=0.4 / (1 + run.policy) + 0.01 * run.seed, seed=run.seed
     )
-
-
-def _nothing(run: Run, found: FinishedRun) -> None:
-    """Nobody else wants to see the runs."""
 
 
 def figures(page: str) -> dict[str, Any]:
@@ -143,7 +137,7 @@ def test_a_policy_that_leaves_jobs_unfinished_says_so_and_is_best_in_nothing() -
     done = an_outcome(completion_s=np.array([200.0, 350.0, 400.0]), energy_cost=5.0)
     study = Study.of(a_study_document(seeds=[1]))
     runs = zip(study.runs(), map(a_finished_run, (cheap, done)), strict=True)
-    page = report_of(summarise(study, runs, (), lambda *_: None))
+    page = report_of(summarise(study, runs))
     assert "fifo left 1 jobs unfinished" in page
     assert "c: the policy left it waiting" in page
     (row,) = re.findall(r">Total cost, EUR</th>(.*?)</tr>", page)

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from controlplane.simulation.workloads.base import Workload
-from controlplane.simulation.workloads.columns import jobs_of
+from controlplane.simulation.workloads.base import Workload, jobs_of
 from controlplane.simulation.world.outcome import Stays
 from experiments.reproduce.gavel.allocations import partition
 from experiments.reproduce.gavel.estimated import told_of

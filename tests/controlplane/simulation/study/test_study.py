@@ -4,7 +4,6 @@ import csv
 import json
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +15,6 @@ from controlplane.simulation.study.results import CSV_COLUMNS
 from controlplane.simulation.study.study import (
     Study,
     StudyBusyError,
-    StudyCancelledError,
     StudyError,
     StudyProgress,
     run_study,
@@ -129,19 +127,17 @@ def test_timings_are_apart_with_the_seconds_of_every_decision(whole: Path) -> No
 def test_an_interrupted_study_goes_on_where_it_was(whole: Path, tmp_path: Path) -> None:
     study = Study.of(a_study_document())
     told: list[StudyProgress] = []
-    with pytest.raises(StudyCancelledError):
-        run_study(
-            study,
-            tmp_path,
-            processes=0,
-            on_progress=told.append,
-            is_cancelled=lambda: bool(told) and told[-1].finished >= 1,
-        )
+
+    def interrupt(progress: StudyProgress) -> None:
+        if progress.finished >= 1:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        run_study(study, tmp_path, processes=0, on_progress=interrupt)
     there = {path: path.stat().st_mtime_ns for path in tmp_path.glob("runs/*.npz")}
     assert 1 <= len(there) < 4
     assert not (tmp_path / "report.html").exists()
     (tmp_path / "runs" / ".half.npz.1.part").write_bytes(b"half")
-    told.clear()
     run_study(study, tmp_path, processes=0, on_progress=told.append)
     assert told[0].finished == len(there)
     assert {path: path.stat().st_mtime_ns for path in there} == there
@@ -157,12 +153,16 @@ def test_a_file_of_a_run_that_is_torn_is_made_again(whole: Path, tmp_path: Path)
     assert_same(whole, tmp_path)
 
 
-def test_cancelling_ends_the_processes(tmp_path: Path) -> None:
+def test_an_interruption_ends_the_processes(tmp_path: Path) -> None:
     document = a_study_document(workload={"type": "andreas", "nodes": 2, "jobs": 100_000})
-    asked = threading.Event()
-    threading.Timer(1.0, asked.set).start()
-    with pytest.raises(StudyCancelledError, match="finished are kept"):
-        run_study(Study.of(document), tmp_path, processes=2, is_cancelled=asked.is_set)
+    began_s = time.monotonic()
+
+    def interrupt(_: StudyProgress) -> None:
+        if time.monotonic() - began_s > 1.0:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        run_study(Study.of(document), tmp_path, processes=2, on_progress=interrupt)
     assert not [pid for pid in children_of_this_process() if b"run_one" in command_of(pid)]
 
 

@@ -34,9 +34,9 @@ def swf(**fields: object) -> str:
         (
             "arrival_s,run_s",
             "0,1e18",
-            "the run time must not be longer than 1e+09 s, it is 1e+18 s",
+            "the run time must not be above 1e+09 s, it is 1e+18 s",
         ),
-        ("arrival_s,run_s", "0,1e308", "the run time must not be longer than 1e+09 s"),
+        ("arrival_s,run_s", "0,1e308", "the run time must not be above 1e+09 s"),
         ("arrival_s,run_s", "1e300,5", "is no time within 1e+12 s of 0: 1e+300"),
         ("arrival_s,run_s", "-1e300,5", "is no time within 1e+12 s of 0: -1e+300"),
         (
@@ -136,9 +136,7 @@ def test_a_cluster_beyond_all_measure_is_refused(change: dict[str, Any], problem
 
 @pytest.mark.parametrize("name", ["launch_s", "node_failures_per_day", "decision_per_job_s"])
 def test_switches_have_a_measure(name: str) -> None:
-    with pytest.raises(
-        StudyError, match=f"switches: {name} is 1e\\+300: must be at least 0 and at most"
-    ):
+    with pytest.raises(StudyError, match=f"switches.{name}: must be >= 0 and <= .*not 1e"):
         Study.of({"cluster": {"nodes": [{"name": "v", "gpu_type": "V100", "gpus": 1}]},
                   "workload": {"type": "poisson"},
                   "policies": ["fifo"], "switches": {name: 1e300}})  # fmt: skip

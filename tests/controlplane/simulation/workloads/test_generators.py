@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -137,14 +135,3 @@ def test_a_wrong_specification_is_told_what_would_be_right(
 ) -> None:
     with pytest.raises(WorkloadError, match=words):
         load(spec, 1)
-
-
-def test_paths_count_from_the_folder_and_may_not_leave_it(tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "a.csv").write_text("arrival_s,run_s\n0,1\n")
-    (tmp_path / "b.csv").write_text("arrival_s,run_s\n0,1\n")
-    spec = {"type": "csv", "speeds": {"V100": 1}}
-    assert len(load({**spec, "path": "a.csv"}, 1, folder=tmp_path / "in").jobs) == 1
-    for path in ("../b.csv", str(tmp_path / "b.csv")):
-        with pytest.raises(WorkloadError, match="is not below the folder"):
-            load({**spec, "path": path}, 1, folder=tmp_path / "in")

@@ -15,13 +15,14 @@ from hypothesis import strategies as st
 from controlplane.simulation.cluster.scenario import Scenario
 from controlplane.simulation.report.metrics import METRICS, metrics_of
 from controlplane.simulation.study.run_files import load, save
-from controlplane.simulation.switches import SwitchError, Switches
+from controlplane.simulation.switches import Switches
 from controlplane.simulation.workloads.base import Workload
 from controlplane.simulation.world.job_table import Launch
 from controlplane.simulation.world.observed_pairs import ObservedPairs
 from controlplane.simulation.world.outcome import Outcome, PairEstimates
 from controlplane.simulation.world.run import Simulation, simulate
 from controlplane.studies.pages.selectors import results_table
+from policies.contract.forms import Form, FormError
 from policies.contract.plan import Plan
 from policies.contract.policy import Policy
 from policies.contract.snapshot import JobColumns, Jobs, JobView, PairThroughput, Snapshot, Source
@@ -204,8 +205,8 @@ def test_without_the_switch_policies_see_the_truth() -> None:
 
 @pytest.mark.parametrize("value", [-0.1, 1.1])
 def test_a_part_that_is_none_is_refused(value: float) -> None:
-    with pytest.raises(SwitchError, match="pairs_observed"):
-        Switches(pairs_observed=value)
+    with pytest.raises(FormError, match="pairs_observed"):
+        Form(Switches).read({"pairs_observed": value})
 
 
 def outcome_with(estimates: PairEstimates | None) -> Outcome:

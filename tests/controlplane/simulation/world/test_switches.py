@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from controlplane.simulation.cluster.noise import Noise
-from controlplane.simulation.switches import NO_SWITCHES, SwitchError, Switches
+from controlplane.simulation.switches import NO_SWITCHES, Switches
 from controlplane.simulation.workloads.base import Workload
 from controlplane.simulation.world.outcome import Outcome
 from controlplane.simulation.world.run import Simulation, simulate
 from controlplane.simulation.world.world import Scenario
 from policies.baselines.fifo import Fifo
+from policies.contract.forms import Form, FormError
 from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
 from policies.contract.policy import Policy
 from policies.contract.snapshot import (
@@ -66,19 +67,17 @@ def last_first(snapshot: Snapshot) -> Plan:
 
 
 def test_switches_are_all_off_unless_turned_on() -> None:
-    assert Switches.of({}) == NO_SWITCHES
+    assert Form(Switches).read({}) == NO_SWITCHES
     assert NO_SWITCHES.turned_on == {}
-    assert Switches.of({"stop_s": 5, "run_time_noise": 0.1}).turned_on == {
+    assert Form(Switches).read({"stop_s": 5, "run_time_noise": 0.1}).turned_on == {
         "stop_s": 5.0,
         "run_time_noise": 0.1,
     }
 
 
 def test_an_unknown_switch_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(
-        SwitchError, match=r"unknown switches: luanch_s; known are .*launch_s.*estimate_error"
-    ):
-        Switches.of({"luanch_s": 3.0})
+    with pytest.raises(FormError, match=r"luanch_s: .*known are: launch_s.*estimate_error"):
+        Form(Switches).read({"luanch_s": 3.0})
 
 
 @pytest.mark.parametrize(
@@ -96,8 +95,8 @@ def test_an_unknown_switch_is_refused_with_the_known_ones() -> None:
     ],
 )
 def test_a_switch_out_of_range_is_refused_by_name(name: str, value: object) -> None:
-    with pytest.raises(SwitchError, match=name):
-        Switches.of({name: value})
+    with pytest.raises(FormError, match=name):
+        Form(Switches).read({name: value})
 
 
 def test_launching_stopping_and_restarting_take_the_time_they_are_given() -> None:

@@ -1,0 +1,46 @@
+"""Signals between the server and the Celery workers that run simulations.
+
+Hints tell workers that a simulation waits; lost ones are repeated, extra ones harmless. A worker
+that is being stopped tells its simulations, so that they leave at once and go on elsewhere: Celery
+tells its main process only, with which the pool's processes share a byte of memory.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+from typing import Any
+
+from celery import current_app
+from celery.signals import worker_shutting_down
+from kombu.exceptions import OperationalError
+
+logger = logging.getLogger(__name__)
+
+SIMULATION_TASK = "controlplane.studies.tasks.run_simulation"
+
+EXPIRES_S = 10.0
+"""A hint that no worker has taken by then is dropped: the reconciler sends another one."""
+
+
+_FLAG = mmap.mmap(-1, 1)
+"""Anonymous memory, shared with every process that is forked after this module is imported."""
+
+
+def hint_simulations() -> None:
+    """Tell the workers."""
+    try:
+        current_app.send_task(SIMULATION_TASK, expires=EXPIRES_S)
+    except OperationalError as error:
+        logger.warning("the broker is away, so the reconciler will find the simulation: %s", error)
+
+
+@worker_shutting_down.connect
+def begin_stopping(**_: Any) -> None:
+    """The worker takes no more tasks and waits for those it has."""
+    _FLAG[0] = 1
+
+
+def is_stopping() -> bool:
+    """Return True if the worker of this process is being stopped."""
+    return _FLAG[0] == 1
