@@ -16,10 +16,10 @@ from django.utils import timezone
 from clusters.events import request_reschedule
 from clusters.models import Reason
 from controlplane.accounting.ledger import bill
-from controlplane.execution.moves import request_stop
+from controlplane.execution.moves import move_assignment, request_stop
 from controlplane.web.logs.structured import bound
 from jobs.assignment_lifecycle import ENDED as ENDED_ASSIGNMENTS
-from jobs.assignment_lifecycle import LIVE
+from jobs.assignment_lifecycle import LIVE, AssignmentMove
 from jobs.end_outcomes import End, EndOutcome, Past, end_outcome, troubles_of
 from jobs.lifecycle import PLACED, JobMove, JobState
 from jobs.models import Assignment, Attempt, Job
@@ -82,6 +82,20 @@ def assignment_ended(assignment: Assignment, now: datetime | None = None) -> Non
             profiling_services.profile_run_ended(assignment)
             request_reschedule(job.cluster, Reason.LEFTOVER, job=job)
         _finish_cancelling(job, now)
+
+
+def end_assignment(
+    assignment: Assignment,
+    move: AssignmentMove,
+    blame: ReasonClass,
+    reason: str,
+    now: datetime,
+    **values: Any,
+) -> None:
+    """End an assignment without its agent, with all that follows for its job."""
+    values |= {"reason_class": blame, "reason": reason, "ended_at": now}
+    move_assignment(assignment, move, **values)
+    assignment_ended(assignment, now)
 
 
 def settle_job(job_id: UUID, now: datetime | None = None) -> bool:

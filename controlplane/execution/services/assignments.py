@@ -30,7 +30,7 @@ from controlplane.execution.gangs import (
     token_of,
 )
 from controlplane.execution.moves import move_assignment
-from controlplane.execution.outcomes import assignment_ended, assignment_running
+from controlplane.execution.outcomes import assignment_ended, assignment_running, end_assignment
 from controlplane.execution.services.sessions import lock_own, lock_session
 from jobs.assignment_lifecycle import (
     ENDED,
@@ -62,9 +62,7 @@ def launch_spec(assignment: Assignment) -> LaunchSpec:
         copy=assignment.copy,
         image=job.image,
         image_digest=job.image_digest,
-        environment={
-            name: value for name, value in job.environment.items() if isinstance(value, str)
-        },
+        environment={n: value for n, value in job.environment.items() if isinstance(value, str)},
         secrets=reveal_references(job.team, job.environment),
         mounts=tuple(job.mounts),
         rank=assignment.rank,
@@ -136,14 +134,9 @@ def accept(
 def _take(node: Node, assignment: Assignment, epoch: int, grace_s: float, now: datetime) -> None:
     if assignment.state == AssignmentState.OFFERED and assignment.desired == "run":
         lease = timedelta(seconds=job_lease_s(clock_of(node.cluster), assignment.job.on_disconnect))
-        move_assignment(
-            assignment,
-            AssignmentMove.ACCEPT,
-            epoch=epoch,
-            accepted_at=now,
-            lease_expires_at=now + lease,
-            grace_s=grace_s,
-        )
+        values: dict[str, Any] = {"epoch": epoch, "accepted_at": now, "grace_s": grace_s}
+        values["lease_expires_at"] = now + lease
+        move_assignment(assignment, AssignmentMove.ACCEPT, **values)
     elif assignment.state not in LIVE or assignment.epoch != epoch:
         raise stale_assignment(
             f"assignment {assignment.pk} is {assignment.state} and not on offer to this session"
@@ -155,15 +148,8 @@ def _reject(
 ) -> None:
     if assignment.state != AssignmentState.OFFERED:
         return
-    move_assignment(
-        assignment,
-        AssignmentMove.REJECT,
-        epoch=epoch,
-        reason_class=blame,
-        reason=reason[:LONGEST_REASON],
-        ended_at=now,
-    )
-    assignment_ended(assignment, now)
+    text = reason[:LONGEST_REASON]
+    end_assignment(assignment, AssignmentMove.REJECT, blame, text, now, epoch=epoch)
 
 
 def report_state(

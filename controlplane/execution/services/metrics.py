@@ -79,11 +79,8 @@ def _count_from_first_step(assignment: Assignment, progress: Sequence[ProgressSa
             f"began at step {start.step}; the checkpoint of step {assignment.start_steps} was not"
             f" found on {assignment.node.name}"
         )
-        note_job(
-            assignment.job,
-            "progress_lost",
-            data={"message": message, "fence": assignment.fence, "resumed": start.step},
-        )
+        data = {"message": message, "fence": assignment.fence, "resumed": start.step}
+        note_job(assignment.job, "progress_lost", data=data)
         Assignment.objects.filter(pk=assignment.pk).update(
             start_steps=start.step, steps_done=start.step, checkpoint_steps=start.step
         )
@@ -117,14 +114,11 @@ def _update_job(assignment: Assignment, progress: Sequence[ProgressSample]) -> N
     """Update the job's progress: steps of all ranks, loss of rank 0."""
     if not progress or assignment.purpose != "training":
         return
-    losses = (
-        [] if assignment.rank else [sample.loss for sample in progress if sample.loss is not None]
-    )
-    values: dict[str, Any] = (
-        {"first_loss": Coalesce(F("first_loss"), Value(losses[0])), "last_loss": losses[-1]}
-        if losses
-        else {}
-    )
+    losses = [sample.loss for sample in progress if sample.loss is not None]
+    values: dict[str, Any] = {}
+    if losses and not assignment.rank:
+        first = Coalesce(F("first_loss"), Value(losses[0]))
+        values = {"first_loss": first, "last_loss": losses[-1]}
     total = assignment.job.total_steps
     _job_of_newest_launch(assignment).update(
         steps_done=Greatest(F("steps_done"), Value(min(_furthest(progress), total))),

@@ -25,8 +25,7 @@ from clusters.models import Node, NodeEvent, Reason
 from clusters.models.nodes import State
 from clusters.services.devices import sync_devices
 from clusters.services.enrolment import gpu_type_of, sha256
-from controlplane.execution.moves import move_assignment
-from controlplane.execution.outcomes import assignment_ended
+from controlplane.execution.outcomes import end_assignment
 from jobs.assignment_lifecycle import LIVE, AssignmentMove
 from jobs.models import Assignment
 from jobs.moves import lock_assignment, lock_node
@@ -107,14 +106,11 @@ def restore_lost_node(node: Node) -> None:
 
 
 def _refuse_second_session(node: Node, request: SessionRequest, now: datetime) -> None:
-    lives = node.session_expires_at is not None and node.session_expires_at > now
-    if lives and not _is_same_agent(node, request):
-        wait_s = (node.session_expires_at - now).total_seconds() if node.session_expires_at else 0.0
-        text = (
-            f"another session of node {node} lives; it ends {wait_s:.0f} s from now unless it is"
-            " renewed"
-        )
-        raise AgentCallError(409, ErrorCode.SESSION_LIVES, text)
+    expires = node.session_expires_at
+    if expires is not None and expires > now and not _is_same_agent(node, request):
+        wait_s = (expires - now).total_seconds()
+        text = f"another session of node {node} lives; it ends {wait_s:.0f} s from now"
+        raise AgentCallError(409, ErrorCode.SESSION_LIVES, f"{text} unless it is renewed")
 
 
 def _is_same_agent(node: Node, request: SessionRequest) -> bool:
@@ -151,11 +147,8 @@ def _split_known(
     node: Node, known: tuple[KnownAssignment, ...]
 ) -> tuple[list[UUID], tuple[str, ...]]:
     """Split what the agent knows into what it goes on with and what it must stop."""
-    held = (
-        Assignment.objects.select_for_update(no_key=True)
-        .filter(node=node, state__in=LIVE)
-        .order_by("pk")
-    )
+    held = Assignment.objects.filter(node=node, state__in=LIVE).order_by("pk")
+    held = held.select_for_update(no_key=True)
     live = {(str(a.pk), a.fence): a for a in held}
     mine = [live.get((k.id, k.fence)) for k in known]
     adopt = [a.pk for a in mine if a is not None and a.state != AssignmentState.OFFERED]
@@ -171,12 +164,9 @@ def _accepted_but_unknown(node: Node, request: SessionRequest) -> list[UUID]:
     if not _is_same_agent(node, request):
         return []
     known = {(k.id, k.fence) for k in request.assignments}
-    accepted = (
-        Assignment.objects.filter(node=node, state=AssignmentState.ACCEPTED)
-        .order_by("pk")
-        .values_list("pk", "fence")
-    )
-    return [pk for pk, fence in accepted if (str(pk), fence) not in known]
+    accepted = Assignment.objects.filter(node=node, state=AssignmentState.ACCEPTED).order_by("pk")
+    pairs = accepted.values_list("pk", "fence")
+    return [pk for pk, fence in pairs if (str(pk), fence) not in known]
 
 
 def _end_unstarted(pk: UUID, epoch: int, now: datetime) -> None:
@@ -184,11 +174,7 @@ def _end_unstarted(pk: UUID, epoch: int, now: datetime) -> None:
         assignment = lock_assignment(pk)
         if assignment.state != AssignmentState.ACCEPTED or assignment.epoch >= epoch:
             return
-        move = (
-            AssignmentMove.CANCEL
-            if assignment.desired == StopReason.CANCEL
-            else AssignmentMove.PREEMPT
-        )
+        cancelled = assignment.desired == StopReason.CANCEL
+        move = AssignmentMove.CANCEL if cancelled else AssignmentMove.PREEMPT
         text = "its agent restarted before it had written the launch down"
-        move_assignment(assignment, move, reason_class=ReasonClass.NODE, reason=text, ended_at=now)
-        assignment_ended(assignment, now)
+        end_assignment(assignment, move, ReasonClass.NODE, text, now)

@@ -26,7 +26,7 @@ from clusters.events import request_reschedule
 from clusters.intervals import clock_of, job_lease_s, lost_after
 from clusters.models import Cluster, EnrolmentToken, Node, NodeEvent, Reason
 from controlplane.execution.moves import move_assignment
-from controlplane.execution.outcomes import assignment_ended
+from controlplane.execution.outcomes import end_assignment
 from controlplane.operations.backup.backups import Manifest, check_fits, unpacked
 from controlplane.operations.backup.engines import LOCK_OWNER, BackupError, engine
 from jobs.assignment_lifecycle import LIVE, AssignmentMove
@@ -120,14 +120,7 @@ def _withdraw(pk: UUID, now: datetime) -> bool:
     assignment = lock_assignment(pk)
     if assignment.state != AssignmentState.OFFERED:
         return False
-    move_assignment(
-        assignment,
-        AssignmentMove.PREEMPT,
-        reason_class=ReasonClass.OPERATOR,
-        reason=WHY,
-        ended_at=now,
-    )
-    assignment_ended(assignment, now)
+    end_assignment(assignment, AssignmentMove.PREEMPT, ReasonClass.OPERATOR, WHY, now)
     return True
 
 
