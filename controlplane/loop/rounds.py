@@ -148,9 +148,8 @@ def carried_out(snapshot: Snapshot, last: LastPlan) -> Plan | None:
         return None
     if validate_plan(plan, snapshot):
         return None
-    return replace(
-        plan, objective=None, bound=None, message=f"carried out round {last.number}'s plan"
-    )
+    message = f"carried out round {last.number}'s plan"
+    return replace(plan, objective=None, bound=None, message=message)
 
 
 def decide_or_keep(snapshot: Snapshot, policy: Policy, name: str = "") -> tuple[Plan, str | None]:
@@ -159,9 +158,7 @@ def decide_or_keep(snapshot: Snapshot, policy: Policy, name: str = "") -> tuple[
         return decide(snapshot, policy), None
     except PolicyError as error:
         failure = str(error) or type(error).__name__
-    except (
-        Exception
-    ) as error:  # a policy may be anybody's code: whatever it raises must not stop the loop
+    except Exception as error:  # a policy may be anybody's code and must not stop the loop
         logger.exception("policy %s broke", name)
         failure = f"{type(error).__name__}: {error}"
     return kept(snapshot, name or type(policy).__name__, failure), failure

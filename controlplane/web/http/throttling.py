@@ -30,10 +30,7 @@ DOORS = {
     "/password/": "login",
     "/api/v1/tokens/": "login",
 }
-"""The doors among Django's addresses. All ways to a password count together.
-
-Agents enrol at a door of their own (`controlplane.execution.protocol`).
-"""
+"""Addresses whose failures count; all ways to a password count together."""
 
 
 @dataclass(frozen=True, slots=True)

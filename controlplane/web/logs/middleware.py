@@ -69,9 +69,7 @@ def route_of(request: HttpRequest) -> str:
 def user_id_of(request: HttpRequest) -> object:
     """The user's id if already known; no reason to ask the database."""
     user = getattr(request, "user", None)
-    if isinstance(
-        user, SimpleLazyObject
-    ):  # the session's: a token's is put in its place by the API
+    if isinstance(user, SimpleLazyObject):  # the session's; the API replaces it by a token's
         user = getattr(request, "_cached_user", None)
     return user.pk if isinstance(user, Model) else None
 
