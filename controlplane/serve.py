@@ -21,7 +21,7 @@ NEVER = 2**31 - 1
 
 
 def collect_seldom(every_s: float = FULL_EVERY_S) -> threading.Event:
-    """From now on collect fully every so many seconds only, until the event is set."""
+    """Collect garbage fully only every `every_s`, until the event is set."""
     over = threading.Event()
     before = gc.get_threshold()
     gc.set_threshold(*YOUNG, NEVER)

@@ -28,7 +28,7 @@ from policies.contract.snapshot import PriceInterval
 
 _PLACES = Decimal("0.00000001")
 EVERY = timedelta(minutes=5)
-"""How old a running assignment's entries may become."""
+"""Greatest age of a running assignment's entries."""
 AT_ONCE = 200
 """Assignments that one pass of `meter` takes on."""
 

@@ -66,7 +66,7 @@ def costs_figure(request: HttpRequest) -> JsonResponse:
 
 @require_GET
 def costs_csv(request: HttpRequest) -> StreamingHttpResponse:
-    """The same sums as a file, all of them."""
+    """All sums as a CSV file."""
     query = _query_or_404(request)
     groups = cost_rows(cast(User, request.user), query).iterator()
     lines = csv_of(as_rows(query, groups), query.cluster.currency)

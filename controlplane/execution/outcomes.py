@@ -39,7 +39,7 @@ OUTCOMES = {
     JobMove.RETRY: "failed",
     JobMove.CANCELLED: "cancelled",
 }
-"""What an attempt is remembered as; the other moves leave it open."""
+"""Outcomes of attempts; other moves leave them open."""
 
 REASONS = {
     JobMove.COMPLETE: Reason.COMPLETION,

@@ -83,7 +83,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class RoundResult:
-    """One turn of the loop; `failure` and `carried` as in `Decision`."""
+    """A round's snapshot, decision and what was applied of it."""
 
     snapshot: Snapshot
     plan: Plan
@@ -93,7 +93,7 @@ class RoundResult:
 
 
 class World(Protocol):
-    """Where decisions are made and come true: the live cluster or a simulated one."""
+    """A world of decisions: the live cluster or a simulated one."""
 
     def snapshot(self) -> Snapshot:
         """The present state. Stopping work shows its job as waiting and its devices as held."""

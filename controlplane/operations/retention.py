@@ -180,7 +180,7 @@ RULES = (
     Rule("sessions", None, _expired(Session, "expire_date")),
     Rule("tokens", None, _expired(AuthToken, "expiry")),
 )
-"""What goes, in this order."""
+"""Rules in the order of pruning."""
 
 
 def kept() -> Iterator[tuple[str, float | None]]:

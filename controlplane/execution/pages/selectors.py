@@ -23,7 +23,7 @@ NODES_A_PAGE = 24
 
 @dataclass(frozen=True, slots=True)
 class Occupant:
-    """What runs on a device: a job the reader may see, or somebody else's (`job_id` None)."""
+    """A job on a device; of another team's only its state (`job_id` None)."""
 
     job_id: str | None
     name: str
@@ -59,7 +59,7 @@ class NodeCard:
 
     @property
     def slots(self) -> int | None:
-        """How many jobs may share each of its GPUs; None where that differs."""
+        """Number of jobs that may share each GPU; None where GPUs differ."""
         numbers = {d.device.slots for d in self.devices}
         return numbers.pop() if len(numbers) == 1 else None
 

@@ -30,13 +30,13 @@ from loadmaster.protocol import AssignmentState, Directives
 LONGEST_WAIT_S = 25.0
 LOOK_EVERY_S = 0.25
 NEW_WAIT_S = 0.02
-"""How long a new poll waits for others, to be looked at with them."""
+"""Time for which a new poll waits for others."""
 
 BUSY_FRACTION = 0.1
 """The fraction of the time that looks may take: longer ones come less often."""
 
 RECENT_S = 60.0
-"""How old a wish may be that looks still see."""
+"""Age up to which wishes are looked for."""
 
 TERMS_RECENT_S = 15.0
 """The same for changed terms: a round changes thousands, and each look reads them all."""

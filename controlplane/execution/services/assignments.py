@@ -88,7 +88,7 @@ def launch_spec(assignment: Assignment) -> LaunchSpec:
 
 
 def required_features(job: Job, assignment: Assignment, checkpoint_place: str) -> tuple[str, ...]:
-    """What an agent must know to do it right; one that does not rejects the assignment."""
+    """Features that the agent must have; one without them rejects the assignment."""
     wanted = {
         job.runtime: True,
         "emulated": assignment.node.emulated,

@@ -41,7 +41,7 @@ from loadmaster.protocol import (
 )
 
 HELD_BY_AGENT = frozenset(LIVE - {AssignmentState.OFFERED, AssignmentState.UNKNOWN})
-"""What an agent can truthfully say of an assignment that is not over."""
+"""States that an agent may report of an assignment that is not over."""
 
 UNWELL = "its agent reports that the machine is unhealthy"
 
@@ -68,7 +68,7 @@ class Renewed:
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """Somebody else holds one of the rows: nothing was written, renew this heartbeat by itself."""
+    """A row is locked by somebody else: nothing was written, renew this heartbeat by itself."""
 
 
 Outcome = Renewed | AgentCallError | Busy

@@ -89,7 +89,9 @@ class FreeCapacity:
 
     def free_slot(self, device: Device) -> int | None:
         held = self.slots.get(device.pk, set())
-        return next((s for s in range(device.slots) if s not in held), None)
+        if len(held) >= device.slots:  # perhaps by a job left in a higher slot
+            return None
+        return next(s for s in range(device.slots) if s not in held)
 
     def _load(self, node: str, cores: float, memory_gb: float) -> None:
         self.cores[node] += cores

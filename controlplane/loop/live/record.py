@@ -145,7 +145,7 @@ def last_plan(row: Round) -> LastPlan | None:
 
 
 def _leaves_idle(plan: Plan, snapshot: Snapshot) -> bool:
-    """Whether GPUs that may be given away are in no placement of the plan."""
+    """True if free healthy GPUs are in no placement of the plan."""
     used = _devices_of(plan)
     return any(
         d.healthy and not d.held and (n.id, d.id) not in used

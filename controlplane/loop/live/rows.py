@@ -60,7 +60,6 @@ def _in_turn(queued: QuerySet[Job], most: int) -> Iterable[Any]:
 
 
 def _soonest(queued: QuerySet[Job], most: int) -> Iterable[Any]:
-    """By the earlier of due date and deadline, either replacing the other if NULL."""
     due, deadline = Coalesce("due_at", "deadline_at"), Coalesce("deadline_at", "due_at")
     pressed = queued.annotate(until=Least(due, deadline)).filter(until__isnull=False)
     return list(pressed.order_by("until", "pk").values_list("pk", flat=True)[:most])
@@ -79,7 +78,7 @@ SHOWN = (
 """Jobs that a policy may be shown: those that run or want to."""
 
 AVOIDED = timedelta(minutes=10)
-"""How long a job keeps away from a node that failed it, as long as another one would do."""
+"""Time for which a job avoids a node that failed it, if another one would do."""
 
 THE_NODES_FAULT = (ReasonClass.IMAGE, ReasonClass.GPU, ReasonClass.NODE)
 
@@ -129,7 +128,7 @@ class Watched(Protocol):
 
 
 def is_ready(node: Watched, now: datetime) -> bool:
-    """Whether the node takes new work: nobody says otherwise, and its agent is there to take it."""
+    """True if the node takes new work: it is ready and its agent is not silent."""
     return node.state == State.READY and not is_silent(node.session_expires_at, now)
 
 
@@ -192,7 +191,6 @@ class Rows:
 
 
 def _undone_dependencies(cluster: Cluster) -> Mapping[object, set[object]]:
-    """By job the jobs it depends on that are not completed."""
     dependent = Job.objects.filter(cluster=cluster, state__in=SHOWN, dependencies__isnull=False)
     undone: dict[object, set[object]] = defaultdict(set)
     columns = ("pk", "dependencies", "dependencies__state")

@@ -46,7 +46,7 @@ Solve: TypeAlias = Callable[[str, Mapping[str, Any], Snapshot], Plan]
 """(policy, parameters, snapshot) -> plan; raises PolicyError. A child in production."""
 
 OVERHEAD_S = 30.0
-"""What a round may take beside its solver before another one takes over although it still lives."""
+"""Longest time of a living round beside its solver."""
 
 SERVICES = Services(preempt_gang, profile_run_started)
 
@@ -69,7 +69,6 @@ class Ports:
     await_solver: Callable[[], None] = lambda: None
 
     def renewal(self, now_s: float) -> Renewal:
-        """How a round that begins now keeps its lock."""
         hold_s = self.hold_s or settings.SOLVER_TIMEOUT_S + OVERHEAD_S
         return Renewal(self.clock, now_s + hold_s, self.expiry_s, self.renew_s)
 
@@ -163,5 +162,5 @@ def _held(lock: RoundLock, ports: Ports, now: datetime) -> RoundResult | None:
 
 
 def is_wanted(cluster_id: int) -> bool:
-    """Whether the cluster has events that no round has answered."""
+    """True if events of the cluster wait for a round."""
     return RescheduleEvent.objects.filter(cluster=cluster_id, round=None).exists()

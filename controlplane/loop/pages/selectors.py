@@ -1,4 +1,4 @@
-"""What the pages of rounds show, in a constant number of queries."""
+"""Rows of the pages of rounds, in a constant number of queries."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ChangeRow:
 
 @dataclass(frozen=True, slots=True)
 class RoundPage:
-    """One round."""
+    """The page of a round."""
 
     row: RoundRow
     changes: tuple[ChangeRow, ...]

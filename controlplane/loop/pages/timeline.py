@@ -106,7 +106,7 @@ def _places(
 
 
 def _expected(cluster: Cluster) -> Mapping[tuple[str, str, int], float]:
-    """When the latest round expects each placement to end, by (job, purpose, copy)."""
+    """Expected ends by (job, purpose, copy), from the latest round."""
     rounds = Round.objects.filter(cluster=cluster).order_by("-number")
     for runs, started in rounds.values_list("runs_expected", "started_at")[:NEWEST_ROUNDS]:
         if runs is not None:

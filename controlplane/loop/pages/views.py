@@ -34,7 +34,7 @@ SPANS = {
 
 
 class ChangePassword(PasswordChangeView):
-    """Everybody's own password; they stay logged in."""
+    """Change of one's own password."""
 
     template_name = "registration/password.html"
     success_url = reverse_lazy("queue")
@@ -100,7 +100,7 @@ def rounds(request: HttpRequest) -> HttpResponse:
 
 @require_GET
 def round_(request: HttpRequest, pk: int) -> HttpResponse:
-    """One decision with all it changed."""
+    """The page of a decision."""
     page = round_page(cast(User, request.user), pk)
     if page is None:
         raise Http404(f"there is no round {pk}")

@@ -28,7 +28,6 @@ from django.utils import timezone
 from controlplane.operations.backup.engines import BackupError, engine
 
 FORMAT = 1
-KEYS = ("SECRET_KEY", "LOADMASTER_SECRETS_KEY", "SECRET_KEY_FALLBACKS")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +62,6 @@ def write_backup(path: Path, *, with_keys: bool = False, force: bool = False) ->
     except OSError as error:
         raise BackupError(f"{path}: {error.strerror or error}") from error
     return manifest
-
-
-def read_manifest(path: Path) -> Manifest:
-    """What the backup says of itself; BackupError if it is none."""
-    try:
-        with tarfile.open(path, "r:") as archive:
-            return _read_manifest(archive)
-    except (OSError, tarfile.TarError) as error:
-        raise BackupError(f"{path} cannot be read as a backup: {error}") from error
 
 
 @contextmanager

@@ -72,7 +72,7 @@ _last: list[tuple[float, Failure]] = []
 
 
 def failure_of(error: BaseException | None) -> Failure | None:
-    """What the error says of the database's storage; None for any other error."""
+    """The failure of the database's storage that an error stands for, else None."""
     if not isinstance(error, DatabaseError | InterfaceError):
         return None
     cause = error.__cause__

@@ -29,7 +29,7 @@ def pack(value: Any) -> Any:
 
 
 def pack_text(text: bytes) -> dict[str, str]:
-    """What to store for a value whose JSON is spelled already, however short."""
+    """Packed JSON for a value that is spelled already, however short."""
     return {PACKED: base64.b64encode(zlib.compress(text, LEVEL)).decode()}
 
 
