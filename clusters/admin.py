@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from typing import Any
 
 from django.contrib import admin, messages
@@ -22,7 +23,8 @@ from clusters.models import (
     RescheduleEvent,
 )
 from clusters.models.nodes import Role
-from clusters.services import (
+from clusters.services.enrolment import sha256
+from clusters.services.nodes import (
     NodeStateError,
     node_cordon,
     node_drain,
@@ -30,7 +32,6 @@ from clusters.services import (
     node_set_slots,
     node_uncordon,
 )
-from clusters.services.enrolment import sha256
 from clusters.tariffs import costs_changed
 from controlplane.web.pages.admin_base import (
     AppendOnly,
@@ -47,8 +48,7 @@ __all__ = ["ClusterAdmin", "EnergyTariffAdmin", "NodeAdmin", "PueAdmin"]
 
 DECISIONS = (
     "policy", "policy_parameters", "seed", "period_s", "horizon_s", "power_cap_w",
-    "power_cap_hours", "emissions_cost_per_kg",
-    "restart_cost_s", "profiling_steps",
+    "power_cap_hours", "emissions_cost_per_kg", "restart_cost_s", "profiling_steps",
 )  # fmt: skip
 COSTLY = {
     "policy", "policy_parameters", "seed", "power_cap_w", "power_cap_hours",
@@ -119,15 +119,9 @@ class DeviceInline(ReadOnlyInline):
 
     model = Device
     fields = (
-        "uuid",
-        "slots",
-        "memory_gb",
-        "healthy",
-        "emulated",
-        "gpu_fraction",
-        "power_w",
+        "uuid", "slots", "memory_gb", "healthy", "emulated", "gpu_fraction", "power_w",
         "power_source",
-    )
+    )  # fmt: skip
     readonly_fields = fields
     show_change_link = True
 
@@ -144,9 +138,8 @@ class NodeAdmin(OperatorAdmin):
     actions = ("cordon", "uncordon", "drain", "to_production", "to_profiling", "to_both")
     readonly_fields = (
         "cluster", "gpu_type", "role", "state", "drain_until", "reason", "cores", "memory_gb",
-        "machine_id", "boot_id", "epoch",
-        "session_expires_at", "last_seen_at", "agent_version", "features", "address", "emulated",
-        "created_at",
+        "machine_id", "boot_id", "epoch", "session_expires_at", "last_seen_at", "agent_version",
+        "features", "address", "emulated", "created_at",
     )  # fmt: skip
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
@@ -163,36 +156,33 @@ class NodeAdmin(OperatorAdmin):
 
     @admin.action(description="Cordon: keep what runs, take nothing new")
     def cordon(self, request: HttpRequest, nodes: QuerySet[Node]) -> None:
-        actor = request.user.get_username()
-        for_each(self, request, nodes, lambda n: node_cordon(n, actor=actor), (NodeStateError,))
+        self._each(request, nodes, node_cordon)
 
     @admin.action(description="Uncordon: take work again")
     def uncordon(self, request: HttpRequest, nodes: QuerySet[Node]) -> None:
-        actor = request.user.get_username()
-        for_each(self, request, nodes, lambda n: node_uncordon(n, actor=actor), (NodeStateError,))
+        self._each(request, nodes, node_uncordon)
 
     @admin.action(description="Drain: jobs save a checkpoint and move elsewhere")
     def drain(self, request: HttpRequest, nodes: QuerySet[Node]) -> None:
-        actor = request.user.get_username()
-        for_each(self, request, nodes, lambda n: node_drain(n, actor=actor), (NodeStateError,))
+        self._each(request, nodes, node_drain)
 
     @admin.action(description="Role: production")
     def to_production(self, request: HttpRequest, nodes: QuerySet[Node]) -> None:
-        self._role(request, nodes, Role.PRODUCTION)
+        self._each(request, nodes, node_set_role, role=Role.PRODUCTION)
 
     @admin.action(description="Role: profiling")
     def to_profiling(self, request: HttpRequest, nodes: QuerySet[Node]) -> None:
-        self._role(request, nodes, Role.PROFILING)
+        self._each(request, nodes, node_set_role, role=Role.PROFILING)
 
     @admin.action(description="Role: production and profiling")
     def to_both(self, request: HttpRequest, nodes: QuerySet[Node]) -> None:
-        self._role(request, nodes, Role.BOTH)
+        self._each(request, nodes, node_set_role, role=Role.BOTH)
 
-    def _role(self, request: HttpRequest, nodes: QuerySet[Node], role: Role) -> None:
+    def _each(
+        self, request: HttpRequest, nodes: QuerySet[Node], act: Callable[..., Node], **given: str
+    ) -> None:
         actor = request.user.get_username()
-        for_each(
-            self, request, nodes, lambda n: node_set_role(n, role, actor=actor), (NodeStateError,)
-        )
+        for_each(self, request, nodes, lambda n: act(n, actor=actor, **given), (NodeStateError,))
 
 
 @admin.register(Device)
@@ -201,22 +191,14 @@ class DeviceAdmin(OperatorAdmin):
 
     form = DeviceForm
     list_display = (
-        "uuid",
-        "node",
-        "slots",
-        "memory_gb",
-        "healthy",
-        "emulated",
-        "power_w",
-        "power_source",
-    )
+        "uuid", "node", "slots", "memory_gb", "healthy", "emulated", "power_w", "power_source",
+    )  # fmt: skip
     list_filter = ("node__cluster", "healthy", "emulated")
     list_select_related = ("node",)
     search_fields = ("uuid", "node__name")
     readonly_fields = (
         "node", "uuid", "parent_uuid", "mig_profile", "memory_gb", "healthy", "emulated",
-        "gpu_fraction", "memory_used_gb",
-        "power_w", "power_source", "temperature_c",
+        "gpu_fraction", "memory_used_gb", "power_w", "power_source", "temperature_c",
     )  # fmt: skip
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:

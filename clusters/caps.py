@@ -8,15 +8,19 @@ included. The lowest of several entries holds, beside the cluster's constant cap
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time
+from functools import partial
 from itertools import pairwise
 from math import isfinite
+from typing import Any, TypeVar
 from zoneinfo import ZoneInfo
 
 from clusters.energy import wall_clock_edges
 from policies.contract.snapshot import PowerCapStep
+
+T = TypeVar("T")
 
 EVERY_DAY = "0123456"
 FIELDS = ("power_cap_w", "from", "to", "days", "valid_from", "valid_until")
@@ -39,14 +43,9 @@ class CapHours:
 
     def covers(self, local: datetime) -> bool:
         """Whether the wall clock's time lies in it."""
-        if (
-            local.weekday() not in self.days
-            or not self.valid_from <= local.date() <= self.valid_until
-        ):
-            return False
-        return self.from_time <= local.time() and (
-            self.to_time == time(0) or local.time() < self.to_time
-        )
+        at = local.time()
+        today = local.weekday() in self.days and self.valid_from <= local.date() <= self.valid_until
+        return today and self.from_time <= at and (self.to_time == time(0) or at < self.to_time)
 
 
 def read_cap_hours(entries: object) -> tuple[CapHours, ...]:
@@ -67,14 +66,9 @@ def cap_steps(
     if not caps or to_s <= from_s:
         return ()
     times = {edge for c in caps for edge in (c.from_time, c.to_time)}
-    bounds = [
-        from_s,
-        *sorted({e for e in wall_clock_edges(times, zone_info, from_s, to_s) if from_s < e < to_s}),
-        to_s,
-    ]
-    return _merged(
-        (since, until, _lowest(caps, zone_info, since, until)) for since, until in pairwise(bounds)
-    )
+    edges = set(wall_clock_edges(times, zone_info, from_s, to_s))
+    bounds = [from_s, *sorted(edge for edge in edges if from_s < edge < to_s), to_s]
+    return _merged((a, b, _lowest(caps, zone_info, a, b)) for a, b in pairwise(bounds))
 
 
 def lowest_cap_w(
@@ -109,68 +103,49 @@ def _entry(where: str, entry: object) -> CapHours:
     for name in entry:
         if name not in FIELDS:
             raise CapHoursError(f"{where}: {name!r} is no field; known are: {', '.join(FIELDS)}")
-    start, end = (
-        _time(where, "from", entry.get("from", "00:00")),
-        _time(where, "to", entry.get("to", "00:00")),
-    )
+
+    def read(name: str, default: object, reader: Callable[[Any], T], expected: str) -> T:
+        value = entry.get(name, default)
+        try:
+            return reader(value)
+        except (TypeError, ValueError):
+            raise CapHoursError(f"{where}: {name} must be {expected}, not {value!r}") from None
+
+    start = read("from", "00:00", _time, 'a time such as "08:00"')
+    end = read("to", "00:00", _time, 'a time such as "08:00"')
     if end <= start and end != time(0):
         raise CapHoursError(
             f"{where}: to must be after from (00:00 means the day's end); split one that crosses"
             " midnight"
         )
-    first, last = (
-        _date(where, "valid_from", entry, date.min),
-        _date(where, "valid_until", entry, date.max),
-    )
+    first = read("valid_from", None, partial(_date, date.min), 'a date such as "2026-01-01"')
+    last = read("valid_until", None, partial(_date, date.max), 'a date such as "2026-01-01"')
     if last < first:
         raise CapHoursError(f"{where}: valid_until must not be before valid_from")
-    return CapHours(
-        _watts(where, entry.get("power_cap_w")),
-        start,
-        end,
-        _days(where, entry.get("days", EVERY_DAY)),
-        first,
-        last,
-    )
+    watts = read("power_cap_w", None, _watts, "a number of watts >= 0")
+    days = 'digits, 0 for Monday to 6 for Sunday, such as "01234"'
+    return CapHours(watts, start, end, read("days", EVERY_DAY, _days, days), first, last)
 
 
-def _watts(where: str, value: object) -> float:
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not isfinite(value)
-        or value < 0
-    ):
-        raise CapHoursError(f"{where}: power_cap_w must be a number of watts >= 0, not {value!r}")
+def _watts(value: Any) -> float:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not isfinite(value) or value < 0:
+        raise ValueError
     return float(value)
 
 
-def _time(where: str, name: str, value: object) -> time:
-    try:
-        found = time.fromisoformat(value) if isinstance(value, str) else None
-    except ValueError:
-        found = None
-    if found is None or found.tzinfo is not None:
-        raise CapHoursError(f'{where}: {name} must be a time such as "08:00", not {value!r}')
+def _time(value: Any) -> time:
+    found = time.fromisoformat(value)
+    if found.tzinfo is not None:
+        raise ValueError
     return found
 
 
-def _days(where: str, value: object) -> frozenset[int]:
+def _days(value: object) -> frozenset[int]:
     if not isinstance(value, str) or not value or set(value) - set(EVERY_DAY):
-        raise CapHoursError(
-            f'{where}: days must be digits, 0 for Monday to 6 for Sunday, such as "01234", not'
-            f" {value!r}"
-        )
+        raise ValueError
     return frozenset(map(int, value))
 
 
-def _date(where: str, name: str, entry: dict[str, object], otherwise: date) -> date:
-    value = entry.get(name)
-    if value is None:
-        return otherwise
-    try:
-        return date.fromisoformat(str(value))
-    except ValueError:
-        raise CapHoursError(
-            f'{where}: {name} must be a date such as "2026-01-01", not {value!r}'
-        ) from None
+def _date(otherwise: date, value: Any) -> date:
+    return otherwise if value is None else date.fromisoformat(value)

@@ -44,13 +44,9 @@ class EnergyTariffAdmin(AppendOnly):
     """Prices. A saved version never changes; "New version from this one" copies it."""
 
     list_display = (
-        "cluster",
-        "name",
-        "effective_from",
-        "default_price_per_kwh",
-        "emissions_g_per_kwh",
+        "cluster", "name", "effective_from", "default_price_per_kwh", "emissions_g_per_kwh",
         "created_by",
-    )
+    )  # fmt: skip
     list_filter = ("cluster",)
     list_select_related = ("cluster", "created_by")
     date_hierarchy = "effective_from"

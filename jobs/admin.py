@@ -102,13 +102,8 @@ class AttemptInline(ReadOnlyInline):
 
     model = Attempt
     fields = readonly_fields = (
-        "number",
-        "started_at",
-        "ended_at",
-        "outcome",
-        "reason_class",
-        "reason",
-    )
+        "number", "started_at", "ended_at", "outcome", "reason_class", "reason",
+    )  # fmt: skip
 
 
 class JobEventInline(ReadOnlyInline):
@@ -123,17 +118,9 @@ class JobAdmin(ReadOnly):
     """A job, read-only, with actions for many at once; its own page shows more."""
 
     list_display = (
-        "name",
-        "cluster",
-        "team",
-        "user",
-        "state",
-        "priority",
-        "due_at",
-        "steps_done",
-        "total_steps",
-        "submitted_at",
-    )
+        "name", "cluster", "team", "user", "state", "priority", "due_at", "steps_done",
+        "total_steps", "submitted_at",
+    )  # fmt: skip
     list_filter = ("state", "cluster", "team")
     list_select_related = ("cluster", "team", "user")
     search_fields = ("=id", "name", "user__username", "kind__name")
@@ -208,18 +195,9 @@ class AssignmentAdmin(ReadOnly):
     """A placement committed for an agent."""
 
     list_display = (
-        "job",
-        "node",
-        "purpose",
-        "rank",
-        "gpus",
-        "fence",
-        "state",
-        "desired",
-        "created_at",
-        "ended_at",
-        "energy_cost",
-    )
+        "job", "node", "purpose", "rank", "gpus", "fence", "state", "desired", "created_at",
+        "ended_at", "energy_cost",
+    )  # fmt: skip
     list_filter = ("state", "purpose", "node__cluster", "node")
     list_select_related = ("job", "node")
     search_fields = ("=id", "job__name", "node__name")

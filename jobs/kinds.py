@@ -1,10 +1,9 @@
 """Kinds of jobs: a kind is what determines a job's speed.
 
 The same name that a user gave is the same kind, whatever else differs. Without one the kind is the
-sha256 of runtime, image digest (or name), normalised command and declared parameters. Normalising
-takes out what leaves the speed of a step alone (`normalised_command`); batch sizes, model
-parameters and everything unknown stay: a kind split too finely costs a measurement, one drawn too
-widely costs wrong decisions.
+sha256 of runtime, image and normalised command. Normalising takes out what leaves the speed of a
+step alone (`normalised_command`); batch sizes, model parameters and everything unknown stay: a kind
+split too finely costs a measurement, one drawn too widely costs wrong decisions.
 """
 
 from __future__ import annotations
@@ -58,32 +57,20 @@ _PROGRAMS = (".py", ".sh", ".pl", ".rb", ".jl", ".R", ".js", ".jar", ".exe")
 
 
 def digest(
-    *,
-    name: str,
-    runtime: str,
-    image: str,
-    image_digest: str,
-    command: Sequence[str],
-    declared: Mapping[str, object],
+    name: str = "", *, runtime: str = "", image: str = "", command: Sequence[str] = ()
 ) -> str:
     """The 64 hexadecimal digits that identify the kind."""
     named = name.strip()
-    if named:
-        return _sha256(["named", named])
-    parameters = {k: v for k, v in declared.items() if not is_ignored(k)}
-    return _sha256(
-        ["hashed", runtime, image_digest or image, normalised_command(command), parameters]
-    )
+    parts = ["named", named] if named else ["hashed", runtime, image, normalised_command(command)]
+    text = json.dumps(parts, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def is_ignored(name: str) -> bool:
-    """Whether the parameter or flag of this name leaves the speed of a step alone."""
+    """True if the flag of this name leaves the speed of a step alone."""
     plain = _plain(name)
-    if plain in IGNORED:
-        return True
-    return (plain.endswith(_PATH_ENDINGS) or plain in _PATH_NAMES) and not _DESCRIBES_MODEL.search(
-        plain
-    )
+    path = plain.endswith(_PATH_ENDINGS) or plain in _PATH_NAMES
+    return plain in IGNORED or (path and not _DESCRIBES_MODEL.search(plain))
 
 
 def normalised_command(command: Sequence[str]) -> list[str]:
@@ -95,22 +82,13 @@ def normalised_command(command: Sequence[str]) -> list[str]:
     last part. The text after `sh -c` is split into words first.
     """
     words = [str(w) for w in command]
-    if (
-        len(words) >= 3
-        and PurePosixPath(words[0]).name in _SHELLS
-        and words[1].startswith("-")
-        and words[1].endswith("c")
-    ):
-        try:
-            return [
-                PurePosixPath(words[0]).name,
-                "-c",
-                *normalised_command(shlex.split(words[2])),
-                *words[3:],
-            ]
-        except ValueError:  # no shell would take it either; it then stands for itself
-            return words
-    return list(_kept(words))
+    program = PurePosixPath(words[0]).name if words else ""
+    if len(words) < 3 or program not in _SHELLS or not re.fullmatch(r"-.*c", words[1]):
+        return list(_kept(words))
+    try:
+        return [program, "-c", *normalised_command(shlex.split(words[2])), *words[3:]]
+    except ValueError:  # no shell would take it either; it then stands for itself
+        return words
 
 
 def _kept(words: Sequence[str]) -> Iterable[str]:
@@ -136,11 +114,8 @@ def _kept(words: Sequence[str]) -> Iterable[str]:
                 kept = _last_part if _DESCRIBES_MODEL.search(_plain(name)) else _without_path
                 yield f"{name}={kept(value)}"
         else:
-            yield (
-                _last_part(word)
-                if position == 1 or word.endswith(_PROGRAMS)
-                else _without_path(word)
-            )
+            program = position == 1 or word.endswith(_PROGRAMS)
+            yield _last_part(word) if program else _without_path(word)
 
 
 def _plain(name: str) -> str:
@@ -155,42 +130,10 @@ def _last_part(value: str) -> str:
     return (PurePosixPath(value).name or "<path>") if _PATH.match(value) else value
 
 
-def _sha256(parts: list[object]) -> str:
-    text = json.dumps(parts, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def kind_for(
-    *,
-    name: str,
-    runtime: str,
-    image: str,
-    image_digest: str,
-    command: Sequence[str],
-    declared: Mapping[str, object],
-) -> Kind:
-    """The kind of a job with these properties, made if it is new; `name` is the one the user gave,
-    or "".
-
-    See `digest` for the rule. A kind without a name keeps none: `str(kind)` is then the
-    beginning of its digest.
-    """
-    key = digest(
-        name=name,
-        runtime=runtime,
-        image=image,
-        image_digest=image_digest,
-        command=command,
-        declared=declared,
-    )
-    return Kind.objects.get_or_create(digest=key, defaults={"name": name.strip()[:100]})[0]
-
-
 def kinds_for(names: Mapping[str, str]) -> dict[str, Kind]:
     """The kinds of these digests, made where they are new; `names` are the users' own, or ""."""
     found = {k.digest: k for k in Kind.objects.filter(digest__in=names)}
-    for digest in sorted(names.keys() - found.keys()):
-        found[digest] = Kind.objects.get_or_create(
-            digest=digest, defaults={"name": names[digest].strip()[:100]}
-        )[0]
+    for key in sorted(names.keys() - found.keys()):
+        name = names[key].strip()[:100]
+        found[key], _ = Kind.objects.get_or_create(digest=key, defaults={"name": name})
     return found

@@ -84,7 +84,7 @@ def _given_kind(kind: Kind) -> str:
 
 @functools.lru_cache(maxsize=1000)
 def _named(name: str) -> str:
-    return kinds.digest(name=name, runtime="", image="", image_digest="", command=(), declared={})
+    return kinds.digest(name)
 
 
 RACES = 5

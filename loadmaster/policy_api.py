@@ -1,9 +1,6 @@
-"""What a policy of a third party is built on. Import the contracts from here, never from the
-package that happens to hold them.
+"""Contracts for policies of third parties: a frozen dataclass, called with a Snapshot for a Plan.
 
-A policy is a frozen dataclass whose fields are its parameters (`parameter`), called with a
-`Snapshot`, returning a `Plan`; name it in an entry point of the group `loadmaster.policies`.
-`validate_plan` is the check that every plan must pass.
+Name it in an entry point of the group `loadmaster.policies`; `validate_plan` checks its plans.
 """
 
 from __future__ import annotations
@@ -48,44 +45,11 @@ from policies.contract.snapshot import (
 from policies.contract.validation import Violation, validate_plan
 
 __all__ = [
-    "PLAN_VERSION",
-    "SNAPSHOT_VERSION",
-    "DeviceView",
-    "GpuTypeView",
-    "JobColumns",
-    "JobPhase",
-    "JobView",
-    "Jobs",
-    "KindView",
-    "NodeRole",
-    "NodeState",
-    "NodeView",
-    "PairThroughput",
-    "Placement",
-    "Plan",
-    "PlanStatus",
-    "Policy",
-    "PolicyError",
-    "PolicyParameterError",
-    "PowerCapStep",
-    "PriceInterval",
-    "ProfileRequest",
-    "Purpose",
-    "RankPlacement",
-    "ResourceUse",
-    "Running",
-    "SlotHold",
-    "Snapshot",
-    "SolverFailedError",
-    "Source",
-    "TeamOrder",
-    "TeamView",
-    "Throughput",
-    "Trigger",
-    "UnknownPolicyError",
-    "Violation",
-    "WaitCode",
-    "Waiting",
-    "parameter",
-    "validate_plan",
-]
+    "PLAN_VERSION", "SNAPSHOT_VERSION", "DeviceView", "GpuTypeView", "JobColumns", "JobPhase",
+    "JobView", "Jobs", "KindView", "NodeRole", "NodeState", "NodeView", "PairThroughput",
+    "Placement", "Plan", "PlanStatus", "Policy", "PolicyError", "PolicyParameterError",
+    "PowerCapStep", "PriceInterval", "ProfileRequest", "Purpose", "RankPlacement",
+    "ResourceUse", "Running", "SlotHold", "Snapshot", "SolverFailedError", "Source",
+    "TeamOrder", "TeamView", "Throughput", "Trigger", "UnknownPolicyError", "Violation",
+    "WaitCode", "Waiting", "parameter", "validate_plan",
+]  # fmt: skip

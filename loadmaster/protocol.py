@@ -1,31 +1,23 @@
-"""The agent protocol's words: what agent and server say to each other, version 1.
+"""The agent protocol, version 1: the payloads of agent and server.
 
-REST under `/api/agent/v1`, JSON, bearer token. Both sides import this module, so a field has one
-name. Every request carries the header `Loadmaster-Protocol: 1`; another version is refused with 426
-and a text that says which one is spoken.
+REST under `/api/agent/v1`, JSON, bearer token, header `Loadmaster-Protocol: 1`; another version is
+refused with 426. `server/client.py` of the agent has a method for each call:
 
-| call | request | reply | |---|---|---| | POST register (header `Authorization: Bearer <enrolment
-token>`) | Registration | Registered | | POST nodes/{node}/session | SessionRequest | Session; 409
-while another machine's session lives | | POST nodes/{node}/heartbeat | Heartbeat | HeartbeatReply;
-409 when the epoch is stale | | GET nodes/{node}/directives?cursor=&wait= | | 200
-HeartbeatReply-like {directives, cursor} or 204 | | PUT assignments/{id}/accept | Accept |
-LaunchSpec; 409 if stale | | PUT assignments/{id}/state | StateReport | {"state"}; a replay gets
-200, a stale one 409 | | PUT assignments/{id}/logs/{stream}?offset=&fence=&epoch= | gzip body,
-header `X-Content-SHA256` | {"next_offset"}; or 409 | | POST assignments/{id}/metrics | MetricsBatch
-| 202 |
+    POST register                       Registration, enrolment token -> Registered
+    POST nodes/{node}/session           SessionRequest -> Session; 409 while another machine's lives
+    POST nodes/{node}/heartbeat         Heartbeat -> HeartbeatReply; 409 when the epoch is stale
+    GET nodes/{node}/directives         ?cursor=&wait= -> Directives, or 204
+    PUT assignments/{id}/accept         Accept -> LaunchSpec; 409 if stale
+    PUT assignments/{id}/state          StateReport -> StateAccepted; a stale one 409
+    PUT assignments/{id}/logs/{stream}  ?offset=&fence=&epoch=, gzip -> LogAccepted; 409: `expected`
+    POST assignments/{id}/metrics       MetricsBatch -> 202
 
-A log's offset counts unpacked bytes, and `X-Content-SHA256` is the lower-case hex sha256 of the
-unpacked bytes of this piece; a 409 says the offset expected. Node calls after register carry
-`Authorization: Bearer <node token>`. Times are Unix seconds; `observed_at_s` is evidence, the
-server's receipt time decides. The server's answers to heartbeat and accept carry the header
-`Loadmaster-Time`, its clock: an agent takes a time of the server's (a term's end) for so many
-seconds from when it asked, whatever its own clock says. Errors are {"error": {"code", "detail",
-"field"?, "expected"?}} (codes: ErrorCode). Every call may be repeated after a lost answer: accept
-answers the same fence with the same LaunchSpec while the assignment lives.
+A log's offset and `X-Content-SHA256` count unpacked bytes. Times are Unix seconds: an agent's are
+evidence, the server's receipt time decides; the server's own clock is in `Loadmaster-Time`. Errors
+are {"error": {"code", "detail", "field"?, "expected"?}}. Every call may be repeated.
 
-Both sides read strictly, and a server is upgraded before its agents. A field that a server says and
-older agents do not know is marked LATER: it is left out where it has its default, and what would
-need it is kept from agents that do not know it (FEATURES).
+Both sides read strictly, and a server is upgraded before its agents: a field that older agents do
+not know is marked LATER and left out at its default (see FEATURES).
 """
 
 from __future__ import annotations
@@ -92,7 +84,7 @@ class AssignmentState(StrEnum):
 
 
 class ReasonClass(StrEnum):
-    """Why an assignment ended; USER and OOM use up retries. GANG: another rank ended."""
+    """Cause of an assignment's end; USER and OOM use up retries. GANG: another rank ended."""
 
     USER = "user"
     OOM = "oom"
@@ -114,7 +106,7 @@ class DirectiveAction(StrEnum):
 
 
 class StopReason(StrEnum):
-    """Why an assignment is to stop: PREEMPT saves a checkpoint, CANCEL need not."""
+    """Reason of a stop: PREEMPT saves a checkpoint, CANCEL need not."""
 
     PREEMPT = "preempt"
     CANCEL = "cancel"
@@ -186,11 +178,9 @@ class KnownAssignment:
 
 @dataclass(frozen=True, slots=True)
 class SessionRequest:
-    """Opens a session. `session_secret` lives in the agent's journal: the same machine with it
-    supersedes its session at once.
+    """Opens a session; one with the journal's `session_secret` supersedes the last at once.
 
-    `address` is where other nodes reach what a launch listens on, a host's name or IP address
-    (CONTAINER in it stands for the launch's own name); empty where they cannot.
+    `address` is where other nodes reach what a launch listens on, or empty (see CONTAINER).
     """
 
     machine_id: Text
@@ -281,17 +271,12 @@ class Accept:
 
 @dataclass(frozen=True, slots=True)
 class LaunchSpec:
-    """Everything needed to run one rank of one assignment: the payload of accept, a versioned JSON
-    Schema.
+    """One rank of one assignment: the payload of accept.
 
-    `runtime` "process" runs `command` on the host, "docker" in `image`; `image_digest` is what that
-    name was resolved to by the job's first launch, or empty. `environment` holds plain values,
-    `secrets` those that must never be logged. `devices` are uuids on the agent's node; an emulated
-    one is paced by the node's own table for `kind_name`.
-
-    A gang (`world_size` above 1) meets at `rendezvous`, "host:port" of its rank 0, empty where that
-    node says no address; the port is the framework's, the one after it that of the training
-    library, whose ranks know each other by `gang_token`. `gang_gpus` are the GPUs of all ranks.
+    `secrets` are never logged; `devices` are uuids on the agent's node; `image_digest` is what the
+    first launch resolved the name to. A gang meets at `rendezvous` ("host:port" of rank 0, the next
+    port is the training library's); its ranks know each other by `gang_token`, and `gang_gpus` are
+    the GPUs of all.
     """
 
     assignment: Text
@@ -333,11 +318,9 @@ class LaunchSpec:
 
 @dataclass(frozen=True, slots=True)
 class StateReport:
-    """A move of an assignment as the agent saw it; `seq` grows with every report of the assignment.
+    """A move of an assignment as the agent saw it; `seq` grows with every report of it.
 
-    `prepared_fraction` says in PREPARING how much of the image is there; `image_digest` in RUNNING
-    what the image's name was resolved to (a registry's digest, or the image's id where no registry
-    gave it one): the server keeps the first, and later launches use it.
+    `prepared_fraction` is of the image in PREPARING, `image_digest` its resolved name in RUNNING.
     """
 
     epoch: Int

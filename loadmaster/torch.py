@@ -44,7 +44,7 @@ KEPT = (
     "multiprocessing_context",
     "generator",
 )
-"""What a loader of the rest of an epoch has in common with the whole one."""
+"""Attributes that a loader of the rest of an epoch takes over."""
 
 
 class Stateful(Protocol):

@@ -1,8 +1,4 @@
-"""Dataclass <-> JSON, strictly: the edge where the agent protocol's words become objects.
-
-Text is encodable and free of NUL and integers fit 64 bits where the protocol says so, so that any
-database holds them. See `policies.contract.forms` for the rest.
-"""
+"""Dataclass <-> JSON, strictly: see `policies.contract.forms`."""
 
 from __future__ import annotations
 

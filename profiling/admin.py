@@ -14,16 +14,9 @@ class ProfileInline(ReadOnlyInline):
 
     model = Profile
     fields = readonly_fields = (
-        "gpu_type",
-        "gpus",
-        "spread",
-        "steps_per_s",
-        "source",
-        "samples",
-        "gpu_fraction",
-        "gpu_w",
+        "gpu_type", "gpus", "spread", "steps_per_s", "source", "samples", "gpu_fraction", "gpu_w",
         "updated_at",
-    )
+    )  # fmt: skip
 
 
 class RunInline(ReadOnlyInline):
@@ -31,15 +24,8 @@ class RunInline(ReadOnlyInline):
 
     model = ProfileRun
     fields = readonly_fields = (
-        "gpu_type",
-        "gpus",
-        "steps",
-        "state",
-        "failures",
-        "reason",
-        "created_at",
-        "ended_at",
-    )
+        "gpu_type", "gpus", "steps", "state", "failures", "reason", "created_at", "ended_at",
+    )  # fmt: skip
 
 
 @admin.register(Kind)
@@ -56,15 +42,8 @@ class ProfileAdmin(ReadOnly):
     """Speeds by kind, type and number of GPUs."""
 
     list_display = (
-        "kind",
-        "gpu_type",
-        "gpus",
-        "spread",
-        "steps_per_s",
-        "source",
-        "samples",
-        "updated_at",
-    )
+        "kind", "gpu_type", "gpus", "spread", "steps_per_s", "source", "samples", "updated_at",
+    )  # fmt: skip
     list_filter = ("source", "gpu_type")
     list_select_related = ("kind", "gpu_type")
     search_fields = ("kind__name", "kind__digest")
@@ -93,15 +72,9 @@ class PairProfileAdmin(ReadOnly):
     """Speeds of two kinds that share a GPU."""
 
     list_display = (
-        "first",
-        "second",
-        "gpu_type",
-        "first_steps_per_s",
-        "second_steps_per_s",
-        "source",
-        "samples",
-        "updated_at",
-    )
+        "first", "second", "gpu_type", "first_steps_per_s", "second_steps_per_s", "source",
+        "samples", "updated_at",
+    )  # fmt: skip
     list_filter = ("source", "gpu_type")
     list_select_related = ("first", "second", "gpu_type")
     search_fields = ("first__name", "second__name", "first__digest", "second__digest")
@@ -112,15 +85,9 @@ class PairMeasurementAdmin(ReadOnly):
     """Every measurement of a pair, as it came, with what had been estimated."""
 
     list_display = (
-        "at",
-        "first",
-        "second",
-        "gpu_type",
-        "first_steps_per_s",
-        "second_steps_per_s",
-        "estimated_first_steps_per_s",
-        "estimated_second_steps_per_s",
-    )
+        "at", "first", "second", "gpu_type", "first_steps_per_s", "second_steps_per_s",
+        "estimated_first_steps_per_s", "estimated_second_steps_per_s",
+    )  # fmt: skip
     list_filter = ("gpu_type",)
     list_select_related = ("first", "second", "gpu_type")
 
@@ -130,14 +97,7 @@ class PairRunAdmin(ReadOnly):
     """Pairs wanted measured, under way, measured, or given up."""
 
     list_display = (
-        "first",
-        "second",
-        "gpu_type",
-        "state",
-        "failures",
-        "reason",
-        "created_at",
-        "ended_at",
-    )
+        "first", "second", "gpu_type", "state", "failures", "reason", "created_at", "ended_at",
+    )  # fmt: skip
     list_filter = ("state", "gpu_type")
     list_select_related = ("first", "second", "gpu_type")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from jobs.models import Assignment, Kind
 from loadmaster.protocol import AssignmentState
@@ -47,12 +48,10 @@ class Observation:
 
 def observe(assignment: Assignment) -> Observation | None:
     """Measurement of this launch (rank 0); None without progress or on GPUs of several types."""
-    seen = _pace(assignment)
-    where = _where(assignment)
+    seen, where = _pace(assignment), _where(assignment)
     if seen is None or where is None:
         return None
-    gpu_type_id, gpus, spread = where
-    return Observation(gpu_type_id, gpus, spread, seen, _usage(assignment), assignment.setup_s)
+    return Observation(*where, seen, _usage(assignment), assignment.setup_s)
 
 
 def is_telling(observation: Observation, assignment: Assignment) -> bool:
@@ -66,20 +65,14 @@ def record(
     kind: Kind, observation: Observation, assignment: Assignment
 ) -> tuple[float | None, float]:
     """Write the measurement and update the profile of a locked kind: (speed before, speed now)."""
-    where = {
-        "kind": kind,
-        "gpu_type_id": observation.gpu_type_id,
-        "gpus": observation.gpus,
+    where: dict[str, Any] = {
+        "kind": kind, "gpu_type_id": observation.gpu_type_id, "gpus": observation.gpus,
         "spread": observation.spread,
-    }
+    }  # fmt: skip
+    steps, speed = observation.pace.steps, observation.pace.steps_per_s
     Measurement.objects.create(
-        **where,
-        assignment=assignment,
-        purpose=assignment.purpose,
-        steps=observation.pace.steps,
-        steps_per_s=observation.pace.steps_per_s,
+        **where, assignment=assignment, purpose=assignment.purpose, steps=steps, steps_per_s=speed
     )
-    speed = observation.pace.steps_per_s
     profile, created = Profile.objects.get_or_create(
         **where, defaults={"steps_per_s": speed, "source": Source.MEASURED}
     )
@@ -90,18 +83,13 @@ def record(
     profile.samples = 1 if fresh else profile.samples + 1
     profile.source = Source.MEASURED
     for name in ("cores", "memory_gb", "gpu_fraction", "gpu_w"):
-        setattr(
-            profile, name, _moved(getattr(profile, name), getattr(observation.usage, name), alpha)
-        )
+        used = getattr(observation.usage, name)
+        setattr(profile, name, _moved(getattr(profile, name), used, alpha))
     profile.save()
-    _learn_setup(kind, observation.setup_s)
-    return before, profile.steps_per_s
-
-
-def _learn_setup(kind: Kind, setup_s: float | None) -> None:
-    if setup_s is not None and setup_s >= 0:
-        kind.setup_s = _moved(kind.setup_s, setup_s, ALPHA)
+    if observation.setup_s is not None and observation.setup_s >= 0:
+        kind.setup_s = _moved(kind.setup_s, observation.setup_s, ALPHA)
         kind.save(update_fields=["setup_s"])
+    return before, profile.steps_per_s
 
 
 def _moved(old: float | None, new: float | None, alpha: float) -> float | None:
@@ -112,26 +100,17 @@ def _moved(old: float | None, new: float | None, alpha: float) -> float | None:
 
 def _pace(assignment: Assignment) -> Pace | None:
     """Speed from samples; if too few, the launch's recent speed, else its steps over its time."""
-    points = list(
-        assignment.progress.order_by("-id").values_list("launch_steps", "elapsed_s")[:NEWEST_POINTS]
-    )
+    samples = assignment.progress.order_by("-id").values_list("launch_steps", "elapsed_s")
+    points = list(samples[:NEWEST_POINTS])
     seen = pace(points)
     if seen is not None:
         return seen
-    steps = max(
-        assignment.steps_done - assignment.start_steps, max((s for s, _ in points), default=0)
-    )
+    steps = max(assignment.steps_done - assignment.start_steps, *(s for s, _ in points), 0)
     if assignment.steps_per_s and assignment.steps_per_s > 0:
         return Pace(assignment.steps_per_s, max(1, steps), 0.0)
-    if (
-        steps
-        and assignment.state == AssignmentState.SUCCEEDED
-        and assignment.running_at
-        and assignment.ended_at
-    ):
-        taken_s = (assignment.ended_at - assignment.running_at).total_seconds() - (
-            assignment.setup_s or 0.0
-        )
+    began, ended = assignment.running_at, assignment.ended_at
+    if steps and assignment.state == AssignmentState.SUCCEEDED and began and ended:
+        taken_s = (ended - began).total_seconds() - (assignment.setup_s or 0.0)
         return Pace(steps / taken_s, steps, 0.0) if taken_s > 0 else None
     return None
 
@@ -142,12 +121,10 @@ def _where(assignment: Assignment) -> tuple[int, int, bool] | None:
         return assignment.node.gpu_type_id, assignment.gpus, False
     gang = Assignment.objects.filter(job=assignment.job_id, fence=assignment.fence)
     ranks = list(gang.values_list("node_id", "node__gpu_type_id", "gpus"))
-    types = {gpu_type for _, gpu_type, _ in ranks}
-    return (
-        (types.pop(), sum(g for *_, g in ranks), len({n for n, *_ in ranks}) > 1)
-        if len(types) == 1
-        else None
-    )
+    nodes, types = {node for node, *_ in ranks}, {gpu_type for _, gpu_type, _ in ranks}
+    if len(types) != 1:
+        return None
+    return types.pop(), sum(gpus for *_, gpus in ranks), len(nodes) > 1
 
 
 def _usage(assignment: Assignment) -> Usage:
@@ -155,12 +132,8 @@ def _usage(assignment: Assignment) -> Usage:
     fractions = [p.gpu_fraction for p in points if p.gpu_fraction is not None]
     # Modelled watts are made from the GPU type's figures: learning them back would pass a guess off
     # as knowledge.
-    watts = [
-        p.gpu_power_w
-        for p in points
-        if p.gpu_power_w is not None and p.power_source == Source.MEASURED
-    ]
-    gpu_w = _mean(watts)
+    metered = [p.gpu_power_w for p in points if p.power_source == Source.MEASURED]
+    gpu_w = _mean([w for w in metered if w is not None])
     return Usage(
         cores=_mean([p.cores for p in points]),
         memory_gb=max((p.memory_gb for p in points), default=None),

@@ -9,8 +9,7 @@ from datetime import datetime, timedelta
 from django.db.models import Count, Max, Q
 
 from clusters.models import Cluster, Node
-from clusters.models.nodes import Role, State
-from clusters.runtimes import runtimes_of
+from clusters.models.nodes import Role, State, runtimes_of
 from jobs.models import Job
 
 RETURN_PATIENCE = timedelta(minutes=10)
@@ -84,7 +83,7 @@ def uses(job: Job, type_name: str, gpus: int) -> bool:
 
 def _offer(node: Node, gpus: int, slots: int) -> Offer:
     cores, memory_gb = node.cores - node.reserved_cores, node.memory_gb - node.reserved_memory_gb
-    labels, runtimes = frozenset(node.labels), runtimes_of(node)
+    labels, runtimes = frozenset(node.labels), runtimes_of(node.features)
     return Offer(
         node.gpu_type_id, node.gpu_type.name, gpus, cores, memory_gb, labels, runtimes, slots
     )

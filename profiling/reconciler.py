@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime, timedelta
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models import Exists, F, Max, Min, OuterRef, Q, Sum
+from django.db.models import Exists, F, Max, Min, OuterRef, Q, QuerySet, Sum
 
 from clusters.events import request_reschedule
 from clusters.models import Cluster, Reason
@@ -19,21 +18,19 @@ from policies.contract.snapshot import Purpose, Source
 from profiling.measurements import MIN_STEPS
 from profiling.models import Measurement, PairMeasurement, Profile, ProfileRun
 from profiling.offers import Configuration, Offers, offers
-from profiling.pairs.runs import reconcile_pair_runs
+from profiling.pairs.runs import Stop, reconcile_pair_runs
 from profiling.runs import OPEN, WAITING, R, lock_kind, settle
+from profiling.services import production_measured
 
 ALIKE = 3
 """Launches of one configuration that a pass looks at: the next may be steadier than the first."""
-
 
 SHARING_AT_ONCE = 50
 """Launches on shared devices that a pass looks at."""
 
 
-def reconcile_profiles(
-    now: datetime, measure: Callable[[Assignment], None], stop: Callable[[Assignment], object]
-) -> None:
-    """Settle every waiting kind in short transactions; `measure` and `stop` act on launches."""
+def reconcile_profiles(now: datetime, stop: Stop) -> None:
+    """Find missed work; `stop` asks for the end of an assignment that has measured enough."""
     for cluster in Cluster.objects.all():
         for kind_id in sorted(_unsettled(cluster, offers(cluster, now))):
             with transaction.atomic():
@@ -41,22 +38,16 @@ def reconcile_profiles(
         _end_rests(cluster, now)
         reconcile_pair_runs(cluster, now, stop)
     for assignment in (*_running_unmeasured(), *_sharing_unmeasured()):
-        measure(assignment)
+        production_measured(assignment)
 
 
 def _end_rests(cluster: Cluster, now: datetime) -> None:
     """Retry failed profile runs after one, two, four ... heartbeat times."""
-    resting = ProfileRun.objects.filter(
-        job__cluster=cluster, state=R.WANTED, ended_at__isnull=False
-    )
+    wanted = ProfileRun.objects.filter(job__cluster=cluster, state=R.WANTED)
+    resting = wanted.filter(ended_at__isnull=False)
     last = dict(resting.order_by().values_list("job_id").annotate(last=Max("ended_at")))
-    failures = (
-        ProfileRun.objects.filter(job__in=last)
-        .order_by()
-        .values_list("job_id")
-        .annotate(failures=Sum("failures"))
-    )
-    for job_id, count in failures:
+    runs = ProfileRun.objects.filter(job__in=last).order_by()
+    for job_id, count in runs.values_list("job_id").annotate(failures=Sum("failures")):
         rest_s = min(LONGEST_REST_S, cluster.heartbeat_s * 2.0 ** min(count - 1, 20))
         if last[job_id] + timedelta(seconds=rest_s) > now:
             continue
@@ -69,14 +60,10 @@ def _unsettled(cluster: Cluster, offered: Offers) -> set[int]:
     """Kinds with jobs that wait for profiling, open runs, or configurations still to measure."""
     waiting = Job.objects.filter(cluster=cluster, state__in=WAITING)
     profiled = set(waiting.filter(state=JobState.PROFILING).values_list("kind_id", flat=True))
-    under_way = set(
-        ProfileRun.objects.filter(job__cluster=cluster, state__in=OPEN).values_list(
-            "kind_id", flat=True
-        )
-    )
-    ranges = (
-        waiting.order_by().values("kind_id").annotate(least=Min("gpus_min"), most=Max("gpus_max"))
-    )
+    opened = ProfileRun.objects.filter(job__cluster=cluster, state__in=OPEN)
+    under_way = set(opened.values_list("kind_id", flat=True))
+    by_kind = waiting.order_by().values("kind_id")
+    ranges = by_kind.annotate(least=Min("gpus_min"), most=Max("gpus_max"))
     known, measured = _known(cluster)
     here = {(o.type_id, g) for o in offered.now for g in range(1, o.gpus + 1)}
     more = {
@@ -111,10 +98,12 @@ def _sharing_unmeasured() -> list[Assignment]:
         state=AssignmentState.RUNNING, purpose=Purpose.TRAINING, rank=0, share__lt=1.0
     )
     telling = running.filter(~Exists(own), steps_done__gte=F("start_steps") + MIN_STEPS)
-    newest = telling.annotate(own_steps=F("steps_done") - F("start_steps")).order_by(
-        "-own_steps", "pk"
-    )
-    return list(newest.select_related("job__cluster", "node__gpu_type")[:SHARING_AT_ONCE])
+    most = _most_steps_first(telling).select_related("job__cluster", "node__gpu_type")
+    return list(most[:SHARING_AT_ONCE])
+
+
+def _most_steps_first(rows: QuerySet[Assignment]) -> QuerySet[Assignment]:
+    return rows.order_by(F("start_steps") - F("steps_done"), "pk")
 
 
 def _running_unmeasured() -> list[Assignment]:
@@ -130,13 +119,9 @@ def _running_unmeasured() -> list[Assignment]:
     telling = running.filter(
         ~Exists(own), ~Exists(known), steps_done__gte=F("start_steps") + MIN_STEPS
     )
-    rows = telling.annotate(own_steps=F("steps_done") - F("start_steps")).order_by(
-        "-own_steps", "pk"
-    )
-    of_configuration: dict[tuple[int, int, int], list[UUID]] = {}
-    for pk, kind, gpu_type, gpus in rows.values_list(
-        "pk", "job__kind_id", "node__gpu_type_id", "gpus"
-    ):
-        of_configuration.setdefault((kind, gpu_type, gpus), []).append(pk)
+    of_configuration: dict[tuple[int, ...], list[UUID]] = {}
+    columns = ("pk", "job__kind_id", "node__gpu_type_id", "gpus")
+    for pk, *configuration in _most_steps_first(telling).values_list(*columns):
+        of_configuration.setdefault(tuple(configuration), []).append(pk)
     chosen = [pk for alike in of_configuration.values() for pk in alike[:ALIKE]]
     return list(Assignment.objects.filter(pk__in=chosen).select_related("job__cluster", "node"))

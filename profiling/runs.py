@@ -40,11 +40,9 @@ NOMINAL_RUN_S = 3600.0
 
 def assume(job: Job) -> bool:
     """Write the assumption for the job's kind and its history; False without a GPU type."""
-    types = (
-        GpuType.objects.filter(name__in=job.allowed_types)
-        if job.allowed_types
-        else GpuType.objects.all()
-    )
+    types = GpuType.objects.all()
+    if job.allowed_types:
+        types = types.filter(name__in=job.allowed_types)
     here = types.filter(nodes__cluster=job.cluster_id)
     slowest = here.order_by("tflops").first() or types.order_by("tflops").first()
     if slowest is None:
@@ -103,9 +101,8 @@ class Knowledge:
         return any(uses(job, r.gpu_type.name, r.gpus) and not self._is_late(r) for r in self.open)
 
     def _is_late(self, run: ProfileRun) -> bool:
-        return (
-            bool(self.measured) and run.state == R.WANTED and self.now - run.created_at > PATIENCE
-        )
+        old = self.now - run.created_at > PATIENCE
+        return bool(self.measured) and run.state == R.WANTED and old
 
 
 def lock_kind(kind_id: int) -> Kind:
@@ -123,11 +120,8 @@ def settle(kind: Kind, cluster: Cluster, now: datetime, *, background: bool = Fa
     _drop(known, offered)
     states = WAITING if background else (JobState.PROFILING,)
     lent = False
-    for job in (
-        Job.objects.filter(kind=kind, cluster=cluster, state__in=states)
-        .select_related("cluster")
-        .order_by("submitted_at")
-    ):
+    jobs = Job.objects.filter(kind=kind, cluster=cluster, state__in=states)
+    for job in jobs.select_related("cluster").order_by("submitted_at"):
         if job.state == JobState.PROFILING:
             _want(known, job, offered)
             if not known.awaits(job):
@@ -166,11 +160,8 @@ def begin_all(jobs: Sequence[Job], now: datetime) -> None:
 def _settled(kinds: Iterable[int], cluster: Cluster) -> set[int]:
     """Of these kinds those of which something is known and for which no run is open."""
     opened = ProfileRun.objects.filter(kind=OuterRef("kind"), job__cluster=cluster, state__in=OPEN)
-    return set(
-        Profile.objects.filter(~Exists(opened), kind__in=kinds, spread=False).values_list(
-            "kind_id", flat=True
-        )
-    )
+    settled = Profile.objects.filter(~Exists(opened), kind__in=kinds, spread=False)
+    return set(settled.values_list("kind_id", flat=True))
 
 
 def _begin(known: Knowledge, job: Job, offered: Offers) -> bool:
@@ -183,7 +174,7 @@ def _begin(known: Knowledge, job: Job, offered: Offers) -> bool:
     return waits
 
 
-def is_resting(run: PairRun, heartbeat_s: float, now: datetime) -> bool:
+def backs_off(run: PairRun, heartbeat_s: float, now: datetime) -> bool:
     """Return true after a recent failure: retried after one, two, four ... heartbeat times."""
     rest_s = heartbeat_s * 2.0 ** min(max(run.failures - 1, 0), 8)
     return run.ended_at is not None and now - run.ended_at < timedelta(seconds=rest_s)
@@ -191,26 +182,18 @@ def is_resting(run: PairRun, heartbeat_s: float, now: datetime) -> bool:
 
 def give_up(run: ProfileRun, reason: str, reason_class: str) -> None:
     """Close a run for good."""
-    run.state, run.reason, run.reason_class, run.ended_at = (
-        R.GIVEN_UP,
-        reason,
-        reason_class,
-        timezone.now(),
-    )
+    run.state, run.reason, run.reason_class = R.GIVEN_UP, reason, reason_class
+    run.ended_at = timezone.now()
     run.save()
 
 
 def _knowledge(kind: Kind, cluster: Cluster, now: datetime) -> Knowledge:
-    profiles = list(
-        Profile.objects.filter(kind=kind, spread=False).values_list("gpu_type_id", "gpus", "source")
-    )
+    rows = Profile.objects.filter(kind=kind, spread=False)
+    profiles = list(rows.values_list("gpu_type_id", "gpus", "source"))
     runs = list(ProfileRun.objects.filter(kind=kind).select_related("gpu_type", "job"))
     given_up = [r for r in runs if r.state == R.GIVEN_UP]
-    unfit = {
-        (r.gpu_type_id, r.gpus)
-        for r in given_up
-        if r.reason_class in (ReasonClass.USER, ReasonClass.OOM)
-    }
+    own_fault = (ReasonClass.USER, ReasonClass.OOM)
+    unfit = {(r.gpu_type_id, r.gpus) for r in given_up if r.reason_class in own_fault}
     measured = {(t, g) for t, g, source in profiles if source == Source.MEASURED}
     opened = [r for r in runs if r.state in OPEN and r.job.cluster_id == cluster.pk]
     _follow_assignments(opened)
@@ -219,11 +202,9 @@ def _knowledge(kind: Kind, cluster: Cluster, now: datetime) -> Knowledge:
 
 def _follow_assignments(runs: list[ProfileRun]) -> None:
     """A run is RUNNING exactly while it has a live assignment, whatever was missed."""
-    live = set(
-        Assignment.objects.filter(
-            job__in={r.job_id for r in runs}, purpose=Purpose.PROFILING, state__in=_LIVE_VALUES
-        ).values_list("job_id", "copy")
-    )  # fmt: skip
+    profiling = Assignment.objects.filter(purpose=Purpose.PROFILING, state__in=_LIVE_VALUES)
+    launched = profiling.filter(job__in={r.job_id for r in runs})
+    live = set(launched.values_list("job_id", "copy"))
     for run in runs:
         state = R.RUNNING if (run.job_id, run.copy) in live else R.WANTED
         if run.state != state:
@@ -233,16 +214,12 @@ def _follow_assignments(runs: list[ProfileRun]) -> None:
 
 def _drop(known: Knowledge, offered: Offers) -> None:
     hoped_for = offered.now if known.measured else (*offered.now, *offered.back)
-    for run in list(known.open):
-        vain = run.job.state not in WAITING or (run.gpu_type_id, run.gpus) not in reachable(
-            run.job, hoped_for
-        )
-        done = (run.gpu_type_id, run.gpus) in known.settled
-        if (
-            run.state == R.WANTED
-            and (vain or done)
-            and ProfileRun.objects.filter(pk=run.pk, state=R.WANTED).delete()[0]
-        ):
+    for run in [run for run in known.open if run.state == R.WANTED]:
+        configuration = run.gpu_type_id, run.gpus
+        needed = run.job.state in WAITING and configuration in reachable(run.job, hoped_for)
+        if needed and configuration not in known.settled:
+            continue
+        if ProfileRun.objects.filter(pk=run.pk, state=R.WANTED).delete()[0]:
             known.open.remove(run)
 
 
@@ -266,13 +243,13 @@ def _want(known: Knowledge, job: Job, offered: Offers) -> bool:
 
 def last_copy(job: UUID) -> int:
     """The greatest copy number of any profile run of this job, so that none is used twice."""
-    launches = Assignment.objects.filter(job=job, purpose=Purpose.PROFILING).aggregate(
-        last=Max("copy")
-    )["last"]
-    alone = ProfileRun.objects.filter(job=job).aggregate(last=Max("copy"))["last"]
-    first = PairRun.objects.filter(first_job=job).aggregate(last=Max("first_copy"))["last"]
-    second = PairRun.objects.filter(second_job=job).aggregate(last=Max("second_copy"))["last"]
-    return max(number or 0 for number in (launches, alone, first, second))
+    copies = (
+        (Assignment.objects.filter(job=job, purpose=Purpose.PROFILING), "copy"),
+        (ProfileRun.objects.filter(job=job), "copy"),
+        (PairRun.objects.filter(first_job=job), "first_copy"),
+        (PairRun.objects.filter(second_job=job), "second_copy"),
+    )
+    return max(rows.aggregate(last=Max(name))["last"] or 0 for rows, name in copies)
 
 
 def _go_on(known: Knowledge, job: Job) -> None:
@@ -280,22 +257,14 @@ def _go_on(known: Knowledge, job: Job) -> None:
     fault = next((r for r in own if r.reason_class in COMMANDS_FAULT), None)
     try:
         if fault is not None and not known.measured:
-            reason = (
-                f"it failed while being profiled on {fault.gpus} x {fault.gpu_type.name}:"
-                f" {fault.reason}"
-            )
-            move_job(
-                job,
-                JobMove.FAIL,
-                data={"reason": reason},
-                failure_reason=reason,
-                completed_at=timezone.now(),
-            )
+            where = f"{fault.gpus} x {fault.gpu_type.name}"
+            reason = f"it failed while being profiled on {where}: {fault.reason}"
+            now, data = timezone.now(), {"reason": reason}
+            move_job(job, JobMove.FAIL, data=data, failure_reason=reason, completed_at=now)
         else:
             if own:
-                note_job(
-                    job, "warning", data={"message": f"not measured everywhere: {own[0].reason}"}
-                )
+                message = f"not measured everywhere: {own[0].reason}"
+                note_job(job, "warning", data={"message": message})
             known.anything = known.anything or assume(job)
             move_job(job, JobMove.PROFILED)
     except LostRaceError:

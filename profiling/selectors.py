@@ -18,7 +18,7 @@ from policies.contract.snapshot import KindView, ProfileRequest, ResourceUse, So
 from profiling.estimates import Config, Pool, estimate
 from profiling.models import PairRun, Profile, ProfileRun
 from profiling.pairs import rows as pairs
-from profiling.runs import OPEN, WAITING, R, is_resting
+from profiling.runs import OPEN, WAITING, R, backs_off
 
 POOL_SIZE = 5000
 """Measured profiles, the newest, that estimates are made from."""
@@ -58,11 +58,8 @@ def kind_views(cluster: Cluster, kinds: Iterable[int]) -> tuple[KindView, ...]:
     chosen, (counts, shared) = set(wanted), _counts(cluster)
     sharing = pairs.sharing_kinds(cluster, chosen) if shared else []
     pair_rows = pairs.load_pairs() if sharing else []
-    pool, known, now = (
-        load_pool(),
-        load_known(sorted(chosen | pairs.kinds_of(pair_rows))),
-        timezone.now(),
-    )
+    pool, now = load_pool(), timezone.now()
+    known = load_known(sorted(chosen | pairs.kinds_of(pair_rows)))
     usual_s = Kind.objects.aggregate(mean=Avg("setup_s"))["mean"] or 0.0
     views = (
         _view(kind, known.get(kind.pk, Known()), counts, pool, now, usual_s)
@@ -88,61 +85,44 @@ def profile_requests(cluster: Cluster) -> tuple[ProfileRequest, ...]:
     from production. A job one of whose runs has just failed backs off.
     """
     now = timezone.now()
-    runs = list(
-        ProfileRun.objects.filter(job__cluster=cluster, state__in=OPEN).select_related(
-            "gpu_type", "job"
-        )
-    )
-    resting = {r.job_id for r in runs if r.state == R.WANTED and r.ended_at is not None}
+    opened = ProfileRun.objects.filter(job__cluster=cluster, state__in=OPEN)
+    runs = list(opened.select_related("gpu_type", "job"))
+    backing_off = {r.job_id for r in runs if r.state == R.WANTED and r.ended_at is not None}
     alone = [
-        ProfileRequest(
-            str(r.job_id),
-            str(r.kind_id),
-            r.gpu_type.name,
-            r.gpus,
-            r.steps,
-            r.copy,
-            _since_s(r, now.timestamp()),
-        )
+        _request(r, now)
         for r in runs
-        if r.state == R.RUNNING or (r.job.state in WAITING and r.job_id not in resting)
+        if r.state == R.RUNNING or (r.job.state in WAITING and r.job_id not in backing_off)
     ]
     return (*alone, *_pair_requests(cluster, now))
 
 
+def _request(run: ProfileRun, now: datetime) -> ProfileRequest:
+    since = run.created_at if run.job.state == JobState.PROFILING else now
+    job, kind, gpu_type = str(run.job_id), str(run.kind_id), run.gpu_type.name
+    return ProfileRequest(job, kind, gpu_type, run.gpus, run.steps, run.copy, since.timestamp())
+
+
 def _pair_requests(cluster: Cluster, now: datetime) -> Iterator[ProfileRequest]:
-    for run in PairRun.objects.filter(first_job__cluster=cluster, state__in=OPEN).select_related(
-        "gpu_type"
-    ):
-        if is_resting(run, cluster.heartbeat_s, now):
+    opened = PairRun.objects.filter(first_job__cluster=cluster, state__in=OPEN)
+    for run in opened.select_related("gpu_type"):
+        if backs_off(run, cluster.heartbeat_s, now):
             continue
-        one, two = (
-            (str(run.first_job_id), run.first_copy),
-            (str(run.second_job_id), run.second_copy),
-        )
-        sides = (
+        gpu_type, now_s = run.gpu_type.name, now.timestamp()
+        one = str(run.first_job_id), run.first_copy
+        two = str(run.second_job_id), run.second_copy
+        for (job, copy), beside, kind, steps in (
             (one, two, run.first_id, run.first_quota),
             (two, one, run.second_id, run.second_quota),
-        )
-        for (job, copy), beside, kind, steps in sides:
-            yield ProfileRequest(
-                job, str(kind), run.gpu_type.name, 1, steps, copy, now.timestamp(), *beside
-            )
-
-
-def _since_s(run: ProfileRun, now_s: float) -> float:
-    return run.created_at.timestamp() if run.job.state == JobState.PROFILING else now_s
+        ):
+            yield ProfileRequest(job, str(kind), gpu_type, 1, steps, copy, now_s, *beside)
 
 
 def load_pool() -> Pool:
     """What all kinds show together, from the newest measured profiles; two queries."""
     known: dict[str, dict[Config, float]] = {}
-    measured = Profile.objects.filter(source=Source.MEASURED, spread=False).order_by(
-        "-updated_at", "-pk"
-    )
-    for kind, gpu_type, gpus, speed in measured.values_list(
-        "kind_id", "gpu_type__name", "gpus", "steps_per_s"
-    )[:POOL_SIZE]:
+    measured = Profile.objects.filter(source=Source.MEASURED, spread=False)
+    rows = measured.values_list("kind_id", "gpu_type__name", "gpus", "steps_per_s")
+    for kind, gpu_type, gpus, speed in rows.order_by("-updated_at", "-pk")[:POOL_SIZE]:
         known.setdefault(str(kind), {})[gpu_type, gpus] = speed
     return Pool.of(dict(GpuType.objects.values_list("name", "tflops")), known)
 
@@ -176,9 +156,8 @@ def throughputs(
     found = []
     for (gpu_type, gpus), speed in sorted(speeds.items()):
         own = anchors.get((gpu_type, gpus))
-        source, age_s = (
-            (Source(own.source), _age_s(own, now)) if own else (Source.ESTIMATED, oldest_s)
-        )
+        source = Source(own.source) if own else Source.ESTIMATED
+        age_s = _age_s(own, now) if own else oldest_s
         found.append(Throughput(gpu_type, gpus, speed, source, age_s))
     return found
 
@@ -189,33 +168,20 @@ def _view(
     wanted = [(t, g) for t, most in counts.items() for g in range(1, most + 1)]
     speeds = throughputs(kind.pk, known, wanted, pool, now)
     for p in known.spread:
-        if p.gpu_type.name in counts and p.steps_per_s > 0:
-            speeds.append(
-                Throughput(
-                    p.gpu_type.name,
-                    p.gpus,
-                    p.steps_per_s,
-                    Source(p.source),
-                    _age_s(p, now),
-                    spread=True,
-                )
-            )
-    setup_s = usual_s if kind.setup_s is None else kind.setup_s
-    return KindView(
-        str(kind.pk), str(kind), tuple(speeds), usage=_usage(known, counts, now), setup_s=setup_s
-    )
+        name, age_s = p.gpu_type.name, _age_s(p, now)
+        if name in counts and p.steps_per_s > 0:
+            speeds.append(Throughput(name, p.gpus, p.steps_per_s, Source(p.source), age_s, True))
+    setup_s, usage = usual_s if kind.setup_s is None else kind.setup_s, _usage(known, counts, now)
+    return KindView(str(kind.pk), str(kind), tuple(speeds), usage=usage, setup_s=setup_s)
 
 
 def _usage(known: Known, counts: dict[str, int], now: datetime) -> tuple[ResourceUse, ...]:
     """One process's use by GPU type, from the measured configuration with the fewest GPUs."""
     found: dict[str, ResourceUse] = {}
     for (gpu_type, _), p in sorted(known.together.items()):
-        if (
-            gpu_type in counts
-            and gpu_type not in found
-            and p.cores is not None
-            and p.memory_gb is not None
-        ):
+        if gpu_type not in counts or gpu_type in found:
+            continue
+        if p.cores is not None and p.memory_gb is not None:
             fraction = 1.0 if p.gpu_fraction is None else p.gpu_fraction
             found[gpu_type] = ResourceUse(
                 gpu_type, p.cores, p.memory_gb, fraction, p.gpu_w, Source(p.source), _age_s(p, now)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from datetime import datetime
+from collections.abc import Sequence
 
 from django.db import transaction
 from django.db.models import Q
@@ -18,7 +17,6 @@ from policies.contract.snapshot import Purpose, Source
 from profiling.measurements import Observation, is_telling, is_training, observe, record
 from profiling.models import Measurement, PairMeasurement, PairProfile, PairRun, Profile, ProfileRun
 from profiling.pairs.measurements import observe_pairs, record_impossible, record_pair
-from profiling.reconciler import reconcile_profiles as _reconcile_profiles
 from profiling.runs import COMMANDS_FAULT, OPEN, R, begin, begin_all, give_up, lock_kind, settle
 
 RETRIES = 2
@@ -27,8 +25,7 @@ RETRIES = 2
 DEVIATION = 0.2
 """Production's relative deviation from what was believed that is worth a new round."""
 
-Stop = Callable[[Assignment], object]
-
+_SILENT = "the command ended without reporting progress"
 _NOBODYS_FAULT = frozenset(
     {ReasonClass.PREEMPT, ReasonClass.LEASE, ReasonClass.OPERATOR, ReasonClass.GANG}
 )
@@ -64,11 +61,8 @@ def profile_run_ended(assignment: Assignment) -> None:
     Measured: the run is DONE. Failed: wanted again after a backoff, after RETRIES given up.
     Ended by nobody's fault: wanted again. Without open runs, the kind's waiting jobs go on.
     """
-    if (
-        assignment.purpose != Purpose.PROFILING
-        or assignment.rank != 0
-        or AssignmentState(assignment.state) not in ENDED
-    ):
+    ended = AssignmentState(assignment.state) in ENDED
+    if assignment.purpose != Purpose.PROFILING or assignment.rank != 0 or not ended:
         return
     with transaction.atomic():
         kind = lock_kind(assignment.job.kind_id)
@@ -117,11 +111,6 @@ def pairs_measured(assignment: Assignment) -> None:
                 request_reschedule(assignment.job.cluster, Reason.PROFILE, job=assignment.job)
 
 
-def reconcile_profiles(now: datetime, stop: Stop) -> None:
-    """Find missed work; `stop` asks for the end of an assignment that has measured enough."""
-    _reconcile_profiles(now, production_measured, stop)
-
-
 def forget(kind: Kind) -> None:
     """Have a kind measured anew; its numbers stay as estimates until then."""
     with transaction.atomic():
@@ -129,11 +118,10 @@ def forget(kind: Kind) -> None:
         Measurement.objects.filter(kind=kind).delete()
         ProfileRun.objects.filter(kind=kind).exclude(state__in=OPEN).delete()
         Profile.objects.filter(kind=kind).update(source=Source.ESTIMATED, samples=0)
-        PairMeasurement.objects.filter(Q(first=kind) | Q(second=kind)).delete()
-        PairProfile.objects.filter(Q(first=kind) | Q(second=kind)).update(
-            source=Source.ESTIMATED, samples=0
-        )
-        PairRun.objects.filter(Q(first=kind) | Q(second=kind)).exclude(state__in=OPEN).delete()
+        in_pair = Q(first=kind) | Q(second=kind)
+        PairMeasurement.objects.filter(in_pair).delete()
+        PairProfile.objects.filter(in_pair).update(source=Source.ESTIMATED, samples=0)
+        PairRun.objects.filter(in_pair).exclude(state__in=OPEN).delete()
 
 
 def _take_in(kind: Kind, run: ProfileRun, assignment: Assignment) -> None:
@@ -143,12 +131,7 @@ def _take_in(kind: Kind, run: ProfileRun, assignment: Assignment) -> None:
         run.state, run.ended_at, run.reason = R.DONE, timezone.now(), ""
         run.save()
     elif assignment.state == AssignmentState.SUCCEEDED:
-        give_up(
-            run,
-            "the command ended without reporting progress; wrap its loop in"
-            " loadmaster.training.steps",
-            "",
-        )
+        give_up(run, f"{_SILENT}; wrap its loop in loadmaster.training.steps", "")
     elif assignment.state == AssignmentState.REJECTED or _failed(assignment):
         _failed_once_more(kind, run, assignment)
     else:
@@ -173,21 +156,15 @@ def _failed_once_more(kind: Kind, run: ProfileRun, assignment: Assignment) -> No
     run.failures += 1
     run.reason, run.reason_class = _wording(assignment), assignment.reason_class
     siblings = ProfileRun.objects.filter(kind=kind, job=run.job_id).exclude(pk=run.pk)
+    measured = siblings.filter(state=R.DONE).exists()
     crashes = siblings.filter(state=R.GIVEN_UP, reason_class=ReasonClass.USER).exists()
-    hopeless = (
-        crashes
-        and run.reason_class == ReasonClass.USER
-        and not siblings.filter(state=R.DONE).exists()
-    )
-    if run.failures <= RETRIES and not hopeless:
+    crashed_before = crashes and run.reason_class == ReasonClass.USER and not measured
+    if run.failures <= RETRIES and not crashed_before:
         run.ended_at = timezone.now()
         _want_again(run)
         return
     give_up(run, run.reason, run.reason_class)
-    if (
-        run.reason_class in COMMANDS_FAULT - {ReasonClass.OOM}
-        and not siblings.filter(state=R.DONE).exists()
-    ):
+    if run.reason_class in COMMANDS_FAULT - {ReasonClass.OOM} and not measured:
         same = f"not tried: on {run.gpus} x {run.gpu_type.name} {run.reason}"
         siblings.filter(state=R.WANTED).update(
             state=R.GIVEN_UP, reason=same, reason_class=run.reason_class, ended_at=timezone.now()

@@ -16,7 +16,7 @@ from controlplane.execution.services import stop_profiling
 from jobs.models import Assignment, Job, Kind, ProgressPoint, UsagePoint
 from loadmaster.protocol import AssignmentState
 from policies.contract.snapshot import Purpose
-from profiling import services
+from profiling import reconciler
 from profiling.models import ProfileRun
 from profiling.services import profile_run_ended, profile_run_started, request_profile
 from tests.builders import a_job, a_kind, a_node
@@ -144,4 +144,4 @@ def state_of(job: Job) -> str:
 
 def reconcile_profiles(now: datetime) -> None:
     """A pass of the profiler that stops what has measured enough, as the clock's task does."""
-    services.reconcile_profiles(now, stop_profiling)
+    reconciler.reconcile_profiles(now, stop_profiling)

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from clusters.events import request_reschedule
 from clusters.models import Cluster, Node, Reason
-from clusters.services import node_drain, node_uncordon
+from clusters.services.nodes import node_drain, node_uncordon
 from controlplane.execution.reconciler import reconcile_clusters
 from controlplane.execution.services import accept, record_metrics, report_state
 from controlplane.execution.services.sessions import restore_lost_node

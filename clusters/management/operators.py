@@ -1,12 +1,13 @@
-"""Shared by operators' commands: find clusters and nodes, read times, name bad options."""
+"""Operators' commands: their base, clusters and nodes by name, and times."""
 
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 from zoneinfo import ZoneInfo
 
 from django.core.exceptions import ValidationError
-from django.core.management.base import CommandError
+from django.core.management.base import BaseCommand, CommandError
 from django.utils import timezone
 
 from clusters.models import Cluster, Node
@@ -16,18 +17,17 @@ def the_cluster(name: str) -> Cluster:
     """The cluster of that name; CommandError naming the known ones."""
     found = Cluster.objects.filter(name=name).first()
     if found is None:
-        known = (
-            ", ".join(Cluster.objects.order_by("name").values_list("name", flat=True)) or "none yet"
+        names = Cluster.objects.order_by("name").values_list("name", flat=True)
+        raise CommandError(
+            f"there is no cluster {name!r} (known: {', '.join(names) or 'none yet'})"
         )
-        raise CommandError(f"there is no cluster {name!r} (known: {known})")
     return found
 
 
 def the_node(cluster: Cluster, name: str) -> Node:
     """The node of that name or id; CommandError if there is none."""
-    found = next(
-        (n for n in Node.objects.filter(cluster=cluster) if name in (n.name, str(n.pk))), None
-    )
+    nodes = Node.objects.filter(cluster=cluster)
+    found = next((n for n in nodes if name in (n.name, str(n.pk))), None)
     if found is None:
         raise CommandError(f"cluster {cluster} has no node {name!r}; `loadmaster nodes` lists them")
     return found
@@ -46,10 +46,17 @@ def moment(option: str, text: str | None, cluster: Cluster) -> datetime:
     return found if found.tzinfo else found.replace(tzinfo=ZoneInfo(cluster.timezone))
 
 
-def in_words(error: ValidationError) -> CommandError:
-    """A model's refusal, by field."""
-    if not hasattr(error, "error_dict"):
-        return CommandError("; ".join(error.messages))
-    return CommandError(
-        "; ".join(f"{field}: {' '.join(said)}" for field, said in error.message_dict.items())
-    )
+class OperatorCommand(BaseCommand):
+    """A command of operators. A model's refusal is its error, by field."""
+
+    requires_system_checks: tuple[str, ...] = ()
+
+    def execute(self, *args: Any, **options: Any) -> str | None:
+        try:
+            return super().execute(*args, **options)
+        except ValidationError as error:
+            if not hasattr(error, "error_dict"):
+                raise CommandError("; ".join(error.messages)) from None
+            fields = error.message_dict.items()
+            said = "; ".join(f"{field}: {' '.join(messages)}" for field, messages in fields)
+            raise CommandError(said) from None

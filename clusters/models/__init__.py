@@ -5,15 +5,6 @@ from clusters.models.energy import EnergyTariff, PueRecord, TariffBand
 from clusters.models.nodes import Device, EnrolmentToken, Node, NodeEvent, Reason, RescheduleEvent
 
 __all__ = [
-    "Cluster",
-    "Device",
-    "EnergyTariff",
-    "EnrolmentToken",
-    "GpuType",
-    "Node",
-    "NodeEvent",
-    "PueRecord",
-    "Reason",
-    "RescheduleEvent",
-    "TariffBand",
-]
+    "Cluster", "Device", "EnergyTariff", "EnrolmentToken", "GpuType", "Node", "NodeEvent",
+    "PueRecord", "Reason", "RescheduleEvent", "TariffBand",
+]  # fmt: skip

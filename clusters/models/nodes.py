@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 
 from django.conf import settings
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 
 from clusters.models.clusters import Cluster, GpuType
-from loadmaster.protocol import MOST_SLOTS
+from loadmaster.protocol import MOST_SLOTS, RUNTIMES
 
 
 class Role(models.TextChoices):
@@ -27,6 +28,12 @@ class State(models.TextChoices):
     CORDONED = "cordoned"
     DRAINING = "draining"
     LOST = "lost"
+
+
+def runtimes_of(features: Sequence[str]) -> tuple[str, ...]:
+    """Runtimes a node offers by its agent's features; processes if it has reported none."""
+    known = tuple(name for name in RUNTIMES if name in features)
+    return known if features else RUNTIMES[:1]
 
 
 class EnrolmentToken(models.Model):

@@ -19,7 +19,6 @@ from rest_framework.serializers import Serializer
 from rest_framework.views import APIView
 from rest_framework.viewsets import GenericViewSet, ReadOnlyModelViewSet
 
-from clusters import services
 from clusters.events import request_reschedule
 from clusters.models import Cluster, Device, EnrolmentToken, GpuType, Node, Reason
 from clusters.rest.serializers import (
@@ -35,7 +34,9 @@ from clusters.rest.serializers import (
     RoleSerializer,
     SlotsSerializer,
 )
-from clusters.tariffs import tariff_changed
+from clusters.services import nodes
+from clusters.services.enrolment import issue_enrolment_token
+from clusters.tariffs import costs_changed
 from controlplane.web.rest.defaults import OperatorsAct, OperatorsOnly
 from controlplane.web.rest.errors import ConflictError
 from policies.host import registry
@@ -99,55 +100,38 @@ class NodeViewSet(ReadOnlyModelViewSet[Node]):
     @action(detail=True, methods=["post"])
     def cordon(self, request: Request, pk: str) -> Response:
         """Take no new work; what runs goes on (operators)."""
-        given = _read(ReasonSerializer, request)
-        return self._acted(
-            lambda node: services.node_cordon(node, actor=_name(request), reason=given["reason"])
-        )
+        return self._acted(nodes.node_cordon, **_read(ReasonSerializer, request))
 
     @extend_schema(request=None, responses=NodeSerializer)
     @action(detail=True, methods=["post"])
     def uncordon(self, request: Request, pk: str) -> Response:
         """Take work again (operators)."""
-        return self._acted(lambda node: services.node_uncordon(node, actor=_name(request)))
+        return self._acted(nodes.node_uncordon)
 
     @extend_schema(request=DrainSerializer, responses=NodeSerializer)
     @action(detail=True, methods=["post"])
     def drain(self, request: Request, pk: str) -> Response:
         """Take no new work, and move what runs away, at once or by the time given (operators)."""
-        given = _read(DrainSerializer, request)
-        until, reason = given["until"], given["reason"]
-        return self._acted(
-            lambda node: services.node_drain(
-                node, actor=_name(request), deadline=until, reason=reason
-            )
-        )
+        return self._acted(nodes.node_drain, **_read(DrainSerializer, request))
 
     @extend_schema(request=RoleSerializer, responses=NodeSerializer)
     @action(detail=True, methods=["post"])
     def role(self, request: Request, pk: str) -> Response:
         """Say what the node is for: production, profiling or both (operators)."""
-        given = _read(RoleSerializer, request)
-        return self._acted(
-            lambda node: services.node_set_role(node, given["role"], actor=_name(request))
-        )
+        return self._acted(nodes.node_set_role, **_read(RoleSerializer, request))
 
     @extend_schema(request=SlotsSerializer, responses=NodeSerializer)
     @action(detail=True, methods=["post"])
     def slots(self, request: Request, pk: str) -> Response:
         """Say how many jobs may share each of its GPUs, or each of those named (operators)."""
-        given = _read(SlotsSerializer, request)
-        return self._acted(
-            lambda node: services.node_set_slots(
-                node, given["slots"], given["devices"], actor=_name(request)
-            )
-        )
+        return self._acted(nodes.node_set_slots, **_read(SlotsSerializer, request))
 
-    def _acted(self, act: Callable[[Node], object]) -> Response:
+    def _acted(self, act: Callable[..., Node], **given: Any) -> Response:
         try:
-            act(self.get_object())
-        except services.SlotsError as error:
+            act(self.get_object(), actor=self.request.user.get_username(), **given)
+        except nodes.SlotsError as error:
             raise ValidationError({error.field: [str(error)]}) from None
-        except services.NodeStateError as error:
+        except nodes.NodeStateError as error:
             raise ConflictError(str(error)) from None
         return Response(NodeSerializer(self.get_object()).data)
 
@@ -168,8 +152,7 @@ class GpuTypeViewSet(ReadOnlyModelViewSet[GpuType]):
         serializer.is_valid(raise_exception=True)
         with transaction.atomic():
             gpu_type = serializer.save()
-            for cluster in Cluster.objects.filter(nodes__gpu_type=gpu_type).distinct():
-                tariff_changed(cluster)
+            costs_changed(Cluster.objects.filter(nodes__gpu_type=gpu_type).distinct())
         return Response(GpuTypeSerializer(gpu_type).data)
 
 
@@ -187,7 +170,7 @@ class EnrolmentTokenViewSet(
     def create(self, request: Request) -> Response:
         """Make a token for one machine; it is shown only in this answer."""
         given = _read(EnrolmentTokenInput, request)
-        token = services.issue_enrolment_token(
+        token = issue_enrolment_token(
             given["cluster"],
             role=given["role"],
             valid_s=given["valid_h"] * 3600,
@@ -206,18 +189,12 @@ class PoliciesView(APIView):
 
 
 def of_cluster(request: Request, rows: QuerySet[Any]) -> QuerySet[Any]:
-    name = request.query_params.get("cluster")
-    if not name:
-        return rows
+    name = request.query_params.get("cluster", "")
     # A NUL would be an error of the database, not a name that is not there.
-    return rows.none() if "\0" in name else rows.filter(cluster__name=name)
+    return rows.none() if "\0" in name else rows.filter(cluster__name=name) if name else rows
 
 
 def _read(serializer: type[Serializer[Any]], request: Request) -> dict[str, Any]:
     reading = serializer(data=request.data)
     reading.is_valid(raise_exception=True)
     return cast("dict[str, Any]", reading.validated_data)
-
-
-def _name(request: Request) -> str:
-    return cast(User, request.user).get_username()

@@ -8,8 +8,7 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from clusters.models import Cluster, Device, EnrolmentToken, GpuType, Node
-from clusters.models.nodes import Role
-from clusters.runtimes import runtimes_of
+from clusters.models.nodes import Role, runtimes_of
 from controlplane.web.rest.bodies import OnlySettable
 from loadmaster.protocol import MOST_SLOTS, AssignmentState
 from policies.contract.policy import PolicyError
@@ -25,8 +24,7 @@ class ClusterSerializer(OnlySettable, serializers.ModelSerializer[Cluster]):
         model = Cluster
         fields = [
             "name", "timezone", "currency", "policy", "policy_parameters", "seed", "period_s",
-            "power_cap_w",
-            "power_cap_hours", "emissions_cost_per_kg", "horizon_s",
+            "power_cap_w", "power_cap_hours", "emissions_cost_per_kg", "horizon_s",
             "restart_cost_s", "profiling_steps", "heartbeat_s", "lease_s", "grace_s", "margin_s",
             "round_number", "last_round_at",
         ]  # fmt: skip
@@ -88,8 +86,7 @@ class DeviceSerializer(serializers.ModelSerializer[Device]):
         model = Device
         fields = [
             "uuid", "slots", "held_slots", "memory_gb", "healthy", "emulated", "mig_profile",
-            "gpu_fraction", "memory_used_gb",
-            "power_w", "power_source", "temperature_c",
+            "gpu_fraction", "memory_used_gb", "power_w", "power_source", "temperature_c",
         ]  # fmt: skip
 
     def get_held_slots(self, device: Device) -> int:
@@ -109,15 +106,14 @@ class NodeSerializer(serializers.ModelSerializer[Node]):
         model = Node
         fields = [
             "id", "name", "cluster", "gpu_type", "role", "state", "drain_until", "reason", "cores",
-            "memory_gb", "reserved_cores",
-            "reserved_memory_gb", "labels", "runtimes", "rack", "emulated", "agent_version",
-            "last_seen_at", "devices",
+            "memory_gb", "reserved_cores", "reserved_memory_gb", "labels", "runtimes", "rack",
+            "emulated", "agent_version", "last_seen_at", "devices",
         ]  # fmt: skip
 
     @extend_schema_field(serializers.ListField(child=serializers.CharField()))
     def get_runtimes(self, node: Node) -> list[str]:
         """The ways in which it runs jobs: process, docker."""
-        return list(runtimes_of(node))
+        return list(runtimes_of(node.features))
 
 
 class ReasonSerializer(serializers.Serializer[Any]):

@@ -3,7 +3,7 @@
 from celery import shared_task
 from django.utils import timezone
 
-from clusters.services import flush_samples
+from clusters.services.devices import flush_samples
 from controlplane.accounting.ledger import meter
 from controlplane.execution.reconciler import reconcile_clusters
 from controlplane.execution.services import stop_profiling
@@ -15,7 +15,7 @@ from controlplane.operations.retention import prune
 from controlplane.studies.running.runner import reconcile_simulations
 from controlplane.studies.running.workers import hint_simulations
 from controlplane.web.storage.mutex import mutex
-from profiling.services import reconcile_profiles
+from profiling.reconciler import reconcile_profiles
 
 LONG_PASS_S = 10
 """Longest time for which a pass of the reconciler keeps others out."""

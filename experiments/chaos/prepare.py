@@ -21,7 +21,7 @@ from django.core.management import call_command
 from knox.models import AuthToken
 
 from clusters.models import Cluster, Node
-from clusters.services import issue_enrolment_token
+from clusters.services.enrolment import issue_enrolment_token
 from controlplane.operations.bootstrap import ADMIN, CLUSTER, EMULATED_NODES, bootstrap
 from controlplane.operations.embedded import programs
 from controlplane.operations.embedded.supervisor import Program

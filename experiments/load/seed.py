@@ -125,7 +125,7 @@ def know_kind(name: str, types: Iterable[GpuType], gpus: int = GPUS_A_NODE) -> K
     """A kind measured everywhere, so that nothing waits for a profile."""
     kind = Kind.objects.create(
         name=name,
-        digest=digest(name=name, runtime="", image="", image_digest="", command=(), declared={}),
+        digest=digest(name),
     )
     Profile.objects.bulk_create(
         Profile(

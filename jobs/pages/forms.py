@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import yaml
 from django import forms
 from django.contrib.auth.models import User
+from django.http import QueryDict
 from django.utils import timezone
 
 from clusters.models import Cluster, GpuType
@@ -21,46 +23,25 @@ from loadmaster.protocol import RUNTIMES
 WHOLE = ("epochs", "steps_per_epoch", "gpus_min", "gpus_max", "priority", "max_retries")
 REAL = ("cores", "memory_gb", "tardiness_weight", "weight")
 PLAIN = (
-    "name",
-    "cluster",
-    "team",
-    "runtime",
-    "image",
-    "command",
-    "due",
-    "deadline",
-    "walltime",
-    "checkpoint_place",
-    "kind",
-    "on_disconnect",
-)
+    "name", "cluster", "team", "runtime", "image", "command", "due", "deadline", "walltime",
+    "checkpoint_place", "kind", "on_disconnect",
+)  # fmt: skip
 FLAGS = ("may_mix", "may_share", "hold")
 MAX_TYPED = 100_000
 
 
 def _text(
-    label: str,
-    help_text: str = "",
-    initial: str = "",
-    placeholder: str = "",
-    rows: int = 0,
-    **attrs: str,
+    label: str, help_text: str = "", initial: str = "", rows: int = 0, **attrs: str
 ) -> forms.CharField:
-    shown = {"placeholder": placeholder, **attrs} if placeholder else dict(attrs)
-    widget = (
-        forms.Textarea(attrs={"rows": rows, "spellcheck": "false", **shown})
-        if rows
-        else forms.TextInput(attrs=shown)
-    )
+    area = forms.Textarea(attrs={"rows": rows, "spellcheck": "false", **attrs})
     return forms.CharField(
-        label=label,
-        help_text=help_text,
-        initial=initial,
-        required=False,
-        max_length=MAX_TYPED,
-        widget=widget,
-        strip=True,
-    )
+        label=label, help_text=help_text, initial=initial, required=False, max_length=MAX_TYPED,
+        widget=area if rows else forms.TextInput(attrs=attrs),
+    )  # fmt: skip
+
+
+_whole = partial(_text, inputmode="numeric")
+_decimal = partial(_text, inputmode="decimal")
 
 
 class JobForm(forms.Form):
@@ -102,18 +83,18 @@ class JobForm(forms.Form):
         "An absolute folder that every node sees. Empty: the nodes' own folder of checkpoints.",
     )
 
-    epochs = _text("Epochs", initial="1", inputmode="numeric")
-    steps_per_epoch = _text("Steps per epoch", placeholder="500", inputmode="numeric")
-    gpus_min = _text("GPUs, at least", initial="1", inputmode="numeric")
-    gpus_max = _text("GPUs, at most", initial="1", inputmode="numeric")
+    epochs = _whole("Epochs", initial="1")
+    steps_per_epoch = _whole("Steps per epoch", placeholder="500")
+    gpus_min = _whole("GPUs, at least", initial="1")
+    gpus_max = _whole("GPUs, at most", initial="1")
     allowed_types = forms.MultipleChoiceField(
         label="Allowed GPU types",
         required=False,
         help_text="None ticked: all.",
         widget=forms.CheckboxSelectMultiple,
     )
-    cores = _text("CPU cores", initial="1", inputmode="decimal")
-    memory_gb = _text("Memory (GB)", initial="1", inputmode="decimal")
+    cores = _decimal("CPU cores", initial="1")
+    memory_gb = _decimal("Memory (GB)", initial="1")
     labels = _text("Data labels", "The node must have them all, e.g. imagenet, cifar10.")
 
     due = _text(
@@ -121,24 +102,14 @@ class JobForm(forms.Form):
         "A time such as 2030-01-31T18:00 in the cluster's zone, or +2h from now.",
         placeholder="+2h",
     )
-    tardiness_weight = _text(
-        "Cost of lateness per second",
-        "In the cluster's currency.",
-        initial="0",
-        inputmode="decimal",
+    tardiness_weight = _decimal(
+        "Cost of lateness per second", "In the cluster's currency.", initial="0"
     )
     deadline = _text("Deadline", "Nothing runs after it.")
     walltime = _text("Longest run time", "Such as 1h30m.")
-    priority = _text(
-        "Priority",
-        "Higher goes first, where the policy minds it.",
-        initial="0",
-        inputmode="numeric",
-    )
-    weight = _text("Fair share weight", initial="1", inputmode="decimal")
-    max_retries = _text(
-        "Retries", "After failures of its own making.", initial="1", inputmode="numeric"
-    )
+    priority = _whole("Priority", "Higher goes first, where the policy minds it.", initial="0")
+    weight = _decimal("Fair share weight", initial="1")
+    max_retries = _whole("Retries", "After failures of its own making.", initial="1")
     on_disconnect = forms.ChoiceField(
         label="When its node is cut off", required=False, choices=[(c, c) for c in ON_DISCONNECT]
     )
@@ -165,9 +136,8 @@ class JobForm(forms.Form):
         data["environment"] = _environment(typed["environment"])
         data["mounts"] = _lines(typed["mounts"])
         data["labels"] = [w for w in typed["labels"].replace(",", " ").split() if w]
-        data["allowed_types"] = (
-            self.data.getlist("allowed_types") if hasattr(self.data, "getlist") else []
-        )
+        if isinstance(self.data, QueryDict):
+            data["allowed_types"] = self.data.getlist("allowed_types")
         return {name: value for name, value in data.items() if value not in ("", None, [], {})}
 
     def show(self, problems: Mapping[str, Sequence[str]]) -> None:
@@ -210,11 +180,9 @@ def read_yaml(text: str) -> Any:
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
+        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
         where = f"line {mark.line + 1}: " if mark else ""
-        raise JobInvalid(
-            {"yaml": [f"{where}{getattr(error, 'problem', None) or 'is no YAML'}"]}
-        ) from None
+        raise JobInvalid({"yaml": [f"{where}{problem or 'is no YAML'}"]}) from None
 
 
 def _number(typed: str, kind: type[int] | type[float]) -> Any:
@@ -233,8 +201,8 @@ def _environment(typed: str) -> dict[str, Any]:
     environment: dict[str, Any] = {}
     for line in _lines(typed):
         name, _, value = line.partition("=")
-        secret = value.removeprefix("secret:") if value.startswith("secret:") else None
-        environment[name.strip()] = {"secret": secret.strip()} if secret is not None else value
+        secret = value.removeprefix("secret:").strip()
+        environment[name.strip()] = {"secret": secret} if value.startswith("secret:") else value
     return environment
 
 

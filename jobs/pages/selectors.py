@@ -85,13 +85,12 @@ STATE_FILTERS: Mapping[str, tuple[str, Q]] = {
 
 _OF_JOB = (
     "name", "state", "queue_rank", "steps_done", "total_steps", "due_at", "completed_at",
-    "waiting_code", "waiting_detail",
-    "failure_reason", "team__name", "user__username", "kind__name",
+    "waiting_code", "waiting_detail", "failure_reason", "team__name", "user__username",
+    "kind__name",
 )  # fmt: skip
 _OF_ASSIGNMENT = (
     "job_id", "purpose", "steps_per_s", "gpus", "share", "node__name", "node__emulated",
-    "node__gpu_type__name",
-    "node__gpu_type__emulated",
+    "node__gpu_type__name", "node__gpu_type__emulated",
 )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 from django.contrib.auth.models import User
 from django.db.models import prefetch_related_objects
 from drf_spectacular.utils import extend_schema
-from rest_framework import serializers, status
+from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 from rest_framework.fields import Field, SerializerMethodField
 from rest_framework.relations import RelatedField
@@ -119,35 +119,21 @@ class JobsBulkView(APIView):
     )  # fmt: skip
     def post(self, request: Request) -> Response:
         """Submit them."""
-        user = cast(User, request.user)
-        asked = [_asked(user, item, index) for index, item in enumerate(_items(request.data))]
-        answers = submit_all(asked)
+        user, data = cast(User, request.user), request.data
+        items = data.get("jobs") if isinstance(data, dict) else None
+        if not isinstance(items, list) or not 1 <= len(items) <= MOST_JOBS:
+            said = f"must be a list of 1 to {MOST_JOBS} objects with a job each"
+            raise ValidationError({"jobs": [said]})
+        answers = submit_all([_asked(user, item, index) for index, item in enumerate(items)])
         results = _results(user, answers)
-        refused = any(r["error"] for r in results)
-        return Response(
-            {"results": results},
-            status=status.HTTP_207_MULTI_STATUS if refused else status.HTTP_201_CREATED,
-        )
-
-
-def _items(data: object) -> list[Any]:
-    items = data.get("jobs") if isinstance(data, dict) else None
-    if not isinstance(items, list) or not 1 <= len(items) <= MOST_JOBS:
-        raise ValidationError(
-            {"jobs": [f"must be a list of 1 to {MOST_JOBS} objects with a job each"]}
-        )
-    return items
+        refused = any(result["error"] for result in results)
+        return Response({"results": results}, status=207 if refused else 201)
 
 
 def _asked(user: User, item: object, index: int) -> Asked:
     if not isinstance(item, dict) or not {"job"} <= set(item) <= {"job", "idempotency_key"}:
-        raise ValidationError(
-            {
-                f"jobs[{index}]": [
-                    'must be an object such as {"job": {...}, "idempotency_key": "..."}'
-                ]
-            }
-        )
+        said = 'must be an object such as {"job": {...}, "idempotency_key": "..."}'
+        raise ValidationError({f"jobs[{index}]": [said]})
     key = item.get("idempotency_key")
     if key is not None and not isinstance(key, str):
         raise ValidationError({f"jobs[{index}].idempotency_key": ["must be text"]})
@@ -159,11 +145,11 @@ def _results(user: User, answers: list[Answer]) -> list[dict[str, Any]]:
     known = jobs_by_id(user, [s.job.pk for s in taken.values() if not s.created])
     rows = bodies([replace(s, job=known.get(pk, s.job)) for pk, s in taken.items()])
     shown = dict(zip(taken, rows, strict=True))
-    return [
-        (
-            {"index": i, "created": a.created, "job": shown[a.job.pk], "error": None}
-            if isinstance(a, Submission)
-            else {"index": i, "created": False, "job": None, "error": error_of(a)}
-        )
-        for i, a in enumerate(answers)
-    ]
+    results: list[dict[str, Any]] = []
+    for i, a in enumerate(answers):
+        if isinstance(a, Submission):
+            row = {"index": i, "created": a.created, "job": shown[a.job.pk], "error": None}
+        else:
+            row = {"index": i, "created": False, "job": None, "error": error_of(a)}
+        results.append(row)
+    return results

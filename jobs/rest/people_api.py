@@ -81,11 +81,9 @@ class MeView(APIView):
     @extend_schema(responses=MeSerializer)
     def get(self, request: Request) -> Response:
         """Name, teams, and whether an operator."""
-        user = cast(User, request.user)
-        teams = list(teams_of(user).values_list("name", flat=True))
-        return Response(
-            {"username": user.get_username(), "operator": is_operator(user), "teams": teams}
-        )
+        user, teams = request.user, teams_of(request.user).values_list("name", flat=True)
+        me = {"username": user.get_username(), "operator": is_operator(user), "teams": list(teams)}
+        return Response(me)
 
 
 class TeamsView(APIView):
@@ -94,11 +92,8 @@ class TeamsView(APIView):
     @extend_schema(responses=TeamSerializer(many=True))
     def get(self, request: Request) -> Response:
         """The teams with their members."""
-        return Response(
-            TeamSerializer(
-                teams_of(cast(User, request.user)).prefetch_related("members"), many=True
-            ).data
-        )
+        teams = teams_of(request.user).prefetch_related("members")
+        return Response(TeamSerializer(teams, many=True).data)
 
 
 class TeamView(APIView):
@@ -113,7 +108,7 @@ class TeamView(APIView):
     def patch(self, request: Request, team: str) -> Response:
         """Change its fair share, or how its own jobs share that (operators)."""
         row = _team(request, team)
-        if not is_operator(cast(User, request.user)):
+        if not is_operator(request.user):
             raise PermissionDenied("only operators may change a team")
         given = TeamSettings(row, data=request.data, partial=True)
         given.is_valid(raise_exception=True)
@@ -126,9 +121,8 @@ class SecretsView(APIView):
     @extend_schema(responses=SecretSerializer(many=True))
     def get(self, request: Request, team: str) -> Response:
         """Their names."""
-        return Response(
-            SecretSerializer(_team(request, team).secrets.defer("ciphertext"), many=True).data
-        )
+        secrets = _team(request, team).secrets.defer("ciphertext")
+        return Response(SecretSerializer(secrets, many=True).data)
 
 
 class SecretView(APIView):
@@ -153,7 +147,7 @@ class SecretView(APIView):
 
 
 def _team(request: Request, name: str) -> Team:
-    team = teams_of(cast(User, request.user)).filter(name=name).first()
+    team = teams_of(request.user).filter(name=name).first()
     if team is None:
         raise NotFound(f"there is no team {name} that you are in")
     return team
@@ -187,9 +181,8 @@ class TokensView(APIView):
     def get_authenticators(self) -> list[BaseAuthentication]:
         """Login uses name and password alone, so that an old token does not interfere."""
         request: HttpRequest | Request | None = getattr(self, "request", None)
-        return (
-            [] if request is not None and request.method == "POST" else super().get_authenticators()
-        )
+        login = request is not None and request.method == "POST"
+        return [] if login else super().get_authenticators()
 
     def get_permissions(self) -> list[BasePermission]:
         """Anybody may try to log in."""
@@ -212,9 +205,8 @@ class TokensView(APIView):
         login = Login(data=request.data)
         login.is_valid(raise_exception=True)
         given = login.validated_data
-        user = authenticate(
-            request._request, username=given["username"], password=given["password"]
-        )
+        name, password = given["username"], given["password"]
+        user = authenticate(request._request, username=name, password=password)
         if user is None:
             raise AuthenticationFailed(
                 "name or password is wrong, or there were too many wrong tries"
@@ -249,7 +241,5 @@ class CurrentTokenView(APIView):
 
 
 def _tokens(request: Request) -> QuerySet[AuthToken]:
-    return cast(
-        "QuerySet[AuthToken]",
-        AuthToken.objects.filter(user=cast(User, request.user)).order_by("-created"),
-    )
+    rows = AuthToken.objects.filter(user=request.user).order_by("-created")
+    return cast("QuerySet[AuthToken]", rows)

@@ -9,7 +9,7 @@ from django.utils import timezone
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from jobs.models import Assignment, AssignmentSlot, Attempt, Job, JobEvent
+from jobs.models import Assignment, Attempt, Job, JobEvent
 from jobs.selectors import fraction_of
 from jobs.services import job_data
 from jobs.wording import reason_for_waiting
@@ -19,16 +19,28 @@ from loadmaster.protocol import AssignmentState
 class PlacementSerializer(serializers.Serializer[Any]):
     """Where one rank of a job is now."""
 
-    assignment = serializers.UUIDField()
-    node = serializers.CharField()
-    gpu_type = serializers.CharField()
-    emulated = serializers.BooleanField()
+    assignment = serializers.UUIDField(source="pk")
+    node = serializers.CharField(source="node.name")
+    gpu_type = serializers.CharField(source="node.gpu_type.name")
+    emulated = serializers.SerializerMethodField()
     gpus = serializers.IntegerField()
-    devices = serializers.ListField(child=serializers.CharField())
+    devices = serializers.SerializerMethodField()
     rank = serializers.IntegerField()
     purpose = serializers.CharField()
     state = serializers.CharField()
-    since = serializers.DateTimeField()
+    since = serializers.DateTimeField(source="created_at")
+
+    def get_emulated(self, assignment: Assignment) -> bool:
+        """True if the node or its GPU type is."""
+        return assignment.node.emulated or assignment.node.gpu_type.emulated
+
+    def get_devices(self, assignment: Assignment) -> list[str]:
+        """UUIDs of the GPUs."""
+        return _devices(assignment)
+
+
+_PLACEMENT = PlacementSerializer()
+"""Shared: a list would make one for each job."""
 
 
 class ProgressSerializer(serializers.Serializer[Any]):
@@ -68,10 +80,8 @@ class JobSerializer(serializers.ModelSerializer[Job]):
         model = Job
         fields = [
             "id", "name", "cluster", "team", "user", "state", "kind", "gpus_min", "gpus_max",
-            "priority", "tardiness_weight",
-            "due", "deadline", "submitted_at", "started_at", "completed_at", "hold_wanted",
-            "failure_reason",
-            "progress", "placement", "waiting",
+            "priority", "tardiness_weight", "due", "deadline", "submitted_at", "started_at",
+            "completed_at", "hold_wanted", "failure_reason", "progress", "placement", "waiting",
         ]  # fmt: skip
 
     @extend_schema_field(ProgressSerializer)
@@ -82,7 +92,7 @@ class JobSerializer(serializers.ModelSerializer[Job]):
     @extend_schema_field(PlacementSerializer(many=True))
     def get_placement(self, job: Job) -> list[dict[str, Any]]:
         """See PlacementSerializer; empty for a job that is nowhere."""
-        return [_placement(a) for a in _live(job)]
+        return [dict(_PLACEMENT.to_representation(a)) for a in _live(job)]
 
     @extend_schema_field(WaitingSerializer(allow_null=True))
     def get_waiting(self, job: Job) -> dict[str, str] | None:
@@ -102,17 +112,9 @@ class JobDetailSerializer(JobSerializer):
 
     class Meta(JobSerializer.Meta):
         fields = [
-            *JobSerializer.Meta.fields,
-            "total_steps",
-            "fence",
-            "retries_used",
-            "max_retries",
-            "retry_at",
-            "image_digest",
-            "received_s",
-            "cloned_from",
-            "spec",
-        ]
+            *JobSerializer.Meta.fields, "total_steps", "fence", "retries_used", "max_retries",
+            "retry_at", "image_digest", "received_s", "cloned_from", "spec",
+        ]  # fmt: skip
 
     def get_spec(self, job: Job) -> dict[str, Any]:
         """The job file that makes this job again."""
@@ -222,13 +224,11 @@ class AssignmentSerializer(serializers.ModelSerializer[Assignment]):
         model = Assignment
         fields = [
             "id", "node", "gpu_type", "devices", "purpose", "copy", "rank", "world_size", "gpus",
-            "fence", "state", "desired",
-            "container", "prepared_fraction", "created_at", "running_at", "ended_at", "exit_code",
-            "reason_class", "reason",
-            "start_steps", "steps_done",
-            "checkpoint_steps", "steps_per_s", "loss", "setup_s", "predicted_run_s",
-            "predicted_steps_per_s",
-            "predicted_energy_cost", "energy_kwh", "energy_cost", "power_source",
+            "fence", "state", "desired", "container", "prepared_fraction", "created_at",
+            "running_at", "ended_at", "exit_code", "reason_class", "reason", "start_steps",
+            "steps_done", "checkpoint_steps", "steps_per_s", "loss", "setup_s", "predicted_run_s",
+            "predicted_steps_per_s", "predicted_energy_cost", "energy_kwh", "energy_cost",
+            "power_source",
         ]  # fmt: skip
 
     def get_devices(self, assignment: Assignment) -> list[str]:
@@ -246,21 +246,16 @@ class LogSerializer(serializers.Serializer[Any]):
 
 def progress_of(job: Job, live: list[Assignment], now: datetime) -> dict[str, Any]:
     """See ProgressSerializer; the speed is that of the running training assignment."""
-    running = [
-        a
-        for a in live
-        if a.purpose == "training" and a.state == AssignmentState.RUNNING and a.steps_per_s
-    ]
+    running = [a for a in live if a.state == AssignmentState.RUNNING and a.purpose == "training"]
     speed = max((a.steps_per_s or 0.0 for a in running), default=0.0)
-    left_s = (job.total_steps - job.steps_done) / speed if speed > 0 else None
-    known = left_s is not None and 0 <= left_s < 1e9
+    left_s = (job.total_steps - job.steps_done) / speed if speed > 0 else -1.0
     return {
         "steps_done": job.steps_done,
         "total_steps": job.total_steps,
         "checkpoint_steps": job.checkpoint_steps,
         "fraction": fraction_of(job),
         "steps_per_s": speed or None,
-        "eta": now + timedelta(seconds=left_s) if left_s is not None and known else None,
+        "eta": now + timedelta(seconds=left_s) if 0 <= left_s < 1e9 else None,
         "first_loss": job.first_loss,
         "last_loss": job.last_loss,
     }
@@ -270,21 +265,5 @@ def _live(job: Job) -> list[Assignment]:
     return cast("list[Assignment]", getattr(job, "live_assignments", []))
 
 
-def _placement(assignment: Assignment) -> dict[str, Any]:
-    return {
-        "assignment": str(assignment.pk),
-        "node": assignment.node.name,
-        "gpu_type": assignment.node.gpu_type.name,
-        "emulated": assignment.node.emulated or assignment.node.gpu_type.emulated,
-        "gpus": assignment.gpus,
-        "devices": _devices(assignment),
-        "rank": assignment.rank,
-        "purpose": assignment.purpose,
-        "state": assignment.state,
-        "since": assignment.created_at,
-    }
-
-
 def _devices(assignment: Assignment) -> list[str]:
-    slots: list[AssignmentSlot] = list(assignment.slots.all())
-    return [slot.device.uuid for slot in slots]
+    return [slot.device.uuid for slot in assignment.slots.all()]

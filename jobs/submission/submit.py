@@ -123,12 +123,15 @@ def _sorted_out(
             continue
         if one.key is not None:
             keys.add((one.user.pk, one.key))
-    digests = {place: _kind_digest(request) for place, request in requests.items()}
+    digests = {
+        place: kinds.digest(r.kind, runtime=r.job.runtime, image=r.job.image, command=r.job.command)
+        for place, r in requests.items()
+    }
     found = inventory.kinds({digests[place]: r.kind for place, r in requests.items()})
     for place, request in requests.items():
         job = request.job
-        job.user, job.cloned_from = asked[place].user, asked[place].cloned_from
         job.kind = found[digests[place]]
+        job.user, job.cloned_from = asked[place].user, asked[place].cloned_from
         job.state = JobState.HELD if request.hold else JobState.QUEUED
     return answers, requests
 
@@ -143,10 +146,8 @@ def _earlier(asked: Sequence[Asked]) -> dict[int, Answer]:
         if one.key.strip() and len(one.key) <= MAX_KEY and one.key.isprintable():
             keyed[one.user.pk].append(one.key)
         else:
-            message = (
-                f"must have 1 to {MAX_KEY} printable characters; leave the header out to go without"
-            )
-            answers[place] = JobInvalid({"Idempotency-Key": [message]})
+            said = f"must have 1 to {MAX_KEY} printable characters; leave it out to go without"
+            answers[place] = JobInvalid({"Idempotency-Key": [said]})
     if not keyed:
         return answers
     rows = _known(keyed)
@@ -183,14 +184,6 @@ def _same_key(asked: Sequence[Asked], place: int, answers: Mapping[int, Answer])
         if (other.user.pk, other.key) == (one.user.pk, one.key) and isinstance(before, Submission):
             return _again(other.digest == one.digest, before.job)
     raise KeyError(one.key)
-
-
-def _kind_digest(request: JobRequest) -> str:
-    job = request.job
-    return kinds.digest(
-        name=request.kind, runtime=job.runtime, image=job.image, image_digest="",
-        command=job.command, declared={},
-    )  # fmt: skip
 
 
 def _write(wanted: Sequence[tuple[Asked, JobRequest]]) -> None:

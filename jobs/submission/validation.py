@@ -35,12 +35,10 @@ MAX_RETRIES = 100
 
 FIELDS = (
     "name", "cluster", "team", "runtime", "image", "command", "environment", "mounts", "epochs",
-    "steps_per_epoch", "steps",
-    "gpus", "gpus_min", "gpus_max", "allowed_types", "cores", "memory_gb", "due", "deadline",
-    "walltime", "tardiness_weight",
-    "priority", "weight", "max_retries", "checkpoint_place", "kind", "may_mix", "may_share",
-    "labels", "dependencies", "hold",
-    "on_disconnect",
+    "steps_per_epoch", "steps", "gpus", "gpus_min", "gpus_max", "allowed_types", "cores",
+    "memory_gb", "due", "deadline", "walltime", "tardiness_weight", "priority", "weight",
+    "max_retries", "checkpoint_place", "kind", "may_mix", "may_share", "labels", "dependencies",
+    "hold", "on_disconnect",
 )  # fmt: skip
 """Every field of a job, as docs/jobs.md explains them."""
 

@@ -12,11 +12,9 @@ class Clock(Protocol):
 
     def boot_s(self) -> float:
         """Seconds since the machine's start, suspends included; leases are counted on it."""
-        ...
 
     def wall_s(self) -> float:
         """Unix seconds; evidence only."""
-        ...
 
 
 class SystemClock:

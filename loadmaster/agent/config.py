@@ -18,21 +18,16 @@ from loadmaster.wire import WireError, from_json, one_of
 
 DEFAULT_STATE_DIR = "~/.local/state/loadmaster-agent"
 ENVIRONMENT = {
-    "server": "LOADMASTER_SERVER",
-    "token": "LOADMASTER_TOKEN",
-    "token_file": "LOADMASTER_TOKEN_FILE",
-    "state_dir": "LOADMASTER_STATE_DIR",
     "name": "LOADMASTER_NODE_NAME",
-    "rack": "LOADMASTER_RACK",
-    "emulate": "LOADMASTER_EMULATE",
-    "checkpoints": "LOADMASTER_CHECKPOINTS",
-    "ca": "LOADMASTER_CA",
-    "runtime": "LOADMASTER_RUNTIME",
-    "docker": "LOADMASTER_DOCKER",
-    "address": "LOADMASTER_ADDRESS",
-    "log_format": "LOADMASTER_LOG_FORMAT",
-    "slots_per_gpu": "LOADMASTER_SLOTS_PER_GPU",
+    **{
+        setting: f"LOADMASTER_{setting.upper()}"
+        for setting in (
+            *("server", "token", "token_file", "state_dir", "rack", "emulate", "checkpoints"),
+            *("ca", "runtime", "docker", "address", "log_format", "slots_per_gpu"),
+        )
+    },
 }
+"""Variables of the environment, by the setting they give."""
 
 
 class ConfigError(ValueError):
@@ -89,7 +84,7 @@ class AgentConfig:
     stop_jobs_on_exit: bool = False
     log_format: Annotated[str, one_of(*FORMATS)] = FORMATS[0]
     address: str = ""
-    slots_per_gpu: Annotated[int, BeforeValidator(_number), Field(ge=1, le=MOST_SLOTS)] = 1
+    slots_per_gpu: Annotated[int, Field(ge=1, le=MOST_SLOTS), BeforeValidator(_number)] = 1
     mps: bool = True
 
     @property
@@ -111,6 +106,7 @@ def read_config(options: Mapping[str, Any], environ: Mapping[str, str] = os.envi
         values["token"] = _read_token(Path(token_file))
     values["state_dir"] = values.get("state_dir") or DEFAULT_STATE_DIR
     values = {name: value for name, value in values.items() if value is not None}
+    values.setdefault("server", "")  # its own check words the remedy
     try:
         return from_json(AgentConfig, values)
     except WireError as error:

@@ -60,9 +60,7 @@ class Executor:
         self._shipper, self._session = shipper, session
         self._state_dir, self._boot_id = state_dir, boot_id
         self._checkpoints = checkpoints or state_dir / "checkpoints"
-        self._address = address
-        self._shares = shares
-        self._backoff = Backoff()
+        self._address, self._shares, self._backoff = address, shares, Backoff()
         self.is_leaving = False
         """True while the agent shuts down and stops its jobs itself."""
 
@@ -84,9 +82,8 @@ class Executor:
             self._take(run, spec)
         except (TryAgain, JournalError, LaunchError) as error:
             wait_s = self._backoff.failed(key, self._clock.boot_s())
-            logger.warning(
-                "%s cannot be taken yet, next try in %.1f s: %s", run.name, wait_s, error
-            )
+            text = "%s cannot be taken yet, next try in %.1f s: %s"
+            logger.warning(text, run.name, wait_s, error)
             return
         except INCURABLE:
             raise
@@ -175,9 +172,8 @@ class Executor:
             self._end(entry, Exit(self._clock.wall_s(), started=False, error=str(error)))
             return
         logger.info("%s is started", entry.run.name)
-        self._journal.note(
-            entry.moved(AssignmentState.RUNNING, self._clock.wall_s(), image_digest=digest)
-        )
+        now_s = self._clock.wall_s()
+        self._journal.note(entry.moved(AssignmentState.RUNNING, now_s, image_digest=digest))
 
     @do.register
     def _renew(self, action: reconcile.Renew) -> None:

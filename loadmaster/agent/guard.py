@@ -1,16 +1,10 @@
-"""The lease guard: the parent of one job, which outlives the agent and stops the job when its lease
-runs out.
+"""The lease guard: the parent of one job; outlives the agent, stops the job at its lease's end.
 
-Run as a file by itself (`python -I -S guard.py RUN_DIR`), with nothing but the standard library, so
-that it starts in milliseconds and stays small. It is the subreaper of whatever the job starts, so a
-child that detaches itself is still caught.
-
-The run folder is all it shares with the agent:
+Run as a file by itself (`python -I -S guard.py RUN_DIR`) with the standard library alone, as the
+subreaper of whatever the job starts. It shares the run folder with the agent:
 - `launch.json` (read once, then removed, for it holds secrets): argv, environment, cwd, grace_s,
-  boot_id. In a container also `orders`, the read-only folder of lease.json and stop.json, and
-  `container`, true: the job inherits the image's environment too.
-- `guard.pid`: created exclusively and locked for life. Whoever creates it owns the launch: there is
-  never a second one.
+  boot_id; in a container also `orders` (folder of lease.json and stop.json) and `container`.
+- `guard.pid`: created exclusively and locked for life; its creator owns the launch.
 - `lease.json`: {"deadline_s", "boot_id"} on CLOCK_BOOTTIME, rewritten whole at every renewal.
 - `stop.json`: {"by", "term_at_s", "kill_at_s"} on CLOCK_BOOTTIME: the agent's order to stop.
 - `job.json`: the job's process; `stdout.log`, `stderr.log`; `exit.json`: how it ended.
@@ -56,15 +50,11 @@ def own(folder: Path) -> int | None:
         )
     except FileExistsError:
         return None
-    fcntl.flock(
-        descriptor, fcntl.LOCK_EX
-    )  # an agent that looks or settles holds it for a moment only
+    fcntl.flock(descriptor, fcntl.LOCK_EX)  # an agent that looks holds it for a moment only
     if (folder / "exit.json").exists():
         return None
-    os.write(
-        descriptor,
-        json.dumps({"pid": os.getpid(), "started_ticks": started_ticks("self")}).encode(),
-    )
+    owner = {"pid": os.getpid(), "started_ticks": started_ticks("self")}
+    os.write(descriptor, json.dumps(owner).encode())
     os.fsync(descriptor)
     return descriptor
 
@@ -85,22 +75,22 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 def reserve_exit(folder: Path) -> None:
     """Reserve the space of `exit.json`, so that a full disk cannot lose the result."""
-    descriptor = os.open(folder / "exit.tmp", os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(b" " * EXIT_FILE_SIZE)
-        file.flush()
-        os.fsync(file.fileno())
+    _write_durably(folder / "exit.tmp", b" " * EXIT_FILE_SIZE, os.O_TRUNC)
 
 
 def write_exit(folder: Path, result: dict[str, Any]) -> None:
-    """Say durably how the job ended."""
+    """Record durably how the job ended."""
     text = json.dumps({"ended_at_s": time.time(), **result}).encode().ljust(EXIT_FILE_SIZE)
-    descriptor = os.open(folder / "exit.tmp", os.O_CREAT | os.O_WRONLY, 0o600)
+    _write_durably(folder / "exit.tmp", text)
+    (folder / "exit.tmp").replace(folder / "exit.json")
+
+
+def _write_durably(path: Path, content: bytes, flags: int = 0) -> None:
+    descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | flags, 0o600)
     with os.fdopen(descriptor, "wb") as file:
-        file.write(text)
+        file.write(content)
         file.flush()
         os.fsync(file.fileno())
-    (folder / "exit.tmp").replace(folder / "exit.json")
 
 
 def descendants(root: int) -> list[int]:
@@ -147,7 +137,7 @@ class Lease:
 
 
 class Stopping:
-    """Who stops the job, and when SIGTERM and SIGKILL are due; the earliest of all orders holds."""
+    """Author of a stop, and times of SIGTERM and SIGKILL; the earliest of all orders holds."""
 
     def __init__(self, folder: Path, lease: Lease, grace_s: float) -> None:
         self._stop_file = folder / "stop.json"
@@ -198,21 +188,15 @@ class Guard:
         for name in ("launch.json", "launch.sh"):
             (self._folder / name).unlink(missing_ok=True)
         if boot_s() >= self._lease.deadline_s():
-            return {
-                "started": False,
-                "stopped_by": "lease",
-                "error": "the lease had run out before the job was started",
-            }
+            error = "the lease had run out before the job was started"
+            return {"started": False, "stopped_by": "lease", "error": error}
         counters = CGROUP_OOM_FILES if self._launch.get("container") else ("/proc/vmstat",)
         killed_before = oom_kills(counters)
         try:
             self._job = self._spawn()
         except (OSError, subprocess.SubprocessError, ValueError) as error:
-            return {
-                "started": False,
-                "stopped_by": None,
-                "error": f"the command cannot be started: {error}",
-            }
+            text = f"the command cannot be started: {error}"
+            return {"started": False, "stopped_by": None, "error": text}
         while self._status is None:
             self._watch()
         self._sweep()
@@ -235,14 +219,9 @@ class Guard:
                 start_new_session=True,
                 preexec_fn=_become_job,
             )
-        described = {
-            "pid": job.pid,
-            "started_ticks": started_ticks(job.pid),
-            "started_at_s": time.time(),
-        }
-        with contextlib.suppress(
-            OSError
-        ):  # a full disk: the job runs all the same, the guard knows it
+        times = {"started_ticks": started_ticks(job.pid), "started_at_s": time.time()}
+        described = {"pid": job.pid, **times}
+        with contextlib.suppress(OSError):  # on a full disk the job runs all the same
             (self._folder / "job.tmp").write_text(json.dumps(described))
             (self._folder / "job.tmp").replace(self._folder / "job.json")
         job.returncode = 0  # it is reaped by `_reap`, with whatever else it leaves behind
@@ -290,16 +269,14 @@ class Guard:
 
     def _result(self, *, oom: bool) -> dict[str, Any]:
         code = os.waitstatus_to_exitcode(self._status or 0)
-        killed_by_kernel = (
-            oom and not self._killed and code in (-signal.SIGKILL, 128 + signal.SIGKILL)
-        )
+        was_killed = code in (-signal.SIGKILL, 128 + signal.SIGKILL)
         return {
             "started": True,
             "exit_code": code,
             "stopped_by": self._stopping.by,
             "termed": self._termed,
             "killed": self._killed,
-            "oom": killed_by_kernel,
+            "oom": oom and was_killed and not self._killed,
             "error": "",
         }
 
@@ -326,9 +303,7 @@ def main(folder: Path) -> int:
         return ALREADY_LAUNCHED
     signal.pthread_sigmask(signal.SIG_BLOCK, WOKEN_BY)
     LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1)
-    LIBC.prctl(
-        PR_SET_DUMPABLE, 0
-    )  # the job runs as the same user: it may not trace its guard, and so stop its clock
+    LIBC.prctl(PR_SET_DUMPABLE, 0)  # the job, of the same user, may not trace and so stop its guard
     reserve_exit(folder)
     write_exit(folder, Guard(folder).run())
     return 0

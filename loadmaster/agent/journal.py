@@ -99,7 +99,7 @@ class Entry:
         move = Move(self.seq + 1, to, at_s, **details)
         return replace(self, state=to, seq=move.seq, unsent=(*self.unsent, move))
 
-    def told(self, seq: int) -> Entry:
+    def acknowledged(self, seq: int) -> Entry:
         """The entry once the server knows its moves up to `seq`."""
         return replace(self, unsent=tuple(move for move in self.unsent if move.seq > seq))
 

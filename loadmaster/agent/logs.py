@@ -1,9 +1,7 @@
-"""The agent's log: one line an event to stderr, as text or as JSON, with the ids of what it is
-about and without secrets.
+"""The agent's log: one line an event to stderr, as text or as JSON, without secrets.
 
-A line about a launch names it (`lm-{assignment}-{fence}`): from that name come the fields
-`assignment` and `fence` of a JSON line, and `job` where the launch's specification is known. `node`
-is the id the server has given this node. Nothing but the standard library.
+From the name of a launch in a line (`lm-{assignment}-{fence}`) come the fields `assignment`,
+`fence` and `job` of a JSON line. Nothing but the standard library.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ class Masker:
 
     @property
     def reach(self) -> int:
-        """How many bytes before a piece may belong to a secret that ends in it."""
+        """Number of bytes before a piece that may belong to a secret that ends in it."""
         return max((len(value) - 1 for value in self._values), default=0)
 
     def text(self, text: str) -> str:

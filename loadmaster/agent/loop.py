@@ -113,12 +113,12 @@ class Agent:
         for entry in self._running():
             if entry.term_until_s is not None and self.session.epoch is not None:
                 self.session.ask_before(entry.term_until_s)
-        self.session.keep_up()
+        self.session.maintain()
         while not self._received.empty():
             news = self._received.get()
             self.session.receive(news.directives, news.cursor)
         self._act()
-        self.session.keep_up()  # whatever waits for its first lease gets it now, not a tick later
+        self.session.maintain()  # whatever waits for its first lease gets it now, not a tick later
         self._act()
         self._stop_greedy()
         self._report()
@@ -184,8 +184,7 @@ class Agent:
         for action in reconcile(self._view()):
             try:
                 self._executor.do(action)
-            except OSError as error:
-                # a full disk, say: what is not done is found again by the next reconciliation
+            except OSError as error:  # a full disk, say: the next reconciliation finds it again
                 run = action.run if hasattr(action, "run") else action.entry.run
                 logger.warning("%s of %s failed: %s", type(action).__name__, run.name, error)
 
@@ -195,7 +194,7 @@ class Agent:
         return View(
             now_s=now_s,
             wall_s=self._clock.wall_s(),
-            wishes=self.session.wishes,
+            directives=self.session.directives,
             entries=dict(self._journal.entries),
             ends=dict(self._journal.ends),
             runs=runs,
@@ -249,7 +248,6 @@ class Agent:
                     self._ship(entry, pieces=1)
 
     def _report_end(self, entry: Entry) -> None:
-        """Ship what is left, report the end, forget."""
         since_s = self._ended_s.setdefault(entry.run, self._clock.boot_s())
         sent = self._send_moves(entry, but=entry.seq)
         shipped = self._ship(entry, pieces=LAST_PIECES)
@@ -282,7 +280,7 @@ class Agent:
                 break
             if not self._send(entry, move):
                 return False
-            self._journal.note(self._journal.entries[entry.assignment].told(move.seq))
+            self._journal.note(self._journal.entries[entry.assignment].acknowledged(move.seq))
         return True
 
     def _send(self, entry: Entry, move: Move) -> bool:

@@ -172,13 +172,10 @@ def sample_of(data: dict[str, Any]) -> ProgressSample | None:
     step, launch_steps = _count(data.get("step")), _count(data.get("launch_steps", 0))
     if event not in EVENTS or at_s is None or step is None or launch_steps is None:
         return None
-    optional = {
-        name: _number(data.get(name))
-        for name in ("steps_per_s", "loss", "overrun_fraction", "setup_s")
-    }
-    return ProgressSample(
-        at_s, str(event), step, launch_steps, _number(data.get("elapsed_s")) or 0.0, **optional
-    )
+    names = ("steps_per_s", "loss", "overrun_fraction", "setup_s")
+    optional = {name: _number(data.get(name)) for name in names}
+    elapsed_s = _number(data.get("elapsed_s")) or 0.0
+    return ProgressSample(at_s, str(event), step, launch_steps, elapsed_s, **optional)
 
 
 def _parsed(line: bytes) -> dict[str, Any]:
@@ -190,11 +187,9 @@ def _parsed(line: bytes) -> dict[str, Any]:
 
 
 def _count(value: object) -> int | None:
-    return (
-        value
-        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
-        else None
-    )
+    if isinstance(value, bool) or not isinstance(value, int):
+        return None
+    return value if 0 <= value < 2**63 else None
 
 
 def _number(value: object) -> float | None:

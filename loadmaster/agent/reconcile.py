@@ -1,4 +1,4 @@
-"""The next actions, from the server's wishes, the journal, the runs and the time. Pure.
+"""The next actions, from the server's directives, the journal, the runs and the time. Pure.
 
 Wishes are repeated until done, and an action lost in a crash is found again: nothing here counts
 on having seen an event.
@@ -19,15 +19,15 @@ PROGRESS_STEP = 0.05
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """All that is known at an instant; `_s` without `wall` is on the boot clock.
+    """State at an instant; `_s` without `wall` is on the boot clock.
 
-    `wishes` are the newest directives, `ends` the highest fences of assignments that are over,
+    `directives` are the server's newest, `ends` the highest fences of assignments that are over,
     `since_s` the begin of each assignment's or stray's wait, `patience_s` the longest such wait.
     """
 
     now_s: float
     wall_s: float
-    wishes: Mapping[str, Directive] = field(default_factory=dict)
+    directives: Mapping[str, Directive] = field(default_factory=dict)
     entries: Mapping[str, Entry] = field(default_factory=dict)
     ends: Mapping[str, int] = field(default_factory=dict)
     runs: Mapping[RunId, RunStatus] = field(default_factory=dict)
@@ -136,13 +136,14 @@ def reconcile(view: View) -> list[Action]:
 
 
 def _offers(view: View) -> Iterator[Action]:
-    for wish in view.wishes.values():
-        if wish.action is not DirectiveAction.START or wish.fence <= view.ends.get(wish.id, 0):
+    for directive in view.directives.values():
+        is_over = directive.fence <= view.ends.get(directive.id, 0)
+        if is_over or directive.action is not DirectiveAction.START:
             continue
-        entry = view.entries.get(wish.id)
+        entry = view.entries.get(directive.id)
         if entry is None and view.accepting:
-            yield AcceptOffer(RunId(wish.id, wish.fence))
-        elif entry and entry.fence < wish.fence and entry.has_ended:
+            yield AcceptOffer(RunId(directive.id, directive.fence))
+        elif entry and entry.fence < directive.fence and entry.has_ended:
             yield Drop(entry)
 
 
@@ -161,7 +162,8 @@ def _live(view: View, entry: Entry) -> Iterator[Action]:
 def _running(view: View, entry: Entry, status: RunStatus) -> Iterator[Action]:
     lease_until_s = view.leases.get(entry.run)
     order = _stop_order(view, entry)
-    if order and _is_stricter(order.by, entry.stop):
+    is_stricter = entry.stop is StopBy.PREEMPT and order and order.by is StopBy.CANCEL
+    if order and (entry.stop is None or is_stricter):
         yield Stop(entry, order)
     elif lease_until_s is not None and lease_until_s > (status.lease_until_s or 0.0):
         yield Renew(entry.run, lease_until_s)
@@ -187,30 +189,26 @@ def _waiting(view: View, entry: Entry, status: RunStatus) -> Iterator[Action]:
 
 def _stop_order(view: View, entry: Entry) -> StopOrder | None:
     """Stops wanted by a directive for this fence or implied by a newer launch's offer."""
-    wish = view.wishes.get(entry.assignment)
-    if wish is None or wish.fence < entry.fence:
+    directive = view.directives.get(entry.assignment)
+    if directive is None or directive.fence < entry.fence:
         return None
-    if wish.fence > entry.fence:
+    if directive.fence > entry.fence:
         return StopOrder(StopBy.CANCEL, entry.grace_s)
-    if wish.action is not DirectiveAction.STOP:
+    if directive.action is not DirectiveAction.STOP:
         return None
-    by = StopBy.CANCEL if wish.stop_reason is StopReason.CANCEL else StopBy.PREEMPT
-    return StopOrder(by, entry.grace_s if wish.grace_s is None else wish.grace_s)
-
-
-def _is_stricter(by: StopBy, former: StopBy | None) -> bool:
-    return former is None or (former is StopBy.PREEMPT and by is StopBy.CANCEL)
+    by = StopBy.CANCEL if directive.stop_reason is StopReason.CANCEL else StopBy.PREEMPT
+    return StopOrder(by, entry.grace_s if directive.grace_s is None else directive.grace_s)
 
 
 def _term_update(view: View, entry: Entry) -> Iterator[Action]:
-    wish = view.wishes.get(entry.assignment)
+    directive = view.directives.get(entry.assignment)
     if (
-        wish
-        and wish.action is DirectiveAction.UPDATE
-        and wish.fence == entry.fence
-        and wish.term_until_s != entry.term_until_s
+        directive
+        and directive.action is DirectiveAction.UPDATE
+        and directive.fence == entry.fence
+        and directive.term_until_s != entry.term_until_s
     ):
-        yield Update(entry, wish.term_until_s)
+        yield Update(entry, directive.term_until_s)
 
 
 def _never_started(view: View, by: StopBy | None, error: str) -> Exit:

@@ -106,9 +106,8 @@ def runtime_of(config: AgentConfig, identity: machine.Identity) -> Runtime:
         ) from error
     try:
         options = docker.DockerOptions.read(config.docker)
-        return docker.DockerRuntime(
-            runs, docker.DockerEngine(options.host), identity.machine_id, options
-        )
+        engine = docker.DockerEngine(options.host)
+        return docker.DockerRuntime(runs, engine, identity.machine_id, options)
     except docker.OptionError as error:
         raise ConfigError(f"--docker: {error}") from error
     except docker.EngineDownError as error:
@@ -120,7 +119,6 @@ def runtime_of(config: AgentConfig, identity: machine.Identity) -> Runtime:
 
 
 def _journal(path: Path, leave: threading.Event) -> Journal:
-    """The journal; JournalHeldError if another agent holds it for too long."""
     until_s = time.monotonic() + LEAVING_S
     while True:
         try:
@@ -154,9 +152,8 @@ def _identify(
     enrolled = recall(path, config.server)
     if enrolled is None:
         if not config.token:
-            raise ConfigError(
-                "--token: this node is not enrolled yet; ask an operator for an enrolment token"
-            )
+            text = "this node is not enrolled yet; ask an operator for an enrolment token"
+            raise ConfigError(f"--token: {text}")
         registration = Registration(
             machine_id=identity.machine_id,
             boot_id=identity.boot_id,
@@ -190,9 +187,6 @@ def _leave_on_signals() -> threading.Event:
     return leave
 
 
-logger = logging.getLogger(__name__)
-
-
 @dataclass(frozen=True, slots=True)
 class Enrolled:
     """The node's id and token at a server."""
@@ -209,13 +203,11 @@ def recall(path: Path, server: str) -> Enrolled | None:
     try:
         found = loads(Enrolled, path.read_bytes())
     except WireError as error:
-        raise ConfigError(
-            f"{path} is damaged: remove it and enrol the node anew with --token"
-        ) from error
+        text = f"{path} is damaged: remove it and enrol the node anew with --token"
+        raise ConfigError(text) from error
     if found.server != server:
-        raise ConfigError(
-            f"--state-dir: it belongs to a node of {found.server}; give this server's node its own"
-        )
+        owner = f"it belongs to a node of {found.server}"
+        raise ConfigError(f"--state-dir: {owner}; give this server's node its own")
     return found
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from uuid import UUID
 
 import typer
+from typer import Argument, Option
 
 from loadmaster.cli.output import (
     FAILURE,
@@ -34,38 +35,32 @@ from loadmaster.client.job_file import parse_settings, read_job_file
 from loadmaster.client.results import Job, Submission
 
 JobId = Annotated[
-    str, typer.Argument(help="The job's name, or its id or the beginning of it.", metavar="JOB")
+    str, Argument(help="The job's name, or its id or the beginning of it.", metavar="JOB")
 ]
 
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", help="name=value or name.key=value, as YAML; over the file's."),
+    Option("--set", help="name=value or name.key=value, as YAML; over the file's."),
 ]
 WATCH_S = 1.0
 
 
 def submit(
     context: typer.Context,
-    job_files: Annotated[
-        list[Path],
-        typer.Argument(
-            help="A job as YAML, or several; docs/jobs.md explains the fields.",
-            metavar="JOB_FILE...",
-        ),
-    ],
+    job_files: list[Path] = Argument(
+        ...,
+        help="A job as YAML, or several; docs/jobs.md explains the fields.",
+        metavar="JOB_FILE...",
+    ),
     settings: Settings = None,
-    key: Annotated[
-        str | None,
-        typer.Option(
-            help=(
-                "Idempotency key: the same key and job are submitted once. Several files: KEY-1,"
-                " KEY-2 ..."
-            )
+    key: str | None = Option(
+        None,
+        help=(
+            "Idempotency key: the same key and job are submitted once. Several files: KEY-1,"
+            " KEY-2 ..."
         ),
-    ] = None,
-    watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Follow it to its end; exits 1 if it fails.")
-    ] = False,
+    ),
+    watch: bool = Option(False, "--watch", "-w", help="Follow it to its end; exits 1 if it fails."),
     as_json: Json = False,
 ) -> None:
     """Submit a job, or several in one call."""
@@ -98,30 +93,19 @@ def clone(
 
 def jobs(
     context: typer.Context,
-    state: Annotated[
-        list[str] | None, typer.Option(help="Only in this state; may be repeated.")
-    ] = None,
-    team: Annotated[str | None, typer.Option()] = None,
-    cluster: Annotated[str | None, typer.Option()] = None,
-    mine: Annotated[bool, typer.Option("--mine", help="Only those you submitted.")] = False,
-    everything: Annotated[
-        bool, typer.Option("--all", "-a", help="Also those that are over.")
-    ] = False,
-    search: Annotated[
-        str | None, typer.Option(help="Part of the name or kind, or the beginning of an id.")
-    ] = None,
-    limit: Annotated[int, typer.Option(min=1)] = 50,
+    state: list[str] | None = Option(None, help="Only in this state; may be repeated."),
+    team: str | None = Option(None),
+    cluster: str | None = Option(None),
+    mine: bool = Option(False, "--mine", help="Only those you submitted."),
+    everything: bool = Option(False, "--all", "-a", help="Also those that are over."),
+    search: str | None = Option(None, help="Part of the name or kind, or the beginning of an id."),
+    limit: int = Option(50, min=1),
     as_json: Json = False,
 ) -> None:
     """List jobs, newest first."""
     with connected(context) as client:
-        filters = {
-            "team": team,
-            "cluster": cluster,
-            "search": search,
-            "state": state or None,
-            "mine": mine or None,
-        }
+        filters: dict[str, Any] = {"team": team, "cluster": cluster, "search": search}
+        filters |= {"state": state or None, "mine": mine or None}
         active = None if everything or state or search else True
         found = list(client.jobs(limit=limit, active=active, **filters))
     if shown_as_json(context, as_json, found):
@@ -148,34 +132,23 @@ def history(context: typer.Context, job: JobId, as_json: Json = False) -> None:
         events = list(client.events(_id(client, job)))
     if shown_as_json(context, as_json, events):
         return
-    rows = [
-        (
-            f"{e.at.astimezone():%Y-%m-%d %H:%M:%S}" if e.at else "",
-            e.event,
-            e.to_state,
-            shown(e.actor),
-            shown(_why(e.data)),
-        )
-        for e in events
-    ]
+    rows = []
+    for e in events:
+        at = f"{e.at.astimezone():%Y-%m-%d %H:%M:%S}" if e.at else ""
+        rows.append((at, e.event, e.to_state, shown(e.actor), shown(_why(e.data))))
     table(("WHEN", "WHAT", "STATE", "BY", "WHY"), rows)
 
 
 def logs(
     context: typer.Context,
     job: JobId,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on until the job is over.")
-    ] = False,
-    stderr: Annotated[
-        bool, typer.Option("--stderr", help="The error output in place of the output.")
-    ] = False,
-    tail: Annotated[int | None, typer.Option(min=0, help="Only the last so many bytes.")] = None,
-    rank: Annotated[int, typer.Option(min=0, help="Of which process of a gang.")] = 0,
-    raw: Annotated[
-        bool,
-        typer.Option("--raw", help="Byte for byte, terminal's escape sequences too; for files."),
-    ] = False,
+    follow: bool = Option(False, "--follow", "-f", help="Go on until the job is over."),
+    stderr: bool = Option(False, "--stderr", help="The error output in place of the output."),
+    tail: int | None = Option(None, min=0, help="Only the last so many bytes."),
+    rank: int = Option(0, min=0, help="Of which process of a gang."),
+    raw: bool = Option(
+        False, "--raw", help="Byte for byte, terminal's escape sequences too; for files."
+    ),
 ) -> None:
     """Print a job's log, across its pre-emptions and migrations."""
     stream = "stderr" if stderr else "stdout"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
 import typer
+from typer import Argument
 
 from loadmaster.cli.output import USAGE, Json, connected, fail, out, shown, shown_as_json, table
 from loadmaster.client import Client
@@ -36,7 +37,7 @@ def kind_list(context: typer.Context, as_json: Json = False) -> None:
 @kind_app.command("forget")
 def kind_forget(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(help="The kind's name or id.", metavar="KIND")],
+    name: str = Argument(..., help="The kind's name or id.", metavar="KIND"),
     as_json: Json = False,
 ) -> None:
     """Have a kind measured anew (operators). Its numbers stay as estimates until then."""

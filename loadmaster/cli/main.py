@@ -9,9 +9,9 @@ import sys
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
-from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 import loadmaster
 from loadmaster.cli import jobs as cli_jobs
@@ -48,13 +48,10 @@ cli_simulations.register(app)
 @app.callback()
 def _options(
     context: typer.Context,
-    url: Annotated[str, typer.Option(envvar="LOADMASTER_URL", help="The server.")] = "",
-    token: Annotated[
-        str,
-        typer.Option(
-            envvar="LOADMASTER_TOKEN", help="Better set in the environment than written here."
-        ),
-    ] = "",
+    url: str = Option("", envvar="LOADMASTER_URL", help="The server."),
+    token: str = Option(
+        "", envvar="LOADMASTER_TOKEN", help="Better set in the environment than written here."
+    ),
     as_json: Json = False,
 ) -> None:
     """Options of every command."""
@@ -73,15 +70,13 @@ def version() -> None:
 @app.command()
 def login(
     context: typer.Context,
-    url: Annotated[
-        str, typer.Argument(help="The server, such as https://loadmaster.example.")
-    ] = "",
-    username: Annotated[
-        str, typer.Option("--username", "--user", "-u", help="Asked for where it is left out.")
-    ] = "",
-    valid_h: Annotated[
-        float | None, typer.Option(help="Hours the token is good for (without end where left out).")
-    ] = None,
+    url: str = Argument("", help="The server, such as https://loadmaster.example."),
+    username: str = Option(
+        "", "--username", "--user", "-u", help="Asked for where it is left out."
+    ),
+    valid_h: float | None = Option(
+        None, help="Hours the token is good for (without end where left out)."
+    ),
 ) -> None:
     """Log in and keep a token (readable by you only). Asks for the password or reads stdin."""
     options = context.ensure_object(Options)
@@ -125,7 +120,7 @@ def whoami(context: typer.Context, as_json: Json = False) -> None:
 
 @app.command("check-report")
 def check_report(
-    report: Annotated[Path, typer.Argument(help="A report that the demo wrote.")],
+    report: Path = Argument(..., help="A report that the demo wrote."),
     as_json: Json = False,
 ) -> None:
     """Check what a demo's report claims: exits 0 only if all of it holds."""
@@ -149,9 +144,9 @@ def check_report(
 
 @app.command("check-journals")
 def check_journals(
-    folder: Annotated[
-        Path, typer.Argument(help="Where jobs kept journals of themselves, with submitted.json.")
-    ],
+    folder: Path = Argument(
+        ..., help="Where jobs kept journals of themselves, with submitted.json."
+    ),
     as_json: Json = False,
 ) -> None:
     """Check jobs' journals: exit 0 only if nothing was lost or ran twice at once."""

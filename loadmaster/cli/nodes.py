@@ -7,6 +7,7 @@ from time import sleep
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from loadmaster.cli.output import (
     USAGE,
@@ -26,9 +27,9 @@ from loadmaster.client.job_file import parse_settings
 from loadmaster.client.results import CostSum, Node
 from loadmaster.protocol import MOST_SLOTS
 
-NodeName = Annotated[str, typer.Argument(help="The node's name or id.", metavar="NODE")]
+NodeName = Annotated[str, Argument(help="The node's name or id.", metavar="NODE")]
 InCluster = Annotated[
-    str | None, typer.Option(help="Its cluster; may be left out where there is only one.")
+    str | None, Option(help="Its cluster; may be left out where there is only one.")
 ]
 DRAIN_LOOK_S = 2.0
 
@@ -48,7 +49,7 @@ def cordon(
     context: typer.Context,
     node: NodeName,
     cluster: InCluster = None,
-    reason: Annotated[str, typer.Option()] = "",
+    reason: str = Option(""),
     as_json: Json = False,
 ) -> None:
     """Let a node take no new work; what runs there goes on."""
@@ -68,14 +69,11 @@ def drain(
     context: typer.Context,
     node: NodeName,
     cluster: InCluster = None,
-    until: Annotated[
-        str | None,
-        typer.Option(help="What runs may go on until then (ISO 8601); else it is moved at once."),
-    ] = None,
-    reason: Annotated[str, typer.Option()] = "",
-    wait: Annotated[
-        bool, typer.Option("--wait", help="End only when nothing is on the node any more.")
-    ] = False,
+    until: str | None = Option(
+        None, help="What runs may go on until then (ISO 8601); else it is moved at once."
+    ),
+    reason: str = Option(""),
+    wait: bool = Option(False, "--wait", help="End only when nothing is on the node any more."),
     as_json: Json = False,
 ) -> None:
     """Move what runs on a node away and let it take no new work."""
@@ -89,7 +87,7 @@ def drain(
 def role(
     context: typer.Context,
     node: NodeName,
-    new_role: Annotated[str, typer.Argument(help="production, profiling or both.", metavar="ROLE")],
+    new_role: str = Argument(..., help="production, profiling or both.", metavar="ROLE"),
     cluster: InCluster = None,
     as_json: Json = False,
 ) -> None:
@@ -101,15 +99,10 @@ def role(
 def slots(
     context: typer.Context,
     node: NodeName,
-    number: Annotated[
-        int,
-        typer.Argument(
-            help="Jobs that may share a GPU; 1: none may.", metavar="SLOTS", min=1, max=MOST_SLOTS
-        ),
-    ],
-    gpu: Annotated[
-        list[str] | None, typer.Option(help="Only this GPU, by uuid; as often as needed.")
-    ] = None,
+    number: int = Argument(
+        ..., help="Jobs that may share a GPU; 1: none may.", metavar="SLOTS", min=1, max=MOST_SLOTS
+    ),
+    gpu: list[str] | None = Option(None, help="Only this GPU, by uuid; as often as needed."),
     cluster: InCluster = None,
     as_json: Json = False,
 ) -> None:
@@ -132,10 +125,8 @@ def reschedule(context: typer.Context, cluster: InCluster = None) -> None:
 def enrol_token(
     context: typer.Context,
     cluster: InCluster = None,
-    new_role: Annotated[
-        str, typer.Option("--role", help="production, profiling or both.")
-    ] = "production",
-    valid_h: Annotated[float, typer.Option(help="Hours until it expires.")] = 24.0,
+    new_role: str = Option("production", "--role", help="production, profiling or both."),
+    valid_h: float = Option(24.0, help="Hours until it expires."),
     as_json: Json = False,
 ) -> None:
     """Make a token that lets one machine in, once. It is shown only now."""
@@ -169,10 +160,8 @@ def policy_show(context: typer.Context, cluster: InCluster = None, as_json: Json
 @policy_app.command("set")
 def policy_set(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(help="The policy.", metavar="POLICY")],
-    parameters: Annotated[
-        list[str] | None, typer.Argument(help="name=value; the rest take their defaults.")
-    ] = None,
+    name: str = Argument(..., help="The policy.", metavar="POLICY"),
+    parameters: list[str] | None = Argument(None, help="name=value; the rest take their defaults."),
     cluster: InCluster = None,
     as_json: Json = False,
 ) -> None:
@@ -186,9 +175,7 @@ def policy_set(
 
 
 @secret_app.command("list")
-def secret_list(
-    context: typer.Context, team: Annotated[str, typer.Argument()], as_json: Json = False
-) -> None:
+def secret_list(context: typer.Context, team: str, as_json: Json = False) -> None:
     """Names of a team's secrets."""
     with connected(context) as client:
         names = client.secrets(team)
@@ -199,8 +186,8 @@ def secret_list(
 @secret_app.command("set")
 def secret_set(
     context: typer.Context,
-    team: Annotated[str, typer.Argument()],
-    name: Annotated[str, typer.Argument()],
+    team: str,
+    name: str,
 ) -> None:
     """Create or replace a secret; its value is asked for or read from stdin."""
     value = (
@@ -216,8 +203,8 @@ def secret_set(
 @secret_app.command("delete")
 def secret_delete(
     context: typer.Context,
-    team: Annotated[str, typer.Argument()],
-    name: Annotated[str, typer.Argument()],
+    team: str,
+    name: str,
 ) -> None:
     """Remove a secret."""
     with connected(context) as client:
@@ -227,15 +214,12 @@ def secret_delete(
 
 def costs(
     context: typer.Context,
-    by: Annotated[str, typer.Option(help="hour, day, node, team or job.")] = "team",
-    period: Annotated[
-        str | None, typer.Option(help="today, 24h, 7d, 30d, month or last-month (7d).")
-    ] = None,
-    since: Annotated[
-        str | None,
-        typer.Option("--from", help="Instead of a period: the first day or a time (ISO 8601)."),
-    ] = None,
-    until: Annotated[str | None, typer.Option("--to", help="The last day or a time.")] = None,
+    by: str = Option("team", help="hour, day, node, team or job."),
+    period: str | None = Option(None, help="today, 24h, 7d, 30d, month or last-month (7d)."),
+    since: str | None = Option(
+        None, "--from", help="Instead of a period: the first day or a time (ISO 8601)."
+    ),
+    until: str | None = Option(None, "--to", help="The last day or a time."),
     cluster: InCluster = None,
     as_json: Json = False,
 ) -> None:

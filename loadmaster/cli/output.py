@@ -20,16 +20,17 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from typer import Option
 
 from loadmaster.client import ApiError, AuthenticationError, Client, InvalidError, LoadmasterError
 from loadmaster.client.account import credentials
 from loadmaster.client.job_file import JobFileError
 from loadmaster.client.results import Job, Node
 
-Json = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
+Json = Annotated[bool, Option("--json", help="Answer in JSON.")]
 USAGE = 2
 SHORT_ID = 8
-"""So many digits of a job's id tell it from others; commands take them."""
+"""Digits of a job's id that are shown, and that commands take."""
 FAILURE = 1
 STATE_STYLES = {
     **dict.fromkeys(("running", "completed", "done"), "green"),
@@ -52,18 +53,17 @@ class _Harmless(Console):
     """A console that obeys its own styles and nothing that stands in the texts it is given."""
 
     def print(self, *objects: Any, **options: Any) -> None:
-        super().print(
-            *(harmless(item) if isinstance(item, str) else item for item in objects), **options
-        )
+        texts = (harmless(item) if isinstance(item, str) else item for item in objects)
+        super().print(*texts, **options)
 
 
 def out() -> Console:
-    """Where answers go; made anew, so that redirection is seen."""
+    """Console of answers; made anew, so that redirection is seen."""
     return _Harmless(file=sys.stdout, highlight=False, soft_wrap=not sys.stdout.isatty())
 
 
 def err() -> Console:
-    """Where errors and remarks go."""
+    """Console of errors and remarks."""
     return _Harmless(file=sys.stderr, highlight=False, soft_wrap=True)
 
 
@@ -75,10 +75,8 @@ def connected(context: typer.Context) -> Iterator[Client]:
         account = credentials(options.url, options.token)
     except LoadmasterError as error:
         fail(str(error), USAGE)
-    with (
-        exit_on_error(),
-        Client(account.url, account.token, transport=options.transport) as client,
-    ):
+    client = Client(account.url, account.token, transport=options.transport)
+    with exit_on_error(), client:
         yield client
 
 
@@ -222,7 +220,7 @@ def where(job: Job) -> str:
 
 
 def why(job: Job) -> str:
-    """Why it waits."""
+    """Reason for a job's wait."""
     return shown(job.waiting.reason) if job.waiting else ""
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 import yaml
+from typer import Argument, Option
 
 from loadmaster.cli.output import (
     FAILURE,
@@ -32,24 +33,19 @@ from loadmaster.client.simulations import SIMULATED, read_study_file
 WATCH_S = 1.0
 simulation_app = typer.Typer(no_args_is_help=True, help="Simulations that were asked for.")
 SimulationId = Annotated[
-    str, typer.Argument(help="The simulation's id, or the beginning of it.", metavar="SIMULATION")
+    str, Argument(help="The simulation's id, or the beginning of it.", metavar="SIMULATION")
 ]
 
 
 def simulate(
     context: typer.Context,
-    study: Annotated[
-        Path,
-        typer.Argument(
-            help="A study as YAML or JSON; docs/simulator.md explains the fields.", metavar="FILE"
-        ),
-    ],
-    wait: Annotated[
-        bool, typer.Option("--wait", "-w", help="Follow it to its end; exits 1 if it fails.")
-    ] = False,
-    report: Annotated[
-        Path | None, typer.Option(help="Write the report there once it is done (waits for it).")
-    ] = None,
+    study: Path = Argument(
+        ..., help="A study as YAML or JSON; docs/simulator.md explains the fields.", metavar="FILE"
+    ),
+    wait: bool = Option(False, "--wait", "-w", help="Follow it to its end; exits 1 if it fails."),
+    report: Path | None = Option(
+        None, help="Write the report there once it is done (waits for it)."
+    ),
     as_json: Json = False,
 ) -> None:
     """Compare policies on a simulated cluster."""
@@ -68,11 +64,11 @@ def simulate(
 
 def what_if(
     context: typer.Context,
-    cluster: Annotated[str, typer.Argument(metavar="CLUSTER")],
-    policy: Annotated[str, typer.Argument(metavar="POLICY")],
-    parameters: Annotated[
-        list[str] | None, typer.Option("--set", help="name=value of a parameter; may be repeated.")
-    ] = None,
+    cluster: str = Argument(..., metavar="CLUSTER"),
+    policy: str = Argument(..., metavar="POLICY"),
+    parameters: list[str] | None = Option(
+        None, "--set", help="name=value of a parameter; may be repeated."
+    ),
     as_json: Json = False,
 ) -> None:
     """Show what a policy would decide about the live queue now, changing nothing."""
@@ -108,9 +104,9 @@ def what_if(
 @simulation_app.command("list")
 def simulation_list(
     context: typer.Context,
-    state: Annotated[str | None, typer.Option(help="Only those in this state.")] = None,
-    mine: Annotated[bool, typer.Option("--mine", help="Only those you asked for.")] = False,
-    limit: Annotated[int, typer.Option(min=1)] = 50,
+    state: str | None = Option(None, help="Only those in this state."),
+    mine: bool = Option(False, "--mine", help="Only those you asked for."),
+    limit: int = Option(50, min=1),
     as_json: Json = False,
 ) -> None:
     """List simulations, newest first."""
@@ -118,17 +114,10 @@ def simulation_list(
         found = list(client.simulations(limit=limit, state=state, mine=mine))
     if shown_as_json(context, as_json, found):
         return
-    rows = [
-        (
-            s.id[:SHORT_ID],
-            shown(s.name),
-            styled(s.state),
-            f"{100 * s.progress:.0f}%",
-            shown(s.user),
-            short(s.created_at),
-        )
-        for s in found
-    ]
+    rows = []
+    for s in found:
+        done = (styled(s.state), f"{100 * s.progress:.0f}%")
+        rows.append((s.id[:SHORT_ID], shown(s.name), *done, shown(s.user), short(s.created_at)))
     table(("ID", "NAME", "STATE", "DONE", "USER", "ASKED FOR"), rows)
 
 
@@ -152,7 +141,7 @@ def simulation_delete(context: typer.Context, simulation: SimulationId) -> None:
 def simulation_report(
     context: typer.Context,
     simulation: SimulationId,
-    report: Annotated[Path, typer.Argument(metavar="PATH")] = Path("report.html"),
+    report: Path = Argument(Path("report.html"), metavar="PATH"),
 ) -> None:
     """Write a simulation's report into a file."""
     with connected(context) as client:

@@ -158,7 +158,7 @@ class Client(SimulationCalls):
         return (read(JobEvent, row) for row in rows)
 
     def assignments(self, job_id: str) -> Iterator[dict[str, Any]]:
-        """Where a job was and is, oldest first."""
+        """List a job's placements, oldest first."""
         return self._rest.pages(f"jobs/{segment(job_id)}/assignments/", None, {})
 
     def cancel(self, job_id: str) -> Job:

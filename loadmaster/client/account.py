@@ -20,7 +20,7 @@ class Account:
 
 
 def config_file() -> Path:
-    """Where the account is kept: $XDG_CONFIG_HOME/loadmaster/account.json."""
+    """Path of the account's file: $XDG_CONFIG_HOME/loadmaster/account.json."""
     base = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
     return Path(base) / "loadmaster" / "account.json"
 

@@ -26,7 +26,7 @@ LENIENT = BeforeValidator(_given)
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where one rank of a job is."""
+    """Placement of one rank of a job."""
 
     assignment: str = ""
     node: str = ""
@@ -42,7 +42,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a job is; `fraction` of its steps."""
+    """Progress of a job; `fraction` of its steps."""
 
     steps_done: int = 0
     total_steps: int = 0

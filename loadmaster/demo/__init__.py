@@ -1,8 +1,6 @@
-"""Small networks that really train, on data that scikit-learn ships: what the demo submits, and
-examples of the training library.
+"""Small networks that really train, on data of scikit-learn: the demo's jobs, by the library.
 
-Run one with `python -m loadmaster.demo.convnet` (or `recurrent`, `dense`), by hand or as a job's
-command.
+Run one with `python -m loadmaster.demo.convnet` (or `recurrent`, `dense`).
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Shared by the demo's programs: data, reproducible batches, Adam, training loop."""
+"""Common parts of the demo's programs: data, reproducible batches, Adam, training loop."""
 
 import argparse
 import json
@@ -62,10 +62,8 @@ def _shipped(name: str) -> Path:
     """A data file of scikit-learn, found without its import, which takes a second."""
     package = find_spec("sklearn")
     if package is None or package.origin is None:
-        raise FileNotFoundError(
-            "the demo's data come with scikit-learn, which is not installed: pip install"
-            " 'loadmaster[demo]'"
-        )
+        text = "the demo's data come with scikit-learn, which is not installed"
+        raise FileNotFoundError(f"{text}: pip install 'loadmaster[demo]'")
     return Path(package.origin).parent / "datasets" / "data" / name
 
 
@@ -83,10 +81,8 @@ class Batches:
                 f"the batch size must lie between 1 and {len(data.inputs)}, the number of samples,"
                 f" not {batch_size}"
             )
-        self._data = data
-        self._batch_size = batch_size
-        self._seed = seed
-        self._epoch = 0
+        self._data, self._batch_size = data, batch_size
+        self._seed, self._epoch = seed, 0
 
     def __len__(self) -> int:
         return len(self._data.inputs) // self._batch_size
@@ -117,11 +113,8 @@ class Trainer:
         noisy = inputs + NOISE * self._random.standard_normal(inputs.shape)
         loss, gradients = self.network.loss_and_gradients(noisy, targets)
         self._steps += 1
-        rate = (
-            self._learning_rate
-            * np.sqrt(1 - ADAM_DECAY[1] ** self._steps)
-            / (1 - ADAM_DECAY[0] ** self._steps)
-        )
+        first, second = (1 - decay**self._steps for decay in ADAM_DECAY)
+        rate = self._learning_rate * np.sqrt(second) / first
         for name, gradient in gradients.items():
             mean, square = self._mean[name], self._square[name]
             mean += (1 - ADAM_DECAY[0]) * (gradient - mean)
@@ -169,9 +162,8 @@ def train(network: Network, data: Dataset, options: argparse.Namespace) -> None:
         loss = trainer.step(inputs, targets)
         training.report(loss=loss)
         if trainer.steps % SAY_EVERY == 0:
-            print(
-                f"step {trainer.steps}: loss {loss:.4f}", flush=True
-            )  # into a file it would come in large pieces
+            # without flush it would come in large pieces into a file
+            print(f"step {trainer.steps}: loss {loss:.4f}", flush=True)
 
 
 def options_parser(program: str, description: str) -> argparse.ArgumentParser:
@@ -182,12 +174,8 @@ def options_parser(program: str, description: str) -> argparse.ArgumentParser:
     parser.add_argument("--batch-size", type=int, default=64, help="samples in a step")
     parser.add_argument("--learning-rate", type=float, default=0.003)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument(
-        "--steps",
-        type=int,
-        default=300,
-        help="steps in all; an agent's word (LOADMASTER_STEPS) goes before it",
-    )
+    text = "steps in all; an agent's word (LOADMASTER_STEPS) goes before it"
+    parser.add_argument("--steps", type=int, default=300, help=text)
     return parser
 
 

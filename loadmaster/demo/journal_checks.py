@@ -1,10 +1,8 @@
-"""Holds the journals of jobs against what was submitted: nothing lost, nothing run twice at once,
-no device held twice.
+"""Checks jobs' journals: nothing lost, nothing run twice at once, no device held twice.
 
-Reads what the jobs wrote themselves (`loadmaster.demo.journals`), and `submitted.json`: a list of
-{"id", "steps"}. Launches of a rank that share a folder of checkpoints are one chain: none may
-live while another does, and each goes on at a step that an earlier one has done, not before the
-newest checkpoint that was whole. A profile run has a folder, and so a chain, of its own.
+Reads what jobs wrote (`loadmaster.demo.journals`) and `submitted.json`, a list of {"id", "steps"}.
+Launches of a rank with one checkpoint folder are a chain: one at a time, each goes on at a step
+that an earlier one has done, not before the newest whole checkpoint.
 """
 
 from __future__ import annotations
@@ -112,9 +110,8 @@ def _launches(folder: Path) -> Iterator[Launch]:
             try:
                 _take(found, json.loads(text))
             except (ValueError, KeyError, TypeError) as error:
-                raise JournalsError(
-                    f"{path}, line {number} is no line of a journal: {error}"
-                ) from error
+                text = f"{path}, line {number} is no line of a journal: {error}"
+                raise JournalsError(text) from error
         yield from found.values()
 
 
@@ -156,27 +153,20 @@ def _broken(launch: Launch, done: int, saved: int) -> Iterator[str]:
     if launch.resumed is None:
         return
     at = launch.resumed
+    who = f"job {launch.job}: launch {launch.name}"
     if at > done:
-        yield (
-            f"job {launch.job}: launch {launch.name} went on after step {at}, but only {done} were"
-            " done"
-        )
+        yield f"{who} went on after step {at}, but only {done} were done"
     if at < saved:
-        yield (
-            f"job {launch.job}: launch {launch.name} went on after step {at}, although a checkpoint"
-            f" held {saved}"
-        )
+        yield f"{who} went on after step {at}, although a checkpoint held {saved}"
     if launch.steps != list(range(at + 1, at + 1 + len(launch.steps))):
-        yield f"job {launch.job}: launch {launch.name} did not do its steps one after another"
+        yield f"{who} did not do its steps one after another"
 
 
 def _locked_out(launches: Iterable[Launch]) -> Iterator[str]:
     for launch in launches:
         if not launch.lock_was_free:
-            yield (
-                f"job {launch.job}: launch {launch.name} found another one alive (the lock was"
-                " taken)"
-            )
+            who = f"job {launch.job}: launch {launch.name}"
+            yield f"{who} found another one alive (the lock was taken)"
 
 
 def _at_once(
@@ -189,13 +179,8 @@ def _at_once(
             before = last.get((launch.boot_id, key))
             if before and before.last_s > launch.born_s:
                 seconds = min(before.last_s, launch.last_s) - launch.born_s
-                yield (
-                    f"{_named(key)}: launches {before.name} and {launch.name} were alive together"
-                    f" for {seconds:.2f} s"
-                )
+                held = f"job {key[0]}" if isinstance(key, tuple) else f"device {key}"
+                both = f"launches {before.name} and {launch.name}"
+                yield f"{held}: {both} were alive together for {seconds:.2f} s"
             if before is None or launch.last_s > before.last_s:
                 last[launch.boot_id, key] = launch
-
-
-def _named(key: Hashable) -> str:
-    return f"job {key[0]}" if isinstance(key, tuple) else f"device {key}"

@@ -1,18 +1,13 @@
-"""Journals that jobs keep of themselves, beside everything that Loadmaster records: when each
-launch began, lived and ended.
+"""Journals that jobs keep of themselves: when each launch began, lived and ended.
 
     with JobJournal.of_this_launch(folder) as journal:
         for batch in training.steps(loader, save=save, load=load):
             ...
             journal.step(done)
 
-A launch appends lines of JSON to `<job>.jsonl`: `start`, a `beat` every 100 ms, what it did
-(`resumed`, `step`, `saved`), `end`. Each carries the boot clock (CLOCK_BOOTTIME), so launches of
-one machine can be held against each other, and one that was killed by SIGKILL has ended at its last
-beat. As long as it lives it locks a file beside the journal, one for the job's rank and folder of
-checkpoints: finding the lock taken is evidence by the kernel that another launch was alive.
-(Profile runs have folders of their own, and several may run at once.) `journal_checks` reads
-what is written here.
+A launch appends lines to `<job>.jsonl`: `start`, a `beat` every 100 ms, `resumed`, `step`, `saved`,
+`end`, each with the boot clock, so one killed by SIGKILL has ended at its last beat. While it lives
+it locks a file for its rank and checkpoint folder: the lock taken is evidence that another lived.
 """
 
 from __future__ import annotations
@@ -24,9 +19,8 @@ import os
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
 
 from loadmaster.training.run_folder import process_age_s
 
@@ -68,9 +62,8 @@ class JobJournal:
         self._facts = facts
         self._launch = f"{facts.assignment}-{facts.fence}-{os.getpid()}"
         self._descriptor = _append_to(folder / f"{facts.job}.jsonl")
-        self._lock = _append_to(
-            folder / f"{facts.job}.{facts.rank}.{_digest(facts.checkpoints)}.lock"
-        )
+        digest = hashlib.sha256(facts.checkpoints.encode()).hexdigest()[:12]
+        self._lock = _append_to(folder / f"{facts.job}.{facts.rank}.{digest}.lock")
         self._is_locked = False
         self._ended = threading.Event()
         self._beats = threading.Thread(target=self._beat, name="journal", daemon=True)
@@ -82,24 +75,14 @@ class JobJournal:
 
     def __enter__(self) -> JobJournal:
         born_s = _boot_s() - process_age_s()
-        facts = self._facts
-        self._write(
-            "start",
-            job=facts.job, assignment=facts.assignment, fence=facts.fence, rank=facts.rank,
-            devices=list(facts.devices),
-            steps=facts.steps, checkpoints=facts.checkpoints, pid=os.getpid(), boot_id=_boot_id(),
-            born_s=born_s,
-            at_s=time.time(), lock_free=self._take_lock(),
-        )  # fmt: skip
+        boot_id, is_free = _BOOT_ID.read_text().strip(), self._take_lock()
+        times = {"born_s": born_s, "at_s": time.time(), "boot_id": boot_id}
+        facts = asdict(self._facts)
+        self._write("start", **facts, pid=os.getpid(), **times, lock_free=is_free)
         self._beats.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._ended.set()
         self._beats.join()
         self._write("end", how="done" if error is None else type(error).__name__)
@@ -107,15 +90,15 @@ class JobJournal:
         os.close(self._descriptor)
 
     def resumed(self, step: int) -> None:
-        """The launch goes on after so many steps, by its checkpoint; 0 from the beginning."""
+        """Note that the launch goes on after a step, by its checkpoint; 0: from the beginning."""
         self._write("resumed", step=step)
 
     def step(self, step: int) -> None:
-        """The launch has just done the job's step of this number, counted from 1."""
+        """Note a step done, by its number in the job, counted from 1."""
         self._write("step", step=step)
 
     def saved(self, step: int) -> None:
-        """A checkpoint is complete: no step up to it may be repeated or be missing."""
+        """Note a complete checkpoint: no step up to it may be repeated or be missing."""
         self._write("saved", step=step)
 
     def _beat(self) -> None:
@@ -133,10 +116,8 @@ class JobJournal:
         return True
 
     def _write(self, event: str, **fields: object) -> None:
-        line = json.dumps(
-            {"launch": self._launch, "event": event, "boot_s": _boot_s(), **fields},
-            separators=(",", ":"),
-        )
+        data = {"launch": self._launch, "event": event, "boot_s": _boot_s(), **fields}
+        line = json.dumps(data, separators=(",", ":"))
         os.write(self._descriptor, line.encode() + b"\n")
 
 
@@ -144,13 +125,5 @@ def _append_to(path: Path) -> int:
     return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
 
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
 def _boot_s() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-def _boot_id() -> str:
-    return _BOOT_ID.read_text().strip()

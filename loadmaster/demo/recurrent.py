@@ -17,11 +17,12 @@ from loadmaster.demo.common import (
 ROWS = 8
 SIZES = {"small": 20, "big": 40}
 FORGET_BIAS = 1.0
+Trace = list[tuple[Array, ...]]
+"""Values of the forward pass that the backward pass needs, by row."""
 
 
 class Lstm:
-    """Sequences (n, 64) read as 8 rows of 8 -> LSTM of `hidden` cells (Hochreiter and Schmidhuber
-    1997) -> scores (n, classes).
+    """Sequences (n, 64) as 8 rows of 8 -> LSTM (Hochreiter and Schmidhuber 1997) -> scores.
 
     With z = [x, h] W + b cut into i, f, o, g:  c' = s(f) c + s(i) tanh(g),  h' = s(o) tanh(c').
     """
@@ -39,7 +40,7 @@ class Lstm:
         }
 
     def loss_and_gradients(self, inputs: Array, targets: Array) -> tuple[float, Parameters]:
-        p, trace = self.parameters, _Trace()
+        p, trace = self.parameters, Trace()
         state = self._forward(inputs.reshape(len(inputs), ROWS, -1), trace)
         loss, by_scores = cross_entropy(state @ p["dense"] + p["dense_bias"], targets)
         gates, gates_bias = self._backward(by_scores @ p["dense"].T, trace)
@@ -50,7 +51,7 @@ class Lstm:
             "dense_bias": by_scores.sum(axis=0),
         }
 
-    def _forward(self, sequences: Array, trace: "_Trace") -> Array:
+    def _forward(self, sequences: Array, trace: Trace) -> Array:
         state = cell = np.zeros((len(sequences), self.hidden))
         for row in range(ROWS):
             joined = np.concatenate([sequences[:, row], state], axis=1)
@@ -61,35 +62,25 @@ class Lstm:
             before, cell = cell, kept * cell + taken * new
             seen = np.tanh(cell)
             state = shown * seen
-            trace.rows.append((joined, taken, kept, shown, new, before, seen))
+            trace.append((joined, taken, kept, shown, new, before, seen))
         return state
 
-    def _backward(self, by_state: Array, trace: "_Trace") -> tuple[Array, Array]:
-        by_weights, by_bias = (
-            np.zeros_like(self.parameters["gates"]),
-            np.zeros_like(self.parameters["gates_bias"]),
-        )
+    def _backward(self, by_state: Array, trace: Trace) -> tuple[Array, Array]:
+        by_weights = np.zeros_like(self.parameters["gates"])
+        by_bias = np.zeros_like(self.parameters["gates_bias"])
         by_cell = np.zeros_like(by_state)
-        for joined, taken, kept, shown, new, before, seen in reversed(trace.rows):
+        for joined, taken, kept, shown, new, before, seen in reversed(trace):
             by_cell = by_cell + by_state * shown * (1.0 - seen**2)
             by_taken = by_cell * new * taken * (1.0 - taken)
             by_kept = by_cell * before * kept * (1.0 - kept)
             by_shown = by_state * seen * shown * (1.0 - shown)
-            by_z = np.concatenate(
-                [by_taken, by_kept, by_shown, by_cell * taken * (1.0 - new**2)], axis=1
-            )
+            by_new = by_cell * taken * (1.0 - new**2)
+            by_z = np.concatenate([by_taken, by_kept, by_shown, by_new], axis=1)
             by_weights += joined.T @ by_z
             by_bias += by_z.sum(axis=0)
             by_state = by_z @ self.parameters["gates"][-self.hidden :].T
             by_cell = by_cell * kept
         return by_weights, by_bias
-
-
-class _Trace:
-    """Values of the forward pass that the backward pass needs, by row."""
-
-    def __init__(self) -> None:
-        self.rows: list[tuple[Array, ...]] = []
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

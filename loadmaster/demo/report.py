@@ -1,8 +1,4 @@
-"""The demo's report: its claims, checked from its own figures by anybody who has the file.
-
-The file holds facts (placements with devices, times, steps; losses; predictions), and every claim
-is computed from them here.
-"""
+"""The demo's report: every claim is computed from the facts in its file."""
 
 from __future__ import annotations
 
@@ -19,7 +15,7 @@ LARGEST_MEDIAN_ERROR = 0.13
 """Largest median relative error of predicted run times (ANDREAS' validation: 13%)."""
 
 TIMED = "median error of predicted run times"
-"""What the one claim begins with that depends on how busy the machine is."""
+"""Prefix of the one claim that depends on how busy the machine is."""
 
 Facts = Mapping[str, Any]
 
@@ -35,7 +31,7 @@ def check_report(path: Path | str) -> list[str]:
     checks = (
         _unfinished(jobs),
         _losses_that_did_not_fall(jobs),
-        _no_resumption(jobs),
+        [] if resumptions(jobs) else ["no job was pre-empted or migrated and resumed"],
         _lost_steps(jobs),
         _errors(jobs),
         _held_twice(jobs),
@@ -60,12 +56,11 @@ def read_report(path: Path | str) -> dict[str, Any]:
 
 def run_time_errors(jobs: Iterable[Facts]) -> list[float]:
     """|predicted - measured| / measured run time of every placement with steps."""
+    placements = [p for job in jobs for p in job["placements"] if p["end_steps"] > p["start_steps"]]
     return [
         abs(p["predicted_run_s"] - p["measured_run_s"]) / p["measured_run_s"]
-        for p in _placements(jobs)
-        if p["predicted_run_s"] is not None
-        and p["measured_run_s"]
-        and p["end_steps"] > p["start_steps"]
+        for p in placements
+        if p["predicted_run_s"] is not None and p["measured_run_s"]
     ]
 
 
@@ -81,48 +76,28 @@ def resumptions(jobs: Iterable[Facts]) -> list[tuple[Facts, Facts]]:
 
 def _worked(job: Facts) -> list[Facts]:
     """Launches by fence, without withdrawn offers and ones without a step."""
-    return [
-        p
-        for p in sorted(job["placements"], key=lambda p: p["fence"])
-        if p["from_s"] is not None and not _stopped_early(p)
-    ]
+    launches = sorted(job["placements"], key=lambda p: p["fence"])
+    return [p for p in launches if p["from_s"] is not None and not _stopped_early(p)]
 
 
 def _stopped_early(placement: Facts) -> bool:
     nothing_done = placement["end_steps"] == placement["start_steps"]
-    return (
-        placement["resumed_at_step"] is None
-        and nothing_done
-        and placement["outcome"] in ("preempted", "failed", "lost")
-    )
-
-
-def _placements(jobs: Iterable[Facts]) -> Iterable[Facts]:
-    return (p for job in jobs for p in job["placements"])
+    was_stopped = placement["outcome"] in ("preempted", "failed", "lost")
+    return placement["resumed_at_step"] is None and nothing_done and was_stopped
 
 
 def _unfinished(jobs: Iterable[Facts]) -> list[str]:
-    return [
-        f"{job['name']} is {job['state']}, not completed"
-        for job in jobs
-        if job["state"] != "completed"
-    ]
+    left = (job for job in jobs if job["state"] != "completed")
+    return [f"{job['name']} is {job['state']}, not completed" for job in left]
 
 
 def _losses_that_did_not_fall(jobs: Iterable[Facts]) -> list[str]:
-    def fell(job: Facts) -> bool:
-        first, final = job["first_loss"], job["final_loss"]
-        return first is not None and final is not None and final < first
-
+    losses = [(job["name"], job["first_loss"], job["final_loss"]) for job in jobs]
     return [
-        f"{job['name']}: the loss did not fall ({job['first_loss']} to {job['final_loss']})"
-        for job in jobs
-        if not fell(job)
+        f"{name}: the loss did not fall ({first} to {final})"
+        for name, first, final in losses
+        if first is None or final is None or not final < first
     ]
-
-
-def _no_resumption(jobs: Iterable[Facts]) -> list[str]:
-    return [] if resumptions(jobs) else ["no job was pre-empted or migrated and resumed"]
 
 
 def _lost_steps(jobs: Iterable[Facts]) -> list[str]:

@@ -205,7 +205,11 @@ class CheckpointStore:
         name = f"step-{position.step:012d}-fence-{self._fence or 0}.ckpt"
         temporary = self.folder / f".tmp-{name}"
         try:
-            checkpoint = self._write(temporary, name, position, save)
+            save(temporary)
+            _settle_suffix(temporary)
+            self._disk.sync(temporary)
+            size, digest = temporary.stat().st_size, _sha256(temporary)
+            checkpoint = Checkpoint(name, self._fence or 0, size, digest, position)
             with self._locked():
                 self._commit(checkpoint, temporary)
         except (FileNotFoundError, CheckpointError):
@@ -215,14 +219,6 @@ class CheckpointStore:
             for path in self.folder.glob(f"{temporary.name}*"):
                 path.unlink(missing_ok=True)
         return checkpoint
-
-    def _write(
-        self, path: Path, name: str, position: Position, save: Callable[[Path], object]
-    ) -> Checkpoint:
-        save(path)
-        _settle_suffix(path)
-        self._disk.sync(path)
-        return Checkpoint(name, self._fence or 0, path.stat().st_size, _sha256(path), position)
 
     def _commit(self, checkpoint: Checkpoint, temporary: Path) -> None:
         fence = self._check_fence(self._read())

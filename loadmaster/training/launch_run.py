@@ -87,8 +87,8 @@ class Run:
         self._meter = Meter()
         self._step = self._launch_steps = 0
         self._saved_step: int | None = None
-        self._told_step: int | None = None
-        self._told_s = self._saved_s = 0.0
+        self._logged_step: int | None = None
+        self._logged_s = self._saved_s = 0.0
         self._gang = gang_of(environment, self._fell)
 
     def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:
@@ -139,7 +139,7 @@ class Run:
         try:
             return self._gang.meet(self._term.reason, newest)
         except LeftEarly as told:
-            self._tell("preempted", reason=told.reason)
+            self._log_event("preempted", reason=told.reason)
             raise Preempted(told.reason) from told
 
     def _path_of(self, begin: Checkpoint) -> Path:
@@ -150,30 +150,29 @@ class Run:
         return self._store.folder / begin.file if is_own else self._store.follow(begin)
 
     def _goes_on(self, epochs: Epochs[Batch]) -> bool:
-        """At a step boundary: True for another step; raises what ends the launch."""
+        """Return True for another step; raise what ends the launch at this boundary."""
         if self._work.total is not None and self._step >= self._work.total:
             return False
         if self._quota is not None and self._launch_steps >= self._quota:
             self._close("quota", epochs)
             raise QuotaReached
-        if reason := self._gang.pass_boundary(self._step, self._wish()):
+        if reason := self._gang.pass_boundary(self._step, self._stop_reason()):
             self._close("preempted", epochs, reason=reason)
             raise Preempted(reason)
         if self._launch_steps and time.monotonic() - self._saved_s >= self._work.every_s:
             self._checkpoint(epochs)
         return True
 
-    def _wish(self) -> str | None:
-        """Why this rank wants its gang to end."""
+    def _stop_reason(self) -> str | None:
         reason = self._term.reason()
         return reason if reason and self._gang.heeds(reason) else None
 
     def _is_over(self) -> bool:
-        return self._gang.is_ending or self._wish() is not None
+        return self._gang.is_ending or self._stop_reason() is not None
 
     def _begin_step(self) -> None:
         if self._meter.first_s is None:
-            self._tell("start", setup_s=process_age_s())
+            self._log_event("start", setup_s=process_age_s())
             self._meter.start()
             self._saved_s = time.monotonic()
             if self._pacing:
@@ -186,17 +185,17 @@ class Run:
         self._meter.step()
         self._step += 1
         self._launch_steps += 1
-        if self._launch_steps == 1 or time.monotonic() - self._told_s >= PROGRESS_EVERY_S:
-            self._tell_progress()
+        if self._launch_steps == 1 or time.monotonic() - self._logged_s >= PROGRESS_EVERY_S:
+            self._log_progress()
 
     def _close(self, event: str, epochs: Epochs[Batch], **more: object) -> None:
-        """Tell the last step, save what is not saved, then tell how the launch ended."""
-        if self._launch_steps and self._told_step != self._step:
-            self._tell_progress()
+        """Log the last step, save what is not saved, then log how the launch ended."""
+        if self._launch_steps and self._logged_step != self._step:
+            self._log_progress()
         if self._launch_steps and (self._saved_step or 0) < self._step:
             self._checkpoint(epochs)
         self._saved_step = self._gang.part(self._step, self._saved_step)
-        self._tell(event, **more)
+        self._log_event(event, **more)
 
     def _checkpoint(self, epochs: Epochs[Batch]) -> None:
         if self._store is None or not self._gang.leads:
@@ -215,7 +214,7 @@ class Run:
                 f" {self._saved_step} stands: {error}"
             )
         else:
-            self._tell("checkpoint", checkpoint_s=time.monotonic() - began_s)
+            self._log_event("checkpoint", checkpoint_s=time.monotonic() - began_s)
         self._saved_s = time.monotonic()
         self._meter.pause(self._saved_s - began_s)
         if self._pacing:
@@ -226,11 +225,11 @@ class Run:
             self.metrics.update(self._work.ask())
         return float(self.metrics["loss"]) if "loss" in self.metrics else None
 
-    def _tell_progress(self) -> None:
-        self._told_s, self._told_step = time.monotonic(), self._step
-        self._tell("progress")
+    def _log_progress(self) -> None:
+        self._logged_s, self._logged_step = time.monotonic(), self._step
+        self._log_event("progress")
 
-    def _tell(self, event: str, **more: object) -> None:
+    def _log_event(self, event: str, **more: object) -> None:
         if not self._log.is_open:
             return
         loss = self._loss()
@@ -249,11 +248,11 @@ class Run:
         )
 
     def _fell(self, reason: str) -> None:
-        """The gang has fallen apart: the launch's last word, from whichever thread."""
+        """Write the launch's last word once the gang is broken, from whichever thread."""
         log = ProgressLog(self._run_dir)
         log.write("fell", step=self._step, launch_steps=self._launch_steps, reason=reason)
         log.close()
 
     def _warn(self, message: str) -> None:
         print(f"loadmaster: {message}", file=sys.stderr, flush=True)
-        self._tell("warning", message=message)
+        self._log_event("warning", message=message)

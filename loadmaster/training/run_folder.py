@@ -109,16 +109,13 @@ class TermWatch:
         self._has_handler = False
 
     def reason(self) -> str | None:
-        """Why to end at the next step boundary, or None to go on."""
+        """Reason to end at the next step boundary, or None to go on."""
         if self._terminated:
             return "SIGTERM"
         self._file.look()
         if self._asked is None and self._has_passed():
             self._file.look(again=True)
         return self._asked or (TERM_OVER if self._has_passed() else None)
-
-    def is_over(self) -> bool:
-        return self.reason() is not None
 
     def catch_sigterm(self) -> None:
         """Take SIGTERM as a pre-emption, in the main thread unless the script handles it."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from policies.andreas.objective import Objective
 from policies.andreas.problem import Problem, build
-from policies.andreas.to_plan import to_plan
+from policies.andreas.solution import to_plan
 from policies.contract.plan import Plan, PlanStatus
 from policies.contract.policy import PolicyError, parameter
 from policies.contract.snapshot import Snapshot

@@ -1,5 +1,4 @@
-"""ANDREAS' exact model (Filippini et al., Appendix A, eq. 4) over CP-SAT: who runs where on how
-many GPUs, at least cost.
+"""ANDREAS' exact model (Filippini et al., Appendix A, eq. 4) over CP-SAT.
 
 Data: J jobs, N nodes, the *seats* (j, n, g) in which a job can run: on g GPUs of node n in t[j, n,
 g] seconds from now. Variables, all binary: x[j, n, g] the job takes the seat; z[j, n] it runs on
@@ -272,19 +271,15 @@ class Solved:
 
 
 def solve(data: Data, *, matching: bool, budget: float, seed: int) -> Solved:
-    """The least cost. `matching`: as many nodes are open as can be. `budget`: CP-SAT's
-    deterministic time of each search.
-
-    Raises SolverFailedError where the budget ends before a solution is found.
-    """
+    """Return the least cost. `matching`: as many nodes are open as can be; `budget`: per search."""
     model = _constrained(data)
     if matching:
         model.cp.maximize(sum(model.w))
-        matched, _ = _run(model, budget, seed)
+        matched, _ = run_solver(model.cp, budget, seed)
         model = _constrained(data)
         model.open_nodes(least=round(matched.objective_value))
     model.cp.minimize(model.cost())
-    solver, status = _run(model, budget, seed)
+    solver, status = run_solver(model.cp, budget, seed)
     opened = sum(solver.boolean_value(w) for w in model.w)
     return Solved(_solution(model, solver), status, solver.best_objective_bound * data.unit, opened)
 
@@ -300,18 +295,22 @@ def _constrained(data: Data) -> Model:
     return model
 
 
-def _run(model: Model, budget: float, seed: int) -> tuple[cp_model.CpSolver, PlanStatus]:
-    """One worker and a budget of work: the same model gives the same solution on every machine."""
+def run_solver(
+    model: cp_model.CpModel, budget: float, seed: int
+) -> tuple[cp_model.CpSolver, PlanStatus]:
+    """Return the solver after its run, with one worker and a budget of CP-SAT's deterministic time.
+
+    The same model gives the same solution on every machine. Raises SolverFailedError where the
+    budget ends before a solution is found.
+    """
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1
     solver.parameters.max_deterministic_time = budget
     solver.parameters.random_seed = seed % 2**31
-    status = solver.solve(model.cp)
+    status = solver.solve(model)
     if status not in USABLE:
-        raise SolverFailedError(
-            f"CP-SAT ended with {status.name} within a deterministic time of {budget:g}: raise the"
-            " budget"
-        )
+        ended = f"CP-SAT ended with {status.name} within a deterministic time of {budget:g}"
+        raise SolverFailedError(f"{ended}: raise the budget")
     return solver, USABLE[status]
 
 

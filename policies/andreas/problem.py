@@ -17,7 +17,6 @@ import numpy as np
 
 from policies.andreas.kernels.arrays import NONE
 from policies.contract.snapshot import Bools, Floats, Ints, NodeView, Snapshot
-from policies.placement.from_snapshot import CurrentPlacement
 from policies.placement.layout import RESOURCES, THOUSANDTHS, UNLIMITED
 from policies.placement.options import Prices, admits, prices_of, signatures, with_quota
 from policies.placement.plan_builder import PlanBuilder
@@ -56,18 +55,9 @@ class Problem:
     watts: float
     prices: Prices
 
-    @property
-    def pinned(self) -> tuple[CurrentPlacement, ...]:
-        """Running jobs that stay where they are, outside of the decision."""
-        return self.plan.pinned
-
     def column(self, name: str) -> Floats:
         """A numeric column of the jobs to decide on."""
         return self.snapshot.jobs.columns.numbers[name][self.rows]
-
-    def count(self, name: str) -> Ints:
-        """A column of counts of the jobs to decide on."""
-        return self.snapshot.jobs.columns.counts[name][self.rows]
 
     @cached_property
     def gpus(self) -> Ints:
@@ -175,14 +165,13 @@ class Problem:
         return np.where(np.isfinite(least), least, 0.0)
 
 
-def build(snapshot: Snapshot, *, never_touch: bool = False, charged: bool = True) -> Problem:
+def build(snapshot: Snapshot, *, charged: bool = True) -> Problem:
     """Return the problem of this snapshot.
 
-    `never_touch`: started jobs stay where and as they are. `charged`: a run time includes the
-    launch it needs, so that a job moves only where that pays (hysteresis); else decisions are made
-    as if launches took no time.
+    `charged`: a run time includes the launch it needs, so that a job moves only where that pays
+    (hysteresis); else decisions are made as if launches took no time.
     """
-    plan = PlanBuilder(snapshot, never_touch=never_touch)
+    plan = PlanBuilder(snapshot, never_touch=False)
     decided, state, layout = plan.decided, plan.state, plan.state.layout
     rows = np.array([i for i in range(len(snapshot.jobs)) if i not in decided], dtype=np.int64)
     numbers = [n for n, node in enumerate(layout.nodes) if state.open >> n & 1 and node.devices]

@@ -13,8 +13,7 @@ from policies.andreas.kernels.greedy import CODED, PAPER, search
 from policies.andreas.kernels.polish import polish
 from policies.andreas.objective import Objective
 from policies.andreas.problem import Problem, build
-from policies.andreas.solution import Solution
-from policies.andreas.to_plan import to_plan
+from policies.andreas.solution import Solution, to_plan
 from policies.contract.plan import Plan
 from policies.contract.policy import parameter
 from policies.contract.snapshot import Floats, Ints, Snapshot

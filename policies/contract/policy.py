@@ -7,9 +7,8 @@ metadata, and whose `__call__` decides. From the fields follow the JSON Schema t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import Field, field, fields
-from functools import partial
 from math import inf, isfinite
 from typing import Any, Protocol
 
@@ -41,18 +40,6 @@ class Policy(Protocol):
     def __call__(self, snapshot: Snapshot) -> Plan:
         """Decide. Raises PolicyError where no decision can be made; never changes anything."""
         ...
-
-
-def with_round_cache(policy: Policy) -> Policy:
-    """Return a policy for the rounds of one world: with a cache of its own, if it keeps one.
-
-    A policy that has `new_cache()` takes `cache`, too. Its plans never depend on what is in it.
-    """
-    new_cache: Callable[[], object] | None = getattr(policy, "new_cache", None)
-    if new_cache is None:
-        return policy
-    decide: Callable[..., Plan] = policy
-    return partial(decide, cache=new_cache())
 
 
 def queue_only(policy: Policy) -> bool:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
-from policies.contract.forms import AtLeast0, PlainData
+from policies.contract.forms import AtLeast0, Form, PlainData
 from policies.contract.views import (
     DeviceView,
     GpuTypeView,
@@ -115,6 +115,8 @@ class JobColumns:
     numbers: Mapping[str, Floats]
     counts: Mapping[str, Ints]
     others: Mapping[str, tuple[Any, ...]]
+    part_of_gpus_only: bool = False
+    """True if these are some of the jobs of columns that are known to be `gpus_only`."""
 
     @classmethod
     def of(cls, jobs: Sequence[JobView]) -> JobColumns:
@@ -131,18 +133,12 @@ class JobColumns:
 
     @cached_property
     def gpus_only(self) -> bool:
-        """Whether no job uses anything of its node but GPUs; true of every part of such columns."""
-        uses = (
-            self.numbers["cores"].any()
-            or self.numbers["memory_gb"].any()
-            or any(self.others["resources"])
-        )
+        """Return True if no job uses anything of its node but GPUs."""
+        if self.part_of_gpus_only:
+            return True
+        plain = (self.numbers["cores"], self.numbers["memory_gb"])
+        uses = any(amounts.any() for amounts in plain) or any(self.others["resources"])
         return not uses
-
-    @cached_property
-    def free_of_conditions(self) -> bool:
-        """True if no job has dependencies, labels or resources."""
-        return not any(any(self.others[name]) for name in ("dependencies", "labels", "resources"))
 
     def row(self, i: int) -> JobView:
         """Row i as a JobView."""
@@ -160,8 +156,9 @@ _OTHER_FIELDS = tuple(
 class Jobs(Sequence[JobView]):
     """The jobs of a snapshot: a sequence of lazy rows over `columns`."""
 
-    def __init__(self, columns: JobColumns) -> None:
-        self.columns = columns
+    def __init__(self, columns: JobColumns, position: Mapping[str, int] | None = None) -> None:
+        """Take the rows' numbers by job id (`position`) where they are known already."""
+        self.columns, self._position = columns, position
 
     def __len__(self) -> int:
         return len(self.columns.ids)
@@ -195,10 +192,12 @@ class Jobs(Sequence[JobView]):
             ),
         )
 
-    @cached_property
+    @property
     def position(self) -> Mapping[str, int]:
         """Row of each job id."""
-        return {job: i for i, job in enumerate(self.columns.ids)}
+        if self._position is None:
+            self._position = {job: i for i, job in enumerate(self.columns.ids)}
+        return self._position
 
     def by_id(self, job: str) -> JobView:
         """The job with this id; KeyError if it is not in the snapshot."""
@@ -278,6 +277,14 @@ class Snapshot:
         return after
 
     @cached_property
+    def canonical_bytes(self) -> bytes:
+        """Its one spelling. FormError where a number has none (NaN, or inf where it means nothing).
+
+        A round stores it, and mostly hands it to its solver, too.
+        """
+        return FORM.canonical_bytes(self)
+
+    @cached_property
     def types(self) -> tuple[str, ...]:
         """Names of the GPU types present, sorted; the column order of every dense view."""
         return tuple(sorted({n.gpu_type for n in self.nodes} | {g.name for g in self.gpu_types}))
@@ -354,6 +361,9 @@ class Snapshot:
     def cap_w(self) -> float | None:
         """The lowest cap in watts from now to the next periodic round; None if unlimited."""
         return min((cap for _, cap in self.caps_ahead), default=None)
+
+
+FORM = Form(Snapshot, "snapshot")
 
 
 def profile_runs(snapshot: Snapshot) -> Iterator[tuple[str, Running]]:

@@ -10,12 +10,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from policies.contract import forms
-from policies.contract.forms import Form, FormError
-from policies.contract.snapshot import SNAPSHOT_VERSION, PriceInterval, Snapshot
-
-FORM = Form(Snapshot, "snapshot")
-
-_SPELLING = "canonical_bytes"
+from policies.contract.forms import FormError
+from policies.contract.snapshot import FORM, SNAPSHOT_VERSION, PriceInterval, Snapshot
 
 LIKE_NOW = frozenset({1, 2})
 """Older versions that are read as they stand: version 2 adds caps by hour and the weight of
@@ -38,20 +34,9 @@ def from_json(form: Any) -> Snapshot:
     return snapshot
 
 
-def canonical_bytes(snapshot: Snapshot) -> bytes:
-    """The one spelling of a snapshot, made once: a round stores it, and mostly hands its solver the
-    same. FormError where a number has none (NaN, or inf where it means nothing).
-    """
-    made = vars(snapshot)  # as its cached properties do
-    if _SPELLING not in made:
-        made[_SPELLING] = FORM.canonical_bytes(snapshot)
-    spelling: bytes = made[_SPELLING]
-    return spelling
-
-
 def digest(snapshot: Snapshot) -> str:
-    """sha256 (hex) of the canonical bytes: equal for equal snapshots."""
-    return forms.digest_of_bytes(canonical_bytes(snapshot))
+    """Return the sha256 (hex) of the canonical bytes: equal for equal snapshots."""
+    return forms.digest_of_bytes(snapshot.canonical_bytes)
 
 
 def schema() -> dict[str, Any]:

@@ -165,8 +165,10 @@ class NodeView:
         return self.state is NodeState.READY and self.role is not NodeRole.PRODUCTION
 
     def draw_w(self, gpus: int) -> float:
-        """Return the power with so many GPUs in use; 0 if it is not known."""
-        return self.power_w[min(gpus, len(self.power_w) - 1)] if self.power_w else 0.0
+        """Return the power with so many GPUs in use; 0 if it is not known, or without work."""
+        if not gpus or not self.power_w:
+            return 0.0
+        return self.power_w[min(gpus, len(self.power_w) - 1)]
 
 
 class TeamOrder(StrEnum):

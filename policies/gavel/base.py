@@ -18,7 +18,6 @@ from policies.gavel.allocation.grouping import GroupingOptions
 from policies.gavel.allocation.observe import Observed
 from policies.gavel.allocation.problem import AllocationProblem, Shares
 from policies.gavel.policy import ShareRule, plan_of
-from policies.gavel.round_cache import RoundCache
 
 Solver: TypeAlias = Callable[[AllocationProblem], Shares]
 """Shares of a problem. What else it knows is by class or GPU type, so that it fits both forms."""
@@ -60,7 +59,7 @@ class SharePolicy(ABC):
         maximum=1e9,
     )
 
-    def __call__(self, snapshot: Snapshot, cache: RoundCache | None = None) -> Plan:
+    def __call__(self, snapshot: Snapshot) -> Plan:
         """Return the plan. Raises SolverFailedError where no shares can be had."""
         notes = self._notes(snapshot)
         pairs = self.form == "sharing"
@@ -73,15 +72,11 @@ class SharePolicy(ABC):
             depend_on=self._depend_on(snapshot),
             fills=self._fills(),
         )
-        plan = plan_of(snapshot, rule, cache)
+        plan = plan_of(snapshot, rule)
         if not notes:
             return plan
         message = self._message(snapshot, notes)
         return replace(plan, memory={**plan.memory, "notes": notes}, message=message)
-
-    def new_cache(self) -> RoundCache:
-        """Return an empty cache for the rounds of one world."""
-        return RoundCache()
 
     @abstractmethod
     def _solver(self, observed: Observed, notes: Notes) -> Solver:

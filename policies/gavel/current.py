@@ -6,17 +6,19 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from math import inf
-from typing import Any
+from typing import Any, TypeAlias
 
 from policies.contract.snapshot import RankPlacement, Running
 from policies.gavel.allocation.observe import Observed
-from policies.gavel.round_cache import CurrentInputs
 from policies.placement.from_snapshot import training_run
 from policies.placement.layout import Allocation, Part, Request
 from policies.placement.options import with_quota
 from policies.placement.time_slices import ALONE, Current
 
 WHOLE = 1.0
+
+OnClass: TypeAlias = tuple[int, Request, int, bool]
+"""Of a group on nodes of a class: column, request, nodes that would do, may it share a device."""
 
 
 class GroupRequests:
@@ -122,14 +124,6 @@ class GroupRequests:
         return found
 
 
-def inputs_of(observed: Observed) -> CurrentInputs:
-    """Return all that the current placements follow from."""
-    state, running = observed.state, observed.snapshot.jobs.columns.others["running"]
-    layout = state.layout
-    of_layout = layout.nodes, layout.resources, layout.present
-    return observed.classes.inputs, of_layout, state.idle.copy(), running
-
-
 def current_placements(observed: Observed, requests: GroupRequests) -> dict[int, Current]:
     """Return by row the running jobs that may go on where they are, with who shares a device."""
     found, group_of, search = {}, observed.classes.group_of, _Search(observed, requests)
@@ -147,25 +141,37 @@ class _Search:
     def __init__(self, observed: Observed, requests: GroupRequests) -> None:
         self.observed, self.requests, self.layout = observed, requests, observed.state.layout
         self.classes, self.idle = observed.classes, observed.state.idle
-        self.index = self.layout.index
-        column_of, types = self.classes.column_of, [c.gpu_type for c in self.layout.classes]
-        self.column_at = [column_of.get((types[c], False)) for c in self.layout.class_of]
+        self.index, self.class_of = self.layout.index, self.layout.class_of
+        self._on_class: dict[tuple[int, int], OnClass | None] = {}
 
     def on_one_node(self, row: int, run: Running) -> Current | None:
         """Return the placement of one process."""
-        seat, group = run.ranks[0], self.classes.groups[self.classes.group_of[row]]
-        n, shares = self.index.get(seat.node, -1), seat.share != WHOLE
-        column = None if n < 0 else self.column_at[n]
-        if column is None or len(seat.devices) != group.gpus:
+        rank = run.ranks[0]
+        n = self.index.get(rank.node, -1)
+        if n < 0 or (on_class := self._of_group(row, self.class_of[n])) is None:
             return None
-        devices = self._devices(row, 1, n, seat)
-        if not devices or (shares and not group.shares) or self.requests.rate(row, column) <= 0.0:
+        column, request, nodes, may_share = on_class
+        shares, devices = rank.share != WHOLE, self.layout.bits(n, rank.devices)
+        if not len(rank.devices) == devices.bit_count() == request.gpus:
             return None
-        request = self.requests.of(row, column)[0]
-        if seat.cpu_quota is not None:
+        if devices & ~self.idle[n] or not nodes >> n & 1 or (shares and not may_share):
+            return None
+        if rank.cpu_quota is not None:
             demand = with_quota(self.observed.requests.demand(row, 1), run.ranks)
             request = replace(request, amounts=self.layout.amounts(demand))
         return Current(row, run, column, Allocation(request, (Part(n, 1, devices),)), shares)
+
+    def _of_group(self, row: int, c: int) -> OnClass | None:
+        """Return where and how jobs of this one's group run on nodes of class c; None if not."""
+        g = self.classes.group_of[row]
+        if (g, c) not in self._on_class:
+            column = self.classes.column_of.get((self.layout.classes[c].gpu_type, False))
+            found = None
+            if column is not None and self.requests.rate(row, column) > 0.0:
+                request, nodes = self.requests.of(row, column)[0], self.requests.admitting(row, 1)
+                found = column, request, nodes, self.classes.groups[g].shares
+            self._on_class[g, c] = found
+        return self._on_class[g, c]
 
     def of(self, row: int, run: Running) -> Current | None:
         """Return the placement of a gang of several processes, on nodes of one type."""

@@ -31,7 +31,7 @@ def placements_of(
     found = {job: naming.placement(job, of) for job, of in placed.items()}
     found |= {stay.row: naming.staying(stay) for stay in observed.pinned}
     for row, stay in observed.fallback.items():
-        if row not in found and state.try_take(stay.allocation, (row,)):
+        if row not in found and state.try_take(stay.allocation):
             found[row] = naming.staying(stay)
     return tuple([found[row] for row in sorted(found)])
 

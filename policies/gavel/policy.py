@@ -24,9 +24,8 @@ from policies.contract.policy import SolverFailedError
 from policies.contract.snapshot import Bools, Snapshot
 from policies.gavel.allocation.observe import GroupingOptions, Observed, observe
 from policies.gavel.allocation.problem import Shares
-from policies.gavel.current import GroupRequests, current_placements, inputs_of
+from policies.gavel.current import GroupRequests, current_placements
 from policies.gavel.naming import placements_of
-from policies.gavel.round_cache import RoundCache
 from policies.gavel.selection import ClassQueues, Selection, length_s, received_s, running_rows
 from policies.gavel.service_account import Credits, ServiceAccount, from_memory, opened
 from policies.gavel.unscheduled import waiting_of
@@ -60,21 +59,18 @@ class ShareRule:
     fills: bool = True
 
 
-def plan_of(snapshot: Snapshot, rule: ShareRule, cache: RoundCache | None = None) -> Plan:
+def plan_of(snapshot: Snapshot, rule: ShareRule) -> Plan:
     """Return the plan of a share policy. Raises SolverFailedError where shares cannot be had."""
-    return _Round(snapshot, rule, cache).plan()
+    return _Round(snapshot, rule).plan()
 
 
 class _Round:
-    def __init__(self, snapshot: Snapshot, rule: ShareRule, cache: RoundCache | None) -> None:
+    def __init__(self, snapshot: Snapshot, rule: ShareRule) -> None:
         self.snapshot, self.rule = snapshot, rule
-        cache = RoundCache() if cache is None else cache
-        self.observed = observe(snapshot, rule.options, cache)
+        self.observed = observe(snapshot, rule.options)
         self.classes = self.observed.classes
         self.requests = GroupRequests(self.observed)
-        self.current = cache.current.of(
-            inputs_of(self.observed), lambda: current_placements(self.observed, self.requests)
-        )
+        self.current = current_placements(self.observed, self.requests)
         self.round_s = length_s(snapshot.round_s)
         before = from_memory(snapshot.memory, rule.memory_of, self.classes)
         self.slices_go_on = (

@@ -1,5 +1,4 @@
-"""A solver in a process of its own: warm, killed with all its children when it takes too long,
-started again when needed.
+"""A solver in a process of its own: kept warm, killed when it takes too long, started again.
 
 A prefork worker may not use multiprocessing, hence a plain child in its own session; it never
 outlives its parent, for which the kernel is asked to kill it. One process answers one request at a
@@ -21,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from time import monotonic
 from typing import IO, Any
 
-from policies.contract import plan_json, snapshot_json
+from policies.contract import plan_json
 from policies.contract import policy as base
 from policies.contract.forms import NUL, FormError, cleaned
 from policies.contract.plan import LONGEST_TEXT, Plan
@@ -83,11 +82,12 @@ class SolverProcess:
         self._forget_parents_child()
         with self._lock:
             self._number += 1
-            request = json.dumps(
-                {"id": self._number, "policy": policy, "parameters": dict(parameters or {})}
-            ).encode()
+            head = {"id": self._number, "policy": policy, "parameters": dict(parameters or {})}
             line = (
-                request[:-1] + b', "snapshot": ' + snapshot_json.canonical_bytes(snapshot) + b"}\n"
+                json.dumps(head).encode()[:-1]
+                + b', "snapshot": '
+                + snapshot.canonical_bytes
+                + b"}\n"
             )
             answer = self._ask(line, policy)
         return _plan_of(answer)
@@ -112,12 +112,8 @@ class SolverProcess:
 
     def _forget_parents_child(self) -> None:
         if self._owner != os.getpid():
-            self._owner, self._lock, self._process, self._read = (
-                os.getpid(),
-                threading.Lock(),
-                None,
-                b"",
-            )
+            self._owner, self._lock = os.getpid(), threading.Lock()
+            self._process, self._read = None, b""
 
     def _ask(self, line: bytes, policy: str) -> bytes:
         with self._or_killed(policy):
@@ -212,12 +208,9 @@ class _Starter(threading.Thread):
     def run(self) -> None:
         """Start the child in a session of its own and wait for its end."""
         try:
+            pipe = subprocess.PIPE
             process = subprocess.Popen(
-                self._command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                start_new_session=True,
-                env=of_a_child(),
+                self._command, stdin=pipe, stdout=pipe, start_new_session=True, env=of_a_child()
             )
         except OSError as error:
             self._result.put(error)

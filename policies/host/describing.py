@@ -27,13 +27,8 @@ def main() -> None:
     take_no_more_than_a_half()
     requests, answers = pipes()
     request = json.loads(requests.read())
-    answers.write(
-        json.dumps(
-            _answer(
-                EntryPoint(request["name"], request["value"], registry.GROUP), request["parameters"]
-            )
-        )
-    )
+    entry = EntryPoint(request["name"], request["value"], registry.GROUP)
+    answers.write(json.dumps(_answer(entry, request["parameters"])))
     answers.flush()
     os._exit(0)
 

@@ -1,4 +1,4 @@
-"""What the processes that run policies see of this one's environment."""
+"""Environment of the processes that run policies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PASSED_ON_PREFIXES = ("LC_", "NUMBA_", "PYTHON", "COVERAGE_", "OMP_", "OPENBLAS_
 
 
 def of_a_child() -> dict[str, str]:
-    """What the child needs to run, with this package's folder first on its path."""
+    """Return the variables that a child needs, with this package's folder first on its path."""
     kept = {
         k: v for k, v in os.environ.items() if k in PASSED_ON or k.startswith(PASSED_ON_PREFIXES)
     }

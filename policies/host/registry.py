@@ -70,11 +70,10 @@ def names() -> tuple[str, ...]:
 
 
 def make(name: str, parameters: Mapping[str, object] | None = None) -> Policy:
-    """The policy with these parameters, the rest at their defaults: for who runs it. Its module is
-    imported here.
+    """Return the policy with these parameters, the rest at their defaults, to run it.
 
-    Raises UnknownPolicyError, or PolicyParameterError naming the parameter and what would be right,
-    or PolicyError where a third party's policy cannot be loaded.
+    Its module is imported here. Raises UnknownPolicyError, or PolicyParameterError naming the
+    parameter and what would be right, or PolicyError where a third party's policy cannot be loaded.
     """
     if name in BUILT_IN:
         policy = _built_in(name)
@@ -92,20 +91,16 @@ def check(name: str, parameters: Mapping[str, object] | None = None) -> None:
 
 def schema(name: str) -> dict[str, Any]:
     """JSON Schema of a policy's parameters, in bounded time. Raises as `make`."""
-    return (
-        parameters_schema(_built_in(name))
-        if name in BUILT_IN
-        else dict(third_parties.describe(_entry_point(name)).schema)
-    )
+    if name in BUILT_IN:
+        return parameters_schema(_built_in(name))
+    return dict(third_parties.describe(_entry_point(name)).schema)
 
 
 def source_file(name: str) -> str:
     """The file that a policy is in, in bounded time; "" where there is none. Raises as `make`."""
-    return (
-        getsourcefile(_built_in(name)) or ""
-        if name in BUILT_IN
-        else third_parties.describe(_entry_point(name)).file
-    )
+    if name in BUILT_IN:
+        return getsourcefile(_built_in(name)) or ""
+    return third_parties.describe(_entry_point(name)).file
 
 
 def entries() -> tuple[PolicyEntry, ...]:
@@ -120,18 +115,14 @@ def imported(entry: EntryPoint) -> type:
     told = f"policy {entry.name!r} ({entry.value})"
     try:
         policy = entry.load()
-    except (
-        Exception,
-        SystemExit,
-    ) as error:  # third-party code may raise anything while it is imported, or want to end us
+    except (Exception, SystemExit) as error:  # an import may raise anything, or want to end us
         raise PolicyError(f"{told} cannot be loaded: {_worded(error)}") from error
     if not _is_policy(policy):
         raise PolicyError(f"{told} is not a frozen dataclass with __call__(snapshot)")
     try:
         parameters_schema(policy)
     except Exception as error:
-        # fields that are no parameters, or no word of documentation: it could neither be shown nor
-        # set
+        # fields that are no parameters, or no documentation: it could neither be shown nor set
         raise PolicyError(
             f"{told} has parameters that cannot be shown: {_worded(error)}"
         ) from error
@@ -153,19 +144,15 @@ def made(name: str, policy: type, parameters: Mapping[str, object]) -> Policy:
 
 def _entry(point: EntryPoint) -> PolicyEntry:
     try:
-        return PolicyEntry(
-            point.name, third_parties.describe(point).summary, None, third_party=True
-        )
+        summary = third_parties.describe(point).summary
+        return PolicyEntry(point.name, summary, third_party=True)
     except PolicyError as error:
         return PolicyEntry(point.name, "", str(error), third_party=True)
 
 
 def _third_party() -> dict[str, EntryPoint]:
-    return {
-        e.name: e
-        for e in sorted(entry_points(group=GROUP), key=lambda e: e.name)
-        if e.name not in BUILT_IN
-    }
+    found = sorted(entry_points(group=GROUP), key=lambda e: e.name)
+    return {e.name: e for e in found if e.name not in BUILT_IN}
 
 
 def _built_in(name: str) -> type:

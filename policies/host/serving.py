@@ -1,5 +1,4 @@
-"""`python -m policies serve`: a long-lived child that answers one JSON line per request, so that
-kernels stay warm.
+"""`python -m policies serve`: a long-lived child that answers JSON lines, with warm kernels.
 
 Request: {"id": ..., "policy": name, "parameters": {...}, "snapshot": form}. Answer: {"id": ...,
 "plan": form}, or {"id": ..., "error": {"type": name, "message": text}}. The first line out is
@@ -20,8 +19,7 @@ from typing import IO, Any
 from policies.contract import plan_json, snapshot_json
 from policies.contract.forms import FormError
 from policies.contract.plan import Plan
-from policies.contract.policy import Policy, PolicyError
-from policies.contract.snapshot import Snapshot
+from policies.contract.policy import PolicyError
 from policies.host import registry
 from policies.host.garbage import not_collected
 from policies.host.lifetime import die_with, take_no_more_than_a_half
@@ -63,7 +61,10 @@ def answer(line: str | bytes) -> dict[str, Any]:
             number = request.get("id")
             policy = registry.make(request["policy"], request.get("parameters"))
             snapshot = snapshot_json.from_json(request.pop("snapshot"))
-        return {"id": number, "plan": plan_json.to_json(_plan(policy, snapshot))}
+        plan: object = policy(snapshot)
+        if not isinstance(plan, Plan):
+            raise PolicyError(f"the policy returned {type(plan).__name__}, not a Plan")
+        return {"id": number, "plan": plan_json.to_json(plan)}
     except (PolicyError, FormError) as error:
         return _error(number, error)
     except Exception as error:
@@ -71,34 +72,17 @@ def answer(line: str | bytes) -> dict[str, Any]:
         return _error(number, error)
 
 
-def _plan(policy: Policy, snapshot: Snapshot) -> Plan:
-    plan: object = policy(snapshot)
-    if not isinstance(plan, Plan):
-        raise PolicyError(f"the policy returned {type(plan).__name__}, not a Plan")
-    return plan
-
-
 def warm_up() -> None:
     """Compile or load the kernels by deciding about next to nothing."""
-    registry.make(registry.DEFAULT)(_smallest())
-    registry.make("randomized_greedy", {"iterations": 1})(_smallest())
-
-
-def _smallest() -> Any:
     job = {"id": "j", "kind": "k", "arrival_s": 0, "remaining_steps": 1}
-    node = {
-        "id": "n",
-        "name": "n",
-        "gpu_type": "t",
-        "devices": [{"id": "d", "memory_gb": 1}],
-        "power_w": [1, 2],
-    }
-    kind = {
-        "id": "k",
-        "throughputs": [{"gpu_type": "t", "gpus": 1, "steps_per_s": 1, "source": "measured"}],
-    }
+    device = {"id": "d", "memory_gb": 1}
+    node = {"id": "n", "name": "n", "gpu_type": "t", "devices": [device], "power_w": [1, 2]}
+    speed = {"gpu_type": "t", "gpus": 1, "steps_per_s": 1, "source": "measured"}
     cluster = {"version": 1, "cluster": "warm-up", "now_s": 0, "round_s": 1, "seed": 1}
-    return snapshot_json.from_json({**cluster, "nodes": [node], "kinds": [kind], "jobs": [job]})
+    of_cluster = {"nodes": [node], "kinds": [{"id": "k", "throughputs": [speed]}], "jobs": [job]}
+    snapshot = snapshot_json.from_json({**cluster, **of_cluster})
+    registry.make(registry.DEFAULT)(snapshot)
+    registry.make("randomized_greedy", {"iterations": 1})(snapshot)
 
 
 def _error(number: Any, error: Exception) -> dict[str, Any]:
@@ -106,9 +90,8 @@ def _error(number: Any, error: Exception) -> dict[str, Any]:
         message = str(error)
     except Exception:  # an exception's own text may be broken as well
         message = "it cannot say what is wrong"
-    name = (
-        "MemoryError" if isinstance(error, MemoryError) else type(error).__name__
-    )  # libraries have their own
+    # libraries have a MemoryError of their own
+    name = "MemoryError" if isinstance(error, MemoryError) else type(error).__name__
     return {"id": number, "error": {"type": name, "message": message}}
 
 

@@ -1,5 +1,4 @@
-"""What a third party's policy is, learnt in a process of its own with a limit of time: nobody else
-imports it to list or check it.
+"""Descriptions of third parties' policies, made in a process of its own with a limit of time.
 
 Its module may do anything while it is imported, never ending included. Those who list policies or
 check parameters (web pages above all) ask here; only who runs a policy imports it (ADR 0020). An
@@ -47,17 +46,12 @@ class Description:
         return str(self.schema["description"])
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    found: Description | PolicyError
-    until_s: float
-
-
-_kept: dict[tuple[str, ...], _Answer] = {}
+_kept: dict[tuple[str, str], tuple[Description | PolicyError, float]] = {}
+"""By request and version of the package: the answer, and until when it is kept."""
 
 
 def describe(entry: EntryPoint, parameters: Mapping[str, object] | None = None) -> Description:
-    """What the policy of the entry point is. With parameters it is made with them as well.
+    """Return a description of the entry point's policy, made with parameters if any are given.
 
     Raises PolicyError where it cannot be loaded or made, within LIMIT_S among others;
     PolicyParameterError naming the parameter.
@@ -66,15 +60,15 @@ def describe(entry: EntryPoint, parameters: Mapping[str, object] | None = None) 
         {"name": entry.name, "value": entry.value, "parameters": parameters}, default=str
     )
     key = (request, entry.dist.version if entry.dist else "")
-    answer = _kept.get(key)
-    if answer is None or answer.until_s < monotonic():
-        answer = _asked(entry, request)
-        _keep(key, answer)
-    if isinstance(answer.found, PolicyError):
-        raise type(answer.found)(
-            str(answer.found)
-        )  # anew: an error that is raised twice gathers tracebacks
-    return answer.found
+    found, until_s = _kept.get(key, (None, 0.0))
+    if found is None or until_s < monotonic():
+        found = _asked(entry, request)
+        if len(_kept) >= MOST_KEPT:
+            _kept.clear()
+        _kept[key] = found, monotonic() + KEPT_S if isinstance(found, PolicyError) else inf
+    if isinstance(found, PolicyError):
+        raise type(found)(str(found))  # anew: an error that is raised twice gathers tracebacks
+    return found
 
 
 def forget() -> None:
@@ -82,23 +76,14 @@ def forget() -> None:
     _kept.clear()
 
 
-def _keep(key: tuple[str, ...], answer: _Answer) -> None:
-    if len(_kept) >= MOST_KEPT:
-        _kept.clear()
-    _kept[key] = answer
-
-
-def _asked(entry: EntryPoint, request: str) -> _Answer:
+def _asked(entry: EntryPoint, request: str) -> Description | PolicyError:
     try:
-        return _Answer(_read(entry, _answer_of_child(request)), inf)
+        return _read(entry, _answer_of_child(request))
     except PolicyError as error:
-        return _Answer(error, monotonic() + KEPT_S)
+        return error
     except subprocess.TimeoutExpired:
         told = f"took more than {LIMIT_S:g} s and was stopped; it is tried again after {KEPT_S:g} s"
-        return _Answer(
-            PolicyError(f"policy {entry.name!r} ({entry.value}) cannot be loaded: it {told}"),
-            monotonic() + KEPT_S,
-        )
+        return PolicyError(f"policy {entry.name!r} ({entry.value}) cannot be loaded: it {told}")
 
 
 def _answer_of_child(request: str) -> bytes:
@@ -122,7 +107,5 @@ def _read(entry: EntryPoint, answer: bytes) -> Description:
         told = f"policy {entry.name!r} ({entry.value}) cannot be loaded"
         raise PolicyError(f"{told}: it ended the process that imported it") from None
     if "error" in told:
-        raise (
-            PolicyParameterError(told["error"]) if told["parameter"] else PolicyError(told["error"])
-        )
+        raise (PolicyParameterError if told["parameter"] else PolicyError)(told["error"])
     return Description(told["schema"], told["file"])

@@ -193,20 +193,18 @@ class ClusterState:
         """Take what is free; `job` holds it until `end_s`. ValueError, no change, if it is not."""
         if not self.is_free(allocation):
             raise ValueError(f"not free: {allocation}")
-        self._hold(allocation, job, end_s)
-
-    def try_take(self, allocation: Allocation, job: Hashable | None = None) -> bool:
-        """Take an allocation if it is free and the power cap allows it; return if it was taken."""
-        if not self.is_free(allocation) or not self.has_power_for(allocation):
-            return False
-        self._hold(allocation, job, inf)
-        return True
-
-    def _hold(self, allocation: Allocation, job: Hashable | None, end_s: float) -> None:
         for part in allocation.parts:
             self._change(part, allocation.request, 1)
         if job is not None:
             self.held[job] = Hold(end_s, allocation)
+
+    def try_take(self, allocation: Allocation) -> bool:
+        """Take an allocation if it is free and the power cap allows it; return if it was taken."""
+        if not self.is_free(allocation) or not self.has_power_for(allocation):
+            return False
+        for part in allocation.parts:
+            self._change(part, allocation.request, 1)
+        return True
 
     def release(self, allocation: Allocation, job: Hashable | None = None) -> None:
         """Undo `take`. ValueError, no change, if its devices are free."""

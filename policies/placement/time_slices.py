@@ -233,14 +233,14 @@ class TimeSlices:
         return self.state.layout.has_slots(allocation.request, allocation.parts[0])
 
     def _place(self, placed: Placed) -> bool:
-        if not self.state.try_take(placed.allocation, placed.jobs):
+        if not self.state.try_take(placed.allocation):
             return False
         for job in placed.jobs:
             self.placed[job] = placed
         return True
 
     def _unplace(self, placed: Placed) -> None:
-        self.state.release(placed.allocation, placed.jobs)
+        self.state.release(placed.allocation)
         for job in placed.jobs:
             del self.placed[job]
 

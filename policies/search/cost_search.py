@@ -8,8 +8,7 @@ import numpy as np
 
 from policies.andreas.kernels.arrays import NONE, nonzero_seed
 from policies.andreas.problem import Problem, build
-from policies.andreas.solution import Solution
-from policies.andreas.to_plan import to_plan
+from policies.andreas.solution import Solution, to_plan
 from policies.contract.plan import Plan
 from policies.contract.policy import parameter
 from policies.contract.snapshot import Ints, Snapshot

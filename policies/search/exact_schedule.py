@@ -1,11 +1,10 @@
-"""The least that a schedule of jobs on empty nodes can cost, over CP-SAT: the judge of
-`policies.search.cost_search` on small instances.
+"""Lower bound of the cost of a schedule on empty nodes, over CP-SAT, for small instances.
 
-All jobs are there at once and none runs, prices do not change, nothing but GPUs is scarce. Data: J
-jobs, N nodes with the energy cost base + slope * g of a second with g > 0 GPUs in use, and the
-*seats* (j, n, g) in which a job runs for t[j, n, g] whole seconds. Variables: x[j, n, g] the job
-takes the seat (binary); start s[j] and end e[j]; tau[j] how late it is; o[n] how long the node is
-open. Minimise
+It measures `policies.search.cost_search`. All jobs are there at once and none runs, prices do not
+change, nothing but GPUs is scarce. Data: J jobs, N nodes with the energy cost base + slope * g of a
+second with g > 0 GPUs in use, and the *seats* (j, n, g) in which a job runs for t[j, n, g] whole
+seconds. Variables: x[j, n, g] the job takes the seat (binary); start s[j] and end e[j]; tau[j] how
+late it is; o[n] how long the node is open. Minimise
 
     sum_j w_j tau_j + sum_n base_n o_n + sum_jng slope_n g t[j, n, g] x[j, n, g]
 
@@ -25,15 +24,14 @@ from typing import Any
 import numpy as np
 from ortools.sat.python import cp_model
 
+from policies.andreas.exact_model import run_solver
 from policies.andreas.kernels.arrays import NONE
-from policies.contract.policy import SolverFailedError
+from policies.contract.plan import PlanStatus
 from policies.search.kernels.local_search import Found
 from policies.search.kernels.rollout import RolloutData
 
 RESOLUTION = 2**40
 """Units of cost in the schedule to begin with."""
-
-NOTHING = "CP-SAT ended with {} within a deterministic time of {:g}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,13 +164,8 @@ def judge(data: RolloutData, begin: Found, *, budget: float, seed: int = 0) -> J
     ValueError if a job runs, a price changes, or anything but GPUs is scarce; SolverFailedError
     without any bound.
     """
-    if (
-        (data.home != NONE).any()
-        or data.step_s.size > 1
-        or data.demand.shape[1]
-        or np.isfinite(data.watts)
-        or data.haste.any()
-    ):
+    scarce = data.demand.shape[1] > 0 or np.isfinite(data.watts)
+    if scarce or (data.home != NONE).any() or data.step_s.size > 1 or data.haste.any():
         raise ValueError(
             "judged are jobs with due dates on empty nodes, at one price, with enough of everything"
             " but GPUs"
@@ -184,17 +177,9 @@ def judge(data: RolloutData, begin: Found, *, budget: float, seed: int = 0) -> J
     model.tardiness()
     model.hint()
     model.cp.minimize(model.cost())
-    solver = cp_model.CpSolver()
-    solver.parameters.num_workers = 1
-    solver.parameters.max_deterministic_time = budget
-    solver.parameters.random_seed = seed
-    status = solver.solve(model.cp)
-    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-        raise SolverFailedError(NOTHING.format(status.name, budget))
-    bound, cost = (
-        value * model.unit for value in (solver.best_objective_bound, solver.objective_value)
-    )
-    return Judged(bound, status == cp_model.OPTIMAL, cost)
+    solver, status = run_solver(model.cp, budget, seed)
+    bound, cost = solver.best_objective_bound * model.unit, solver.objective_value * model.unit
+    return Judged(bound, status is PlanStatus.OPTIMAL, cost)
 
 
 def _seats(

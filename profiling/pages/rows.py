@@ -19,7 +19,7 @@ from policies.contract.snapshot import Source
 from profiling.estimates import Config, LeaveOneOut, Pool, leave_one_out, median_error
 from profiling.models import PairMeasurement, PairProfile, ProfileRun
 from profiling.pairs.estimates import ErrorSummary, PairError, errors_of
-from profiling.runs import OPEN
+from profiling.runs import OPEN, R
 from profiling.selectors import Known, load_known, load_pool, throughputs
 
 MOST_SHOWN = 50
@@ -55,25 +55,21 @@ NO_PAIRS = PairsTable()
 
 def pairs_table(names: Mapping[int, str]) -> PairsTable:
     """The table of pairs of kinds that may be shown (names by primary key); two queries."""
-    now, lines = timezone.now(), []
-    measured = PairProfile.objects.filter(
-        first__in=names, second__in=names, source=Source.MEASURED
-    ).select_related("gpu_type")
-    for p in measured.order_by("-updated_at", "-pk")[:MOST_SHOWN]:
-        age_s = (now - p.updated_at).total_seconds()
-        speeds = (p.first_steps_per_s, p.second_steps_per_s)
-        lines.append(
-            PairLine(
-                names[p.first_id], names[p.second_id], p.gpu_type.name, *speeds, p.samples, age_s
-            )
+    known = PairProfile.objects.filter(first__in=names, second__in=names, source=Source.MEASURED)
+    now, newest = timezone.now(), known.select_related("gpu_type").order_by("-updated_at", "-pk")
+    lines = []
+    for p in newest[:MOST_SHOWN]:
+        kinds, speeds = (
+            (names[p.first_id], names[p.second_id]),
+            (p.first_steps_per_s, p.second_steps_per_s),
         )
+        age_s = (now - p.updated_at).total_seconds()
+        lines.append(PairLine(*kinds, p.gpu_type.name, *speeds, p.samples, age_s))
     return PairsTable(tuple(lines), ErrorSummary.of(_errors(names)))
 
 
 def _errors(names: Mapping[int, str]) -> list[PairError]:
-    compared: QuerySet[PairMeasurement] = PairMeasurement.objects.filter(
-        first__in=names, second__in=names
-    )
+    compared = PairMeasurement.objects.filter(first__in=names, second__in=names)
     rows = compared.filter(estimated_first_steps_per_s__isnull=False).order_by("-pk").values_list(
         "first_id", "second_id", "gpu_type__name", "estimated_first_steps_per_s",
         "estimated_second_steps_per_s",
@@ -140,7 +136,6 @@ class KindsTable:
     kinds: tuple[KindRow, ...]
     error: float | None
     errors: int
-    may_forget: bool
     pairs: PairsTable = NO_PAIRS
 
 
@@ -167,39 +162,29 @@ def table_of(user: User | AnonymousUser, kinds: Iterable[Kind]) -> KindsTable:
     pool, known, now = load_pool(), load_known(keys), timezone.now()
     wanted, jobs, runs = _configurations(), _job_counts(user, keys), _runs(user, keys)
     held_out = _held_out(known, pool)
-    rows = tuple(
-        _row(
-            k,
-            known.get(k.pk, Known()),
-            wanted,
-            pool,
-            now,
-            held_out,
-            jobs.get(k.pk, (0, 0, "")),
-            runs.get(k.pk, ()),
-        )
-        for k in chosen
-    )
+    rows = []
+    for k in chosen:
+        of_kind = known.get(k.pk, Known())
+        profiles = _profiles(k, of_kind, wanted, pool, now, held_out.get(k.pk, {}))
+        counted, tried = jobs.get(k.pk, (0, 0, "")), tuple(runs.get(k.pk, ()))
+        error = median_error(held_out.get(k.pk, {}).values())
+        rows.append(KindRow(k.pk, str(k), k.digest, k.setup_s, *counted, profiles, tried, error))
     errors = [e for found in held_out.values() for e in found.values()]
-    return KindsTable(rows, median_error(errors), len(errors), is_operator(user))
+    return KindsTable(tuple(rows), median_error(errors), len(errors))
 
 
-def _row(
+def _profiles(
     kind: Kind,
     known: Known,
     wanted: list[Config],
     pool: Pool,
     now: datetime,
-    held_out: Mapping[int, Mapping[Config, LeaveOneOut]],
-    jobs: tuple[int, int, str],
-    runs: Iterable[RunRow],
-) -> KindRow:
-    errors = held_out.get(kind.pk, {})
-    profiles = []
+    errors: Mapping[Config, LeaveOneOut],
+) -> tuple[ProfileRow, ...]:
+    rows = []
     for t in throughputs(kind.pk, known, sorted({*wanted, *known.anchors}), pool, now):
-        own = known.anchors.get((t.gpu_type, t.gpus))
-        seen = errors.get((t.gpu_type, t.gpus))
-        profiles.append(
+        own, seen = known.anchors.get((t.gpu_type, t.gpus)), errors.get((t.gpu_type, t.gpus))
+        rows.append(
             ProfileRow(
                 t.gpu_type, t.gpus, t.spread, t.steps_per_s, str(t.source),
                 own.samples if own else 0, t.age_s,
@@ -208,13 +193,10 @@ def _row(
         )  # fmt: skip
     for p in known.spread:
         age_s = (now - p.updated_at).total_seconds()
-        profiles.append(
+        rows.append(
             ProfileRow(p.gpu_type.name, p.gpus, True, p.steps_per_s, p.source, p.samples, age_s)
         )
-    error = median_error(errors.values())
-    return KindRow(
-        kind.pk, str(kind), kind.digest, kind.setup_s, *jobs, tuple(profiles), tuple(runs), error
-    )
+    return tuple(rows)
 
 
 def _held_out(known: Mapping[int, Known], pool: Pool) -> dict[int, dict[Config, LeaveOneOut]]:
@@ -230,37 +212,26 @@ def _held_out(known: Mapping[int, Known], pool: Pool) -> dict[int, dict[Config, 
 
 def _configurations() -> list[Config]:
     sizes: dict[str, int] = {}
-    for gpu_type, size in Node.objects.annotate(size=Count("devices")).values_list(
-        "gpu_type__name", "size"
-    ):
+    nodes = Node.objects.annotate(size=Count("devices"))
+    for gpu_type, size in nodes.values_list("gpu_type__name", "size"):
         sizes[gpu_type] = max(sizes.get(gpu_type, 1), size)
     return [(t, g) for t, most in sorted(sizes.items()) for g in range(1, most + 1)]
 
 
 def _job_counts(user: User | AnonymousUser, keys: list[int]) -> dict[int, tuple[int, int, str]]:
     active = Count("pk", filter=Q(state__in=sorted(ACTIVE)))
-    rows = (
-        visible_jobs(user)
-        .filter(kind__in=keys)
-        .order_by()
-        .values("kind_id")
-        .annotate(jobs=Count("pk"), active=active, example=Max("name"))
-    )
+    by_kind = visible_jobs(user).filter(kind__in=keys).order_by().values("kind_id")
+    rows = by_kind.annotate(jobs=Count("pk"), active=active, example=Max("name"))
     return {r["kind_id"]: (r["jobs"], r["active"], r["example"]) for r in rows}
 
 
 def _runs(user: User | AnonymousUser, keys: list[int]) -> dict[int, list[RunRow]]:
     """Open and given-up runs; failures of other teams' jobs stay hidden (they quote output)."""
     found: dict[int, list[RunRow]] = {}
-    shown = ProfileRun.objects.filter(
-        kind__in=keys, state__in=[*OPEN, ProfileRun.State.GIVEN_UP]
-    ).select_related("gpu_type")
-    own = set(
-        visible_jobs(user)
-        .filter(kind__in=keys, profile_runs__isnull=False)
-        .values_list("pk", flat=True)
-    )
-    for run in shown:
+    shown = ProfileRun.objects.filter(kind__in=keys, state__in=[*OPEN, R.GIVEN_UP])
+    profiled = visible_jobs(user).filter(kind__in=keys, profile_runs__isnull=False)
+    own = set(profiled.values_list("pk", flat=True))
+    for run in shown.select_related("gpu_type"):
         reason = run.reason if run.job_id in own else ""
         found.setdefault(run.kind_id, []).append(
             RunRow(run.gpu_type.name, run.gpus, run.state, run.failures, reason)

@@ -32,7 +32,7 @@ class KindLine:
 
     @property
     def measuring(self) -> bool:
-        """Whether a measurement is wanted or under way."""
+        """True if a measurement is wanted or under way."""
         return any(run.state != "given_up" for cell in self.cells for run in cell.runs)
 
 
@@ -44,20 +44,13 @@ def kinds_page(
     fitting = [
         k for k in table.kinds if search.lower() in k.name.lower() or k.digest.startswith(search)
     ]
-    told = {p.gpu_type for k in table.kinds for p in k.profiles} | {
-        r.gpu_type for k in table.kinds for r in k.runs
-    }
+    told = {p.gpu_type for k in table.kinds for p in k.profiles}
+    told |= {run.gpu_type for k in table.kinds for run in k.runs}
     types = tuple(GpuType.objects.filter(name__in=told).order_by("name"))
     names = {kind.name for kind in fitting}
-    pairs = replace(
-        table.pairs,
-        lines=tuple(p for p in table.pairs.lines if p.first in names or p.second in names),
-    )
-    return (
-        replace(table, pairs=pairs),
-        types,
-        [KindLine(kind, tuple(_cell(kind, t) for t in types)) for kind in fitting],
-    )
+    pairs = tuple(p for p in table.pairs.lines if p.first in names or p.second in names)
+    shown = replace(table, pairs=replace(table.pairs, lines=pairs))
+    return shown, types, [KindLine(k, tuple(_cell(k, t) for t in types)) for k in fitting]
 
 
 def _cell(kind: KindRow, gpu_type: GpuType) -> Cell:
@@ -70,8 +63,5 @@ def kinds(request: HttpRequest) -> HttpResponse:
     """Speed of each kind on each GPU type, with the source of each number."""
     search = request.GET.get("search", "").strip()[:100]
     table, types, lines = kinds_page(cast(User, request.user), search)
-    return render(
-        request,
-        "profiling/kinds.html",
-        {"table": table, "types": types, "lines": lines, "search": search},
-    )
+    context = {"table": table, "types": types, "lines": lines, "search": search}
+    return render(request, "profiling/kinds.html", context)

@@ -101,13 +101,11 @@ def complete(
     known = observed.astype(np.float64)
     mean = float(values[observed].mean())
     target = np.where(observed, values - mean, 0.0)
-    rows, columns = (
-        np.zeros((len(values), settings.rank + 1)),
-        _first(values.shape[1], settings.rank, seed),
-    )
-    objective = [_objective(target, known, rows, columns, settings.regularisation)]
-    while not _has_settled(objective, settings.tolerance):
-        if len(objective) > settings.most_sweeps:
+    rows = np.zeros((len(values), settings.rank + 1))
+    columns = _first(values.shape[1], settings.rank, seed)
+    objective = [inf, _objective(target, known, rows, columns, settings.regularisation)]
+    while objective[-2] - objective[-1] > settings.tolerance * objective[-1]:
+        if len(objective) > settings.most_sweeps + 1:
             raise CompletionError(
                 f"not converged after {settings.most_sweeps} sweeps: regularise more, or lower the"
                 " rank"
@@ -118,7 +116,9 @@ def complete(
     fitted = mean + _model(rows, columns)
     bounded = np.clip(fitted, 0.0, most)
     outside = int(((bounded != fitted) & ~observed).sum())
-    return Completion(np.where(observed, values, bounded), columns, np.array(objective), outside)
+    return Completion(
+        np.where(observed, values, bounded), columns, np.array(objective[1:]), outside
+    )
 
 
 def held_out_error(
@@ -135,12 +135,12 @@ def held_out_error(
     `groups` int64[R, C]: entries of one number leave together. The only entry of a row or column
     stays. CompletionError where nothing can be left out.
     """
-    of = np.arange(values.size, dtype=np.int64).reshape(values.shape) if groups is None else groups
-    errors = [
-        complete(values, observed & ~left_out, settings, seed=seed).values[left_out]
-        - values[left_out]
-        for left_out in _parts(observed, of, parts, seed)
-    ]
+    if groups is None:
+        groups = np.arange(values.size, dtype=np.int64).reshape(values.shape)
+    errors = []
+    for left_out in _parts(observed, groups, parts, seed):
+        completed = complete(values, observed & ~left_out, settings, seed=seed).values
+        errors.append(completed[left_out] - values[left_out])
     if not errors:
         raise CompletionError(
             "nothing can be left out: every number is the only one of its row or column"
@@ -157,10 +157,11 @@ def choose(
     candidates: Sequence[Settings] = CANDIDATES,
 ) -> Settings:
     """The candidate with the least held-out error, first on ties. Raises CompletionError."""
-    return min(
-        candidates,
-        key=lambda settings: held_out_error(values, observed, settings, seed=seed, groups=groups),
-    )
+
+    def error(settings: Settings) -> float:
+        return held_out_error(values, observed, settings, seed=seed, groups=groups)
+
+    return min(candidates, key=error)
 
 
 def _check(values: Floats, observed: Bools, most: float) -> None:
@@ -211,10 +212,6 @@ def _objective(
 ) -> float:
     misfit = known * (target - _model(rows, columns))
     return float((misfit**2).sum() + regularisation * ((rows**2).sum() + (columns**2).sum()))
-
-
-def _has_settled(objective: list[float], tolerance: float) -> bool:
-    return len(objective) > 1 and objective[-2] - objective[-1] <= tolerance * objective[-1]
 
 
 def _parts(observed: Bools, groups: Ints, parts: int, seed: int) -> Iterator[Bools]:

@@ -92,18 +92,15 @@ def pair_rates(book: Book, kinds: Sequence[str], alone: Alone) -> dict[Pair, Rat
         rates = np.where(own[:, None] > 0, shares[t] * own[:, None], np.nan)
         both = np.isfinite(rates) & np.isfinite(rates.T)
         for i, j in np.argwhere(both).tolist():
-            found[kinds[i], kinds[j], gpu_type] = _consistent(
-                float(rates[i, j]), float(rates[j, i])
-            )
+            pair = float(rates[i, j]), float(rates[j, i])
+            # A pair shares or it does not: if either number says not, both do.
+            found[kinds[i], kinds[j], gpu_type] = pair if min(pair) > 0.0 else (0.0, 0.0)
     return found
 
 
 def worth_sharing(rates: Rates, alone: Rates) -> bool:
     """Return true if the pair's normalised throughputs add up to over 1 (Gavel, section 3.1)."""
-    return (
-        all(speed > 0 for speed in alone)
-        and sum(r / a for r, a in zip(rates, alone, strict=True)) > 1.0
-    )
+    return min(alone) > 0.0 and sum(r / a for r, a in zip(rates, alone, strict=True)) > 1.0
 
 
 def next_partners(
@@ -135,19 +132,14 @@ def next_partners(
 def _most_telling(book: Book, kind: str, able: list[Partner], count: int) -> tuple[Partner, ...]:
     factors = _features(book)
     precision = book.rules.settings.regularisation * np.eye(factors.shape[1])
-    seen = (
-        book.retained.observed[book.row_of[kind]]
-        if kind in book.row_of
-        else np.zeros(len(factors), dtype=np.bool_)
-    )
-    precision += factors[seen].T @ factors[seen]
+    if kind in book.row_of:
+        seen = factors[book.retained.observed[book.row_of[kind]]]
+        precision += seen.T @ seen
     columns = {partner: factors[_columns(book, partner)] for partner in able}
     chosen: list[Partner] = []
     while columns and len(chosen) < count:
         inverse = np.asarray(np.linalg.inv(precision), dtype=np.float64)
-        best = max(
-            columns, key=lambda partner: (_gain(columns[partner], inverse), -able.index(partner))
-        )
+        best = max(columns, key=lambda partner: _gain(columns[partner], inverse))
         chosen.append(best)
         precision += columns[best].T @ columns[best]
         del columns[best]
@@ -163,10 +155,8 @@ def _features(book: Book) -> Floats:
 
 
 def _columns(book: Book, partner: Partner) -> slice:
-    first = 2 * (
-        book.types.index(partner.gpu_type) * len(book.references)
-        + book.references.index(partner.reference)
-    )
+    row = book.types.index(partner.gpu_type) * len(book.references)
+    first = 2 * (row + book.references.index(partner.reference))
     return slice(first, first + 2)
 
 
@@ -174,10 +164,6 @@ def _gain(columns: Floats, inverse: Floats) -> float:
     """log det(I + F P^-1 F^T), rounded so that equal ones tie."""
     _, value = np.linalg.slogdet(np.eye(len(columns)) + columns @ inverse @ columns.T)
     return round(float(value), 9)
-
-
-def _consistent(own: float, others: float) -> Rates:
-    return (own, others) if min(own, others) > 0.0 else (0.0, 0.0)
 
 
 def errors_of(estimated: Mapping[Pair, Rates], measured: Mapping[Pair, Rates]) -> list[PairError]:

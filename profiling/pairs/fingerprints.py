@@ -26,7 +26,6 @@ import numpy as np
 from profiling.pairs.completion import (
     DEFAULT,
     Bools,
-    Completion,
     CompletionError,
     Floats,
     Ints,
@@ -123,25 +122,15 @@ class Book:
                 f"{len(chosen)} reference kinds: measure at least 2 of them beside {LEAST_PARTNERS}"
                 " kinds each"
             )
-        types = tuple(sorted({t for k, q, t in measured if k in chosen or q in chosen}))
-        kinds = tuple(
-            sorted(
-                {k for pair in measured for k in pair[:2] if pair[0] in chosen or pair[1] in chosen}
-            )
-        )
+        told = [pair for pair in measured if pair[0] in chosen or pair[1] in chosen]
+        types = tuple(sorted({gpu_type for *_, gpu_type in told}))
+        kinds = tuple(sorted({kind for pair in told for kind in pair[:2]}))
         values = _rows(measured, kinds, chosen, types)
         seen = np.isfinite(values)
         runs = seen & (values > 0.0)
         possible = _table(np.where(runs, 1.0, 0.0), seen, rules.settings, seed)
-        return cls(
-            kinds,
-            chosen,
-            types,
-            dict(measured),
-            _table(values, runs, rules.settings, seed),
-            possible,
-            rules,
-        )
+        retained = _table(values, runs, rules.settings, seed)
+        return cls(kinds, chosen, types, dict(measured), retained, possible, rules)
 
     @cached_property
     def row_of(self) -> Mapping[str, int]:
@@ -177,9 +166,8 @@ class Book:
         for t in range(len(self.types)):
             at = self._columns(rows, t)
             chance = _both_ways(possible[:, t], rows, at)
-            found[t] = np.where(
-                chance < self.rules.possible, 0.0, _both_ways(retained[:, t], rows, at)
-            )
+            shares = _both_ways(retained[:, t], rows, at)
+            found[t] = np.where(chance < self.rules.possible, 0.0, shares)
         self._put_measured(found, kinds)
         return found
 
@@ -194,19 +182,15 @@ class Book:
     def _mixed(self, table: Table) -> Floats:
         """float64[K, T, R, 2]: measured values, else a mix of own and nearest reference's row."""
         weight, own, near = self.rules.nearest_weight, table.values, table.values[self._nearest]
-        mixed = np.where(
-            np.isnan(near), own, np.where(np.isnan(own), near, weight * near + (1.0 - weight) * own)
-        )
+        mean = np.where(np.isnan(own), near, weight * near + (1.0 - weight) * own)
+        mixed = np.where(np.isnan(near), own, mean)
         shape = (len(self.kinds), len(self.types), len(self.references), 2)
         return np.where(table.observed, own, mixed).reshape(shape)
 
     def _columns(self, rows: Ints, t: int) -> Ints:
         """int64[n]: reference whose columns stand for each kind on the type; -1 for none."""
-        told = (
-            self.possible.observed.any(axis=0)
-            .reshape(len(self.types), len(self.references), 2)[t]
-            .any(axis=1)
-        )
+        seen = self.possible.observed.any(axis=0)
+        told = seen.reshape(len(self.types), len(self.references), 2)[t].any(axis=1)
         far = np.where(told, self.distances, np.inf)
         for r, reference in enumerate(self.references):
             if told[r] and reference in self.row_of:
@@ -233,10 +217,8 @@ def retained_of(rates: Mapping[Pair, tuple[float, float]], alone: Alone) -> dict
         if kind == other and first > 0:
             found[kind, kind, gpu_type] = (own + others) / 2.0 / first
         elif first > 0 and second > 0:
-            found[kind, other, gpu_type], found[other, kind, gpu_type] = (
-                own / first,
-                others / second,
-            )
+            found[kind, other, gpu_type] = own / first
+            found[other, kind, gpu_type] = others / second
     return found
 
 
@@ -261,13 +243,11 @@ def alone_by_likeness(book: Book, kind: str, alone: Alone, gpu_type: str) -> flo
         return None
     logs = []
     for origin in sorted(t for k, t in alone if k == kind and t != gpu_type and alone[k, t] > 0):
-        ratios = [
+        ratios = (
             _log_ratio(alone, like.reference, origin, gpu_type) for like in book.likenesses(kind)
-        ]
-        logs += [
-            log(alone[kind, origin]) + ratio
-            for ratio in [r for r in ratios if r is not None][: book.rules.like]
-        ]
+        )
+        nearest = [ratio for ratio in ratios if ratio is not None][: book.rules.like]
+        logs += [log(alone[kind, origin]) + ratio for ratio in nearest]
     return exp(sum(logs) / len(logs)) if logs else None
 
 
@@ -302,26 +282,14 @@ def _rows(
 
 def _table(values: Floats, observed: Bools, settings: Settings, seed: int) -> Table:
     """The completed table; rows and columns without any observation are NaN."""
-    rows, columns = _told(observed)
-    filled, factors = (
-        np.full(values.shape, np.nan),
-        np.full((values.shape[1], settings.rank + 1), np.nan),
-    )
+    rows, columns = (np.flatnonzero(observed.any(axis=axis)) for axis in (1, 0))
+    filled = np.full(values.shape, np.nan)
+    factors = np.full((values.shape[1], settings.rank + 1), np.nan)
     if len(rows):
-        part = np.ix_(rows, columns)
-        done: Completion = complete(
-            values[part],
-            observed[part],
-            settings,
-            seed=seed,
-            most=max(1.0, float(values[observed].max())),
-        )
+        part, most = np.ix_(rows, columns), max(1.0, float(values[observed].max()))
+        done = complete(values[part], observed[part], settings, seed=seed, most=most)
         filled[part], factors[columns] = done.values, done.columns
     return Table(filled, observed, factors)
-
-
-def _told(observed: Bools) -> tuple[Ints, Ints]:
-    return np.flatnonzero(observed.any(axis=1)), np.flatnonzero(observed.any(axis=0))
 
 
 def _distance(prints: Floats, seen: Bools, row: int, completed_weight: float) -> Floats:
@@ -335,13 +303,9 @@ def _distance(prints: Floats, seen: Bools, row: int, completed_weight: float) ->
 
 def _both_ways(table: Floats, rows: Ints, at: Ints) -> Floats:
     """float64[n, n]: s[i|j] of a type: mean of rows i and j of float64[K, R, 2]; NaN if none."""
-    known = (rows >= 0) & (at >= 0)
-    retains = np.where(
-        known[:, None] & known[None, :], table[rows[:, None], at[None, :], RETAINS], np.nan
-    )
-    leaves = np.where(
-        known[:, None] & known[None, :], table[rows[None, :], at[:, None], LEAVES], np.nan
-    )
-    return np.where(
-        np.isnan(retains), leaves, np.where(np.isnan(leaves), retains, (retains + leaves) / 2.0)
-    )
+    told = (rows >= 0) & (at >= 0)
+    known = told[:, None] & told
+    retains = np.where(known, table[rows[:, None], at, RETAINS], np.nan)
+    leaves = np.where(known, table[rows, at[:, None], LEAVES], np.nan)
+    mean = np.where(np.isnan(leaves), retains, (retains + leaves) / 2.0)
+    return np.where(np.isnan(retains), leaves, mean)

@@ -76,29 +76,16 @@ class Learnt:
 
 def observe_pairs(assignment: Assignment) -> list[PairObservation]:
     """Pair measurements of a launch with each that shared its GPU; empty if too short."""
-    device = _shared_device(assignment)
-    if device is None:
-        return []
-    others = _others_on(device, assignment)
-    partners = others[:PARTNERS_AT_ONCE]
-    found = [
-        _observed(assignment, other, [o for o in others if o.pk != other.pk]) for other in partners
-    ]
+    others = _others_on(_shared_device(assignment), assignment)
+    found = [_observed(assignment, other, others) for other in others[:PARTNERS_AT_ONCE]]
     return [seen for seen in found if seen is not None]
 
 
 def observe_pair(one: Assignment, other: Assignment) -> PairObservation | None:
     """Pair measurement of two launches, however short; None if they did not share a GPU."""
-    device = _shared_device(one)
-    if device is None:
-        return None
-    others = _others_on(device, one)
+    others = _others_on(_shared_device(one), one)
     partner = next((a for a in others if a.pk == other.pk), None)
-    return (
-        None
-        if partner is None
-        else _observed(one, partner, [a for a in others if a.pk != other.pk])
-    )
+    return None if partner is None else _observed(one, partner, others)
 
 
 def record_pair(seen: PairObservation) -> Learnt | None:
@@ -108,11 +95,8 @@ def record_pair(seen: PairObservation) -> Learnt | None:
     """
     for kind in sorted(set(seen.kinds)):
         lock_kind(kind)
-    where = {
-        "first_id": seen.kinds[0],
-        "second_id": seen.kinds[1],
-        "gpu_type_id": seen.first.node.gpu_type_id,
-    }
+    first, second = seen.kinds
+    where = {"first_id": first, "second_id": second, "gpu_type_id": seen.first.node.gpu_type_id}
     launches = {"first_assignment": seen.first, "second_assignment": seen.second}
     last = PairMeasurement.objects.filter(**launches).order_by("-id").first()
     if last is not None and not _tells_more(seen, last):
@@ -121,33 +105,24 @@ def record_pair(seen: PairObservation) -> Learnt | None:
     known = profile is not None and profile.source == Source.MEASURED
     guess = None if known else _estimate(seen)
     _write(where, launches, seen, guess)
-    before = (
-        (profile.first_steps_per_s, profile.second_steps_per_s) if profile is not None else guess
-    )
+    before = (profile.first_steps_per_s, profile.second_steps_per_s) if profile else guess
     _move(profile or PairProfile(**where), seen, fresh=not known)
     return Learnt(before, seen.rates)
 
 
 def record_impossible(assignment: Assignment) -> Learnt | None:
     """Write that two kinds cannot share a GPU, if there was no memory beside one other launch."""
-    device = _shared_device(assignment) if _lacked_memory(assignment) else None
-    if device is None or assignment.ended_at is None:
+    without_memory = assignment.reason.startswith(OUT_OF_SHARED_MEMORY)
+    if assignment.reason_class != ReasonClass.GPU or not without_memory or not assignment.ended_at:
         return None
     since = assignment.ended_at - TOGETHER
-    there = [a for a in _others_on(device, assignment) if a.ended_at is None or a.ended_at >= since]
+    others = _others_on(_shared_device(assignment), assignment)
+    there = [a for a in others if a.ended_at is None or a.ended_at >= since]
     if len(there) != 1:
         return None
     first, second = _in_order(assignment, there[0])
-    steps = [max(0, a.steps_done - a.start_steps) for a in (first, second)]
-    return record_pair(
-        PairObservation(first, second, (Pace(0.0, steps[0], 0.0), Pace(0.0, steps[1], 0.0)))
-    )
-
-
-def _lacked_memory(assignment: Assignment) -> bool:
-    return assignment.reason_class == ReasonClass.GPU and assignment.reason.startswith(
-        OUT_OF_SHARED_MEMORY
-    )
+    one, two = (Pace(0.0, max(0, a.steps_done - a.start_steps), 0.0) for a in (first, second))
+    return record_pair(PairObservation(first, second, (one, two)))
 
 
 def _tells_more(seen: PairObservation, last: PairMeasurement) -> bool:
@@ -187,37 +162,33 @@ def _shared_device(assignment: Assignment) -> Device | None:
 
 def _can_tell(assignment: Assignment) -> bool:
     whole = assignment.world_size == 1 and assignment.gpus == 1 and assignment.cpu_quota is None
-    return (
-        whole
-        and assignment.running_at is not None
-        and (assignment.overrun_fraction or 0.0) <= OVERRUN
-    )
+    paced = (assignment.overrun_fraction or 0.0) <= OVERRUN
+    return whole and assignment.running_at is not None and paced
 
 
-def _others_on(device: Device, assignment: Assignment) -> list[Assignment]:
-    since, until = _stay(assignment)
-    held = Assignment.objects.filter(slots__device=device, accepted_at__lt=until).exclude(
-        pk=assignment.pk
-    )
-    return list(
-        held.exclude(ended_at__lte=since)
-        .select_related("job", "node")
-        .order_by("-accepted_at", "pk")
-    )
+def _others_on(device: Device | None, assignment: Assignment) -> list[Assignment]:
+    """Other launches that held the device meanwhile, the last to start first; none without it."""
+    if device is None:
+        return []
+    since, until = _held(assignment)
+    held = Assignment.objects.filter(slots__device=device, accepted_at__lt=until)
+    others = held.exclude(pk=assignment.pk).exclude(ended_at__lte=since)
+    return list(others.select_related("job", "node").order_by("-accepted_at", "pk"))
 
 
-def _stay(assignment: Assignment) -> Interval:
+def _held(assignment: Assignment) -> Interval:
     """From its acceptance, when it may begin to fill the device, to its end."""
     return assignment.accepted_at or assignment.created_at, assignment.ended_at or timezone.now()
 
 
 def _observed(
-    assignment: Assignment, other: Assignment, thirds: Sequence[Assignment]
+    assignment: Assignment, other: Assignment, others: Iterable[Assignment]
 ) -> PairObservation | None:
-    if not _can_tell(other) or (assignment.running_at is None or other.running_at is None):
+    if not _can_tell(other) or assignment.running_at is None or other.running_at is None:
         return None
-    until = min(_stay(assignment)[1], _stay(other)[1])
-    alone = undisturbed((max(assignment.running_at, other.running_at), until), map(_stay, thirds))
+    until = min(_held(assignment)[1], _held(other)[1])
+    both = max(assignment.running_at, other.running_at), until
+    alone = undisturbed(both, (_held(a) for a in others if a.pk != other.pk))
     if alone is None:
         return None
     first, second = _in_order(assignment, other)
@@ -237,32 +208,23 @@ def _paces(first: Sequence[Sample], second: Sequence[Sample]) -> tuple[Pace, Pac
     one, two = (
         pace((steps, s) for at, steps, s in of if since <= at <= until) for of in (first, second)
     )
-    return (
-        (one, two)
-        if one is not None and two is not None and _is_steady(one) and _is_steady(two)
-        else None
-    )
-
-
-def _is_steady(seen: Pace) -> bool:
-    return seen.steps >= MIN_STEPS and seen.spread <= NOISY
+    if one is None or two is None:
+        return None
+    steady = all(seen.steps >= MIN_STEPS and seen.spread <= NOISY for seen in (one, two))
+    return (one, two) if steady else None
 
 
 def _estimate(seen: PairObservation) -> Rates | None:
     rows = pairs.load_pairs()
     gpu_type = seen.first.node.gpu_type.name
-    speeds = speeds_alone(
-        pairs.kinds_of(rows) | set(seen.kinds), {row.gpu_type for row in rows} | {gpu_type}
-    )
+    types = {row.gpu_type for row in rows} | {gpu_type}
+    speeds = speeds_alone(pairs.kinds_of(rows) | set(seen.kinds), types)
     book = pairs.book_of(rows, speeds.measured, seen.kinds)
+    if book is None:
+        return None
     first, second = map(str, seen.kinds)
-    return (
-        None
-        if book is None
-        else pair_rates(book, tuple(dict.fromkeys((first, second))), speeds.believed).get(
-            (first, second, gpu_type)
-        )
-    )
+    rates = pair_rates(book, tuple(dict.fromkeys((first, second))), speeds.believed)
+    return rates.get((first, second, gpu_type))
 
 
 def _write(
@@ -287,9 +249,7 @@ def _write(
 def _move(profile: PairProfile, seen: PairObservation, *, fresh: bool) -> None:
     samples = 0 if fresh or not any(seen.rates) else profile.samples
     own, others = profile.first_steps_per_s or 0.0, profile.second_steps_per_s or 0.0
-    profile.first_steps_per_s, profile.second_steps_per_s = (
-        moved(own, seen.rates[0], samples),
-        moved(others, seen.rates[1], samples),
-    )
+    profile.first_steps_per_s = moved(own, seen.rates[0], samples)
+    profile.second_steps_per_s = moved(others, seen.rates[1], samples)
     profile.samples, profile.source = samples + 1, Source.MEASURED
     profile.save()

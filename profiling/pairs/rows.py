@@ -58,14 +58,9 @@ class PairRow(NamedTuple):
 
 
 _COLUMNS = (
-    "first_id",
-    "second_id",
-    "gpu_type__name",
-    "first_steps_per_s",
-    "second_steps_per_s",
-    "source",
+    "first_id", "second_id", "gpu_type__name", "first_steps_per_s", "second_steps_per_s", "source",
     "updated_at",
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,15 +99,9 @@ def book_of(rows: Iterable[PairRow], measured_alone: Alone, kinds: Iterable[int]
     if len(references) < 2:
         return None
     shown = {*map(str, kinds), *references}
+    told = {pair: part for pair, part in retained.items() if shown.issuperset(pair[:2])}
     try:
-        return Book.of(
-            {
-                pair: part
-                for pair, part in retained.items()
-                if pair[0] in shown and pair[1] in shown
-            },
-            references,
-        )
+        return Book.of(told, references)
     except CompletionError as error:
         log.warning("pairs of kinds are not estimated: %s", error)
         return None
@@ -127,31 +116,19 @@ def pair_views(
 ) -> dict[int, tuple[PairThroughput, ...]]:
     """By kind its pairs with these kinds on these GPU types, sorted: as known, else estimated."""
     shown = frozenset(kinds)
-    known = {
-        row.pair: row
-        for row in rows
-        if row.first in shown and row.second in shown and row.gpu_type in types
-    }
+    here = [row for row in rows if row.gpu_type in types and shown >= {row.first, row.second}]
+    known = {row.pair for row in here}
     ages = _ages_s(rows, now)
     found: dict[int, list[PairThroughput]] = {kind: [] for kind in kinds}
-    for (first, second, gpu_type), rates in _estimated(kinds, types, rows, speeds).items():
-        if (first, second, gpu_type) not in known:
-            age_s = max(ages.get(int(first), 0.0), ages.get(int(second), 0.0))
-            _tell(
-                found,
-                first,
-                second,
-                PairThroughput(second, gpu_type, *rates, Source.ESTIMATED, age_s),
-            )
-    for row in known.values():
-        view = PairThroughput(
-            str(row.second), row.gpu_type, *row.rates, Source(row.source), _age_s(row, now)
-        )
-        _tell(found, str(row.first), str(row.second), view)
-    return {
-        kind: tuple(sorted(views, key=lambda v: (v.gpu_type, int(v.other))))
-        for kind, views in found.items()
-    }
+    for pair, rates in _estimated(kinds, types, rows, speeds).items():
+        if pair not in known:
+            age_s = max(ages.get(int(kind), 0.0) for kind in pair[:2])
+            _tell(found, pair, rates, Source.ESTIMATED, age_s)
+    for row in here:
+        _tell(found, row.pair, row.rates, Source(row.source), _age_s(row, now))
+    for views in found.values():
+        views.sort(key=lambda v: (v.gpu_type, int(v.other)))
+    return {kind: tuple(views) for kind, views in found.items()}
 
 
 def _estimated(
@@ -163,23 +140,26 @@ def _estimated(
         return {}
     names, alone = [str(kind) for kind in sorted(kinds)], speeds.believed
     return {
-        (first, second, gpu_type): rates
-        for (first, second, gpu_type), rates in pair_rates(book, names, alone).items()
-        if gpu_type in types
+        (first, second, where): rates
+        for (first, second, where), rates in pair_rates(book, names, alone).items()
+        if where in types
         and int(first) <= int(second)
-        and worth_sharing(rates, (alone[first, gpu_type], alone[second, gpu_type]))
+        and worth_sharing(rates, (alone[first, where], alone[second, where]))
     }
 
 
 def _tell(
-    found: Mapping[int, list[PairThroughput]], first: str, second: str, view: PairThroughput
+    found: Mapping[int, list[PairThroughput]],
+    pair: Pair,
+    rates: Rates,
+    source: Source,
+    age_s: float,
 ) -> None:
-    found[int(first)].append(view)
+    """Both kinds know of their pair; two jobs of one kind are one."""
+    (first, second, gpu_type), (own, others) = pair, rates
+    found[int(first)].append(PairThroughput(second, gpu_type, own, others, source, age_s))
     if first != second:
-        turned = PairThroughput(
-            first, view.gpu_type, view.other_steps_per_s, view.steps_per_s, view.source, view.age_s
-        )
-        found[int(second)].append(turned)
+        found[int(second)].append(PairThroughput(first, gpu_type, others, own, source, age_s))
 
 
 def _ages_s(rows: Iterable[PairRow], now: datetime) -> dict[int, float]:

@@ -46,6 +46,7 @@ CHOICES = 3 * PARTNERS
 """Partners that are ranked: of the most telling ones some may have no job here."""
 
 RETRIES = 2
+MOST_STEPS = 2_000_000_000
 
 LONGEST = timedelta(seconds=120)
 """Longest time of a pair run; the quota is the steps that the kind does alone in it."""
@@ -62,11 +63,8 @@ PairKey = tuple[int, int, int]
 
 def reconcile_pair_runs(cluster: Cluster, now: datetime, stop: Stop) -> None:
     """Record finished pair runs, drop those that no node can measure, request missing ones."""
-    opened = list(
-        PairRun.objects.filter(first_job__cluster=cluster, state__in=OPEN).select_related(
-            "first_job", "second_job"
-        )
-    )
+    runs = PairRun.objects.filter(first_job__cluster=cluster, state__in=OPEN)
+    opened = list(runs.select_related("first_job", "second_job"))
     sharing = [offer for offer in offers(cluster, now).now if offer.slots > 1]
     if not opened and not sharing:
         return
@@ -80,19 +78,15 @@ def _follow(run: PairRun, now: datetime, stop: Stop) -> None:
     launches = [_launch(job, copy) for job, copy in run.launches]
     live = [a for a in launches if a is not None and a.state in LIVE]
     if not any(launches):
-        _keep_or_drop(run)
+        if not {run.first_job.state, run.second_job.state} <= set(LENDING):
+            run.delete()
     elif _is_measured(run, launches, enough=run.steps if len(live) == len(launches) else 1):
         _close(run, R.DONE, "", now)
         _stop_all(live, stop)
     elif len(live) == len(launches) and not _is_late(launches, now):
         PairRun.objects.filter(pk=run.pk, state=R.WANTED).update(state=R.RUNNING)
-    elif live:
-        _stop_all(
-            live,
-            stop,
-            # the other has ended, or could not be placed, or it takes too long: what follows is the
-            # same
-        )
+    elif live:  # the other has ended, or could not be placed, or it takes too long
+        _stop_all(live, stop)
     else:
         _failed_once_more(run, launches, now)
 
@@ -109,10 +103,9 @@ def _is_measured(run: PairRun, launches: Sequence[Assignment | None], *, enough:
     first, second = (a for a in launches if a is not None)
     for ended in (a for a in (first, second) if a.state not in LIVE):
         record_impossible(ended)
-    both = Q(first_assignment=first, second_assignment=second) | Q(
-        first_assignment=second, second_assignment=first
-    )
-    if PairMeasurement.objects.filter(both).exists():
+    one_way = Q(first_assignment=first, second_assignment=second)
+    other_way = Q(first_assignment=second, second_assignment=first)
+    if PairMeasurement.objects.filter(one_way | other_way).exists():
         return True
     seen = observe_pair(first, second)
     if seen is None or min(seen.steps) < enough:
@@ -133,18 +126,10 @@ def _stop_all(live: Iterable[Assignment], stop: Stop) -> None:
             stop(assignment)
 
 
-def _keep_or_drop(run: PairRun) -> None:
-    """A run of which nothing was launched yet: its jobs must still be able to."""
-    if not {run.first_job.state, run.second_job.state} <= set(LENDING):
-        run.delete()
-
-
 def _failed_once_more(run: PairRun, launches: Iterable[Assignment | None], now: datetime) -> None:
     """Both ended and told nothing: try again, with copies of their own, or give it up."""
-    reason = next(
-        (a.reason for a in launches if a is not None and a.reason),
-        "too few steps side by side to tell",
-    )
+    reasons = (a.reason for a in launches if a is not None and a.reason)
+    reason = next(reasons, "too few steps side by side to tell")
     run.failures += 1
     if run.failures > RETRIES:
         _close(run, R.GIVEN_UP, reason, now)
@@ -165,27 +150,22 @@ def _want(cluster: Cluster, now: datetime, sharing: Sequence[Offer]) -> None:
     free = AT_ONCE - PairRun.objects.filter(first_job__cluster=cluster, state__in=OPEN).count()
     if free <= 0 or not sharing:
         return
-    kinds = pairs.sharing_kinds(
-        cluster, set(Profile.objects.order_by().values_list("kind_id", flat=True).distinct())
-    )
+    profiled = set(Profile.objects.order_by().values_list("kind_id", flat=True).distinct())
+    kinds = pairs.sharing_kinds(cluster, profiled)
     known = _known_pairs(kinds)
-    wanting = _some(
-        _wanting(kinds, {offer.type_id for offer in sharing}, known), int(now.timestamp())
-    )
+    wanting = _wanting(kinds, {offer.type_id for offer in sharing}, known)
+    wanting = _part_of(wanting, int(now.timestamp()))
     if not wanting:
         return
-    missing = _missing(
-        wanting, _partners(kinds, wanting, sharing), known, _lenders(cluster, kinds), sharing
-    )
+    partners, lenders = _partners(kinds, wanting, sharing), _lenders(cluster, kinds)
+    missing = _missing(wanting, partners, known, lenders, sharing)
     for key, jobs in list(missing.items())[:free]:
         _ask(cluster, key, jobs)
 
 
 def _known_pairs(kinds: Collection[int]) -> set[PairKey]:
-    columns, concerned = (
-        ("first_id", "second_id", "gpu_type_id"),
-        Q(first__in=kinds) | Q(second__in=kinds),
-    )
+    columns = ("first_id", "second_id", "gpu_type_id")
+    concerned = Q(first__in=kinds) | Q(second__in=kinds)
     measured = PairProfile.objects.filter(concerned, source=Source.MEASURED).values_list(*columns)
     runs = PairRun.objects.filter(concerned, state__in=[*OPEN, R.GIVEN_UP]).values_list(*columns)
     return set(chain(measured, runs))
@@ -205,7 +185,7 @@ def _wanting(
     }
 
 
-def _some(wanting: Mapping[tuple[int, int], int], turn: int) -> dict[tuple[int, int], int]:
+def _part_of(wanting: Mapping[tuple[int, int], int], turn: int) -> dict[tuple[int, int], int]:
     keys = sorted(wanting)
     begin = turn % len(keys) if len(keys) > A_LOOK else 0
     return {key: wanting[key] for key in [*keys[begin:], *keys[:begin]][:A_LOOK]}
@@ -235,14 +215,10 @@ def _missing(
         here = [offer for offer in sharing if offer.type_id == type_id]
         for other in partners[kind, type_id]:
             key, jobs = _key(kind, other, type_id), _jobs_of(lenders[kind], lenders[other], here)
-            if (
-                told[kind, type_id] < PARTNERS
-                and jobs is not None
-                and key not in known
-                and key not in found
-            ):
-                found[key] = jobs if jobs[0].kind_id == key[0] else (jobs[1], jobs[0])
-                told.update((k, type_id) for k in {kind, other})
+            if told[kind, type_id] >= PARTNERS or jobs is None or key in known or key in found:
+                continue
+            found[key] = jobs if jobs[0].kind_id == key[0] else (jobs[1], jobs[0])
+            told.update((k, type_id) for k in {kind, other})
     return found
 
 
@@ -272,15 +248,15 @@ def _jobs_of(
 ) -> tuple[Job, Job] | None:
     for one in first:
         for two in second:
-            if one.pk != two.pk and any(
-                fits(one, o) and fits(two, o) and _fit_together(one, two, o) for o in here
-            ):
+            if one.pk != two.pk and any(_fit_together(one, two, offer) for offer in here):
                 return one, two
     return None
 
 
 def _fit_together(one: Job, two: Job, offer: Offer) -> bool:
-    return one.cores + two.cores <= offer.cores and one.memory_gb + two.memory_gb <= offer.memory_gb
+    cores, memory_gb = one.cores + two.cores, one.memory_gb + two.memory_gb
+    both = cores <= offer.cores and memory_gb <= offer.memory_gb
+    return both and fits(one, offer) and fits(two, offer)
 
 
 def _ask(cluster: Cluster, key: PairKey, jobs: tuple[Job, Job]) -> None:
@@ -306,7 +282,6 @@ def _ask(cluster: Cluster, key: PairKey, jobs: tuple[Job, Job]) -> None:
 def _quota(cluster: Cluster, job: Job, type_id: int) -> int:
     """Steps of the job's kind alone in the longest pair run, at its fastest known speed."""
     known = Profile.objects.filter(kind=job.kind_id, spread=False)
-    fastest = (known.filter(gpu_type=type_id, gpus=1) or known).aggregate(most=Max("steps_per_s"))[
-        "most"
-    ] or 0.0
-    return max(cluster.profiling_steps, min(ceil(fastest * LONGEST.total_seconds()), 2_000_000_000))
+    rows = known.filter(gpu_type=type_id, gpus=1) or known
+    fastest = rows.aggregate(most=Max("steps_per_s"))["most"] or 0.0
+    return max(cluster.profiling_steps, min(ceil(fastest * LONGEST.total_seconds()), MOST_STEPS))

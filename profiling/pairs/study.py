@@ -41,10 +41,10 @@ def with_estimates(
     guessed = _estimates([k.id for k in kinds], measured, alone, rules, seed)
     missing = {pair: rates for pair, rates in truth.items() if pair not in measured}
     worth = {
-        pair: rates
-        for pair, rates in guessed.items()
-        if pair in missing
-        and worth_sharing(rates, (alone[pair[0], pair[2]], alone[pair[1], pair[2]]))
+        (first, second, where): rates
+        for (first, second, where), rates in guessed.items()
+        if (first, second, where) in missing
+        and worth_sharing(rates, (alone[first, where], alone[second, where]))
     }
     told = [*_views(measured, Source.MEASURED), *_views(worth, Source.ESTIMATED)]
     found = {
@@ -71,14 +71,10 @@ def _truth(kinds: Sequence[KindView]) -> dict[Pair, Rates]:
     found: dict[Pair, Rates] = {}
     for k in kinds:
         for p in k.pairs:
-            if p.other in names:
-                turned = k.id > p.other
-                pair = (p.other, k.id, p.gpu_type) if turned else (k.id, p.other, p.gpu_type)
-                found[pair] = (
-                    (p.other_steps_per_s, p.steps_per_s)
-                    if turned
-                    else (p.steps_per_s, p.other_steps_per_s)
-                )
+            if p.other in names and k.id <= p.other:
+                found[k.id, p.other, p.gpu_type] = p.steps_per_s, p.other_steps_per_s
+            elif p.other in names:
+                found[p.other, k.id, p.gpu_type] = p.other_steps_per_s, p.steps_per_s
     return dict(sorted(found.items()))
 
 

@@ -10,7 +10,7 @@ import pytest
 from django.utils import timezone
 
 from clusters.models import Cluster, EnergyTariff, PueRecord, Reason, RescheduleEvent, TariffBand
-from clusters.tariffs import price_steps, pue_in_force, tariff_changed, tariff_in_force
+from clusters.tariffs import costs_changed, price_steps, pue_in_force, tariff_in_force
 from tests.builders import a_cluster, at
 
 pytestmark = pytest.mark.django_db
@@ -103,7 +103,7 @@ def test_of_two_versions_of_one_moment_the_later_row_is_in_force() -> None:
 
 def test_a_changed_tariff_asks_for_a_round() -> None:
     cluster = a_cluster()
-    tariff_changed(cluster)
+    costs_changed([cluster])
     assert list(RescheduleEvent.objects.values_list("cluster", "reason")) == [
         (cluster.pk, Reason.TARIFF)
     ]

@@ -9,7 +9,7 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from clusters.models import Cluster
-from jobs.kinds import kind_for
+from jobs.kinds import digest, kinds_for
 from jobs.models import Job, Team
 from jobs.pages.forms import initial_of
 from tests.builders import a_cluster, a_job, a_node, a_team, a_user
@@ -150,9 +150,7 @@ def test_a_clone_begins_with_what_the_first_one_was(
     source = a_job(
         cluster, team=team, user=ada, name="the first", command=["sh", "-c", "echo 'a b'"],
         environment={"A": "1", "KEY": {"secret": "s3"}},
-        kind=kind_for(
-            name="resnet", runtime="", image="", image_digest="", command=(), declared={}
-        ),
+        kind=kinds_for({digest("resnet"): "resnet"})[digest("resnet")],
         steps_per_epoch=100,
     )  # fmt: skip
     page = client.get(f"/submit/?from={source.pk}").content.decode()

@@ -44,7 +44,7 @@ django.setup()
 from django.contrib.auth.models import User
 from knox.models import AuthToken
 from clusters.models import Cluster
-from clusters.services import issue_enrolment_token
+from clusters.services.enrolment import issue_enrolment_token
 from controlplane.operations.bootstrap import ADMIN, CLUSTER, bootstrap
 bootstrap()
 Cluster.objects.filter(name=CLUSTER).update(period_s=5.0)

@@ -21,8 +21,8 @@ from knox.models import AuthToken
 
 from clusters.events import request_reschedule
 from clusters.models import Cluster, EnergyTariff, Node, PueRecord, Reason, TariffBand
-from clusters.services import issue_enrolment_token, node_cordon, node_drain
-from clusters.services.enrolment import sha256
+from clusters.services.enrolment import issue_enrolment_token, sha256
+from clusters.services.nodes import node_cordon, node_drain
 from controlplane.execution.services import (
     accept,
     append_log,
@@ -32,7 +32,7 @@ from controlplane.execution.services import (
     report_state,
 )
 from controlplane.loop.models import Round
-from jobs.kinds import kind_for
+from jobs.kinds import digest, kinds_for
 from jobs.lifecycle import JobMove
 from jobs.models import Assignment, Job, Membership, Team
 from jobs.moves import move_job
@@ -227,9 +227,7 @@ def _nodes(cluster: Cluster) -> list[Node]:
 
 def _profiled(cluster: Cluster, user: User) -> None:
     """A kind that was measured before, by its name."""
-    kind = kind_for(
-        name="digits", runtime="process", image="", image_digest="", command=(), declared={}
-    )
+    kind = kinds_for({digest("digits"): "digits"})[digest("digits")]
     for (name, gpus), speed in {("V100", 1): 2.0, ("V100", 2): 3.5, ("T4", 1): 0.8}.items():
         Profile.objects.create(
             kind=kind,

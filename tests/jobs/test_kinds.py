@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from jobs.kinds import digest, is_ignored, kind_for, normalised_command
+from jobs.kinds import digest, is_ignored, kinds_for, normalised_command
 
 TRAIN = ["python", "train.py", "--model", "resnet50", "--batch-size", "64"]
 
 
 def digest_of(*command: str, **values: str) -> str:
-    defaults = {"name": "", "runtime": "process", "image": "", "image_digest": ""}
-    return digest(**{**defaults, **values}, command=command, declared={})
+    return digest(**{"runtime": "process", **values}, command=command)
 
 
 @pytest.mark.parametrize(
@@ -89,21 +88,8 @@ def test_a_flag_without_a_value_does_not_swallow_the_next_flag() -> None:
     assert normalised_command(["train", "--seed", "--fp16"]) == ["train", "--fp16"]
 
 
-def test_a_digest_goes_before_the_name_of_an_image() -> None:
-    same = digest_of(image="a:latest", image_digest="sha256:1")
-    assert same == digest_of(image="a:v2", image_digest="sha256:1")
-    assert same != digest_of(image="a:latest", image_digest="sha256:2")
+def test_another_image_is_another_kind() -> None:
     assert digest_of(image="a:1") != digest_of(image="a:2")
-
-
-def test_declared_parameters_count_but_those_that_leave_speed_alone() -> None:
-    def with_declared(**declared: object) -> str:
-        return digest(
-            name="", runtime="docker", image="i", image_digest="", command=[], declared=declared
-        )
-
-    assert with_declared(batch_size=8) != with_declared(batch_size=16)
-    assert with_declared(batch_size=8, seed=1, learning_rate=0.1) == with_declared(batch_size=8)
 
 
 def test_a_users_name_makes_the_kind_whatever_the_command_says() -> None:
@@ -126,9 +112,7 @@ def test_names_that_may_tell_of_the_model_are_not_ignored(name: str) -> None:
 @pytest.mark.django_db
 def test_the_same_properties_give_the_same_kind_and_a_given_name_is_its_name() -> None:
     def kind(name: str, *command: str) -> tuple[int, str]:
-        found = kind_for(
-            name=name, runtime="process", image="", image_digest="", command=command, declared={}
-        )
+        (found,) = kinds_for({digest_of(*command, name=name): name}).values()
         return found.pk, found.name
 
     assert kind("", "python", "a.py", "--seed", "1") == kind("", "python", "a.py", "--seed", "2")

@@ -60,11 +60,11 @@ def test_the_same_snapshot_gives_the_same_plan_and_stays_as_it_was(
     variant: Variant, snapshot: Snapshot
 ) -> None:
     name, parameters = variant
-    before = snapshot_json.canonical_bytes(snapshot)
+    before = snapshot.canonical_bytes
     plan = decide(name, snapshot, **parameters)
     again = decide(name, snapshot_json.from_json(snapshot_json.to_json(snapshot)), **parameters)
     assert plan_json.digest(plan) == plan_json.digest(again)
-    assert snapshot_json.canonical_bytes(snapshot) == before
+    assert snapshot.canonical_bytes == before
 
 
 @examples(60)

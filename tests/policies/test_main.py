@@ -26,9 +26,7 @@ def snapshot_file(tmp_path: Path) -> str:
         a_job("c", phase=JobPhase.PROFILING),
     ]
     path = tmp_path / "snapshot.json"
-    path.write_bytes(
-        snapshot_json.canonical_bytes(a_snapshot(nodes, jobs, profiling=(a_profile_request("c"),)))
-    )
+    path.write_bytes(a_snapshot(nodes, jobs, profiling=(a_profile_request("c"),)).canonical_bytes)
     return str(path)
 
 

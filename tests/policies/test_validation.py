@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import inf, nan
 from typing import Any
-from unittest.mock import patch
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from controlplane.loop.rounds import kept
-from policies.contract import validation as judge
 from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
 from policies.contract.snapshot import (
-    JobColumns,
     JobPhase,
-    Jobs,
     NodeRole,
     NodeState,
     PowerCapStep,
@@ -36,7 +28,6 @@ from tests.builders_policies import (
     a_snapshot,
     on,
 )
-from tests.builders_snapshots import snapshots
 
 
 def codes(
@@ -354,39 +345,3 @@ def test_what_a_node_cannot_do_is_told_in_words() -> None:
         "labels_missing",
         "node n1 lacks the runtime docker, which job a needs",
     )
-
-
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(
-    snapshot=snapshots(),
-    changed=st.sampled_from(
-        [
-            {},
-            {"predicted_run_s": nan},
-            {"until_s": 0.0},
-            {"steps_quota": 0},
-            {"predicted_energy_cost": inf},
-            {"purpose": Purpose.PROFILING},
-        ]
-    ),
-    gpus_min=st.sampled_from([None, 2]),
-)
-def test_what_plainly_goes_on_is_held_to_the_same_rules(
-    snapshot: Snapshot, changed: dict[str, Any], gpus_min: int | None
-) -> None:
-    """The quick look at what goes on as it was lets nothing pass that the rules would find."""
-    if gpus_min is not None:
-        snapshot = replace(
-            snapshot,
-            jobs=Jobs(JobColumns.of([replace(job, gpus_min=gpus_min) for job in snapshot.jobs])),
-        )
-    plan = kept(snapshot, "test", "")
-    plan = replace(
-        plan, placements=tuple(replace(p, **changed) for p in plan.placements) + plan.placements[:1]
-    )
-    quick = validate_plan(plan, snapshot)
-    with (
-        patch.object(judge._GoesOn, "plainly", return_value=False),
-        patch.object(judge, "_has_it_alone", return_value=False),
-    ):
-        assert quick == validate_plan(plan, snapshot)

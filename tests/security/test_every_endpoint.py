@@ -19,8 +19,7 @@ from django.utils import timezone
 from knox.models import AuthToken
 
 from clusters.models import EnrolmentToken, Node
-from clusters.services import issue_enrolment_token
-from clusters.services.enrolment import sha256
+from clusters.services.enrolment import issue_enrolment_token, sha256
 from controlplane.execution.protocol.calls import ENDPOINTS as ENDPOINTS_OF_AGENTS
 from controlplane.execution.protocol.calls import Endpoint
 from loadmaster.protocol import PROTOCOL_HEADER, Accept, AssignmentState, MetricsBatch

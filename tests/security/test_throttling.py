@@ -11,7 +11,7 @@ from django.core.cache import cache
 from django.test import AsyncClient, Client
 from redis.exceptions import ConnectionError as CacheAway
 
-from clusters.services import issue_enrolment_token
+from clusters.services.enrolment import issue_enrolment_token
 from controlplane.web.http import throttling
 from loadmaster.protocol import PROTOCOL_HEADER
 from loadmaster.wire import to_json

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
-from clusters.models import Cluster
+from clusters.management.operators import OperatorCommand, the_cluster
 from clusters.models.nodes import Role
-from clusters.services import issue_enrolment_token
+from clusters.services.enrolment import issue_enrolment_token
 
 
-class Command(BaseCommand):
+class Command(OperatorCommand):
     """Print a new enrolment token; only its sha256 is kept, so it cannot be shown again."""
 
     help = (
@@ -19,7 +19,6 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """The cluster's name, what the node is for, and how long the token is good."""
         parser.add_argument("cluster", help="name of the cluster the machine joins")
         parser.add_argument(
             "--role", choices=Role.values, default=Role.PRODUCTION, help="what the node is for"
@@ -29,11 +28,7 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Make the token and print it, and nothing else, to the standard output."""
-        cluster = Cluster.objects.filter(name=options["cluster"]).first()
-        if cluster is None:
-            known = ", ".join(Cluster.objects.values_list("name", flat=True)) or "none yet"
-            raise CommandError(f"there is no cluster {options['cluster']!r} (known: {known})")
+        cluster = the_cluster(options["cluster"])
         if not 0 < options["hours"] <= 24 * 365:
             raise CommandError(
                 f"--hours must be more than 0 and at most a year, not {options['hours']}"

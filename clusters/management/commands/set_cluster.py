@@ -7,12 +7,11 @@ from argparse import ArgumentParser, ArgumentTypeError
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from django.core.exceptions import ValidationError
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 from django.db import transaction
 
 from clusters.events import request_reschedule
-from clusters.management.operators import in_words
+from clusters.management.operators import OperatorCommand
 from clusters.models import Cluster, Reason
 
 NUMBERS = {
@@ -29,14 +28,12 @@ NUMBERS = {
 WORDS = ("timezone", "currency", "power_cap_hours", "emissions_cost_per_kg")
 
 
-class Command(BaseCommand):
+class Command(OperatorCommand):
     """Only what is said changes. The policy is chosen by `loadmaster policy set`."""
 
     help = "Make a cluster, or change its zone, its agents' intervals, its period or its power cap"
-    requires_system_checks: tuple[str, ...] = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """The name and what is to be set."""
         parser.add_argument("name")
         parser.add_argument(
             "--timezone", help="IANA zone in which tariffs' hours count, such as Europe/Rome"
@@ -59,7 +56,6 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, name: str, **options: Any) -> None:
-        """Do it and say how it is now."""
         given = {k: options[k] for k in (*WORDS, *NUMBERS) if options[k] is not None}
         cluster = Cluster.objects.filter(name=name).first() or Cluster(name=name)
         if (
@@ -74,10 +70,7 @@ class Command(BaseCommand):
             )
         for field, value in given.items():
             setattr(cluster, field, value)
-        try:
-            cluster.full_clean()
-        except ValidationError as error:
-            raise in_words(error) from None
+        cluster.full_clean()
         _save(cluster, given)
         clock = (
             f"heartbeat {cluster.heartbeat_s:g} s, lease {cluster.lease_s:g} s, grace"

@@ -6,13 +6,12 @@ from argparse import ArgumentParser
 from decimal import Decimal
 from typing import Any
 
-from django.core.exceptions import ValidationError
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 from django.db import transaction
 
-from clusters.management.operators import in_words
+from clusters.management.operators import OperatorCommand
 from clusters.models import Cluster, GpuType
-from clusters.tariffs import tariff_changed
+from clusters.tariffs import costs_changed
 
 FIGURES = {
     "tflops": "peak TFLOP/s, used for estimates",
@@ -27,14 +26,12 @@ PRICE = "price_per_hour"
 """May be left out of a new type."""
 
 
-class Command(BaseCommand):
+class Command(OperatorCommand):
     """Agents are let in only with GPUs of a type that is known."""
 
     help = "Make a GPU type known, or change its figures (TFLOP/s for estimates, watts for costs)"
-    requires_system_checks: tuple[str, ...] = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """The name as agents report it, and the figures of the data sheet."""
         parser.add_argument(
             "name", help="as the driver calls it; an agent that is refused says the name"
         )
@@ -45,7 +42,6 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, name: str, emulated: bool, **options: Any) -> None:
-        """Do it and say how it is now."""
         kind = GpuType.objects.filter(name=name).first() or GpuType(name=name, emulated=emulated)
         given = {figure: options[figure] for figure in FIGURES if options[figure] is not None}
         if kind.pk is None and (
@@ -56,14 +52,10 @@ class Command(BaseCommand):
             raise CommandError(f"{name} is new: say {', '.join(missing)} too")
         for figure, value in given.items():
             setattr(kind, figure, Decimal(str(value)) if figure == PRICE else value)
-        try:
-            kind.full_clean()
-        except ValidationError as error:
-            raise in_words(error) from None
+        kind.full_clean()
         with transaction.atomic():
             kind.save()
-            for cluster in Cluster.objects.filter(nodes__gpu_type=kind).distinct():
-                tariff_changed(cluster)
+            costs_changed(Cluster.objects.filter(nodes__gpu_type=kind).distinct())
         price = f", {float(kind.price_per_hour):g} an hour" if kind.price_per_hour else ""
         self.stdout.write(
             f"{kind}: {kind.tflops:g} TFLOP/s, {kind.memory_gb:g} GB, {kind.idle_w:g} W idle,"

@@ -6,25 +6,22 @@ from argparse import ArgumentParser
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from django.core.exceptions import ValidationError
-from django.core.management.base import BaseCommand
+from django.db import transaction
 
-from clusters.management.operators import in_words, moment, the_cluster
+from clusters.management.operators import OperatorCommand, moment, the_cluster
 from clusters.models import PueRecord
-from clusters.tariffs import add_pue
+from clusters.tariffs import costs_changed
 
 
-class Command(BaseCommand):
+class Command(OperatorCommand):
     """Adds a value; without one it shows those there are."""
 
     help = (
         "Add a cluster's PUE from some time on; without a value, show them. Values never change: a"
         " later one holds"
     )
-    requires_system_checks: tuple[str, ...] = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """The cluster, the value, and when."""
         parser.add_argument("cluster")
         parser.add_argument(
             "pue", nargs="?", type=float, help="facility energy over IT energy: 1 or more"
@@ -38,13 +35,13 @@ class Command(BaseCommand):
     def handle(
         self, *args: Any, cluster: str, pue: float | None, since: str | None, **options: Any
     ) -> None:
-        """Add it if there is one, and show them."""
         row = the_cluster(cluster)
         if pue is not None:
-            try:
-                add_pue(row, pue, moment("--from", since, row))
-            except ValidationError as error:
-                raise in_words(error) from None
+            record = PueRecord(cluster=row, pue=pue, effective_from=moment("--from", since, row))
+            record.full_clean()
+            with transaction.atomic():
+                record.save()
+                costs_changed([row])
         zone = ZoneInfo(row.timezone)
         for record in PueRecord.objects.filter(cluster=row).order_by("-effective_from", "-id"):
             self.stdout.write(

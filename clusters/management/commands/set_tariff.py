@@ -8,25 +8,22 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from django.core.exceptions import ValidationError
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
-from clusters.management.operators import in_words, moment, the_cluster
-from clusters.models import Cluster, EnergyTariff
-from clusters.tariffs import BandWords, add_tariff
+from clusters.management.operators import OperatorCommand, moment, the_cluster
+from clusters.models import EnergyTariff, TariffBand
+from clusters.tariffs import add_tariff
 
 
-class Command(BaseCommand):
+class Command(OperatorCommand):
     """Adds a version; without a price it shows the versions there are."""
 
     help = (
         "Add a version of a cluster's energy prices; without a price, show the versions. Versions"
         " never change: a later one holds"
     )
-    requires_system_checks: tuple[str, ...] = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """The cluster, the price, and when."""
         parser.add_argument("cluster")
         parser.add_argument(
             "price",
@@ -56,7 +53,6 @@ class Command(BaseCommand):
         since: str | None,
         **options: Any,
     ) -> None:
-        """Add it if there is one, and show the versions."""
         row = the_cluster(cluster)
         if price is None and (band or since):
             raise CommandError(
@@ -64,26 +60,15 @@ class Command(BaseCommand):
             )
         if price is not None:
             bands = [_band(text) for text in band]
-            try:
-                add_tariff(
-                    row, _price("PRICE", price), moment("--from", since, row), bands,
-                    name=options["name"], emissions_g_per_kwh=options["emissions_g"],
-                )  # fmt: skip
-            except ValidationError as error:
-                raise in_words(error) from None
-        for line in _versions(row):
-            self.stdout.write(line)
-
-
-def _versions(cluster: Cluster) -> list[str]:
-    rows = (
-        EnergyTariff.objects.filter(cluster=cluster)
-        .order_by("-effective_from", "-id")
-        .prefetch_related("bands")
-    )
-    return [_line(row, ZoneInfo(cluster.timezone), cluster.currency) for row in rows] or [
-        "no tariff: energy costs nothing yet"
-    ]
+            tariff = EnergyTariff(
+                cluster=row, name=options["name"], default_price_per_kwh=_price("PRICE", price),
+                effective_from=moment("--from", since, row),
+                emissions_g_per_kwh=options["emissions_g"],
+            )  # fmt: skip
+            add_tariff(tariff, bands)
+        versions = row.tariffs.order_by("-effective_from", "-id").prefetch_related("bands")
+        lines = [_line(version, ZoneInfo(row.timezone), row.currency) for version in versions]
+        self.stdout.write("\n".join(lines) or "no tariff: energy costs nothing yet")
 
 
 def _line(row: EnergyTariff, zone: ZoneInfo, currency: str) -> str:
@@ -98,7 +83,7 @@ def _line(row: EnergyTariff, zone: ZoneInfo, currency: str) -> str:
     )
 
 
-def _band(text: str) -> BandWords:
+def _band(text: str) -> TariffBand:
     try:
         days, hours, price, *grams = text.split()
         start, end = (time.fromisoformat(part) for part in hours.split("-"))
@@ -108,7 +93,10 @@ def _band(text: str) -> BandWords:
             "--band: write 'DAYS FROM-TO PRICE [GRAMS]', as in '01234 08:00-20:00 0.24', not"
             f" {text!r}"
         ) from None
-    return BandWords(days, start, end, _price("--band", price), emissions_g)
+    return TariffBand(
+        days=days, from_time=start, to_time=end, price_per_kwh=_price("--band", price),
+        emissions_g_per_kwh=emissions_g,
+    )  # fmt: skip
 
 
 def _price(option: str, text: str) -> Decimal:

@@ -14,7 +14,7 @@ from django.db.models import Count, Prefetch, prefetch_related_objects
 from django.utils import timezone
 
 from clusters.models import Cluster, Device, Node
-from clusters.runtimes import runtimes_of
+from clusters.models.nodes import runtimes_of
 from jobs.models import Assignment, AssignmentSlot
 from jobs.selectors import OTHERS, seen_by
 
@@ -71,7 +71,7 @@ class NodeCard:
 
     @property
     def runtimes(self) -> str:
-        return " and ".join(runtimes_of(self.node))
+        return " and ".join(runtimes_of(self.node.features))
 
     @property
     def power_w(self) -> float | None:

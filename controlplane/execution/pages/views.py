@@ -17,7 +17,7 @@ from django.views.decorators.http import require_GET, require_POST
 
 from clusters.models import Node
 from clusters.models.nodes import Role
-from clusters.services import (
+from clusters.services.nodes import (
     NodeStateError,
     SlotsError,
     node_cordon,
@@ -70,7 +70,7 @@ def _act(node: Node, action: str, said: Mapping[str, str], actor: str) -> str:
             return f"{node.name} takes work again."
         case "drain":
             until = _deadline(said.get("minutes", ""))
-            node_drain(node, deadline=until, actor=actor, reason=reason)
+            node_drain(node, until, actor=actor, reason=reason)
             today = until is not None and until.date() == datetime.now(UTC).date()
             form = "%H:%M" if today else "%Y-%m-%d %H:%M"
             when = "now" if until is None else f"by {until:{form}} UTC"

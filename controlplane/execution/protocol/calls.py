@@ -11,7 +11,7 @@ from typing import Any
 
 from clusters.agent_calls import AgentCallError, not_yours, unknown_token
 from clusters.models import Node
-from clusters.services import register as register_node
+from clusters.services.enrolment import register as register_node
 from clusters.services.enrolment import sha256
 from controlplane.execution import services
 from controlplane.execution.protocol.heartbeat_batch import HeartbeatBatch

@@ -251,7 +251,7 @@ class Launcher:
         """
         node = self.observed.snapshot.node_by_id[seat.node]
         part = len(seat.devices) * seat.share / self.held[seat.node]
-        power_w = node.power_w[min(self.in_use[seat.node], len(node.power_w) - 1)] * part
+        power_w = node.draw_w(self.in_use[seat.node]) * part
         cost = placement.predicted_energy_cost
         return {
             "predicted_run_s": placement.predicted_run_s,

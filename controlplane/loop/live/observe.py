@@ -20,8 +20,7 @@ from django.db import connection, connections, transaction
 
 from clusters.energy import power_curve
 from clusters.models import Cluster, EnergyTariff, PueRecord, RescheduleEvent
-from clusters.models.nodes import State
-from clusters.runtimes import runtimes_of
+from clusters.models.nodes import State, runtimes_of
 from clusters.tariffs import power_cap_steps, price_steps, pue_in_force, tariff_in_force
 from controlplane.loop.live.live_assignments import LiveAssignment, OccupiedSlot
 from controlplane.loop.live.rows import DeviceRow, NodeRow, Rows, is_ready
@@ -198,7 +197,9 @@ def _state_of(node: NodeRow, rows: Rows) -> NodeState:
 def _labels_of_node(node: NodeRow, rows: Rows) -> tuple[str, ...]:
     given = {label for label in node.labels if not is_own(label)}
     apart = {apart_label(str(other)) for other in rows.avoided_nodes if other != node.pk}
-    return tuple(sorted(given | apart | {runtime_label(name) for name in runtimes_of(node)}))
+    return tuple(
+        sorted(given | apart | {runtime_label(name) for name in runtimes_of(node.features)})
+    )
 
 
 def _device_view(device: DeviceRow, held: Sequence[OccupiedSlot]) -> DeviceView:

@@ -25,7 +25,7 @@ from controlplane.web.storage.bulk import batches
 from controlplane.web.storage.packed_json import pack, pack_text
 from jobs.lifecycle import JobState
 from jobs.models import Job
-from policies.contract import forms, plan_json, snapshot_json
+from policies.contract import forms, plan_json
 from policies.contract.plan import Plan, PlanStatus, WaitCode
 from policies.contract.snapshot import Purpose, Snapshot
 from policies.contract.validation import power_w
@@ -46,7 +46,7 @@ def open_round(
 ) -> Round:
     """The row of a round that has seen the cluster and is about to decide."""
     cluster, snapshot = observed.cluster, observed.snapshot
-    spelling = snapshot_json.canonical_bytes(snapshot)
+    spelling = snapshot.canonical_bytes
     return Round.objects.create(
         cluster=cluster, number=lock.number, reasons=list(snapshot.trigger.reasons),
         policy=cluster.policy,

@@ -18,8 +18,7 @@ from django.db.models.functions import Coalesce, Least, RowNumber
 
 from clusters.intervals import is_silent
 from clusters.models import Cluster, Device, GpuType, Node
-from clusters.models.nodes import Role, State
-from clusters.runtimes import runtimes_of
+from clusters.models.nodes import Role, State, runtimes_of
 from controlplane.loop.live.live_assignments import LiveAssignments
 from jobs.lifecycle import JobState
 from jobs.models import Assignment, Job
@@ -183,7 +182,7 @@ class Rows:
         return (
             is_ready(node, self.now)
             and node.role != Role.PROFILING
-            and job.runtime in runtimes_of(node)
+            and job.runtime in runtimes_of(node.features)
             and set(job.labels) <= set(node.labels)
             and (not job.allowed_types or self.type_of[node.pk] in job.allowed_types)
             and sum(d.healthy for d in self.devices[node.pk]) >= job.gpus_min

@@ -18,7 +18,7 @@ from django.db.models import QuerySet
 
 import loadmaster
 from clusters.models import Cluster, Node
-from clusters.services import issue_enrolment_token
+from clusters.services.enrolment import issue_enrolment_token
 from controlplane.operations.bootstrap import (
     ADMIN,
     CLUSTER,

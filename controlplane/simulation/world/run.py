@@ -20,7 +20,7 @@ from controlplane.simulation.world.results import outcome_of
 from controlplane.simulation.world.shortcuts import may_hide_running
 from controlplane.simulation.world.world import Scenario, SimulatedWorld
 from policies.contract.plan import Placement, Plan
-from policies.contract.policy import Policy, with_round_cache
+from policies.contract.policy import Policy
 from policies.contract.snapshot import JobView, Snapshot
 
 PROGRESS_S = 0.25
@@ -96,7 +96,6 @@ class Simulation:
             switches,
             keep_rounds,
         )
-        self._policy = with_round_cache(policy)
         self.engine = Engine(start_s)
         table = JobTable(jobs)
         hides = shortcuts and may_hide_running(scenario, table.columns, policy, switches)
@@ -170,7 +169,7 @@ class Simulation:
     def _decide(self, snapshot: Snapshot) -> Plan:
         began_s = perf_counter()
         try:
-            return self._policy(snapshot)
+            return self.policy(snapshot)
         finally:
             self.decision_s.append(perf_counter() - began_s)
 

@@ -48,9 +48,6 @@ class SnapshotBuilder:
         self.profiling: set[str] = set()
         self._workload = _Workload(table, scenario.restart_cost_s)
         self._cut: _Cut | None = None
-        self._true_of_all = [
-            name for name in ("gpus_only", "free_of_conditions") if getattr(self.columns, name)
-        ]
         self._received: dict[int, Received] = {}
         self._kinds = {k.id: k for k in kinds}
         self._place = {k.id: i for i, k in enumerate(kinds)}
@@ -136,12 +133,9 @@ class SnapshotBuilder:
             self.columns.others,
             lambda name: changing[name]() if name in changing else cut.others[name],
         )
-        columns = JobColumns(cut.ids, cut.kinds, numbers, cut.counts, others)
-        for name in self._true_of_all:
-            vars(columns)[name] = True
-        jobs = Jobs(columns)
-        vars(jobs)["position"] = cut.position
-        return jobs
+        gpus_only = self.columns.gpus_only
+        columns = JobColumns(cut.ids, cut.kinds, numbers, cut.counts, others, gpus_only)
+        return Jobs(columns, cut.position)
 
     def _changing(
         self,

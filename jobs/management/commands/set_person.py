@@ -6,20 +6,18 @@ from argparse import ArgumentParser
 from typing import Any
 
 from django.contrib.auth.models import User
-from django.core.exceptions import ValidationError
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
+from clusters.management.operators import OperatorCommand
 from jobs.people import person_disabled, person_saved, teams_named, tokens_ended
 
 
-class Command(BaseCommand):
+class Command(OperatorCommand):
     """A new person's password is printed once; `manage.py changepassword NAME` sets another."""
 
     help = "Make a person, or change what they may; a new person's password is printed once"
-    requires_system_checks: tuple[str, ...] = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """Who, and what they may."""
         parser.add_argument("name")
         parser.add_argument(
             "--team", action="append", default=[], help="a team they are in, as often as needed"
@@ -52,22 +50,16 @@ class Command(BaseCommand):
         end_tokens: bool,
         **options: Any,
     ) -> None:
-        """Do it and say so."""
         if disable or end_tokens:
             user = _known(name)
             ended = person_disabled(user) if disable else tokens_ended(user)
-            self.stdout.write(
-                f"{name}: {ended} API tokens have"
-                f" ended{'; nobody logs in as them any more' if disable else ''}"
-            )
+            gone = "; nobody logs in as them any more" if disable else ""
+            self.stdout.write(f"{name}: {ended} API tokens have ended{gone}")
             return
-        try:
-            password = person_saved(
-                name, teams=teams_named(team), operator=options["operator"],
-                sees_costs=options["sees_costs"]
-            )  # fmt: skip
-        except ValidationError as error:
-            raise CommandError("; ".join(error.messages)) from None
+        password = person_saved(
+            name, teams=teams_named(team), operator=options["operator"],
+            sees_costs=options["sees_costs"]
+        )  # fmt: skip
         words = (
             f"log in with the one-time password {password} (shown only now; change it under your"
             " name)"

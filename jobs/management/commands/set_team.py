@@ -5,21 +5,17 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from typing import Any
 
-from django.core.exceptions import ValidationError
-from django.core.management.base import BaseCommand, CommandError
-
+from clusters.management.operators import OperatorCommand
 from jobs.models.teams import Order
 from jobs.people import team_saved
 
 
-class Command(BaseCommand):
+class Command(OperatorCommand):
     """People of one team see each other's jobs."""
 
     help = "Make a team, or change its weight or order; people come in by set_person --team"
-    requires_system_checks: tuple[str, ...] = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """The name, the share, and how its jobs have it."""
         parser.add_argument("name")
         parser.add_argument("--weight", type=float, help="its fair share against other teams (1)")
         parser.add_argument(
@@ -31,11 +27,7 @@ class Command(BaseCommand):
     def handle(
         self, *args: Any, name: str, weight: float | None, order: str | None, **options: Any
     ) -> None:
-        """Do it and say so."""
-        try:
-            team = team_saved(name, weight, order)
-        except ValidationError as error:
-            raise CommandError("; ".join(error.messages)) from None
+        team = team_saved(name, weight, order)
         members = ", ".join(sorted(team.members.values_list("username", flat=True))) or "nobody yet"
         queued = ", first in, first out" if team.order == Order.FIFO else ""
         self.stdout.write(f"team {team.name}, weight {team.weight:g}{queued}: {members}")

@@ -52,10 +52,8 @@ def _filled(row: T) -> T:
 Row = Annotated[T, AfterValidator(_filled)]
 
 KEPT = 0.6
-"""What a kind keeps of its own speed beside another one where the file says nothing: what the
-median pair of Gavel's tables that can share at all keeps (V100 0.68, P100 0.59, K80 0.54; 0.6 is
-their mean). At 0.5 sharing is as good as taking turns.
-"""
+"""Default fraction of its own speed that a kind keeps beside another one: the mean of the median
+pairs of Gavel's tables that can share at all (V100 0.68, P100 0.59, K80 0.54)."""
 
 
 class EmulationError(ValueError):
@@ -95,10 +93,8 @@ class Emulation:
 
         Of a pair it is in the table, else KEPT; beside several it is the product.
         """
-        return math.prod(
-            0.0 if not self._of_pair(other, kind_name) else self._of_pair(kind_name, other)
-            for other in others
-        )
+        pairs = [(self._of_pair(kind_name, o), self._of_pair(o, kind_name)) for o in others]
+        return math.prod(own if theirs else 0.0 for own, theirs in pairs)
 
     def _of_pair(self, kind: str, other: str) -> float:
         rows = (self.shared.get(name, {}) for name in (kind, OTHERS))
@@ -108,11 +104,9 @@ class Emulation:
     def power_w(self, busy: bool, noise: random.Random) -> float:
         """The modelled watts of one device: idle or peak, with a relative Gaussian noise."""
         mean_w = self.peak_w if busy else self.idle_w
-        return (
-            max(0.0, mean_w * (1.0 + noise.gauss(0.0, self.power_noise)))
-            if self.power_noise
-            else mean_w
-        )
+        if not self.power_noise:
+            return mean_w
+        return max(0.0, mean_w * (1.0 + noise.gauss(0.0, self.power_noise)))
 
     def sample(self, uuid: str, busy: bool, noise: random.Random) -> DeviceSample:
         """Sample of one device for a heartbeat."""

@@ -81,24 +81,21 @@ class Devices(Protocol):
 
     def reports(self) -> tuple[DeviceReport, ...]:
         """Offered devices, for registration and session."""
-        ...
 
     def samples(self, busy: Collection[str]) -> tuple[DeviceSample, ...]:
         """Health, use and watts now; `busy` are the uuids that running assignments hold."""
-        ...
 
     def environment(
         self, uuids: Collection[str], kind_name: str, gang_gpus: int = 0, share: float = 1.0
     ) -> dict[str, str]:
         """Variables that restrict a job to its devices and share; `gang_gpus`: all ranks' GPUs."""
-        ...
 
     def shared_pace_s(self, kind_name: str, gpus: int, beside: Sequence[str]) -> float | None:
         """Seconds per step beside these kinds; inf: they do not fit; None: not known here."""
-        ...
+        return None
 
 
-class NoDevices:
+class NoDevices(Devices):
     def reports(self) -> tuple[DeviceReport, ...]:
         return ()
 
@@ -109,9 +106,6 @@ class NoDevices:
         self, uuids: Collection[str], kind_name: str, gang_gpus: int = 0, share: float = 1.0
     ) -> dict[str, str]:
         return {"CUDA_VISIBLE_DEVICES": ""}
-
-    def shared_pace_s(self, kind_name: str, gpus: int, beside: Sequence[str]) -> float | None:
-        return None
 
 
 class EmulatedDevices:
@@ -128,10 +122,8 @@ class EmulatedDevices:
         return self._reports
 
     def samples(self, busy: Collection[str]) -> tuple[DeviceSample, ...]:
-        return tuple(
-            self._emulation.sample(device.uuid, device.uuid in busy, self._noise)
-            for device in self._reports
-        )
+        uuids = (device.uuid for device in self._reports)
+        return tuple(self._emulation.sample(u, u in busy, self._noise) for u in uuids)
 
     def environment(
         self, uuids: Collection[str], kind_name: str, gang_gpus: int = 0, share: float = 1.0
@@ -149,7 +141,7 @@ class EmulatedDevices:
         return None if alone_s is None else alone_s / kept
 
 
-class NvidiaDevices:
+class NvidiaDevices(Devices):
     """Real GPUs through NVML; a GPU lost from the bus is reported as unhealthy."""
 
     def __init__(self, nvml: Any, slots: int = 1, mps: Mps | None = None) -> None:
@@ -158,13 +150,9 @@ class NvidiaDevices:
 
     def _report(self, index: int) -> DeviceReport:
         handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
-        memory = self._nvml.nvmlDeviceGetMemoryInfo(handle).total
-        return DeviceReport(
-            _text(self._nvml.nvmlDeviceGetUUID(handle)),
-            gpu_type_of(_text(self._nvml.nvmlDeviceGetName(handle))),
-            memory / GB,
-            slots=self._slots,
-        )
+        memory_gb = self._nvml.nvmlDeviceGetMemoryInfo(handle).total / GB
+        uuid, name = self._nvml.nvmlDeviceGetUUID(handle), self._nvml.nvmlDeviceGetName(handle)
+        return DeviceReport(_text(uuid), gpu_type_of(_text(name)), memory_gb, slots=self._slots)
 
     def reports(self) -> tuple[DeviceReport, ...]:
         return self._reports
@@ -202,9 +190,6 @@ class NvidiaDevices:
     ) -> dict[str, str]:
         shared = self._mps.environment(share) if self._mps else {}
         return {"CUDA_VISIBLE_DEVICES": ",".join(uuids), **shared}
-
-    def shared_pace_s(self, kind_name: str, gpus: int, beside: Sequence[str]) -> float | None:
-        return None
 
 
 def gpu_type_of(name: str) -> str:

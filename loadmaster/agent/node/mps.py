@@ -18,7 +18,7 @@ CONTROL = "nvidia-cuda-mps-control"
 PIPES, LOGS = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
 PART = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 ANSWER_S = 5.0
-"""How long the daemon may take to answer or to start: the agent waits for it."""
+"""Time for the daemon to answer or to start: the agent waits for it."""
 
 logger = logging.getLogger(__name__)
 
@@ -48,22 +48,20 @@ class Mps:
 
     def _runs(self) -> bool:
         """Return True if the daemon answers; the agent's own is started where it does not."""
-        runs = self._asked("get_server_list") or (not self._given and self._started())
+        runs = self._answers() or (not self._given and self._start())
         if not runs and not self._complained:
-            logger.warning(
-                "the MPS daemon at %s does not answer; jobs share GPUs without it, by turns",
-                self._pipes,
-            )
+            text = "the MPS daemon at %s does not answer; jobs share GPUs without it, by turns"
+            logger.warning(text, self._pipes)
         self._complained = not runs
         return runs
 
-    def _started(self) -> bool:
+    def _start(self) -> bool:
         for name in ("", "pipe", "log"):
             private_folder(self._folder / name)
-        return self._call(["-d"]) and self._asked("get_server_list")
+        return self._call(["-d"]) and self._answers()
 
-    def _asked(self, question: str) -> bool:
-        return Path(self._pipes).is_dir() and self._call([], question + "\n")
+    def _answers(self) -> bool:
+        return Path(self._pipes).is_dir() and self._call([], "get_server_list\n")
 
     def _call(self, arguments: list[str], text: str = "") -> bool:
         environment = {**os.environ, PIPES: self._pipes, LOGS: str(self._folder / "log")}

@@ -32,10 +32,7 @@ class Sampler:
         if not running:
             return []
         holders = Counter(uuid for entry in running for uuid in entry.devices)
-        samples = {
-            sample.uuid: per_holder(sample, holders[sample.uuid])
-            for sample in self.devices(running)
-        }
+        samples = {s.uuid: per_holder(s, holders[s.uuid]) for s in self.devices(running)}
         greedy = []
         for entry in running:
             usage = self._runtime.usage(entry.run)
@@ -108,11 +105,8 @@ class Sharing:
         for run in gone:
             del self._kinds[run]
             self._told.pop(run, None)
-        return [
-            entry
-            for at, entry in enumerate(running)
-            if not self._fits(entry, running, at) and not entry.stop
-        ]
+        unfit = [entry for at, entry in enumerate(running) if not self._fits(entry, running, at)]
+        return [entry for entry in unfit if not entry.stop]
 
     def _fits(self, entry: Entry, running: Sequence[Entry], at: int) -> bool:
         """True if it fits beside earlier runs; tells the run a changed step time."""

@@ -48,7 +48,7 @@ def is_safe_id(text: str) -> bool:
 
 
 class StopBy(StrEnum):
-    """Why a run is stopped."""
+    """Author of a stop."""
 
     PREEMPT = "preempt"
     CANCEL = "cancel"
@@ -149,84 +149,69 @@ class Runtime(Protocol):
 
     def environment(self) -> dict[str, str]:
         """The variables every job gets from the node, below all others."""
-        ...
+        return {}
 
     def address(self, own: str) -> str:
         """Address of a launch for other nodes, on a machine with address `own`."""
-        ...
+        return own
 
     def objection(self, launch: Launch) -> tuple[ReasonClass, str] | None:
         """Reason why this runtime must refuse the launch, or None."""
-        ...
+        return None
 
     def trouble(self) -> str:
         """Reason why this runtime takes no new work now, or empty."""
-        ...
+        return ""
 
     def prepare(self, launch: Launch) -> None:
         """Prepare a start, or begin to (`poll` says PREPARING); LaunchError if impossible."""
-        ...
 
     def start(self, run: RunId, lease_until_s: float) -> None:
         """Start a prepared run under a lease until then (boot clock). Idempotent."""
-        ...
 
     def renew(self, run: RunId, lease_until_s: float) -> None:
         """Let the run go on until then (boot clock)."""
-        ...
 
     def update(self, run: RunId, term: Term) -> None:
         """Tell the run its new term."""
-        ...
 
     def set_pace(self, run: RunId, step_s: float) -> None:
         """Tell the run the new step time of its emulated devices."""
-        ...
 
     def stop(self, run: RunId, order: StopOrder) -> None:
         """Order the run to end; `poll` says when it has."""
-        ...
 
     def poll(self, run: RunId) -> RunStatus:
         """State of the launch; one that can no longer start has ENDED, never started."""
-        ...
 
     def list(self) -> tuple[RunId, ...]:
         """Every launch of which this runtime has anything, for a restarted agent to adopt."""
-        ...
 
     def abandon(self, run: RunId) -> RunStatus:
         """Settle a launch: as `poll`, but one not started never will be."""
-        ...
 
     def spec(self, run: RunId) -> LaunchSpec | None:
         """The launch's specification with secrets, or None once it is gone."""
-        ...
 
     def read(self, run: RunId, stream: str, offset: int, limit: int) -> bytes:
         """Up to `limit` bytes of stdout, stderr or progress from an offset; empty at the end."""
-        ...
 
     def size(self, run: RunId, stream: str) -> int:
         """The bytes of a stream so far."""
-        ...
 
     def note(self, run: RunId, text: str | None) -> str:
         """Store a small note with the launch and return it; None only reads."""
-        ...
 
     def started_at_s(self, run: RunId) -> float | None:
         """Time of the first `start` (Unix seconds, this machine's clock), or None."""
-        ...
+        return None
 
     def usage(self, run: RunId, *, exact: bool = False) -> Usage | None:
         """Use of the run's processes, None without; `exact` counts shared memory once."""
-        ...
 
     def remove(self, run: RunId) -> None:
         """Remove an ended launch and its files; cancels a preparation."""
-        ...
 
     def close(self) -> None:
         """Release what the runtime holds in this process; jobs go on."""
-        ...
+        return

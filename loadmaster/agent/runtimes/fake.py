@@ -17,6 +17,7 @@ from loadmaster.agent.runtimes.base import (
     RunId,
     RunState,
     RunStatus,
+    Runtime,
     StopBy,
     StopOrder,
     Term,
@@ -67,7 +68,7 @@ class Play:
     paces_s: list[float] = field(default_factory=list)
 
 
-class FakeRuntime:
+class FakeRuntime(Runtime):
     """Runtime whose jobs are played by scripts.
 
     `saved` holds total steps by job, shared by the runtimes of one world like a checkpoint folder.
@@ -89,32 +90,15 @@ class FakeRuntime:
         self._clock = clock
         self._script = script
 
-    def environment(self) -> dict[str, str]:
-        return {}
-
-    def address(self, own: str) -> str:
-        return own
-
     def objection(self, launch: Launch) -> tuple[ReasonClass, str] | None:
         return self._script(launch.spec).refused
-
-    def trouble(self) -> str:
-        return ""
-
-    def close(self) -> None: ...
 
     def prepare(self, launch: Launch) -> None:
         script = self._script(launch.spec)
         if script.cannot_start:
             raise LaunchError(script.cannot_start)
-        play = Play(
-            launch.spec,
-            script,
-            grace_s=launch.grace_s,
-            streams={"stdout": script.stdout},
-            prepared_s=self._clock.boot_s(),
-        )
-        play.term = launch.term
+        play = Play(launch.spec, script, grace_s=launch.grace_s, term=launch.term)
+        play.streams["stdout"], play.prepared_s = script.stdout, self._clock.boot_s()
         self.plays.setdefault(launch.run, play)
 
     def start(self, run: RunId, lease_until_s: float) -> None:
@@ -122,9 +106,8 @@ class FakeRuntime:
         if play.started_s is None and play.exit is None:
             self.launches.append(run)
             play.started_s, play.lease_until_s = self._clock.boot_s(), lease_until_s
-            play.base_step = (
-                0 if play.spec.purpose == "profiling" else self.saved.get(play.spec.job, 0)
-            )
+            is_profiled = play.spec.purpose == "profiling"
+            play.base_step = 0 if is_profiled else self.saved.get(play.spec.job, 0)
 
     def renew(self, run: RunId, lease_until_s: float) -> None:
         self.plays[run].lease_until_s = lease_until_s
@@ -155,24 +138,17 @@ class FakeRuntime:
         waited_s = self._clock.boot_s() - play.prepared_s
         if waited_s < play.script.pull_s:
             return RunStatus(RunState.PREPARING, prepared_fraction=waited_s / play.script.pull_s)
-        if play.script.pull_error:
-            play.exit = Exit(
-                self._clock.wall_s(),
-                started=False,
-                error=play.script.pull_error,
-                blame=ReasonClass.IMAGE,
-            )
+        if error := play.script.pull_error:
+            now_s = self._clock.wall_s()
+            play.exit = Exit(now_s, started=False, error=error, blame=ReasonClass.IMAGE)
             return RunStatus(RunState.ENDED, play.exit)
         return RunStatus(RunState.PREPARED, image_digest=play.script.image_digest)
 
     def abandon(self, run: RunId) -> RunStatus:
         play = self.plays.get(run)
         if play and play.started_s is None and play.exit is None:
-            play.exit = Exit(
-                self._clock.wall_s(),
-                started=False,
-                error="the agent ended before the job was started",
-            )
+            error = "the agent ended before the job was started"
+            play.exit = Exit(self._clock.wall_s(), started=False, error=error)
         return self.poll(run)
 
     def list(self) -> tuple[RunId, ...]:
@@ -196,9 +172,6 @@ class FakeRuntime:
             play.note = text
         return play.note if play else ""
 
-    def started_at_s(self, run: RunId) -> float | None:
-        return None
-
     def usage(self, run: RunId, *, exact: bool = False) -> Usage | None:
         status = self.poll(run)
         script = self.plays[run].script if run in self.plays else Script()
@@ -213,7 +186,7 @@ class FakeRuntime:
         now_s = self._clock.boot_s()
         end_s, ended = self._end(play, play.started_s)
         step = self._step_at(play, min(now_s, end_s))
-        self._tell(play, min(now_s, end_s), "progress", step)
+        self._write(play, min(now_s, end_s), "progress", step)
         if now_s >= end_s:
             self._finish(play, ended, end_s, step)
 
@@ -222,52 +195,33 @@ class FakeRuntime:
         if ended.exit_code in (0, EXIT_PREEMPTED):
             if play.spec.purpose != "profiling":
                 self.saved[play.spec.job] = step
-            self._tell(play, end_s, "checkpoint", step)
-            self._tell(
-                play,
-                end_s,
-                "preempted" if ended.exit_code else "end" if step >= play.spec.steps else "quota",
-                step,
-            )
+            last = "end" if step >= play.spec.steps else "quota"
+            self._write(play, end_s, "checkpoint", step)
+            self._write(play, end_s, "preempted" if ended.exit_code else last, step)
 
     def _end(self, play: Play, started_s: float) -> tuple[float, Exit]:
         """The end of the play: earliest of its own end, a stop, its term, its lease."""
-        ends = [self._own_end(play, started_s)]
-        orders = [
-            (play.lease_until_s, StopOrder(StopBy.LEASE, play.grace_s)),
-            *([play.stop] if play.stop else []),
-        ]
+        ends, leaves_in_s = [self._own_end(play, started_s)], play.script.leaves_in_s
         if play.term.ends_s is not None:
-            ends.append(
-                (
-                    max(started_s, play.term.ends_s) + play.script.leaves_in_s,
-                    Exit(0.0, exit_code=EXIT_PREEMPTED),
-                )
-            )
-        for at_s, order in orders:
-            in_time = play.script.leaves_in_s <= order.grace_s and order.by is not StopBy.CANCEL
+            term_s = max(started_s, play.term.ends_s) + leaves_in_s
+            ends.append((term_s, Exit(0.0, exit_code=EXIT_PREEMPTED)))
+        lease_end = (play.lease_until_s, StopOrder(StopBy.LEASE, play.grace_s))
+        for at_s, order in filter(None, (lease_end, play.stop)):
+            in_time = leaves_in_s <= order.grace_s and order.by is not StopBy.CANCEL
             code = EXIT_PREEMPTED if in_time else -15
-            ends.append(
-                (
-                    at_s + min(play.script.leaves_in_s, order.grace_s),
-                    Exit(0.0, exit_code=code, stopped_by=order.by),
-                )
-            )
+            end_s = at_s + min(leaves_in_s, order.grace_s)
+            ends.append((end_s, Exit(0.0, exit_code=code, stopped_by=order.by)))
         return min(ends, key=lambda end: end[0])
 
     def _own_end(self, play: Play, started_s: float) -> tuple[float, Exit]:
         spec, script = play.spec, play.script
-        last = (
-            spec.steps
-            if spec.steps_quota is None
-            else min(spec.steps, play.base_step + spec.steps_quota)
-        )
-        code = 0
+        last, code = spec.steps, 0
+        if spec.steps_quota is not None:
+            last = min(spec.steps, play.base_step + spec.steps_quota)
         if script.fails_at_step is not None and script.fails_at_step < last:
             last, code = max(play.base_step, script.fails_at_step), script.exit_code
-        return started_s + script.setup_s + max(0, last - play.base_step) * script.step_s, Exit(
-            0.0, exit_code=code
-        )
+        work_s = max(0, last - play.base_step) * script.step_s
+        return started_s + script.setup_s + work_s, Exit(0.0, exit_code=code)
 
     def _step_at(self, play: Play, at_s: float) -> int:
         own_end_s, _ = self._own_end(play, play.started_s or 0.0)
@@ -275,7 +229,7 @@ class FakeRuntime:
         done = math.floor((min(at_s, own_end_s) - first_s) / play.script.step_s + 1e-9)
         return play.base_step + max(0, done)
 
-    def _tell(self, play: Play, at_s: float, event: str, step: int) -> None:
+    def _write(self, play: Play, at_s: float, event: str, step: int) -> None:
         if event == "progress" and step in (play.told_step, play.base_step):
             return
         play.told_step = step

@@ -18,6 +18,7 @@ from loadmaster.agent.runtimes.base import (
     Exit,
     Launch,
     RunId,
+    Runtime,
     StopBy,
     StopOrder,
     Term,
@@ -34,7 +35,7 @@ _EXIT = TypeAdapter(Exit)
 FILES = {"stdout": "stdout.log", "stderr": "stderr.log", PROGRESS: "progress.jsonl"}
 
 
-class RunFolders:
+class RunFolders(Runtime):
     """A private folder for each run below `runs`; `guard` lists the files it shares with the agent.
 
     `spec.json` holds secrets: mode 0600, removed with the folder.
@@ -53,15 +54,12 @@ class RunFolders:
         return self._runs / run.name
 
     def orders(self, run: RunId) -> Path:
-        """Where lease, order to stop and term lie."""
+        """Folder of lease, order to stop and term."""
         return self.folder(run)
 
     def stream(self, run: RunId, stream: str) -> Path:
         """The file of a stream."""
         return self.folder(run) / FILES[stream]
-
-    def close(self) -> None:
-        """Nothing is held but files."""
 
     def _write_spec(self, launch: Launch) -> None:
         write_whole(self.folder(launch.run) / "spec.json", dumps(launch.spec), durable=True)

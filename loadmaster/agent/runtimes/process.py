@@ -33,9 +33,6 @@ class ProcessRuntime(RunFolders):
     def environment(self) -> dict[str, str]:
         return admission.node_environment()
 
-    def address(self, own: str) -> str:
-        return own
-
     def objection(self, launch: Launch) -> tuple[ReasonClass, str] | None:
         """None, unless another process listens where a gang is to meet."""
         spec = launch.spec
@@ -45,9 +42,6 @@ class ProcessRuntime(RunFolders):
         taken = [number for number in (port, port + 1) if not is_free(number)]
         text = "port {}, where the gang is to meet, is taken on this machine"
         return (ReasonClass.NODE, text.format(taken[0])) if taken else None
-
-    def trouble(self) -> str:
-        return ""
 
     def prepare(self, launch: Launch) -> None:
         folder = self.folder(launch.run)

@@ -124,12 +124,8 @@ class AgentClient:
     def directives(self, cursor: int, wait_s: float) -> Directives | None:
         """Wait for something to become wanted; None if nothing did."""
         params: dict[str, str | int | float] = {"cursor": cursor, "wait": round(wait_s)}
-        answer = self._send(
-            "GET",
-            f"nodes/{self.node}/directives",
-            params=params,
-            timeout=wait_s + LONG_POLL_MARGIN_S,
-        )
+        path, timeout_s = f"nodes/{self.node}/directives", wait_s + LONG_POLL_MARGIN_S
+        answer = self._send("GET", path, params=params, timeout=timeout_s)
         return None if answer.status_code == 204 else _decoded(Directives, answer)
 
     def accept(self, assignment: str, request: Accept) -> LaunchSpec:

@@ -36,7 +36,7 @@ def known_assignment(entry: Entry) -> KnownAssignment:
 
 
 class ServerSession:
-    """Session with heartbeats; keeps leases by the boot clock and the server's newest wishes.
+    """Session with heartbeats; keeps leases by the boot clock and the server's newest directives.
 
     A lease counts from when its renewal was sent, so it never ends later than the server's.
     """
@@ -65,15 +65,15 @@ class ServerSession:
         self.cursor = 0
         self.intervals = DEFAULT_INTERVALS
         self.leases: dict[RunId, float] = {}
-        self._wishes: dict[str, Directive] = {}
+        self._directives: dict[str, Directive] = {}
         self._unwanted: dict[str, Directive] = {}
 
     @property
-    def wishes(self) -> dict[str, Directive]:
+    def directives(self) -> dict[str, Directive]:
         """The newest directive per assignment; what the session's start disowned comes first."""
-        return self._wishes | self._unwanted
+        return self._directives | self._unwanted
 
-    def keep_up(self) -> None:
+    def maintain(self) -> None:
         """Open a session if there is none, and beat if it is time to."""
         if self.epoch is None:
             self._open()
@@ -110,15 +110,15 @@ class ServerSession:
         self.epoch = None
 
     def receive(self, directives: Iterable[Directive], cursor: int) -> None:
-        """Receive wishes that came between heartbeats."""
-        self._wishes |= {directive.id: directive for directive in directives}
+        """Receive directives that came between heartbeats."""
+        self._directives |= {directive.id: directive for directive in directives}
         self.cursor = max(self.cursor, cursor)
 
     def settle_offer(self, assignment: str) -> None:
         """An offer was taken, or is off."""
-        wish = self._wishes.get(assignment)
-        if wish and wish.action is DirectiveAction.START:
-            del self._wishes[assignment]
+        directive = self._directives.get(assignment)
+        if directive and directive.action is DirectiveAction.START:
+            del self._directives[assignment]
 
     def _open(self) -> None:
         now_s = self._clock.boot_s()
@@ -136,12 +136,11 @@ class ServerSession:
         self.epoch, self._seq, self.intervals = session.epoch, 0, session.intervals
         self._backoff.cap_s = max(0.1, min(10.0, session.intervals.heartbeat_s))
         self._next_beat_s, self._is_first_beat = float("-inf"), True
-        disowned = [entry for name, entry in self._journal.entries.items() if name in session.stop]
+        stop, cancel = DirectiveAction.STOP, StopReason.CANCEL
         self._unwanted = {
-            entry.assignment: Directive(
-                entry.assignment, entry.fence, DirectiveAction.STOP, StopReason.CANCEL
-            )
-            for entry in disowned
+            name: Directive(name, entry.fence, stop, cancel)
+            for name, entry in self._journal.entries.items()
+            if name in session.stop
         }
 
     def _beat(self) -> None:
@@ -171,8 +170,8 @@ class ServerSession:
         granted = {RunId(lease.id, lease.fence): sent_s + lease.ttl_s for lease in reply.leases}
         leases = self.leases | granted
         self.leases = {run: until_s for run, until_s in leases.items() if run in ours}
-        pending = {k: w for k, w in self._wishes.items() if w.action is DirectiveAction.START}
-        self._wishes = pending | {directive.id: directive for directive in reply.directives}
+        pending = {k: w for k, w in self._directives.items() if w.action is DirectiveAction.START}
+        self._directives = pending | {directive.id: directive for directive in reply.directives}
         self._unwanted = {name: w for name, w in self._unwanted.items() if name in entries}
         self.cursor = max(self.cursor, reply.cursor)
         # the first interval is random, so that nodes do not send in step

@@ -127,7 +127,7 @@ class Agreement:
     def fallen(self, why: str = "") -> GangBroken:
         """Report the broken gang and return the exception to raise."""
         reason = why or self.broken or "its gang fell apart"
-        self._tell(reason)
+        self._report(reason)
         return GangBroken(reason)
 
     def break_off(self, reason: str, *, willingly: bool = False) -> None:
@@ -159,7 +159,7 @@ class Agreement:
         if was_saving:  # it leaves by itself at its next boundary, if it is not stuck
             start_timer(self._on_failure.stuck_s, self._end_by_force)
             return
-        self._tell(self.broken or "", aloud=True)
+        self._report(self.broken or "", aloud=True)
         with contextlib.suppress(Exception):
             sys.stdout.flush()
         self._on_failure.end(EXIT_FELL)
@@ -170,21 +170,19 @@ class Agreement:
             return
         crashed = getattr(sys, "last_value", None) is not None
         if crashed and not self._told and (why := self._witness()):
-            self._tell(why, aloud=True)
+            self._report(why, aloud=True)
         self.leave()
         self.say_goodbye(crashed)
 
     def _witness(self) -> str | None:
-        """Why another rank was lost first, or None."""
+        """Reason of another rank's earlier loss, or None."""
         with self.changed:
             for _ in range(WITNESS_PARTS):
-                self.changed.wait_for(
-                    lambda: self.broken or self._lost_later,
-                    self._on_failure.witness_s / WITNESS_PARTS,
-                )
+                part_s = self._on_failure.witness_s / WITNESS_PARTS
+                self.changed.wait_for(lambda: self.broken or self._lost_later, part_s)
             return self.broken or self._lost_later
 
-    def _tell(self, reason: str, *, aloud: bool = False) -> None:
+    def _report(self, reason: str, *, aloud: bool = False) -> None:
         with self.changed:
             if self._told:
                 return
@@ -237,36 +235,28 @@ class Gang(Protocol):
 
     def meet(self, leaving: Leaving, newest: Checkpoint | None) -> Checkpoint | None:
         """Wait for the others; return the checkpoint to begin at. Raises LeftEarly, GangBroken."""
-        ...
 
     def begin(self, step: int) -> None:
         """Begin training after this step."""
-        ...
 
     def heeds(self, reason: str) -> bool:
         """Return True if this rank's reason to end counts for the gang."""
-        ...
 
     @property
     def is_ending(self) -> bool:
         """Return True if the gang is about to end."""
-        ...
 
     def pass_boundary(self, done: int, reason: str | None) -> str | None:
         """Return None to do another step, else why the gang ends here. Raises GangBroken."""
-        ...
 
     def part(self, done: int, saved: int | None) -> int | None:
         """Wait for the others at the end; return the saved step. Raises GangBroken."""
-        ...
 
     def saving(self) -> AbstractContextManager[None]:
         """Keep this rank from being ended by force while it writes a checkpoint."""
-        ...
 
     def leave(self) -> None:
         """Leave the training loop, whatever the cause."""
-        ...
 
 
 class SingleRank:

@@ -227,7 +227,7 @@ class Lead(GangRank):
         self._disconnect()
 
     def _drop(self) -> None:
-        """In a forked process: leave the connections to the parent."""
+        """Leave the connections to the parent, in a forked process."""
         with contextlib.suppress(OSError):
             os.close(self._server.detach())
         for connection in self._members.values():

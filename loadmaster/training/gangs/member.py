@@ -170,6 +170,6 @@ class Member(GangRank):
         self._disconnect()
 
     def _drop(self) -> None:
-        """In a forked process: leave the connection to the parent."""
+        """Leave the connection to the parent, in a forked process."""
         if self._line:
             self._line.drop()

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from hashlib import blake2b
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
-from policies.contract.snapshot import Floats, Ints, KindView, Snapshot, frozen
-from policies.gavel.allocation.capacity import Capacity
+from policies.contract.snapshot import Floats, Ints, Snapshot, frozen
 from policies.gavel.allocation.grouping import (
     GroupingOptions,
     GroupKey,
@@ -46,32 +45,6 @@ ClassKey: TypeAlias = tuple[str, int, float, str, str, bool, str, tuple[float, .
 """Kind, GPUs, weight, team, user, willingness to share, the one job of a queue, row of rates."""
 
 
-class ClassInputs(NamedTuple):
-    """All that job classes follow from: jobs by row (None: apart), kinds and free capacity."""
-
-    options: GroupingOptions
-    keys: Sequence[GroupKey | None]
-    ids: Sequence[str]
-    kinds: Sequence[KindView]
-    nodes: Capacity
-
-    @classmethod
-    def of(
-        cls,
-        snapshot: Snapshot,
-        state: ClusterState,
-        options: GroupingOptions,
-        apart: Collection[int],
-    ) -> ClassInputs:
-        """Return the inputs of a snapshot, without the jobs `apart`, on what `state` has free."""
-        columns = snapshot.jobs.columns
-        keys: list[GroupKey | None] = list(group_keys(columns, options))
-        for row in apart:
-            keys[row] = None
-        ids = columns.ids if options.jobs else ()
-        return cls(options, keys, ids, snapshot.kinds, Capacity.of(state))
-
-
 @dataclass(frozen=True)
 class JobClasses:
     """An allocation problem with the names behind its numbers.
@@ -82,7 +55,6 @@ class JobClasses:
     once for each of its users where these are told apart.
     """
 
-    inputs: ClassInputs
     problem: AllocationProblem
     keys: tuple[str, ...]
     entities: tuple[str, ...]
@@ -140,35 +112,53 @@ class JobClasses:
         return blake2b(names + b"".join([a.tobytes() for a in arrays]), digest_size=16).hexdigest()
 
 
-def job_classes(snapshot: Snapshot, inputs: ClassInputs, requests: JobRequests) -> JobClasses:
-    """Return the jobs of a snapshot as classes."""
-    groups, group_of, options = *_grouped(inputs.keys), inputs.options
-    gpus = inputs.nodes.free_gpus()
+def job_classes(
+    snapshot: Snapshot,
+    state: ClusterState,
+    requests: JobRequests,
+    options: GroupingOptions,
+    apart: Collection[int],
+) -> JobClasses:
+    """Return the jobs of a snapshot but those `apart` as classes, on what `state` has free."""
+    groups, rows, group_of = _grouped(group_keys(snapshot.jobs.columns, options), apart)
+    gpus = {t: free for t, free in state.free_gpus().items() if free}
     types = tuple(sorted(gpus))
     spread = spread_rates(snapshot, {g.kind for g in groups}) if options.spread else {}
     columns = columns_of(types, spread)
-    rows = [group_of.index(g) for g in range(len(groups))]
-    rates = rates_of(snapshot, groups, rows, columns, Reach(inputs.nodes, requests), spread)
+    rates = rates_of(snapshot, groups, rows, columns, Reach(state, requests), spread)
     keys = [_class_key(group, row) for group, row in zip(groups, rates, strict=True)]
     names, example, class_of = (
-        _by_job(inputs.ids, keys, group_of) if options.jobs else _by_class(keys, group_of)
+        _by_job(snapshot.jobs.columns.ids, keys, group_of)
+        if options.jobs
+        else _by_class(keys, group_of)
     )
     problem, entities = _problem(
         [groups[g] for g in example], [rates[g] for g in example], columns, gpus, class_of
     )
     if options.pairs:
         partners = PARTNERS if options.jobs or options.queues else None
-        wide = inputs.nodes.types_for_two()
-        problem = _paired(problem, [groups[g] for g in example], snapshot, wide, partners)
+        problem = _paired(
+            problem, [groups[g] for g in example], snapshot, _types_for_two(state), partners
+        )
     rows_of = tuple(groups), tuple(rates), group_of, class_of
-    return JobClasses(inputs, problem, names, entities, *rows_of)
+    return JobClasses(problem, names, entities, *rows_of)
 
 
-def _grouped(keys: Sequence[GroupKey | None]) -> tuple[list[JobGroup], list[int]]:
-    """Return the groups, and the group of each row."""
+def _grouped(
+    keys: Sequence[GroupKey], apart: Collection[int]
+) -> tuple[list[JobGroup], list[int], list[int]]:
+    """Return the groups, the first row of each, and the group of each row."""
     number: dict[GroupKey, int] = {}
-    found = [NO_CLASS if key is None else number.setdefault(key, len(number)) for key in keys]
-    return [group_of(key) for key in number], found
+    first, found = list[int](), list[int]()
+    for row, key in enumerate(keys):
+        if row in apart:
+            found.append(NO_CLASS)
+            continue
+        g = number.setdefault(key, len(number))
+        if g == len(first):
+            first.append(row)
+        found.append(g)
+    return [group_of(key) for key in number], first, found
 
 
 def _class_key(group: JobGroup, row: tuple[float, ...]) -> ClassKey | None:
@@ -207,6 +197,7 @@ def _by_class(
     return names, [example[key] for key in ordered], [of_group[g] for g in group_of]
 
 
+@lru_cache(maxsize=4096)
 def _name(key: ClassKey) -> str:
     """Return a short name: what its jobs are and where they run, not how fast (measured anew)."""
     *what, queued, row = key
@@ -258,6 +249,17 @@ def _paired(
     kind = _ints([number.get(g.kind, -1) for g in groups])
     table: Floats = colocated_rates(Speeds(snapshot.kinds), kinds, problem.columns, wide)
     return with_pairs(problem, kind, table, sharing, partners=partners)
+
+
+def _types_for_two(state: ClusterState) -> frozenset[str]:
+    """Return the GPU types with a free device that two jobs may share."""
+    at = state.layout.devices_at(2)
+    return frozenset(
+        of.gpu_type
+        for of, groups in zip(state.layout.classes, state.groups, strict=True)
+        for free, nodes in groups.items()
+        if at is not None and free[at] and nodes & state.open
+    )
 
 
 def _ints(values: list[int]) -> Ints:

@@ -10,9 +10,8 @@ import numpy as np
 from policies.contract.plan import Waiting
 from policies.contract.snapshot import Floats, Snapshot
 from policies.gavel.allocation.grouping import GroupingOptions
-from policies.gavel.allocation.job_classes import ClassInputs, JobClasses, job_classes
+from policies.gavel.allocation.job_classes import JobClasses, job_classes
 from policies.gavel.allocation.problem import AllocationProblem
-from policies.gavel.round_cache import RoundCache
 from policies.placement.cluster_state import ClusterState
 from policies.placement.from_snapshot import (
     CurrentPlacement,
@@ -20,7 +19,6 @@ from policies.placement.from_snapshot import (
     current_placements,
     not_eligible,
 )
-from policies.placement.layout import Layout
 from policies.placement.options import JobRequests
 
 __all__ = ["GroupingOptions", "Observed", "observe"]
@@ -56,21 +54,17 @@ class Observed:
         return self.snapshot.jobs.columns.numbers[name][first]
 
 
-def observe(
-    snapshot: Snapshot, options: GroupingOptions = PLAIN, cache: RoundCache | None = None
-) -> Observed:
+def observe(snapshot: Snapshot, options: GroupingOptions = PLAIN) -> Observed:
     """Return what this snapshot has to share, with `gpus_min` GPUs for each job.
 
     A job of weight 0, or that can run nowhere now, is in no class and has what is left over.
     """
-    cache = RoundCache() if cache is None else cache
     waiting = not_eligible(snapshot)
-    state = cluster_of(snapshot, lambda *of: cache.layout.of(of, lambda: Layout(*of)))
+    state = cluster_of(snapshot)
     requests = JobRequests(snapshot, state.layout)
     pinned, fallback = _outside(snapshot, waiting, state)
     apart = {*waiting, *(stay.row for stay in pinned)}
-    inputs = ClassInputs.of(snapshot, state, options, apart)
-    classes = cache.job_classes.of(inputs, lambda: job_classes(snapshot, inputs, requests))
+    classes = job_classes(snapshot, state, requests, options, apart)
     return Observed(snapshot, classes, state, requests, waiting, pinned, fallback)
 
 

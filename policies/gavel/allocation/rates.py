@@ -8,9 +8,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from policies.contract.snapshot import Floats, Snapshot
-from policies.gavel.allocation.capacity import Capacity
 from policies.gavel.allocation.grouping import JobGroup
 from policies.gavel.allocation.problem import Column
+from policies.placement.cluster_state import ClusterState
+from policies.placement.layout import DEVICES
 from policies.placement.options import JobRequests
 
 SpreadRates: TypeAlias = Mapping[tuple[str, str, int], float]
@@ -73,8 +74,8 @@ def _spread_rate(
 class Reach:
     """The most GPUs that a job can be given, were the nodes empty."""
 
-    def __init__(self, nodes: Capacity, requests: JobRequests) -> None:
-        self.nodes, self.requests = nodes, requests
+    def __init__(self, state: ClusterState, requests: JobRequests) -> None:
+        self.state, self.requests = state, requests
         self._on_one: dict[tuple[Any, ...], Mapping[str, int]] = {}
         self._on_several: dict[tuple[Any, ...], Mapping[str, int]] = {}
 
@@ -100,10 +101,15 @@ class Reach:
         return self._on_several[key]
 
     def _usable(self, group: JobGroup, row: int, ranks: int) -> Iterator[tuple[str, int, int]]:
-        demand = self.requests.demand(row, ranks)
-        layout = self.requests.layout
+        """Yield (GPU type, free devices, nodes) of nodes that would do for a process if empty."""
+        demand, layout = self.requests.demand(row, ranks), self.state.layout
         request = layout.request(0, demand, types=group.types, labels=group.labels)
-        return self.nodes.for_processes(request)
+        classes, allowed = layout.admitting(request)
+        for c in classes:
+            if request.fitting(layout.classes[c].capacity) > 0:
+                for free, nodes in self.state.groups[c].items():
+                    if free[DEVICES] and (usable := nodes & allowed & self.state.open):
+                        yield layout.classes[c].gpu_type, free[DEVICES], usable.bit_count()
 
 
 def rate_table(rows: Sequence[tuple[float, ...]], columns: int) -> Floats:

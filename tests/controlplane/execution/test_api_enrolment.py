@@ -12,8 +12,7 @@ from django.utils import timezone
 
 from clusters.models import EnrolmentToken, Node, NodeEvent
 from clusters.models.nodes import Role
-from clusters.services import issue_enrolment_token
-from clusters.services.enrolment import sha256
+from clusters.services.enrolment import issue_enrolment_token, sha256
 from tests.builders import a_cluster, a_gpu_type, a_node
 from tests.builders_agents import (
     a_device_report,

@@ -17,8 +17,7 @@ from django.db import OperationalError, connection, connections
 
 from clusters.agent_calls import AgentCallError
 from clusters.models import Node
-from clusters.services import register
-from clusters.services.enrolment import issue_enrolment_token
+from clusters.services.enrolment import issue_enrolment_token, register
 from controlplane.execution.protocol.threads import Threads
 from controlplane.execution.reconciler import reconcile_clusters
 from controlplane.execution.services import (

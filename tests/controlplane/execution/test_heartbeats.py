@@ -15,7 +15,9 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from clusters.intervals import intervals
 from clusters.models import Node, RescheduleEvent
 from clusters.models.nodes import State
-from clusters.services import devices, flush_samples, node_cordon
+from clusters.services import devices
+from clusters.services.devices import flush_samples
+from clusters.services.nodes import node_cordon
 from controlplane.execution.reconciler import reconcile_clusters
 from controlplane.execution.services import heartbeat, open_session
 from jobs.models import Assignment

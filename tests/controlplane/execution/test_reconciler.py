@@ -10,7 +10,13 @@ import pytest
 
 from clusters.models import Cluster, Node, RescheduleEvent
 from clusters.models.nodes import State
-from clusters.services import NodeStateError, node_cordon, node_drain, node_set_role, node_uncordon
+from clusters.services.nodes import (
+    NodeStateError,
+    node_cordon,
+    node_drain,
+    node_set_role,
+    node_uncordon,
+)
 from controlplane.execution.reconciler import reconcile_clusters
 from controlplane.execution.services import accept, heartbeat
 from jobs.models import Assignment, AssignmentSlot, Job

@@ -12,7 +12,7 @@ from django.test import Client
 from django.utils import timezone
 
 from clusters.models import Cluster, Node
-from clusters.services import node_set_slots
+from clusters.services.nodes import node_set_slots
 from jobs.models import Assignment, AssignmentSlot, Job, Kind
 from jobs.selectors import OTHERS
 from profiling.models import PairMeasurement, PairProfile, PairRun

@@ -25,8 +25,7 @@ from django.db import connection
 from knox.models import AuthToken
 
 from clusters.models import Node
-from clusters.services import issue_enrolment_token
-from clusters.services.enrolment import sha256
+from clusters.services.enrolment import issue_enrolment_token, sha256
 from controlplane.execution.protocol import long_poll
 from jobs.models import Job
 from jobs.secrets import set_secret

@@ -166,5 +166,5 @@ def test_the_journal_is_private(path: Path) -> None:
 def test_moves_are_told_in_order() -> None:
     entry = an_entry().moved(AssignmentState.RUNNING, 1.0).moved(AssignmentState.SUCCEEDED, 2.0)
     assert [move.seq for move in entry.unsent] == [1, 2]
-    assert [move.seq for move in entry.told(1).unsent] == [2]
+    assert [move.seq for move in entry.acknowledged(1).unsent] == [2]
     assert entry.has_ended

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from loadmaster.agent import admission
+from loadmaster.agent.cli import agent_app
 from loadmaster.agent.clock import Backoff
-from loadmaster.agent.config import ConfigError, read_config
+from loadmaster.agent.config import AgentConfig, ConfigError, read_config
 from loadmaster.agent.journal import Entry
 from loadmaster.agent.logs import Masker
 from loadmaster.agent.node import machine
@@ -284,6 +286,26 @@ class TestConfig:
     def test_names_what_is_wrong(self, options: dict[str, Any], word: str) -> None:
         with pytest.raises(ConfigError, match=word):
             read_config(options, {})
+
+    @pytest.mark.parametrize("slots", ["0", 17, "many", True])
+    def test_slots_out_of_range_are_refused_with_the_range(self, slots: object) -> None:
+        with pytest.raises(ConfigError, match="--slots-per-gpu: must be") as caught:
+            read_config({"server": "http://s", "slots_per_gpu": slots}, {})
+        assert str(slots) not in ("0", "17") or "must be >= 1 and <= 16" in str(caught.value)
+
+    def test_options_of_docker_that_are_not_given_leave_those_of_the_environment(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        served: list[AgentConfig] = []
+        monkeypatch.setattr("loadmaster.agent.cli.serve", served.append)
+        for arguments in ([], ["--docker", "pids=7"]):
+            environ = {"LOADMASTER_DOCKER": "pull=never;pids=5"}
+            server = ["--server", "http://s"]
+            assert CliRunner().invoke(agent_app, [*server, *arguments], env=environ).exit_code == 0
+        assert [config.docker for config in served] == [
+            {"pull": "never", "pids": "5"},
+            {"pids": "7"},
+        ]
 
     def test_certificates_are_checked_unless_told_otherwise(self) -> None:
         assert read_config({"server": "https://s"}, {}).verify is True

@@ -33,13 +33,13 @@ RUNNING = RunStatus(RunState.RUNNING, lease_until_s=50.0)
 ENDED = RunStatus(RunState.ENDED, Exit(ended_at_s=9.0, exit_code=0))
 
 
-def wish(action: DirectiveAction, fence: int = 3, **more: Any) -> dict[str, Directive]:
+def directive(action: DirectiveAction, fence: int = 3, **more: Any) -> dict[str, Directive]:
     return {"a1": Directive("a1", fence, action, **more)}
 
 
-START = wish(DirectiveAction.START)
-CANCEL = wish(DirectiveAction.STOP, stop_reason=StopReason.CANCEL)
-PREEMPT = wish(DirectiveAction.STOP, stop_reason=StopReason.PREEMPT, grace_s=7.0)
+START = directive(DirectiveAction.START)
+CANCEL = directive(DirectiveAction.STOP, stop_reason=StopReason.CANCEL)
+PREEMPT = directive(DirectiveAction.STOP, stop_reason=StopReason.PREEMPT, grace_s=7.0)
 
 
 def decided(entry: Entry | None = None, run: RunStatus | None = None, **view: Any) -> list[Action]:
@@ -49,20 +49,20 @@ def decided(entry: Entry | None = None, run: RunStatus | None = None, **view: An
 
 
 def test_an_offer_is_accepted() -> None:
-    assert decided(wishes=START) == [AcceptOffer(RUN)]
+    assert decided(directives=START) == [AcceptOffer(RUN)]
 
 
 def test_an_offer_is_left_alone_while_leaving() -> None:
-    assert decided(wishes=START, accepting=False) == []
+    assert decided(directives=START, accepting=False) == []
 
 
 @pytest.mark.parametrize("fence", [3, 4])
 def test_an_offer_of_a_fence_that_is_over_is_never_taken_again(fence: int) -> None:
-    assert decided(wishes=START, ends={"a1": fence}) == []
+    assert decided(directives=START, ends={"a1": fence}) == []
 
 
 def test_an_offer_that_was_taken_is_not_accepted_again() -> None:
-    assert decided(WAITING, PREPARED, wishes=START) == []
+    assert decided(WAITING, PREPARED, directives=START) == []
 
 
 def test_a_prepared_run_waits_for_its_first_lease() -> None:
@@ -90,7 +90,7 @@ def test_a_preparation_is_told_when_it_has_come_on_and_never_launched() -> None:
 
 
 def test_a_preparation_that_is_wanted_no_more_is_finished() -> None:
-    (action,) = decided(WAITING, RunStatus(RunState.PREPARING), wishes=CANCEL)
+    (action,) = decided(WAITING, RunStatus(RunState.PREPARING), directives=CANCEL)
     assert isinstance(action, Finish)
     assert action.exit.stopped_by is StopBy.CANCEL
 
@@ -121,20 +121,20 @@ def test_a_later_lease_is_passed_on() -> None:
 
 def test_an_end_is_finished() -> None:
     assert ENDED.exit is not None
-    assert decided(STARTED, ENDED, wishes=CANCEL) == [Finish(STARTED, ENDED.exit)]
+    assert decided(STARTED, ENDED, directives=CANCEL) == [Finish(STARTED, ENDED.exit)]
 
 
 def test_a_running_job_is_stopped_with_the_grace_of_the_order_or_its_own() -> None:
-    assert decided(STARTED, RUNNING, wishes=PREEMPT) == [
+    assert decided(STARTED, RUNNING, directives=PREEMPT) == [
         Stop(STARTED, StopOrder(StopBy.PREEMPT, 7.0))
     ]
-    assert decided(STARTED, RUNNING, wishes=CANCEL) == [
+    assert decided(STARTED, RUNNING, directives=CANCEL) == [
         Stop(STARTED, StopOrder(StopBy.CANCEL, 30.0))
     ]
 
 
 def test_a_stop_is_ordered_once() -> None:
-    assert decided(replace(STARTED, stop=StopBy.PREEMPT), RUNNING, wishes=PREEMPT) == []
+    assert decided(replace(STARTED, stop=StopBy.PREEMPT), RUNNING, directives=PREEMPT) == []
 
 
 def test_a_preemption_may_become_a_cancellation_but_not_the_other_way() -> None:
@@ -142,19 +142,19 @@ def test_a_preemption_may_become_a_cancellation_but_not_the_other_way() -> None:
         replace(STARTED, stop=StopBy.PREEMPT),
         replace(STARTED, stop=StopBy.CANCEL),
     )
-    assert decided(preempted, RUNNING, wishes=CANCEL) == [
+    assert decided(preempted, RUNNING, directives=CANCEL) == [
         Stop(preempted, StopOrder(StopBy.CANCEL, 30.0))
     ]
-    assert decided(cancelled, RUNNING, wishes=PREEMPT) == []
+    assert decided(cancelled, RUNNING, directives=PREEMPT) == []
 
 
 def test_a_job_that_is_stopping_still_gets_its_lease() -> None:
     stopping = replace(STARTED, stop=StopBy.PREEMPT)
-    assert decided(stopping, RUNNING, wishes=PREEMPT, leases={RUN: 60.0}) == [Renew(RUN, 60.0)]
+    assert decided(stopping, RUNNING, directives=PREEMPT, leases={RUN: 60.0}) == [Renew(RUN, 60.0)]
 
 
 def test_a_stop_before_the_start_ends_the_assignment_at_once() -> None:
-    (action,) = decided(WAITING, PREPARED, wishes=CANCEL, leases={RUN: 60.0})
+    (action,) = decided(WAITING, PREPARED, directives=CANCEL, leases={RUN: 60.0})
     assert isinstance(action, Finish)
     assert (action.exit.started, action.exit.stopped_by) == (False, StopBy.CANCEL)
 
@@ -164,26 +164,26 @@ def test_a_stop_of_an_older_fence_is_ignored() -> None:
         decided(
             STARTED,
             RUNNING,
-            wishes=wish(DirectiveAction.STOP, fence=2, stop_reason=StopReason.CANCEL),
+            directives=directive(DirectiveAction.STOP, fence=2, stop_reason=StopReason.CANCEL),
         )
         == []
     )
 
 
 def test_a_new_term_is_passed_on_once() -> None:
-    update = wish(DirectiveAction.UPDATE, term_until_s=2000.0)
-    assert decided(STARTED, RUNNING, wishes=update) == [Update(STARTED, 2000.0)]
-    assert decided(replace(STARTED, term_until_s=2000.0), RUNNING, wishes=update) == []
+    update = directive(DirectiveAction.UPDATE, term_until_s=2000.0)
+    assert decided(STARTED, RUNNING, directives=update) == [Update(STARTED, 2000.0)]
+    assert decided(replace(STARTED, term_until_s=2000.0), RUNNING, directives=update) == []
 
 
 def test_a_newer_launch_is_taken_only_when_the_older_one_is_gone() -> None:
-    newer = wish(DirectiveAction.START, fence=4)
-    assert decided(STARTED, RUNNING, wishes=newer) == [
+    newer = directive(DirectiveAction.START, fence=4)
+    assert decided(STARTED, RUNNING, directives=newer) == [
         Stop(STARTED, StopOrder(StopBy.CANCEL, 30.0))
     ]
     over = replace(STARTED, state=AssignmentState.CANCELLED)
-    assert decided(over, ENDED, wishes=newer) == [Drop(over)]
-    assert decided(wishes=newer, ends={"a1": 3}) == [AcceptOffer(RunId("a1", 4))]
+    assert decided(over, ENDED, directives=newer) == [Drop(over)]
+    assert decided(directives=newer, ends={"a1": 3}) == [AcceptOffer(RunId("a1", 4))]
 
 
 def test_a_stray_is_stopped_after_a_while_and_what_is_left_of_one_removed() -> None:

@@ -25,7 +25,7 @@ KINDS = (
     a_kind("wide", {("V100", 2): 3.0, ("T4", 2): 1.5}),
 )
 RATES = {kind.id: {(t.gpu_type, t.gpus): t.steps_per_s for t in kind.throughputs} for kind in KINDS}
-some = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+some = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def decide(snapshot: Snapshot, **parameters: Any) -> Plan:

@@ -31,7 +31,7 @@ from tests.builders_tandems import (
 
 ROUND_S = 300.0
 GOOD, BAD = {"k": (0.75, 0.75)}, {"k": (0.4, 0.5)}
-many = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+many = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def decide(snapshot: Snapshot, **parameters: Any) -> Plan:

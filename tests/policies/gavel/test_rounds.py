@@ -34,7 +34,7 @@ ON_ONE = {
     ("T4", 2): 1.8,
     ("T4", 4): 3.0,
 }
-many = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+many = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def kinds(*names: str, **fields: Any) -> list[KindView]:

@@ -21,7 +21,7 @@ from tests.builders_policies import a_device, a_job, a_node, a_snapshot, on
 from tests.builders_rounds import GivenShares, after, placed, sharing_snapshots
 from tests.policies.gavel.test_rounds import kinds
 
-many = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+many = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 POLICIES = (

@@ -52,7 +52,7 @@ any_policy, any_other_policy = st.sampled_from(POLICIES), st.sampled_from(OTHER_
 every_policy = pytest.mark.parametrize("name", POLICIES)
 every_other_policy = pytest.mark.parametrize("name", OTHER_POLICIES)
 some = settings(
-    max_examples=50,
+    max_examples=25,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )

@@ -14,7 +14,6 @@ from rich.console import Console
 
 import loadmaster
 from clusters.models import Cluster
-from clusters.runtimes import RUNTIMES
 from controlplane.operations.bootstrap import ADMIN, CLUSTER
 from controlplane.operations.demo.drive import play
 from controlplane.operations.demo.image import demo_image
@@ -23,6 +22,7 @@ from controlplane.operations.embedded.local import Local, running_locally, welco
 from controlplane.operations.embedded.programs import LocalRuntime
 from controlplane.operations.embedded.supervisor import EmbeddedError
 from loadmaster.demo.report import check_report
+from loadmaster.protocol import RUNTIMES
 
 FAST_INTERVALS = {
     "period_s": 5.0, "heartbeat_s": 1.0, "lease_s": 15.0, "grace_s": 6.0, "margin_s": 3.0,

@@ -6,10 +6,10 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from clusters.runtimes import RUNTIMES
 from controlplane.operations.embedded.local import running_locally, welcome
 from controlplane.operations.embedded.programs import LocalRuntime
 from controlplane.operations.embedded.supervisor import EmbeddedError
+from loadmaster.protocol import RUNTIMES
 
 
 class Command(BaseCommand):

@@ -69,14 +69,19 @@ class DockerEngine:
         self._api.close()
 
     def runs(self, owner: str) -> dict[RunId, Container]:
-        with _told():
+        with _translated():
             found = self._api.containers(all=True, filters={"label": f"{OWNER}={owner}"})
-        containers = [Container(item["State"], item["Labels"]) for item in found]
-        return {run: c for c in containers if (run := _run_of(c.labels))}
+        runs: dict[RunId, Container] = {}
+        for item in found:
+            labels = item["Labels"]
+            name = f"lm-{labels.get(ASSIGNMENT, '')}-{labels.get(FENCE, '')}"
+            if run := RunId.parse(name):
+                runs[run] = Container(item["State"], labels)
+        return runs
 
     def inspect(self, name: str) -> Container | None:
         try:
-            with _told():
+            with _translated():
                 data = self._api.inspect_container(name)
         except _GoneError:
             return None
@@ -93,7 +98,7 @@ class DockerEngine:
 
     def find(self, reference: str) -> Image | None:
         try:
-            with _told():
+            with _translated():
                 data: dict[str, Any] = self._images.inspect_image(reference)
         except _GoneError:
             return None
@@ -115,7 +120,7 @@ class DockerEngine:
         progress = PullProgress()
         client = self._connect(PULL_SILENCE_S)
         try:
-            with _told():
+            with _translated():
                 for event in client.pull(repository, tag or "latest", stream=True, decode=True):
                     if "error" in event:
                         raise ImageMissingError(str(event["error"]))
@@ -129,7 +134,7 @@ class DockerEngine:
 
     def create(self, plan: ContainerPlan, options: DockerOptions) -> None:
         try:
-            with _told():
+            with _translated():
                 self._api.create_container(
                     plan.image,
                     list(plan.entrypoint[1:]),
@@ -146,11 +151,11 @@ class DockerEngine:
             raise ImageMissingError(str(error)) from error
 
     def start(self, name: str) -> None:
-        with _told():
+        with _translated():
             self._api.start(name)
 
     def kill(self, name: str, signal: str = "SIGKILL") -> None:
-        with contextlib.suppress(_GoneError, NameTakenError), _told():  # 409: it does not run
+        with contextlib.suppress(_GoneError, NameTakenError), _translated():  # 409: it does not run
             self._api.kill(name, signal)
 
     def terminate(self, name: str) -> None:
@@ -158,12 +163,12 @@ class DockerEngine:
 
     def remove(self, name: str) -> None:
         # 409: it is being removed already
-        with contextlib.suppress(_GoneError, NameTakenError), _told():
+        with contextlib.suppress(_GoneError, NameTakenError), _translated():
             self._api.remove_container(name, v=True, force=True)
 
     def read_file(self, name: str, path: str) -> bytes | None:
         try:
-            with _told():
+            with _translated():
                 stream, found = self._api.get_archive(name, path)
                 with contextlib.closing(stream):
                     target = str(found.get("linkTarget") or "")
@@ -182,13 +187,13 @@ class DockerEngine:
         return b""
 
     def last_words(self, name: str) -> str:
-        with contextlib.suppress(_GoneError), _told():
+        with contextlib.suppress(_GoneError), _translated():
             words = bytes(self._api.logs(name, tail=LAST_WORDS_LINES))
             return words.decode(errors="replace").strip()
         return ""
 
     def stats(self, name: str) -> Stats | None:
-        with contextlib.suppress(_GoneError, NameTakenError), _told():
+        with contextlib.suppress(_GoneError, NameTakenError), _translated():
             return stats_of(self._api.stats(name, stream=False, one_shot=True))
         return None
 
@@ -203,11 +208,11 @@ def _try_socket(address: str) -> None:
 
 
 class _GoneError(EngineRefusedError):
-    """There is no such thing."""
+    """The container or image does not exist."""
 
 
 @contextlib.contextmanager
-def _told() -> Iterator[None]:
+def _translated() -> Iterator[None]:
     """The library's failures in our words."""
     try:
         yield
@@ -257,10 +262,6 @@ def stats_of(data: dict[str, Any]) -> Stats | None:
     details = memory.get("stats") or {}
     cold = details.get("total_inactive_file", details.get("inactive_file", 0))
     return Stats(cpu["cpu_usage"]["total_usage"] / 1e9, max(0, memory["usage"] - cold))
-
-
-def _run_of(labels: dict[str, str]) -> RunId | None:
-    return RunId.parse(f"lm-{labels.get(ASSIGNMENT, '')}-{labels.get(FENCE, '')}")
 
 
 def _seconds(text: str) -> float:

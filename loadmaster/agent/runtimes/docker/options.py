@@ -68,8 +68,8 @@ class DockerOptions:
     pull: Annotated[str, one_of("missing", "always", "never")] = "missing"
     mounts: Annotated[tuple[AllowedMount, ...], BeforeValidator(_mounts)] = ()
     network: str = "bridge"
-    pids: Annotated[int, NUMBER, Field(ge=1)] = 4096
-    shm_gb: Annotated[float, NUMBER, Field(gt=0, le=1e6)] = 1.0
+    pids: Annotated[int, Field(ge=1), NUMBER] = 4096
+    shm_gb: Annotated[float, Field(gt=0, le=1e6), NUMBER] = 1.0
     read_only: bool = False
     limit_cores: bool = True
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from loadmaster.agent.runtimes.base import RunId
+from loadmaster.agent.runtimes.docker.mounts import HOME, Mount
 from loadmaster.agent.runtimes.docker.options import DockerOptions
-from loadmaster.agent.runtimes.docker.places import HOME, Mount
 from loadmaster.protocol import LaunchSpec
 
 GB = 1e9
@@ -22,7 +22,7 @@ RUN, GUARD, WORK, BIN, CHECKPOINTS = (
 CPU_PERIOD_US = 100_000
 GUARD_MEMORY_GB = 0.05
 LEAST_MEMORY_GB = 0.016
-"""What the guard itself needs on top of what the job asked for, and the least the Engine takes."""
+"""Memory of the guard on top of the job's, and the least that the Engine takes."""
 
 OWNER, ASSIGNMENT, FENCE, JOB = (
     f"loadmaster.{name}" for name in ("owner", "assignment", "fence", "job")

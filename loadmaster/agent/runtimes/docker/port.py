@@ -72,54 +72,41 @@ class Engine(Protocol):
 
     def runs(self, owner: str) -> dict[RunId, Container]:
         """Every container of an agent, by its labels; ended ones without the details."""
-        ...
 
     def inspect(self, name: str) -> Container | None:
         """A container with all details, or None."""
-        ...
 
     def find(self, reference: str) -> Image | None:
         """An image on the node, by name, id or digest."""
-        ...
 
     def pull(
         self, reference: str, tell: Callable[[float], None], is_off: Callable[[], bool]
     ) -> None:
         """Pull an image, reporting the fraction, until done or no longer wanted."""
-        ...
 
     def create(self, plan: ContainerPlan, options: DockerOptions) -> None:
         """Make a container, not yet started."""
-        ...
 
     def start(self, name: str) -> None:
         """Start a created container."""
-        ...
 
     def kill(self, name: str) -> None:
         """SIGKILL to all of a container; one that does not run is fine."""
-        ...
 
     def terminate(self, name: str) -> None:
         """SIGTERM to a container's first process; one that does not run is fine."""
-        ...
 
     def remove(self, name: str) -> None:
         """Remove a container, running or not; one that is gone is fine."""
-        ...
 
     def read_file(self, name: str, path: str) -> bytes | None:
         """A file of a container, links followed within a folder; None if there is none."""
-        ...
 
     def last_words(self, name: str) -> str:
         """The last lines that a container's first process said."""
-        ...
 
     def stats(self, name: str) -> Stats | None:
         """Resource use of a container, or None if it does not run."""
-        ...
 
     def close(self) -> None:
         """Let go of connections."""
-        ...

@@ -11,15 +11,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from loadmaster.agent.runtimes.base import RunId
-from loadmaster.agent.runtimes.docker.options import JOB_USER, DockerOptions
-from loadmaster.agent.runtimes.docker.places import (
+from loadmaster.agent.runtimes.docker.mounts import (
     Mount,
-    Places,
+    MountRules,
     checkpoint_problem,
     job_mounts,
     make_folder,
     moved,
 )
+from loadmaster.agent.runtimes.docker.options import JOB_USER, DockerOptions
 from loadmaster.agent.runtimes.docker.plan import (
     ASSIGNMENT,
     BIN,
@@ -98,11 +98,11 @@ class Preparation(threading.Thread):
         task: Task,
         shells: dict[str, tuple[str, ...]],
         look: Callable[[], None],
-        tell: Callable[[], None],
+        wake: Callable[[], None],
     ) -> None:
         super().__init__(name=f"prepare {task.run.name}", daemon=True)
         self._engine, self._task, self._shells = engine, task, shells
-        self._look, self._tell = look, tell
+        self._look, self._wake = look, wake
         self.fraction = 0.0
         self.error: PreparationError | None = None
         self.done: str | None = None
@@ -129,10 +129,9 @@ class Preparation(threading.Thread):
                 break
         if self.off.is_set():
             self._remove_created()
-        self._tell()
+        self._wake()
 
     def _remove_created(self) -> None:
-        """Remove a container that was made after the preparation was called off."""
         try:
             found = self._engine.inspect(self._task.run.name)
             if found and found.state == "created" and self._is_ours(found.labels):
@@ -168,7 +167,7 @@ class Preparation(threading.Thread):
     def _job_mounts(self) -> tuple[Mount, ...]:
         """The job's mounts, checked again: jobs may have placed links during the pull."""
         task, wanted = self._task, self._task.wanted
-        places = Places(
+        places = MountRules(
             task.options.mounts, task.private, Path(wanted.shared) if wanted.shared else None
         )
         place = wanted.checkpoints
@@ -264,11 +263,9 @@ class Preparation(threading.Thread):
         pythons = [path for path in PYTHONS if self._engine.read_file(plan.name, path) is not None]
         self._engine.remove(plan.name)
         if not pythons:
-            raise PreparationError(
-                ReasonClass.IMAGE,
-                f"the image {self._task.spec.image} has neither /bin/sh nor {PYTHONS[0]}, of which"
-                " the guard needs one: add one",
-            )
+            neither = f"has neither /bin/sh nor {PYTHONS[0]}, of which the guard needs one: add one"
+            text = f"the image {self._task.spec.image} {neither}"
+            raise PreparationError(ReasonClass.IMAGE, text)
         self._make(replace(plan, entrypoint=(pythons[0], "-I", "-S", f"{BIN}/guard.py", GUARD)))
 
     def _entry(self, shell: tuple[str, ...]) -> tuple[str, ...]:

@@ -27,14 +27,14 @@ from loadmaster.agent.runtimes.base import (
     StopOrder,
     Usage,
 )
-from loadmaster.agent.runtimes.docker.options import DockerOptions
-from loadmaster.agent.runtimes.docker.places import (
-    Places,
+from loadmaster.agent.runtimes.docker.mounts import (
+    MountRules,
     checkpoint_problem,
     job_mounts,
     moved,
-    private_places,
+    private_folders,
 )
+from loadmaster.agent.runtimes.docker.options import DockerOptions
 from loadmaster.agent.runtimes.docker.plan import (
     Wanted,
     job_environment,
@@ -90,13 +90,12 @@ class DockerRuntime(RunFolders):
     ) -> None:
         super().__init__(runs, clock)
         self._engine, self._owner, self._options = engine, owner, options
-        self._private = private_places(runs.parent, options.host)
+        self._private = private_folders(runs.parent, options.host)
         self._preparations: dict[RunId, Preparation] = {}
         self._starting: set[RunId] = set()
         self._removing: set[RunId] = set()
         self._shells: dict[str, tuple[str, ...]] = {}
-
-        self._watch = Watch(engine, owner, self._clock, self._keep_house)
+        self._watch = Watch(engine, owner, self._clock, self._maintain)
         self._watch.begin()
 
     def close(self) -> None:
@@ -114,9 +113,6 @@ class DockerRuntime(RunFolders):
 
     def stream(self, run: RunId, stream: str) -> Path:
         return self.folder(run) / ("run" if stream == PROGRESS else "guard") / FILES[stream]
-
-    def environment(self) -> dict[str, str]:
-        return {}
 
     def address(self, own: str) -> str:
         """The launch's own name where the network has names; no host port is published."""
@@ -141,8 +137,8 @@ class DockerRuntime(RunFolders):
                 return ReasonClass.USER, problem
         return None
 
-    def _places(self, launch: Launch) -> Places:
-        return Places(self._options.mounts, self._private, launch.checkpoints)
+    def _places(self, launch: Launch) -> MountRules:
+        return MountRules(self._options.mounts, self._private, launch.checkpoints)
 
     def prepare(self, launch: Launch) -> None:
         folder = self.folder(launch.run)
@@ -161,7 +157,7 @@ class DockerRuntime(RunFolders):
         self._begin_preparing(launch.run)
 
     def _wanted(self, launch: Launch) -> Wanted:
-        """With real paths: what they are now is what is mounted, or nothing."""
+        """Read real paths: what they are now is what is mounted, or nothing."""
         place = launch.environment.get("LOADMASTER_CHECKPOINT_DIR", "")
         real = Path(place).resolve()
         shared = launch.checkpoints.resolve() if launch.checkpoints else None
@@ -259,7 +255,6 @@ class DockerRuntime(RunFolders):
         return bool(moved(filter(None, [wanted.get("checkpoints"), *wanted.get("mounted", ())])))
 
     def _give_up(self, run: RunId, ended: Exit) -> None:
-        """It was not started and never will be, unless its guard has begun after all."""
         if self._claim(run):
             self._write_end(run, ended)
 
@@ -331,7 +326,7 @@ class DockerRuntime(RunFolders):
         return RunStatus(RunState.PREPARED, image_digest=preparation.done)
 
     def abandon(self, run: RunId) -> RunStatus:
-        """As the contract says; whoever creates `guard.pid` first decides."""
+        """Settle a launch; whoever creates `guard.pid` first decides."""
         status = self.poll(run)
         is_waiting = status.state in (RunState.PREPARED, RunState.PREPARING)
         if not is_waiting or not self.folder(run).exists():
@@ -358,7 +353,7 @@ class DockerRuntime(RunFolders):
         self._removing.add(run)
         self._watch.wake()
 
-    def _keep_house(self) -> None:
+    def _maintain(self) -> None:
         self._enforce()
         self._clear_away()
 

@@ -20,7 +20,7 @@ NO_GUARD = {
         " one: add one"
     ),
 }
-"""What guard.sh ends with before it begins."""
+"""Exit codes of guard.sh before it begins."""
 
 ENDED_WELL = (0, EXIT_PREEMPTED, EXIT_STALE_FENCE)
 
@@ -49,10 +49,8 @@ def _without_words(container: Container, begun: bool) -> Exit:
         return Exit(
             container.ended_at_s, killed=True, error=f"{why} (exit code {container.exit_code})"
         )
-    why = (
-        NO_GUARD.get(container.exit_code)
-        or f"the guard ended with exit code {container.exit_code} {container.error}".strip()
-    )
+    usual = f"the guard ended with exit code {container.exit_code} {container.error}".strip()
+    why = NO_GUARD.get(container.exit_code, usual)
     return Exit(container.ended_at_s, started=False, error=why, blame=ReasonClass.IMAGE)
 
 

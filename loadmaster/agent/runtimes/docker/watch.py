@@ -68,11 +68,8 @@ class Watch:
     def trouble(self) -> str:
         """Reason for an Engine's silence of a while, or empty."""
         silent_s = self._clock.boot_s() - self._answered_s
-        return (
-            f"the Docker Engine has not answered for {silent_s:.0f} s: {self._error}"
-            if silent_s > TROUBLE_AFTER_S
-            else ""
-        )
+        text = f"the Docker Engine has not answered for {silent_s:.0f} s: {self._error}"
+        return text if silent_s > TROUBLE_AFTER_S else ""
 
     def look(self) -> None:
         """Take a view now."""

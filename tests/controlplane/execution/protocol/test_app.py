@@ -14,7 +14,7 @@ from django.db import OperationalError
 from django.test import Client
 
 from clusters.models import Node
-from clusters.services import issue_enrolment_token
+from clusters.services.enrolment import issue_enrolment_token
 from controlplane.execution import services
 from controlplane.execution.protocol.app import AgentProtocol
 from controlplane.execution.protocol.calls import ENDPOINTS

@@ -314,7 +314,7 @@ def test_clusters_with_room_for_two_show_everything_and_hold_every_round() -> No
     assert outcome.completion_s.tolist() == [100.0, 140.0]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(shared_scenes(), st.sampled_from(["fifo", "edf", "max_min_fairness"]))
 def test_room_for_two_makes_no_difference_to_policies_that_do_not_use_it(
     made: tuple[Scenario, list[JobView]], name: str
@@ -340,7 +340,7 @@ SHARING: tuple[tuple[str, dict[str, Any]], ...] = (
 )
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.too_slow])
 @given(shared_scenes(), st.sampled_from(SHARING))
 def test_whatever_is_shared_no_rule_is_broken_and_steps_are_the_integral_of_the_rates(
     made: tuple[Scenario, list[JobView]], choice: tuple[str, dict[str, Any]]
@@ -365,7 +365,7 @@ def test_whatever_is_shared_no_rule_is_broken_and_steps_are_the_integral_of_the_
     _all_energy_is_somebodys(simulation)
 
 
-@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.too_slow])
 @given(shared_scenes(), st.sampled_from(SHARING), st.sampled_from([0.0, 7.0]))
 def test_stops_that_take_time_and_nodes_that_fail_leave_nobody_behind(
     made: tuple[Scenario, list[JobView]], choice: tuple[str, dict[str, Any]], stop_s: float

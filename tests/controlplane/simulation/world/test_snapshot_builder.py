@@ -74,7 +74,7 @@ def a_simulation(story: list[tuple[int, int]], policy: Policy) -> Simulation:
     return Simulation(scenario, jobs, policy, switches=Switches(stop_s=1.5, launch_s=2.0))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(stories)
 def test_a_snapshot_that_shares_columns_with_the_one_before_is_as_one_that_does_not(
     story: list[tuple[int, int]],
@@ -100,7 +100,7 @@ def test_a_snapshot_that_shares_columns_with_the_one_before_is_as_one_that_does_
     assert shared == apart
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(stories)
 def test_steps_by_column_are_those_of_the_launches(story: list[tuple[int, int]]) -> None:
     policy = MaxMinFairness()

@@ -21,7 +21,6 @@ from policies.contract.snapshot import (
     Throughput,
 )
 from policies.gavel.allocation.observe import GroupingOptions, Observed, observe
-from policies.gavel.round_cache import RoundCache
 from tests.builders_policies import a_device, a_job, a_kind, a_node, a_profile_run, a_snapshot, on
 from tests.builders_snapshots import snapshots
 
@@ -320,15 +319,6 @@ def test_a_division_is_the_same_from_round_to_round_until_something_in_it_change
     made = observe(snapshot).classes.fingerprint
     assert observe(later).classes.fingerprint == made
     assert {observe(other).classes.fingerprint for other in (fewer, faster)}.isdisjoint({made})
-
-
-def test_equal_jobs_and_nodes_are_classed_once_with_a_cache() -> None:
-    snapshot, cache = a_snapshot([a_node(gpus=2)], [a_job("a"), a_job("b")]), RoundCache()
-    classes = observe(snapshot, cache=cache).classes
-    again = a_snapshot([a_node(gpus=2)], [a_job("a"), a_job("b")])
-    assert observe(replace(again, now_s=1300.0), cache=cache).classes is classes
-    heavier = replace(snapshot, jobs=a_snapshot([], [a_job("a"), a_job("b", weight=2.0)]).jobs)
-    assert observe(heavier, cache=cache).problem.weight.tolist() == [1.0, 2.0]
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])

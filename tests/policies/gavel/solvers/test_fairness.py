@@ -15,7 +15,7 @@ from policies.gavel.solvers.program import Method
 from tests import textbook_shares as textbook
 from tests.builders_shares import T0_T1, a_problem, jobs_of, problems
 
-relaxed = settings(max_examples=60, deadline=None)
+relaxed = settings(max_examples=40, deadline=None)
 
 
 def least(problem: AllocationProblem, shares: Shares) -> float:

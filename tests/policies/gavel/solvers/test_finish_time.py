@@ -16,7 +16,7 @@ from policies.gavel.solvers.program import Program
 from tests import textbook_shares as textbook
 from tests.builders_shares import T0_T1, a_problem, problems
 
-relaxed = settings(max_examples=40, deadline=None)
+relaxed = settings(max_examples=25, deadline=None)
 steps_left = st.lists(st.sampled_from([1.0, 10.0, 300.0, 12_345.0]), min_size=4, max_size=4)
 seconds = st.lists(st.sampled_from([0.0, 5.0, 100.0, 4_000.0]), min_size=4, max_size=4)
 

@@ -16,7 +16,7 @@ from policies.gavel.solvers.makespan import makespan
 from tests import textbook_shares as textbook
 from tests.builders_shares import T0_T1, a_problem, jobs_of, problems
 
-relaxed = settings(max_examples=60, deadline=None)
+relaxed = settings(max_examples=40, deadline=None)
 ends = st.lists(st.sampled_from([1.0, 10.0, 300.0, 12_345.0]), min_size=4, max_size=4)
 
 

@@ -14,7 +14,7 @@ from policies.gavel.solvers.throughput import total_throughput
 from tests import textbook_shares as textbook
 from tests.builders_shares import T0_T1, a_problem, jobs_of, problems
 
-relaxed = settings(max_examples=60, deadline=None)
+relaxed = settings(max_examples=40, deadline=None)
 
 
 def queue_value(problem: AllocationProblem, place: np.ndarray) -> list[float]:

@@ -29,7 +29,7 @@ from tests import textbook_shares as textbook
 from tests.builders_shares import T0_T1, a_problem, jobs_of, many_like_jobs, problems
 from tests.exact_shares import exact_levels
 
-relaxed = settings(max_examples=40, deadline=None)
+relaxed = settings(max_examples=25, deadline=None)
 
 
 def levels(problem: AllocationProblem, shares: Shares) -> list[float]:
@@ -176,7 +176,7 @@ def test_many_like_jobs_end_where_nobody_could_have_more(seed: int, blind: bool)
     assert program.solve() <= value @ has * (1 + 1e-5)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(problems(most=12, counts=4, pairing=False), st.booleans())
 def test_few_classes_have_the_same_levels_by_their_own_solver(
     problem: AllocationProblem, blind: bool
@@ -289,7 +289,7 @@ def far_apart(draw: st.DrawFn) -> AllocationProblem:
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(far_apart())
 def test_nobody_has_less_than_in_whole_fractions_however_unlike_classes_are(
     problem: AllocationProblem,

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from loadmaster.agent.runtimes.docker.options import AllowedMount
-from loadmaster.agent.runtimes.docker.places import (
-    Places,
+from loadmaster.agent.runtimes.docker.mounts import (
+    MountRules,
     checkpoint_problem,
     job_mounts,
     make_folder,
-    private_places,
+    private_folders,
 )
+from loadmaster.agent.runtimes.docker.options import AllowedMount
 
 
 def test_what_is_allowed_is_mounted_as_it_is_allowed(tmp_path: Path) -> None:
@@ -21,7 +21,7 @@ def test_what_is_allowed_is_mounted_as_it_is_allowed(tmp_path: Path) -> None:
         (tmp_path / name).mkdir(parents=True)
     allowed = (AllowedMount(tmp_path / "data"), AllowedMount(tmp_path / "scratch", writable=True))
     found = job_mounts(
-        (f"{tmp_path}/data/set:/set:ro", f"{tmp_path}/scratch:/scratch"), Places(allowed)
+        (f"{tmp_path}/data/set:/set:ro", f"{tmp_path}/scratch:/scratch"), MountRules(allowed)
     )
     assert [(m.source, m.target, m.writable) for m in found] == [
         (f"{tmp_path}/data/set", "/set", False),
@@ -51,7 +51,7 @@ def test_what_is_not_allowed_is_refused_with_field_and_remedy(
         (tmp_path / name).mkdir()
     (tmp_path / "data" / "link").symlink_to("/etc")
     with pytest.raises(ValueError, match=word) as refusal:
-        job_mounts((wish.format(tmp_path),), Places((AllowedMount(tmp_path / "data"),)))
+        job_mounts((wish.format(tmp_path),), MountRules((AllowedMount(tmp_path / "data"),)))
     assert str(refusal.value).startswith("mounts[0]")
 
 
@@ -59,7 +59,7 @@ def test_checkpoints_stay_in_the_jobs_own_folder_or_where_the_operator_lets_jobs
     tmp_path: Path,
 ) -> None:
     own = tmp_path / "runs/lm-a-1/checkpoints"
-    places = Places(
+    places = MountRules(
         (AllowedMount(tmp_path / "rw", writable=True), AllowedMount(tmp_path / "ro")),
         shared=tmp_path / "shared",
     )
@@ -99,8 +99,10 @@ def test_what_is_the_agents_own_is_never_mounted_whatever_the_operator_allows(
     for name in ("state/node.json", "engine.sock"):
         (tmp_path / name).touch()
     (tmp_path / "link").symlink_to("state")
-    private = private_places(tmp_path / "state", f"unix://{tmp_path}/engine.sock")
-    places = Places((AllowedMount(tmp_path.parent, writable=True),), private, tmp_path / "shared")
+    private = private_folders(tmp_path / "state", f"unix://{tmp_path}/engine.sock")
+    places = MountRules(
+        (AllowedMount(tmp_path.parent, writable=True),), private, tmp_path / "shared"
+    )
     for mode in ("", ":ro"):
         with pytest.raises(ValueError, match="own; mount another folder"):
             job_mounts((f"{tmp_path / wish}:/x{mode}",), places)
@@ -108,7 +110,7 @@ def test_what_is_the_agents_own_is_never_mounted_whatever_the_operator_allows(
 
 
 def test_the_engines_usual_socket_is_never_mounted(tmp_path: Path) -> None:
-    places = Places((AllowedMount(Path("/run"), writable=True),), private_places(tmp_path))
+    places = MountRules((AllowedMount(Path("/run"), writable=True),), private_folders(tmp_path))
     for wish in ("/run", "/run/docker.sock", "/var/run/docker.sock"):
         with pytest.raises(ValueError, match="own; mount another folder"):
             job_mounts((f"{wish}:/x",), places)

@@ -28,7 +28,7 @@ class Mount:
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class MountRules:
     """Folders of a host: `allowed` to jobs, `private` to the agent, `shared` for all checkpoints.
 
     Of `shared` each job gets its own folder alone; of `private` nothing, whatever is allowed.
@@ -44,7 +44,7 @@ class Places:
         return any(real.is_relative_to(path) or path.is_relative_to(real) for path in kept)
 
 
-def private_places(state: Path, engine: str = "") -> tuple[Path, ...]:
+def private_folders(state: Path, engine: str = "") -> tuple[Path, ...]:
     """The agent's folder and the Engine's sockets; `engine`: an unusual address."""
     given = engine or os.environ.get("DOCKER_HOST", "")
     scheme, _, path = given.partition("://")
@@ -52,7 +52,7 @@ def private_places(state: Path, engine: str = "") -> tuple[Path, ...]:
     return (state, *(Path(socket) for socket in (*ENGINE_SOCKETS, *named)))
 
 
-def job_mounts(wanted: Iterable[str], places: Places) -> tuple[Mount, ...]:
+def job_mounts(wanted: Iterable[str], places: MountRules) -> tuple[Mount, ...]:
     """The mounts a job asks for (`source:target[:ro]`), with real paths for sources.
 
     Raises ValueError for one that is not allowed; the text names the field and the remedy.
@@ -60,7 +60,7 @@ def job_mounts(wanted: Iterable[str], places: Places) -> tuple[Mount, ...]:
     return tuple(_job_mount(f"mounts[{index}]", text, places) for index, text in enumerate(wanted))
 
 
-def _job_mount(where: str, text: str, places: Places) -> Mount:
+def _job_mount(where: str, text: str, places: MountRules) -> Mount:
     source, _, rest = text.partition(":")
     target, _, mode = rest.partition(":")
     if not source.startswith("/") or not target.startswith("/") or mode not in ("", "ro", "rw"):
@@ -93,7 +93,7 @@ def _job_mount(where: str, text: str, places: Places) -> Mount:
     return Mount(str(real), target, writable)
 
 
-def checkpoint_problem(folder: str, job: str, own: Path, places: Places) -> str:
+def checkpoint_problem(folder: str, job: str, own: Path, places: MountRules) -> str:
     """Reason why a job may not have its checkpoints in a folder, or empty.
 
     Its folder among those of all jobs, and the launch's `own`, it has without asking.
