@@ -135,11 +135,9 @@ def check_version(headers: Headers) -> None:
     said = f"none (the header {PROTOCOL_HEADER} is missing)"
     if spoken:
         said = f"version {spoken[:20].decode('latin-1')}"
-    text = (
-        f"this server speaks agent protocol version {PROTOCOL_VERSION}, the agent speaks {said};"
-        " install a matching agent"
-    )
-    raise AgentCallError(426, ErrorCode.PROTOCOL, text, expected=VERSION.decode())
+    text = f"this server speaks agent protocol version {PROTOCOL_VERSION}, the agent speaks {said}"
+    detail = f"{text}; install a matching agent"
+    raise AgentCallError(426, ErrorCode.PROTOCOL, detail, expected=VERSION.decode())
 
 
 async def read_body(receive: Receive) -> bytes:

@@ -82,9 +82,8 @@ def gantt_figure(request: HttpRequest) -> JsonResponse:
 def _asked(request: HttpRequest) -> tuple[Cluster | None, str]:
     name, span = request.GET.get("cluster", ""), request.GET.get("span", "1h")
     clusters = Cluster.objects.order_by("name")
-    return (clusters.filter(name=name).first() if name else None) or clusters.first(), (
-        span if span in SPANS else "1h"
-    )
+    cluster = clusters.filter(name=name).first() or clusters.first()
+    return cluster, span if span in SPANS else "1h"
 
 
 @require_GET

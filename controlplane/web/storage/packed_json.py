@@ -18,11 +18,9 @@ LEVEL = 6
 
 def pack(value: Any) -> Any:
     """The value to store: unchanged if short, else {"zlib+json": base64 of packed JSON}."""
-    if (
-        value is None
-        or isinstance(value, int | float | bool)
-        or (isinstance(value, dict) and value.keys() == {PACKED})
-    ):
+    if value is None or isinstance(value, int | float | bool):
+        return value
+    if isinstance(value, dict) and value.keys() == {PACKED}:
         return value
     text = json.dumps(value, separators=(",", ":")).encode()
     return value if len(text) < WORTH_BYTES else pack_text(text)
