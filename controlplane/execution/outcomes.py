@@ -103,10 +103,8 @@ def settle_job(job_id: UUID, now: datetime | None = None) -> bool:
     now = now or timezone.now()
     with bound(job=job_id), transaction.atomic():
         job = _locked(job_id)
-        if (
-            job.state not in PLACED | {JobState.CANCELLING}
-            or job.assignments.filter(state__in=LIVE).exists()
-        ):
+        live = job.assignments.filter(state__in=LIVE)
+        if job.state not in PLACED | {JobState.CANCELLING} or live.exists():
             return False
         newest = job.assignments.filter(purpose=TRAINING).order_by("-fence").first()
         if newest is not None and job.state in PLACED:
@@ -118,19 +116,13 @@ def settle_job(job_id: UUID, now: datetime | None = None) -> bool:
 
 
 def _locked(job_id: UUID) -> Job:
-    return (
-        Job.objects.select_for_update(of=("self",), no_key=True)
-        .select_related("cluster")
-        .get(pk=job_id)
-    )
+    locked = Job.objects.select_for_update(of=("self",), no_key=True)
+    return locked.select_related("cluster").get(pk=job_id)
 
 
 def _gang(job: Job, fence: int) -> list[Assignment]:
-    return list(
-        Assignment.objects.filter(job=job, fence=fence)
-        .select_related("node__cluster", "node__gpu_type")
-        .order_by("pk")
-    )
+    ranks = Assignment.objects.filter(job=job, fence=fence).order_by("pk")
+    return list(ranks.select_related("node__cluster", "node__gpu_type"))
 
 
 def _settle(job: Job, assignment: Assignment) -> None:

@@ -111,9 +111,7 @@ def _lose_nodes(cluster: Cluster, clock: Intervals, now: datetime) -> int:
         .annotate(heard_at=Coalesce("last_seen_at", "created_at"))
         .filter(Q(session_expires_at__lt=before) | never)
     )
-    return sum(
-        _lose_node(node) for node in silent.select_related("cluster").order_by("pk")[:AT_ONCE]
-    )
+    return sum(map(_lose_node, silent.select_related("cluster").order_by("pk")[:AT_ONCE]))
 
 
 def _lose_node(node: Node) -> bool:
@@ -128,9 +126,8 @@ def _lose_node(node: Node) -> bool:
         if not same.update(state=State.LOST):
             return False
         last = node.last_seen_at.isoformat() if node.last_seen_at else None
-        NodeEvent.objects.create(
-            node=node, event="lost", data={"was": node.state, "last_seen_at": last}
-        )
+        data = {"was": node.state, "last_seen_at": last}
+        NodeEvent.objects.create(node=node, event="lost", data=data)
         request_reschedule(node.cluster, Reason.NODE_LOST, node=node)
     return True
 
@@ -151,9 +148,8 @@ def _drain(pk: UUID, now: datetime) -> bool:
 
 def _end_backoffs(cluster: Cluster, now: datetime) -> int:
     with transaction.atomic():
-        rested = Job.objects.filter(
-            cluster=cluster, state=JobState.QUEUED, retry_at__lte=now
-        ).update(retry_at=None)
+        queued = Job.objects.filter(cluster=cluster, state=JobState.QUEUED)
+        rested = queued.filter(retry_at__lte=now).update(retry_at=None)
         if rested:
             request_reschedule(cluster, Reason.LEFTOVER)
     return rested
@@ -162,10 +158,8 @@ def _end_backoffs(cluster: Cluster, now: datetime) -> int:
 def _mend_jobs(cluster: Cluster, now: datetime) -> int:
     live = Assignment.objects.filter(job=OuterRef("pk"), state__in=LIVE)
     stuck = Job.objects.filter(~Exists(live), cluster=cluster, state__in=MENDED_STATES)
-    return sum(
-        _try(partial(settle_job, pk, now), job=pk)
-        for pk in stuck.values_list("pk", flat=True)[:AT_ONCE]
-    )
+    keys = stuck.values_list("pk", flat=True)[:AT_ONCE]
+    return sum(_try(partial(settle_job, pk, now), job=pk) for pk in keys)
 
 
 def _of(cluster: Cluster) -> QuerySet[Assignment]:

@@ -104,10 +104,8 @@ class Supervisor:
     def _restart_the_dead(self) -> None:
         for child in self._children.values():
             if child.started and not child.alive() and child.restart_due():
-                self.say(
-                    f"{child.program.name} ended with {child.exit_code()}; starting it again (log:"
-                    f" {child.log})"
-                )
+                ended = f"{child.program.name} ended with {child.exit_code()}"
+                self.say(f"{ended}; starting it again (log: {child.log})")
                 child.start()
 
     def stop(self) -> None:
@@ -132,15 +130,12 @@ class _Child:
         if self.log.exists() and self.log.stat().st_size > _LARGEST_LOG:
             self.log.replace(self.log.with_suffix(".log.1"))
         with self.log.open("ab") as output:
+            null, both = subprocess.DEVNULL, subprocess.STDOUT
             self._process = subprocess.Popen(
-                list(self.program.argv),
-                env={**os.environ, **self.program.env},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
+                list(self.program.argv), stdin=null, stdout=output, stderr=both,
+                env={**os.environ, **self.program.env}, start_new_session=True,
                 preexec_fn=partial(_become_child, self.program.nice),
-            )
+            )  # fmt: skip
         self.started, self._seen_dead = True, False
 
     def alive(self) -> bool:
