@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentTypeError
 from datetime import datetime
+from math import isfinite
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -11,6 +13,14 @@ from django.core.management.base import BaseCommand, CommandError
 from django.utils import timezone
 
 from clusters.models import Cluster, Node
+
+
+def finite(text: str) -> float:
+    """Return an option's number; an error that names the option for "nan", "inf" and no number."""
+    number = float(text)
+    if not isfinite(number):
+        raise ArgumentTypeError(f"must be a finite number, not {text}")
+    return number
 
 
 def the_cluster(name: str) -> Cluster:

@@ -10,9 +10,7 @@ from controlplane.web.pages.admin_base import ReadOnly, pretty
 
 @admin.register(Simulation)
 class SimulationAdmin(ReadOnly):
-    """Who has policies compared, and how far it is. Share keys are for those whom its owner gives
-    the link.
-    """
+    """Simulations and their progress; share keys are their owners' to give."""
 
     list_display = ("created_at", "name", "user", "team", "state", "progress", "starts", "ended_at")
     list_filter = ("state", "team")

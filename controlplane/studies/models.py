@@ -22,7 +22,7 @@ class Simulation(models.Model):
     """
 
     class State(models.TextChoices):
-        """Where it is in its life."""
+        """State of a simulation."""
 
         QUEUED = "queued"
         RUNNING = "running"
@@ -65,9 +65,7 @@ class Simulation(models.Model):
 
 
 class SimulationFile(models.Model):
-    """A file that a simulation came to, packed by zlib: report.html, results.json, jobs.csv,
-    timings.json.
-    """
+    """A result of a simulation, packed by zlib: report.html, results.json, jobs.csv, ..."""
 
     simulation = models.ForeignKey(Simulation, on_delete=models.CASCADE, related_name="files")
     name = models.CharField(max_length=40)

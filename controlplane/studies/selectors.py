@@ -13,16 +13,13 @@ from django.contrib.auth.models import AnonymousUser, User
 from django.core.exceptions import ValidationError
 from django.core.signing import BadSignature, Signer
 from django.db.models import Q, QuerySet
+from django.http import Http404
 
 from controlplane.studies.models import Simulation
 from controlplane.web.operators import is_operator
 from jobs.models import Membership
 
 _SALT = "loadmaster.simulation"
-
-
-class SimulationNotFoundError(Exception):
-    """There is no such simulation, or this user may not know of it."""
 
 
 def visible_simulations(user: User | AnonymousUser) -> QuerySet[Simulation]:
@@ -37,11 +34,11 @@ def visible_simulations(user: User | AnonymousUser) -> QuerySet[Simulation]:
 
 
 def get_simulation(user: User | AnonymousUser, pk: uuid.UUID | str) -> Simulation:
-    """The simulation if this user may see it, else SimulationNotFoundError."""
+    """The simulation if this user may see it, else Http404."""
     try:
         return visible_simulations(user).get(pk=pk)
     except (Simulation.DoesNotExist, ValidationError):
-        raise SimulationNotFoundError(f"there is no simulation {pk}") from None
+        raise Http404(f"there is no simulation {pk}") from None
 
 
 def link_of(simulation: Simulation) -> str:
@@ -52,12 +49,12 @@ def link_of(simulation: Simulation) -> str:
 
 
 def shared_simulation(link: str) -> Simulation:
-    """The simulation of a share link; SimulationNotFoundError if not shared any more."""
+    """The simulation of a share link; Http404 if not shared any more."""
     try:
         pk, _, key = Signer(salt=_SALT).unsign(link).partition(".")
         found = Simulation.objects.defer("document").filter(pk=uuid.UUID(pk), share_key=key).first()
     except (BadSignature, ValueError):
         found = None
     if found is None or not found.share_key:
-        raise SimulationNotFoundError("this link leads nowhere, or not any more")
+        raise Http404("this link leads nowhere, or not any more")
     return found

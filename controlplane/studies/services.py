@@ -20,13 +20,14 @@ from controlplane.studies.lifecycle import (
 from controlplane.studies.models import Simulation
 from controlplane.studies.running.folders import remove_folder
 from controlplane.studies.running.workers import hint_simulations
+from controlplane.web.rest.errors import ConflictError
 from jobs.selectors import teams_of
 
 MOST_ACTIVE = 20
 """Simulations of one person that may wait or run."""
 
 
-class SimulationConflictError(Exception):
+class SimulationConflictError(ConflictError):
     """The simulation's present state does not allow it."""
 
 

@@ -40,9 +40,7 @@ save ""
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the harness asks for, as JSON in the first argument. `host` is where agents find the
-    server.
-    """
+    """Wishes of the harness, JSON in the first argument; agents find the server at `host`."""
 
     agents: int
     host: str

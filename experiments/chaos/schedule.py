@@ -10,10 +10,10 @@ OTHERS = ("pool", "solver")
 """Children of the worker: a process of its pool, and the solver that one of them keeps."""
 
 SHARE = 0.16
-"""Of all kills, what each part gets for sure: 32 of 200."""
+"""Fraction of all kills that each part gets for sure: 32 of 200."""
 
 EARLY = 0.25
-"""Of all kills, those that do not wait until their target is at work."""
+"""Fraction of all kills that do not wait until their target is at work."""
 
 CUTS = ("down", "drop-both", "drop-out", "drop-in")
 """Ways to cut a link: down, or packets dropped both ways, from or to the agent."""

@@ -31,8 +31,7 @@ class ChaosError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where and how a system runs: its folder, how many agents, the cluster's clockwork, its
-    environment.
+    """Settings of a system: its folder, number of agents, the cluster's intervals, environment.
 
     `prefixes` is put before the command of a part of that name: how an agent gets into a network of
     its own.

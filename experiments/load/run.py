@@ -103,7 +103,7 @@ def _seeded(report: Report, wanted: argparse.Namespace) -> Seeded:
 
 
 def _take_stock() -> None:
-    """As autovacuum does to any database that is older than this one, within minutes."""
+    """Analyse the tables, as autovacuum does within minutes to any older database."""
     if connection.vendor == "postgresql":
         with connection.cursor() as cursor:
             cursor.execute("VACUUM ANALYZE")

@@ -40,7 +40,7 @@ class Stage:
 
     @property
     def host(self) -> str:
-        """As the Host header says it."""
+        """The value of the Host header."""
         return f"{self.place[0]}:{self.place[1]}"
 
 

@@ -22,7 +22,7 @@ from loadmaster.agent.runtimes.base import RunId, RunState, RunStatus, Runtime, 
 from loadmaster.agent.server.client import INCURABLE, AgentClient, AgentError, Refused, TryAgain
 from loadmaster.agent.server.session import ServerSession, known_assignment
 from loadmaster.agent.server.shipping import Shipper
-from loadmaster.protocol import Directives, ErrorCode, SessionRequest, features_with
+from loadmaster.protocol import DeviceSample, Directives, ErrorCode, SessionRequest, features_with
 
 logger = logging.getLogger(__name__)
 
@@ -73,14 +73,9 @@ class Agent:
         self._shipper = Shipper(client, runtime)
         self._sampler = Sampler(runtime, devices, self._shipper, self._clock)
         self._sharing = Sharing(runtime, devices)
+        asked, samples = self._session_request, self._samples
         self.session = ServerSession(
-            client,
-            journal,
-            self._clock,
-            self._session_request,
-            lambda: self._sampler.devices(self._running()),
-            jitter,
-            runtime.trouble,
+            client, journal, self._clock, asked, samples, jitter, runtime.trouble
         )
         self._executor = Executor(
             client=client,
@@ -176,6 +171,9 @@ class Agent:
             address=self._runtime.address(self._address),
         )
 
+    def _samples(self) -> tuple[DeviceSample, ...]:
+        return self._sampler.devices(self._running())
+
     def _running(self) -> list[Entry]:
         entries = self._journal.entries.values()
         return [entry for entry in entries if entry.launched and not entry.has_ended]
@@ -205,15 +203,14 @@ class Agent:
         )
 
     def _waiting_since(self, now_s: float, runs: dict[RunId, RunStatus]) -> dict[str, float]:
-        ours = {entry.run: entry for entry in self._journal.entries.values()}
-        in_state = {state: {r for r, s in runs.items() if s.state is state} for state in RunState}
-        waiting = [
-            entry.assignment
-            for run, entry in ours.items()
-            if not (entry.launched or entry.has_ended or run in in_state[RunState.PREPARING])
-        ]
-        strays = [run.name for run in in_state[RunState.RUNNING] - ours.keys()]
-        self._since_s = {name: self._since_s.get(name, now_s) for name in (*waiting, *strays)}
+        entries = self._journal.entries.values()
+        ours = {entry.run for entry in entries}
+        preparing = {run for run, status in runs.items() if status.state is RunState.PREPARING}
+        running = {run for run, status in runs.items() if status.state is RunState.RUNNING}
+        idle = [e for e in entries if not e.launched and not e.has_ended]
+        waiting = {entry.assignment for entry in idle if entry.run not in preparing}
+        strays = {run.name for run in running - ours}
+        self._since_s = {name: self._since_s.get(name, now_s) for name in waiting | strays}
         return self._since_s
 
     def _is_time(self, what: str, every_s: float) -> bool:

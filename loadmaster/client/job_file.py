@@ -68,10 +68,8 @@ def parse_settings(settings: Iterable[str], over: dict[str, Any] | None = None) 
     for setting in settings:
         match = re.fullmatch(r"([A-Za-z_]\w*)(?:\.([A-Za-z_]\w*))?=(.*)", setting, re.DOTALL)
         if not match:
-            raise JobFileError(
-                f"--set {setting}: write name=value or name.key=value, such as gpus=2 or"
-                " environment.SEED=1"
-            )
+            form = "write name=value or name.key=value, such as gpus=2 or environment.SEED=1"
+            raise JobFileError(f"--set {setting}: {form}")
         name, key, value = match[1], match[2], _yaml(match[3])
         if key is None:
             values[name] = value

@@ -83,9 +83,8 @@ class Rest:
     ) -> None:
         self.url = url.rstrip("/")
         if not self.url.startswith(("http://", "https://")):
-            raise LoadmasterError(
-                f"{url!r} is no address of a server; write one such as https://loadmaster.example"
-            )
+            text = "is no address of a server; write one such as https://loadmaster.example"
+            raise LoadmasterError(f"{url!r} {text}")
         headers = {"User-Agent": f"loadmaster/{__version__}", "Accept": "application/json"}
         self._http = httpx.Client(
             base_url=f"{self.url}/api/v1/", headers=headers, timeout=timeout_s, transport=transport
@@ -134,9 +133,8 @@ class Rest:
                 answer = self._http.request(method, path, **options)
             except httpx.TransportError as error:
                 if last:
-                    raise ConnectionFailedError(
-                        f"{self.url} does not answer: {error or type(error).__name__}"
-                    ) from error
+                    text = f"{self.url} does not answer: {error or type(error).__name__}"
+                    raise ConnectionFailedError(text) from error
             else:
                 if answer.status_code not in RETRIED or last:
                     return answer
@@ -154,9 +152,8 @@ def content(answer: httpx.Response) -> Any:
     try:
         return answer.json()
     except ValueError as error:
-        raise ConnectionFailedError(
-            f"{answer.url} answers something that is no JSON; is it a Loadmaster server?"
-        ) from error
+        text = f"{answer.url} answers something that is no JSON; is it a Loadmaster server?"
+        raise ConnectionFailedError(text) from error
 
 
 def _error(answer: httpx.Response) -> ApiError:

@@ -29,9 +29,8 @@ def calls(
 ) -> Iterator[dict[str, Any]]:
     """Bodies of the calls that submit these jobs, each with its key or a new one."""
     if keys is not None and len(keys) != len(jobs):
-        raise LoadmasterError(
-            f"there are {len(jobs)} jobs and {len(keys)} idempotency keys; give one for each job"
-        )
+        text = f"there are {len(jobs)} jobs and {len(keys)} idempotency keys"
+        raise LoadmasterError(f"{text}; give one for each job")
     keyed = list(zip(jobs, keys or [str(uuid.uuid4()) for _ in jobs], strict=True))
     for start in range(0, len(keyed), MOST_A_CALL):
         part = keyed[start : start + MOST_A_CALL]

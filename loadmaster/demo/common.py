@@ -77,10 +77,8 @@ class Batches:
 
     def __init__(self, data: Dataset, batch_size: int, seed: int) -> None:
         if not 1 <= batch_size <= len(data.inputs):
-            raise ValueError(
-                f"the batch size must lie between 1 and {len(data.inputs)}, the number of samples,"
-                f" not {batch_size}"
-            )
+            limits = f"between 1 and {len(data.inputs)}, the number of samples"
+            raise ValueError(f"the batch size must lie {limits}, not {batch_size}")
         self._data, self._batch_size = data, batch_size
         self._seed, self._epoch = seed, 0
 

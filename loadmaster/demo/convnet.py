@@ -4,15 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from loadmaster.demo.common import (
-    Array,
-    Parameters,
-    cross_entropy,
-    digits,
-    options_parser,
-    train,
-    weights,
-)
+from loadmaster.demo import common
+from loadmaster.demo.common import Array, Parameters
 
 SIDE = 8
 KERNEL = 3
@@ -27,9 +20,9 @@ class ConvNet:
     def __init__(self, filters: int, classes: int, seed: int) -> None:
         random = np.random.default_rng(seed)
         self.parameters: Parameters = {
-            "kernel": weights(random, KERNEL * KERNEL, filters),
+            "kernel": common.weights(random, KERNEL * KERNEL, filters),
             "kernel_bias": np.zeros(filters),
-            "dense": weights(random, POOLED * POOLED * filters, classes),
+            "dense": common.weights(random, POOLED * POOLED * filters, classes),
             "dense_bias": np.zeros(classes),
         }
 
@@ -44,7 +37,7 @@ class ConvNet:
         blocks = np.maximum(maps, 0.0).reshape(n, POOLED, POOL, POOLED, POOL, -1)
         maxima = blocks.max(axis=(2, 4), keepdims=True)
         flat = maxima.reshape(n, -1)
-        loss, by_scores = cross_entropy(flat @ p["dense"] + p["dense_bias"], targets)
+        loss, by_scores = common.cross_entropy(flat @ p["dense"] + p["dense_bias"], targets)
         by_maxima = (by_scores @ p["dense"].T).reshape(maxima.shape)
         by_maps = (by_maxima * ((blocks == maxima) & (blocks > 0.0))).reshape(maps.shape)
         return loss, {
@@ -56,11 +49,11 @@ class ConvNet:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = options_parser("convnet", __doc__)
+    parser = common.options_parser("convnet", __doc__)
     parser.add_argument("--hidden", type=int, default=16, help="filters of the convolution")
     options = parser.parse_args(arguments)
-    data = digits()
-    train(ConvNet(options.hidden, data.classes, options.seed), data, options)
+    data = common.digits()
+    common.train(ConvNet(options.hidden, data.classes, options.seed), data, options)
 
 
 if __name__ == "__main__":

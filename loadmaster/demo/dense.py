@@ -4,19 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from loadmaster.demo.common import (
-    Array,
-    Parameters,
-    breast_cancer,
-    cross_entropy,
-    diabetes,
-    mean_square,
-    options_parser,
-    train,
-    weights,
-)
+from loadmaster.demo import common
+from loadmaster.demo.common import Array, Parameters
 
-DATA = {"breast-cancer": breast_cancer, "diabetes": diabetes}
+DATA = {"breast-cancer": common.breast_cancer, "diabetes": common.diabetes}
 
 
 class DenseNet:
@@ -24,14 +15,14 @@ class DenseNet:
 
     def __init__(self, inputs: int, hidden: int, classes: int, seed: int) -> None:
         random = np.random.default_rng(seed)
-        self._loss = cross_entropy if classes else mean_square
+        self._loss = common.cross_entropy if classes else common.mean_square
         outputs = classes or 1
         self.parameters: Parameters = {
-            "first": weights(random, inputs, hidden),
+            "first": common.weights(random, inputs, hidden),
             "first_bias": np.zeros(hidden),
-            "second": weights(random, hidden, hidden),
+            "second": common.weights(random, hidden, hidden),
             "second_bias": np.zeros(hidden),
-            "last": weights(random, hidden, outputs) * 0.1,
+            "last": common.weights(random, hidden, outputs) * 0.1,
             "last_bias": np.zeros(outputs),
         }
 
@@ -53,12 +44,13 @@ class DenseNet:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = options_parser("dense", __doc__)
+    parser = common.options_parser("dense", __doc__)
     parser.add_argument("--data", choices=sorted(DATA), default="breast-cancer")
     parser.add_argument("--hidden", type=int, default=32, help="units of a hidden layer")
     options = parser.parse_args(arguments)
     data = DATA[options.data]()
-    train(DenseNet(data.inputs.shape[1], options.hidden, data.classes, options.seed), data, options)
+    network = DenseNet(data.inputs.shape[1], options.hidden, data.classes, options.seed)
+    common.train(network, data, options)
 
 
 if __name__ == "__main__":

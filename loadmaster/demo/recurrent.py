@@ -4,15 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from loadmaster.demo.common import (
-    Array,
-    Parameters,
-    cross_entropy,
-    digits,
-    options_parser,
-    train,
-    weights,
-)
+from loadmaster.demo import common
+from loadmaster.demo.common import Array, Parameters
 
 ROWS = 8
 SIZES = {"small": 20, "big": 40}
@@ -33,16 +26,16 @@ class Lstm:
         bias = np.zeros(4 * hidden)
         bias[hidden : 2 * hidden] = FORGET_BIAS
         self.parameters: Parameters = {
-            "gates": weights(random, ROWS + hidden, 4 * hidden) / np.sqrt(2.0),
+            "gates": common.weights(random, ROWS + hidden, 4 * hidden) / np.sqrt(2.0),
             "gates_bias": bias,
-            "dense": weights(random, hidden, classes),
+            "dense": common.weights(random, hidden, classes),
             "dense_bias": np.zeros(classes),
         }
 
     def loss_and_gradients(self, inputs: Array, targets: Array) -> tuple[float, Parameters]:
         p, trace = self.parameters, Trace()
         state = self._forward(inputs.reshape(len(inputs), ROWS, -1), trace)
-        loss, by_scores = cross_entropy(state @ p["dense"] + p["dense_bias"], targets)
+        loss, by_scores = common.cross_entropy(state @ p["dense"] + p["dense_bias"], targets)
         gates, gates_bias = self._backward(by_scores @ p["dense"].T, trace)
         return loss, {
             "gates": gates,
@@ -84,14 +77,14 @@ class Lstm:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = options_parser("recurrent", __doc__)
+    parser = common.options_parser("recurrent", __doc__)
     parser.set_defaults(learning_rate=0.01)
     parser.add_argument(
         "--size", choices=sorted(SIZES), default="small", help=f"cells of the LSTM: {SIZES}"
     )
     options = parser.parse_args(arguments)
-    data = digits()
-    train(Lstm(SIZES[options.size], data.classes, options.seed), data, options)
+    data = common.digits()
+    common.train(Lstm(SIZES[options.size], data.classes, options.seed), data, options)
 
 
 if __name__ == "__main__":

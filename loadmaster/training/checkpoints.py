@@ -42,10 +42,8 @@ class StaleFence(SystemExit):
         super().__init__(self.EXIT_CODE)
         self.fence = fence
         self.newest = newest
-        self.message = (
-            f"launch with fence {fence} may not use {folder}: a launch with fence {newest} has"
-            " taken over"
-        )
+        taken = f"a launch with fence {newest} has taken over"
+        self.message = f"launch with fence {fence} may not use {folder}: {taken}"
 
     def __str__(self) -> str:
         return self.message
@@ -188,10 +186,8 @@ class CheckpointStore:
             newest = self._checkpoints[-1]
             if self._is_whole(newest):
                 return self.folder / newest.file, newest.position
-            self._warn(
-                f"the checkpoint of step {newest.position.step} ({newest.file}) is torn; trying the"
-                " one before it"
-            )
+            torn = f"the checkpoint of step {newest.position.step} ({newest.file}) is torn"
+            self._warn(f"{torn}; trying the one before it")
             self._checkpoints = self._checkpoints[:-1]
         return None
 
@@ -262,10 +258,8 @@ class CheckpointStore:
             except (ValueError, KeyError, TypeError) as error:
                 self._warn(f"{path} cannot be read: {error}")
         if paths:
-            raise CheckpointError(
-                f"no readable manifest in {self.folder}: restore {MANIFEST}, or empty the folder to"
-                " begin anew"
-            )
+            remedy = f"restore {MANIFEST}, or empty the folder to begin anew"
+            raise CheckpointError(f"no readable manifest in {self.folder}: {remedy}")
         return Manifest()
 
     def _write_manifest(self, manifest: Manifest) -> None:

@@ -209,10 +209,8 @@ class Run:
         except Exception as error:
             if not is_disk_full(error):  # libraries wrap the disk's error in their own
                 raise
-            self._warn(
-                f"no room for the checkpoint of step {self._step}, the one of step"
-                f" {self._saved_step} stands: {error}"
-            )
+            stands = f"the one of step {self._saved_step} stands"
+            self._warn(f"no room for the checkpoint of step {self._step}, {stands}: {error}")
         else:
             self._log_event("checkpoint", checkpoint_s=time.monotonic() - began_s)
         self._saved_s = time.monotonic()

@@ -56,12 +56,7 @@ class Sharded(Generic[Batch]):
 
     def iter_from(self, batch: int) -> Iterator[Batch]:
         """Yield this rank's batches from a number on."""
-        first = batch * self._size
-        if callable(iter_from := getattr(self._loader, "iter_from", None)):
-            rest: Iterable[Batch] = iter_from(first)
-        else:
-            rest = islice(self._loader, first, None)
-        source = iter(rest)
+        source = iter(_rest_of(self._loader, batch * self._size))
         while len(row := tuple(islice(source, self._size))) == self._size:
             yield row[self._rank]
 
@@ -79,10 +74,8 @@ class Epochs(Generic[Batch]):
     """
 
     def __init__(self, loader: Iterable[Batch], position: Position, *, again: bool) -> None:
-        self._loader = loader
-        self._again = again
-        self.epoch = position.epoch
-        self.batch = 0
+        self._loader, self._again = loader, again
+        self.epoch, self.batch = position.epoch, 0
         self._skip = position.batch
 
     def __iter__(self) -> Iterator[Batch]:
@@ -94,24 +87,23 @@ class Epochs(Generic[Batch]):
             if callable(set_epoch := getattr(self._loader, "set_epoch", None)):
                 set_epoch(self.epoch)
             self.batch = self._skip
-            for batch in self._rest():
+            for batch in _rest_of(self._loader, self._skip):
                 self.batch += 1
                 yield batch
             if not self.batch:
-                raise ValueError(
-                    f"the loader yielded no batch in epoch {self.epoch}: give one that can be"
-                    " iterated again"
-                )
+                text = f"the loader yielded no batch in epoch {self.epoch}"
+                raise ValueError(f"{text}: give one that can be iterated again")
             if not self._again:
                 return
             self.epoch, self.batch, self._skip = self.epoch + 1, 0, 0
 
-    def _rest(self) -> Iterable[Batch]:
-        """The batches of the epoch that are not used yet."""
-        if callable(iter_from := getattr(self._loader, "iter_from", None)):
-            rest: Iterable[Batch] = iter_from(self._skip)
-            return rest
-        return islice(self._loader, self._skip, None)
+
+def _rest_of(loader: Iterable[Batch], first: int) -> Iterable[Batch]:
+    """The batches of the epoch from the `first` on."""
+    if callable(iter_from := getattr(loader, "iter_from", None)):
+        rest: Iterable[Batch] = iter_from(first)
+        return rest
+    return islice(loader, first, None)
 
 
 def _length(loader: object) -> int | None:

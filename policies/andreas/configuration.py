@@ -20,8 +20,9 @@ def instance(problem: Problem, choice: Choice, objective: Objective) -> Instance
     return Instance(
         choice=choice.order, due_count=choice.due_count,
         fit_count=problem.feasible.sum(axis=1).astype(np.int64), chance=choice.chance,
-        time_s=problem.times_s, home=problem.home, home_config=problem.home_config,
-        move_s=problem.move_s, weight=problem.column("tardiness_weight"), slack_s=problem.slack_s,
+        time_s=problem.times_s, current_node=problem.current_node,
+        current_config=problem.current_config, move_s=problem.move_s,
+        weight=problem.column("tardiness_weight"), slack_s=problem.slack_s,
         penalty=objective.postponing(problem), moving=objective.moving(problem),
         priced_s=problem.priced_s, priced_move_s=problem.priced_move_s,
         gpus_min=problem.snapshot.jobs.columns.counts["gpus_min"][problem.rows],
@@ -65,7 +66,7 @@ def choose(problem: Problem, hysteresis: float = 0.0) -> Choice:
     times = problem.times_s
     costs = problem.energy_cost(problem.priced_s)
     running = np.flatnonzero(problem.running)
-    costs[running, problem.home_config[running]] *= 1.0 - hysteresis
+    costs[running, problem.current_config[running]] *= 1.0 - hysteresis
     in_time = problem.feasible & (times < problem.slack_s[:, None])
     key = np.where(in_time, costs, np.where(problem.feasible, times, np.inf))
     first = np.argsort(key, axis=1, kind="stable")
@@ -89,7 +90,11 @@ def _lists(problem: Problem) -> tuple[Ints, Ints, Ints]:
     """Return `first`, `after` and `before` of the kernel's lists of nodes."""
     residents = np.zeros(len(problem.nodes), dtype=np.int64)
     running = problem.running
-    np.add.at(residents, problem.home[running], problem.config_gpus[problem.home_config[running]])
+    np.add.at(
+        residents,
+        problem.current_node[running],
+        problem.config_gpus[problem.current_config[running]],
+    )
     first = np.full(problem.cost.shape, NONE, dtype=np.int64)
     after, before = (np.full(len(problem.nodes), NONE, dtype=np.int64) for _ in range(2))
     for n in np.argsort(-residents, kind="stable").tolist():

@@ -92,12 +92,12 @@ def _seats(problem: Problem, objective: Objective) -> Iterable[tuple[Seat, Cost]
         for k in np.flatnonzero(
             (problem.config_class == problem.node_class[n]) & (problem.config_gpus <= len(devices))
         ):
-            at_home = (problem.home == n) & (problem.home_config == k)
-            times = problem.run_s[:, k] + np.where(at_home, 0.0, problem.move_s)
+            stays = (problem.current_node == n) & (problem.current_config == k)
+            times = problem.run_s[:, k] + np.where(stays, 0.0, problem.move_s)
             priced = problem.prices.priced_s(times)
             for j in np.flatnonzero(np.isfinite(times) & roomy).tolist():
                 late_s = max(0.0, float(times[j] - problem.slack_s[j]))
-                others = float(weight[j]) * late_s + (0.0 if at_home[j] else float(moving[j]))
+                others = float(weight[j]) * late_s + (0.0 if stays[j] else float(moving[j]))
                 yield (
                     (j, n, int(problem.config_gpus[k])),
                     Cost(float(times[j]), float(priced[j]), others),

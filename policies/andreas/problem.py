@@ -17,6 +17,7 @@ import numpy as np
 
 from policies.andreas.kernels.arrays import NONE
 from policies.contract.snapshot import Bools, Floats, Ints, NodeView, Snapshot
+from policies.contract.validation import TOLERANCE
 from policies.placement.layout import RESOURCES, THOUSANDTHS, UNLIMITED
 from policies.placement.options import Prices, admits, prices_of, signatures, with_quota
 from policies.placement.plan_builder import PlanBuilder
@@ -65,19 +66,19 @@ class Problem:
         return np.array([len(of) for of in self.devices], dtype=np.int64)
 
     @cached_property
-    def home(self) -> Ints:
+    def current_node(self) -> Ints:
         """int64[E]: node where a job runs now, if it is one and the devices are its own; or -1."""
         return self._current[0]
 
     @cached_property
-    def home_config(self) -> Ints:
+    def current_config(self) -> Ints:
         """int64[E]: configuration in which a job runs now on its node; or -1."""
         return self._current[1]
 
     @cached_property
     def running(self) -> Bools:
         """bool[E]: True for jobs that have a current node."""
-        running: Bools = self.home_config != NONE
+        running: Bools = self.current_config != NONE
         return running
 
     @cached_property
@@ -119,7 +120,7 @@ class Problem:
         """float64[E, K]: t[j, k]; all but the current configuration pay for a launch."""
         times = self.run_s + self.move_s[:, None]
         jobs = np.flatnonzero(self.running)
-        times[jobs, self.home_config[jobs]] = self.run_s[jobs, self.home_config[jobs]]
+        times[jobs, self.current_config[jobs]] = self.run_s[jobs, self.current_config[jobs]]
         return times
 
     @cached_property
@@ -133,7 +134,7 @@ class Problem:
         if self.prices.is_flat:
             return self.move_s
         jobs, grown = np.flatnonzero(self.running), np.zeros_like(self.move_s)
-        config = self.home_config[jobs]
+        config = self.current_config[jobs]
         moved_s = self.prices.priced_s(self.times_s[jobs, config] + self.move_s[jobs])
         grown[jobs] = moved_s - self.priced_s[jobs, config]
         return grown
@@ -191,8 +192,11 @@ def build(snapshot: Snapshot, *, charged: bool = True) -> Problem:
     mask = np.array(admitted, dtype=np.bool_).reshape(len(distinct), len(examples))[signature]
     mask &= np.all(demand[:, None, :] <= whole[members][None, :, :], axis=2)
     types = np.array([snapshot.type_index[node.gpu_type] for node in examples], dtype=np.int64)
-    run_s = _run_s(snapshot, rows, mask[:, config_class], types[config_class], config_gpus)
     prices, power, launch_times = prices_of(snapshot), _power(examples), plan.classes.launch_times
+    # A configuration that takes more power than the cluster may use fits at no time.
+    powered = power[config_class, config_gpus] <= state.cap_mw / THOUSANDTHS + TOLERANCE
+    possible = mask[:, config_class] & powered
+    run_s = _run_s(snapshot, rows, possible, types[config_class], config_gpus)
     launches_s = np.array([launch_times.of(row) for row in rows.tolist()], dtype=np.float64)
     return Problem(
         snapshot=snapshot, plan=plan, rows=rows, nodes=nodes,
@@ -254,7 +258,7 @@ def _classes(
 def _run_s(
     snapshot: Snapshot, rows: Ints, admitted: Bools, types: Ints, config_gpus: Ints
 ) -> Floats:
-    """float64[E, K]: run times where GPUs, type, labels and resources of an empty node suffice.
+    """float64[E, K]: run times where the GPUs and all else that an empty node has suffice.
 
     `admitted` bool[E, K], `types` int64[K].
     """

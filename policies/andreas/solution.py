@@ -34,13 +34,15 @@ class Solution:
 
     def moved(self, problem: Problem) -> Bools:
         """bool[E]: True for jobs that are not where and as they run now."""
-        moved: Bools = (self.node != problem.home) | (self.config != problem.home_config)
+        moved: Bools = (self.node != problem.current_node) | (self.config != problem.current_config)
         return moved
 
     def run_times_s(self, problem: Problem) -> Floats:
         """float64[placed]: run time of each placed job, with a launch unless it stays."""
         jobs, config = self.placed, self.config[self.placed]
-        elsewhere = (config == problem.home_config[jobs]) & (self.node[jobs] != problem.home[jobs])
+        elsewhere = (config == problem.current_config[jobs]) & (
+            self.node[jobs] != problem.current_node[jobs]
+        )
         moves_s = np.where(elsewhere, problem.move_s[jobs], 0.0)
         times: Floats = problem.times_s[jobs, config] + moves_s
         return times

@@ -316,7 +316,9 @@ class Snapshot:
         of_type, most = self.type_index, self.max_gpus
         for k, kind in enumerate(self.kinds):
             for known in kind.throughputs:
-                if not known.spread and known.gpus <= most and known.gpu_type in of_type:
+                if known.spread or not known.is_known:
+                    continue
+                if known.gpus <= most and known.gpu_type in of_type:
                     table[k, of_type[known.gpu_type], known.gpus] = known.steps_per_s
         return frozen(table)
 

@@ -32,6 +32,9 @@ from policies.contract.forms import (
     UnboundedAtLeast0,
 )
 
+SLOWEST = 1e-12
+"""Steps/s below which a speed counts as unknown: a step would take 30,000 years."""
+
 RUNTIME = "runtime:"
 """A node with this prefix and a name runs jobs of that runtime; a job with it is one of them."""
 
@@ -207,6 +210,11 @@ class Throughput:
     source: Source
     age_s: AtLeast0 = 0.0
     spread: bool = False
+
+    @property
+    def is_known(self) -> bool:
+        """Return True if it is a speed at which a step ends in a lifetime."""
+        return self.steps_per_s >= SLOWEST
 
 
 @dataclass(frozen=True, slots=True)

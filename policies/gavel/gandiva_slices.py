@@ -79,7 +79,10 @@ class Units:
         """Return a job on its own; on a part of a device it goes on, without a restart."""
         seat = self.jobs.seats.get(job)
         gpus = self.jobs.least[job] if seat is None else seat.gpus
-        return Unit((job,), gpus, self.jobs.nodes(job, gpus), self.jobs.request(job, gpus), seat)
+        run, request = self.jobs.runs.get(job), self.jobs.request(job, gpus)
+        if run is not None and run.ranks[0].cpu_quota is not None:
+            request = self.plan.classes.requests.on_one_node(job, gpus, run.ranks)
+        return Unit((job,), gpus, self.jobs.nodes(job, gpus), request, seat)
 
     def pair(self, one: int, other: int) -> Unit:
         """Return two jobs on one device: of both, or of one who shares it with nobody else."""

@@ -273,7 +273,7 @@ def why_impossible(snapshot: Snapshot, row: int) -> tuple[WaitCode, tuple[str, .
     known = {
         t.gpu_type
         for t in kind.throughputs
-        if t.gpus in gpus and t.steps_per_s > 0.0 and t.gpu_type in types
+        if t.gpus in gpus and t.is_known and t.gpu_type in types
     }
     of_type = [n for n in snapshot.nodes if n.gpu_type in types]
     if not any(n.takes_training for n in snapshot.nodes):

@@ -55,7 +55,9 @@ class Speeds:
         """Return what is known of a kind: steps/s by (GPU type, GPUs, spread)."""
         if kind not in self._rates:
             known = self.kinds[kind].throughputs if kind in self.kinds else ()
-            self._rates[kind] = {(t.gpu_type, t.gpus, t.spread): t.steps_per_s for t in known}
+            self._rates[kind] = {
+                (t.gpu_type, t.gpus, t.spread): t.steps_per_s for t in known if t.is_known
+            }
         return self._rates[kind]
 
     def alone(

@@ -165,7 +165,7 @@ def judge(data: RolloutData, begin: Found, *, budget: float, seed: int = 0) -> J
     without any bound.
     """
     scarce = data.demand.shape[1] > 0 or np.isfinite(data.watts)
-    if scarce or (data.home != NONE).any() or data.step_s.size > 1 or data.haste.any():
+    if scarce or (data.current_node != NONE).any() or data.step_s.size > 1 or data.haste.any():
         raise ValueError(
             "judged are jobs with due dates on empty nodes, at one price, with enough of everything"
             " but GPUs"

@@ -7,7 +7,6 @@ import numpy as np
 from policies.andreas.kernels.arrays import NONE
 from policies.andreas.problem import Problem
 from policies.contract.snapshot import Floats, Ints
-from policies.contract.validation import TOLERANCE
 from policies.search.kernels.rollout import RolloutData
 
 LOOK_AHEAD = (8.0, 2.0, 0.5)
@@ -37,7 +36,8 @@ def rollout_data(
     unhurried = ~np.isfinite(problem.slack_s) | (problem.column("tardiness_weight") <= 0.0)
     data = RolloutData(
         time_s=_time_s(problem), launch_s=problem.move_s,
-        home=np.where(running, place[problem.home], NONE), home_config=problem.home_config,
+        current_node=np.where(running, place[problem.current_node], NONE),
+        current_config=problem.current_config,
         moving=np.where(running, hysteresis * problem.cheapest, 0.0),
         risk=risk, slack_s=problem.slack_s, weight=problem.column("tardiness_weight"),
         haste=np.where(unhurried, haste * problem.cheapest / fastest_s(problem), 0.0),
@@ -88,20 +88,13 @@ def _apparent_tardiness_cost(problem: Problem, look_ahead: float) -> Floats:
 
 def _by_class(problem: Problem) -> Ints:
     """int64[N]: nodes by class, within it those without running jobs first, for new ones."""
-    residents = np.bincount(problem.home[problem.running], minlength=len(problem.nodes))
+    residents = np.bincount(problem.current_node[problem.running], minlength=len(problem.nodes))
     return np.lexsort((residents, problem.node_class)).astype(np.int64)
 
 
 def _time_s(problem: Problem) -> Floats:
-    """float64[E, K]: run times without launch, inf where a job would never start.
-
-    No node has so many GPUs to give, or a node with them takes more power than the cluster may use:
-    no end of another job leaves as much.
-    """
-    most = _most_gpus(problem, problem.gpus)
-    cap_w = np.inf if problem.snapshot.cap_w is None else problem.snapshot.cap_w
-    fits = problem.config_gpus <= most[problem.config_class]
-    fits &= problem.power[problem.config_class, problem.config_gpus] <= cap_w + TOLERANCE
+    """float64[E, K]: run times without launch, inf where no node has so many GPUs to give."""
+    fits = problem.config_gpus <= _most_gpus(problem, problem.gpus)[problem.config_class]
     return np.where(fits, np.maximum(problem.run_s, SHORTEST_S), np.inf)
 
 

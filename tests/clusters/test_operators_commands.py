@@ -103,6 +103,22 @@ def test_a_pue_is_added_and_one_below_1_or_above_1000_refused() -> None:
             told("set_pue", "main", pue)
 
 
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("pue", ("set_pue", "main", "nan")),
+        ("--lease-s", ("set_cluster", "main", "--lease-s", "inf")),
+        ("--hours", ("enrol_token", "main", "--hours", "nan")),
+    ],
+)
+def test_a_number_that_is_not_finite_is_refused_with_its_option(
+    option: str, words: tuple[str, ...]
+) -> None:
+    a_cluster(name="main")
+    with pytest.raises(CommandError, match=f"{option}: must be a finite number, not {words[-1]}"):
+        told(*words)
+
+
 def test_a_cluster_is_made_and_then_changed_only_in_what_is_said() -> None:
     told("set_cluster", "main", "--timezone", "Europe/Rome", "--lease-s", "90")
     told("set_cluster", "main", "--period-s", "60")
@@ -176,7 +192,7 @@ def test_a_gpu_type_is_made_and_changed_watts_ask_for_a_round() -> None:
     with pytest.raises(CommandError, match="peak_w: must be at least the idle watts"):
         told("set_gpu_type", "A100", "--peak-w", "40")
     for price in ("-1", "nan", "inf"):
-        with pytest.raises(CommandError, match="price_per_hour: "):
+        with pytest.raises(CommandError, match=r"price.per.hour: "):
             told("set_gpu_type", "A100", "--price-per-hour", price)
 
 

@@ -122,7 +122,7 @@ def test_running_jobs_that_stay_cost_the_search_no_work() -> None:
     problem = build(a_snapshot([a_node("a", "V100", 1), a_node("b", "V100", 1)], jobs, KINDS))
     data, _ = rollout_data(problem)
     kept = keep_running(data, schedule := new_schedule(data), np.ones(2, np.int64))
-    assert schedule.node.tolist() == data.home.tolist()
+    assert schedule.node.tolist() == data.current_node.tolist()
     assert list_schedule(data, schedule, np.arange(2), np.full(2, NONE), 0.0) == 0.0
     assert kept == pytest.approx(found(problem)[1].cost)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from policies.contract import plan_json
@@ -27,6 +29,15 @@ def placed(policy: str, snapshot: Snapshot) -> list[str]:
     plan = registry.make(policy)(snapshot)
     assert validate_plan(plan, snapshot) == ()
     return [placement.job for placement in plan.placements]
+
+
+@every_policy
+@pytest.mark.filterwarnings("error")
+def test_a_speed_at_which_no_step_ever_ends_counts_as_unknown(policy: str) -> None:
+    kinds = (a_kind("k", {("V100", 1): 1e-300}), a_kind("fast", {("V100", 1): 1.0}))
+    jobs = [a_job("a", remaining_steps=1e9), a_job("b", kind="fast", remaining_steps=1e9)]
+    snapshot = replace(a_snapshot([a_node("n1", gpus=2)], jobs), kinds=kinds)
+    assert placed(policy, snapshot) == ["b"]
 
 
 @every_policy

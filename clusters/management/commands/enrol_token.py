@@ -6,7 +6,7 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
-from clusters.management.operators import OperatorCommand, the_cluster
+from clusters.management.operators import OperatorCommand, finite, the_cluster
 from clusters.models.nodes import Role
 from clusters.services.enrolment import issue_enrolment_token
 
@@ -24,7 +24,7 @@ class Command(OperatorCommand):
             "--role", choices=Role.values, default=Role.PRODUCTION, help="what the node is for"
         )
         parser.add_argument(
-            "--hours", type=float, default=1.0, help="how long the token may be used"
+            "--hours", type=finite, default=1.0, help="how long the token may be used"
         )
 
     def handle(self, *args: Any, **options: Any) -> None:

@@ -11,7 +11,7 @@ from django.core.management.base import CommandError
 from django.db import transaction
 
 from clusters.events import request_reschedule
-from clusters.management.operators import OperatorCommand
+from clusters.management.operators import OperatorCommand, finite
 from clusters.models import Cluster, Reason
 
 NUMBERS = {
@@ -42,7 +42,7 @@ class Command(OperatorCommand):
             "--currency", help="ISO 4217 code of every price; fixed once there was a round"
         )
         for number, meaning in NUMBERS.items():
-            parser.add_argument(f"--{number.replace('_', '-')}", type=float, help=meaning)
+            parser.add_argument(f"--{number.replace('_', '-')}", type=finite, help=meaning)
 
         parser.add_argument(
             "--power-cap-hours", type=_json, metavar="JSON",

@@ -9,7 +9,7 @@ from typing import Any
 from django.core.management.base import CommandError
 from django.db import transaction
 
-from clusters.management.operators import OperatorCommand
+from clusters.management.operators import OperatorCommand, finite
 from clusters.models import Cluster, GpuType
 from clusters.tariffs import costs_changed
 
@@ -36,7 +36,7 @@ class Command(OperatorCommand):
             "name", help="as the driver calls it; an agent that is refused says the name"
         )
         for figure, meaning in FIGURES.items():
-            parser.add_argument(f"--{figure.replace('_', '-')}", type=float, help=meaning)
+            parser.add_argument(f"--{figure.replace('_', '-')}", type=finite, help=meaning)
         parser.add_argument(
             "--emulated", action="store_true", help="it is a pacing clock in place of hardware"
         )

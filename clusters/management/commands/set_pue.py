@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 
 from django.db import transaction
 
-from clusters.management.operators import OperatorCommand, moment, the_cluster
+from clusters.management.operators import OperatorCommand, finite, moment, the_cluster
 from clusters.models import PueRecord
 from clusters.tariffs import costs_changed
 
@@ -24,7 +24,7 @@ class Command(OperatorCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("cluster")
         parser.add_argument(
-            "pue", nargs="?", type=float, help="facility energy over IT energy: 1 or more"
+            "pue", nargs="?", type=finite, help="facility energy over IT energy: 1 or more"
         )
         parser.add_argument(
             "--from",

@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 
 from django.core.management.base import CommandError
 
-from clusters.management.operators import OperatorCommand, moment, the_cluster
+from clusters.management.operators import OperatorCommand, finite, moment, the_cluster
 from clusters.models import EnergyTariff, TariffBand
 from clusters.tariffs import add_tariff
 
@@ -42,7 +42,7 @@ class Command(OperatorCommand):
             help="in force from then on (ISO 8601, in the cluster's zone); now if left out",
         )
         parser.add_argument("--name", default="", help="what you call it")
-        parser.add_argument("--emissions-g", type=float, default=0.0, help="grams of CO2 per kWh")
+        parser.add_argument("--emissions-g", type=finite, default=0.0, help="grams of CO2 per kWh")
 
     def handle(
         self,

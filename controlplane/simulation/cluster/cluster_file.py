@@ -10,10 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import inf
-from pathlib import Path
 from typing import Annotated, Any
 
-import yaml
 from pydantic import Field
 
 from clusters.energy import HOUR_S, power_curve
@@ -44,7 +42,6 @@ from policies.contract.snapshot_json import check_follow
 DAY_H = 24.0
 MEASURED_W: Mapping[str, tuple[float, float]] = {"V100": (360.0, 170.0), "T4": (330.0, 70.0)}
 """Watts of a node of these types and of each GPU in use, measured by ANDREAS' authors."""
-
 
 Amount = Annotated[float, Field(ge=0, le=1e9)]
 Watts = Amount
@@ -148,17 +145,6 @@ class ClusterSpec:
 _FORM = Form(ClusterSpec, "cluster")
 
 
-def read_cluster(path: Path) -> dict[str, Any]:
-    """Read a YAML or JSON file for `scenario_of`. Raises ClusterFileError."""
-    try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ClusterFileError(f"{path}: cannot be read: {error}") from None
-    if not isinstance(found, dict):
-        raise ClusterFileError(f"{path}: must hold fields by name, such as nodes")
-    return found
-
-
 def scenario_of(spec: Mapping[str, Any]) -> Scenario:
     """The scenario in a cluster file. ClusterFileError names the field and the known ones."""
     try:
@@ -166,52 +152,40 @@ def scenario_of(spec: Mapping[str, Any]) -> Scenario:
         check_follow("energy.steps", cluster.energy.steps)
     except FormError as error:
         raise ClusterFileError(str(error)) from None
-    _check_teams(cluster)
+    names = [team.name for team in cluster.teams]
+    if (i := _repeated(names)) is not None:
+        raise ClusterFileError(f"teams[{i}].name: {names[i]!r} is there twice")
+    same = ("currency", "round_s", "horizon_s", "power_cap_w", "emissions_cost_per_kg", "gather_s",
+            "round_jobs", "teams", "kinds", "gpu_types")  # fmt: skip
     return Scenario(
         nodes=_nodes(cluster),
-        kinds=cluster.kinds,
         energy=_energy(cluster),
-        gpu_types=cluster.gpu_types,
         cluster=cluster.name,
-        currency=cluster.currency,
-        round_s=cluster.round_s,
-        horizon_s=cluster.horizon_s,
-        power_cap_w=cluster.power_cap_w,
         power_caps=_power_caps(cluster),
-        emissions_cost_per_kg=cluster.emissions_cost_per_kg,
-        gather_s=cluster.gather_s,
-        round_jobs=cluster.round_jobs,
-        teams=cluster.teams,
+        **{name: getattr(cluster, name) for name in same},
     )
 
 
-def _check_teams(cluster: ClusterSpec) -> None:
-    names = [team.name for team in cluster.teams]
-    for i, name in enumerate(names):
-        if name in names[:i]:
-            raise ClusterFileError(f"teams[{i}].name: {name!r} is there twice")
+def _repeated(names: Sequence[str]) -> int | None:
+    """Position of the first name that stands before it already; None if there is none."""
+    if len(set(names)) == len(names):
+        return None
+    return next(i for i, name in enumerate(names) if name in names[:i])
 
 
 def _nodes(cluster: ClusterSpec) -> tuple[NodeView, ...]:
     memory_gb = {g.name: g.memory_gb for g in cluster.gpu_types}
-    nodes = [
-        _node(name, spec, power_w, memory_gb)
-        for i, spec in enumerate(cluster.nodes)
-        for power_w in (_power_w(spec, f"nodes[{i}]"),)
-        for name in _names(spec)
-    ]
-    seen: set[str] = set()
-    for node in nodes:
-        if node.id in seen:
-            raise ClusterFileError(f"nodes: two nodes are called {node.id!r}")
-        seen.add(node.id)
+    nodes = []
+    for i, spec in enumerate(cluster.nodes):
+        power_w = _power_w(spec, f"nodes[{i}]")
+        numbers = range(1, spec.count + 1)
+        names = [f"{spec.name}-{n}" for n in numbers] if spec.count > 1 else [spec.name]
+        nodes += [_node(name, spec, power_w, memory_gb) for name in names]
+    if (found := _repeated([node.id for node in nodes])) is not None:
+        raise ClusterFileError(f"nodes: two nodes are called {nodes[found].id!r}")
     if not nodes:
         raise ClusterFileError("nodes: a cluster has at least one node")
     return tuple(nodes)
-
-
-def _names(spec: NodeSpec) -> list[str]:
-    return [spec.name] if spec.count == 1 else [f"{spec.name}-{i + 1}" for i in range(spec.count)]
 
 
 def _node(
@@ -220,10 +194,9 @@ def _node(
     memory = memory_gb.get(spec.gpu_type, 0.0) if spec.gpu_memory_gb is None else spec.gpu_memory_gb
     return NodeView(
         id=name, name=name, gpu_type=spec.gpu_type, power_w=power_w, cores=spec.cores,
-        memory_gb=spec.memory_gb,
         devices=tuple(DeviceView(f"gpu{i}", memory, spec.slots) for i in range(spec.gpus)),
-        resources=spec.resources,
-        labels=spec.labels, role=spec.role, rack=spec.rack, link_gbps=spec.link_gbps,
+        memory_gb=spec.memory_gb, resources=spec.resources, labels=spec.labels, role=spec.role,
+        rack=spec.rack, link_gbps=spec.link_gbps,
     )  # fmt: skip
 
 
@@ -255,14 +228,11 @@ def _energy(cluster: ClusterSpec) -> tuple[PriceInterval, ...]:
     steps = []
     for from_s, to_s, hour in _pieces(cluster, energy.by_hour):
         bands = [b for b in energy.by_hour if _covers(b, hour)]
-        price = next(
-            (b.price_per_kwh for b in bands if b.price_per_kwh is not None), energy.price_per_kwh
-        )
-        grams = next(
-            (b.emissions_g_per_kwh for b in bands if b.emissions_g_per_kwh is not None),
-            energy.emissions_g_per_kwh,
-        )
-        steps.append(PriceInterval(from_s, to_s, price, energy.pue, grams))
+        prices = [b.price_per_kwh for b in bands if b.price_per_kwh is not None]
+        grams = [b.emissions_g_per_kwh for b in bands if b.emissions_g_per_kwh is not None]
+        price = prices[0] if prices else energy.price_per_kwh
+        emissions = grams[0] if grams else energy.emissions_g_per_kwh
+        steps.append(PriceInterval(from_s, to_s, price, energy.pue, emissions))
     return tuple(steps)
 
 
@@ -270,8 +240,7 @@ def _power_caps(cluster: ClusterSpec) -> tuple[PowerCapStep, ...]:
     found = []
     for from_s, to_s, hour in _pieces(cluster, cluster.power_caps):
         caps = [c.power_cap_w for c in cluster.power_caps if _covers(c, hour)]
-        if caps:
-            found.append(PowerCapStep(from_s, to_s, caps[0]))
+        found += [PowerCapStep(from_s, to_s, cap) for cap in caps[:1]]
     return tuple(found)
 
 
@@ -279,12 +248,8 @@ def _pieces(
     cluster: ClusterSpec, bands: Sequence[HourlyPrice | HourlyCap]
 ) -> Iterator[tuple[float, float, float]]:
     """Times without a change of band: (from_s, to_s, hour of the day)."""
-    edges = (
-        sorted({0.0, DAY_H, *(b.from_hour for b in bands), *(b.to_hour for b in bands)})
-        if bands
-        else []
-    )
-    for day in range(cluster.days + 1 if edges else 0):
+    edges = sorted({0.0, DAY_H, *(b.from_hour for b in bands), *(b.to_hour for b in bands)})
+    for day in range(cluster.days + 1 if bands else 0):
         for from_hour, to_hour in pairwise(edges):
             from_s = (day * DAY_H + from_hour - cluster.start_hour) * HOUR_S
             to_s = (day * DAY_H + to_hour - cluster.start_hour) * HOUR_S

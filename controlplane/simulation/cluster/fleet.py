@@ -1,13 +1,17 @@
-"""The simulated nodes: holders of devices, and snapshot views rebuilt on change."""
+"""The simulated nodes: holders of devices, one or as many as slots, and views for snapshots."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from operator import attrgetter
+from typing import NamedTuple
 
 from controlplane.simulation.world.job_table import Launch
 from policies.contract.snapshot import DeviceView, NodeState, NodeView, RankPlacement, SlotHold
+from policies.contract.validation import TOLERANCE
+from policies.placement.speed import devices_of
 
 _REST = attrgetter(*[f.name for f in fields(NodeView)[4:]])
 """All fields of a node but the first four; `replace` costs four times as much."""
@@ -47,18 +51,12 @@ class Fleet:
 
     def has(self, ranks: Iterable[RankPlacement]) -> bool:
         """Return True if these devices are there, each named once."""
-        keys = list(_devices(ranks))
+        keys = list(devices_of(ranks))
         return len(set(keys)) == len(keys) and all(key in self._bare for key in keys)
 
     def taken(self, ranks: Iterable[RankPlacement]) -> list[tuple[str, str]]:
         """Devices of these seats that somebody holds."""
-        found = {
-            (seat.node, device)
-            for seat in ranks
-            for device in seat.devices
-            if (seat.node, device) in self.holder
-        }
-        return sorted(found) if found else []
+        return sorted({key for key in devices_of(ranks) if key in self.holder})
 
     def take(self, launch: Launch) -> None:
         """The launch holds its devices from now on."""
@@ -75,7 +73,7 @@ class Fleet:
 
     def release(self, launch: Launch) -> None:
         """It no longer does."""
-        for key in _devices(launch.ranks):
+        for key in devices_of(launch.ranks):
             del self.holder[key], self._held[key]
         for seat in launch.ranks:
             self._count(seat.node, -len(seat.devices))
@@ -114,5 +112,81 @@ class Fleet:
         return NodeView(bare.id, bare.name, bare.gpu_type, devices, *_REST(bare))
 
 
-def _devices(ranks: Iterable[RankPlacement]) -> Iterator[tuple[str, str]]:
-    return ((seat.node, device) for seat in ranks for device in seat.devices)
+class Hold(NamedTuple):
+    """A launch on a device, and the share of it that it holds."""
+
+    launch: Launch
+    share: float
+
+
+class SharedFleet(Fleet):
+    """Nodes whose devices have slots: full when all slots or shares are; in use counts once."""
+
+    shares = True
+
+    def __init__(self, nodes: Iterable[NodeView]) -> None:
+        super().__init__(nodes)
+        self.holds: dict[tuple[str, str], tuple[Hold, ...]] = {}
+
+    def taken(self, ranks: Iterable[RankPlacement]) -> list[tuple[str, str]]:
+        """Devices of these seats that have no room for one more."""
+        held = {
+            (s.node, d) for s in ranks for d in s.devices if not self._fits((s.node, d), s.share)
+        }
+        return sorted(held)
+
+    def take(self, launch: Launch) -> None:
+        """The launch holds its shares of its devices from now on."""
+        for seat in launch.ranks:
+            for device in seat.devices:
+                key = seat.node, device
+                self._set(key, (*self.holds.get(key, ()), Hold(launch, seat.share)))
+
+    def release(self, launch: Launch) -> None:
+        """It no longer does."""
+        for key in devices_of(launch.ranks):
+            self._set(key, tuple(hold for hold in self.holds[key] if hold.launch is not launch))
+
+    def launches_on(self, node: str) -> list[Launch]:
+        """Launches that hold devices of a node, once each."""
+        return self._launches((node, d.id) for d in self.nodes[node].devices)
+
+    def beside(self, ranks: Iterable[RankPlacement]) -> list[Launch]:
+        """Launches on these devices, once each."""
+        return self._launches(devices_of(ranks))
+
+    def parts(self, node: str) -> Mapping[int, float]:
+        """GPUs that each job (its row) holds on a node, a shared one by its share."""
+        found: dict[int, float] = defaultdict(float)
+        for device in self.nodes[node].devices:
+            for hold in self.holds.get((node, device.id), ()):
+                found[hold.launch.row] += hold.share
+        return found
+
+    def _launches(self, keys: Iterable[tuple[str, str]]) -> list[Launch]:
+        holds = [hold for key in keys for hold in self.holds.get(key, ())]
+        return list({hold.launch.number: hold.launch for hold in holds}.values())
+
+    def _fits(self, key: tuple[str, str], share: float) -> bool:
+        held = self.holds.get(key, ())
+        return (
+            len(held) < self._bare[key].slots
+            and sum(hold.share for hold in held) + share <= 1.0 + TOLERANCE
+        )
+
+    def _set(self, key: tuple[str, str], holds: tuple[Hold, ...]) -> None:
+        before, node = key in self.holds, key[0]
+        if holds:
+            d, self.holds[key] = self._bare[key], holds
+            of = tuple(SlotHold(hold.launch.job, share=hold.share) for hold in holds)
+            self._held[key] = DeviceView(d.id, d.memory_gb, d.slots, d.healthy, of, d.emulated)
+        else:
+            del self.holds[key], self._held[key]
+        self._count(node, bool(holds) - before)
+
+
+def fleet_of(nodes: Sequence[NodeView]) -> Fleet:
+    """The fleet of these nodes; with slots only if any device has them, as that costs more."""
+    return (
+        SharedFleet(nodes) if any(d.slots > 1 for n in nodes for d in n.devices) else Fleet(nodes)
+    )

@@ -9,8 +9,7 @@ from itertools import accumulate
 import numpy as np
 
 from clusters.energy import JOULES_PER_KWH
-from controlplane.simulation.cluster.fleet import Fleet
-from controlplane.simulation.cluster.shared_fleet import SharedFleet
+from controlplane.simulation.cluster.fleet import Fleet, SharedFleet
 from policies.contract.snapshot import NodeView, PriceInterval
 
 
@@ -64,12 +63,10 @@ class Meter:
 
 
 class SplitMeter(Meter):
-    """Also says whose energy it is: at every moment a node's watts are divided among those who hold
-    its GPUs in proportion to the GPUs they hold, a shared one by its share (as `accounting.power`
-    divides what a node takes beside its GPUs).
+    """A meter that divides energy among jobs: at every moment a node's watts in proportion to the
+    GPUs that they hold, a shared one by its share (as `accounting.power` does with a node's rest).
 
-    `job_kwh`, `job_cost` float64[J]: what was divided so far, by the jobs' rows; their sums are all
-    energy and its cost.
+    `job_kwh`, `job_cost` float64[J]: energy and cost so far by the jobs' rows; they sum up to all.
     """
 
     def __init__(
@@ -85,7 +82,7 @@ class SplitMeter(Meter):
         self._parts: dict[str, Mapping[int, float]] = {}
 
     def use(self, now_s: float, node: str, devices: int) -> None:
-        """As `Meter.use`; who holds them is the fleet's to say."""
+        """Note the number of devices in use; the fleet knows which jobs hold them."""
         self._divide(node, now_s)
         super().use(now_s, node, devices)
         self._parts[node] = self.fleet.parts(node)
@@ -114,11 +111,9 @@ def meter_of(
     noise: Callable[[str, int], float] | None = None,
 ) -> Meter:
     """The meter of a fleet for so many jobs: one that also divides where devices are shared."""
-    return (
-        SplitMeter(fleet, energy, jobs, noise)
-        if isinstance(fleet, SharedFleet)
-        else Meter(fleet.nodes, energy, noise)
-    )
+    if isinstance(fleet, SharedFleet):
+        return SplitMeter(fleet, energy, jobs, noise)
+    return Meter(fleet.nodes, energy, noise)
 
 
 class Prices:
@@ -128,18 +123,9 @@ class Prices:
         self.steps = tuple(steps)
         spans = [s.to_s - s.from_s for s in self.steps[:-1]]
         self._starts = [s.from_s for s in self.steps[1:]]
-        self._cost = [
-            0.0,
-            *accumulate(
-                d * s.price_per_kwh * s.pue for d, s in zip(spans, self.steps, strict=False)
-            ),
-        ]
-        self._grams = [
-            0.0,
-            *accumulate(
-                d * s.emissions_g_per_kwh * s.pue for d, s in zip(spans, self.steps, strict=False)
-            ),
-        ]
+        pairs = list(zip(spans, self.steps, strict=False))
+        self._cost = [0.0, *accumulate(d * s.price_per_kwh * s.pue for d, s in pairs)]
+        self._grams = [0.0, *accumulate(d * s.emissions_g_per_kwh * s.pue for d, s in pairs)]
 
     def between(self, from_s: float, to_s: float) -> tuple[float, float, float]:
         """(kWh, cost, grams) of one watt of IT power over that time (`clusters.energy.priced`)."""

@@ -48,13 +48,11 @@ class Noise:
         """The kinds as policies see them: every throughput with a constant error of its own."""
         if not self.switches.estimate_error:
             return tuple(kinds)
-        return tuple(
-            replace(
-                k,
-                throughputs=tuple(self._estimated(k.id, i, t) for i, t in enumerate(k.throughputs)),
-            )
-            for k in kinds
-        )
+        found = []
+        for kind in kinds:
+            seen = [self._estimated(kind.id, i, t) for i, t in enumerate(kind.throughputs)]
+            found.append(replace(kind, throughputs=tuple(seen)))
+        return tuple(found)
 
     def _estimated(self, kind: str, number: int, known: Throughput) -> Throughput:
         factor = self._factor(self.switches.estimate_error, "estimate", kind, number)

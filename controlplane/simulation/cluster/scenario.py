@@ -22,7 +22,7 @@ class Scenario:
     release; `restart_cost_s`: what every launch of a job but its first takes more. `gather_s`: a
     round is held no sooner than this after the last one, events that come meanwhile are answered
     together. `round_jobs`: a round sees so many of the queued jobs at most (None: all), chosen as
-    `controlplane.simulation.world.window` says, and everything that runs.
+    `controlplane.simulation.world.queue_window` says, and everything that runs.
     """
 
     nodes: tuple[NodeView, ...]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from math import ceil, inf
-from typing import Any
+from math import inf
+from typing import Any, NamedTuple
 
 from policies.contract.snapshot import (
     JobColumns,
@@ -17,6 +18,16 @@ from policies.contract.snapshot import (
 from policies.placement.speed import Speeds as KindSpeeds
 
 
+class _Asked(NamedTuple):
+    kind: str
+    least: int
+    most: int
+    types: tuple[str, ...]
+    labels: tuple[str, ...]
+    demand: tuple[tuple[str, float], ...]
+    may_mix: bool
+
+
 class Speeds:
     """True throughputs by kind, and by what a job asks for the best of them."""
 
@@ -27,7 +38,7 @@ class Speeds:
         self.known = KindSpeeds(kinds)
         self.kinds = self.known.kinds
         self.cap_w = inf if cap_w is None else cap_w
-        self._best: dict[tuple[Any, ...], tuple[float, str]] = {}
+        self._best: dict[_Asked, tuple[float, str]] = {}
         self._shapes = _shapes(self.nodes.values())
 
     def of(self, kind: str, ranks: Sequence[RankPlacement]) -> float:
@@ -37,65 +48,48 @@ class Speeds:
     def best(self, columns: JobColumns, row: int) -> tuple[float, str]:
         """(steps/s at the job's fastest, ""), or (0, why no node can ever run it)."""
         counts, others = columns.counts, columns.others
-        wants = (columns.kinds[row], int(counts["gpus_min"][row]), int(counts["gpus_max"][row]))
         demand = () if columns.gpus_only else _demand(columns, row)
-        mixes = bool(others["may_mix"][row])
-        needs = (others["allowed_types"][row], others["labels"][row], demand)
-        asked = (*wants, *needs, mixes)
+        asked = _Asked(
+            columns.kinds[row], int(counts["gpus_min"][row]), int(counts["gpus_max"][row]),
+            others["allowed_types"][row], others["labels"][row], demand,
+            bool(others["may_mix"][row]),
+        )  # fmt: skip
         found = self._best.get(asked)
         if found is None:
-            found = self._best[asked] = self._find(*wants, *needs, mixes)
+            found = self._best[asked] = self._find(asked)
         return found
 
-    def _find(
-        self,
-        kind: str,
-        least: int,
-        most: int,
-        types: tuple[str, ...],
-        labels: tuple[str, ...],
-        demand: tuple[tuple[str, float], ...],
-        may_mix: bool,
-    ) -> tuple[float, str]:
+    def _find(self, asked: _Asked) -> tuple[float, str]:
         if not self.nodes:
             return 0.0, "the cluster has no nodes"
+        types = asked.types
         nodes = [n for n in self._shapes if n.role is not NodeRole.PROFILING]
         of_type = [n for n in nodes if not types or n.gpu_type in types]
-        labelled = [n for n in of_type if set(labels) <= set(n.labels)]
-        roomy = [n for n in labelled if _has(n, demand)]
+        labelled = [n for n in of_type if set(asked.labels) <= set(n.labels)]
+        roomy = [n for n in labelled if _has(n, asked.demand)]
+        if not of_type and types:
+            return 0.0, f"no node for training has GPUs of type {' or '.join(types)}"
         if not of_type:
-            return (
-                0.0,
-                (
-                    f"no node for training has GPUs of type {' or '.join(types)}"
-                    if types
-                    else "no node is for training"
-                ),
-            )
+            return 0.0, "no node is for training"
         if not labelled:
-            return 0.0, f"no such node has {', '.join(labels)}"
+            return 0.0, f"no such node has {', '.join(asked.labels)}"
         if not roomy:
-            return 0.0, f"no such node has {_worded(demand)}"
-        return self._fastest(kind, least, most, roomy, may_mix)
+            wanted = ", ".join(f"{amount:g} {name}" for name, amount in asked.demand)
+            return 0.0, f"no such node has {wanted}"
+        return self._fastest(asked, roomy)
 
-    def _fastest(
-        self, kind: str, least: int, most: int, nodes: Sequence[NodeView], may_mix: bool
-    ) -> tuple[float, str]:
+    def _fastest(self, asked: _Asked, nodes: Sequence[NodeView]) -> tuple[float, str]:
+        least, most = asked.least, asked.most
         known = {
             key: rate
-            for key, rate in self.known.rates(kind).items()
+            for key, rate in self.known.rates(asked.kind).items()
             if rate > 0.0 and least <= key[1] <= most
         }
         large = [n for n in nodes if len(n.devices) >= least]
-        spread = self._spread(known, may_mix)
+        spread = self._spread(known, asked.may_mix)
         if not large and not spread:
-            return (
-                0.0,
-                (
-                    f"it needs {least} GPUs of a node, the largest that would do has"
-                    f" {max(len(n.devices) for n in nodes)}"
-                ),
-            )
+            largest = max(len(n.devices) for n in nodes)
+            return 0.0, f"it needs {least} GPUs of a node, the largest that would do has {largest}"
         found = [
             (known.get((n.gpu_type, g, False), 0.0), n, g)
             for n in large
@@ -103,25 +97,14 @@ class Speeds:
         ]
         best = max([*(rate for rate, _, _ in found), *spread], default=0.0)
         if best <= 0.0:
-            kinds = (
-                f"kind {self.kinds[kind].name or kind}" if kind in self.kinds else f"kind {kind}"
-            )
-            return (
-                0.0,
-                (
-                    f"no speed of {kinds} is known on {least} to {most} GPUs of"
-                    f" {' or '.join(sorted({n.gpu_type for n in nodes}))}"
-                ),
-            )
+            kind = self.kinds.get(asked.kind)
+            name, types = (kind and kind.name) or asked.kind, sorted({n.gpu_type for n in nodes})
+            where = f"{least} to {most} GPUs of {' or '.join(types)}"
+            return 0.0, f"no speed of kind {name} is known on {where}"
         watts = min((n.draw_w(g) for rate, n, g in found if rate > 0.0), default=0.0)
         if watts > self.cap_w:
-            return (
-                0.0,
-                (
-                    f"it needs {watts:g} W at the least, the cluster may never use more than"
-                    f" {self.cap_w:g} W"
-                ),
-            )
+            may = f"the cluster may never use more than {self.cap_w:g} W"
+            return 0.0, f"it needs {watts:g} W at the least, {may}"
         return best, ""
 
     def _spread(self, known: Mapping[tuple[str, int, bool], float], may_mix: bool) -> list[float]:
@@ -130,8 +113,9 @@ class Speeds:
         A gang that may mix types has those of the fastest first, and the speed of its slowest.
         """
         found, gathered = [], dict[int, int]()
+        total = Counter(n.gpu_type for n in self.nodes.values() for _ in n.devices)
         for (gpu_type, gpus, spread), rate in sorted(known.items(), key=lambda of: -of[1]):
-            devices = _devices_of(gpu_type, self.nodes.values()) if spread else 0
+            devices = total[gpu_type] if spread else 0
             gathered[gpus] = gathered.get(gpus, 0) + devices
             if spread and (gathered[gpus] if may_mix else devices) >= gpus:
                 found.append(rate)
@@ -143,44 +127,24 @@ def _shapes(nodes: Iterable[NodeView]) -> tuple[NodeView, ...]:
     found: dict[tuple[Any, ...], NodeView] = {}
     for n in nodes:
         shape = (
-            n.gpu_type,
-            len(n.devices),
-            n.cores,
-            n.memory_gb,
-            n.resources,
-            n.labels,
-            n.role,
+            n.gpu_type, len(n.devices), n.cores, n.memory_gb, n.resources, n.labels, n.role,
             n.power_w,
-        )
+        )  # fmt: skip
         found.setdefault(shape, n)
     return tuple(found.values())
 
 
 def _demand(columns: JobColumns, row: int) -> tuple[tuple[str, float], ...]:
     """Demand of the job on a node of its own, without amounts of 0."""
-    numbers, times = columns.numbers, max(1, ceil(int(columns.counts["units"][row])))
-    plain = (
-        ("cores", float(numbers["cores"][row])),
-        ("memory_gb", float(numbers["memory_gb"][row])),
-    )
-    return tuple(
-        (name, amount * times)
-        for name, amount in (*plain, *columns.others["resources"][row])
-        if amount > 0.0
-    )
+    numbers, units = columns.numbers, max(1, int(columns.counts["units"][row]))
+    own = [(name, float(numbers[name][row])) for name in ("cores", "memory_gb")]
+    amounts = (*own, *columns.others["resources"][row])
+    return tuple((name, amount * units) for name, amount in amounts if amount > 0.0)
 
 
 def _has(node: NodeView, demand: tuple[tuple[str, float], ...]) -> bool:
     limits = {"cores": node.cores, "memory_gb": node.memory_gb, **dict(node.resources)}
     return all(amount <= limits.get(name, 0.0) + 1e-9 for name, amount in demand)
-
-
-def _worded(demand: tuple[tuple[str, float], ...]) -> str:
-    return ", ".join(f"{amount:g} {name}" for name, amount in demand)
-
-
-def _devices_of(gpu_type: str, nodes: Iterable[NodeView]) -> int:
-    return sum(len(n.devices) for n in nodes if n.gpu_type == gpu_type)
 
 
 def highest_cap_w(power_cap_w: float | None, steps: Sequence[PowerCapStep]) -> float | None:

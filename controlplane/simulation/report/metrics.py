@@ -33,7 +33,6 @@ NO_ERRORS = ErrorSummary.of(())
 
 Better = Literal["less", "more", ""]
 
-
 PART = "part"
 """The unit of fractions."""
 
@@ -103,48 +102,35 @@ def metrics_of(outcome: Outcome) -> dict[str, float]:
     tardiness_s = outcome.tardiness_s[done]
     slowdown, bounded = slowdowns(outcome)
     p50, p90, p99 = quantiles(outcome.jct_s[done], (0.5, 0.9, 0.99))
-    return {
-        "total_cost": outcome.total_cost,
-        "energy_cost": outcome.energy_cost,
-        "tardiness_cost": outcome.tardiness_cost,
-        "unfinished_cost": outcome.unfinished_cost,
-        "energy_kwh": outcome.energy_kwh,
-        "emissions_kg": outcome.emissions_kg,
-        "jct_mean_s": mean(outcome.jct_s[done]),
-        "jct_p50_s": p50,
-        "jct_p90_s": p90,
+    own = (
+        "total_cost", "energy_cost", "tardiness_cost", "unfinished_cost", "energy_kwh",
+        "emissions_kg", "makespan_s",
+    )  # fmt: skip
+    sums = ("launches", "preemptions", "migrations", "failures")
+    pairs = outcome.pair_estimates
+    every, ran = (NO_ERRORS, NO_ERRORS) if pairs is None else (pairs.all, pairs.ran)
+    errors = {
+        "pair_error_mean": every.mean, "pair_error_p50": every.median, "pair_error_p90": every.p90,
+        "pair_error_most": every.worst, "pair_ran_error_mean": ran.mean,
+        "pair_ran_error_p50": ran.median, "pair_ran_error_p90": ran.p90,
+        "pairs_measured": None if pairs is None else float(pairs.measured),
+    }  # fmt: skip
+    found = {
+        **{name: getattr(outcome, name) for name in own},
+        "jct_mean_s": mean(outcome.jct_s[done]), "jct_p50_s": p50, "jct_p90_s": p90,
         "jct_p99_s": p99,
         "wait_mean_s": mean((outcome.first_start_s - outcome.arrival_s)[done]),
-        "makespan_s": outcome.makespan_s,
-        "slowdown_mean": mean(slowdown[done]),
-        "bounded_slowdown_mean": mean(bounded[done]),
+        "slowdown_mean": mean(slowdown[done]), "bounded_slowdown_mean": mean(bounded[done]),
         "bounded_slowdown_p99": quantiles(bounded[done], (0.99,))[0],
         "utilisation": utilisation_of(outcome),
         "late": float(np.count_nonzero(tardiness_s > 0.0)),
         "tardiness_mean_s": mean(tardiness_s[tardiness_s > 0.0]),
-        "completed": float(np.count_nonzero(done)),
-        "unfinished": float(np.count_nonzero(~done)),
+        "completed": float(np.count_nonzero(done)), "unfinished": float(np.count_nonzero(~done)),
         "rounds": float(outcome.rounds),
-        "launches": float(outcome.launches.sum()),
-        "preemptions": float(outcome.preemptions.sum()),
-        "migrations": float(outcome.migrations.sum()),
-        "failures": float(outcome.failures.sum()),
-        **_errors_of_pairs(outcome),
-    }
-
-
-def _errors_of_pairs(outcome: Outcome) -> dict[str, float]:
-    """Relative errors of estimated pairs that ran; nan without any."""
-    found = outcome.pair_estimates
-    every, ran = (NO_ERRORS, NO_ERRORS) if found is None else (found.all, found.ran)
-    values = {
-        "pair_error_mean": every.mean, "pair_error_p50": every.median, "pair_error_p90": every.p90,
-        "pair_error_most": every.worst,
-        "pair_ran_error_mean": ran.mean, "pair_ran_error_p50": ran.median,
-        "pair_ran_error_p90": ran.p90,
-        "pairs_measured": None if found is None else float(found.measured),
+        **{name: float(getattr(outcome, name).sum()) for name in sums},
+        **{name: nan if value is None else value for name, value in errors.items()},
     }  # fmt: skip
-    return {name: nan if value is None else value for name, value in values.items()}
+    return {metric.name: found[metric.name] for metric in METRICS}
 
 
 def slowdowns(outcome: Outcome) -> tuple[Floats, Floats]:
@@ -168,9 +154,8 @@ def averages(steps: Utilisation, edges_s: Floats) -> Floats:
     if not len(steps.time_s):
         return np.zeros(len(edges_s) - 1)
     gpu_s = np.concatenate([[0.0], np.cumsum(np.diff(steps.time_s) * steps.gpus_in_use[:-1])])
-    until = np.interp(edges_s, steps.time_s, gpu_s) + steps.gpus_in_use[-1] * np.maximum(
-        0.0, edges_s - steps.time_s[-1]
-    )
+    after_s = np.maximum(0.0, edges_s - steps.time_s[-1])
+    until = np.interp(edges_s, steps.time_s, gpu_s) + steps.gpus_in_use[-1] * after_s
     result: Floats = np.diff(until) / np.diff(edges_s)
     return result
 
@@ -193,9 +178,8 @@ def interval(values: Sequence[float]) -> Interval:
         return Interval(known[0] if known else nan, None, n)
     middle = sum(known) / n
     deviation = sqrt(sum((v - middle) ** 2 for v in known) / (n - 1))
-    return Interval(
-        middle, float(stdtrit(n - 1, (1.0 + CONFIDENCE) / 2.0)) * deviation / sqrt(n), n
-    )
+    half_width = float(stdtrit(n - 1, (1.0 + CONFIDENCE) / 2.0)) * deviation / sqrt(n)
+    return Interval(middle, half_width, n)
 
 
 def intervals(runs: Sequence[Mapping[str, float]]) -> dict[str, Interval]:

@@ -60,7 +60,7 @@ class PolicyChoice:
         return registry.make(self.name or "", self.parameters)
 
     def plain(self) -> dict[str, Any]:
-        """As in a study's document."""
+        """The entry in a study's document."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         return {name: value for name, value in values.items() if value is not None}
 
@@ -223,7 +223,7 @@ def _check(choice: PolicyChoice, path: str, trusted: bool) -> None:
 
 
 def _label(choice: PolicyChoice, others: Sequence[PolicyChoice]) -> str:
-    """As given; else the name, with the parameters where the name alone is not enough."""
+    """The given label, else the name, with the parameters where the name is not enough."""
     name = choice.name or Path(choice.file or "").stem
     same = [c for c in others if not c.label and (c.name, c.file) == (choice.name, choice.file)]
     if choice.label or len(same) < 2 or not choice.parameters:

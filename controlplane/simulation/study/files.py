@@ -128,16 +128,16 @@ def _parts(words: str) -> list[str]:
 
 
 def _placed(workload: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """With the paths of its files, counted from `folder`."""
+    """The workload with the paths of its files counted from `folder`."""
     paths = {name: path for name in FILES if isinstance(path := workload.get(name), str) and path}
     return {**workload, **{name: str((folder / path).resolve()) for name, path in paths.items()}}
 
 
 def _policy_placed(item: object, folder: Path) -> object:
-    if isinstance(item, str):
-        item = (
-            policy_of(item) if ":" in item else {"file" if item.endswith(".py") else "name": item}
-        )
+    if isinstance(item, str) and ":" in item:
+        item = policy_of(item)
+    elif isinstance(item, str):
+        item = {"file" if item.endswith(".py") else "name": item}
     if isinstance(item, Mapping) and isinstance(item.get("file"), str):
         return {**item, "file": str((folder / item["file"]).resolve())}
     return item

@@ -1,8 +1,7 @@
-"""A policy out of a file that is part of nothing: for somebody who tries an idea. The file is run;
-only the command line does that.
+"""Policies in files of their own, for trying an idea; the file is run, by the command line only.
 
-The file holds a policy as any other: a frozen dataclass whose `__call__` takes a Snapshot and
-returns a Plan, built on `loadmaster.policy_api`. See docs/simulator.md.
+It holds a policy as any other: a frozen dataclass whose `__call__` takes a Snapshot and returns a
+Plan, built on `loadmaster.policy_api`. See docs/simulator.md.
 """
 
 from __future__ import annotations
@@ -47,15 +46,13 @@ def _run(path: Path) -> ModuleType:
 
 
 def _policies_in(module: ModuleType) -> dict[str, type]:
-    own = (
-        v for v in vars(module).values() if isinstance(v, type) and v.__module__ == module.__name__
-    )
-    return {v.__name__: v for v in own if is_dataclass(v) and _is_callable(v)}
-
-
-def _is_callable(policy: type) -> bool:
-    """Its instances can be called: it or a class that it extends has `__call__`."""
-    return any("__call__" in vars(base) for base in policy.__mro__)
+    """Dataclasses of the module whose instances can be called."""
+    return {
+        v.__name__: v
+        for v in vars(module).values()
+        if isinstance(v, type) and v.__module__ == module.__name__ and is_dataclass(v)
+        if any("__call__" in vars(base) for base in v.__mro__)
+    }
 
 
 def _chosen(path: Path, found: Mapping[str, type], name: str | None) -> type:

@@ -51,7 +51,7 @@ class WorkloadFacts:
 
     @classmethod
     def of(cls, workload: Workload) -> WorkloadFacts:
-        """Of a workload that was loaded."""
+        """Facts of a workload that was loaded."""
         jobs, arrival_s = len(workload.jobs), workload.jobs.columns.numbers["arrival_s"]
         span_s = float(arrival_s.max() - arrival_s.min()) if jobs else 0.0
         skipped = tuple((bad.line, bad.problem) for bad in workload.skipped)

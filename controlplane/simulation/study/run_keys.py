@@ -41,7 +41,7 @@ def files_in(value: object) -> Iterable[Path]:
 
 @cache
 def digest_of_code() -> str:
-    """Of all that decides and simulates: a run of other code is another run."""
+    """SHA-256 of all code that decides and simulates: other code makes another run."""
     places = (_ROOT / part for part in _CODE)
     files = sorted(
         f for place in places for f in ([place] if place.suffix == ".py" else place.rglob("*.py"))

@@ -105,7 +105,7 @@ class Child:
         return self._process.poll() is not None
 
     def failure(self) -> Failure | None:
-        """Of one that is over: why it failed, None if its files are there."""
+        """Why the run that is over failed; None if its files are there."""
         self._reader.join()
         code, error = self._process.wait(), self._error
         if code == 0:

@@ -49,7 +49,7 @@ first batch size.
 """
 
 DEFAULTS: Mapping[str, float] = {"weight": 1.0, "SLO": -1.0}
-"""Of columns that the older layouts lack."""
+"""Values of columns that the older layouts lack."""
 
 STATIC = "static"
 MODES = (STATIC, "accordion", "gns")

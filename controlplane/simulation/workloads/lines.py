@@ -23,7 +23,7 @@ PIECE = 50_000
 """Lines that are in memory as single fields at a time."""
 
 MOST_BYTES = 2_000_000_000
-"""Of a file, unpacked."""
+"""Limit of a file's size, unpacked."""
 
 QUOTED = 40
 """Characters of a bad value that a message shows."""

@@ -21,7 +21,7 @@ from policies.contract.forms import OBJECT
 from policies.contract.snapshot import Ints
 
 SHORTEST_SPAN_S = 1e-3
-"""Of arrivals, below which they are all at once and make no load that could be stated."""
+"""Shorter spans count as arrivals at one moment, for which no load is stated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,4 @@
-"""Launches that have devices together: how fast they are, which changes whenever one of them comes
-or goes.
+"""Speeds of launches that have devices together, which change whenever one comes or goes.
 
 They have a device together from the moment the second holds it until one of them has given it up:
 while one only starts or saves itself, the other is no faster.
@@ -9,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from controlplane.simulation.cluster.shared_fleet import SharedFleet
+from controlplane.simulation.cluster.fleet import SharedFleet
 from controlplane.simulation.world.job_table import Launch
 from controlplane.simulation.world.observed_pairs import ObservedPairs
 from policies.contract.plan import Placement
@@ -57,13 +56,10 @@ class Colocation:
         for other in self.fleet.beside(launch.ranks):
             if other is not launch and other.goes_on:
                 self._change_speed(other)
-        if pairs is None:
-            return
-        for key in devices_of(launch.ranks):
-            pairs.meet(
-                [hold.launch for hold in self.fleet.holds.get(key, ())],
-                self.fleet.nodes[key[0]].gpu_type,
-            )
+        if pairs is not None:
+            for key in devices_of(launch.ranks):
+                there = [hold.launch for hold in self.fleet.holds.get(key, ())]
+                pairs.meet(there, self.fleet.nodes[key[0]].gpu_type)
 
     def _find_impossible(self, placement: Placement, pairs: ObservedPairs) -> None:
         """A policy that went by an estimate has put together what does not fit: now it is known."""

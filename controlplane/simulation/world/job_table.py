@@ -15,7 +15,7 @@ ROUNDING = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """Of a launch before its speed changed: first step, last change, last checkpoint."""
+    """A launch before its speed changed: first step, last change, last checkpoint."""
 
     first_step_s: float
     changed_s: float
@@ -95,7 +95,7 @@ class Launch:
         self.steps_per_s = steps_per_s
 
     def running(self) -> Running:
-        """As a snapshot shows it."""
+        """The view for a snapshot."""
         return Running(0, self.ranks, self.start_s, self.until_s, self.steps_quota)
 
 

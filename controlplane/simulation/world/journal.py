@@ -41,28 +41,18 @@ class Journal:
     def launch(self, number: int, job: str) -> Launch:
         """One that has ended, as it was."""
         start_s, steps = self.start_s[number], self.start_steps[number]
-        launch = Launch(
-            job,
-            self.ranks[number],
-            start_s,
-            steps,
-            start_s,
-            0.0,
-            row=self.row[number],
-            number=number,
-        )
+        ranks, row = self.ranks[number], self.row[number]
+        launch = Launch(job, ranks, start_s, steps, start_s, 0.0, row=row, number=number)
         launch.end_s, launch.end_steps = self.end_s[number], self.end_steps[number]
         return launch
 
     def stays(self, nodes: dict[str, int]) -> Stays:
         """All of them, one row per launch and node; `nodes` are the rows of the nodes by id."""
         seats = [(i, seat) for i, ranks in enumerate(self.ranks) for seat in ranks]
-        at = np.fromiter((i for i, _ in seats), dtype=np.int64, count=len(seats))
+        at = np.array([i for i, _ in seats], dtype=np.int64)
         return Stays(
             job=np.array(self.row, dtype=np.int64)[at],
-            node=np.fromiter(
-                (nodes[seat.node] for _, seat in seats), dtype=np.int64, count=len(seats)
-            ),
+            node=np.array([nodes[seat.node] for _, seat in seats], dtype=np.int64),
             devices=tuple(seat.devices for _, seat in seats),
             start_s=np.array(self.start_s)[at],
             end_s=np.array(self.end_s)[at],
@@ -70,25 +60,17 @@ class Journal:
 
     def utilisation(self, gpus: int, *, shared: bool = False) -> Utilisation:
         """GPUs in use over time, at changes only; `shared`: several holders count once."""
-        return (
-            self._steps(*self._of_devices(), gpus)
-            if shared
-            else self._steps(*self._of_launches(), gpus)
-        )
+        return self._steps(*(self._of_devices() if shared else self._of_launches()), gpus)
 
     def _of_launches(self) -> tuple[Floats, Ints]:
         """(float64[L + E] times, int64[L + E] changes of GPUs in use) of launches and ends."""
-        held: Ints = np.fromiter(
-            (sum(len(s.devices) for s in r) for r in self.ranks),
-            dtype=np.int64,
-            count=len(self.ranks),
-        )
+        held = np.array([sum(len(s.devices) for s in r) for r in self.ranks], dtype=np.int64)
         start_s, end_s = np.array(self.start_s), np.array(self.end_s)
         ended = np.isfinite(end_s)
         return np.concatenate([start_s, end_s[ended]]), np.concatenate([held, -held[ended]])
 
     def _of_devices(self) -> tuple[Floats, Ints]:
-        """As `_of_launches`: +1 when the first takes a device, -1 when the last has given it up."""
+        """The same of devices: +1 when the first takes one, -1 when the last has given it up."""
         seats = [
             (i, (seat.node, device))
             for i, ranks in enumerate(self.ranks)
@@ -96,12 +78,9 @@ class Journal:
             for device in seat.devices
         ]
         numbers: dict[tuple[str, str], int] = {}
-        launch = np.fromiter((i for i, _ in seats), dtype=np.int64, count=len(seats))
-        device = np.fromiter(
-            (numbers.setdefault(key, len(numbers)) for _, key in seats),
-            dtype=np.int64,
-            count=len(seats),
-        )
+        launch = np.array([i for i, _ in seats], dtype=np.int64)
+        devices = [numbers.setdefault(key, len(numbers)) for _, key in seats]
+        device = np.array(devices, dtype=np.int64)
         times = np.concatenate([np.array(self.start_s)[launch], np.array(self.end_s)[launch]])
         change = np.repeat(np.array([1, -1], dtype=np.int64), len(seats))
         order = np.lexsort((-change, times, np.tile(device, 2)))

@@ -24,17 +24,11 @@ def refusal(
     if away := [seat.node for seat in placement.ranks if not fleet.nodes[seat.node].takes_training]:
         return Rejected(placement.key, RejectCode.STALE, f"takes nothing new: {', '.join(away)}")
     if not rate and any(not other.goes_on for other in fleet.beside(placement.ranks)):
-        return Rejected(
-            placement.key,
-            RejectCode.DEFERRED,
-            "who is still there is being stopped, and is no company for it",
-        )
+        words = "a job that is being stopped is still there, and no company for it"
+        return Rejected(placement.key, RejectCode.DEFERRED, words)
     if not rate:
-        return Rejected(
-            placement.key,
-            RejectCode.STALE,
-            "no speed is known there, or beside who is: it would never end",
-        )
+        words = "no speed is known there, or beside the jobs there: it would never end"
+        return Rejected(placement.key, RejectCode.STALE, words)
     return None
 
 
@@ -46,13 +40,6 @@ def new_launch(
     setup_s = scenario.launch_s + (scenario.restart_cost_s if table.launched[row] else 0.0)
     steps, until_s, quota = int(table.steps_done[row]), placement.until_s, placement.steps_quota
     return Launch(
-        placement.job,
-        placement.ranks,
-        now_s,
-        steps,
-        now_s + setup_s,
-        steps_per_s,
-        until_s,
-        quota,
+        placement.job, placement.ranks, now_s, steps, now_s + setup_s, steps_per_s, until_s, quota,
         row=row,
-    )
+    )  # fmt: skip

@@ -1,5 +1,4 @@
-"""Pairs of kinds that share a GPU as policies see them where not all were measured: some estimated,
-until they run.
+"""Pairs of kinds that share a GPU as policies see them: some estimated, until they run.
 
 At first a part of all pairs is known, the others are estimated from them (`profiling.pairs.study`,
 Gavel's section 6). Two jobs of one GPU each that have worked side by side are a measurement of
@@ -42,7 +41,8 @@ class ObservedPairs:
         self._open = [
             o for o in self._open if not any(launch is one for launch in o[:2] for one in there)
         ]
-        if len(there) == 2 and all(_devices(launch) == 1 for launch in there):
+        gpus = [sum(len(seat.devices) for seat in launch.ranks) for launch in there]
+        if gpus == [1, 1]:
             self._open.append((there[0], there[1], gpu_type))
 
     def look(self, now_s: float, kinds: Sequence[str]) -> None:
@@ -88,16 +88,8 @@ class ObservedPairs:
     def _tell(self, kind: str, view: PairThroughput, samples: int) -> None:
         key = kind, view.other, view.gpu_type
         if self._known.get(key) != view:
-            self._changed.add(
-                kind
-                # to be told: what else a snapshot's policy has worked out of the kinds may stay as
-                # it is
-            )
+            self._changed.add(kind)
         self._known[key], self._samples[key] = view, samples
-
-
-def _devices(launch: Launch) -> int:
-    return sum(len(seat.devices) for seat in launch.ranks)
 
 
 def _works(launch: Launch, now_s: float) -> bool:
@@ -109,9 +101,8 @@ def _works(launch: Launch, now_s: float) -> bool:
 def _next(known: PairThroughput | None, rates: Sides, samples: int) -> Sides:
     if known is None:
         return rates
-    return moved(known.steps_per_s, rates[0], samples), moved(
-        known.other_steps_per_s, rates[1], samples
-    )
+    before = known.steps_per_s, known.other_steps_per_s
+    return moved(before[0], rates[0], samples), moved(before[1], rates[1], samples)
 
 
 def _errors(known: PairThroughput, kind: str, rates: Sides) -> list[PairError]:

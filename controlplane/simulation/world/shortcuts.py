@@ -47,11 +47,7 @@ def _is_roomy(nodes: Iterable[NodeView], columns: JobColumns) -> bool:
     if not len(columns.ids):
         return True
     units = columns.counts["units"].clip(min=1)
-    cores, memory_gb = (
-        float((columns.numbers["cores"] * units).max()),
-        float((columns.numbers["memory_gb"] * units).max()),
-    )
-    return all(
-        len(n.devices) * cores <= n.cores and len(n.devices) * memory_gb <= n.memory_gb
-        for n in nodes
-    )
+    cores = float((columns.numbers["cores"] * units).max())
+    memory_gb = float((columns.numbers["memory_gb"] * units).max())
+    gpus = [(len(node.devices), node) for node in nodes]
+    return all(n * cores <= node.cores and n * memory_gb <= node.memory_gb for n, node in gpus)

@@ -13,7 +13,7 @@ import numpy as np
 
 from controlplane.simulation.cluster.scenario import Scenario
 from controlplane.simulation.world.job_table import JobTable, Launch
-from controlplane.simulation.world.window import window
+from controlplane.simulation.world.queue_window import queue_window
 from policies.contract.snapshot import (
     Floats,
     JobColumns,
@@ -101,7 +101,7 @@ class SnapshotBuilder:
         most = self.round_jobs
         if most is None or len(queue) <= most:
             return tuple(queue if hides_running else active)
-        seen = window(queue, most, number, self.columns.numbers["due_s"])
+        seen = queue_window(queue, most, number, self.columns.numbers["due_s"])
         if hides_running:
             return tuple(seen)
         waits = set(queue)

@@ -27,10 +27,10 @@ from controlplane.loop.changes import (
     changes,
 )
 from controlplane.loop.rounds import ENDED_STOP, Applied, LastPlan, Rejected
+from controlplane.simulation.cluster.fleet import SharedFleet, fleet_of
 from controlplane.simulation.cluster.meter import meter_of
 from controlplane.simulation.cluster.noise import Noise
 from controlplane.simulation.cluster.scenario import Scenario
-from controlplane.simulation.cluster.shared_fleet import SharedFleet, fleet_of
 from controlplane.simulation.cluster.speeds import Speeds, highest_cap_w
 from controlplane.simulation.switches import NO_SWITCHES, Switches
 from controlplane.simulation.workloads.base import LONGEST_RUN_S

@@ -42,6 +42,17 @@ nodes:
   - {name: t, gpu_type: T4, gpus: 1, count: 5}
 energy: {price_per_kwh: 0.172, pue: 1.33}
 """
+CLUSTER_HELP = "Nodes, prices and caps as YAML; docs/workloads.md explains the fields."
+DAYS_HELP = "Jobs that you may see, submitted in so many last days."
+TRACE_HELP = (
+    "Up to 2 MB; `manage.py simulate` takes larger ones. For Gavel's generator its throughput"
+    " tables (JSON)."
+)
+OPTIONS_HELP = (
+    "As YAML, one a line, such as gap_s: 60 (random), tuning: 1.0 (ANDREAS), heavy: 0.2 (Gavel),"
+    " time_factor: 0.5 (traces)."
+)
+SEEDS_HELP = "Each policy is run once for each: 1, 2, 3 or 1..5. Several give confidence intervals."
 SWITCH_WORDS = {
     "launch_s": "Seconds to launch a job",
     "stop_s": "Seconds to stop a job",
@@ -99,41 +110,15 @@ class StudyForm(forms.Form):
     name = _text("Name", placeholder="FIFO against the optimiser", maxlength=100)
     team = forms.ChoiceField(label="Who sees it", required=False)
     cluster = forms.ChoiceField(label="Cluster", required=False)
-    cluster_yaml = _text(
-        "Cluster file",
-        "Nodes, prices and caps as YAML; docs/workloads.md explains the fields.",
-        EXAMPLE,
-        rows=7,
-    )
+    cluster_yaml = _text("Cluster file", CLUSTER_HELP, EXAMPLE, rows=7)
     workload = forms.ChoiceField(label="Jobs", required=False, choices=WORKLOADS, initial="poisson")
-    days = _text(
-        "Days of history",
-        "Jobs that you may see, submitted in so many last days.",
-        "7",
-        inputmode="decimal",
-    )
-    trace = forms.FileField(
-        label="Trace file",
-        required=False,
-        help_text=(
-            "Up to 2 MB; `manage.py simulate` takes larger ones. For Gavel's generator its"
-            " throughput tables (JSON)."
-        ),
-    )
+    days = _text("Days of history", DAYS_HELP, "7", inputmode="decimal")
+    trace = forms.FileField(label="Trace file", required=False, help_text=TRACE_HELP)
     trace_text = _text("or its text", rows=4)
     jobs = _text("Number of jobs", "At most, of a trace.", "100", inputmode="numeric")
-    options = _text(
-        "More options",
-        "As YAML, one a line, such as gap_s: 60 (random), tuning: 1.0 (ANDREAS), heavy: 0.2"
-        " (Gavel), time_factor: 0.5 (traces).",
-        rows=3,
-    )
+    options = _text("More options", OPTIONS_HELP, rows=3)
     skip_bad = forms.BooleanField(label="Leave bad lines of a trace out", required=False)
-    seeds = _text(
-        "Seeds",
-        "Each policy is run once for each: 1, 2, 3 or 1..5. Several give confidence intervals.",
-        "1..3",
-    )
+    seeds = _text("Seeds", SEEDS_HELP, "1..3")
 
     def __init__(self, user: User, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

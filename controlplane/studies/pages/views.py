@@ -32,7 +32,6 @@ from controlplane.studies.pages.selectors import (
 )
 from controlplane.studies.running.folders import read_file
 from controlplane.studies.selectors import (
-    SimulationNotFoundError,
     get_simulation,
     link_of,
     shared_simulation,
@@ -122,7 +121,7 @@ def _study_of(user: User, pk: str | None) -> str:
     """An earlier study as YAML to edit; empty if none is asked for, 404 if hidden."""
     if not pk:
         return ""
-    found = _found(user, pk)
+    found = get_simulation(user, pk)
     document = Simulation.objects.values_list("document", flat=True).get(pk=found.pk)
     return yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120)
 
@@ -130,7 +129,7 @@ def _study_of(user: User, pk: str | None) -> str:
 @require_GET
 def simulation(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
     """One simulation: how far it is, then what it came to."""
-    found = _found(_person(request), pk)
+    found = get_simulation(_person(request), pk)
     context = _context(found)
     if link := link_of(found):
         context["link"] = request.build_absolute_uri(reverse("shared_simulation", args=[link]))
@@ -144,7 +143,7 @@ def simulation(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
 @require_POST
 def simulation_action(request: HttpRequest, pk: uuid.UUID, action: str) -> HttpResponse:
     """Cancel, delete, share or stop sharing."""
-    found = _found(_person(request), pk)
+    found = get_simulation(_person(request), pk)
     if action not in ACTIONS:
         raise Http404(f"there is no action {action}")
     act, done = ACTIONS[action]
@@ -160,7 +159,7 @@ def simulation_action(request: HttpRequest, pk: uuid.UUID, action: str) -> HttpR
 @require_GET
 def simulation_file(request: HttpRequest, pk: uuid.UUID, name: str) -> HttpResponse:
     """A file of it, to be kept."""
-    found = _found(_person(request), pk)
+    found = get_simulation(_person(request), pk)
     data = read_file(found, name) if name in DOWNLOADS or name == "report.html" else None
     if data is None:
         raise Http404(f"there is no {name}")
@@ -173,14 +172,14 @@ def simulation_file(request: HttpRequest, pk: uuid.UUID, name: str) -> HttpRespo
 @require_GET
 def simulation_report(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
     """The report, for the frame of its page."""
-    return _report(_found(_person(request), pk))
+    return _report(get_simulation(_person(request), pk))
 
 
 @login_not_required
 @require_GET
 def shared(request: HttpRequest, link: str) -> HttpResponse:
     """Page of a share link: one simulation, to be looked at."""
-    found = _shared(link)
+    found = shared_simulation(link)
     context = {**_context(found), "report": reverse("shared_report", args=[link])}
     response = render(request, "studies/shared.html", context)
     response["X-Robots-Tag"] = "noindex, nofollow"
@@ -191,7 +190,7 @@ def shared(request: HttpRequest, link: str) -> HttpResponse:
 @require_GET
 def shared_report(request: HttpRequest, link: str) -> HttpResponse:
     """The report of a shared simulation, for the frame of its page."""
-    return _report(_shared(link))
+    return _report(shared_simulation(link))
 
 
 @require_GET
@@ -199,7 +198,7 @@ def compare(request: HttpRequest) -> HttpResponse:
     """The policies of several simulations side by side."""
     user = _person(request)
     asked = list(dict.fromkeys(request.GET.getlist("id")))[:MOST_COMPARED]
-    chosen = [_found(user, pk) for pk in asked]
+    chosen = [get_simulation(user, pk) for pk in asked]
     done = [(s, results) for s in chosen if (results := results_of(s)) is not None]
     others = [s for s in simulations_page(user, 1).object_list if s.state == Simulation.State.DONE]
     currencies = {results.get("currency") for _, results in done}
@@ -246,17 +245,3 @@ def _page_or_part(
 
 def _person(request: HttpRequest) -> User:
     return cast(User, request.user)
-
-
-def _found(user: User, pk: uuid.UUID | str) -> Simulation:
-    try:
-        return get_simulation(user, pk)
-    except SimulationNotFoundError as error:
-        raise Http404(str(error)) from None
-
-
-def _shared(link: str) -> Simulation:
-    try:
-        return shared_simulation(link)
-    except SimulationNotFoundError as error:
-        raise Http404(str(error)) from None

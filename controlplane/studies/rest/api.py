@@ -37,13 +37,10 @@ from controlplane.studies.rest.serializers import (
 )
 from controlplane.studies.running.folders import read_file
 from controlplane.studies.selectors import (
-    SimulationNotFoundError,
     get_simulation,
     visible_simulations,
 )
-from controlplane.studies.services import SimulationConflictError
-from controlplane.studies.what_if.decide import BusyError, WhatIfError, what_if
-from controlplane.web.rest.errors import ConflictError
+from controlplane.studies.what_if.decide import WhatIfError, what_if
 
 STATES = [str(state) for state in Simulation.State]
 FILTERS = [
@@ -89,8 +86,6 @@ class SimulationViewSet(mixins.ListModelMixin, GenericViewSet[Simulation]):
             made = services.simulation_create(_user(request), request.data)
         except DocumentError as error:
             raise ValidationError(cast("dict[str, Any]", error.fields)) from None
-        except SimulationConflictError as error:
-            raise ConflictError(str(error)) from None
         return Response(SimulationSerializer(made).data, status=status.HTTP_201_CREATED)
 
     @extend_schema(responses={204: None})
@@ -103,10 +98,7 @@ class SimulationViewSet(mixins.ListModelMixin, GenericViewSet[Simulation]):
     @action(detail=True, methods=["post"])
     def cancel(self, request: Request, pk: str) -> Response:
         """Stop it for good."""
-        try:
-            return self._acted(request, pk, services.simulation_cancel)
-        except SimulationConflictError as error:
-            raise ConflictError(str(error)) from None
+        return self._acted(request, pk, services.simulation_cancel)
 
     @extend_schema(request=None, responses=SimulationSerializer)
     @action(detail=True, methods=["post"])
@@ -218,8 +210,6 @@ class WhatIfView(APIView):
             found = what_if(_user(request), cluster, policy, parameters or {})
         except WhatIfError as error:
             raise ValidationError({error.field: [str(error)]}) from None
-        except BusyError as error:
-            raise ConflictError(str(error)) from None
         return Response(WhatIfSerializer(found).data)
 
 
@@ -228,7 +218,4 @@ def _user(request: Request) -> User:
 
 
 def _simulation(request: Request, pk: str) -> Simulation:
-    try:
-        return get_simulation(_user(request), pk)
-    except SimulationNotFoundError as error:
-        raise NotFound(str(error)) from None
+    return get_simulation(_user(request), pk)

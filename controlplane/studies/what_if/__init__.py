@@ -1,1 +1,1 @@
-"""What-if: what another policy would decide now."""
+"""Decisions that another policy would make now."""

@@ -35,6 +35,7 @@ from controlplane.studies.what_if.comparison import (
 )
 from controlplane.web.operators import is_operator
 from controlplane.web.pages.formats import part_of
+from controlplane.web.rest.errors import ConflictError
 from jobs.selectors import visible_jobs
 from jobs.wording import reason_for_waiting
 from policies.contract.plan import Plan, WaitCode, Waiting
@@ -58,7 +59,7 @@ class WhatIfError(ValueError):
         self.field = field
 
 
-class BusyError(Exception):
+class BusyError(ConflictError):
     """Others are asking; to be tried again."""
 
 

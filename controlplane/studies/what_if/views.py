@@ -1,4 +1,4 @@
-"""The page of what another policy would decide now."""
+"""The page of another policy's decision about the present."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ PANELS = (
     ("mean_ms", "Mean time of a call (ms)"),
 )
 COLOURS = ("#8f9bac", "#0072b2", "#56b4e9", "#e69f00", "#d55e00", "#cc79a7", "#009e73")
-"""Of the policies: Okabe and Ito's, told apart by the colour-blind, on light and dark ground."""
+"""Colours of the policies, Okabe and Ito's: distinct for the colour-blind, on any ground."""
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "star", "triangle-down")
 
 

@@ -11,7 +11,7 @@ from experiments.reproduce.gavel.model import Chart, Experiment
 
 Point = Mapping[str, Any]
 COLOURS = ("31,119,180", "255,127,14", "44,160,44")
-"""Of the entities of a timeline."""
+"""Colours of a timeline's entities."""
 
 
 def charts_of(experiment: Experiment, points: Sequence[Point]) -> list[dict[str, Any]]:

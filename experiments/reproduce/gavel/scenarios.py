@@ -17,7 +17,7 @@ PRICES = {"V100": 2.48, "P100": 1.46, "K80": 0.45}
 """Dollars per GPU hour on demand in Google's cloud, of which the paper's figure 1(b) is made."""
 
 WATTS = 250.0
-"""Of a GPU. Energy has no price in these experiments."""
+"""Watts of a GPU. Energy has no price in these experiments."""
 
 
 def nodes(gpus: Mapping[str, int]) -> tuple[NodeView, ...]:

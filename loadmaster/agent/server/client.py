@@ -187,9 +187,7 @@ def _body(payload: object) -> dict[str, Any]:
 def _check(answer: httpx.Response) -> None:
     status = answer.status_code
     if status == 429 or status >= 500:
-        raise TryAgain(
-            f"{answer.request.method} {answer.request.url.path}: the server answered {status}"
-        )
+        raise TryAgain(f"{_call_of(answer)}: the server answered {status}")
     if answer.is_success:
         return
     code, detail, expected = _refusal(answer)
@@ -220,9 +218,11 @@ def _decoded(cls: type[T], answer: httpx.Response) -> T:
     try:
         return loads(cls, answer.content)
     except WireError as error:
-        raise TryAgain(
-            f"{answer.request.method} {answer.request.url.path}: the answer cannot be read: {error}"
-        ) from error
+        raise TryAgain(f"{_call_of(answer)}: the answer cannot be read: {error}") from error
+
+
+def _call_of(answer: httpx.Response) -> str:
+    return f"{answer.request.method} {answer.request.url.path}"
 
 
 def _verification(verify: bool | str) -> Any:

@@ -13,6 +13,7 @@ from loadmaster.agent.runtimes.base import STREAMS, RunId, Runtime
 from loadmaster.agent.server.client import AgentClient, Conflict, Refused
 from loadmaster.protocol import ErrorCode, MetricsBatch, UsageSample
 
+SHIPPED = (*STREAMS, "progress")
 PIECE = 256 * 1024
 KEPT_SAMPLES = 120
 SEQ_GAP = 100
@@ -26,9 +27,7 @@ class _Shipment:
     """Upload state of a run's streams; the server takes no more of `closed` ones."""
 
     masker: Masker
-    offsets: dict[str, int] = field(
-        default_factory=lambda: dict.fromkeys((*STREAMS, "progress"), 0)
-    )
+    offsets: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SHIPPED, 0))
     seq: int = 0
     usage: deque[UsageSample] = field(default_factory=lambda: deque(maxlen=KEPT_SAMPLES))
     closed: set[str] = field(default_factory=set)
@@ -100,9 +99,8 @@ class Shipper:
             self._reposition(run, shipment, stream, refusal)
         except Refused as refusal:
             _close(run, shipment, stream, refusal)
-        return (
-            shipment.offsets[stream] >= self._runtime.size(run, stream) or stream in shipment.closed
-        )
+        is_sent = shipment.offsets[stream] >= self._runtime.size(run, stream)
+        return is_sent or stream in shipment.closed
 
     def _piece(self, run: RunId, masker: Masker, stream: str, offset: int, ended: bool) -> bytes:
         """The next masked bytes; what may be the first part of a secret waits for its rest."""
@@ -116,12 +114,9 @@ class Shipper:
     def _reposition(self, run: RunId, shipment: _Shipment, stream: str, refusal: Conflict) -> None:
         if refusal.code == ErrorCode.STALE_EPOCH:
             raise refusal
-        expected = refusal.expected
-        if (
-            isinstance(expected, int)
-            and 0 <= expected <= self._runtime.size(run, stream)
-            and expected != shipment.offsets[stream]
-        ):
+        expected, size = refusal.expected, self._runtime.size(run, stream)
+        offset = shipment.offsets[stream]
+        if isinstance(expected, int) and 0 <= expected <= size and expected != offset:
             shipment.offsets[stream] = expected
         else:
             _close(run, shipment, stream, refusal)

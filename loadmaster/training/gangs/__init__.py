@@ -31,9 +31,8 @@ def gang_of(environment: JobEnvironment, fell: Callable[[str], object]) -> Gang:
         return SingleRank(environment.rank)
     if not environment.gang_token:
         raise JobEnvironmentError("LOADMASTER_GANG_TOKEN must be set where LOADMASTER_GANG is")
-    credentials = Credentials(
-        environment.gang_token, environment.world_size, environment.fence or 0
-    )
+    size, fence = environment.world_size, environment.fence or 0
+    credentials = Credentials(environment.gang_token, size, fence)
     on_failure = FailureHandler(fell, os._exit)
     try:
         if environment.rank:

@@ -90,9 +90,8 @@ class Lead(GangRank):
                     raise LeftEarly(reason)
                 if time.monotonic() > until_s:
                     missing = self._others({0, *self._members})
-                    raise self._agreement.fallen(
-                        f"{missing} did not come within {self._meet_s:.0f} s"
-                    )
+                    text = f"{missing} did not come within {self._meet_s:.0f} s"
+                    raise self._agreement.fallen(text)
                 self._changed.wait(LOOK_S)
             if self._agreement.broken:
                 raise self._agreement.fallen()

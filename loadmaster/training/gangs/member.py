@@ -73,9 +73,8 @@ class Member(GangRank):
                 if reason := leaving():
                     raise LeftEarly(reason)
                 if time.monotonic() > until_s:
-                    raise self._agreement.fallen(
-                        f"the gang did not begin within {self._meet_s:.0f} s: a rank is missing"
-                    )
+                    text = f"the gang did not begin within {self._meet_s:.0f} s: a rank is missing"
+                    raise self._agreement.fallen(text)
                 self._changed.wait(LOOK_S)
 
     def pass_boundary(self, done: int, reason: str | None) -> str | None:

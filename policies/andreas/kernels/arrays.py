@@ -20,8 +20,8 @@ class Instance(NamedTuple):
     `choice` int64[E, K]: configurations of a job, the `due_count[j]` that meet its due date by
     rising cost, then up to `fit_count[j]` by rising time. `chance` float64[E, 2]: cumulative
     probability of its first two, inversely to their cost. `time_s` float64[E, K]: run time of what
-    is left there; `home` / `home_config`: node and configuration where it runs now (-1: none),
-    whose time holds on that very node only, `move_s` more elsewhere. `priced_s` and
+    is left there; `current_node` / `current_config`: node and configuration where it runs now (-1:
+    none), whose time holds on that very node only, `move_s` more elsewhere. `priced_s` and
     `priced_move_s`: the same in priced seconds, which energy is counted in
     (`policies.placement.options`). `slack_s` due date minus now. `penalty` cost of postponing,
     `moving` of not staying. `cost` float64[C, G + 1] per second with g GPUs in use, `power` watts
@@ -37,8 +37,8 @@ class Instance(NamedTuple):
     fit_count: Ints
     chance: Floats
     time_s: Floats
-    home: Ints
-    home_config: Ints
+    current_node: Ints
+    current_config: Ints
     move_s: Floats
     weight: Floats
     slack_s: Floats
@@ -88,7 +88,7 @@ def new_state(data: Instance) -> State:
     return State(
         data.free.copy(), data.first.copy(), data.after.copy(), data.before.copy(),
         data.capacity.copy(), data.used.copy(), np.zeros(data.free.size),
-        data.home.copy(), data.home.copy(), data.home.copy(),
+        data.current_node.copy(), data.current_node.copy(), data.current_node.copy(),
     )  # fmt: skip
 
 

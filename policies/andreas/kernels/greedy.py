@@ -115,12 +115,12 @@ def best_fit(first: Ints, c: int, gpus: int) -> int:
 def find_roomy(data: Instance, state: State, watts: float, j: int, k: int) -> int:
     """The node for job j in configuration k if resources or watts are scarce: own, best fit."""
     c, gpus = data.config_class[k], data.config_gpus[k]
-    home = data.home[j]
-    at_home = k == data.home_config[j] and state.free[home] >= gpus
-    if at_home and fits(
-        data.demand, state.capacity, data.power, state.busy, watts, j, home, c, gpus
+    current_node = data.current_node[j]
+    stays = k == data.current_config[j] and state.free[current_node] >= gpus
+    if stays and fits(
+        data.demand, state.capacity, data.power, state.busy, watts, j, current_node, c, gpus
     ):
-        return int(home)
+        return int(current_node)
     for left in range(gpus, state.first.shape[1]):
         n = state.first[c, left]
         while n != NONE:
@@ -139,7 +139,7 @@ def occupancy(free: int, busy: int, most: int) -> int:
 @compiled
 def find_alike(
     alike: Ints, config_class: Ints, time_s: Floats, first: Ints, free: Ints, busy: Ints,
-    gpus: int, home: int, home_config: int, j: int, k: int,
+    gpus: int, current_node: int, current_config: int, j: int, k: int,
 ) -> tuple[int, int]:  # fmt: skip
     """Return the node and configuration for job j among those like k, whatever their class, or -1.
 
@@ -150,8 +150,8 @@ def find_alike(
     for other in range(alike.size):
         if alike[other] != alike[k] or time_s[j, other] == np.inf:
             continue
-        if other == home_config and free[home] >= gpus:
-            return int(home), int(other)
+        if other == current_config and free[current_node] >= gpus:
+            return int(current_node), int(other)
         n = best_fit(first, config_class[other], gpus)
         if n != NONE:
             left = occupancy(free[n], busy[n], most)
@@ -168,7 +168,7 @@ def find_alike_roomy(data: Instance, state: State, watts: float, j: int, k: int)
         if data.alike[other] != data.alike[k] or data.time_s[j, other] == np.inf:
             continue
         n = find_roomy(data, state, watts, j, other)
-        if n != NONE and n == data.home[j] and other == data.home_config[j]:
+        if n != NONE and n == data.current_node[j] and other == data.current_config[j]:
             return int(n), int(other)
         if n != NONE:
             left = occupancy(state.free[n], state.busy[n], most)
@@ -208,7 +208,8 @@ def construct(
     """
     free, first, after, before = state.free, state.first, state.after, state.before
     busy, span = state.busy, state.span
-    choice, weight, home, home_config = data.choice, data.weight, data.home, data.home_config
+    choice, weight = data.choice, data.weight
+    current_node, current_config = data.current_node, data.current_config
     config_class, config_gpus, alike = data.config_class, data.config_gpus, data.alike
     chance, due_count, fit_count, time_s = data.chance, data.due_count, data.fit_count, data.time_s
     scarce, watts = data.demand.shape[1] > 0 or data.watts != np.inf, data.watts
@@ -234,12 +235,12 @@ def construct(
             elif mode == CODED:
                 n, k = find_alike(
                     alike, config_class, time_s, first, free, busy,
-                    config_gpus[k], home[j], home_config[j], j, k,
+                    config_gpus[k], current_node[j], current_config[j], j, k,
                 )  # fmt: skip
             elif scarce:
                 n = find_roomy(data, state, watts, j, k)
-            elif k == home_config[j] and free[home[j]] >= config_gpus[k]:
-                n = home[j]
+            elif k == current_config[j] and free[current_node[j]] >= config_gpus[k]:
+                n = current_node[j]
             else:
                 n = best_fit(first, config_class[k], config_gpus[k])
             if n != NONE:
@@ -249,9 +250,9 @@ def construct(
             if exhausted(first, least, at, need):
                 break
             continue
-        gpus, stays = config_gpus[k], k == home_config[j] and n == home[j]
+        gpus, stays = config_gpus[k], k == current_config[j] and n == current_node[j]
         run_s, priced_s = data.time_s[j, k], data.priced_s[j, k]
-        if k == home_config[j] and n != home[j]:
+        if k == current_config[j] and n != current_node[j]:
             run_s += data.move_s[j]
             priced_s += data.priced_move_s[j]
         if scarce:
@@ -317,7 +318,7 @@ def search(
     1]: fewest GPUs that a job from a place in the queue on could use on a node of a class. `seed`
     in 1 .. 2**32 - 1. (Arrays made in compiled code would take twice the time.)
     """
-    node, config = np.full_like(data.home, NONE), np.full_like(data.home, NONE)
+    node, config = np.full_like(data.current_node, NONE), np.full_like(data.current_node, NONE)
     state, rng = new_state(data), np.array([seed], np.int64)
     best, first = improve(
         data, state, orders, least, mode, iterations, rate, swap, alpha, rng, node, config

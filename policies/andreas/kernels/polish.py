@@ -55,9 +55,9 @@ def energy(data: Instance, n: int, gpus: int, span: float) -> float:
 def own_cost(data: Instance, j: int, n: int, k: int) -> tuple[float, float]:
     """(f of a placed job without energy, less its postponement; priced GPU seconds)."""
     run_s, priced_s, cost = data.time_s[j, k], data.priced_s[j, k], -data.penalty[j]
-    if k != data.home_config[j] or n != data.home[j]:
+    if k != data.current_config[j] or n != data.current_node[j]:
         cost += data.moving[j]
-        if k == data.home_config[j]:
+        if k == data.current_config[j]:
             run_s += data.move_s[j]
             priced_s += data.priced_move_s[j]
     late = run_s - data.slack_s[j]
@@ -235,6 +235,6 @@ def polish(data: Instance, node: Ints, config: Ints, steps: int, seed: int) -> t
 
 def all_postponed(data: Instance) -> Standing:
     """Return the solution that postpones all jobs."""
-    node, config = np.full_like(data.home, NONE), np.full_like(data.home, NONE)
+    node, config = np.full_like(data.current_node, NONE), np.full_like(data.current_node, NONE)
     gpus, span = np.zeros_like(data.free), np.zeros(data.free.size)
     return Standing(node, config, gpus, span, data.capacity.copy(), np.array([data.watts]))

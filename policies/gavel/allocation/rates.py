@@ -11,7 +11,6 @@ from policies.contract.snapshot import Floats, Snapshot
 from policies.gavel.allocation.grouping import JobGroup
 from policies.gavel.allocation.problem import Column
 from policies.placement.cluster_state import ClusterState
-from policies.placement.layout import DEVICES
 from policies.placement.options import JobRequests
 
 SpreadRates: TypeAlias = Mapping[tuple[str, str, int], float]
@@ -101,15 +100,20 @@ class Reach:
         return self._on_several[key]
 
     def _usable(self, group: JobGroup, row: int, ranks: int) -> Iterator[tuple[str, int, int]]:
-        """Yield (GPU type, free devices, nodes) of nodes that would do for a process if empty."""
+        """Yield (GPU type, free devices, nodes) of nodes that would do for a process if empty.
+
+        Devices of a node that the power cap never allows together are left out.
+        """
+        left_mw = self.state.cap_mw - self.state.used_mw
         demand, layout = self.requests.demand(row, ranks), self.state.layout
         request = layout.request(0, demand, types=group.types, labels=group.labels)
         classes, allowed = layout.admitting(request)
         for c in classes:
             if request.fitting(layout.classes[c].capacity) > 0:
                 for free, nodes in self.state.groups[c].items():
-                    if free[DEVICES] and (usable := nodes & allowed & self.state.open):
-                        yield layout.classes[c].gpu_type, free[DEVICES], usable.bit_count()
+                    gpus = layout.classes[c].powered(free, left_mw)
+                    if gpus and (usable := nodes & allowed & self.state.open):
+                        yield layout.classes[c].gpu_type, gpus, usable.bit_count()
 
 
 def rate_table(rows: Sequence[tuple[float, ...]], columns: int) -> Floats:

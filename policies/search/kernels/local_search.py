@@ -65,10 +65,10 @@ def multi_start(
     """Return (cost of the first start, of the best). The best is left in `point`."""
     best, first, running, pinned = NEVER, NEVER, 0, np.zeros_like(point.pinned)
     for j in range(pinned.size):
-        running = 1 if data.home[j] != NONE else running
+        running = 1 if data.current_node[j] != NONE else running
     for stays in range(running, -1, -1):
         for j in range(pinned.size):
-            pinned[j] = 1 if stays == 1 and data.home[j] != NONE else 0
+            pinned[j] = 1 if stays == 1 and data.current_node[j] != NONE else 0
         kept = keep_running(data, base, pinned)
         for r in range(rents.size):
             for s in range(orders.shape[0]):
@@ -125,7 +125,7 @@ def improve(
     order, pinned, only, jobs = point.order, point.pinned, point.only, point.order.size
     running, free = 0, part(order, pinned)
     for j in range(jobs):
-        running += 1 if data.home[j] != NONE else 0
+        running += 1 if data.current_node[j] != NONE else 0
     kept = keep_running(data, base, pinned)
     for _ in range(moves):
         kind = draw(rng)
@@ -142,7 +142,7 @@ def improve(
             only[j] = int(draw(rng) * (data.config_class.size + 1)) - 1
             if only[j] != NONE and data.time_s[j, only[j]] == NEVER:
                 only[j] = was
-        elif data.home[j] != NONE:
+        elif data.current_node[j] != NONE:
             to = front(rng, free + 1) if stays == 1 else jobs - 1
             pinned[j] = 1 - stays
             free += 2 * stays - 1
@@ -176,7 +176,7 @@ def search(
 
     It starts from `orders` int64[S, E] and `rents` float64[R], S, R >= 1. `seed` in 1 .. 2**32 - 1.
     """
-    jobs = data.home.size
+    jobs = data.current_node.size
     base, trial, rng = new_schedule(data), new_schedule(data), np.array([seed], np.int64)
     free, anywhere = np.zeros(jobs, np.int64), np.full(jobs, NONE, np.int64)
     point = Point(orders[0].copy(), free, anywhere, rents[:1].copy())

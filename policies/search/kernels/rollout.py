@@ -26,15 +26,15 @@ class RolloutData(NamedTuple):
     """Data of a rollout: E jobs, N nodes sorted by C classes, K configurations.
 
     Nodes of class c are `first[c]` .. `first[c + 1]` - 1. `time_s` float64[E, K]: run time without
-    launch, inf where impossible; `launch_s` what a launch adds. `home`, `home_config`: where a job
-    runs now (-1: it does not), `moving` what not staying there costs. `risk`: a second of waiting
-    counts for 1 + `risk` where ends are compared with due dates, because jobs that are still to
-    come will be in the way. `slack_s` due date minus now, `weight` cost of a second after it,
-    `haste` cost of any second before the end. `release_s` float64[N, G]: when the GPUs to give are
-    free, rising, inf where there is none; `opened_s` until when a node draws its base power anyhow;
-    `queue` int64[G, N]: for every number of GPUs the nodes of each class by when they have so many
-    free; `closes` int64[K]: 1 if the configuration takes whole nodes, so that the first is the
-    best. `base`, `slope` float64[C]: cost per second of a node in use, and of each GPU in use
+    launch, inf where impossible; `launch_s` what a launch adds. `current_node`, `current_config`:
+    where a job runs now (-1: it does not), `moving` what not staying there costs. `risk`: a second
+    of waiting counts for 1 + `risk` where ends are compared with due dates, because jobs that are
+    still to come will be in the way. `slack_s` due date minus now, `weight` cost of a second after
+    it, `haste` cost of any second before the end. `release_s` float64[N, G]: when the GPUs to give
+    are free, rising, inf where there is none; `opened_s` until when a node draws its base power
+    anyhow; `queue` int64[G, N]: for every number of GPUs the nodes of each class by when they have
+    so many free; `closes` int64[K]: 1 if the configuration takes whole nodes, so that the first is
+    the best. `base`, `slope` float64[C]: cost per second of a node in use, and of each GPU in use
     beside it. `rent` float64[C]: worth of a GPU to others, as a share of the best one. `demand`,
     `capacity`, `power`, `busy`, `watts`: scarce now, as in `policies.andreas.kernels.arrays`;
     `retry_s` when a job without watts or resources, and no end to wait for, is tried again.
@@ -44,8 +44,8 @@ class RolloutData(NamedTuple):
 
     time_s: Floats
     launch_s: Floats
-    home: Ints
-    home_config: Ints
+    current_node: Ints
+    current_config: Ints
     moving: Floats
     risk: float
     slack_s: Floats
@@ -96,7 +96,7 @@ def new_schedule(data: RolloutData) -> Schedule:
     return Schedule(
         data.release_s.copy(), data.opened_s.copy(), data.queue.copy(), data.queue.copy(),
         data.capacity.copy(), data.busy.copy(), np.zeros(2),
-        data.home.copy(), data.home_config.copy(), np.zeros(data.home.size),
+        data.current_node.copy(), data.current_config.copy(), np.zeros(data.current_node.size),
     )  # fmt: skip
 
 
@@ -113,7 +113,7 @@ def clear(data: RolloutData, to: Schedule) -> None:
             to.place[i, data.queue[i, at]] = at
     to.scarce[0] = data.watts
     to.scarce[1] = NEVER
-    for j in range(data.home.size):
+    for j in range(data.current_node.size):
         to.node[j] = NONE
         to.config[j] = NONE
         to.start_s[j] = NEVER
@@ -262,9 +262,9 @@ def take(data: RolloutData, schedule: Schedule, j: int, n: int, k: int) -> None:
 
 
 @compiled
-def at_home(data: RolloutData, schedule: Schedule, j: int) -> float:
+def staying_cost(data: RolloutData, schedule: Schedule, j: int) -> float:
     """Return what it costs to leave job j where it runs, inf if it cannot stay."""
-    n, k = data.home[j], data.home_config[j]
+    n, k = data.current_node[j], data.current_config[j]
     c, gpus = data.config_class[k], data.config_gpus[k]
     if schedule.release_s[n, gpus - 1] > 0.0 or later(data, schedule, j, n, c, gpus) > 0.0:
         return float(NEVER)
@@ -277,12 +277,12 @@ def keep_running(data: RolloutData, schedule: Schedule, pinned: Ints) -> float:
     clear(data, schedule)
     scarce, total = data.demand.shape[1] > 0 or data.watts != np.inf, 0.0
     for j in range(pinned.size):
-        if pinned[j] == 0 or data.home[j] == NONE:
+        if pinned[j] == 0 or data.current_node[j] == NONE:
             continue
-        cost = at_home(data, schedule, j)
+        cost = staying_cost(data, schedule, j)
         if cost == NEVER:
             continue
-        n, k = data.home[j], data.home_config[j]
+        n, k = data.current_node[j], data.current_config[j]
         end_s, last = data.time_s[j, k], data.first[data.config_class[k] + 1]
         release_s, queue, place = schedule.release_s, schedule.queue, schedule.place
         occupy(release_s, queue, place, n, data.config_gpus[k], end_s, last)
@@ -305,7 +305,7 @@ def list_schedule(
     function costs more than all the work for a job.
     """
     time_s, launch_s, moving, risk = data.time_s, data.launch_s, data.moving, data.risk
-    home, home_config, closes = data.home, data.home_config, data.closes
+    current_node, current_config, closes = data.current_node, data.current_config, data.closes
     slack_s, weight, haste = data.slack_s, data.weight, data.haste
     config_class, config_gpus, first = data.config_class, data.config_gpus, data.first
     base, slope, worth = data.base, data.slope, data.rent
@@ -318,11 +318,11 @@ def list_schedule(
         if node[j] != NONE:
             continue
         best, best_n, best_k, best_s, best_run_s, best_rent = NEVER, NONE, NONE, 0.0, 0.0, 0.0
-        if home[j] != NONE and (only[j] == NONE or only[j] == home_config[j]):
-            n, k = home[j], home_config[j]
+        if current_node[j] != NONE and (only[j] == NONE or only[j] == current_config[j]):
+            n, k = current_node[j], current_config[j]
             c, gpus, run_s = config_class[k], config_gpus[k], time_s[j, k]
             if not plain:
-                cost = at_home(data, schedule, j)
+                cost = staying_cost(data, schedule, j)
             elif release_s[n, gpus - 1] > 0.0:
                 cost = NEVER
             else:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from django.contrib.auth.models import User
 from django.core.signing import Signer
+from django.http import Http404
 from django.test import Client
 
 from controlplane.studies.models import Simulation
-from controlplane.studies.selectors import SimulationNotFoundError, link_of, shared_simulation
+from controlplane.studies.selectors import link_of, shared_simulation
 from controlplane.studies.services import simulation_share, simulation_unshare
 from tests.builders import a_user
 from tests.builders_studies import REPORT, a_done_simulation
@@ -83,7 +84,7 @@ def test_one_that_was_never_shared_has_no_link(ada: User) -> None:
     simulation = a_done_simulation(ada)
     assert link_of(simulation) == ""
     forged = Signer(salt="loadmaster.simulation").sign(f"{simulation.pk.hex}.")
-    with pytest.raises(SimulationNotFoundError):
+    with pytest.raises(Http404):
         shared_simulation(forged)
 
 

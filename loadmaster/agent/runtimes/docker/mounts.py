@@ -67,27 +67,20 @@ def _job_mount(where: str, text: str, places: MountRules) -> Mount:
         raise ValueError(f"{where}: {text!r} must be /source:/target or /source:/target:ro")
     is_ours = f"{target.rstrip('/')}/".startswith(f"{HOME}/")
     if target == "/" or is_ours or ".." in Path(target).parts:
-        raise ValueError(
-            f"{where}: the target {target} is not to be had; choose another one than / and what is"
-            f" below {HOME}"
-        )
+        remedy = f"choose another one than / and what is below {HOME}"
+        raise ValueError(f"{where}: the target {target} is not to be had; {remedy}")
     real = Path(source).resolve()
     writable = mode != "ro"
     within = [item for item in places.allowed if real.is_relative_to(item.path)]
     if not within:
-        raise ValueError(
-            f"{where}: this node does not let jobs mount {source}; ask its operator to allow it, or"
-            " leave it out"
-        )
+        text = f"this node does not let jobs mount {source}"
+        raise ValueError(f"{where}: {text}; ask its operator to allow it, or leave it out")
     if places.is_private(real):
-        raise ValueError(
-            f"{where}: {source} holds or is in what is the agent's or the Engine's own; mount"
-            " another folder"
-        )
+        text = f"{source} holds or is in what is the agent's or the Engine's own"
+        raise ValueError(f"{where}: {text}; mount another folder")
     if writable and not any(item.writable for item in within):
-        raise ValueError(
-            f"{where}: this node lets jobs mount {source} read-only; write {source}:{target}:ro"
-        )
+        text = f"this node lets jobs mount {source} read-only"
+        raise ValueError(f"{where}: {text}; write {source}:{target}:ro")
     if not real.exists():
         raise ValueError(f"{where}: {source} does not exist on this node")
     return Mount(str(real), target, writable)

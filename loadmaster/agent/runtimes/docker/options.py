@@ -99,15 +99,11 @@ class DockerOptions:
 
 def _checked(options: DockerOptions) -> DockerOptions:
     if options.user not in ("", "image") and not _USER.fullmatch(options.user):
-        raise OptionError(
-            'docker.user: must be a number such as 1000, or 1000:1000, or "image", not'
-            f" {options.user!r}"
-        )
+        text = 'must be a number such as 1000, or 1000:1000, or "image"'
+        raise OptionError(f"docker.user: {text}, not {options.user!r}")
     if os.getuid() and options.identity() != (os.getuid(), os.getgid()):
-        raise OptionError(
-            "docker.user: only an agent that runs as root can run jobs as another user; leave"
-            " it out"
-        )
+        text = "only an agent that runs as root can run jobs as another user; leave it out"
+        raise OptionError(f"docker.user: {text}")
 
     if not options.network or options.network.startswith(FORBIDDEN_NETWORKS):
         raise OptionError(

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from controlplane.simulation.cluster.cluster_file import ClusterFileError, read_cluster, scenario_of
+from controlplane.simulation.cluster.cluster_file import ClusterFileError, scenario_of
+from controlplane.simulation.study.document import StudyError
+from controlplane.simulation.study.files import cluster_of
 from policies.contract.snapshot import PowerCapStep, PriceInterval, TeamOrder, TeamView
 
 FILE = """
@@ -43,7 +45,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_a_file_gives_nodes_by_count_with_their_devices_and_watts(file: Path) -> None:
-    scenario = scenario_of(read_cluster(file))
+    scenario = scenario_of(cluster_of(file.name, file.parent))
     assert [n.id for n in scenario.nodes] == ["big-1", "big-2", "small"]
     assert scenario.nodes[0].power_w == (360.0, 530.0, 700.0)
     assert scenario.nodes[2].power_w == (210.0, 350.0)
@@ -60,7 +62,7 @@ def test_a_file_gives_nodes_by_count_with_their_devices_and_watts(file: Path) ->
 def test_prices_and_caps_by_hour_begin_at_the_hour_at_which_the_simulation_starts(
     file: Path,
 ) -> None:
-    scenario = scenario_of(read_cluster(file))
+    scenario = scenario_of(cluster_of(file.name, file.parent))
     assert scenario.energy[:3] == (
         PriceInterval(0.0, 7200.0, 0.10, 1.33, 250.0),
         PriceInterval(7200.0, 50_400.0, 0.30, 1.33, 250.0),
@@ -152,10 +154,10 @@ def test_an_error_names_the_field_and_what_would_be_right(
 def test_a_file_that_is_no_yaml_or_holds_no_fields_is_refused(tmp_path: Path) -> None:
     for text in ("nodes: [", "- 1"):
         (tmp_path / "bad.yaml").write_text(text)
-        with pytest.raises(ClusterFileError):
-            read_cluster(tmp_path / "bad.yaml")
-    with pytest.raises(ClusterFileError, match="cannot be read"):
-        read_cluster(tmp_path / "none.yaml")
+        with pytest.raises(StudyError):
+            cluster_of("bad.yaml", tmp_path)
+    with pytest.raises(StudyError, match="cannot be read"):
+        cluster_of("none.yaml", tmp_path)
 
 
 def test_a_file_names_teams_and_what_gpus_cost_by_the_hour() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from controlplane.simulation.study.document import Run
-from controlplane.simulation.study.progress import Board
+from controlplane.simulation.study.study import Board
 
 
 def a_run(policy: int = 0, seed: int = 1) -> Run:

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controlplane.simulation.switches import NO_SWITCHES, Switches
+from controlplane.simulation.world.queue_window import queue_window
 from controlplane.simulation.world.run import Simulation
 from controlplane.simulation.world.shortcuts import may_hide_running
-from controlplane.simulation.world.window import window
 from controlplane.simulation.world.world import Scenario
 from policies.andreas.randomized_greedy import RandomizedGreedy
 from policies.baselines.edf import Edf
@@ -146,8 +146,8 @@ def test_what_runs_is_shown_while_decisions_take_time() -> None:
 def test_a_window_of_the_queue_keeps_the_oldest_the_most_urgent_and_moves_on() -> None:
     due_s = np.array([100.0, 90.0, 80.0, 70.0, 60.0, 50.0, 40.0, 30.0, 20.0, 10.0])
     queue = list(range(10))
-    assert list(window(queue, 10, 1, due_s)) == queue
-    seen = [set(window(queue, 4, number, due_s)) for number in range(7)]
+    assert list(queue_window(queue, 10, 1, due_s)) == queue
+    seen = [set(queue_window(queue, 4, number, due_s)) for number in range(7)]
     assert all({0, 1, 9} <= s and len(s) == 4 for s in seen)
     assert set.union(*seen) == set(queue)
 

@@ -9,7 +9,7 @@ import numpy as np
 from policies.contract.snapshot import Floats
 
 
-def window(queue: Sequence[int], most: int, number: int, due_s: Floats) -> Sequence[int]:
+def queue_window(queue: Sequence[int], most: int, number: int, due_s: Floats) -> Sequence[int]:
     """Up to `most` rows of the `queue` (rising) for round `number`, rising; all of them where they
     are no more than that anyhow.
 
