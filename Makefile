@@ -66,7 +66,7 @@ test-postgres: $(VENV)/.test
 	  -m "(postgres or django_db and not slow) and not nightly and not browser and not docker and not root"
 
 test-docker: $(VENV)/.test
-	tests/with-docker $(PYTEST) -n 0 -m "docker and not postgres and not nightly"
+	tests/with-docker $(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder -m "docker and not postgres and not nightly"
 
 test-root: $(VENV)/.test
 	$(PYTEST) -n 0 -m "root and not docker and not nightly"

@@ -75,7 +75,7 @@ class ClusterAdmin(OperatorAdmin):
     def get_readonly_fields(
         self, request: HttpRequest, obj: Cluster | None = None
     ) -> tuple[str, ...]:
-        """What was decided and billed stays in the currency it was in."""
+        """Decisions and bills stay in their currency."""
         return (
             (*self.readonly_fields, "currency")
             if obj and obj.rounds.exists()
@@ -239,8 +239,6 @@ class EnrolmentTokenAdmin(AppendOnly):
 
 @admin.register(NodeEvent)
 class NodeEventAdmin(ReadOnly):
-    """What happened to nodes."""
-
     list_display = ("at", "node", "event", "actor", "data")
     list_filter = ("event", "node__cluster")
     list_select_related = ("node",)
@@ -248,8 +246,6 @@ class NodeEventAdmin(ReadOnly):
 
 @admin.register(RescheduleEvent)
 class RescheduleEventAdmin(ReadOnly):
-    """Why rounds were asked for."""
-
     list_display = ("created_at", "cluster", "reason", "job", "node", "round")
     list_filter = ("cluster", "reason")
     list_select_related = ("cluster", "job", "node", "round__cluster")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time
 from functools import partial
-from itertools import pairwise
+from itertools import groupby, pairwise
 from math import isfinite
 from typing import Any, TypeVar
 from zoneinfo import ZoneInfo
@@ -42,7 +42,7 @@ class CapHours:
     valid_until: date = date.max
 
     def covers(self, local: datetime) -> bool:
-        """Whether the wall clock's time lies in it."""
+        """True if the wall clock's time lies in it."""
         at = local.time()
         today = local.weekday() in self.days and self.valid_from <= local.date() <= self.valid_until
         return today and self.from_time <= at and (self.to_time == time(0) or at < self.to_time)
@@ -86,14 +86,11 @@ def _lowest(caps: Sequence[CapHours], zone: ZoneInfo, from_s: float, to_s: float
 
 
 def _merged(pieces: Iterable[tuple[float, float, float | None]]) -> tuple[PowerCapStep, ...]:
-    steps: list[PowerCapStep] = []
-    for since, until, watts in pieces:
-        if watts is None:
-            continue
-        if steps and steps[-1].to_s == since and steps[-1].power_cap_w == watts:
-            steps[-1] = PowerCapStep(steps[-1].from_s, until, watts)
-        else:
-            steps.append(PowerCapStep(since, until, watts))
+    steps = []
+    for watts, same in groupby(pieces, key=lambda piece: piece[2]):
+        touching = list(same)
+        if watts is not None:
+            steps.append(PowerCapStep(touching[0][0], touching[-1][1], watts))
     return tuple(steps)
 
 

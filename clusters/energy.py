@@ -1,4 +1,4 @@
-"""What energy costs: power of a node, prices over time, and their product. Pure.
+"""Cost of energy: power of a node, prices over time, and their product. Pure.
 
 Power (ANDREAS): P_n(g) = base + (G - g) * idle + g * peak watts with g of the node's G GPUs in use.
 Cost per hour c[n, g] = P_n(g) / 1000 * price per kWh * PUE. Prices by the hour of the wall clock in
@@ -8,9 +8,10 @@ the cluster's zone become steps of constant price over time.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from datetime import UTC, datetime, time, timedelta
-from itertools import pairwise
+from itertools import groupby, pairwise
+from operator import add
 from zoneinfo import ZoneInfo
 
 from policies.contract.snapshot import PriceInterval
@@ -31,7 +32,7 @@ class Band:
     emissions_g_per_kwh: float | None = None
 
     def covers(self, local: datetime) -> bool:
-        """Whether the wall clock's time lies in the band."""
+        """True if the wall clock's time lies in the band."""
         if local.weekday() not in self.days or local.time() < self.from_time:
             return False
         return self.to_time == time(0) or local.time() < self.to_time
@@ -104,12 +105,7 @@ class Priced:
     emissions_g: float = 0.0
 
     def __add__(self, other: Priced) -> Priced:
-        return Priced(
-            self.kwh + other.kwh,
-            self.facility_kwh + other.facility_kwh,
-            self.cost + other.cost,
-            self.emissions_g + other.emissions_g,
-        )
+        return Priced(*map(add, astuple(self), astuple(other)))
 
 
 def priced(power_w: float, from_s: float, to_s: float, steps: Sequence[PriceInterval]) -> Priced:
@@ -160,16 +156,9 @@ def _step(
 
 
 def _merged(steps: Iterable[PriceInterval]) -> Iterator[PriceInterval]:
-    held: PriceInterval | None = None
-    for step in steps:
-        if held is not None and _prices(held) == _prices(step):
-            held = PriceInterval(held.from_s, step.to_s, *_prices(held))
-            continue
-        if held is not None:
-            yield held
-        held = step
-    if held is not None:
-        yield held
+    for prices, same in groupby(steps, key=_prices):
+        touching = list(same)
+        yield PriceInterval(touching[0].from_s, touching[-1].to_s, *prices)
 
 
 def _prices(step: PriceInterval) -> tuple[float, float, float]:
@@ -195,18 +184,15 @@ def wall_clock_edges(
 
 
 def _clock_changes(zone: ZoneInfo, from_s: float, to_s: float) -> Iterator[float]:
-    """When the wall clock is put forward or back; found by halving, to the second."""
+    """Moments at which the wall clock is changed; found by halving, to the second."""
     at_s = float(int(from_s))
     while at_s < to_s:
         low, high = at_s, at_s + _SCAN_S
         if _offset(zone, low) != _offset(zone, high):
             while high - low > 1.0:
                 middle = (low + high) // 2
-                low, high = (
-                    (middle, high)
-                    if _offset(zone, middle) == _offset(zone, at_s)
-                    else (low, middle)
-                )
+                unchanged = _offset(zone, middle) == _offset(zone, at_s)
+                low, high = (middle, high) if unchanged else (low, middle)
             yield high
         at_s += _SCAN_S
 

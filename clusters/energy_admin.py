@@ -69,10 +69,8 @@ class EnergyTariffAdmin(AppendOnly):
         copied = _copied(request)
         if copied is None:
             return super().get_changeform_initial_data(request)
-        names = ("cluster", "name", "default_price_per_kwh", "emissions_g_per_kwh")
-        return {
-            name: getattr(copied, f"{name}_id" if name == "cluster" else name) for name in names
-        }
+        names = ("name", "default_price_per_kwh", "emissions_g_per_kwh")
+        return {"cluster": copied.cluster_id, **{name: getattr(copied, name) for name in names}}
 
     def get_formset_kwargs(
         self, request: HttpRequest, obj: Any, inline: Any, prefix: str
@@ -111,11 +109,7 @@ def _copied(request: HttpRequest) -> EnergyTariff | None:
 def _copied_bands(request: HttpRequest) -> list[dict[str, Any]]:
     copied = _copied(request)
     names = ("days", "from_time", "to_time", "price_per_kwh", "emissions_g_per_kwh")
-    return (
-        [{name: getattr(band, name) for name in names} for band in copied.bands.all()]
-        if copied
-        else []
-    )
+    return list(copied.bands.values(*names)) if copied else []
 
 
 @admin.register(PueRecord)

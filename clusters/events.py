@@ -24,7 +24,7 @@ ROUND_TASK = "controlplane.loop.tasks.run_cluster_round"
 """Named, not imported: the loop is a layer above."""
 
 HINT_LIVES_S = 1
-"""How long a hint counts as on its way. One that is lost holds up the others for no longer."""
+"""Time for which a hint counts as on its way; a lost one holds up others no longer."""
 
 
 def request_reschedule(

@@ -1,7 +1,6 @@
 """The Django project and the scheduling loop."""
 
-from controlplane.celery import (
-    app as celery_app,
-)  # shared tasks belong to this application in every process
+# Shared tasks belong to this application in every process.
+from controlplane.celery import app as celery_app
 
 __all__ = ["celery_app"]

@@ -21,7 +21,7 @@ NEVER = 2**31 - 1
 
 
 def collect_seldom(every_s: float = FULL_EVERY_S) -> threading.Event:
-    """From now on collect fully every so many seconds only, until the event is set."""
+    """Collect garbage fully only every `every_s`, until the event is set."""
     over = threading.Event()
     before = gc.get_threshold()
     gc.set_threshold(*YOUNG, NEVER)
@@ -38,10 +38,7 @@ def _collect(over: threading.Event, every_s: float, before: tuple[int, int, int]
 
 
 KEEP_ALIVE_S = 75
-"""How long an idle connection is kept: longer than an agent's heartbeats are apart, which then need
-no new one each, and longer than proxies keep theirs, which then never write to one that is being
-closed.
-"""
+"""Longer than heartbeats are apart, and than proxies keep connections they may still write to."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -67,9 +64,7 @@ def application() -> Callable[..., Any]:
     """The application of a web process; it ends with its parent, which owns the address."""
     if (parent := multiprocessing.parent_process()) is not None and parent.pid is not None:
         die_with(parent.pid)
-    from controlplane.asgi import (
-        application,
-    )  # sets Django up, which this module's other readers do not want
+    from controlplane.asgi import application  # sets Django up, which only this function wants
 
     collect_seldom()
     return application
@@ -79,15 +74,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m controlplane.serve")
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen at")
     parser.add_argument("--port", type=int, default=8000)
-    parser.add_argument(
-        "--workers",
-        type=_processes,
-        default=1,
-        help="processes; deploy/entrypoint gives WEB_CONCURRENCY",
-    )
-    parser.add_argument(
-        "--grace", type=int, default=10, help="seconds that open requests have at the end"
-    )
+    text = "processes; deploy/entrypoint gives WEB_CONCURRENCY"
+    parser.add_argument("--workers", type=_processes, default=1, help=text)
+    text = "seconds that open requests have at the end"
+    parser.add_argument("--grace", type=int, default=10, help=text)
     return parser
 
 

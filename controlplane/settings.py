@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import environ
@@ -17,12 +18,15 @@ from controlplane import environment
 from controlplane.web.logs import structured as logs
 
 env = environ.Env()
+_whole = partial(environment.whole, os.environ)
+_amount = partial(environment.amount, os.environ)
+_switch = partial(environment.switch, os.environ)
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 LOADMASTER_HOME = Path(env.str("LOADMASTER_HOME", str(BASE_DIR / ".loadmaster"))).resolve()
 LOADMASTER_HOME.mkdir(mode=0o700, parents=True, exist_ok=True)
 
-DEBUG = environment.switch(os.environ, "LOADMASTER_DEBUG")
+DEBUG = _switch("LOADMASTER_DEBUG")
 
 
 def _secret_key() -> str:
@@ -135,13 +139,8 @@ def _databases() -> dict[str, dict[str, object]]:
     }
     # A connection costs a look at the whole schema, so it is kept for a while, as PostgreSQL's are.
     kept = {"CONN_MAX_AGE": environment.CONN_MAX_AGE_S, "OPTIONS": options}
-    return {
-        "default": {
-            "ENGINE": "django.db.backends.sqlite3",
-            "NAME": LOADMASTER_HOME / "db.sqlite3",
-            **kept,
-        }
-    }
+    name = LOADMASTER_HOME / "db.sqlite3"
+    return {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": name, **kept}}
 
 
 DATABASES = _databases()
@@ -206,24 +205,18 @@ CELERY_BEAT_SCHEDULE = {
     }
     for task, (every_s, expiry_s) in _EVERY_AND_EXPIRY_S.items()
 }
-WEB_CONCURRENCY = environment.whole(os.environ, "WEB_CONCURRENCY", 1, least=1)
+WEB_CONCURRENCY = _whole("WEB_CONCURRENCY", 1, least=1)
 """Web processes of `make up`; deploy/entrypoint reads the variable itself (default 2)."""
-SOLVER_TIMEOUT_S = environment.amount(
-    os.environ, "LOADMASTER_SOLVER_TIMEOUT_S", 60.0, positive=True
-)
-ROUND_JOBS = environment.whole(os.environ, "LOADMASTER_ROUND_JOBS", 4000, least=1)
+SOLVER_TIMEOUT_S = _amount("LOADMASTER_SOLVER_TIMEOUT_S", 60.0, positive=True)
+ROUND_JOBS = _whole("LOADMASTER_ROUND_JOBS", 4000, least=1)
 
 # Simulations: where they work, how many at once, and what one of them may take.
 SIMULATIONS_DIR = Path(env.str("LOADMASTER_SIMULATIONS_DIR", str(LOADMASTER_HOME / "simulations")))
-SIMULATIONS_AT_ONCE = environment.whole(os.environ, "LOADMASTER_SIMULATIONS", 1)
-SIMULATION_PROCESSES = environment.whole(os.environ, "LOADMASTER_SIMULATION_PROCESSES", 1)
-SIMULATION_MEMORY_GB = environment.amount(os.environ, "LOADMASTER_SIMULATION_MEMORY_GB", 4.0)
-SIMULATION_LIMIT_S = 3600 * environment.amount(
-    os.environ, "LOADMASTER_SIMULATION_HOURS", 6.0, positive=True
-)
-WHAT_IF_TIMEOUT_S = environment.amount(
-    os.environ, "LOADMASTER_WHAT_IF_TIMEOUT_S", 20.0, positive=True
-)
+SIMULATIONS_AT_ONCE = _whole("LOADMASTER_SIMULATIONS", 1)
+SIMULATION_PROCESSES = _whole("LOADMASTER_SIMULATION_PROCESSES", 1)
+SIMULATION_MEMORY_GB = _amount("LOADMASTER_SIMULATION_MEMORY_GB", 4.0)
+SIMULATION_LIMIT_S = 3600 * _amount("LOADMASTER_SIMULATION_HOURS", 6.0, positive=True)
+WHAT_IF_TIMEOUT_S = _amount("LOADMASTER_WHAT_IF_TIMEOUT_S", 20.0, positive=True)
 
 AUTHENTICATION_BACKENDS = [
     "axes.backends.AxesStandaloneBackend",
@@ -353,13 +346,13 @@ X_FRAME_OPTIONS = "DENY"
 SECURE_REFERRER_POLICY = "same-origin"
 SECURE_CROSS_ORIGIN_OPENER_POLICY = "same-origin"
 CSRF_COOKIE_SAMESITE = "Lax"
-_TLS = environment.switch(os.environ, "LOADMASTER_TLS")
+_TLS = _switch("LOADMASTER_TLS")
 SESSION_COOKIE_SECURE = _TLS
 CSRF_COOKIE_SECURE = _TLS
 SECURE_SSL_REDIRECT = _TLS
 # Asked from within, by health checks and by what gathers metrics, without TLS.
 SECURE_REDIRECT_EXEMPT = [r"^healthz$", r"^readyz$", r"^metrics/?$"]
-SECURE_HSTS_SECONDS = environment.whole(os.environ, "LOADMASTER_HSTS_S", 31_536_000) if _TLS else 0
+SECURE_HSTS_SECONDS = _whole("LOADMASTER_HSTS_S", 31_536_000) if _TLS else 0
 SECURE_HSTS_INCLUDE_SUBDOMAINS = _TLS
 SECURE_HSTS_PRELOAD = _TLS
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if _TLS else None
@@ -395,7 +388,7 @@ METRICS_TOKEN = env.str("LOADMASTER_METRICS_TOKEN", "")
 
 # Days that old bulk is kept, 0 for ever; see controlplane/operations/retention.py.
 KEEP_DAYS = {
-    name: environment.amount(os.environ, f"LOADMASTER_KEEP_{name.upper()}_DAYS", days)
+    name: _amount(f"LOADMASTER_KEEP_{name.upper()}_DAYS", days)
     for name, days in {
         "snapshots": 14.0, "rounds": 400.0, "events": 30.0, "output": 180.0, "samples": 180.0,
         "simulations": 90.0, "keys": 30.0,

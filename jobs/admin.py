@@ -39,16 +39,12 @@ from jobs.submission.submit import JobConflict
 
 
 class MembershipInline(OperatorInline):
-    """Who is in a team."""
-
     model = Membership
     autocomplete_fields = ("user",)
 
 
 @admin.register(Team)
 class TeamAdmin(OperatorAdmin):
-    """A team: its members see each other's jobs."""
-
     list_display = ("name", "weight", "order")
     search_fields = ("name",)
     inlines = (MembershipInline,)
@@ -77,8 +73,6 @@ class SecretForm(PlainModelForm):
 
 @admin.register(Secret)
 class SecretAdmin(OperatorAdmin):
-    """Names of secrets."""
-
     form = SecretForm
     unhistoried = ("value",)
     list_display = ("team", "name", "updated_at")
@@ -98,8 +92,6 @@ class SecretAdmin(OperatorAdmin):
 
 
 class AttemptInline(ReadOnlyInline):
-    """A job's tries."""
-
     model = Attempt
     fields = readonly_fields = (
         "number", "started_at", "ended_at", "outcome", "reason_class", "reason",
@@ -107,8 +99,6 @@ class AttemptInline(ReadOnlyInline):
 
 
 class JobEventInline(ReadOnlyInline):
-    """What happened to a job."""
-
     model = JobEvent
     fields = readonly_fields = ("at", "event", "from_state", "to_state", "actor", "data")
 
@@ -158,8 +148,6 @@ class JobAdmin(ReadOnly):
 
 @admin.register(Attempt)
 class AttemptAdmin(ReadOnly):
-    """Every try of every job."""
-
     list_display = ("job", "number", "started_at", "ended_at", "outcome", "reason_class")
     list_filter = ("outcome", "reason_class")
     list_select_related = ("job",)
@@ -168,8 +156,6 @@ class AttemptAdmin(ReadOnly):
 
 @admin.register(JobEvent)
 class JobEventAdmin(ReadOnly):
-    """Everything that happened to jobs."""
-
     list_display = ("at", "job", "event", "from_state", "to_state", "actor")
     list_filter = ("event",)
     list_select_related = ("job",)
@@ -177,23 +163,17 @@ class JobEventAdmin(ReadOnly):
 
 
 class SlotInline(ReadOnlyInline):
-    """GPUs an assignment holds or held."""
-
     model = AssignmentSlot
     fields = readonly_fields = ("device", "slot", "share", "live")
 
 
 class EventInline(ReadOnlyInline):
-    """What happened to an assignment."""
-
     model = AssignmentEvent
     fields = readonly_fields = ("at", "move", "from_state", "to_state", "observed_at", "data")
 
 
 @admin.register(Assignment)
 class AssignmentAdmin(ReadOnly):
-    """A placement committed for an agent."""
-
     list_display = (
         "job", "node", "purpose", "rank", "gpus", "fence", "state", "desired", "created_at",
         "ended_at", "energy_cost",
@@ -207,8 +187,6 @@ class AssignmentAdmin(ReadOnly):
 
 @admin.register(AssignmentEvent)
 class AssignmentEventAdmin(ReadOnly):
-    """Every change of every assignment."""
-
     list_display = ("at", "assignment", "move", "from_state", "to_state")
     list_filter = ("move",)
     list_select_related = ("assignment",)

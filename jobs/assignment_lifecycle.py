@@ -11,7 +11,7 @@ S = AssignmentState
 
 
 class AssignmentMove(StrEnum):
-    """What can happen to an assignment."""
+    """Moves of an assignment."""
 
     ACCEPT = "accept"
     PREPARE = "prepare"

@@ -28,7 +28,7 @@ class JobState(StrEnum):
 
 
 class JobMove(StrEnum):
-    """What can happen to a job."""
+    """Moves of a job."""
 
     HOLD = "hold"
     RELEASE = "release"

@@ -63,30 +63,14 @@ def read_log(
     # The job is read before its output: whatever is written later belongs to a reader who comes
     # back.
     over, now = job.is_over, timezone.now()
-    assignments = _assignments(job, rank)
-    place = (
-        _from_cursor(assignments, cursor)
-        if cursor
-        else _from_offset(assignments, stream, offset or 0)
-    )
-    if place is None:
+    training = job.assignments.filter(purpose="training", rank=rank)
+    assignments = list(training.order_by("fence", "copy"))
+    if cursor:
+        place = _from_cursor(assignments, cursor)
+    elif assignments:
+        place = _from_offset(assignments, stream, offset or 0)
+    else:
         return LogPiece("", cursor, over)
-    return _read(assignments, place, stream, limit, over=over, now=now)
-
-
-def _assignments(job: Job, rank: int) -> list[Assignment]:
-    return list(job.assignments.filter(purpose="training", rank=rank).order_by("fence", "copy"))
-
-
-def _read(
-    assignments: list[Assignment],
-    place: _Place,
-    stream: str,
-    limit: int,
-    *,
-    over: bool,
-    now: datetime,
-) -> LogPiece:
     at = assignments.index(place.assignment)
     texts: list[str] = []
     while True:
@@ -146,22 +130,14 @@ def _settled(assignment: Assignment, now: datetime) -> bool:
     return ended and (assignment.ended_at is None or now - assignment.ended_at >= SETTLE)
 
 
-def _from_offset(assignments: list[Assignment], stream: str, offset: int) -> _Place | None:
-    if not assignments:
-        return None
-    sizes = dict(
-        LogChunk.objects.filter(assignment__in=assignments, stream=stream)
-        .order_by()
-        .values_list("assignment")
-        .annotate(total=Sum("size"))
-    )
+def _from_offset(assignments: list[Assignment], stream: str, offset: int) -> _Place:
+    chunks = LogChunk.objects.filter(assignment__in=assignments, stream=stream).order_by()
+    sizes = dict(chunks.values_list("assignment").annotate(total=Sum("size")))
     rest = offset if offset >= 0 else max(0, sum(sizes.values()) + offset)
     for assignment in assignments[:-1]:
         size = sizes.get(assignment.pk, 0)
-        if rest < size or not size:
-            if size:
-                return _Place(assignment, rest)
-            continue
+        if rest < size:
+            return _Place(assignment, rest)
         rest -= size
     return _Place(assignments[-1], min(rest, sizes.get(assignments[-1].pk, 0)))
 
@@ -174,11 +150,8 @@ def _to_cursor(place: _Place) -> str:
 def _from_cursor(assignments: list[Assignment], cursor: str) -> _Place:
     try:
         raw = base64.b64decode(cursor, altchars=b"-_", validate=True)
-        known = {a.pk: a for a in assignments}
-        return _Place(
-            known[uuid.UUID(bytes=raw[:16])], int.from_bytes(raw[16:24], "big", signed=True)
-        )
+        assignment = {a.pk: a for a in assignments}[uuid.UUID(bytes=raw[:16])]
+        return _Place(assignment, int.from_bytes(raw[16:24], "big", signed=True))
     except (KeyError, ValueError, binascii.Error):
-        raise BadCursor(
-            "cursor: is none of this job's log; leave it out to read from the start"
-        ) from None
+        said = "cursor: is none of this job's log; leave it out to read from the start"
+        raise BadCursor(said) from None

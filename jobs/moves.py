@@ -87,13 +87,10 @@ def move_jobs(moving: Sequence[Moving], move: JobMove, *, actor: str = "") -> No
     in the order of their keys. Raises IllegalJobMoveError, LostRaceError, and ValueError if they do
     not all set values of the same names: then nothing is written, and no given object changed.
     """
+    states = [check_move(JobState(one.job.state), move) for one in moving]
     moves = [
-        (
-            one.job,
-            {"state": check_move(JobState(one.job.state), move), **one.values},
-            dict(one.data),
-        )
-        for one in moving
+        (one.job, {"state": state, **one.values}, dict(one.data))
+        for one, state in zip(moving, states, strict=True)
     ]
     if not moves:
         return
@@ -108,10 +105,8 @@ def move_jobs(moving: Sequence[Moving], move: JobMove, *, actor: str = "") -> No
         if update_rows(Job, ("id", "state", "fence"), columns, rows) != len(rows):
             who = f"job {rows[0][0]}" if len(rows) == 1 else f"one of {len(rows)} jobs"
             raise LostRaceError(f"{who} is no longer what it was")
-        insert(
-            JobEvent,
-            [_event(job, move, values["state"], data, actor) for job, values, data in moves],
-        )
+        events = [_event(job, move, values["state"], data, actor) for job, values, data in moves]
+        insert(JobEvent, events)
     for job, values, _ in moves:
         _bring_up_to_date(job, values)
 

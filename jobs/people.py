@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from django.contrib.auth.models import Permission, User
 from django.core.exceptions import ValidationError
@@ -37,10 +37,9 @@ def person_saved(
     for team in teams:
         Membership.objects.get_or_create(team=team, user=user)
     if sees_costs:
-        app, codename = SEE_ALL_COSTS
-        user.user_permissions.add(
-            Permission.objects.get(content_type__app_label=app, codename=codename)
-        )
+        app, name = SEE_ALL_COSTS
+        permission = Permission.objects.get(content_type__app_label=app, codename=name)
+        user.user_permissions.add(permission)
     return password
 
 
@@ -79,15 +78,13 @@ def team_changed(team: Team) -> None:
         request_reschedule(cluster, Reason.OPERATOR)
 
 
-def teams_named(names: Iterable[str]) -> list[Team]:
+def teams_named(names: Sequence[str]) -> list[Team]:
     """The teams of these names; ValidationError naming one that is not there."""
-    found = []
+    teams = {team.name: team for team in Team.objects.all()}
     for name in names:
-        team = Team.objects.filter(name=name).first()
-        if team is None:
-            known = ", ".join(Team.objects.values_list("name", flat=True)) or "none yet"
+        if name not in teams:
+            known = ", ".join(teams) or "none yet"
             raise ValidationError(
                 f"there is no team {name!r} (known: {known}); make it with set_team"
             )
-        found.append(team)
-    return found
+    return [teams[name] for name in names]

@@ -64,9 +64,8 @@ def reveal(secret: Secret) -> str:
 
 def reveal_references(team: Team, environment: Mapping[str, object]) -> dict[str, str]:
     """Values in clear of the variables that refer to secrets. SecretMissing names a missing one."""
-    wanted = {
-        name: str(value["secret"]) for name, value in environment.items() if isinstance(value, dict)
-    }
+    references = [(name, v) for name, v in environment.items() if isinstance(v, dict)]
+    wanted = {name: str(reference["secret"]) for name, reference in references}
     secrets = {s.name: s for s in Secret.objects.filter(team=team, name__in=set(wanted.values()))}
     for variable, name in wanted.items():
         if name not in secrets:
@@ -83,9 +82,8 @@ def rotate() -> tuple[int, list[Secret]]:
             if secret is None:
                 continue
             try:
-                Secret.objects.filter(pk=pk).update(
-                    ciphertext=fernet.rotate(bytes(secret.ciphertext))
-                )
+                ciphertext = fernet.rotate(bytes(secret.ciphertext))
+                Secret.objects.filter(pk=pk).update(ciphertext=ciphertext)
                 rotated += 1
             except InvalidToken:
                 closed.append(secret)
@@ -94,12 +92,9 @@ def rotate() -> tuple[int, list[Secret]]:
 
 def given_keys() -> list[Fernet]:
     """Keys of LOADMASTER_SECRETS_KEY, the first encrypts. Raises ImproperlyConfigured if bad."""
+    keys = os.environ.get("LOADMASTER_SECRETS_KEY", "").split(",")
     try:
-        return [
-            Fernet(key.strip())
-            for key in os.environ.get("LOADMASTER_SECRETS_KEY", "").split(",")
-            if key.strip()
-        ]
+        return [Fernet(key.strip()) for key in keys if key.strip()]
     except ValueError:
         raise ImproperlyConfigured(
             "LOADMASTER_SECRETS_KEY must be 32 bytes in url-safe base64, or several with commas"
@@ -107,16 +102,10 @@ def given_keys() -> list[Fernet]:
 
 
 def _fernet() -> MultiFernet:
-    return MultiFernet(
-        [
-            *given_keys(),
-            *(_derived(key) for key in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)),
-        ]
-    )
+    own = (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
+    return MultiFernet([*given_keys(), *map(_derived, own)])
 
 
 def _derived(secret_key: str) -> Fernet:
-    derived = HKDF(SHA256(), 32, salt=None, info=b"loadmaster team secrets 1").derive(
-        secret_key.encode()
-    )
-    return Fernet(base64.urlsafe_b64encode(derived))
+    kdf = HKDF(SHA256(), 32, salt=None, info=b"loadmaster team secrets 1")
+    return Fernet(base64.urlsafe_b64encode(kdf.derive(secret_key.encode())))

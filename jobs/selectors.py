@@ -1,4 +1,4 @@
-"""Who sees what of jobs and teams. Every read of a job on somebody's behalf begins here."""
+"""Visibility of jobs and teams. Every read of a job on somebody's behalf begins here."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def visible_jobs(user: User | AnonymousUser) -> QuerySet[Job]:
 
 
 def seen_by(user: User, jobs: Iterable[Any]) -> frozenset[Any]:
-    """Of these jobs those that the reader may know of."""
+    """Those of these jobs that the reader may know of."""
     jobs = set(jobs)
     if is_operator(user) or not jobs:
         return frozenset(jobs)
@@ -52,11 +52,8 @@ def seen_by(user: User, jobs: Iterable[Any]) -> frozenset[Any]:
 
 def jobs_of_teams(user: User | AnonymousUser, teams: Iterable[Team]) -> QuerySet[Job]:
     """`visible_jobs` for known teams: literal ids let the index of one team give the order."""
-    return (
-        Job.objects.all()
-        if is_operator(user)
-        else Job.objects.filter(team__in=[t.pk for t in teams])
-    )
+    every = Job.objects.all()
+    return every if is_operator(user) else every.filter(team__in=[t.pk for t in teams])
 
 
 def get_job(user: User | AnonymousUser, job_id: uuid.UUID | str) -> Job:
@@ -77,12 +74,8 @@ def id_begins(text: str) -> Q:
 
 def live_assignments() -> QuerySet[Assignment]:
     """Assignments that hold slots, with all that is needed to say where they are."""
-    live = Assignment.objects.filter(state__in=LIVE_STATES)
-    return (
-        live.select_related("node__gpu_type")
-        .prefetch_related("slots__device")
-        .order_by("fence", "copy", "rank")
-    )
+    live = Assignment.objects.filter(state__in=LIVE_STATES).order_by("fence", "copy", "rank")
+    return live.select_related("node__gpu_type").prefetch_related("slots__device")
 
 
 def listed_jobs(user: User | AnonymousUser) -> QuerySet[Job]:
@@ -103,22 +96,12 @@ def names_in_waiting(user: User | AnonymousUser, jobs: Iterable[Job]) -> Mapping
     details = [j.waiting_detail for j in jobs if isinstance(j.waiting_detail, dict)]
     node_ids = _uuids(i for d in details for i in d.get("nodes") or ())
     job_ids = _uuids(i for d in details for i in d.get("jobs") or ())
-    names = (
-        {
-            str(pk): name
-            for pk, name in Node.objects.filter(pk__in=node_ids).values_list("pk", "name")
-        }
-        if node_ids
-        else {}
-    )
+    rows: list[tuple[uuid.UUID, str]] = []
+    if node_ids:
+        rows += Node.objects.filter(pk__in=node_ids).values_list("pk", "name")
     if job_ids:
-        names.update(
-            {
-                str(pk): name
-                for pk, name in visible_jobs(user).filter(pk__in=job_ids).values_list("pk", "name")
-            }
-        )
-    return names
+        rows += visible_jobs(user).filter(pk__in=job_ids).values_list("pk", "name")
+    return {str(pk): name for pk, name in rows}
 
 
 def _uuids(values: Iterable[object]) -> set[uuid.UUID]:

@@ -1,4 +1,4 @@
-"""What people do with jobs: submit, cancel, hold, release, requeue, clone.
+"""People's actions on jobs: submit, cancel, hold, release, requeue, clone.
 
 Every function is safe to repeat and to race: states change by compare-and-swap, and the loser of a
 race reads again.

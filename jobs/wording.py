@@ -1,4 +1,4 @@
-"""What codes and states mean, in sentences for people. Pure: names of nodes and jobs are given."""
+"""Codes and states in sentences for people. Pure: names of nodes and jobs are given."""
 
 from __future__ import annotations
 

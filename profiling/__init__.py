@@ -1,1 +1,1 @@
-"""What is known of jobs: measurements, estimates, power."""
+"""Kinds of jobs: measurements, estimates, power."""

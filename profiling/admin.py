@@ -10,8 +10,6 @@ from profiling.models import Measurement, PairMeasurement, PairProfile, PairRun,
 
 
 class ProfileInline(ReadOnlyInline):
-    """A kind's speeds."""
-
     model = Profile
     fields = readonly_fields = (
         "gpu_type", "gpus", "spread", "steps_per_s", "source", "samples", "gpu_fraction", "gpu_w",
@@ -20,8 +18,6 @@ class ProfileInline(ReadOnlyInline):
 
 
 class RunInline(ReadOnlyInline):
-    """Measurements wanted or made."""
-
     model = ProfileRun
     fields = readonly_fields = (
         "gpu_type", "gpus", "steps", "state", "failures", "reason", "created_at", "ended_at",
@@ -30,8 +26,6 @@ class RunInline(ReadOnlyInline):
 
 @admin.register(Kind)
 class KindAdmin(ReadOnly):
-    """A kind of jobs."""
-
     list_display = ("__str__", "digest", "setup_s", "created_at")
     search_fields = ("name", "digest")
     inlines = (ProfileInline, RunInline)
@@ -39,8 +33,6 @@ class KindAdmin(ReadOnly):
 
 @admin.register(Profile)
 class ProfileAdmin(ReadOnly):
-    """Speeds by kind, type and number of GPUs."""
-
     list_display = (
         "kind", "gpu_type", "gpus", "spread", "steps_per_s", "source", "samples", "updated_at",
     )  # fmt: skip
@@ -51,8 +43,6 @@ class ProfileAdmin(ReadOnly):
 
 @admin.register(ProfileRun)
 class ProfileRunAdmin(ReadOnly):
-    """Measurements wanted or made."""
-
     list_display = ("kind", "job", "gpu_type", "gpus", "steps", "state", "failures", "created_at")
     list_filter = ("state", "gpu_type")
     list_select_related = ("kind", "job", "gpu_type")
@@ -60,8 +50,6 @@ class ProfileRunAdmin(ReadOnly):
 
 @admin.register(Measurement)
 class MeasurementAdmin(ReadOnly):
-    """Every measurement, as it came."""
-
     list_display = ("at", "kind", "gpu_type", "gpus", "purpose", "steps", "steps_per_s")
     list_filter = ("purpose", "gpu_type")
     list_select_related = ("kind", "gpu_type")
@@ -69,8 +57,6 @@ class MeasurementAdmin(ReadOnly):
 
 @admin.register(PairProfile)
 class PairProfileAdmin(ReadOnly):
-    """Speeds of two kinds that share a GPU."""
-
     list_display = (
         "first", "second", "gpu_type", "first_steps_per_s", "second_steps_per_s", "source",
         "samples", "updated_at",

@@ -7,7 +7,6 @@ class ProfilingConfig(AppConfig):
     """The `profiling` application."""
 
     name = "profiling"
-    default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
         """Ask for profile runs of jobs that enter the queue."""

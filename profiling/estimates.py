@@ -33,7 +33,7 @@ Speeds = Mapping[Config, float]
 """steps/s of one kind by configuration."""
 
 DATA_SHEET_WEIGHT = 0.5
-"""How much the data sheets' ratio counts against one other kind's measured ratio."""
+"""Weight of the data sheets' ratio against one other kind's measured ratio."""
 
 PARALLEL_PRIOR = 0.8
 """The parallel fraction of a step while nothing was measured; it counts as one kind."""

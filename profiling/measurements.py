@@ -36,7 +36,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What one launch says of its kind on one configuration."""
+    """Measurement of a kind on one configuration by one launch."""
 
     gpu_type_id: int
     gpus: int
@@ -147,5 +147,5 @@ def _mean(values: list[float]) -> float | None:
 
 
 def is_training(assignment: Assignment) -> bool:
-    """Whether the assignment did the job's work, and is the rank that speaks for its gang."""
+    """True if the assignment did the job's work and is the rank that speaks for its gang."""
     return assignment.purpose == Purpose.TRAINING and assignment.rank == 0

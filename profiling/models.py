@@ -1,4 +1,4 @@
-"""What is known of the kinds of jobs."""
+"""Measured and estimated speeds of kinds, and the runs that measure them."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from clusters.models.nodes import Role, State, runtimes_of
 from jobs.models import Job
 
 RETURN_PATIENCE = timedelta(minutes=10)
-"""How long a lost profiling node is expected back by kinds of which nothing at all is known."""
+"""Time for which a lost profiling node is expected back by unknown kinds."""
 
 Configuration = tuple[int, int]
 """(primary key of a GPU type, GPUs)."""
@@ -75,7 +75,7 @@ def reachable(job: Job, nodes: Iterable[Offer]) -> set[Configuration]:
 
 
 def uses(job: Job, type_name: str, gpus: int) -> bool:
-    """Whether the configuration is one the job may run on, wherever that is."""
+    """True if the job may run on the configuration, wherever that is."""
     return job.gpus_min <= gpus <= job.gpus_max and (
         not job.allowed_types or type_name in job.allowed_types
     )

@@ -80,7 +80,7 @@ _LIVE_VALUES = sorted(str(s) for s in LIVE)
 
 @dataclass(slots=True)
 class Knowledge:
-    """What is known of a kind, and the runs under way for it in one cluster."""
+    """Knowledge of a kind, and the runs under way for it in one cluster."""
 
     kind: Kind
     cluster: Cluster
@@ -97,7 +97,7 @@ class Knowledge:
         return self.measured | (self.unfit if self.measured else set())
 
     def awaits(self, job: Job) -> bool:
-        """Whether a run is open that would tell this job something."""
+        """True if a run is open that would tell this job something."""
         return any(uses(job, r.gpu_type.name, r.gpus) and not self._is_late(r) for r in self.open)
 
     def _is_late(self, run: ProfileRun) -> bool:
@@ -158,7 +158,7 @@ def begin_all(jobs: Sequence[Job], now: datetime) -> None:
 
 
 def _settled(kinds: Iterable[int], cluster: Cluster) -> set[int]:
-    """Of these kinds those of which something is known and for which no run is open."""
+    """Those of these kinds that are known and have no open run."""
     opened = ProfileRun.objects.filter(kind=OuterRef("kind"), job__cluster=cluster, state__in=OPEN)
     settled = Profile.objects.filter(~Exists(opened), kind__in=kinds, spread=False)
     return set(settled.values_list("kind_id", flat=True))

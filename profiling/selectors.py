@@ -1,4 +1,4 @@
-"""What a snapshot says of kinds and of the measurements that are wanted."""
+"""Kinds and wanted measurements as a snapshot tells them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Known:
 
 
 def kind_views(cluster: Cluster, kinds: Iterable[int]) -> tuple[KindView, ...]:
-    """What is known or estimated of these kinds on the cluster's types; `KindView.id` is str(pk).
+    """Known and estimated speeds of these kinds on the cluster's types; `KindView.id` is str(pk).
 
     Every count up to each type's largest node has a number where anything is known of the kind,
     except where its command failed. Where devices are shared, kinds have their pairs.
@@ -118,7 +118,7 @@ def _pair_requests(cluster: Cluster, now: datetime) -> Iterator[ProfileRequest]:
 
 
 def load_pool() -> Pool:
-    """What all kinds show together, from the newest measured profiles; two queries."""
+    """All kinds' evidence, from the newest measured profiles; two queries."""
     known: dict[str, dict[Config, float]] = {}
     measured = Profile.objects.filter(source=Source.MEASURED, spread=False)
     rows = measured.values_list("kind_id", "gpu_type__name", "gpus", "steps_per_s")
@@ -128,7 +128,7 @@ def load_pool() -> Pool:
 
 
 def load_known(kinds: list[int]) -> dict[int, Known]:
-    """What the database holds of these kinds, by primary key; two queries."""
+    """Stored profiles of these kinds, by primary key; two queries."""
     found: dict[int, Known] = {}
     for profile in _among(Profile.objects.select_related("gpu_type"), "kind_id", kinds):
         known = found.setdefault(profile.kind_id, Known())

@@ -1,4 +1,4 @@
-"""How fast a launch went by its progress, and how measurements are smoothed. Pure.
+"""Speed of a launch by its progress, and smoothing of measured speeds. Pure.
 
 Two neighbouring samples bound a segment; the time of a step is the median over all steps after the
 warm-up, each counted with its segment's mean time: a stall or a late sample does not move it.

@@ -89,10 +89,10 @@ class Fuzz:
             phases=[Phase.generate],
             suppress_health_check=list(HealthCheck),
         )
-        @given(case=_strategy(operation, mode), luck=st.integers(0, 2**16))
-        def send(case: Any, luck: int) -> None:
+        @given(case=_strategy(operation, mode), noise=st.integers(0, 2**16))
+        def send(case: Any, noise: int) -> None:
             nonlocal made
-            self._put_names(case, operation.path, random.Random(luck))
+            self._put_names(case, operation.path, random.Random(noise))
             made += 1
             self._call(case, operation)
 
@@ -115,13 +115,13 @@ class Fuzz:
                 f"{said}\n{case.as_curl_command(headers)}"[:3000],
             )
 
-    def _put_names(self, case: Any, path: str, luck: random.Random) -> None:
-        if case.path_parameters and luck.random() < 0.8:
+    def _put_names(self, case: Any, path: str, noise: random.Random) -> None:
+        if case.path_parameters and noise.random() < 0.8:
             known = self.path_names(path)
             case.path_parameters.update(
                 {n: v for n, v in known.items() if n in case.path_parameters}
             )
-        names = self.body_names(path) if luck.random() < 0.7 else {}
+        names = self.body_names(path) if noise.random() < 0.7 else {}
         for place in (case.query, case.body):
             if isinstance(place, dict):
                 place.update({name: value for name, value in names.items() if name in place})

@@ -45,7 +45,7 @@ BODIES: Mapping[str, str] = {
         "print('garble'); os.write(1, b'garble\\n'); os.system('echo garble'); sys.stdin.read();"
         " return all_wait(snapshot)"
     ),
-    "runs_forever": "\n        while True: pass",
+    "runs_forever": "\n        import time\n        while True: time.sleep(60)",
     "wants_all_memory": "import numpy; return [numpy.zeros(1 << 30, 'u1') for _ in range(1 << 24)]",
     "gives_a_gpu_twice": (
         "n = snapshot.nodes[0]; s = (RankPlacement(n.id, (n.devices[0].id,)),); "
@@ -108,13 +108,14 @@ NEVER_IMPORTED = "import time\nwhile True: time.sleep(60)"
 """The module of a policy whose import never ends."""
 
 
-def a_third_party(folder: Path) -> Path:
-    """The folder as one to put on Python's path."""
+def a_third_party(folder: Path, *names: str) -> Path:
+    """The folder as one to put on Python's path, with these policies or all."""
     modules = {
         name: HEAD.format(name="Policy", doc=f"It {name}.", fields=PATIENCE, body=body)
         for name, body in BODIES.items()
     }
-    return a_package(folder, {**modules, **CANNOT_BE_LOADED, **CANNOT_BE_MADE})
+    known = {**modules, **CANNOT_BE_LOADED, **CANNOT_BE_MADE}
+    return a_package(folder, {name: known[name] for name in names or known})
 
 
 def a_package(folder: Path, modules: Mapping[str, str]) -> Path:

@@ -42,7 +42,7 @@ def kinds_of_two(a_beside_b: float = 0.5, b_beside_a: float = 0.8) -> tuple[Kind
     return KindView("a", throughputs=alone, pairs=(pair,)), KindView("b", throughputs=alone)
 
 
-def a_scene_of_two(
+def a_scenario_of_two(
     nodes: Sequence[NodeView] = (), kinds: Sequence[KindView] = (), **fields: Any
 ) -> Scenario:
     """One V100 with room for two, unless other nodes are given."""
@@ -153,7 +153,7 @@ PARTS = st.sampled_from([0.0, 0.3, 0.5, 0.75, 0.9, 1.0])
 
 
 @st.composite
-def shared_scenes(draw: st.DrawFn) -> tuple[Scenario, list[JobView]]:
+def shared_scenarios(draw: st.DrawFn) -> tuple[Scenario, list[JobView]]:
     """Some nodes of two types, devices with one slot or two, kinds that get on more or less, and
     jobs of one GPU or two.
     """

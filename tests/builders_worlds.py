@@ -15,7 +15,7 @@ from clusters.models import Cluster, Node, Reason
 from clusters.services.nodes import node_drain, node_uncordon
 from controlplane.execution.reconciler import reconcile_clusters
 from controlplane.execution.services import accept, record_metrics, report_state
-from controlplane.execution.services.sessions import come_back
+from controlplane.execution.services.sessions import restore_lost_node
 from controlplane.loop.live.solver import solve_here
 from controlplane.loop.live.world import Ports, hold_round, is_wanted
 from controlplane.simulation.world.engine import Engine
@@ -231,7 +231,7 @@ class LiveRun:
         Node.objects.filter(pk=node_pk).update(
             session_expires_at=datetime.fromtimestamp(self.engine.now_s, UTC) + timedelta(days=1)
         )
-        come_back(Node.objects.get(pk=node_pk))
+        restore_lost_node(Node.objects.get(pk=node_pk))
 
     def _reconcile(self, silent: Node | None = None) -> None:
         """The reconciler's passes, while all other agents are heard."""

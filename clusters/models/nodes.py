@@ -14,7 +14,7 @@ from loadmaster.protocol import MOST_SLOTS, RUNTIMES
 
 
 class Role(models.TextChoices):
-    """What a node is for (policies.contract.snapshot.NodeRole)."""
+    """Role of a node (policies.contract.snapshot.NodeRole)."""
 
     PRODUCTION = "production"
     PROFILING = "profiling"
@@ -22,7 +22,7 @@ class Role(models.TextChoices):
 
 
 class State(models.TextChoices):
-    """Whether a node takes work (policies.contract.snapshot.NodeState)."""
+    """Readiness of a node for work (policies.contract.snapshot.NodeState)."""
 
     READY = "ready"
     CORDONED = "cordoned"

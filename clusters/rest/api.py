@@ -21,19 +21,7 @@ from rest_framework.viewsets import GenericViewSet, ReadOnlyModelViewSet
 
 from clusters.events import request_reschedule
 from clusters.models import Cluster, Device, EnrolmentToken, GpuType, Node, Reason
-from clusters.rest.serializers import (
-    ClusterSerializer,
-    DrainSerializer,
-    EnrolmentTokenInput,
-    EnrolmentTokenSerializer,
-    GpuTypeSerializer,
-    NewEnrolmentTokenSerializer,
-    NodeSerializer,
-    PolicySerializer,
-    ReasonSerializer,
-    RoleSerializer,
-    SlotsSerializer,
-)
+from clusters.rest import serializers
 from clusters.services import nodes
 from clusters.services.enrolment import issue_enrolment_token
 from clusters.tariffs import costs_changed
@@ -50,15 +38,17 @@ class ClusterViewSet(ReadOnlyModelViewSet[Cluster]):
     """Clusters with their policy, intervals and limits."""
 
     queryset = Cluster.objects.order_by("name")
-    serializer_class = ClusterSerializer
+    serializer_class = serializers.ClusterSerializer
     permission_classes = [*ReadOnlyModelViewSet.permission_classes, OperatorsAct]
     lookup_field = "name"
 
-    @extend_schema(request=ClusterSerializer(partial=True), responses=ClusterSerializer)
+    @extend_schema(
+        request=serializers.ClusterSerializer(partial=True), responses=serializers.ClusterSerializer
+    )
     def partial_update(self, request: Request, name: str) -> Response:
         """Change what the next round goes by (operators)."""
         cluster = self.get_object()
-        serializer = ClusterSerializer(cluster, data=request.data, partial=True)
+        serializer = serializers.ClusterSerializer(cluster, data=request.data, partial=True)
         serializer.is_valid(raise_exception=True)
         # Only the given columns are written: the row also holds the lock of the round that may be
         # running.
@@ -66,7 +56,7 @@ class ClusterViewSet(ReadOnlyModelViewSet[Cluster]):
         if changed:
             Cluster.objects.filter(pk=cluster.pk).update(**changed)
             request_reschedule(cluster, Reason.OPERATOR)
-        return Response(ClusterSerializer(self.get_object()).data)
+        return Response(serializers.ClusterSerializer(self.get_object()).data)
 
     @extend_schema(request=None, responses={202: None})
     @action(detail=True, methods=["post"])
@@ -79,7 +69,7 @@ class ClusterViewSet(ReadOnlyModelViewSet[Cluster]):
 class NodeViewSet(ReadOnlyModelViewSet[Node]):
     """Nodes and their GPUs."""
 
-    serializer_class = NodeSerializer
+    serializer_class = serializers.NodeSerializer
     permission_classes = [*ReadOnlyModelViewSet.permission_classes, OperatorsAct]
     queryset = Node.objects.none()
     lookup_value_regex = "[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
@@ -96,35 +86,35 @@ class NodeViewSet(ReadOnlyModelViewSet[Node]):
         """The nodes."""
         return super().list(request, *args, **kwargs)
 
-    @extend_schema(request=ReasonSerializer, responses=NodeSerializer)
+    @extend_schema(request=serializers.ReasonSerializer, responses=serializers.NodeSerializer)
     @action(detail=True, methods=["post"])
     def cordon(self, request: Request, pk: str) -> Response:
         """Take no new work; what runs goes on (operators)."""
-        return self._acted(nodes.node_cordon, **_read(ReasonSerializer, request))
+        return self._acted(nodes.node_cordon, **_read(serializers.ReasonSerializer, request))
 
-    @extend_schema(request=None, responses=NodeSerializer)
+    @extend_schema(request=None, responses=serializers.NodeSerializer)
     @action(detail=True, methods=["post"])
     def uncordon(self, request: Request, pk: str) -> Response:
         """Take work again (operators)."""
         return self._acted(nodes.node_uncordon)
 
-    @extend_schema(request=DrainSerializer, responses=NodeSerializer)
+    @extend_schema(request=serializers.DrainSerializer, responses=serializers.NodeSerializer)
     @action(detail=True, methods=["post"])
     def drain(self, request: Request, pk: str) -> Response:
         """Take no new work, and move what runs away, at once or by the time given (operators)."""
-        return self._acted(nodes.node_drain, **_read(DrainSerializer, request))
+        return self._acted(nodes.node_drain, **_read(serializers.DrainSerializer, request))
 
-    @extend_schema(request=RoleSerializer, responses=NodeSerializer)
+    @extend_schema(request=serializers.RoleSerializer, responses=serializers.NodeSerializer)
     @action(detail=True, methods=["post"])
     def role(self, request: Request, pk: str) -> Response:
         """Say what the node is for: production, profiling or both (operators)."""
-        return self._acted(nodes.node_set_role, **_read(RoleSerializer, request))
+        return self._acted(nodes.node_set_role, **_read(serializers.RoleSerializer, request))
 
-    @extend_schema(request=SlotsSerializer, responses=NodeSerializer)
+    @extend_schema(request=serializers.SlotsSerializer, responses=serializers.NodeSerializer)
     @action(detail=True, methods=["post"])
     def slots(self, request: Request, pk: str) -> Response:
         """Say how many jobs may share each of its GPUs, or each of those named (operators)."""
-        return self._acted(nodes.node_set_slots, **_read(SlotsSerializer, request))
+        return self._acted(nodes.node_set_slots, **_read(serializers.SlotsSerializer, request))
 
     def _acted(self, act: Callable[..., Node], **given: Any) -> Response:
         try:
@@ -133,27 +123,31 @@ class NodeViewSet(ReadOnlyModelViewSet[Node]):
             raise ValidationError({error.field: [str(error)]}) from None
         except nodes.NodeStateError as error:
             raise ConflictError(str(error)) from None
-        return Response(NodeSerializer(self.get_object()).data)
+        return Response(serializers.NodeSerializer(self.get_object()).data)
 
 
 class GpuTypeViewSet(ReadOnlyModelViewSet[GpuType]):
     """GPU types."""
 
     queryset = GpuType.objects.order_by("name")
-    serializer_class = GpuTypeSerializer
+    serializer_class = serializers.GpuTypeSerializer
     permission_classes = [*ReadOnlyModelViewSet.permission_classes, OperatorsAct]
     lookup_field = "name"
     lookup_value_regex = "[^/]+"
 
-    @extend_schema(request=GpuTypeSerializer(partial=True), responses=GpuTypeSerializer)
+    @extend_schema(
+        request=serializers.GpuTypeSerializer(partial=True), responses=serializers.GpuTypeSerializer
+    )
     def partial_update(self, request: Request, name: str) -> Response:
         """Operators: change the hourly price of a GPU type; triggers rounds of its clusters."""
-        serializer = GpuTypeSerializer(self.get_object(), data=request.data, partial=True)
+        serializer = serializers.GpuTypeSerializer(
+            self.get_object(), data=request.data, partial=True
+        )
         serializer.is_valid(raise_exception=True)
         with transaction.atomic():
             gpu_type = serializer.save()
             costs_changed(Cluster.objects.filter(nodes__gpu_type=gpu_type).distinct())
-        return Response(GpuTypeSerializer(gpu_type).data)
+        return Response(serializers.GpuTypeSerializer(gpu_type).data)
 
 
 class EnrolmentTokenViewSet(
@@ -162,14 +156,17 @@ class EnrolmentTokenViewSet(
     """Tokens that let machines in, for operators."""
 
     queryset = EnrolmentToken.objects.select_related("cluster", "used_by").order_by("-id")
-    serializer_class = EnrolmentTokenSerializer
+    serializer_class = serializers.EnrolmentTokenSerializer
     permission_classes = [*GenericViewSet.permission_classes, OperatorsOnly]
     lookup_value_regex = "[0-9]{1,18}"
 
-    @extend_schema(request=EnrolmentTokenInput, responses={201: NewEnrolmentTokenSerializer})
+    @extend_schema(
+        request=serializers.EnrolmentTokenInput,
+        responses={201: serializers.NewEnrolmentTokenSerializer},
+    )
     def create(self, request: Request) -> Response:
         """Make a token for one machine; it is shown only in this answer."""
-        given = _read(EnrolmentTokenInput, request)
+        given = _read(serializers.EnrolmentTokenInput, request)
         token = issue_enrolment_token(
             given["cluster"],
             role=given["role"],
@@ -182,10 +179,10 @@ class EnrolmentTokenViewSet(
 class PoliciesView(APIView):
     """The policies a cluster may choose from, with their parameters."""
 
-    @extend_schema(responses=PolicySerializer(many=True))
+    @extend_schema(responses=serializers.PolicySerializer(many=True))
     def get(self, request: Request) -> Response:
         """All of them, best first."""
-        return Response(PolicySerializer(registry.entries(), many=True).data)
+        return Response(serializers.PolicySerializer(registry.entries(), many=True).data)
 
 
 def of_cluster(request: Request, rows: QuerySet[Any]) -> QuerySet[Any]:

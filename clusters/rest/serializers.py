@@ -34,33 +34,25 @@ class ClusterSerializer(OnlySettable, serializers.ModelSerializer[Cluster]):
         """Policy and parameters belong together; a new policy starts with its defaults."""
         if "policy" in attrs or "policy_parameters" in attrs:
             policy = attrs.get("policy", self.instance.policy if self.instance else "")
-            kept = (
-                self.instance.policy_parameters
-                if self.instance and policy == self.instance.policy
-                else {}
-            )
-            attrs["policy_parameters"] = _checked_policy(
-                policy, attrs.get("policy_parameters", kept)
-            )
-        lease_s, heartbeat_s = (
-            attrs.get(n, getattr(self.instance, n, 0.0)) for n in ("lease_s", "heartbeat_s")
-        )
+            same = self.instance is not None and policy == self.instance.policy
+            kept = self.instance.policy_parameters if self.instance and same else {}
+            parameters = attrs.get("policy_parameters", kept)
+            attrs["policy_parameters"] = _checked_policy(policy, parameters)
+        names = ("lease_s", "heartbeat_s")
+        lease_s, heartbeat_s = (attrs.get(n, getattr(self.instance, n, 0.0)) for n in names)
         if lease_s < 2 * heartbeat_s:
-            raise serializers.ValidationError(
-                {"lease_s": f"must be at least two heartbeats ({2 * heartbeat_s:g} s)"}
-            )
+            said = f"must be at least two heartbeats ({2 * heartbeat_s:g} s)"
+            raise serializers.ValidationError({"lease_s": said})
         return attrs
 
 
 def _checked_policy(policy: str, parameters: object) -> dict[str, Any]:
     if not isinstance(parameters, dict):
-        raise serializers.ValidationError(
-            {"policy_parameters": "must be an object of the policy's parameters"}
-        )
+        said = "must be an object of the policy's parameters"
+        raise serializers.ValidationError({"policy_parameters": said})
     if policy not in registry.names():
-        raise serializers.ValidationError(
-            {"policy": f"{policy!r} is no policy; known are: {', '.join(registry.names())}"}
-        )
+        said = f"{policy!r} is no policy; known are: {', '.join(registry.names())}"
+        raise serializers.ValidationError({"policy": said})
     try:
         registry.check(policy, parameters)
     except PolicyError as error:
@@ -123,7 +115,7 @@ class ReasonSerializer(serializers.Serializer[Any]):
 
 
 class DrainSerializer(ReasonSerializer):
-    """How long what runs on the node may go on."""
+    """Time for what runs on the node."""
 
     until = serializers.DateTimeField(
         required=False,
@@ -134,13 +126,13 @@ class DrainSerializer(ReasonSerializer):
 
 
 class RoleSerializer(serializers.Serializer[Any]):
-    """What a node is for."""
+    """Role of a node."""
 
     role = serializers.ChoiceField(choices=Role.choices)
 
 
 class SlotsSerializer(serializers.Serializer[Any]):
-    """How many jobs may share each GPU."""
+    """Number of jobs that may share each GPU."""
 
     slots = serializers.IntegerField(min_value=1, max_value=MOST_SLOTS)
     devices = serializers.ListField(

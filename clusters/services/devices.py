@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 SAMPLES_LIVE_S = 120
 FLUSH_S = 60
-"""How long a flush keeps others out: one that takes longer, or was killed, does so no more."""
+"""Time for which a flush keeps others out; a longer or killed one does so no more."""
 
 PAUSE_FACTOR = 10
 LONGEST_FLUSH_PAUSE_S = 30.0
@@ -55,7 +55,7 @@ class Backoff:
         self._until_s = self._clock() + BACKOFF_S
 
     def lasts(self) -> bool:
-        """Whether it is still on."""
+        """True while it is on."""
         return self._clock() < self._until_s
 
 
@@ -75,22 +75,16 @@ def sync_devices(node: Node, reports: Sequence[DeviceReport]) -> bool:
     """
     known = {device.uuid: device for device in node.devices.all()}
     held = held_slots(known.values())
-    changed = [
-        d for r in reports if r.uuid in known and _update(d := known[r.uuid], r, held.get(d.pk, 0))
-    ]
-    new = [
-        Device(node=node, uuid=r.uuid, slots=r.slots, **_reported(r))
-        for r in reports
-        if r.uuid not in known
-    ]
-    vanished = set(known) - {r.uuid for r in reports}
+    changed, new = [], []
+    for r in reports:
+        if (device := known.get(r.uuid)) is None:
+            new.append(Device(node=node, uuid=r.uuid, slots=r.slots, **_reported(r)))
+        elif _update(device, r, held.get(device.pk, 0)):
+            changed.append(device)
     Device.objects.bulk_update(changed, _WRITTEN)
     Device.objects.bulk_create(new)
-    gone = (
-        node.devices.filter(uuid__in=vanished, healthy=True).update(healthy=False)
-        if vanished
-        else 0
-    )
+    vanished = set(known) - {r.uuid for r in reports}
+    gone = node.devices.filter(uuid__in=vanished, healthy=True).update(healthy=False)
     return bool(changed or new or gone)
 
 
@@ -109,9 +103,8 @@ def _update(device: Device, report: DeviceReport, held: int) -> bool:
 
 def held_slots(devices: Iterable[Device]) -> dict[int, int]:
     """Number of assignments that hold each device, by primary key; free ones are left out."""
-    held = Device.objects.filter(
-        slots_held__live=True, pk__in=[device.pk for device in devices]
-    ).order_by()
+    keys = [device.pk for device in devices]
+    held = Device.objects.filter(slots_held__live=True, pk__in=keys).order_by()
     return dict(held.values_list("pk").annotate(n=Count("slots_held")))
 
 
@@ -119,13 +112,9 @@ def note_health(doubtful: Mapping[UUID, Sequence[DeviceSample]]) -> None:
     """Write changes of health at once. `doubtful`: nodes with a device known or reported ill."""
     if not doubtful:
         return
-    rows = (
-        Device.objects.filter(node__in=list(doubtful))
-        .order_by("pk")
-        .values_list("node_id", "uuid", "healthy")
-    )
+    devices = Device.objects.filter(node__in=list(doubtful)).order_by("pk")
     changed: dict[UUID, dict[str, bool]] = {}
-    for node, uuid, healthy in rows:
+    for node, uuid, healthy in devices.values_list("node_id", "uuid", "healthy"):
         if any(sample.uuid == uuid and sample.healthy != healthy for sample in doubtful[node]):
             changed.setdefault(node, {})[uuid] = not healthy
     for node_pk in sorted(changed):
@@ -134,9 +123,8 @@ def note_health(doubtful: Mapping[UUID, Sequence[DeviceSample]]) -> None:
 
 def _change_health(node: Node, changed: dict[str, bool]) -> None:
     for healthy in (True, False):
-        node.devices.filter(uuid__in=[u for u, h in changed.items() if h is healthy]).update(
-            healthy=healthy
-        )
+        uuids = [uuid for uuid, now in changed.items() if now is healthy]
+        node.devices.filter(uuid__in=uuids).update(healthy=healthy)
     NodeEvent.objects.create(node=node, event="devices", data={"healthy": changed})
     reason = Reason.NODE_JOINED if any(changed.values()) else Reason.FAILURE
     request_reschedule(node.cluster, reason, node=node)
@@ -145,9 +133,7 @@ def _change_health(node: Node, changed: dict[str, bool]) -> None:
 def keep_samples(heard: Sequence[tuple[UUID, Sequence[DeviceSample]]]) -> None:
     """Leave the newest samples of these nodes in the cache, as one batch for `flush_samples`."""
     rows = [(node.hex, s.uuid, *_values_of(s)) for node, samples in heard for s in samples]
-    if not rows:
-        return
-    if _backoff.lasts():
+    if not rows or _backoff.lasts():
         return
     try:
         cache.set(_key(_next_number()), rows, SAMPLES_LIVE_S)
@@ -185,10 +171,9 @@ def flush_samples() -> int:
 
 
 def _pause_after(took_s: float) -> None:
+    pause_s = int(min(PAUSE_FACTOR * took_s, LONGEST_FLUSH_PAUSE_S))  # 0: it is forgotten
     try:
-        cache.set(
-            _FLUSHING, True, int(min(PAUSE_FACTOR * took_s, LONGEST_FLUSH_PAUSE_S))
-        )  # 0: it is forgotten
+        cache.set(_FLUSHING, True, pause_s)
     except (RedisError, OSError) as error:
         log.warning("the next flush of device samples waits up to %d s: %s", FLUSH_S, error)
 

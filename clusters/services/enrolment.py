@@ -84,17 +84,16 @@ def gpu_type_of(devices: tuple[DeviceReport, ...]) -> GpuType:
 def _use_token(token: str, words: Registration, now: datetime) -> EnrolmentToken:
     """Mark the token used, by compare-and-swap: of two machines that come with it, one gets in."""
     digest = sha256(token)
-    if EnrolmentToken.objects.filter(sha256=digest, used_at=None, expires_at__gt=now).update(
-        used_at=now
-    ):
-        return EnrolmentToken.objects.select_related("cluster").get(sha256=digest)
-    same = EnrolmentToken.objects.select_related("cluster").filter(
-        sha256=digest,
+    tokens = EnrolmentToken.objects.select_related("cluster").filter(sha256=digest)
+    valid = EnrolmentToken.objects.filter(sha256=digest, expires_at__gt=now)
+    if valid.filter(used_at=None).update(used_at=now):
+        return tokens.get()
+    again = tokens.filter(
         expires_at__gt=now,
         used_by__machine_id=words.machine_id,
         used_by__session_expires_at=None,
-    )
-    if again := same.first():
+    ).first()
+    if again is not None:
         return again
     raise bad_token(
         "the enrolment token is unknown, used up or expired; ask an operator for a new one"
@@ -120,32 +119,21 @@ def _enrol(
         "session_expires_at": None,
         "last_seen_at": now,
     }
-    known = (
-        Node.objects.select_for_update(no_key=True)
-        .filter(cluster=enrolment.cluster, machine_id=words.machine_id)
-        .first()
-    )
+    machine = {"cluster": enrolment.cluster, "machine_id": words.machine_id}
+    known = Node.objects.select_for_update(no_key=True).filter(**machine).first()
     _check_name(enrolment.cluster, str(values["name"]), known)
     if known is None:
-        known = Node.objects.create(
-            cluster=enrolment.cluster, machine_id=words.machine_id, role=enrolment.role, **values
-        )
+        known = Node.objects.create(**machine, role=enrolment.role, **values)
     else:
         Node.objects.filter(pk=known.pk).update(**values)
     sync_devices(known, words.devices)
-    NodeEvent.objects.create(
-        node=known,
-        event="enrolled",
-        data={"token": enrolment.pk, "agent_version": words.agent_version[:50]},
-    )
+    data = {"token": enrolment.pk, "agent_version": words.agent_version[:50]}
+    NodeEvent.objects.create(node=known, event="enrolled", data=data)
     return known
 
 
 def _check_name(cluster: Cluster, name: str, known: Node | None) -> None:
-    others = Node.objects.filter(cluster=cluster, name=name)
-    if known is not None:
-        others = others.exclude(pk=known.pk)
-    if others.exists():
+    if any(node != known for node in Node.objects.filter(cluster=cluster, name=name)):
         text = (
             f"name: another machine of cluster {cluster} is called {name!r}; start this agent with"
             " another name"

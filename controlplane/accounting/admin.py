@@ -11,16 +11,9 @@ from controlplane.web.pages.admin_base import ReadOnly
 @admin.register(EnergyEntry)
 class EnergyEntryAdmin(ReadOnly):
     list_display = (
-        "hour",
-        "cluster",
-        "node",
-        "team",
-        "job",
-        "measured_kwh",
-        "modelled_kwh",
-        "rest_kwh",
+        "hour", "cluster", "node", "team", "job", "measured_kwh", "modelled_kwh", "rest_kwh",
         "cost",
-    )
+    )  # fmt: skip
     list_filter = ("cluster", "team", "purpose")
     list_select_related = ("cluster", "node", "team", "job")
     date_hierarchy = "hour"

@@ -1,13 +1,13 @@
 """The energy ledger: what each assignment drew in each hour of the cluster's clock; bills are sums.
 
-`meter` updates running assignments; past hours stay. At its end all hours are written anew.
+`meter` updates running assignments; past hours holding. At its end all hours are written anew.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from itertools import pairwise, takewhile
@@ -20,7 +20,7 @@ from django.utils import timezone
 from clusters.energy import HOUR_S, Priced, priced
 from clusters.tariffs import price_steps
 from controlplane.accounting.models import EnergyEntry
-from controlplane.accounting.power import MEASURED, MODELLED, Drawn, PowerStep, power_drawn
+from controlplane.accounting.power import MEASURED, MODELLED, PowerDraw, PowerStep, power_drawn
 from jobs.assignment_lifecycle import LIVE
 from jobs.models import Assignment
 from jobs.moves import lock_assignment
@@ -28,7 +28,7 @@ from policies.contract.snapshot import PriceInterval
 
 _PLACES = Decimal("0.00000001")
 EVERY = timedelta(minutes=5)
-"""How old a running assignment's entries may become."""
+"""Greatest age of a running assignment's entries."""
 AT_ONCE = 200
 """Assignments that one pass of `meter` takes on."""
 
@@ -48,9 +48,7 @@ def hours(zone: str, from_s: float, to_s: float) -> Iterator[tuple[float, float,
 
 
 def _hour_start(zone: str, at_s: float) -> float:
-    offset = datetime.fromtimestamp(at_s, UTC).astimezone(ZoneInfo(zone)).utcoffset() or timedelta(
-        0
-    )
+    offset = datetime.fromtimestamp(at_s, ZoneInfo(zone)).utcoffset() or timedelta(0)
     offset_s = offset.total_seconds()
     return (at_s + offset_s) // HOUR_S * HOUR_S - offset_s
 
@@ -72,14 +70,14 @@ def entries(
     assignment: Assignment, until: datetime, since: datetime | None = None
 ) -> list[EnergyEntry]:
     """The assignment's entries from `since` (None: from its beginning) to `until`, not written."""
-    drawn = power_drawn(assignment, until, since)
-    return list(_entries(assignment, drawn)) if drawn else []
+    draw = power_drawn(assignment, until, since)
+    return list(_entries(assignment, draw)) if draw else []
 
 
-def _entries(assignment: Assignment, drawn: Drawn) -> Iterator[EnergyEntry]:
-    cluster, job, stay = assignment.node.cluster, assignment.job, drawn.stay
-    steps = price_steps(cluster, stay.from_s, stay.to_s)
-    for hour_s, from_s, to_s in hours(cluster.timezone, stay.from_s, stay.to_s):
+def _entries(assignment: Assignment, draw: PowerDraw) -> Iterator[EnergyEntry]:
+    cluster, job, holding = assignment.node.cluster, assignment.job, draw.holding
+    steps = price_steps(cluster, holding.from_s, holding.to_s)
+    for hour_s, from_s, to_s in hours(cluster.timezone, holding.from_s, holding.to_s):
         prices = [s for s in steps if s.from_s < to_s and s.to_s > from_s]
         yield EnergyEntry(
             assignment=assignment,
@@ -89,8 +87,8 @@ def _entries(assignment: Assignment, drawn: Drawn) -> Iterator[EnergyEntry]:
             job_id=job.pk,
             team_id=job.team_id,
             purpose=assignment.purpose,
-            gpu_s=stay.gpus * (to_s - from_s),
-            **_figures(_within(drawn.own, from_s, to_s), _within(drawn.rest, from_s, to_s), prices),
+            gpu_s=holding.gpus * (to_s - from_s),
+            **_figures(_within(draw.own, from_s, to_s), _within(draw.rest, from_s, to_s), prices),
             **_predicted(assignment, prices, from_s, to_s),
         )
 
@@ -174,13 +172,8 @@ def bill(assignment: Assignment) -> Bill:
             f"assignment {assignment.pk} has not ended: use bill_until for what it has cost so far"
         )
     result = _bill_of(write_entries(assignment, assignment.ended_at, anew=True))
-    values = {
-        "energy_kwh": result.energy_kwh,
-        "energy_cost": result.energy_cost,
-        "power_source": result.power_source,
-    }
-    Assignment.objects.filter(pk=assignment.pk).update(**values)
-    for name, value in values.items():
+    Assignment.objects.filter(pk=assignment.pk).update(**asdict(result))
+    for name, value in asdict(result).items():
         setattr(assignment, name, value)
     return result
 

@@ -51,21 +51,12 @@ def period(name: str, cluster: Cluster, now: datetime) -> tuple[datetime, dateti
         case "today":
             return _midnight(today, zone), now
         case "24h" | "7d" | "30d":
-            return (
-                now
-                - {
-                    "24h": timedelta(hours=24),
-                    "7d": timedelta(days=7),
-                    "30d": timedelta(days=30),
-                }[name],
-                now,
-            )
+            return now - timedelta(days={"24h": 1, "7d": 7, "30d": 30}[name]), now
         case "month":
             return _midnight(first, zone), now
         case "last-month":
-            return _midnight((first - timedelta(days=1)).replace(day=1), zone), _midnight(
-                first, zone
-            )
+            before = (first - timedelta(days=1)).replace(day=1)
+            return _midnight(before, zone), _midnight(first, zone)
     raise CostQueryError("period", f"must be one of {', '.join(PERIODS)}, not {name[:40]!r}")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, cast
+from typing import cast
 
 from django.contrib import messages
 from django.contrib.auth.models import User
@@ -42,6 +42,8 @@ def costs(request: HttpRequest) -> HttpResponse:
     if cluster is None:
         return render(request, "accounting/costs.html", {"cluster": None})
     query = _query_or_message(request, cluster, asked)
+    encoded = QueryDict(mutable=True)
+    encoded.update({name: value for name, value in asked.items() if value})
     page = Paginator(cost_rows(user, query), PAGE_SIZE).get_page(request.GET.get("page"))
     context = {
         "cluster": cluster, "clusters": list(Cluster.objects.order_by("name")), "asked": asked,
@@ -50,7 +52,7 @@ def costs(request: HttpRequest) -> HttpResponse:
         "rows": as_rows(query, page.object_list),
         "total": cost_total(user, query), "since": query.since.astimezone(query.zone),
         "until": query.until.astimezone(query.zone),
-        "query": _encoded(asked), "all_teams": sees_all_costs(user), "plotly": PLOTLY_NAME,
+        "query": encoded.urlencode(), "all_teams": sees_all_costs(user), "plotly": PLOTLY_NAME,
     }  # fmt: skip
     return render(request, "accounting/costs.html", context)
 
@@ -66,7 +68,7 @@ def costs_figure(request: HttpRequest) -> JsonResponse:
 
 @require_GET
 def costs_csv(request: HttpRequest) -> StreamingHttpResponse:
-    """The same sums as a file, all of them."""
+    """All sums as a CSV file."""
     query = _query_or_404(request)
     groups = cost_rows(cast(User, request.user), query).iterator()
     lines = csv_of(as_rows(query, groups), query.cluster.currency)
@@ -83,9 +85,7 @@ def _asked(request: HttpRequest) -> dict[str, str]:
 
 def _cluster(asked: dict[str, str]) -> Cluster | None:
     clusters = Cluster.objects.order_by("name")
-    return (
-        clusters.filter(name=asked["cluster"]).first() if asked["cluster"] else None
-    ) or clusters.first()
+    return clusters.filter(name=asked["cluster"]).first() or clusters.first()
 
 
 def _query_or_message(request: HttpRequest, cluster: Cluster, asked: dict[str, str]) -> CostQuery:
@@ -105,9 +105,3 @@ def _query_or_404(request: HttpRequest) -> CostQuery:
         return read_query(cluster, asked, timezone.now())
     except CostQueryError as error:
         raise Http404(f"{error.field}: {error}") from error
-
-
-def _encoded(asked: dict[str, Any]) -> str:
-    query = QueryDict(mutable=True)
-    query.update({name: value for name, value in asked.items() if value})
-    return query.urlencode()

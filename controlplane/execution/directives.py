@@ -5,21 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 
-from django.db.models import QuerySet
-
-from clusters.models import Node
-from jobs.assignment_lifecycle import LIVE
 from jobs.models import Assignment
 from loadmaster.protocol import AssignmentState, Directive, DirectiveAction, StopReason
 
 
-def live_assignments(node: Node) -> QuerySet[Assignment]:
-    """What the node holds, with the jobs, in the order in which rows are locked."""
-    return Assignment.objects.filter(node=node, state__in=LIVE).select_related("job").order_by("pk")
-
-
 def directives(assignments: Iterable[Assignment], grace_s: float) -> tuple[Directive, ...]:
-    """Everything wanted and not yet done, of assignments that are live."""
+    """Directives for all that is wanted and not yet done of live assignments."""
     found = (directive(a, grace_s) for a in assignments)
     return tuple(d for d in found if d is not None)
 
@@ -40,7 +31,7 @@ def directive(assignment: Assignment, grace_s: float) -> Directive | None:
 
 
 def is_news(assignment: Assignment) -> bool:
-    """Whether there is something to tell of it that its agent has not known since its launch."""
+    """True if something is wanted that the agent has not known since its launch."""
     return (
         assignment.state == AssignmentState.OFFERED
         or assignment.desired != "run"

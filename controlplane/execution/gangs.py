@@ -54,13 +54,8 @@ def rendezvous(assignment: Assignment) -> str:
     """Address host:port where the gang meets; empty without gang or without rank 0's address."""
     if assignment.world_size <= 1:
         return ""
-    ranks = Assignment.objects.filter(job=assignment.job_id, fence=assignment.fence)
-    lead = (
-        ranks.select_related("node")
-        .only("id", "fence", "gang_port", "node__address")
-        .filter(rank=0)
-        .first()
-    )
+    leads = Assignment.objects.filter(job=assignment.job_id, fence=assignment.fence, rank=0)
+    lead = leads.select_related("node").first()
     if lead is None or lead.gang_port is None or not lead.node.address:
         return ""
     host = lead.node.address.replace(CONTAINER, f"lm-{lead.pk}-{lead.fence}")
@@ -71,23 +66,19 @@ def token_of(assignment: Assignment) -> str:
     """Secret shared by the ranks of one launch; empty without gang."""
     if assignment.world_size <= 1:
         return ""
-    return salted_hmac(
-        "loadmaster.gang", f"{assignment.job_id}:{assignment.fence}", algorithm="sha256"
-    ).hexdigest()
+    launch = f"{assignment.job_id}:{assignment.fence}"
+    return salted_hmac("loadmaster.gang", launch, algorithm="sha256").hexdigest()
 
 
 def gpus_of(assignment: Assignment) -> int:
     """The GPUs of all ranks; 0 for one that is no gang's."""
     if assignment.world_size <= 1:
         return 0
-    return sum(
-        Assignment.objects.filter(job=assignment.job_id, fence=assignment.fence).values_list(
-            "gpus", flat=True
-        )
-    )
+    ranks = Assignment.objects.filter(job=assignment.job_id, fence=assignment.fence)
+    return sum(ranks.values_list("gpus", flat=True))
 
 
-def trouble(node: Node) -> str:
+def why_no_gang(node: Node) -> str:
     """Reason why the node cannot run a gang's rank, or empty; unknown agents are trusted."""
     if node.features and GANG not in node.features:
         return f"the agent of node {node} cannot run a rank of a gang: install a newer one"
@@ -101,5 +92,5 @@ def trouble(node: Node) -> str:
 
 def check_gang(assignment: Assignment, node: Node) -> None:
     """Raise GangImpossibleError if the node's agent does not support gangs."""
-    if assignment.world_size > 1 and (why := trouble(node)):
+    if assignment.world_size > 1 and (why := why_no_gang(node)):
         raise GangImpossibleError(why)

@@ -16,10 +16,10 @@ from django.utils import timezone
 from clusters.events import request_reschedule
 from clusters.models import Reason
 from controlplane.accounting.ledger import bill
-from controlplane.execution.moves import request_stop
+from controlplane.execution.moves import move_assignment, request_stop
 from controlplane.web.logs.structured import bound
 from jobs.assignment_lifecycle import ENDED as ENDED_ASSIGNMENTS
-from jobs.assignment_lifecycle import LIVE
+from jobs.assignment_lifecycle import LIVE, AssignmentMove
 from jobs.end_outcomes import End, EndOutcome, Past, end_outcome, troubles_of
 from jobs.lifecycle import PLACED, JobMove, JobState
 from jobs.models import Assignment, Attempt, Job
@@ -39,7 +39,7 @@ OUTCOMES = {
     JobMove.RETRY: "failed",
     JobMove.CANCELLED: "cancelled",
 }
-"""What an attempt is remembered as; the other moves leave it open."""
+"""Outcomes of attempts; other moves leave them open."""
 
 REASONS = {
     JobMove.COMPLETE: Reason.COMPLETION,
@@ -84,15 +84,27 @@ def assignment_ended(assignment: Assignment, now: datetime | None = None) -> Non
         _finish_cancelling(job, now)
 
 
+def end_assignment(
+    assignment: Assignment,
+    move: AssignmentMove,
+    blame: ReasonClass,
+    reason: str,
+    now: datetime,
+    **values: Any,
+) -> None:
+    """End an assignment without its agent, with all that follows for its job."""
+    values |= {"reason_class": blame, "reason": reason, "ended_at": now}
+    move_assignment(assignment, move, **values)
+    assignment_ended(assignment, now)
+
+
 def settle_job(job_id: UUID, now: datetime | None = None) -> bool:
     """Move on a job whose state expects a live assignment but has none; True if it had to."""
     now = now or timezone.now()
     with bound(job=job_id), transaction.atomic():
         job = _locked(job_id)
-        if (
-            job.state not in PLACED | {JobState.CANCELLING}
-            or job.assignments.filter(state__in=LIVE).exists()
-        ):
+        live = job.assignments.filter(state__in=LIVE)
+        if job.state not in PLACED | {JobState.CANCELLING} or live.exists():
             return False
         newest = job.assignments.filter(purpose=TRAINING).order_by("-fence").first()
         if newest is not None and job.state in PLACED:
@@ -104,19 +116,13 @@ def settle_job(job_id: UUID, now: datetime | None = None) -> bool:
 
 
 def _locked(job_id: UUID) -> Job:
-    return (
-        Job.objects.select_for_update(of=("self",), no_key=True)
-        .select_related("cluster")
-        .get(pk=job_id)
-    )
+    locked = Job.objects.select_for_update(of=("self",), no_key=True)
+    return locked.select_related("cluster").get(pk=job_id)
 
 
 def _gang(job: Job, fence: int) -> list[Assignment]:
-    return list(
-        Assignment.objects.filter(job=job, fence=fence)
-        .select_related("node__cluster", "node__gpu_type")
-        .order_by("pk")
-    )
+    ranks = Assignment.objects.filter(job=job, fence=fence).order_by("pk")
+    return list(ranks.select_related("node__cluster", "node__gpu_type"))
 
 
 def _settle(job: Job, assignment: Assignment) -> None:

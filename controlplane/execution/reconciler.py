@@ -21,7 +21,7 @@ from clusters.intervals import clock_of, lost_after
 from clusters.models import Cluster, Node, NodeEvent, Reason
 from clusters.models.nodes import State
 from controlplane.execution.moves import move_assignment
-from controlplane.execution.outcomes import assignment_ended, settle_job
+from controlplane.execution.outcomes import end_assignment, settle_job
 from controlplane.execution.services import preempt_gang
 from controlplane.web.logs.structured import bound
 from jobs.assignment_lifecycle import LIVE, AssignmentMove
@@ -63,75 +63,42 @@ def _reconcile(cluster: Cluster, now: datetime) -> int:
 
 
 def _lose_sight(cluster: Cluster, now: datetime) -> int:
+    def lose_sight(assignment: Assignment) -> bool:
+        data = {"lease_expires_at": str(assignment.lease_expires_at)}
+        move_assignment(assignment, AssignmentMove.LOSE_SIGHT, data=data)
+        return True
 
-    def due(assignment: Assignment) -> bool:
-        return (
-            assignment.state in SILENT
-            and assignment.lease_expires_at is not None
-            and assignment.lease_expires_at < now
-        )
-
-    def lose_sight(assignment: Assignment) -> None:
-        move_assignment(
-            assignment,
-            AssignmentMove.LOSE_SIGHT,
-            data={"lease_expires_at": str(assignment.lease_expires_at)},
-        )
-
-    return _each(_of(cluster).filter(state__in=SILENT, lease_expires_at__lt=now), due, lose_sight)
+    return _each(_of(cluster).filter(state__in=SILENT, lease_expires_at__lt=now), lose_sight)
 
 
 def _lose_assignments(cluster: Cluster, clock: Intervals, now: datetime) -> int:
     """End assignments silent for lease + grace + margin, which have stopped by themselves."""
 
-    def due(assignment: Assignment) -> bool:
+    def lose(assignment: Assignment) -> bool:
         end = assignment.lease_expires_at
-        return (
-            assignment.state == AssignmentState.UNKNOWN
-            and end is not None
-            and lost_after(end, clock, assignment.grace_s) < now
-        )
-
-    def lose(assignment: Assignment) -> None:
+        if end is None or lost_after(end, clock, assignment.grace_s) >= now:
+            return False
         text = "its node was silent beyond the lease, the grace and the margin"
-        move_assignment(
-            assignment,
-            AssignmentMove.LOSE,
-            reason_class=ReasonClass.LEASE,
-            reason=text,
-            ended_at=now,
-        )
-        assignment_ended(assignment, now)
+        end_assignment(assignment, AssignmentMove.LOSE, ReasonClass.LEASE, text, now)
+        return True
 
-    return _each(
-        _of(cluster).filter(state=AssignmentState.UNKNOWN, lease_expires_at__lt=now), due, lose
-    )
+    unknown = _of(cluster).filter(state=AssignmentState.UNKNOWN, lease_expires_at__lt=now)
+    return _each(unknown, lose)
 
 
 def _withdraw_ignored(cluster: Cluster, clock: Intervals, now: datetime) -> int:
     """Offers nobody took for a lease and the margin: withdrawn, and noted of the node."""
     before = now - timedelta(seconds=clock.lease_s + clock.margin_s)
 
-    def due(assignment: Assignment) -> bool:
-        return assignment.state == AssignmentState.OFFERED and assignment.created_at < before
+    def withdraw(assignment: Assignment) -> bool:
+        node, data = assignment.node, {"assignment": str(assignment.pk)}
+        NodeEvent.objects.create(node=node, event="offer_ignored", data=data)
+        text = f"node {node} did not take the offer in time"
+        end_assignment(assignment, AssignmentMove.PREEMPT, ReasonClass.NODE, text, now)
+        return True
 
-    def withdraw(assignment: Assignment) -> None:
-        text = f"node {assignment.node} did not take the offer in time"
-        move_assignment(
-            assignment,
-            AssignmentMove.PREEMPT,
-            reason_class=ReasonClass.NODE,
-            reason=text,
-            ended_at=now,
-        )
-        NodeEvent.objects.create(
-            node=assignment.node, event="offer_ignored", data={"assignment": str(assignment.pk)}
-        )
-        assignment_ended(assignment, now)
-
-    return _each(
-        _of(cluster).filter(state=AssignmentState.OFFERED, created_at__lt=before), due, withdraw
-    )
+    offers = _of(cluster).filter(state=AssignmentState.OFFERED, created_at__lt=before)
+    return _each(offers, withdraw)
 
 
 def _lose_nodes(cluster: Cluster, clock: Intervals, now: datetime) -> int:
@@ -144,9 +111,7 @@ def _lose_nodes(cluster: Cluster, clock: Intervals, now: datetime) -> int:
         .annotate(heard_at=Coalesce("last_seen_at", "created_at"))
         .filter(Q(session_expires_at__lt=before) | never)
     )
-    return sum(
-        _lose_node(node) for node in silent.select_related("cluster").order_by("pk")[:AT_ONCE]
-    )
+    return sum(map(_lose_node, silent.select_related("cluster").order_by("pk")[:AT_ONCE]))
 
 
 def _lose_node(node: Node) -> bool:
@@ -161,9 +126,8 @@ def _lose_node(node: Node) -> bool:
         if not same.update(state=State.LOST):
             return False
         last = node.last_seen_at.isoformat() if node.last_seen_at else None
-        NodeEvent.objects.create(
-            node=node, event="lost", data={"was": node.state, "last_seen_at": last}
-        )
+        data = {"was": node.state, "last_seen_at": last}
+        NodeEvent.objects.create(node=node, event="lost", data=data)
         request_reschedule(node.cluster, Reason.NODE_LOST, node=node)
     return True
 
@@ -184,9 +148,8 @@ def _drain(pk: UUID, now: datetime) -> bool:
 
 def _end_backoffs(cluster: Cluster, now: datetime) -> int:
     with transaction.atomic():
-        rested = Job.objects.filter(
-            cluster=cluster, state=JobState.QUEUED, retry_at__lte=now
-        ).update(retry_at=None)
+        queued = Job.objects.filter(cluster=cluster, state=JobState.QUEUED)
+        rested = queued.filter(retry_at__lte=now).update(retry_at=None)
         if rested:
             request_reschedule(cluster, Reason.LEFTOVER)
     return rested
@@ -195,10 +158,8 @@ def _end_backoffs(cluster: Cluster, now: datetime) -> int:
 def _mend_jobs(cluster: Cluster, now: datetime) -> int:
     live = Assignment.objects.filter(job=OuterRef("pk"), state__in=LIVE)
     stuck = Job.objects.filter(~Exists(live), cluster=cluster, state__in=MENDED_STATES)
-    return sum(
-        _try(partial(settle_job, pk, now), job=pk)
-        for pk in stuck.values_list("pk", flat=True)[:AT_ONCE]
-    )
+    keys = stuck.values_list("pk", flat=True)[:AT_ONCE]
+    return sum(_try(partial(settle_job, pk, now), job=pk) for pk in keys)
 
 
 def _of(cluster: Cluster) -> QuerySet[Assignment]:
@@ -209,20 +170,13 @@ def _keys(found: QuerySet[Assignment]) -> Iterable[UUID]:
     return list(found.order_by("created_at").values_list("pk", flat=True)[:AT_ONCE])
 
 
-def _each(
-    found: QuerySet[Assignment],
-    due: Callable[[Assignment], bool],
-    act: Callable[[Assignment], None],
-) -> int:
-    """Act on each assignment that is still `due` once locked, one transaction each."""
+def _each(found: QuerySet[Assignment], act: Callable[[Assignment], bool]) -> int:
+    """Act on each assignment that is still found once locked, one transaction each."""
 
     def look_again(pk: UUID) -> bool:
         with transaction.atomic():
             assignment = lock_assignment(pk)
-            if not due(assignment):
-                return False
-            act(assignment)
-        return True
+            return found.filter(pk=pk).exists() and act(assignment)
 
     return sum(_try(partial(look_again, pk), assignment=pk) for pk in _keys(found))
 

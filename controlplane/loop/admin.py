@@ -13,27 +13,17 @@ class RoundAdmin(ReadOnly):
     """A decision with all it was made from, so that it can be replayed."""
 
     list_display = (
-        "number",
-        "cluster",
-        "status",
-        "policy",
-        "plan_status",
-        "objective",
-        "started_at",
+        "number", "cluster", "status", "policy", "plan_status", "objective", "started_at",
         "solve_s",
-    )
+    )  # fmt: skip
     list_filter = ("cluster", "status", "policy")
     list_select_related = ("cluster",)
     date_hierarchy = "started_at"
     exclude = ("reasons", "parameters", "snapshot", "plan", "runs_expected", "changes", "rejected")
     readonly_fields = (
-        "reasons_shown",
-        "parameters_shown",
-        "changes_shown",
-        "rejected_shown",
-        "plan_shown",
+        "reasons_shown", "parameters_shown", "changes_shown", "rejected_shown", "plan_shown",
         "snapshot_shown",
-    )
+    )  # fmt: skip
     reasons_shown = pretty("reasons", "reasons")
     parameters_shown = pretty("parameters", "parameters")
     changes_shown = pretty("changes", "changes")

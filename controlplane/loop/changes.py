@@ -17,7 +17,7 @@ PlacementKey: TypeAlias = tuple[str, Purpose, int]
 """(job, purpose, copy): what a committed placement and one of a plan have in common."""
 
 Current: TypeAlias = Mapping[PlacementKey, Running]
-"""What is committed and is not being stopped already."""
+"""Committed placements that are not stopping."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Keep(NamedTuple):
 
     @property
     def changes_term(self) -> bool:
-        """Whether the plan wants another end than the committed one."""
+        """True if the plan wants another end than the committed one."""
         wanted, before = self.placement, self.before
         return wanted is not None and (
             wanted.until_s != before.until_s or wanted.steps_quota != before.steps_quota

@@ -1,4 +1,4 @@
-"""When rounds are due: every period, and when events have waited for too long."""
+"""Rounds that are due: periodic ones, and those whose hint was lost."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from controlplane.loop.live import lock as locks
 from controlplane.loop.models import Round
 
 PATIENCE_S = 2.0
-"""How long an event may wait before its hint counts as lost."""
+"""Age of an event whose hint counts as lost."""
 
 
 def ask_for_periodic_rounds(now: datetime) -> list[Cluster]:

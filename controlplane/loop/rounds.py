@@ -83,7 +83,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class RoundResult:
-    """One turn of the loop; `failure` and `carried` as in `Decision`."""
+    """A round's snapshot, decision and what was applied of it."""
 
     snapshot: Snapshot
     plan: Plan
@@ -93,7 +93,7 @@ class RoundResult:
 
 
 class World(Protocol):
-    """Where decisions are made and come true: the live cluster or a simulated one."""
+    """A world of decisions: the live cluster or a simulated one."""
 
     def snapshot(self) -> Snapshot:
         """The present state. Stopping work shows its job as waiting and its devices as held."""
@@ -148,9 +148,8 @@ def carried_out(snapshot: Snapshot, last: LastPlan) -> Plan | None:
         return None
     if validate_plan(plan, snapshot):
         return None
-    return replace(
-        plan, objective=None, bound=None, message=f"carried out round {last.number}'s plan"
-    )
+    message = f"carried out round {last.number}'s plan"
+    return replace(plan, objective=None, bound=None, message=message)
 
 
 def decide_or_keep(snapshot: Snapshot, policy: Policy, name: str = "") -> tuple[Plan, str | None]:
@@ -159,9 +158,7 @@ def decide_or_keep(snapshot: Snapshot, policy: Policy, name: str = "") -> tuple[
         return decide(snapshot, policy), None
     except PolicyError as error:
         failure = str(error) or type(error).__name__
-    except (
-        Exception
-    ) as error:  # a policy may be anybody's code: whatever it raises must not stop the loop
+    except Exception as error:  # a policy may be anybody's code and must not stop the loop
         logger.exception("policy %s broke", name)
         failure = f"{type(error).__name__}: {error}"
     return kept(snapshot, name or type(policy).__name__, failure), failure

@@ -15,9 +15,7 @@ from controlplane.loop.live.world import Ports, hold_round, is_wanted
 from controlplane.web.logs.structured import bound
 
 ROUNDS_A_TASK = 3
-"""Rounds a task holds one after another while new events come in; then it lets others have the
-worker.
-"""
+"""Rounds a task holds one after another before it lets others have the worker."""
 
 
 @shared_task

@@ -74,12 +74,6 @@ def _make_admin() -> str | None:
     return password
 
 
-def _make_cluster() -> Cluster:
-    """A cluster with short leases, so that one machine notices a lost agent in seconds."""
-    intervals = {"heartbeat_s": 2.0, "lease_s": 15.0, "grace_s": 8.0, "margin_s": 3.0}
-    return Cluster.objects.get_or_create(name=CLUSTER, defaults=intervals)[0]
-
-
 def _make_prices(cluster: Cluster) -> None:
     if not cluster.tariffs.exists():
         EnergyTariff.objects.create(

@@ -22,22 +22,14 @@ LONGEST_SOCKET_PATH = 107
 @register(Tags.files)
 def source_tree(app_configs: Sequence[Any] | None, **kwargs: Any) -> list[CheckMessage]:
     """The pages' templates and static files lie beside the packages, not in a wheel."""
-    missing = [
-        name for name in ("templates", "static") if not (Path(settings.BASE_DIR) / name).is_dir()
-    ]
-    if not missing:
-        return []
+    base = Path(settings.BASE_DIR)
+    missing = [name for name in ("templates", "static") if not (base / name).is_dir()]
     hint = (
         "Run the server from its source tree (pip install -e '.[server]') or from the image; a"
         " wheel is for agents and clients."
     )
-    return [
-        Error(
-            f"{settings.BASE_DIR} has no folder {' and no folder '.join(missing)}",
-            hint=hint,
-            id="loadmaster.E001",
-        )
-    ]
+    words = f"{base} has no folder {' and no folder '.join(missing)}"
+    return [Error(words, hint=hint, id="loadmaster.E001")] if missing else []
 
 
 @register(Tags.security)
@@ -54,18 +46,12 @@ def secrets_keys(app_configs: Sequence[Any] | None, **kwargs: Any) -> list[Check
 @register(Tags.caches)
 def socket_path(app_configs: Sequence[Any] | None, **kwargs: Any) -> list[CheckMessage]:
     """A Unix socket's path has an end."""
-    path = settings.VALKEY_SOCKET
-    if settings.REDIS_URL or len(os.fsencode(path)) <= LONGEST_SOCKET_PATH:
+    size = len(os.fsencode(settings.VALKEY_SOCKET))
+    if settings.REDIS_URL or size <= LONGEST_SOCKET_PATH:
         return []
-    words = (
-        f"VALKEY_SOCKET has {len(os.fsencode(path))} bytes; a socket's path may have"
-        f" {LONGEST_SOCKET_PATH}"
-    )
-    return [
-        Error(
-            words, hint="Name a shorter path, or leave VALKEY_SOCKET unset.", id="loadmaster.E003"
-        )
-    ]
+    words = f"VALKEY_SOCKET has {size} bytes; a socket's path may have {LONGEST_SOCKET_PATH}"
+    hint = "Name a shorter path, or leave VALKEY_SOCKET unset."
+    return [Error(words, hint=hint, id="loadmaster.E003")]
 
 
 @register(Tags.security, deploy=True)
@@ -94,7 +80,7 @@ def servers(app_configs: Sequence[Any] | None, **kwargs: Any) -> list[CheckMessa
 
 
 @register(Tags.security, deploy=True)
-def strangers(app_configs: Sequence[Any] | None, **kwargs: Any) -> list[CheckMessage]:
+def access(app_configs: Sequence[Any] | None, **kwargs: Any) -> list[CheckMessage]:
     """Nothing in the settings lets in who should stay out."""
     found: list[CheckMessage] = []
     if "*" in settings.ALLOWED_HOSTS:
@@ -109,13 +95,11 @@ def strangers(app_configs: Sequence[Any] | None, **kwargs: Any) -> list[CheckMes
             "The teams' secrets are encrypted with a key made from SECRET_KEY, and are lost with it"
         )
         found.append(Warn(words, hint=hint, id="loadmaster.W005"))
-    if wrong := [entry for entry in _proxies() if not _is_network(entry)]:
+    proxies = [e.strip() for e in os.environ.get("FORWARDED_ALLOW_IPS", "").split(",")]
+    if wrong := [entry for entry in proxies if entry and not _is_network(entry)]:
         hint = "Name the proxies' addresses or networks, as in 10.0.0.5,172.18.0.0/16."
-        found.append(
-            Warn(
-                f"FORWARDED_ALLOW_IPS: {wrong[0]!r} is no address", hint=hint, id="loadmaster.W006"
-            )
-        )
+        words = f"FORWARDED_ALLOW_IPS: {wrong[0]!r} is no address"
+        found.append(Warn(words, hint=hint, id="loadmaster.W006"))
     return found
 
 
@@ -125,21 +109,8 @@ def static_files(app_configs: Sequence[Any] | None, **kwargs: Any) -> list[Check
     if (Path(settings.STATIC_ROOT) / "staticfiles.json").exists():
         return []
     words = f"{settings.STATIC_ROOT} holds no collected static files"
-    return [
-        Warn(
-            words,
-            hint="Run manage.py collectstatic --noinput (the image has done it).",
-            id="loadmaster.W007",
-        )
-    ]
-
-
-def _proxies() -> list[str]:
-    return [
-        entry.strip()
-        for entry in os.environ.get("FORWARDED_ALLOW_IPS", "").split(",")
-        if entry.strip()
-    ]
+    hint = "Run manage.py collectstatic --noinput (the image has done it)."
+    return [Warn(words, hint=hint, id="loadmaster.W007")]
 
 
 def _is_network(entry: str) -> bool:

@@ -58,7 +58,7 @@ _LIVE = sorted(str(state) for state in LIVE)
 
 
 class StateCollector(Collector):
-    """Everything but the counters of requests."""
+    """Collects all metrics but the counters of requests."""
 
     def collect(self) -> Iterator[Metric]:
         build = {(version("loadmaster"), connection.vendor): 1.0}
@@ -216,7 +216,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Scraper(AnonymousUser):
-    """Whoever has the scrape token: may read the metrics and nothing else."""
+    """The holder of the scrape token, who may only read the metrics."""
 
 
 class ScrapeToken(BaseAuthentication):

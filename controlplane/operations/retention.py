@@ -162,37 +162,25 @@ def _logins(before: datetime) -> int:
     )
 
 
-def _expired(rows: Callable[[datetime], QuerySet[Any]]) -> Batch:
-    return lambda before: _delete(rows(before))
+def _expired(model: type[Model], at: str, **only: object) -> Batch:
+    rows = model._default_manager.filter(**only)
+    return lambda before: _delete(rows.filter(**{f"{at}__lt": before}))
 
 
 RULES = (
     Rule("snapshots", "snapshots", _snapshots),
     Rule("rounds", "rounds", _rounds),
-    Rule(
-        "events",
-        "events",
-        _expired(lambda t: RescheduleEvent.objects.filter(created_at__lt=t).exclude(round=None)),
-    ),
+    Rule("events", "events", _expired(RescheduleEvent, "created_at", round__isnull=False)),
     Rule("output", "output", lambda t: _of_ended_jobs(t, "output", LogChunk), LEAST_DAYS),
     Rule("samples", "samples", _samples, LEAST_DAYS),
     Rule("simulations", "simulations", _simulations),
-    Rule(
-        "idempotency keys",
-        "keys",
-        _expired(lambda t: IdempotencyKey.objects.filter(created_at__lt=t)),
-        1,
-    ),
+    Rule("idempotency keys", "keys", _expired(IdempotencyKey, "created_at"), 1),
     Rule("logins", "logins", _logins),
-    Rule(
-        "enrolment tokens",
-        "logins",
-        _expired(lambda t: EnrolmentToken.objects.filter(expires_at__lt=t, used_at=None)),
-    ),
-    Rule("sessions", None, _expired(lambda t: Session.objects.filter(expire_date__lt=t))),
-    Rule("tokens", None, _expired(lambda t: AuthToken.objects.filter(expiry__lt=t))),
+    Rule("enrolment tokens", "logins", _expired(EnrolmentToken, "expires_at", used_at=None)),
+    Rule("sessions", None, _expired(Session, "expire_date")),
+    Rule("tokens", None, _expired(AuthToken, "expiry")),
 )
-"""What goes, in this order."""
+"""Rules in the order of pruning."""
 
 
 def kept() -> Iterator[tuple[str, float | None]]:

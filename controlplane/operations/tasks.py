@@ -18,7 +18,7 @@ from controlplane.web.storage.mutex import mutex
 from profiling.reconciler import reconcile_profiles
 
 LONG_PASS_S = 10
-"""How long a pass of the reconciler keeps others out: a longer or killed one does so no more."""
+"""Longest time for which a pass of the reconciler keeps others out."""
 
 
 @shared_task

@@ -12,7 +12,7 @@ from jobs.lifecycle import ENDED, SHOWN_AS_RUNNING, SHOWN_AS_WAITING, JobState
 
 
 class Kind(models.Model):
-    """What determines a job's speed (`jobs.kinds`); what was measured of it is in `profiling`."""
+    """A kind of jobs with one speed (`jobs.kinds`); its measurements are in `profiling`."""
 
     digest = models.CharField(max_length=64, unique=True)
     name = models.CharField(max_length=100, blank=True, default="")
@@ -32,7 +32,7 @@ QUEUE_ORDER = ("queue_rank", "-priority", "undated", "due_at", "-completed_at", 
 """Order of the queue page: running, then waiting (most urgent first), then ended."""
 
 _FOUND_BY = ("state", "user", "kind", "name")
-"""What else the queue page filters by: with it in an index a search reads no rows."""
+"""Other filters of the queue page: with them in an index a search reads no rows."""
 
 
 class Job(models.Model):
@@ -156,7 +156,7 @@ class Job(models.Model):
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more will happen to it by itself."""
+        """True if nothing more will happen to it by itself."""
         return JobState(self.state) in ENDED
 
 

@@ -17,7 +17,7 @@ def check_finite(value: float) -> None:
 
 
 class Order(models.TextChoices):
-    """How a team's own jobs share what it has (policies.contract.snapshot.TeamOrder)."""
+    """Order in which a team's own jobs share what it has (policies.contract.snapshot.TeamOrder)."""
 
     FAIRNESS = "fairness", "fairness: by the jobs' weights"
     FIFO = "fifo", "fifo: first in, first out"

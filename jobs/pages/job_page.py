@@ -61,7 +61,7 @@ BY_ITSELF = frozenset({"", "round"})
 
 @dataclass(frozen=True, slots=True)
 class HistoryLine:
-    """When, what, the particulars, and who did it (empty: Loadmaster itself)."""
+    """An event in words; `actor` is empty for Loadmaster itself."""
 
     at: datetime
     text: str
@@ -188,7 +188,7 @@ def job_page(user: User, job_id: UUID | str) -> JobPage:
 
 
 def actions_for(job: Job) -> tuple[str, ...]:
-    """What people may do with a job in its state, by the table of moves."""
+    """Actions people may take on a job in its state, by the table of moves."""
     state = JobState(job.state)
     possible = []
     if (state, JobMove.HOLD) in MOVES or (state, JobMove.PREEMPT) in MOVES:

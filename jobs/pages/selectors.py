@@ -64,7 +64,7 @@ MOST_FOUND = 1_000
 """Most jobs matching a search that are read at once, to count and page them in one query."""
 
 MOST_KEYS = 1_000
-"""Of people or kinds that a search finds, said one by one in the search for jobs."""
+"""Most people or kinds found that the search for jobs names one by one."""
 
 RUNNING, WAITING, OVER = range(3)
 GROUPS = ("Running", "Waiting", "Ended")
@@ -96,7 +96,7 @@ _OF_ASSIGNMENT = (
 
 @dataclass(frozen=True, slots=True)
 class QueueFilters:
-    """What a person asked the queue for; unknown values are as good as none."""
+    """Filters of the queue; unknown values are as good as none."""
 
     state: str = ""
     team: str = ""
@@ -158,7 +158,7 @@ class JobRow:
 
     @property
     def due_moment(self) -> str:
-        """When it is due, in full."""
+        """The due date in full."""
         return f"{self.job.due_at:%Y-%m-%d %H:%M:%S} UTC" if self.job.due_at else ""
 
     @property
@@ -169,7 +169,7 @@ class JobRow:
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """How many jobs run, wait, and have been completed in the last day."""
+    """Numbers of jobs that run, wait, and were completed in the last day."""
 
     running: int
     waiting: int
@@ -218,7 +218,7 @@ def queue_numbers(user: User, teams: Sequence[Team]) -> Numbers:
 
 
 def job_rows(user: User, jobs: Iterable[Job]) -> list[JobRow]:
-    """What a list says of each of these jobs (as `_with_what_is_shown` reads them)."""
+    """Rows of these jobs (as `_with_what_is_shown` reads them)."""
     jobs = list(jobs)
     names, now = names_in_waiting(user, jobs), timezone.now()
     beside = co_tenants(user, (a for job in jobs for a in getattr(job, "live_assignments", ())))

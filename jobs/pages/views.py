@@ -31,12 +31,12 @@ ACTIONS: dict[str, tuple[Callable[[Job, User], Job], str]] = {
 
 
 def person(request: HttpRequest) -> User:
-    """Who asks. LoginRequiredMiddleware lets nobody else in."""
+    """The user. LoginRequiredMiddleware lets nobody else in."""
     return cast(User, request.user)
 
 
 def is_part(request: HttpRequest) -> bool:
-    """Whether htmx asks for a part of the page."""
+    """True if htmx asks for a part of the page."""
     return (
         request.headers.get("HX-Request") == "true"
         and request.headers.get("HX-History-Restore-Request") != "true"
@@ -45,7 +45,7 @@ def is_part(request: HttpRequest) -> bool:
 
 @require_GET
 def queue(request: HttpRequest) -> HttpResponse:
-    """What runs and what waits, and why."""
+    """The queue: running and waiting jobs, and why they wait."""
     user = person(request)
     filters, teams = QueueFilters.of(request.GET), list(teams_of(user))
     page, rows = queue_page(user, teams, filters, request.GET.get("page"))

@@ -10,7 +10,7 @@ from django.contrib.auth.models import User
 from django.db.models import Q, QuerySet
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
-from rest_framework import mixins, serializers, status
+from rest_framework import mixins, status
 from rest_framework.decorators import action
 from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
@@ -21,19 +21,10 @@ from rest_framework.viewsets import GenericViewSet
 from controlplane.web.rest.errors import ConflictError
 from jobs import services
 from jobs.lifecycle import ACTIVE, JobState
-from jobs.logs import MAX_PIECE, MIN_PIECE, PIECE, STREAMS, BadCursor, read_log
+from jobs.logs import BadCursor, read_log
 from jobs.models import Job
+from jobs.rest import serializers
 from jobs.rest.bulk_api import bodies
-from jobs.rest.serializers import (
-    AssignmentSerializer,
-    AttemptSerializer,
-    JobDetailSerializer,
-    JobEventSerializer,
-    JobInput,
-    JobSerializer,
-    LogSerializer,
-    SubmissionSerializer,
-)
 from jobs.selectors import get_job, id_begins, listed_jobs, names_in_waiting
 from jobs.submission.submit import JobConflict, Submission
 from jobs.submission.validation import JobInvalid
@@ -85,33 +76,16 @@ KEY_HEADER = OpenApiParameter(
 )
 
 
-class LogQuery(serializers.Serializer[Any]):
-    """A wanted piece of a log."""
-
-    stream = serializers.ChoiceField(choices=STREAMS, default="stdout")
-    cursor = serializers.CharField(
-        default="", allow_blank=True, help_text="From the answer before; leave out to begin"
-    )
-    offset = serializers.IntegerField(
-        default=None, min_value=-(2**62), max_value=2**62,
-        help_text="Byte to begin with; from the end where negative",
-    )  # fmt: skip
-    rank = serializers.IntegerField(default=0, min_value=0, max_value=100_000)
-    limit = serializers.IntegerField(
-        default=PIECE, min_value=MIN_PIECE, max_value=MAX_PIECE, help_text="Bytes at most"
-    )
-
-
 class JobViewSet(mixins.ListModelMixin, GenericViewSet[Job]):
     """Jobs of the caller's teams; operators see all."""
 
     queryset = Job.objects.none()
-    serializer_class = JobSerializer
+    serializer_class = serializers.JobSerializer
     filterset_class = JobFilter
     lookup_value_regex = "[0-9a-fA-F-]{36}"
 
     def get_queryset(self) -> QuerySet[Job]:
-        """What the caller may see, with all a list shows."""
+        """Jobs the caller may see, with all a list shows."""
         return listed_jobs(self.request.user) if self.action == "list" else Job.objects.none()
 
     def paginate_queryset(self, queryset: QuerySet[Any] | Sequence[Any]) -> list[Any] | None:
@@ -129,16 +103,16 @@ class JobViewSet(mixins.ListModelMixin, GenericViewSet[Job]):
         rows = args[0] if args and isinstance(args[0], list) else []
         names = names_in_waiting(self.request.user, rows)
         kwargs["context"] = {**self.get_serializer_context(), "names": names}
-        return JobSerializer(*args, **kwargs)
+        return serializers.JobSerializer(*args, **kwargs)
 
-    @extend_schema(responses=JobDetailSerializer)
+    @extend_schema(responses=serializers.JobDetailSerializer)
     def retrieve(self, request: Request, pk: str) -> Response:
         """One job with its progress, placement and description."""
         return Response(_detail(request, get_job(request.user, pk)).data)
 
     @extend_schema(
-        request=JobInput,
-        responses={201: SubmissionSerializer, 200: SubmissionSerializer},
+        request=serializers.JobInput,
+        responses={201: serializers.SubmissionSerializer, 200: serializers.SubmissionSerializer},
         parameters=[KEY_HEADER],
     )
     def create(self, request: Request) -> Response:
@@ -147,8 +121,8 @@ class JobViewSet(mixins.ListModelMixin, GenericViewSet[Job]):
         return _submitted(request, lambda: services.job_submit(user, request.data, key))
 
     @extend_schema(
-        request=JobInput(partial=True),
-        responses={201: SubmissionSerializer, 200: SubmissionSerializer},
+        request=serializers.JobInput(partial=True),
+        responses={201: serializers.SubmissionSerializer, 200: serializers.SubmissionSerializer},
         parameters=[KEY_HEADER],
     )
     @action(detail=True, methods=["post"])
@@ -157,65 +131,64 @@ class JobViewSet(mixins.ListModelMixin, GenericViewSet[Job]):
         job, user, key = get_job(request.user, pk), _user(request), request.headers.get(KEY)
         return _submitted(request, lambda: services.job_clone(job, user, request.data, key))
 
-    @extend_schema(request=None, responses=JobDetailSerializer)
+    @extend_schema(request=None, responses=serializers.JobDetailSerializer)
     @action(detail=True, methods=["post"])
     def cancel(self, request: Request, pk: str) -> Response:
         """Stop the job for good; it is `cancelling` until its processes are gone."""
         return _acted(request, pk, services.job_cancel)
 
-    @extend_schema(request=None, responses=JobDetailSerializer)
+    @extend_schema(request=None, responses=serializers.JobDetailSerializer)
     @action(detail=True, methods=["post"])
     def hold(self, request: Request, pk: str) -> Response:
         """Keep the job out of the queue; one that runs saves a checkpoint first."""
         return _acted(request, pk, services.job_hold)
 
-    @extend_schema(request=None, responses=JobDetailSerializer)
+    @extend_schema(request=None, responses=serializers.JobDetailSerializer)
     @action(detail=True, methods=["post"])
     def release(self, request: Request, pk: str) -> Response:
         """Let a held job into the queue again."""
         return _acted(request, pk, services.job_release)
 
-    @extend_schema(request=None, responses=JobDetailSerializer)
+    @extend_schema(request=None, responses=serializers.JobDetailSerializer)
     @action(detail=True, methods=["post"])
     def requeue(self, request: Request, pk: str) -> Response:
         """Give a failed or cancelled job another chance, from its last checkpoint."""
         return _acted(request, pk, services.job_requeue)
 
-    @extend_schema(responses=JobEventSerializer(many=True), filters=False)
+    @extend_schema(responses=serializers.JobEventSerializer(many=True), filters=False)
     @action(detail=True, filterset_class=None)
     def events(self, request: Request, pk: str) -> Response:
         """Everything that happened to the job, oldest first."""
-        return self._page(JobEventSerializer, get_job(request.user, pk).events.all())
+        return self._page(serializers.JobEventSerializer, get_job(request.user, pk).events.all())
 
-    @extend_schema(responses=AttemptSerializer(many=True), filters=False)
+    @extend_schema(responses=serializers.AttemptSerializer(many=True), filters=False)
     @action(detail=True, filterset_class=None)
     def attempts(self, request: Request, pk: str) -> Response:
         """The job's tries."""
-        return self._page(AttemptSerializer, get_job(request.user, pk).attempts.all())
+        return self._page(serializers.AttemptSerializer, get_job(request.user, pk).attempts.all())
 
-    @extend_schema(responses=AssignmentSerializer(many=True), filters=False)
+    @extend_schema(responses=serializers.AssignmentSerializer(many=True), filters=False)
     @action(detail=True, filterset_class=None)
     def assignments(self, request: Request, pk: str) -> Response:
         """Where the job was and is, with what was predicted and measured."""
-        rows = (
-            get_job(request.user, pk)
-            .assignments.select_related("node__gpu_type")
-            .prefetch_related("slots__device")
-        )
-        return self._page(AssignmentSerializer, rows.order_by("created_at", "copy", "rank"))
+        rows = get_job(request.user, pk).assignments.order_by("created_at", "copy", "rank")
+        rows = rows.select_related("node__gpu_type").prefetch_related("slots__device")
+        return self._page(serializers.AssignmentSerializer, rows)
 
-    @extend_schema(responses=LogSerializer, parameters=[LogQuery], filters=False)
+    @extend_schema(
+        responses=serializers.LogSerializer, parameters=[serializers.LogQuery], filters=False
+    )
     @action(detail=True, filterset_class=None, pagination_class=None)
     def logs(self, request: Request, pk: str) -> Response:
         """A piece of the job's log; ask again with its cursor until `done`."""
-        query = LogQuery(data=request.query_params)
+        query = serializers.LogQuery(data=request.query_params)
         job = get_job(request.user, pk)
         query.is_valid(raise_exception=True)
         try:
             piece = read_log(job, **query.validated_data)
         except BadCursor as error:
             raise ValidationError({"cursor": [str(error).partition(": ")[2]]}) from None
-        return Response(LogSerializer(piece).data)
+        return Response(serializers.LogSerializer(piece).data)
 
     def _page(
         self, serializer: Callable[..., BaseSerializer[Any]], rows: QuerySet[Any]
@@ -229,12 +202,13 @@ def _user(request: Request) -> User:
 
 
 def _detail(
-    request: Request, job: Job, serializer: type[JobSerializer] = JobDetailSerializer
-) -> JobSerializer:
-    fresh = listed_jobs(_user(request)).get(pk=job.pk)
-    return serializer(
-        fresh, context={"request": request, "names": names_in_waiting(_user(request), [fresh])}
-    )
+    request: Request,
+    job: Job,
+    serializer: type[serializers.JobSerializer] = serializers.JobDetailSerializer,
+) -> serializers.JobSerializer:
+    fresh = listed_jobs(request.user).get(pk=job.pk)
+    names = names_in_waiting(request.user, [fresh])
+    return serializer(fresh, context={"request": request, "names": names})
 
 
 def _acted(request: Request, pk: str, act: Callable[[Job, User], Job]) -> Response:
@@ -254,4 +228,4 @@ def _submitted(request: Request, submit: Callable[[], Submission]) -> Response:
         raise ConflictError(str(error)) from None
     if done.created:
         return Response(bodies([done])[0], status=status.HTTP_201_CREATED)
-    return Response(_detail(request, done.job, SubmissionSerializer).data)
+    return Response(_detail(request, done.job, serializers.SubmissionSerializer).data)

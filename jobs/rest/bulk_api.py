@@ -92,7 +92,7 @@ class BulkError(serializers.Serializer[Any]):
 
 
 class BulkResult(serializers.Serializer[Any]):
-    """What came of the job at `index` of the call: `job`, or `error`."""
+    """The result of the job at `index` of the call: `job`, or `error`."""
 
     index = serializers.IntegerField()
     created = serializers.BooleanField(

@@ -54,7 +54,7 @@ class TeamSerializer(serializers.ModelSerializer[Team]):
 
 
 class TeamSettings(OnlySettable, serializers.ModelSerializer[Team]):
-    """What operators set of a team."""
+    """Settings of a team that operators change."""
 
     class Meta:
         model = Team

@@ -9,6 +9,7 @@ from django.utils import timezone
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
+from jobs.logs import MAX_PIECE, MIN_PIECE, PIECE, STREAMS
 from jobs.models import Assignment, Attempt, Job, JobEvent
 from jobs.selectors import fraction_of
 from jobs.services import job_data
@@ -86,17 +87,17 @@ class JobSerializer(serializers.ModelSerializer[Job]):
 
     @extend_schema_field(ProgressSerializer)
     def get_progress(self, job: Job) -> dict[str, Any]:
-        """See ProgressSerializer."""
+        """The job's progress."""
         return progress_of(job, _live(job), timezone.now())
 
     @extend_schema_field(PlacementSerializer(many=True))
     def get_placement(self, job: Job) -> list[dict[str, Any]]:
-        """See PlacementSerializer; empty for a job that is nowhere."""
+        """Its ranks' places; empty for a job that is nowhere."""
         return [dict(_PLACEMENT.to_representation(a)) for a in _live(job)]
 
     @extend_schema_field(WaitingSerializer(allow_null=True))
     def get_waiting(self, job: Job) -> dict[str, str] | None:
-        """See WaitingSerializer; null for a job that runs or is over."""
+        """Code and reason; null for a job that runs or is over."""
         names = self.context.get("names", {})
         reason = reason_for_waiting(
             job.state, job.waiting_code, job.waiting_detail, names, timezone.now()
@@ -122,7 +123,7 @@ class JobDetailSerializer(JobSerializer):
 
 
 class SubmissionSerializer(JobDetailSerializer):
-    """What a submission answers: the job and what is strange about it."""
+    """The answer to a submission: the job, and warnings."""
 
     warnings = serializers.SerializerMethodField()
 
@@ -236,6 +237,23 @@ class AssignmentSerializer(serializers.ModelSerializer[Assignment]):
         return _devices(assignment)
 
 
+class LogQuery(serializers.Serializer[Any]):
+    """A wanted piece of a log."""
+
+    stream = serializers.ChoiceField(choices=STREAMS, default="stdout")
+    cursor = serializers.CharField(
+        default="", allow_blank=True, help_text="From the answer before; leave out to begin"
+    )
+    offset = serializers.IntegerField(
+        default=None, min_value=-(2**62), max_value=2**62,
+        help_text="Byte to begin with; from the end where negative",
+    )  # fmt: skip
+    rank = serializers.IntegerField(default=0, min_value=0, max_value=100_000)
+    limit = serializers.IntegerField(
+        default=PIECE, min_value=MIN_PIECE, max_value=MAX_PIECE, help_text="Bytes at most"
+    )
+
+
 class LogSerializer(serializers.Serializer[Any]):
     """A piece of a log and the cursor for the next one."""
 
@@ -245,7 +263,7 @@ class LogSerializer(serializers.Serializer[Any]):
 
 
 def progress_of(job: Job, live: list[Assignment], now: datetime) -> dict[str, Any]:
-    """See ProgressSerializer; the speed is that of the running training assignment."""
+    """Progress at the speed of the running training assignment."""
     running = [a for a in live if a.state == AssignmentState.RUNNING and a.purpose == "training"]
     speed = max((a.steps_per_s or 0.0 for a in running), default=0.0)
     left_s = (job.total_steps - job.steps_done) / speed if speed > 0 else -1.0

@@ -18,7 +18,7 @@ from jobs.selectors import teams_of
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What a job needs of the one node that hosts it."""
+    """Needs of a job on the one node that hosts it."""
 
     gpus_min: int
     gpus_max: int

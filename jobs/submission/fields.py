@@ -265,7 +265,7 @@ def near(value: object, known: Iterable[str]) -> str:
 
 
 def called(value: object, *, hide: bool = False) -> str:
-    """What a message calls a value: short, and without its content where it may be a secret."""
+    """A value as messages call it: short, and without its content where it may be a secret."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, (list, tuple)):

@@ -63,7 +63,7 @@ class Asked:
 
     @property
     def digest(self) -> str:
-        """What the same key must come with each time."""
+        """Hash of the body that the same key must come with each time."""
         body = [self.data, str(self.cloned_from.pk) if self.cloned_from else None]
         return hashlib.sha256(json.dumps(body, sort_keys=True, default=str).encode()).hexdigest()
 

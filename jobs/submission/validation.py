@@ -118,7 +118,9 @@ class _Reading:
 
     def request(self) -> JobRequest:
         """Everything read and held against each other."""
-        cluster, team = self._cluster(), self._team()
+        no_team = "you are in no team yet; ask an operator to put you into one"
+        cluster = self._named("cluster", self.inventory.clusters, "there is no cluster yet")
+        team = self._named("team", self.inventory.teams(self.user), no_team)
         plain = {name: self._read(name, *reading) for name, reading in _PLAIN.items()}
         if "name" not in self.data:
             self._problem("name", "is missing; give the job a short name")
@@ -161,24 +163,11 @@ class _Reading:
     def _refuse_unknown(self, data: dict[Any, Any]) -> None:
         for name in data:
             if name not in FIELDS:
-                shown = (
-                    name
-                    if isinstance(name, str) and len(name) <= 60 and name.isprintable()
-                    else fields.called(name)
-                )
-                self._problem(str(shown), f"is no field of a job{fields.near(name, FIELDS)}")
+                plain = isinstance(name, str) and len(name) <= 60 and name.isprintable()
+                shown = str(name) if plain else fields.called(name)
+                self._problem(shown, f"is no field of a job{fields.near(name, FIELDS)}")
 
     # -- where it belongs
-
-    def _cluster(self) -> Cluster | None:
-        return self._named("cluster", self.inventory.clusters, "there is no cluster yet")
-
-    def _team(self) -> Team | None:
-        return self._named(
-            "team",
-            self.inventory.teams(self.user),
-            "you are in no team yet; ask an operator to put you into one",
-        )
 
     def _named(self, field: str, known: dict[str, T], none: str) -> T | None:
         name = self.data.get(field)
@@ -191,10 +180,8 @@ class _Reading:
         elif name is None:
             self._problem(field, f"is missing; choose one of {', '.join(known)}")
         else:
-            self._problem(
-                field,
-                f"{fields.called(name)} is none of {', '.join(known)}{fields.near(name, known)}",
-            )
+            hint = fields.near(name, known)
+            self._problem(field, f"{fields.called(name)} is none of {', '.join(known)}{hint}")
         return None
 
     # -- what runs
@@ -239,10 +226,8 @@ class _Reading:
             known = set(Secret.objects.filter(team=team).values_list("name", flat=True))
             for secret in sorted(set(wanted) - known):
                 have = f"; it has {', '.join(sorted(known))}" if known else "; it has none yet"
-                self._problem(
-                    "environment",
-                    f"{wanted[secret]}: team {team} has no secret {fields.called(secret)}{have}",
-                )
+                missing = f"team {team} has no secret {fields.called(secret)}"
+                self._problem("environment", f"{wanted[secret]}: {missing}{have}")
         return environment
 
     def _steps(self) -> tuple[int, int]:
@@ -272,11 +257,8 @@ class _Reading:
             self._problem("gpus", "give either gpus or gpus_min and gpus_max")
         both = self._read("gpus", (1, 1), lambda v: fields.gpu_range(v, most=MAX_GPUS))
         least = self._read("gpus_min", both[0], lambda v: fields.whole(v, least=1, most=MAX_GPUS))
-        most = self._read(
-            "gpus_max",
-            both[1] if "gpus" in self.data else least,
-            lambda v: fields.whole(v, least=1, most=MAX_GPUS),
-        )
+        upper = both[1] if "gpus" in self.data else least
+        most = self._read("gpus_max", upper, lambda v: fields.whole(v, least=1, most=MAX_GPUS))
         if least > most:
             name = "gpus" if "gpus" in self.data else "gpus_max"
             self._problem(
@@ -322,25 +304,19 @@ class _Reading:
 
     def _dependencies(self, cluster: Cluster | None) -> tuple[Job, ...]:
         none: tuple[str, ...] = ()
-        ids = self._read(
-            "dependencies",
-            none,
-            lambda v: fields.words(v, pattern=fields.JOB_ID, what="ids of jobs"),
-        )
-        found = (
-            {str(j.pk): j for j in visible_jobs(self.user).filter(pk__in=ids, cluster=cluster)}
-            if ids and cluster
-            else {}
-        )
-        for missing in [i for i in ids if cluster and i.lower() not in found]:
+        reader = partial(fields.words, pattern=fields.JOB_ID, what="ids of jobs")
+        ids = self._read("dependencies", none, reader)
+        if not ids or cluster is None:
+            return ()
+        jobs = visible_jobs(self.user).filter(pk__in=ids, cluster=cluster)
+        found = {str(job.pk): job for job in jobs}
+        for missing in [i for i in ids if i.lower() not in found]:
             self._problem(
                 "dependencies", f"there is no job {missing} that you can see in cluster {cluster}"
             )
         for over in [j for j in found.values() if j.state in ("failed", "cancelled")]:
-            self.warnings.append(
-                f"dependencies: job {over.pk} is {over.state}, so this one waits until it is"
-                " requeued and completes"
-            )
+            until = "so this one waits until it is requeued and completes"
+            self.warnings.append(f"dependencies: job {over.pk} is {over.state}, {until}")
         return tuple(found.values())
 
 
@@ -350,9 +326,6 @@ def _known_types(value: object, known: list[str]) -> tuple[str, ...]:
         raise FieldError(f"must be a list of GPU types, not {fields.called(value)}")
     for name in given:
         if name not in known:
-            hint = fields.near(name, known)
-            raise FieldError(
-                f"{fields.called(name)} is no GPU type{hint}; known are:"
-                f" {', '.join(known) or 'none yet'}"
-            )
+            wrong = f"{fields.called(name)} is no GPU type{fields.near(name, known)}"
+            raise FieldError(f"{wrong}; known are: {', '.join(known) or 'none yet'}")
     return tuple(dict.fromkeys(given))

@@ -203,15 +203,14 @@ class Agent:
         )
 
     def _waiting_since(self, now_s: float, runs: dict[RunId, RunStatus]) -> dict[str, float]:
-        ours = {entry.run: entry for entry in self._journal.entries.values()}
-        in_state = {state: {r for r, s in runs.items() if s.state is state} for state in RunState}
-        waiting = [
-            entry.assignment
-            for run, entry in ours.items()
-            if not (entry.launched or entry.has_ended or run in in_state[RunState.PREPARING])
-        ]
-        strays = [run.name for run in in_state[RunState.RUNNING] - ours.keys()]
-        self._since_s = {name: self._since_s.get(name, now_s) for name in (*waiting, *strays)}
+        entries = self._journal.entries.values()
+        ours = {entry.run for entry in entries}
+        preparing = {run for run, status in runs.items() if status.state is RunState.PREPARING}
+        running = {run for run, status in runs.items() if status.state is RunState.RUNNING}
+        idle = [e for e in entries if not e.launched and not e.has_ended]
+        waiting = {entry.assignment for entry in idle if entry.run not in preparing}
+        strays = {run.name for run in running - ours}
+        self._since_s = {name: self._since_s.get(name, now_s) for name in waiting | strays}
         return self._since_s
 
     def _is_time(self, what: str, every_s: float) -> bool:

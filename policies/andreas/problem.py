@@ -17,6 +17,7 @@ import numpy as np
 
 from policies.andreas.kernels.arrays import NONE
 from policies.contract.snapshot import Bools, Floats, Ints, NodeView, Snapshot
+from policies.contract.validation import TOLERANCE
 from policies.placement.layout import RESOURCES, THOUSANDTHS, UNLIMITED
 from policies.placement.options import Prices, admits, prices_of, signatures, with_quota
 from policies.placement.plan_builder import PlanBuilder
@@ -191,8 +192,11 @@ def build(snapshot: Snapshot, *, charged: bool = True) -> Problem:
     mask = np.array(admitted, dtype=np.bool_).reshape(len(distinct), len(examples))[signature]
     mask &= np.all(demand[:, None, :] <= whole[members][None, :, :], axis=2)
     types = np.array([snapshot.type_index[node.gpu_type] for node in examples], dtype=np.int64)
-    run_s = _run_s(snapshot, rows, mask[:, config_class], types[config_class], config_gpus)
     prices, power, launch_times = prices_of(snapshot), _power(examples), plan.classes.launch_times
+    # A configuration that takes more power than the cluster may use fits at no time.
+    powered = power[config_class, config_gpus] <= state.cap_mw / THOUSANDTHS + TOLERANCE
+    possible = mask[:, config_class] & powered
+    run_s = _run_s(snapshot, rows, possible, types[config_class], config_gpus)
     launches_s = np.array([launch_times.of(row) for row in rows.tolist()], dtype=np.float64)
     return Problem(
         snapshot=snapshot, plan=plan, rows=rows, nodes=nodes,
@@ -254,7 +258,7 @@ def _classes(
 def _run_s(
     snapshot: Snapshot, rows: Ints, admitted: Bools, types: Ints, config_gpus: Ints
 ) -> Floats:
-    """float64[E, K]: run times where GPUs, type, labels and resources of an empty node suffice.
+    """float64[E, K]: run times where the GPUs and all else that an empty node has suffice.
 
     `admitted` bool[E, K], `types` int64[K].
     """

@@ -272,5 +272,4 @@ def _step_mw(of_class: NodeClass, free: Free, request: Request, units: int) -> i
     if not units:
         return 0
     used = of_class.capacity[DEVICES] - free[DEVICES] + units * request.gpus
-    curve = of_class.power_mw
-    return curve[min(used, len(curve) - 1)] - of_class.draw(free)
+    return of_class.power_at(used) - of_class.draw(free)

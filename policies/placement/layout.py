@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
-from math import ceil, floor, isinf
+from math import ceil, floor, inf, isinf
 from typing import NamedTuple, TypeAlias
 
 from policies.contract.views import NodeView
@@ -148,7 +148,20 @@ class NodeClass:
         """Return the power of a node with this free capacity; a node without work is off."""
         if free == self.capacity:
             return 0
-        return self.power_mw[min(self.capacity[DEVICES] - free[DEVICES], len(self.power_mw) - 1)]
+        return self.power_at(self.capacity[DEVICES] - free[DEVICES])
+
+    def power_at(self, gpus: int) -> int:
+        """Return the power with so many devices in use; the last known for more."""
+        return self.power_mw[min(gpus, len(self.power_mw) - 1)]
+
+    def powered(self, free: Free, left_mw: float) -> int:
+        """Return how many free devices of a node may be in use for so much additional power."""
+        if left_mw == inf:
+            return free[DEVICES]
+        used, drawn_mw = self.capacity[DEVICES] - free[DEVICES], self.draw(free)
+        more = range(free[DEVICES], 0, -1)
+        fits = (gpus for gpus in more if self.power_at(used + gpus) - drawn_mw <= left_mw)
+        return next(fits, 0)
 
 
 class Layout:

@@ -160,7 +160,7 @@ class JobClasses:
 
     def __init__(self, snapshot: Snapshot, state: ClusterState) -> None:
         self.snapshot, self.layout, self.open = snapshot, state.layout, state.open
-        self.columns = snapshot.jobs.columns
+        self.columns, self.cap_mw = snapshot.jobs.columns, state.cap_mw
         self.requests = JobRequests(snapshot, state.layout)
         self.speeds, self.prices = Speeds(snapshot.kinds), prices_of(snapshot)
         self._options: dict[GroupingKey, tuple[Option, ...]] = {}
@@ -223,7 +223,7 @@ class JobClasses:
             curve = view.power_w or (0.0,)
             for gpus in range(least, min(most, of_class.size) + 1):
                 rate = self.speeds.alone(kind, (of_class.gpu_type,), gpus)
-                if rate > 0.0:
+                if rate > 0.0 and of_class.power_at(gpus) <= self.cap_mw:
                     power_w = curve[min(gpus, len(curve) - 1)]
                     key = gpus, of_class.gpu_type, rate, power_w
                     nodes[key] = nodes.get(key, 0) | allowed

@@ -7,12 +7,14 @@ so that no policy gives them away. `merge` adds the placements to the policy's p
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from math import inf
 
 from policies.contract.plan import Placement, Plan
 from policies.contract.snapshot import (
+    PROFILING,
+    TRAINING,
     DeviceView,
     JobColumns,
     Jobs,
@@ -20,19 +22,27 @@ from policies.contract.snapshot import (
     NodeState,
     NodeView,
     ProfileRequest,
-    Purpose,
     RankPlacement,
     Running,
     SlotHold,
     Snapshot,
     profile_runs,
-    rank_demand,
 )
-from policies.contract.validation import TOLERANCE, power_w
+from policies.placement.cluster_state import ClusterState
+from policies.placement.from_snapshot import resources_of
+from policies.placement.layout import (
+    Allocation,
+    Layout,
+    Part,
+    Request,
+    capacity_in_thousandths,
+    members,
+)
+from policies.placement.options import JobRequests
 
 
 def reserve_profiling(snapshot: Snapshot) -> tuple[Snapshot, tuple[Placement, ...]]:
-    """(the snapshot with the devices of all profile runs held, the placements of all profile runs).
+    """Return the snapshot with all profile runs' devices held, and the profile runs' placements.
 
     Requests are served in the order they were wanted, each on devices of one node that takes
     profiling, free ones first. Devices that training holds are taken at once on nodes for profiling
@@ -46,15 +56,16 @@ def reserve_profiling(snapshot: Snapshot) -> tuple[Snapshot, tuple[Placement, ..
     """
     if not snapshot.profiling and not any(True for _ in profile_runs(snapshot)):
         return snapshot, ()
-    desk = _Desk(snapshot)
-    kept = tuple(p for p in map(_kept, profile_runs(snapshot)) if desk.keep(p))
-    under_way = {(p.job, p.copy) for p in kept}
+    runs = _ProfileRuns(snapshot)
+    placements = list(runs.kept())
+    under_way = {(p.job, p.copy) for p in placements}
     wanted = sorted(
         (r for r in snapshot.profiling if (r.job, r.copy) not in under_way),
         key=lambda r: (r.since_s, r.job, r.copy),
     )
-    placements = kept + tuple(p for together in _together(wanted) for p in desk.place(together))
-    return _holding(snapshot, placements), placements
+    for together in _together(wanted):
+        placements += runs.place(together)
+    return _holding(snapshot, tuple(placements)), tuple(placements)
 
 
 def merge(plan: Plan, placements: Iterable[Placement]) -> Plan:
@@ -80,173 +91,116 @@ def _together(wanted: Iterable[ProfileRequest]) -> Iterator[tuple[ProfileRequest
             yield request, other
 
 
-def _kept(run: tuple[str, Running]) -> Placement:
-    job, running = run
-    return Placement(
-        job, running.ranks, running.copy, Purpose.PROFILING, running.steps_quota, running.until_s
-    )
-
-
-@dataclass(slots=True)
-class _Seat:
-    """Devices of a node that a request could have, and how many of them training would lose."""
-
-    node: NodeView
-    devices: tuple[str, ...]
-    taken_from_training: int
-
-
-class _Desk:
-    """Free devices, resources and watts while profile runs are placed."""
+class _ProfileRuns:
+    """Profile runs on a state that counts neither training nor jobs unknown to the snapshot."""
 
     def __init__(self, snapshot: Snapshot) -> None:
-        self.snapshot = snapshot
-        self.taken: dict[tuple[str, str], float] = {}
-        self.runs = {(job, run.copy) for job, run in profile_runs(snapshot)}
-        self.used: Counter[str] = Counter()
+        self.snapshot, self.nodes = snapshot, snapshot.nodes
+        self.position, self.labels = snapshot.jobs.position, snapshot.jobs.columns.others["labels"]
+        self.under_way = {(job, run.copy) for job, run in profile_runs(snapshot)}
+        present = [_devices(n, lambda d: d.healthy and self._has_slot(d)) for n in self.nodes]
+        layout = Layout(self.nodes, resources_of(snapshot), present)
+        cap_mw = inf if snapshot.cap_w is None else capacity_in_thousandths(snapshot.cap_w)
+        self.state, self.requests = ClusterState(layout, cap_mw), JobRequests(snapshot, layout)
         self.measuring: set[str] = set()
-        self.left = {
-            n.id: {"cores": n.cores, "memory_gb": n.memory_gb, **dict(n.resources)}
-            for n in snapshot.nodes
-        }
 
-    def keep(self, placed: Placement) -> bool:
-        """Let a profile run go on if it still can; take what it uses."""
-        nodes = [self.snapshot.node_by_id.get(s.node) for s in placed.ranks]
-        if not all(
-            n is not None and self._goes_on(n) and self._has_labels(n, placed.job) for n in nodes
-        ):
-            return False
-        wanted = {(s.node, d) for s in placed.ranks for d in s.devices}
-        usable = {
-            (n.id, d.id)
-            for n in nodes
-            if n is not None
-            for d in n.devices
-            if d.healthy and self._has_slot(d)
-        }
-        return wanted <= usable and self._take(placed)
+    def kept(self) -> Iterator[Placement]:
+        """Yield the runs under way that go on; two on one device take it together."""
+        on: dict[tuple[tuple[str, tuple[str, ...]], ...], list[tuple[str, Running]]] = {}
+        for job, run in profile_runs(self.snapshot):
+            if self._may_go_on(job, run):
+                on.setdefault(tuple((r.node, r.devices) for r in run.ranks), []).append((job, run))
+        for runs in on.values():
+            while runs and not self._keep(runs):
+                runs.pop()
+            for job, run in runs:
+                yield Placement(job, run.ranks, run.copy, PROFILING, run.steps_quota, run.until_s)
 
-    def place(self, together: tuple[ProfileRequest, ...]) -> tuple[Placement, ...]:
-        """The best place for a request or pair: least taken from training, then fullest node."""
-        seats = [s for n in self.snapshot.nodes if (s := self._seat(n, together)) is not None]
-        for seat in sorted(
-            seats, key=lambda s: (s.taken_from_training, len(s.node.devices), s.node.id)
-        ):
-            rank = RankPlacement(seat.node.id, seat.devices, 1.0 / len(together))
-            placed = [
-                Placement(r.job, (rank,), r.copy, Purpose.PROFILING, steps_quota=r.steps)
-                for r in together
-            ]
-            if self._take(*placed):
-                return tuple(placed)
-        return ()
+    def place(self, together: Sequence[ProfileRequest]) -> list[Placement]:
+        """Place a request or pair where training loses least, then on the smallest node."""
+        found = []
+        if all(r.job in self.position for r in together):
+            found = [of for n in range(len(self.nodes)) if (of := self._on(n, together))]
+        for _, part in sorted(found, key=lambda of: of[0]):
+            node, rows = self.nodes[part.node], [self.position[r.job] for r in together]
+            if self._take(Allocation(self._request(rows, together[0].gpus), (part,))):
+                devices = self.state.layout.ids(part.node, part.devices)
+                rank = RankPlacement(node.id, devices, 1.0 / len(together))
+                return [
+                    Placement(r.job, (rank,), r.copy, PROFILING, steps_quota=r.steps)
+                    for r in together
+                ]
+        return []
 
-    def _goes_on(self, node: NodeView) -> bool:
-        drained = (
-            node.state is NodeState.DRAINING
-            and node.drain_until_s is not None
-            and node.drain_until_s <= self.snapshot.now_s
-        )
-        return node.state is not NodeState.LOST and not drained
+    def _request(self, rows: Sequence[int], gpus: int) -> Request:
+        if len(rows) == 1:
+            return self.requests.on_one_node(rows[0], gpus)
+        return self.requests.together(rows, gpus)
 
-    def _has_labels(self, node: NodeView, job: str) -> bool:
-        row = self.snapshot.jobs.position[job]
-        return set(self.snapshot.jobs.columns.others["labels"][row]) <= set(node.labels)
-
-    def _seat(self, node: NodeView, together: tuple[ProfileRequest, ...]) -> _Seat | None:
-        if not all(self._suits(node, request) for request in together):
+    def _on(
+        self, n: int, together: Sequence[ProfileRequest]
+    ) -> tuple[tuple[int, int, str], Part] | None:
+        """Return the devices of a node that a request or pair could have, and their order."""
+        node, first = self.nodes[n], together[0]
+        wanted = {label for r in together for label in self.labels[self.position[r.job]]}
+        if any(r.gpu_type != node.gpu_type for r in together) or not wanted <= set(node.labels):
             return None
-        request, slots = together[0], len(together)
-        free = [
-            d for d in node.devices if d.healthy and d.slots >= slots and self._is_free(node, d)
-        ]
-        idle, busy = (
-            [d.id for d in free if not self._is_held(d)],
-            [d.id for d in free if self._is_held(d)],
+        usable = self.state.idle[n] & _devices(
+            node, lambda d: d.slots >= len(together) and not self._is_foreign(d)
         )
-        may_take = node.role is NodeRole.PROFILING or (
-            self._is_old(request) and self.measuring <= {node.id}
-        )
-        chosen = (idle + busy if may_take else idle)[: request.gpus]
-        return (
-            _Seat(node, tuple(chosen), len(set(chosen) & set(busy)))
-            if len(chosen) == request.gpus
-            else None
-        )
+        is_old = self.snapshot.now_s - first.since_s > self.snapshot.round_s
+        busy = usable & _devices(node, lambda d: any(h.purpose is TRAINING for h in d.held))
+        may_take = node.role is NodeRole.PROFILING or (is_old and self.measuring <= {node.id})
+        found = [*members(usable & ~busy), *members(busy if may_take else 0)][: first.gpus]
+        if not node.takes_profiling or len(found) < first.gpus:
+            return None
+        part = Part(n, 1, sum(1 << i for i in found))
+        return ((part.devices & busy).bit_count(), len(node.devices), node.id), part
 
-    def _suits(self, node: NodeView, request: ProfileRequest) -> bool:
-        known = request.job in self.snapshot.jobs.position
-        return (
-            known
-            and node.takes_profiling
-            and node.gpu_type == request.gpu_type
-            and self._has_labels(node, request.job)
-        )
+    def _keep(self, runs: Sequence[tuple[str, Running]]) -> bool:
+        rows = [self.position[job] for job, _ in runs]
+        allocation = self.requests.allocation_of(rows[0], runs[0][1])
+        if allocation is not None and len(runs) > 1:
+            gpus = allocation.parts[0].devices.bit_count()
+            allocation = Allocation(self._request(rows, gpus), allocation.parts)
+        return allocation is not None and self._take(allocation)
 
-    def _is_free(self, node: NodeView, device: DeviceView) -> bool:
-        return (node.id, device.id) not in self.taken and not self._is_foreign(device)
+    def _take(self, allocation: Allocation) -> bool:
+        """Take an allocation if it is free and the power cap allows it; return if it was taken."""
+        if not self.state.try_take(allocation):
+            return False
+        nodes = [self.nodes[part.node] for part in allocation.parts]
+        self.measuring |= {node.id for node in nodes if node.role is NodeRole.BOTH}
+        return True
 
-    def _is_old(self, request: ProfileRequest) -> bool:
-        return self.snapshot.now_s - request.since_s > self.snapshot.round_s
-
-    def _is_held(self, device: DeviceView) -> bool:
-        return any(h.purpose is Purpose.TRAINING for h in device.held)
+    def _may_go_on(self, job: str, run: Running) -> bool:
+        """Return True if a run's nodes are there, are not to be empty by now, and suit its job."""
+        labels = set(self.labels[self.position[job]])
+        for rank in run.ranks:
+            node = self.snapshot.node_by_id.get(rank.node)
+            if node is None or node.state is NodeState.LOST or not labels <= set(node.labels):
+                return False
+            ends_s = node.drain_until_s if node.state is NodeState.DRAINING else None
+            if ends_s is not None and ends_s <= self.snapshot.now_s:
+                return False
+        return True
 
     def _has_slot(self, device: DeviceView) -> bool:
-        """Whether jobs that the snapshot does not know leave a slot of it."""
-        return sum(h.job not in self.snapshot.jobs.position for h in device.held) < device.slots
+        """Return True if jobs that the snapshot does not know leave a slot of a device."""
+        return sum(h.job not in self.position for h in device.held) < device.slots
 
     def _is_foreign(self, device: DeviceView) -> bool:
-        """Held by an unknown job, or by a profile run that no job lists."""
-        known = self.snapshot.jobs.position
+        """Return True if an unknown job holds a device, or a profile run that no job lists."""
         return any(
-            h.job not in known
-            or (h.purpose is Purpose.PROFILING and (h.job, h.copy) not in self.runs)
+            h.job not in self.position
+            or (h.purpose is PROFILING and (h.job, h.copy) not in self.under_way)
             for h in device.held
         )
 
-    def _take(self, *together: Placement) -> bool:
-        """Take what these need, all or none; whether it was there."""
-        shares = dict(self.taken)
-        held = [
-            ((s.node, d), s.share) for placed in together for s in placed.ranks for d in s.devices
-        ]
-        for device, share in held:
-            shares[device] = shares.get(device, 0.0) + share
-        wanted = {device for device, _ in held}
-        used = self.used + Counter(node for node, _ in wanted - self.taken.keys())
-        left = self._left_after(together)
-        if (
-            any(shares[device] > 1.0 + TOLERANCE for device in wanted)
-            or left is None
-            or not self._has_watts(used)
-        ):
-            return False
-        self.taken, self.used, self.left = shares, used, left
-        self.measuring |= {
-            n for n, _ in wanted if self.snapshot.node_by_id[n].role is NodeRole.BOTH
-        }
-        return True
 
-    def _left_after(self, together: Iterable[Placement]) -> dict[str, dict[str, float]] | None:
-        """The nodes' resources without what these need; None where that is more than there is."""
-        left = dict(self.left)
-        for placed in together:
-            row = self.snapshot.jobs.position[placed.job]
-            demand = rank_demand(self.snapshot.jobs.columns, row, len(placed.ranks))
-            for seat in placed.ranks:
-                less = {
-                    name: left[seat.node].get(name, 0.0) - amount for name, amount in demand.items()
-                }
-                if any(rest < -TOLERANCE for rest in less.values()):
-                    return None
-                left[seat.node] = {**left[seat.node], **less}
-        return left
-
-    def _has_watts(self, used: Counter[str]) -> bool:
-        cap = self.snapshot.cap_w
-        return cap is None or power_w(self.snapshot.node_by_id, used) <= cap + TOLERANCE
+def _devices(node: NodeView, suits: Callable[[DeviceView], bool]) -> int:
+    """Return the set of a node's devices that suit."""
+    return sum(1 << i for i, device in enumerate(node.devices) if suits(device))
 
 
 def _holding(snapshot: Snapshot, placements: tuple[Placement, ...]) -> Snapshot:
@@ -256,7 +210,7 @@ def _holding(snapshot: Snapshot, placements: tuple[Placement, ...]) -> Snapshot:
     for placed in placements:
         for seat in placed.ranks:
             for device in seat.devices:
-                hold = SlotHold(placed.job, placed.copy, Purpose.PROFILING, seat.share)
+                hold = SlotHold(placed.job, placed.copy, PROFILING, seat.share)
                 holds[seat.node, device] = (*holds.get((seat.node, device), ()), hold)
     nodes = tuple(_node_holding(n, holds, ended) for n in snapshot.nodes)
     return replace(snapshot, nodes=nodes, jobs=_jobs_running(snapshot, placements))
@@ -275,9 +229,7 @@ def _device_holding(
     device: DeviceView, holds: tuple[SlotHold, ...], ended: set[tuple[str, int]]
 ) -> DeviceView:
     """The device held by `holds`, and no longer by profile runs that were under way before."""
-    others = tuple(
-        h for h in device.held if h.purpose is Purpose.TRAINING or (h.job, h.copy) not in ended
-    )
+    others = tuple(h for h in device.held if h.purpose is TRAINING or (h.job, h.copy) not in ended)
     held = (*others, *holds)
     return device if held == device.held else replace(device, held=held)
 
@@ -287,8 +239,8 @@ def _jobs_running(snapshot: Snapshot, placements: tuple[Placement, ...]) -> Jobs
     columns = snapshot.jobs.columns
     running = list(columns.others["running"])
     for row, runs in enumerate(running):
-        if any(r.purpose is Purpose.PROFILING for r in runs):
-            running[row] = tuple(r for r in runs if r.purpose is not Purpose.PROFILING)
+        if any(r.purpose is PROFILING for r in runs):
+            running[row] = tuple(r for r in runs if r.purpose is not PROFILING)
     since = {(job, run.copy): run.since_s for job, run in profile_runs(snapshot)}
     for placed in placements:
         row = snapshot.jobs.position[placed.job]
@@ -299,7 +251,7 @@ def _jobs_running(snapshot: Snapshot, placements: tuple[Placement, ...]) -> Jobs
             since_s,
             placed.until_s,
             placed.steps_quota,
-            Purpose.PROFILING,
+            PROFILING,
         )
         running[row] = (*running[row], new)
     others = {**columns.others, "running": tuple(running)}

@@ -7,7 +7,6 @@ import numpy as np
 from policies.andreas.kernels.arrays import NONE
 from policies.andreas.problem import Problem
 from policies.contract.snapshot import Floats, Ints
-from policies.contract.validation import TOLERANCE
 from policies.search.kernels.rollout import RolloutData
 
 LOOK_AHEAD = (8.0, 2.0, 0.5)
@@ -94,15 +93,8 @@ def _by_class(problem: Problem) -> Ints:
 
 
 def _time_s(problem: Problem) -> Floats:
-    """float64[E, K]: run times without launch, inf where a job would never start.
-
-    No node has so many GPUs to give, or a node with them takes more power than the cluster may use:
-    no end of another job leaves as much.
-    """
-    most = _most_gpus(problem, problem.gpus)
-    cap_w = np.inf if problem.snapshot.cap_w is None else problem.snapshot.cap_w
-    fits = problem.config_gpus <= most[problem.config_class]
-    fits &= problem.power[problem.config_class, problem.config_gpus] <= cap_w + TOLERANCE
+    """float64[E, K]: run times without launch, inf where no node has so many GPUs to give."""
+    fits = problem.config_gpus <= _most_gpus(problem, problem.gpus)[problem.config_class]
     return np.where(fits, np.maximum(problem.run_s, SHORTEST_S), np.inf)
 
 

@@ -62,7 +62,7 @@ class Settings:
 
 DEFAULT = Settings()
 CANDIDATES = tuple(Settings(rank, c) for rank in (0, 1, 2, 3, 5) for c in (0.1, 0.3, 1.0))
-"""What `choose` tries unless told otherwise."""
+"""Settings that `choose` tries by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Completion:
 
     @property
     def sweeps(self) -> int:
-        """How many sweeps it took."""
+        """Number of sweeps."""
         return len(self.objective) - 1
 
 

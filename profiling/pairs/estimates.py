@@ -26,7 +26,7 @@ Rates = tuple[float, float]
 
 
 class Choice(StrEnum):
-    """How the partners of a new kind are chosen."""
+    """Rule by which the partners of a new kind are chosen."""
 
     INFORMATIVE = "informative"
     RANDOM = "random"

@@ -52,7 +52,7 @@ MOST_REFERENCES = 40
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """How estimates are made; the values were chosen by measurement, see docs/profiling.md.
+    """Parameters of the estimates; the values were chosen by measurement, see docs/profiling.md.
 
     `completed_weight`: of a column of which one entry was completed, in a distance.
     `nearest_weight`: of the nearest reference's row against the kind's own; 1 is the paper's.

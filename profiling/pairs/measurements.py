@@ -38,7 +38,7 @@ Sample = tuple[datetime, int, float]
 
 @dataclass(frozen=True, slots=True)
 class PairObservation:
-    """What two launches showed beside each other; the first's kind has the lesser primary key."""
+    """Paces of two launches beside each other; the first's kind has the lesser primary key."""
 
     first: Assignment
     second: Assignment

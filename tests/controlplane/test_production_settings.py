@@ -267,7 +267,7 @@ def test_who_calls_is_never_taken_from_a_header_by_the_throttles(tmp_path: Path)
 
 
 _READ = re.compile(
-    r"""(?:env\.\w+\(|environment\.(?:whole|amount|switch)\(os\.environ,|environ\.get\(|environ\.setdefault\(|envvar=)\s*"""
+    r"""(?:env\.\w+\(|_(?:whole|amount|switch)\(|environ\.get\(|environ\.setdefault\(|envvar=)\s*"""
     r'"([A-Z][A-Z0-9_]+)"'
 )
 _SHELL = re.compile(r"\$\{([A-Z][A-Z0-9_]+)[:}-]")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -65,3 +67,10 @@ def test_cost_search_runs_a_job_on_the_type_that_the_cap_allows() -> None:
     snapshot = a_snapshot(nodes, [job], KINDS, power_cap_w=520.0)
     (placed,) = registry.make("cost_search")(snapshot).placements
     assert placed.ranks[0].node == "slow"
+
+
+def test_no_share_is_of_a_type_that_the_cap_never_allows() -> None:
+    snapshot = a_snapshot([a_node("fast", "V100"), a_node("slow", "T4")], [a_job("a")], KINDS)
+    capped = replace(snapshot, power_cap_w=400.0)
+    assert decide("min_cost", snapshot).placements[0].ranks[0].node == "fast"
+    assert decide("min_cost", capped).placements[0].ranks[0].node == "slow"

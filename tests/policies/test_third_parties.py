@@ -174,7 +174,8 @@ def test_a_failure_is_asked_about_again_after_a_while(
         registry.check("never_imported")
 
 
-def test_the_list_of_another_process_has_them_too(folder: Path) -> None:
+def test_the_list_of_another_process_has_them_too(tmp_path: Path) -> None:
+    folder = a_third_party(tmp_path, "works", "import_exits")  # each costs a process
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(folder), str(Path(__file__).parents[2])]),

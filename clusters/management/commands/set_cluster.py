@@ -58,12 +58,8 @@ class Command(OperatorCommand):
     def handle(self, *args: Any, name: str, **options: Any) -> None:
         given = {k: options[k] for k in (*WORDS, *NUMBERS) if options[k] is not None}
         cluster = Cluster.objects.filter(name=name).first() or Cluster(name=name)
-        if (
-            cluster.pk
-            and "currency" in given
-            and given["currency"] != cluster.currency
-            and cluster.rounds.exists()
-        ):
+        other_currency = given.get("currency", cluster.currency) != cluster.currency
+        if cluster.pk and other_currency and cluster.rounds.exists():
             raise CommandError(
                 "--currency: what was decided and billed stays in the currency it was in; make"
                 " another cluster"
@@ -72,13 +68,10 @@ class Command(OperatorCommand):
             setattr(cluster, field, value)
         cluster.full_clean()
         _save(cluster, given)
-        clock = (
-            f"heartbeat {cluster.heartbeat_s:g} s, lease {cluster.lease_s:g} s, grace"
-            f" {cluster.grace_s:g} s"
-        )
         self.stdout.write(
             f"cluster {cluster.name}: {cluster.timezone}, {cluster.currency}, {cluster.policy},"
-            f" {clock}"
+            f" heartbeat {cluster.heartbeat_s:g} s, lease {cluster.lease_s:g} s, grace"
+            f" {cluster.grace_s:g} s"
         )
 
 

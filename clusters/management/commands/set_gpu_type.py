@@ -44,11 +44,8 @@ class Command(OperatorCommand):
     def handle(self, *args: Any, name: str, emulated: bool, **options: Any) -> None:
         kind = GpuType.objects.filter(name=name).first() or GpuType(name=name, emulated=emulated)
         given = {figure: options[figure] for figure in FIGURES if options[figure] is not None}
-        if kind.pk is None and (
-            missing := [
-                f"--{f.replace('_', '-')}" for f in FIGURES if f not in given and f != PRICE
-            ]
-        ):
+        missing = [f"--{f.replace('_', '-')}" for f in FIGURES if f not in given and f != PRICE]
+        if kind.pk is None and missing:
             raise CommandError(f"{name} is new: say {', '.join(missing)} too")
         for figure, value in given.items():
             setattr(kind, figure, Decimal(str(value)) if figure == PRICE else value)

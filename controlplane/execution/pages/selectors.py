@@ -23,7 +23,7 @@ NODES_A_PAGE = 24
 
 @dataclass(frozen=True, slots=True)
 class Occupant:
-    """What runs on a device: a job the reader may see, or somebody else's (`job_id` None)."""
+    """A job on a device; of another team's only its state (`job_id` None)."""
 
     job_id: str | None
     name: str
@@ -59,7 +59,7 @@ class NodeCard:
 
     @property
     def slots(self) -> int | None:
-        """How many jobs may share each of its GPUs; None where that differs."""
+        """Number of jobs that may share each GPU; None where GPUs differ."""
         numbers = {d.device.slots for d in self.devices}
         return numbers.pop() if len(numbers) == 1 else None
 
@@ -120,21 +120,16 @@ def _counts() -> Mapping[int, tuple[int, int, int]]:
     there = Device.objects.exclude(node__state="lost").order_by()
     gpus = dict(there.values_list("node__cluster").annotate(n=Count("pk")))
     held = AssignmentSlot.objects.filter(live=True).order_by()
-    busy = dict(
-        held.values_list("device__node__cluster").annotate(n=Count("device", distinct=True))
-    )
+    devices = Count("device", distinct=True)
+    busy = dict(held.values_list("device__node__cluster").annotate(n=devices))
     return {pk: (n, gpus.get(pk, 0), busy.get(pk, 0)) for pk, n in nodes.items()}
 
 
 def _working(nodes: Sequence[Node]) -> Mapping[int, list[Assignment]]:
     of_slot = ("device_id", "assignment__job__name", "assignment__purpose", "assignment__state")
-    slots = (
-        AssignmentSlot.objects.filter(live=True, device__node__in=nodes)
-        .select_related("assignment__job")
-        .only(*of_slot)
-    )
+    slots = AssignmentSlot.objects.filter(live=True, device__node__in=nodes).order_by("pk")
     working: dict[int, list[Assignment]] = defaultdict(list)
-    for slot in slots.order_by("pk"):
+    for slot in slots.select_related("assignment__job").only(*of_slot):
         working[slot.device_id].append(slot.assignment)
     return working
 

@@ -24,7 +24,7 @@ from controlplane.web.http.asgi import Send
 from controlplane.web.http.metrics import count_request
 from controlplane.web.http.middleware import ContentSecurityPolicy, SecurityHeaders
 from controlplane.web.http.storage_errors import RETRY_AFTER_S, noted_failure
-from controlplane.web.logs.middleware import HEADER, SANE
+from controlplane.web.logs.middleware import HEADER, SAFE_ID
 from controlplane.web.logs.middleware import log as access_log
 from jobs.moves import LostRaceError
 
@@ -95,7 +95,7 @@ class Exchange:
     ) -> Exchange:
         """Begin now, with the client's request id if it is a sane one."""
         given = headers.get(ID, b"").decode("latin-1")
-        request_id = given if SANE.fullmatch(given) else os.urandom(16).hex()
+        request_id = given if SAFE_ID.fullmatch(given) else os.urandom(16).hex()
         return cls(method, route, ids, request_id, time.perf_counter())
 
     def bound(self) -> AbstractContextManager[None]:

@@ -11,8 +11,8 @@ from controlplane.execution.protocol.calls import ENDPOINTS, PREFIX, Batchers, E
 from controlplane.execution.protocol.heartbeat_batch import HeartbeatBatch
 from controlplane.execution.protocol.long_poll import LongPolls
 from controlplane.execution.protocol.requests import (
+    ClientDisconnectedError,
     Headers,
-    HungUp,
     Request,
     check_host,
     check_length,
@@ -53,7 +53,7 @@ class AgentProtocol:
             address = (scope.get("client") or ("",))[0]
             request = Request(headers, names, scope["query_string"], body, address)
             answer = await self._answer(endpoint, request, exchange)
-        except HungUp:
+        except ClientDisconnectedError:
             return
         except Exception as error:  # an agent always hears in one form what came of its call
             with exchange.bound():

@@ -59,7 +59,7 @@ def register(request: Request) -> Registered:
         raise AgentCallError(429, "throttled", throttling.refusal_text(retry_s), headers=headers)
     failed = False
     try:
-        return register_node(request.token, request.words(Registration))
+        return register_node(request.token, request.parse(Registration))
     except AgentCallError as refusal:
         failed = refusal.status == 401
         raise
@@ -70,13 +70,13 @@ def register(request: Request) -> Registered:
 
 def open_session(request: Request) -> Session:
     """Open a session: its epoch, and which known assignments go on or stop."""
-    return services.open_session(_own_node(request).pk, request.words(SessionRequest))
+    return services.open_session(_own_node(request).pk, request.parse(SessionRequest))
 
 
 async def heartbeat(request: Request, waiting: Batchers) -> HeartbeatReply:
     """Renew the leases of the listed assignments; learn everything wanted and not yet done."""
     token = sha256(request.token)
-    call = Call(request.id("node_id"), request.words(Heartbeat), token)
+    call = Call(request.id("node_id"), request.parse(Heartbeat), token)
     return await waiting.heartbeats.take(call)
 
 
@@ -91,13 +91,13 @@ async def directives(request: Request, waiting: Batchers) -> Directives | None:
 def accept(request: Request) -> LaunchSpec:
     """Accept an offer; the answer is everything needed to run it, secrets included."""
     node = _node(request)
-    return services.accept(node.pk, request.id("assignment_id"), request.words(Accept))
+    return services.accept(node.pk, request.id("assignment_id"), request.parse(Accept))
 
 
 def report_state(request: Request) -> StateAccepted:
     """Report a state; a replay gets 200, a stale report 409."""
     node, assignment = _node(request), request.id("assignment_id")
-    state = services.report_state(node.pk, assignment, request.words(StateReport))
+    state = services.report_state(node.pk, assignment, request.parse(StateReport))
     return StateAccepted(state)
 
 
@@ -119,7 +119,7 @@ def append_log(request: Request) -> LogAccepted:
 def record_metrics(request: Request) -> MetricsAccepted:
     """Take in a batch of samples; a batch seen before changes nothing."""
     node, assignment = _node(request), request.id("assignment_id")
-    return MetricsAccepted(services.record_metrics(node, assignment, request.words(MetricsBatch)))
+    return MetricsAccepted(services.record_metrics(node, assignment, request.parse(MetricsBatch)))
 
 
 def _node(request: Request) -> Node:

@@ -92,7 +92,7 @@ PER_NODE = 3
 """Heartbeats of one node that a batch takes; more are taken in by themselves."""
 
 CLOCKS_LIVE_S = 2.0
-"""How long intervals are kept: they change with the number of nodes and by an operator's hand."""
+"""Lifetime of cached intervals, which change with the number of nodes and by operators."""
 
 
 class Clocks:

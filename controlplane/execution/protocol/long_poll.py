@@ -17,11 +17,12 @@ from uuid import UUID
 from django.db.models import Q
 from django.utils import timezone
 
-from clusters.agent_calls import AgentCallError, not_yours, unknown_token
+from clusters.agent_calls import AgentCallError
 from clusters.models import Node
 from controlplane.execution.directives import cursor_of, directives
 from controlplane.execution.protocol.answers import overloaded, refusal_of
 from controlplane.execution.protocol.threads import Pools
+from controlplane.execution.services.sessions import token_refusals
 from jobs.assignment_lifecycle import LIVE
 from jobs.models import Assignment
 from loadmaster.protocol import AssignmentState, Directives
@@ -29,13 +30,13 @@ from loadmaster.protocol import AssignmentState, Directives
 LONGEST_WAIT_S = 25.0
 LOOK_EVERY_S = 0.25
 NEW_WAIT_S = 0.02
-"""How long a new poll waits for others, to be looked at with them."""
+"""Time for which a new poll waits for others."""
 
 BUSY_FRACTION = 0.1
 """The fraction of the time that looks may take: longer ones come less often."""
 
 RECENT_S = 60.0
-"""How old a wish may be that looks still see."""
+"""Age up to which wishes are looked for."""
 
 TERMS_RECENT_S = 15.0
 """The same for changed terms: a round changes thousands, and each look reads them all."""
@@ -105,15 +106,12 @@ class LongPolls:
             except Exception as error:  # whatever it is, everyone who waits must hear of it
                 _fail(polls, error)
             took_s = time.monotonic() - began_s
-            await self._pause(
-                max(NEW_WAIT_S, took_s / BUSY_FRACTION),
-                max(LOOK_EVERY_S, took_s / BUSY_FRACTION),
-            )
-
-    async def _pause(self, least_s: float, most_s: float) -> None:
-        await asyncio.sleep(least_s)
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._woken.wait(), max(0.0, most_s - least_s))
+            # Until a new poll has come, but at least and at most so long.
+            least_s = max(NEW_WAIT_S, took_s / BUSY_FRACTION)
+            most_s = max(LOOK_EVERY_S, took_s / BUSY_FRACTION)
+            await asyncio.sleep(least_s)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._woken.wait(), max(0.0, most_s - least_s))
 
     async def _look(self, polls: Sequence[_Poll]) -> None:
         new = {(poll.node, poll.token_sha256) for poll in polls if poll.is_new}
@@ -126,7 +124,7 @@ class LongPolls:
             if refusal is not None:
                 poll.answer.set_exception(refusal)
             elif poll.node in found.wishes:
-                _tell(poll, *found.wishes[poll.node])
+                _answer_newer(poll, *found.wishes[poll.node])
 
 
 def _fail(polls: Iterable[_Poll], error: Exception) -> None:
@@ -136,7 +134,7 @@ def _fail(polls: Iterable[_Poll], error: Exception) -> None:
             poll.answer.set_exception(refusal)
 
 
-def _tell(poll: _Poll, grace_s: float, wishes: Sequence[Assignment]) -> None:
+def _answer_newer(poll: _Poll, grace_s: float, wishes: Sequence[Assignment]) -> None:
     newer = [assignment for assignment in wishes if cursor_of([assignment]) > poll.cursor]
     if newer:
         poll.answer.set_result(
@@ -147,23 +145,11 @@ def _tell(poll: _Poll, grace_s: float, wishes: Sequence[Assignment]) -> None:
 def look(new: Iterable[tuple[UUID, str]], now: datetime | None = None) -> Found:
     """Find wishes of new polls (node, token's sha256) and recent ones of all; check tokens."""
     callers = list(new)
-    own = (
-        dict(
-            Node.objects.filter(pk__in={node for node, _ in callers}).values_list(
-                "pk", "token_sha256"
-            )
-        )
-        if callers
-        else {}
-    )
+    nodes = Node.objects.filter(pk__in={node for node, _ in callers})
+    own = dict(nodes.values_list("pk", "token_sha256")) if callers else {}
     strange = [(node, token) for node, token in callers if own.get(node) != token]
-    known: set[str] = set()
-    if strange:
-        tokens = Node.objects.filter(token_sha256__in=[token for _, token in strange])
-        known = set(tokens.values_list("token_sha256", flat=True))
-    refused = {
-        (node, token): not_yours() if token in known else unknown_token() for node, token in strange
-    }
+    refusals = token_refusals(token for _, token in strange)
+    refused = {(node, token): refusals[token] for node, token in strange}
     now = now or timezone.now()
     since, changed = now - timedelta(seconds=RECENT_S), now - timedelta(seconds=TERMS_RECENT_S)
     concerned = (

@@ -25,7 +25,7 @@ INTEGER_DIGITS = 19
 INTEGER_MAX = 2**63
 
 
-class HungUp(Exception):  # noqa: N818 - it is an event, not a fault
+class ClientDisconnectedError(Exception):
     """The client closed the connection before its request was complete."""
 
 
@@ -54,7 +54,7 @@ class Request:
     def id(self, name: str) -> UUID:
         return UUID(self.names[name])
 
-    def words(self, cls: type[T]) -> T:
+    def parse(self, cls: type[T]) -> T:
         """The body as a dataclass of the protocol. Raises AgentCallError where it does not fit."""
         try:
             return loads(cls, self.body)
@@ -135,20 +135,18 @@ def check_version(headers: Headers) -> None:
     said = f"none (the header {PROTOCOL_HEADER} is missing)"
     if spoken:
         said = f"version {spoken[:20].decode('latin-1')}"
-    text = (
-        f"this server speaks agent protocol version {PROTOCOL_VERSION}, the agent speaks {said};"
-        " install a matching agent"
-    )
-    raise AgentCallError(426, ErrorCode.PROTOCOL, text, expected=VERSION.decode())
+    text = f"this server speaks agent protocol version {PROTOCOL_VERSION}, the agent speaks {said}"
+    detail = f"{text}; install a matching agent"
+    raise AgentCallError(426, ErrorCode.PROTOCOL, detail, expected=VERSION.decode())
 
 
 async def read_body(receive: Receive) -> bytes:
-    """Read the whole body. Raises HungUp, or AgentCallError if it is larger than it said."""
+    """Read the whole body. Raises ClientDisconnectedError, or AgentCallError if too large."""
     body, limit = b"", settings.DATA_UPLOAD_MAX_MEMORY_SIZE
     while True:
         message = await receive()
         if message["type"] != "http.request":
-            raise HungUp
+            raise ClientDisconnectedError
         body += bytes(message.get("body", b""))
         if len(body) > limit:
             raise _too_large(f"the body has more than {limit} bytes; at most {limit}")

@@ -1,4 +1,4 @@
-"""What agents say of their assignments, and how assignments are stopped."""
+"""Services of the agent protocol, and of those who stop assignments."""
 
 from controlplane.execution.services.assignments import accept, report_state
 from controlplane.execution.services.heartbeats import heartbeat

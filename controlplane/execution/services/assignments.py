@@ -30,7 +30,7 @@ from controlplane.execution.gangs import (
     token_of,
 )
 from controlplane.execution.moves import move_assignment
-from controlplane.execution.outcomes import assignment_ended, assignment_running
+from controlplane.execution.outcomes import assignment_ended, assignment_running, end_assignment
 from controlplane.execution.services.sessions import lock_own, lock_session
 from jobs.assignment_lifecycle import (
     ENDED,
@@ -62,9 +62,7 @@ def launch_spec(assignment: Assignment) -> LaunchSpec:
         copy=assignment.copy,
         image=job.image,
         image_digest=job.image_digest,
-        environment={
-            name: value for name, value in job.environment.items() if isinstance(value, str)
-        },
+        environment={n: value for n, value in job.environment.items() if isinstance(value, str)},
         secrets=reveal_references(job.team, job.environment),
         mounts=tuple(job.mounts),
         rank=assignment.rank,
@@ -90,7 +88,7 @@ def launch_spec(assignment: Assignment) -> LaunchSpec:
 
 
 def required_features(job: Job, assignment: Assignment, checkpoint_place: str) -> tuple[str, ...]:
-    """What an agent must know to do it right; one that does not rejects the assignment."""
+    """Features that the agent must have; one without them rejects the assignment."""
     wanted = {
         job.runtime: True,
         "emulated": assignment.node.emulated,
@@ -103,7 +101,7 @@ def required_features(job: Job, assignment: Assignment, checkpoint_place: str) -
 
 LONGEST_REASON = 2000
 IMAGE_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-NOT_AN_AGENTS_WORD = frozenset(
+NOT_REPORTED_BY_AGENTS = frozenset(
     {AssignmentState.OFFERED, AssignmentState.UNKNOWN, AssignmentState.LOST}
 )
 DEFAULT_REASON = {
@@ -113,22 +111,22 @@ DEFAULT_REASON = {
 
 
 def accept(
-    node_pk: UUID, assignment_id: UUID, words: Accept, now: datetime | None = None
+    node_pk: UUID, assignment_id: UUID, request: Accept, now: datetime | None = None
 ) -> LaunchSpec:
     """Accept an offer: its lease begins. The session may repeat it; refused if stale."""
     now = now or timezone.now()
     with transaction.atomic():
-        node = lock_session(node_pk, words.epoch)
-        assignment = lock_own(node, assignment_id, words.fence)
+        node = lock_session(node_pk, request.epoch)
+        assignment = lock_own(node, assignment_id, request.fence)
         try:
             check_gang(assignment, node)
             spec = launch_spec(assignment)
         except (SecretMissing, GangImpossibleError) as problem:
             blame = ReasonClass.USER if isinstance(problem, SecretMissing) else ReasonClass.NODE
-            _reject(assignment, words.epoch, blame, str(problem), now)
+            _reject(assignment, request.epoch, blame, str(problem), now)
             refusal = stale_assignment(f"assignment {assignment_id} cannot start: {problem}")
         else:
-            _take(node, assignment, words.epoch, spec.grace_s, now)
+            _take(node, assignment, request.epoch, spec.grace_s, now)
             return spec
     raise refusal
 
@@ -136,14 +134,9 @@ def accept(
 def _take(node: Node, assignment: Assignment, epoch: int, grace_s: float, now: datetime) -> None:
     if assignment.state == AssignmentState.OFFERED and assignment.desired == "run":
         lease = timedelta(seconds=job_lease_s(clock_of(node.cluster), assignment.job.on_disconnect))
-        move_assignment(
-            assignment,
-            AssignmentMove.ACCEPT,
-            epoch=epoch,
-            accepted_at=now,
-            lease_expires_at=now + lease,
-            grace_s=grace_s,
-        )
+        values: dict[str, Any] = {"epoch": epoch, "accepted_at": now, "grace_s": grace_s}
+        values["lease_expires_at"] = now + lease
+        move_assignment(assignment, AssignmentMove.ACCEPT, **values)
     elif assignment.state not in LIVE or assignment.epoch != epoch:
         raise stale_assignment(
             f"assignment {assignment.pk} is {assignment.state} and not on offer to this session"
@@ -155,15 +148,8 @@ def _reject(
 ) -> None:
     if assignment.state != AssignmentState.OFFERED:
         return
-    move_assignment(
-        assignment,
-        AssignmentMove.REJECT,
-        epoch=epoch,
-        reason_class=blame,
-        reason=reason[:LONGEST_REASON],
-        ended_at=now,
-    )
-    assignment_ended(assignment, now)
+    text = reason[:LONGEST_REASON]
+    end_assignment(assignment, AssignmentMove.REJECT, blame, text, now, epoch=epoch)
 
 
 def report_state(
@@ -184,7 +170,7 @@ def report_state(
         _pin_image(assignment, report)
         if assignment.state == report.to:
             Assignment.objects.filter(pk=assignment.pk, epoch=assignment.epoch).update(
-                **_standing(report)
+                **_report_values(report)
             )
             return report.to
         _move(assignment, report, observed_at, now)
@@ -196,7 +182,7 @@ def report_state(
 
 
 def _check(report: StateReport) -> datetime:
-    if report.to in NOT_AN_AGENTS_WORD:
+    if report.to in NOT_REPORTED_BY_AGENTS:
         raise invalid("to", f"an agent cannot report {report.to}")
     check_number("seq", report.seq, 0, inf)
     check_number("steps", report.steps, 0, inf)
@@ -215,7 +201,7 @@ def _pin_image(assignment: Assignment, report: StateReport) -> None:
         )
 
 
-def _standing(report: StateReport) -> dict[str, Any]:
+def _report_values(report: StateReport) -> dict[str, Any]:
     values: dict[str, Any] = {"report_seq": report.seq}
     if report.prepared_fraction is not None:
         values["prepared_fraction"] = report.prepared_fraction
@@ -259,7 +245,7 @@ def _move(
 
 
 def _values(assignment: Assignment, report: StateReport, now: datetime) -> dict[str, Any]:
-    values = {**_standing(report), "epoch": report.epoch}
+    values = {**_report_values(report), "epoch": report.epoch}
     if report.container:
         values["container"] = report.container
     if report.steps is not None and report.steps > assignment.steps_done:

@@ -14,7 +14,7 @@ from django.db import connection, transaction
 from django.db.models import Exists, OuterRef
 from django.utils import timezone
 
-from clusters.agent_calls import AgentCallError, not_yours, stale_epoch, unknown_token
+from clusters.agent_calls import AgentCallError, stale_epoch
 from clusters.events import note_nodes_joined
 from clusters.intervals import clocks_of, is_silent, job_lease_s
 from clusters.models import Device, Node, NodeEvent
@@ -23,7 +23,7 @@ from clusters.services.devices import keep_samples, note_health
 from controlplane.execution.directives import cursor_of, directives, is_news
 from controlplane.execution.moves import move_assignment
 from controlplane.execution.outcomes import assignment_running
-from controlplane.execution.services.sessions import come_back
+from controlplane.execution.services.sessions import restore_lost_node, token_refusals
 from controlplane.web.storage.bulk import update_rows
 from jobs.assignment_lifecycle import ENDED, LIVE, MOVE_TO
 from jobs.models import Assignment
@@ -41,7 +41,7 @@ from loadmaster.protocol import (
 )
 
 HELD_BY_AGENT = frozenset(LIVE - {AssignmentState.OFFERED, AssignmentState.UNKNOWN})
-"""What an agent can truthfully say of an assignment that is not over."""
+"""States that an agent may report of an assignment that is not over."""
 
 UNWELL = "its agent reports that the machine is unhealthy"
 
@@ -68,7 +68,7 @@ class Renewed:
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """Somebody else holds one of the rows: nothing was written, renew this heartbeat by itself."""
+    """A row is locked by somebody else: nothing was written, renew this heartbeat by itself."""
 
 
 Outcome = Renewed | AgentCallError | Busy
@@ -149,7 +149,7 @@ def renew_all(
         taken = {i: renewal for i, renewal in renewals.items() if renewal.row.pk not in busy}
         fresh = [renewal for renewal in taken.values() if renewal.fresh]
         _renew(fresh, now)
-        _note_what_changed(fresh, now)
+        _note_changes(fresh, now)
     keep_samples([(renewal.row.pk, renewal.beat.devices) for renewal in fresh])
     done: dict[int, Outcome] = {index: _renewed(renewal) for index, renewal in taken.items()}
     return [refused.get(index) or done.get(index) or Busy() for index in range(len(calls))]
@@ -180,18 +180,13 @@ def _refusals(calls: Sequence[Call], rows: Mapping[UUID, _NodeRow]) -> dict[int,
     if absent:
         tokens |= dict(Node.objects.filter(pk__in=absent).values_list("pk", "token_sha256"))
     strange = {
-        i: c
+        i: c.token_sha256 or ""
         for i, c in enumerate(calls)
         if c.node not in tokens or c.token_sha256 not in (None, tokens[c.node])
     }
     if strange:
-        sent = [call.token_sha256 for call in strange.values() if call.token_sha256]
-        nodes = Node.objects.filter(token_sha256__in=sent)
-        known = set(nodes.values_list("token_sha256", flat=True))
-        found |= {
-            i: not_yours() if call.token_sha256 in known else unknown_token()
-            for i, call in strange.items()
-        }
+        refusals = token_refusals(strange.values())
+        found |= {i: refusals[token] for i, token in strange.items()}
     for index, call in enumerate(calls):
         row = rows.get(call.node)
         if index not in found and row is None:
@@ -252,7 +247,7 @@ def _is_watched(assignment: Assignment, beat: Heartbeat) -> bool:
     )
 
 
-def _note_what_changed(renewals: Sequence[_Renewal], now: datetime) -> None:
+def _note_changes(renewals: Sequence[_Renewal], now: datetime) -> None:
     known = [t.row for t in renewals if t.row.state != State.LOST]
     heard = [row for row in known if is_silent(row.session_expires_at, now)]
     if heard:
@@ -262,8 +257,8 @@ def _note_what_changed(renewals: Sequence[_Renewal], now: datetime) -> None:
         unwell = row.state == State.READY and not healthy
         if row.state == State.LOST or unwell or (healthy and row.reason == UNWELL):
             node = Node.objects.select_related("cluster").get(pk=row.pk)
-            come_back(node)
-            _note_wellbeing(node, healthy=healthy)
+            restore_lost_node(node)
+            _cordon_if_unhealthy(node, healthy=healthy)
     note_health(
         {
             t.row.pk: t.beat.devices
@@ -273,7 +268,7 @@ def _note_what_changed(renewals: Sequence[_Renewal], now: datetime) -> None:
     )
 
 
-def _note_wellbeing(node: Node, *, healthy: bool) -> None:
+def _cordon_if_unhealthy(node: Node, *, healthy: bool) -> None:
     """Cordon a node that calls itself unhealthy until it is well; leave an operator's cordon."""
     before, after, reason = (
         (State.CORDONED, State.READY, "") if healthy else (State.READY, State.CORDONED, UNWELL)

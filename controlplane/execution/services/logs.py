@@ -41,7 +41,7 @@ def append_log(
     _check_owner(node, assignment_id, epoch, fence)
     expected = next_offset(assignment_id, stream)
     if offset != expected:
-        raise _elsewhere(offset, expected)
+        raise _wrong_offset(offset, expected)
     if not data:
         return expected
     try:
@@ -54,7 +54,7 @@ def append_log(
                 data=_kept(assignment_id, data),
             )
     except IntegrityError:
-        raise _elsewhere(offset, next_offset(assignment_id, stream)) from None
+        raise _wrong_offset(offset, next_offset(assignment_id, stream)) from None
     return expected + len(data)
 
 
@@ -66,11 +66,10 @@ def unpack(body: bytes, digest: str) -> bytes:
     except zlib.error as error:
         raise invalid("body", f"must be gzip ({error})") from None
     if len(data) > LARGEST_PIECE:
-        raise AgentCallError(
-            413,
-            "too_large",
-            f"a piece of a log may have at most {LARGEST_PIECE} unpacked bytes; send smaller ones",
+        text = (
+            f"a piece of a log may have at most {LARGEST_PIECE} unpacked bytes; send smaller ones"
         )
+        raise AgentCallError(413, "too_large", text)
     if not unpacker.eof:
         raise invalid("body", "the gzip data is cut short")
     if hashlib.sha256(data).hexdigest() != digest:
@@ -81,12 +80,8 @@ def unpack(body: bytes, digest: str) -> bytes:
 
 
 def next_offset(assignment_id: UUID, stream: str) -> int:
-    last = (
-        LogChunk.objects.filter(assignment_id=assignment_id, stream=stream)
-        .order_by("-offset")
-        .values_list("offset", "size")
-        .first()
-    )
+    chunks = LogChunk.objects.filter(assignment_id=assignment_id, stream=stream)
+    last = chunks.order_by("-offset").values_list("offset", "size").first()
     return sum(last) if last else 0
 
 
@@ -100,16 +95,13 @@ def _check_owner(node: Node, assignment_id: UUID, epoch: int, fence: int) -> Non
 
 
 def _kept(assignment_id: UUID, data: bytes) -> bytes:
-    before: int = (
-        LogChunk.objects.filter(assignment_id=assignment_id).aggregate(total=Sum("size"))["total"]
-        or 0
-    )
-    room = KEPT_BYTES - before
+    chunks = LogChunk.objects.filter(assignment_id=assignment_id)
+    room: int = KEPT_BYTES - chunks.aggregate(total=Sum("size", default=0))["total"]
     if room >= len(data):
         return data
     return data[:room] + TRUNCATED if room >= 0 else b""
 
 
-def _elsewhere(offset: int, expected: int) -> AgentCallError:
+def _wrong_offset(offset: int, expected: int) -> AgentCallError:
     text = f"this piece begins at {offset}, the next one must begin at {expected}"
     return AgentCallError(409, ErrorCode.OFFSET, text, field="offset", expected=expected)

@@ -42,9 +42,9 @@ def record_metrics(node: Node, assignment_id: UUID, batch: MetricsBatch) -> bool
         )
         if not newer.update(metrics_seq=batch.seq):
             return False
-        _begin_where_it_began(assignment, batch.progress)
+        _count_from_first_step(assignment, batch.progress)
         Assignment.objects.filter(pk=assignment.pk).update(**_newest(batch.progress))
-        _advance_job(assignment, batch.progress)
+        _update_job(assignment, batch.progress)
         _keep_progress(assignment, batch.progress)
         _keep_usage(assignment, batch.usage)
     return True
@@ -67,7 +67,7 @@ def _check(batch: MetricsBatch) -> None:
         check_number(f"{where}.gpu_power_w", used.gpu_power_w, 0, ABSURD)
 
 
-def _begin_where_it_began(assignment: Assignment, progress: Sequence[ProgressSample]) -> None:
+def _count_from_first_step(assignment: Assignment, progress: Sequence[ProgressSample]) -> None:
     """Count a launch from its first reported step; note progress lost without a checkpoint."""
     start = next((sample for sample in progress if sample.event == STARTED), None)
     if start is None or assignment.purpose != "training" or assignment.rank:
@@ -79,21 +79,18 @@ def _begin_where_it_began(assignment: Assignment, progress: Sequence[ProgressSam
             f"began at step {start.step}; the checkpoint of step {assignment.start_steps} was not"
             f" found on {assignment.node.name}"
         )
-        note_job(
-            assignment.job,
-            "progress_lost",
-            data={"message": message, "fence": assignment.fence, "resumed": start.step},
-        )
+        data = {"message": message, "fence": assignment.fence, "resumed": start.step}
+        note_job(assignment.job, "progress_lost", data=data)
         Assignment.objects.filter(pk=assignment.pk).update(
             start_steps=start.step, steps_done=start.step, checkpoint_steps=start.step
         )
-    _unless_relaunched(assignment).update(
+    _job_of_newest_launch(assignment).update(
         steps_done=Least(F("steps_done"), Value(start.step)),
         checkpoint_steps=Least(F("checkpoint_steps"), Value(start.step)),
     )
 
 
-def _unless_relaunched(assignment: Assignment) -> QuerySet[Job]:
+def _job_of_newest_launch(assignment: Assignment) -> QuerySet[Job]:
     relaunched = Assignment.objects.filter(
         job=OuterRef("pk"), purpose="training", fence__gt=assignment.fence
     )
@@ -113,20 +110,17 @@ def _newest(progress: Sequence[ProgressSample]) -> dict[str, Any]:
     return values
 
 
-def _advance_job(assignment: Assignment, progress: Sequence[ProgressSample]) -> None:
+def _update_job(assignment: Assignment, progress: Sequence[ProgressSample]) -> None:
     """Update the job's progress: steps of all ranks, loss of rank 0."""
     if not progress or assignment.purpose != "training":
         return
-    losses = (
-        [] if assignment.rank else [sample.loss for sample in progress if sample.loss is not None]
-    )
-    values: dict[str, Any] = (
-        {"first_loss": Coalesce(F("first_loss"), Value(losses[0])), "last_loss": losses[-1]}
-        if losses
-        else {}
-    )
+    losses = [sample.loss for sample in progress if sample.loss is not None]
+    values: dict[str, Any] = {}
+    if losses and not assignment.rank:
+        first = Coalesce(F("first_loss"), Value(losses[0]))
+        values = {"first_loss": first, "last_loss": losses[-1]}
     total = assignment.job.total_steps
-    _unless_relaunched(assignment).update(
+    _job_of_newest_launch(assignment).update(
         steps_done=Greatest(F("steps_done"), Value(min(_furthest(progress), total))),
         checkpoint_steps=Greatest(F("checkpoint_steps"), Value(min(_saved(progress), total))),
         **values,

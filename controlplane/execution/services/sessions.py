@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -13,8 +14,10 @@ from clusters.agent_calls import (
     AgentCallError,
     check_devices,
     check_text,
+    not_yours,
     stale_assignment,
     stale_epoch,
+    unknown_token,
 )
 from clusters.events import request_reschedule
 from clusters.intervals import clock_of, is_silent
@@ -22,8 +25,7 @@ from clusters.models import Node, NodeEvent, Reason
 from clusters.models.nodes import State
 from clusters.services.devices import sync_devices
 from clusters.services.enrolment import gpu_type_of, sha256
-from controlplane.execution.moves import move_assignment
-from controlplane.execution.outcomes import assignment_ended
+from controlplane.execution.outcomes import end_assignment
 from jobs.assignment_lifecycle import LIVE, AssignmentMove
 from jobs.models import Assignment
 from jobs.moves import lock_assignment, lock_node
@@ -46,6 +48,14 @@ def lock_session(node_pk: uuid.UUID, epoch: int) -> Node:
     return node
 
 
+def token_refusals(tokens: Iterable[str]) -> dict[str, AgentCallError]:
+    """Refusals of tokens (sha256) that are not their node's: another node's, or nobody's."""
+    sent = list(tokens)
+    nodes = Node.objects.filter(token_sha256__in=sent) if sent else Node.objects.none()
+    known = set(nodes.values_list("token_sha256", flat=True))
+    return {token: not_yours() if token in known else unknown_token() for token in sent}
+
+
 def lock_own(node: Node, pk: uuid.UUID, fence: int) -> Assignment:
     """Lock the node's assignment with that fence; refuse any other."""
     try:
@@ -59,31 +69,31 @@ def lock_own(node: Node, pk: uuid.UUID, fence: int) -> Assignment:
     return assignment
 
 
-def open_session(node_pk: UUID, words: SessionRequest, now: datetime | None = None) -> Session:
+def open_session(node_pk: UUID, request: SessionRequest, now: datetime | None = None) -> Session:
     """Begin a session. The same journal supersedes its own at once, others after its expiry."""
     now = now or timezone.now()
-    check_text("machine_id", words.machine_id, 100, empty=False)
-    check_text("boot_id", words.boot_id, 100)
-    check_text("session_secret", words.session_secret, 1000, empty=False)
-    check_text("address", words.address, 255)
-    check_devices(words.devices)
+    check_text("machine_id", request.machine_id, 100, empty=False)
+    check_text("boot_id", request.boot_id, 100)
+    check_text("session_secret", request.session_secret, 1000, empty=False)
+    check_text("address", request.address, 255)
+    check_devices(request.devices)
     with transaction.atomic():
         node = lock_node(node_pk)
-        _check_turn(node, words, now)
-        unwritten = _unwritten(node, words)
+        _refuse_second_session(node, request, now)
+        unwritten = _accepted_but_unknown(node, request)
         silent = node.state != State.LOST and is_silent(node.session_expires_at, now)
-        epoch = _begin(node, words, now)
-        changed = sync_devices(node, words.devices)
-        adopt, stop = _sort_known(node, words.assignments)
+        epoch = _begin(node, request, now)
+        changed = sync_devices(node, request.devices)
+        adopt, stop = _split_known(node, request.assignments)
         Assignment.objects.filter(pk__in=adopt).update(epoch=epoch, report_seq=0, metrics_seq=0)
         if changed or silent:
             request_reschedule(node.cluster, Reason.NODE_JOINED, node=node)
     for pk in unwritten:
-        _take_back(pk, epoch, now)
+        _end_unstarted(pk, epoch, now)
     return Session(epoch, clock_of(node.cluster), adopt=tuple(str(pk) for pk in adopt), stop=stop)
 
 
-def come_back(node: Node) -> None:
+def restore_lost_node(node: Node) -> None:
     """Give a lost node, its row locked, the state back that it had, with its event."""
     if node.state != State.LOST:
         return
@@ -95,56 +105,50 @@ def come_back(node: Node) -> None:
         node.state = before
 
 
-def _check_turn(node: Node, words: SessionRequest, now: datetime) -> None:
-    lives = node.session_expires_at is not None and node.session_expires_at > now
-    if lives and not _is_same(node, words):
-        wait_s = (node.session_expires_at - now).total_seconds() if node.session_expires_at else 0.0
-        text = (
-            f"another session of node {node} lives; it ends {wait_s:.0f} s from now unless it is"
-            " renewed"
-        )
-        raise AgentCallError(409, ErrorCode.SESSION_LIVES, text)
+def _refuse_second_session(node: Node, request: SessionRequest, now: datetime) -> None:
+    expires = node.session_expires_at
+    if expires is not None and expires > now and not _is_same_agent(node, request):
+        wait_s = (expires - now).total_seconds()
+        text = f"another session of node {node} lives; it ends {wait_s:.0f} s from now"
+        raise AgentCallError(409, ErrorCode.SESSION_LIVES, f"{text} unless it is renewed")
 
 
-def _is_same(node: Node, words: SessionRequest) -> bool:
+def _is_same_agent(node: Node, request: SessionRequest) -> bool:
     """True for the same journal on the same machine as the former session's."""
-    return node.machine_id == words.machine_id and node.session_secret_sha256 == sha256(
-        words.session_secret
+    return node.machine_id == request.machine_id and node.session_secret_sha256 == sha256(
+        request.session_secret
     )
 
 
-def _begin(node: Node, words: SessionRequest, now: datetime) -> int:
+def _begin(node: Node, request: SessionRequest, now: datetime) -> int:
     epoch = node.epoch + 1
     Node.objects.filter(pk=node.pk, epoch=node.epoch).update(
         epoch=epoch,
-        machine_id=words.machine_id,
-        boot_id=words.boot_id,
-        session_secret_sha256=sha256(words.session_secret),
+        machine_id=request.machine_id,
+        boot_id=request.boot_id,
+        session_secret_sha256=sha256(request.session_secret),
         session_expires_at=now + timedelta(seconds=clock_of(node.cluster).lease_s),
         heartbeat_seq=0,
         last_seen_at=now,
-        gpu_type=gpu_type_of(words.devices),
-        emulated=any(device.emulated for device in words.devices),
-        address=words.address,
-        **({"agent_version": words.agent_version[:50]} if words.agent_version else {}),
-        **({"features": sorted(words.features)} if words.features else {}),
+        gpu_type=gpu_type_of(request.devices),
+        emulated=any(device.emulated for device in request.devices),
+        address=request.address,
+        **({"agent_version": request.agent_version[:50]} if request.agent_version else {}),
+        **({"features": sorted(request.features)} if request.features else {}),
     )
     NodeEvent.objects.create(
-        node=node, event="session", data={"epoch": epoch, "boot_id": words.boot_id}
+        node=node, event="session", data={"epoch": epoch, "boot_id": request.boot_id}
     )
-    come_back(node)
+    restore_lost_node(node)
     return epoch
 
 
-def _sort_known(
+def _split_known(
     node: Node, known: tuple[KnownAssignment, ...]
 ) -> tuple[list[UUID], tuple[str, ...]]:
     """Split what the agent knows into what it goes on with and what it must stop."""
-    held = (
-        Assignment.objects.select_for_update(no_key=True)
-        .filter(node=node, state__in=LIVE)
-        .order_by("pk")
-    )
+    held = Assignment.objects.filter(node=node, state__in=LIVE).order_by("pk")
+    held = held.select_for_update(no_key=True)
     live = {(str(a.pk), a.fence): a for a in held}
     mine = [live.get((k.id, k.fence)) for k in known]
     adopt = [a.pk for a in mine if a is not None and a.state != AssignmentState.OFFERED]
@@ -152,32 +156,25 @@ def _sort_known(
     return adopt, stop
 
 
-def _unwritten(node: Node, words: SessionRequest) -> list[UUID]:
+def _accepted_but_unknown(node: Node, request: SessionRequest) -> list[UUID]:
     """Accepted assignments that the agent's own journal lacks: it died before starting them.
 
     Another journal's silence proves nothing; those wait for their leases.
     """
-    if not _is_same(node, words):
+    if not _is_same_agent(node, request):
         return []
-    known = {(k.id, k.fence) for k in words.assignments}
-    accepted = (
-        Assignment.objects.filter(node=node, state=AssignmentState.ACCEPTED)
-        .order_by("pk")
-        .values_list("pk", "fence")
-    )
-    return [pk for pk, fence in accepted if (str(pk), fence) not in known]
+    known = {(k.id, k.fence) for k in request.assignments}
+    accepted = Assignment.objects.filter(node=node, state=AssignmentState.ACCEPTED).order_by("pk")
+    pairs = accepted.values_list("pk", "fence")
+    return [pk for pk, fence in pairs if (str(pk), fence) not in known]
 
 
-def _take_back(pk: UUID, epoch: int, now: datetime) -> None:
+def _end_unstarted(pk: UUID, epoch: int, now: datetime) -> None:
     with transaction.atomic():
         assignment = lock_assignment(pk)
         if assignment.state != AssignmentState.ACCEPTED or assignment.epoch >= epoch:
             return
-        move = (
-            AssignmentMove.CANCEL
-            if assignment.desired == StopReason.CANCEL
-            else AssignmentMove.PREEMPT
-        )
+        cancelled = assignment.desired == StopReason.CANCEL
+        move = AssignmentMove.CANCEL if cancelled else AssignmentMove.PREEMPT
         text = "its agent restarted before it had written the launch down"
-        move_assignment(assignment, move, reason_class=ReasonClass.NODE, reason=text, ended_at=now)
-        assignment_ended(assignment, now)
+        end_assignment(assignment, move, ReasonClass.NODE, text, now)

@@ -1,4 +1,4 @@
-"""Asking for an assignment's end, for whoever has a reason to: plans, operators, users, drains."""
+"""Stops of assignments, jobs and gangs."""
 
 from __future__ import annotations
 

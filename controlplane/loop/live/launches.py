@@ -44,7 +44,7 @@ FASTER = (IntegrityError, LostRaceError)
 
 
 class ProfileRunStarted(Protocol):
-    """How the profiler learns that a run was placed: `profiling.services.profile_run_started`."""
+    """Tells the profiler that a run was placed: `profiling.services.profile_run_started`."""
 
     def __call__(self, job: Job, copy: int) -> None:
         """Note it, in the transaction that writes the assignment."""

@@ -1,4 +1,4 @@
-"""What is held on a cluster's nodes: live assignments and their slots, read as columns."""
+"""Live assignments of a cluster and the slots they hold, read as columns."""
 
 from __future__ import annotations
 
@@ -81,12 +81,12 @@ class Gang:
 
 
 def is_placement(assignment: LiveAssignment) -> bool:
-    """Whether a live assignment is meant to go on: neither asked to stop nor stopping by itself."""
+    """True for a live assignment that is not stopping."""
     return assignment.desired == RUN and assignment.state != AssignmentState.STOPPING
 
 
 class LiveAssignments:
-    """What is held on a cluster's nodes: live assignments and the slots they hold."""
+    """Live assignments of a cluster and the slots they hold."""
 
     def __init__(self, cluster: Cluster) -> None:
         live = Assignment.objects.filter(node__cluster=cluster, state__in=LIVE).order_by(

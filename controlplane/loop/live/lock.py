@@ -80,7 +80,7 @@ def _held(lock: RoundLock) -> QuerySet[Cluster]:
 
 
 def is_held(cluster: Cluster, now: datetime) -> bool:
-    """Whether a round of the cluster, as it was read, is being held."""
+    """True if a round of the cluster, as it was read, is held."""
     if not cluster.round_owner or owner_has_ended(cluster.round_owner):
         return False
     return cluster.round_expires_at is not None and cluster.round_expires_at > now
@@ -113,7 +113,7 @@ class Renewal:
     every_s: float = RENEW_S
 
     def expires(self, now_s: float) -> datetime:
-        """When a lock expires that is renewed now."""
+        """Expiry of a lock that is renewed now."""
         return datetime.fromtimestamp(min(now_s + self.expiry_s, self.until_s), UTC)
 
 

@@ -54,11 +54,10 @@ class FreeCapacity:
         }
         held = LiveAssignments(cluster)
         self.stopping = {str(a.job_id) for a in held.assignments if not is_placement(a)}
-        self.slots: dict[int, set[int]] = {
-            pk: {s.slot for s in slots} for pk, slots in held.of_device.items()
-        }
-        self.shares = {pk: sum(s.share for s in slots) for pk, slots in held.of_device.items()}
-        self.holders = {pk: {str(s.job_id) for s in slots} for pk, slots in held.of_device.items()}
+        of_device = held.of_device.items()
+        self.slots = {pk: {s.slot for s in slots} for pk, slots in of_device}
+        self.shares = {pk: sum(s.share for s in slots) for pk, slots in of_device}
+        self.holders = {pk: {str(s.job_id) for s in slots} for pk, slots in of_device}
         self.cores: dict[str, float] = defaultdict(float)
         self.memory_gb: dict[str, float] = defaultdict(float)
         self.in_use = Counter(str(slots[0].node_id) for slots in held.of_device.values() if slots)
@@ -70,15 +69,12 @@ class FreeCapacity:
         wanted = LAUNCHABLE[placement.purpose]
         if job.state not in wanted:
             code = RejectCode.DEFERRED if str(job.pk) in self.stopping else RejectCode.STALE
-            return Rejected(
-                placement.key, code, f"the job is {job.state}, not {' or '.join(wanted)}"
-            )
+            detail = f"the job is {job.state}, not {' or '.join(wanted)}"
+            return Rejected(placement.key, code, detail)
         reasons = [r for seat in placement.ranks for r in self._seat(placement, seat)]
         reasons += [*self._resources(placement, job), *self._power(placement)]
-        worst = next(
-            (r for r in reasons if r[0] is RejectCode.STALE), reasons[0] if reasons else None
-        )
-        return Rejected(placement.key, *worst) if worst else None
+        stale = [reason for reason in reasons if reason[0] is RejectCode.STALE]
+        return Rejected(placement.key, *(stale or reasons)[0]) if reasons else None
 
     def take(self, assignment: Assignment, job: Job, devices: Iterable[tuple[Device, int]]) -> None:
         """Note that these (device, slot) are held by a launched assignment."""
@@ -93,11 +89,9 @@ class FreeCapacity:
 
     def free_slot(self, device: Device) -> int | None:
         held = self.slots.get(device.pk, set())
-        return (
-            next((s for s in range(device.slots) if s not in held), None)
-            if len(held) < device.slots
-            else None
-        )
+        if len(held) >= device.slots:  # perhaps by a job left in a higher slot
+            return None
+        return next(s for s in range(device.slots) if s not in held)
 
     def _load(self, node: str, cores: float, memory_gb: float) -> None:
         self.cores[node] += cores
@@ -112,7 +106,7 @@ class FreeCapacity:
             yield RejectCode.STALE, f"node {node.name} is {node.state} and for {node.role}"
         elif not is_ready(node, self.now):
             yield RejectCode.STALE, f"the agent of node {node.name} is silent"
-        if len(placement.ranks) > 1 and (why := gangs.trouble(node)):
+        if len(placement.ranks) > 1 and (why := gangs.why_no_gang(node)):
             yield RejectCode.STALE, why
         for uuid in seat.devices:
             yield from self._device(node, uuid, seat.share)
@@ -131,21 +125,15 @@ class FreeCapacity:
 
     def _device(self, node: Node, uuid: str, share: float) -> Iterator[tuple[RejectCode, str]]:
         device = self.devices.get((str(node.pk), uuid))
+        name = f"device {uuid} of node {node.name}"
         if device is None or not device.healthy:
-            yield (
-                RejectCode.STALE,
-                f"device {uuid} of node {node.name} is {'gone' if device is None else 'unhealthy'}",
-            )
-        elif (
-            self.free_slot(device) is None
-            or self.shares.get(device.pk, 0.0) + share > 1.0 + TOLERANCE
-        ):
+            yield RejectCode.STALE, f"{name} is {'gone' if device is None else 'unhealthy'}"
+            return
+        shared = self.shares.get(device.pk, 0.0) + share
+        if self.free_slot(device) is None or shared > 1.0 + TOLERANCE:
             holders = self.holders[device.pk]
             code = RejectCode.DEFERRED if holders & self.stopping else RejectCode.STALE
-            yield (
-                code,
-                f"device {uuid} of node {node.name} is still held by {', '.join(sorted(holders))}",
-            )
+            yield code, f"{name} is still held by {', '.join(sorted(holders))}"
 
     def _power(self, placement: Placement) -> list[tuple[RejectCode, str]]:
         cap = power_cap_now_w(self.cluster, self.now.timestamp())
@@ -157,15 +145,8 @@ class FreeCapacity:
         needed = power_w(self.curves, used)
         if needed <= cap * (1 + TOLERANCE):
             return []
-        return [
-            (
-                self._in_the_way(),
-                (
-                    f"it would take {needed:g} W now, the cluster may use {cap:g} W until the next"
-                    " round"
-                ),
-            )
-        ]
+        detail = f"it would take {needed:g} W now, the cluster may use {cap:g} W until the next"
+        return [(self._in_the_way(), f"{detail} round")]
 
     def _in_the_way(self) -> RejectCode:
         return RejectCode.DEFERRED if self.stopping else RejectCode.STALE

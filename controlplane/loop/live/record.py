@@ -32,10 +32,10 @@ from policies.contract.validation import power_w
 from policies.contract.views import runtime_of
 
 BATCH = 500
-FORGOTTEN = 20
+ROUNDS_SEARCHED = 20
 """Rounds searched for the previous newest one; abandoned ones may lie between."""
 
-SMALL = 0.1
+SMALL_MOVE = 0.1
 """The part of a wait by which its expected end may move unseen."""
 
 MAY_WAIT = (JobState.QUEUED, JobState.PROFILING, JobState.STOPPING)
@@ -106,7 +106,7 @@ def close_round(
     for name, value in values.items():
         setattr(row, name, value)
     # Only the newest round keeps expected ends; scanning all older rows would read their snapshots.
-    last = range(row.number - FORGOTTEN, row.number)
+    last = range(row.number - ROUNDS_SEARCHED, row.number)
     earlier = Round.objects.filter(cluster=row.cluster_id, number__in=last)
     earlier.filter(runs_expected__isnull=False).update(runs_expected=None)
     Cluster.objects.filter(pk=row.cluster_id).update(memory=dict(plan.memory))
@@ -145,7 +145,7 @@ def last_plan(row: Round) -> LastPlan | None:
 
 
 def _leaves_idle(plan: Plan, snapshot: Snapshot) -> bool:
-    """Whether GPUs that may be given away are in no placement of the plan."""
+    """True if free healthy GPUs are in no placement of the plan."""
     used = _devices_of(plan)
     return any(
         d.healthy and not d.held and (n.id, d.id) not in used
@@ -216,7 +216,7 @@ def _differ(stored: list[Any], reason: list[Any], now_s: float) -> bool:
     if stored[0] != reason[0] or not {"earliest_s"} <= before.keys() & after.keys():
         return True
     moved_s = abs(after["earliest_s"] - before["earliest_s"])
-    return {**before, "earliest_s": 0} != {**after, "earliest_s": 0} or moved_s > SMALL * (
+    return {**before, "earliest_s": 0} != {**after, "earliest_s": 0} or moved_s > SMALL_MOVE * (
         after["earliest_s"] - now_s
     )
 

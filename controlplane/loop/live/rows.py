@@ -59,14 +59,9 @@ def _in_turn(queued: QuerySet[Job], most: int) -> Iterable[Any]:
 
 
 def _soonest(queued: QuerySet[Job], most: int) -> Iterable[Any]:
-    """By the earlier of due date and deadline, either replacing the other if NULL."""
     due, deadline = Coalesce("due_at", "deadline_at"), Coalesce("deadline_at", "due_at")
-    pressed = (
-        queued.annotate(until=Least(due, deadline))
-        .filter(until__isnull=False)
-        .order_by("until", "pk")
-    )
-    return [pk for pk, _ in pressed.values_list("pk", "until")[:most]]
+    pressed = queued.annotate(until=Least(due, deadline)).filter(until__isnull=False)
+    return list(pressed.order_by("until", "pk").values_list("pk", flat=True)[:most])
 
 
 def _passing(queued: QuerySet[Job], most: int, number: int, count: int) -> Iterable[Any]:
@@ -77,16 +72,12 @@ def _passing(queued: QuerySet[Job], most: int, number: int, count: int) -> Itera
 
 
 SHOWN = (
-    JobState.QUEUED,
-    JobState.PROFILING,
-    JobState.STARTING,
-    JobState.RUNNING,
-    JobState.STOPPING,
-)
+    JobState.QUEUED, JobState.PROFILING, JobState.STARTING, JobState.RUNNING, JobState.STOPPING,
+)  # fmt: skip
 """Jobs that a policy may be shown: those that run or want to."""
 
 AVOIDED = timedelta(minutes=10)
-"""How long a job keeps away from a node that failed it, as long as another one would do."""
+"""Time for which a job avoids a node that failed it, if another one would do."""
 
 THE_NODES_FAULT = (ReasonClass.IMAGE, ReasonClass.GPU, ReasonClass.NODE)
 
@@ -136,7 +127,7 @@ class Watched(Protocol):
 
 
 def is_ready(node: Watched, now: datetime) -> bool:
-    """Whether the node takes new work: nobody says otherwise, and its agent is there to take it."""
+    """True if the node takes new work: it is ready and its agent is not silent."""
     return node.state == State.READY and not is_silent(node.session_expires_at, now)
 
 
@@ -152,12 +143,8 @@ class Rows:
         self.nodes: Sequence[NodeRow] = [NodeRow._make(row) for row in nodes]
         self.type_of = {node.pk: self.gpu_types[node.gpu_type_id].name for node in self.nodes}
         self.devices: Mapping[object, list[DeviceRow]] = defaultdict(list)
-        devices = (
-            Device.objects.filter(node__cluster=cluster)
-            .order_by("node_id", "uuid")
-            .values_list(*DeviceRow._fields)
-        )
-        for device in map(DeviceRow._make, devices):
+        devices = Device.objects.filter(node__cluster=cluster).order_by("node_id", "uuid")
+        for device in map(DeviceRow._make, devices.values_list(*DeviceRow._fields)):
             self.devices[device.node_id].append(device)
         shown = Job.objects.filter(cluster=cluster, state__in=SHOWN).exclude(
             state=JobState.STOPPING, hold_wanted=True
@@ -185,13 +172,10 @@ class Rows:
             nodes_of[job_id].add(node_id)
         avoided: dict[object, frozenset[object]] = {}
         for job in self.jobs if nodes_of else ():
-            able = (
-                {n.pk for n in self.nodes if self._would_do(n, job)}
-                if job.pk in nodes_of
-                else set()
-            )
-            if able - nodes_of[job.pk]:
-                avoided[job.pk] = frozenset(able & nodes_of[job.pk])
+            failed_it = nodes_of.get(job.pk, set())
+            able = {n.pk for n in self.nodes if failed_it and self._would_do(n, job)}
+            if able - failed_it:
+                avoided[job.pk] = frozenset(able & failed_it)
         return avoided
 
     def _would_do(self, node: NodeRow, job: Job) -> bool:
@@ -206,12 +190,10 @@ class Rows:
 
 
 def _undone_dependencies(cluster: Cluster) -> Mapping[object, set[object]]:
-    """By job the jobs it depends on that are not completed."""
     dependent = Job.objects.filter(cluster=cluster, state__in=SHOWN, dependencies__isnull=False)
     undone: dict[object, set[object]] = defaultdict(set)
-    for job, dependency, state in dependent.values_list(
-        "pk", "dependencies", "dependencies__state"
-    ):
+    columns = ("pk", "dependencies", "dependencies__state")
+    for job, dependency, state in dependent.values_list(*columns):
         if state != JobState.COMPLETED:
             undone[job].add(dependency)
     return undone

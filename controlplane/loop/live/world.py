@@ -18,6 +18,7 @@ from clusters.events import request_reschedule
 from clusters.models import Cluster, Reason, RescheduleEvent
 from controlplane.execution.services import preempt_gang
 from controlplane.loop.live import lock as locks
+from controlplane.loop.live import record
 from controlplane.loop.live.apply import Services, apply_plan
 from controlplane.loop.live.lock import (
     EXPIRY_S,
@@ -28,14 +29,6 @@ from controlplane.loop.live.lock import (
     renewed,
 )
 from controlplane.loop.live.observe import Knowledge, Observation, observe
-from controlplane.loop.live.record import (
-    Written,
-    close_round,
-    last_plan,
-    note_waiting,
-    open_round,
-    wants_another,
-)
 from controlplane.loop.models import Round
 from controlplane.loop.rounds import Applied, LastPlan, RoundResult, run_round
 from controlplane.web.logs.structured import bound
@@ -53,7 +46,7 @@ Solve: TypeAlias = Callable[[str, Mapping[str, Any], Snapshot], Plan]
 """(policy, parameters, snapshot) -> plan; raises PolicyError. A child in production."""
 
 OVERHEAD_S = 30.0
-"""What a round may take beside its solver before another one takes over although it still lives."""
+"""Longest time of a living round beside its solver."""
 
 SERVICES = Services(preempt_gang, profile_run_started)
 
@@ -76,7 +69,6 @@ class Ports:
     await_solver: Callable[[], None] = lambda: None
 
     def renewal(self, now_s: float) -> Renewal:
-        """How a round that begins now keeps its lock."""
         hold_s = self.hold_s or settings.SOLVER_TIMEOUT_S + OVERHEAD_S
         return Renewal(self.clock, now_s + hold_s, self.expiry_s, self.renew_s)
 
@@ -95,7 +87,9 @@ class LiveWorld:
         self.observed = observe(
             self.lock.cluster_id, self.ports.clock(), self.lock.number, self.ports.knowledge
         )
-        self.row = open_round(self.lock, self.observed, self._now(), time.perf_counter() - began)
+        self.row = record.open_round(
+            self.lock, self.observed, self._now(), time.perf_counter() - began
+        )
         return self.observed.snapshot
 
     def decide(self, snapshot: Snapshot) -> Plan:
@@ -109,19 +103,19 @@ class LiveWorld:
 
     def last_plan(self) -> LastPlan | None:
         """The previous plan, if the cluster's policy and parameters are still those of it."""
-        return last_plan(self._seen()[1])
+        return record.last_plan(self._seen()[1])
 
     def apply(self, plan: Plan, carried: int | None = None) -> Applied:
         """Apply the plan and close the round; LostLockError if another round took over."""
         observed, row = self._seen()
-        began, written = time.perf_counter(), Written.of(plan, observed)
-        note_waiting(written, self.lock, self._now)
+        began, written = time.perf_counter(), record.Written.of(plan, observed)
+        record.note_waiting(written, self.lock, self._now)
         now = self._now()
         with transaction.atomic():
             locks.check(self.lock, now)
             applied = apply_plan(observed, plan, row, self.ports.services, now)
-            close_round(row, observed, plan, written, applied, now, carried)
-            if wants_another(row, observed, plan, applied):
+            record.close_round(row, observed, plan, written, applied, now, carried)
+            if record.wants_another(row, observed, plan, applied):
                 request_reschedule(observed.cluster, Reason.LEFTOVER)
             locks.release(self.lock)
         Round.objects.filter(pk=row.pk).update(apply_s=time.perf_counter() - began)
@@ -168,5 +162,5 @@ def _held(lock: RoundLock, ports: Ports, now: datetime) -> RoundResult | None:
 
 
 def is_wanted(cluster_id: int) -> bool:
-    """Whether the cluster has events that no round has answered."""
+    """True if events of the cluster wait for a round."""
     return RescheduleEvent.objects.filter(cluster=cluster_id, round=None).exists()

@@ -1,4 +1,4 @@
-"""What the pages of rounds show, in a constant number of queries."""
+"""Rows of the pages of rounds, in a constant number of queries."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ChangeRow:
 
 @dataclass(frozen=True, slots=True)
 class RoundPage:
-    """One round."""
+    """The page of a round."""
 
     row: RoundRow
     changes: tuple[ChangeRow, ...]
@@ -53,23 +53,16 @@ class RoundPage:
 
 def rounds_page(number: int | str | None) -> tuple[Page[Round], list[RoundRow]]:
     """Rounds, latest first, without their snapshots and plans."""
-    rounds = (
-        Round.objects.select_related("cluster")
-        .defer("snapshot", "plan", "runs_expected")
-        .order_by("-id")
-    )
+    rounds = Round.objects.select_related("cluster").order_by("-id")
+    rounds = rounds.defer("snapshot", "plan", "runs_expected")
     page = Paginator(rounds, PAGE_SIZE).get_page(number)
     return page, [_row(r) for r in page.object_list]
 
 
 def round_page(user: User, pk: int) -> RoundPage | None:
     """A round, or None where there is none."""
-    found = (
-        Round.objects.select_related("cluster", "tariff", "pue")
-        .defer("snapshot", "runs_expected")
-        .filter(pk=pk)
-        .first()
-    )
+    rounds = Round.objects.select_related("cluster", "tariff", "pue")
+    found = rounds.defer("snapshot", "runs_expected").filter(pk=pk).first()
     if found is None:
         return None
     changes, rejected = _dicts(found.changes), _dicts(found.rejected)
@@ -84,12 +77,8 @@ def round_page(user: User, pk: int) -> RoundPage | None:
 
 def snapshot_file(pk: int) -> tuple[str, dict[str, Any]] | None:
     """Name and content of a round's snapshot file; None without round or snapshot."""
-    found = (
-        Round.objects.select_related("cluster")
-        .only("number", "snapshot", "cluster__name")
-        .filter(pk=pk)
-        .first()
-    )
+    rounds = Round.objects.select_related("cluster").only("number", "snapshot", "cluster__name")
+    found = rounds.filter(pk=pk).first()
     if found is None or found.snapshot is None:
         return None
     return f"{found.cluster.name}-round-{found.number}-snapshot.json", found.snapshot

@@ -62,9 +62,8 @@ def gantt_bars(
 def past_s(cluster: Cluster) -> float:
     """Seconds since the first assignment of the last day; 0 without any."""
     now = timezone.now()
-    recent = Assignment.objects.filter(
-        node__cluster=cluster, created_at__gte=now - timedelta(days=1)
-    )
+    day = now - timedelta(days=1)
+    recent = Assignment.objects.filter(node__cluster=cluster, created_at__gte=day)
     first = recent.aggregate(first=Min("created_at"))["first"]
     return (now - first).total_seconds() if first else 0.0
 
@@ -97,16 +96,15 @@ def _places(
     """The lanes of each assignment, and its row, as plain values (a prefetch costs more)."""
     places: dict[Any, list[Place]] = defaultdict(list)
     held = AssignmentSlot.objects.filter(assignment__in=[a.pk for a in assignments]).order_by("pk")
-    for assignment, device, slot, share in held.values_list(
-        "assignment_id", "device_id", "slot", "share"
-    ):
+    columns = ("assignment_id", "device_id", "slot", "share")
+    for assignment, device, slot, share in held.values_list(*columns):
         if device in lanes:
             places[assignment].append((lanes[device], *row_of(slot, share)))
     return places
 
 
 def _expected(cluster: Cluster) -> Mapping[tuple[str, str, int], float]:
-    """When the latest round expects each placement to end, by (job, purpose, copy)."""
+    """Expected ends by (job, purpose, copy), from the latest round."""
     rounds = Round.objects.filter(cluster=cluster).order_by("-number")
     for runs, started in rounds.values_list("runs_expected", "started_at")[:NEWEST_ROUNDS]:
         if runs is not None:

@@ -34,7 +34,7 @@ SPANS = {
 
 
 class ChangePassword(PasswordChangeView):
-    """Everybody's own password; they stay logged in."""
+    """Change of one's own password."""
 
     template_name = "registration/password.html"
     success_url = reverse_lazy("queue")
@@ -82,9 +82,8 @@ def gantt_figure(request: HttpRequest) -> JsonResponse:
 def _asked(request: HttpRequest) -> tuple[Cluster | None, str]:
     name, span = request.GET.get("cluster", ""), request.GET.get("span", "1h")
     clusters = Cluster.objects.order_by("name")
-    return (clusters.filter(name=name).first() if name else None) or clusters.first(), (
-        span if span in SPANS else "1h"
-    )
+    cluster = clusters.filter(name=name).first() or clusters.first()
+    return cluster, span if span in SPANS else "1h"
 
 
 @require_GET
@@ -100,7 +99,7 @@ def rounds(request: HttpRequest) -> HttpResponse:
 
 @require_GET
 def round_(request: HttpRequest, pk: int) -> HttpResponse:
-    """One decision with all it changed."""
+    """The page of a decision."""
     page = round_page(cast(User, request.user), pk)
     if page is None:
         raise Http404(f"there is no round {pk}")

@@ -52,7 +52,7 @@ LIBPQ = (
 
 
 class BackupError(Exception):
-    """It could not be done; the text says why and what to do."""
+    """A backup or restore failed; the text says why and what to do."""
 
 
 class Engine(Protocol):

@@ -26,7 +26,7 @@ from clusters.events import request_reschedule
 from clusters.intervals import clock_of, job_lease_s, lost_after
 from clusters.models import Cluster, EnrolmentToken, Node, NodeEvent, Reason
 from controlplane.execution.moves import move_assignment
-from controlplane.execution.outcomes import assignment_ended
+from controlplane.execution.outcomes import end_assignment
 from controlplane.operations.backup.backups import Manifest, check_fits, unpacked
 from controlplane.operations.backup.engines import LOCK_OWNER, BackupError, engine
 from jobs.assignment_lifecycle import LIVE, AssignmentMove
@@ -92,19 +92,14 @@ def make_safe(manifest: Manifest, now: datetime, least_wait_s: float) -> Restore
     NodeEvent.objects.bulk_create(
         [NodeEvent(node=node, event="restored", data=said) for node in Node.objects.all()]
     )
-    waits = {
-        cluster.name: _wait(cluster, now, least_wait_s)
-        for cluster in Cluster.objects.order_by("name")
-    }
+    clusters = Cluster.objects.order_by("name")
+    waits = {cluster.name: _wait(cluster, now, least_wait_s) for cluster in clusters}
     return Restored(manifest, waits, unknown, withdrawn, _closed_secrets(), _empty_cache())
 
 
 def _keys(states: list[str]) -> list[UUID]:
-    return list(
-        Assignment.objects.filter(state__in=states)
-        .order_by("job", "pk")
-        .values_list("pk", flat=True)
-    )
+    held = Assignment.objects.filter(state__in=states).order_by("job", "pk")
+    return list(held.values_list("pk", flat=True))
 
 
 def _lose_sight(pk: UUID, now: datetime) -> bool:
@@ -125,26 +120,15 @@ def _withdraw(pk: UUID, now: datetime) -> bool:
     assignment = lock_assignment(pk)
     if assignment.state != AssignmentState.OFFERED:
         return False
-    move_assignment(
-        assignment,
-        AssignmentMove.PREEMPT,
-        reason_class=ReasonClass.OPERATOR,
-        reason=WHY,
-        ended_at=now,
-    )
-    assignment_ended(assignment, now)
+    end_assignment(assignment, AssignmentMove.PREEMPT, ReasonClass.OPERATOR, WHY, now)
     return True
 
 
 def _wait(cluster: Cluster, now: datetime, least_wait_s: float) -> datetime:
     """Hold the cluster's rounds off until nothing of before can run any more; when that is."""
     clock = clock_of(cluster)
-    kinds = (
-        Job.objects.filter(cluster=cluster)
-        .order_by()
-        .values_list("on_disconnect", flat=True)
-        .distinct()
-    )
+    jobs = Job.objects.filter(cluster=cluster).order_by()
+    kinds = jobs.values_list("on_disconnect", flat=True).distinct()
     lease_s = max((job_lease_s(clock, kind) for kind in kinds), default=clock.lease_s)
     held = Assignment.objects.filter(node__cluster=cluster, state__in=HELD)
     promised_s = held.aggregate(most=Max("grace_s"))["most"]

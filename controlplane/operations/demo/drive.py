@@ -59,9 +59,8 @@ def _submit(
 
 
 def _table(rows: QuerySet[Job], elapsed: float) -> Table:
-    table = Table(title=f"after {elapsed:.0f} s", title_justify="left", expand=False)
-    for heading in ("job", "state", "progress", "loss", "where"):
-        table.add_column(heading)
+    headings, title = ("job", "state", "progress", "loss", "where"), f"after {elapsed:.0f} s"
+    table = Table(*headings, title=title, title_justify="left", expand=False)
     for job in rows.order_by("submitted_at"):
         live = job.assignments.filter(ended_at=None).select_related("node__gpu_type")
         where = ", ".join(
@@ -70,11 +69,7 @@ def _table(rows: QuerySet[Job], elapsed: float) -> Table:
             for a in live
         )
         loss = "" if job.last_loss is None else f"{job.last_loss:.4f}"
-        table.add_row(
-            job.name,
-            job.state,
-            f"{job.steps_done}/{job.total_steps}",
-            loss,
-            where or job.failure_reason[:60] or job.waiting_code,
-        )
+        progress = f"{job.steps_done}/{job.total_steps}"
+        why = where or job.failure_reason[:60] or job.waiting_code
+        table.add_row(job.name, job.state, progress, loss, why)
     return table

@@ -110,9 +110,7 @@ def _base(say: Callable[[str], None]) -> str:
         " minutes, once) ..."
     )
     script = str(settings.BASE_DIR / "docker" / "base-image")
-    made = subprocess.run(
-        [script, OWN_BASE], capture_output=True, text=True, timeout=BUILD_S, check=False
-    )
+    made = _run(script, OWN_BASE, limit_s=BUILD_S)
     _done(made, f"no base image can be had; name one that is, with {BASE_VARIABLE}")
     return OWN_BASE
 
@@ -161,7 +159,7 @@ def _install(base: Base, site: Path, *what: str) -> None:
     options += [f"--target={site}", "--implementation=cp", f"--python-version={base.python}"]
     options += [f"--constraint={settings.BASE_DIR / 'constraints.txt'}"]
     argv = [sys.executable, "-m", "pip", "install", *options, *what]
-    fetched = subprocess.run(argv, capture_output=True, text=True, timeout=BUILD_S, check=False)
+    fetched = _run(*argv, limit_s=BUILD_S)
     _done(fetched, f"the packages of the demo's image cannot be fetched for Python {base.python}")
 
 
@@ -177,9 +175,11 @@ def _has(name: str) -> bool:
 
 
 def _docker(*words: str, limit_s: float) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["docker", *words], capture_output=True, text=True, timeout=limit_s, check=False
-    )
+    return _run("docker", *words, limit_s=limit_s)
+
+
+def _run(*argv: str, limit_s: float) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(argv, capture_output=True, text=True, timeout=limit_s, check=False)
 
 
 def _done(ran: subprocess.CompletedProcess[str], failure: str) -> None:

@@ -20,8 +20,6 @@ from jobs.models import Assignment, Job
 from loadmaster.demo.report import REPORT_VERSION, resumptions, run_time_errors
 from loadmaster.protocol import AssignmentState
 
-_WITH_ALL = ("node__gpu_type", "node__cluster")
-
 
 def report(cluster: Cluster, jobs: QuerySet[Job], started_at: datetime) -> dict[str, Any]:
     """The report of these jobs; times in seconds from `started_at`, money in EUR or the like."""
@@ -55,17 +53,15 @@ def _summary(jobs: list[dict[str, Any]], rounds: QuerySet[Round]) -> dict[str, A
     placements = [p for job in jobs for p in job["placements"]]
     errors = run_time_errors(jobs)
     moved = [
-        (a, b)
-        for a, b in resumptions(jobs)
-        if [s["device"] for s in a["slots"]] != [s["device"] for s in b["slots"]]
+        True
+        for before, after in resumptions(jobs)
+        if [s["device"] for s in before["slots"]] != [s["device"] for s in after["slots"]]
     ]
+    accepted = [p for p in placements if p["from_s"] is not None]
     return {
         "completed": sum(job["state"] == "completed" for job in jobs),
         "due_met": sum(job["due_met"] for job in jobs),
-        "preemptions": sum(
-            p["outcome"] == AssignmentState.PREEMPTED and p["from_s"] is not None
-            for p in placements
-        ),
+        "preemptions": sum(p["outcome"] == AssignmentState.PREEMPTED for p in accepted),
         "migrations": len(moved),
         "rounds": rounds.count(),
         "profile_runs": sum(len(job["profile_runs"]) for job in jobs),
@@ -82,11 +78,10 @@ def _total(placements: list[dict[str, Any]], name: str) -> float:
 
 
 def _job(job: Job, started_at: datetime) -> dict[str, Any]:
-    assignments = list(
-        job.assignments.select_related(*_WITH_ALL)
-        .prefetch_related("slots__device", "progress")
-        .order_by("fence")
-    )
+    assignments = job.assignments.select_related("node__gpu_type", "node__cluster")
+    launches: dict[str, list[dict[str, Any]]] = {"training": [], "profiling": []}
+    for assignment in assignments.prefetch_related("slots__device", "progress").order_by("fence"):
+        launches[assignment.purpose].append(_placement(assignment, started_at))
     end = job.completed_at or timezone.now()
     tardiness_s = max(0.0, (end - job.due_at).total_seconds()) if job.due_at else 0.0
     return {
@@ -104,19 +99,13 @@ def _job(job: Job, started_at: datetime) -> dict[str, Any]:
         "first_loss": job.first_loss,
         "final_loss": job.last_loss,
         "moves": [
-            {
-                "at_s": _since(started_at, e.at),
-                "event": e.event,
-                "from": e.from_state,
-                "to": e.to_state,
-            }
+            {"event": e.event, "from": e.from_state, "to": e.to_state,
+             "at_s": _since(started_at, e.at)}
             for e in job.events.all()
         ],
-        "placements": [_placement(a, started_at) for a in assignments if a.purpose == "training"],
-        "profile_runs": [
-            _placement(a, started_at) for a in assignments if a.purpose == "profiling"
-        ],
-    }
+        "placements": launches["training"],
+        "profile_runs": launches["profiling"],
+    }  # fmt: skip
 
 
 def _placement(assignment: Assignment, started_at: datetime) -> dict[str, Any]:
@@ -197,23 +186,14 @@ def print_summary(report: dict[str, Any], console: Console) -> None:
 
 
 def _jobs(report: dict[str, Any]) -> Table:
-    where = (
-        "jobs in Docker containers"
-        if "docker" in report.get("runtimes", ())
-        else "jobs as processes"
-    )
-    table = Table(title=f"Demo report (emulated GPUs, {where})", title_justify="left")
-    for heading in (
-        "job",
-        "kind",
-        "where",
-        "moves",
-        "due date",
-        "loss",
-        "run time predicted / measured",
+    in_docker = "docker" in report.get("runtimes", ())
+    where = "jobs in Docker containers" if in_docker else "jobs as processes"
+    headings = (
+        "job", "kind", "where", "moves", "due date", "loss", "run time predicted / measured",
         "energy cost predicted / billed",
-    ):
-        table.add_column(heading)
+    )  # fmt: skip
+    title = f"Demo report (emulated GPUs, {where})"
+    table = Table(*headings, title=title, title_justify="left")
     for job in report["jobs"]:
         placements = [p for p in job["placements"] if p["from_s"] is not None]
         where = " > ".join(f"{p['gpus']}x{p['gpu_type']}" for p in placements)

@@ -28,7 +28,7 @@ PROGRAMS = {
     "efficientnet": ("loadmaster.demo.dense", "--batch-size", "64"),
     "convnet": ("loadmaster.demo.convnet", "--batch-size", "64"),
 }
-"""What runs for each of the paper's applications: networks on data of a package."""
+"""Programs for the paper's applications: networks on data of a package."""
 
 WEIGHTS = (0.00025371, 0.00044399)
 """Tardiness weights of the lowest and highest of five priorities, in EUR/s (ANDREAS)."""

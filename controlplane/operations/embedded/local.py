@@ -83,7 +83,7 @@ def _collect_static() -> None:
 
 
 def _programs(home: Path, port: int, runtime: LocalRuntime) -> Iterator[Program]:
-    """All programs in starting order; workers stop first so that no agent gets offers late."""
+    """Programs in starting order; workers stop first so that no agent gets offers late."""
     if not settings.REDIS_URL:
         yield programs.valkey(home)
     # A child compiles the policies' kernels meanwhile, so that the first round need not wait.

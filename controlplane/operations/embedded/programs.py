@@ -72,7 +72,7 @@ def beat(home: Path) -> Program:
 
 @dataclass(frozen=True, slots=True)
 class LocalRuntime:
-    """How local agents run jobs: "process" or "docker", and in which network of the Engine."""
+    """A local agent's runtime, "process" or "docker", and the Engine's network."""
 
     name: str = "process"
     network: str = "bridge"

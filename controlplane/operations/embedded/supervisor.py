@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import TextIO
 
 _PR_SET_PDEATHSIG = 1
@@ -64,12 +64,7 @@ class Supervisor:
             signal.signal(number, self._on_signal)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
         if self._lock is not None:
             self._lock.close()
@@ -90,10 +85,8 @@ class Supervisor:
             if not child.alive():
                 raise EmbeddedError(f"{program.name} ended while it started:\n{child.last_words()}")
             if time.monotonic() > give_up:
-                raise EmbeddedError(
-                    f"{program.name} was not ready within {program.ready_s:.0f}"
-                    f" s:\n{child.last_words()}"
-                )
+                late = f"{program.name} was not ready within {program.ready_s:.0f} s"
+                raise EmbeddedError(f"{late}:\n{child.last_words()}")
             self.pause(_TICK_S)
 
     def pause(self, seconds: float) -> None:
@@ -111,10 +104,8 @@ class Supervisor:
     def _restart_the_dead(self) -> None:
         for child in self._children.values():
             if child.started and not child.alive() and child.restart_due():
-                self.say(
-                    f"{child.program.name} ended with {child.exit_code()}; starting it again (log:"
-                    f" {child.log})"
-                )
+                ended = f"{child.program.name} ended with {child.exit_code()}"
+                self.say(f"{ended}; starting it again (log: {child.log})")
                 child.start()
 
     def stop(self) -> None:
@@ -139,15 +130,12 @@ class _Child:
         if self.log.exists() and self.log.stat().st_size > _LARGEST_LOG:
             self.log.replace(self.log.with_suffix(".log.1"))
         with self.log.open("ab") as output:
+            null, both = subprocess.DEVNULL, subprocess.STDOUT
             self._process = subprocess.Popen(
-                list(self.program.argv),
-                env={**os.environ, **self.program.env},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
+                list(self.program.argv), stdin=null, stdout=output, stderr=both,
+                env={**os.environ, **self.program.env}, start_new_session=True,
                 preexec_fn=partial(_become_child, self.program.nice),
-            )
+            )  # fmt: skip
         self.started, self._seen_dead = True, False
 
     def alive(self) -> bool:

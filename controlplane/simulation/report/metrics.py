@@ -1,14 +1,11 @@
 """Figures of a run, and their means and intervals over seeds. Pure; times are virtual seconds.
 
-    jct_s = completion - arrival                      wait_s = first start - arrival
-    slowdown = jct_s / fastest_s                      bounded_slowdown = max(1, jct_s / max(10 s,
-    fastest_s))
-    utilisation = GPUs in use, averaged from the first arrival to the last completion, over the GPUs
-    there are
+    jct_s = completion - arrival        slowdown = jct_s / fastest_s
+    wait_s = first start - arrival      bounded_slowdown = max(1, jct_s / max(10 s, fastest_s))
+    utilisation = mean GPUs in use from first arrival to last completion / all GPUs
 
-Jobs that are never completed are counted (`unfinished`) and are in none of the averages over jobs;
-the total cost charges the least that they would still cost, and only policies that leave the fewest
-can be best.
+Jobs that are never completed are counted (`unfinished`) but in no average over jobs; the total cost
+charges the least that they would still cost, and only policies that leave the fewest can be best.
 """
 
 from __future__ import annotations

@@ -15,8 +15,7 @@ from controlplane.simulation.workloads.base import Workload
 from controlplane.simulation.world.engine import Engine
 from controlplane.simulation.world.failures import NodeFailures
 from controlplane.simulation.world.job_table import JobTable
-from controlplane.simulation.world.outcome import Outcome, Progress
-from controlplane.simulation.world.results import outcome_of
+from controlplane.simulation.world.outcome import Outcome, Progress, outcome_of
 from controlplane.simulation.world.shortcuts import may_hide_running
 from controlplane.simulation.world.world import Scenario, SimulatedWorld
 from policies.contract.plan import Placement, Plan

@@ -1,10 +1,9 @@
-"""`python -m controlplane.studies.running.child FOLDER`: runs the study of FOLDER/study.json there.
+"""Runs the study of FOLDER/study.json: python -m controlplane.studies.running.child FOLDER.
 
 This process knows no database. It tells its progress on standard output, one JSON object a line:
-{"progress": 0.25, "message": "...", "left_s": 60}, at the end {"done": true}, {"error": "..."}
-where the study cannot be run, {"busy": true} where another process works in the folder. It yields
-to everything else on the machine, may not take more memory than it is given, and ends with its
-parent. What has been finished in the folder before is not done again.
+{"progress": 0.25, "message": "...", "left_s": 60}, at the end {"done": true}, {"error": "..."} if
+the study cannot be run, {"busy": true} if another process works in the folder. It yields to
+everything else on the machine, keeps a limit of memory, and ends with its parent.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from controlplane.loop.changes import (
     current_of,
     key_of,
 )
-from controlplane.simulation.cluster.remaining import remaining_work
+from controlplane.simulation.cluster.meter import remaining_work
 from policies.contract.plan import Placement, Plan
 from policies.contract.snapshot import Purpose, RankPlacement, Snapshot
 from policies.contract.validation import power_w
@@ -85,9 +85,8 @@ def stretches(plan: Plan, snapshot: Snapshot) -> tuple[Stretch, ...]:
     return tuple(found)
 
 
-def figures(plan: Plan, snapshot: Snapshot, ends: tuple[Stretch, ...] | None = None) -> Figures:
-    """Figures of a plan; `ends` are its stretches where they are known already."""
-    ends = stretches(plan, snapshot) if ends is None else ends
+def figures(plan: Plan, snapshot: Snapshot, ends: tuple[Stretch, ...]) -> Figures:
+    """Figures of a plan whose stretches are `ends`."""
     used = Counter(
         node for node, _ in {key for p in plan.placements for key in devices_of(p.ranks)}
     )

@@ -86,37 +86,23 @@ class LeftWaiting:
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
-    """One decision: what it comes to, and its placements with their expected ends."""
-
-    figures: Figures
-    stretches: tuple[Stretch, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class WhatIf:
-    """A policy's decision beside the present state. `names`: of visible jobs, by id."""
+    """A policy's decision beside the present state. `now`, `then`: placements of both with their
+    expected ends; `names`: of visible jobs, by id.
+    """
 
     cluster: str
     currency: str
     at: datetime
     failure: str | None
-    now: Side
-    then: Side
+    current: Figures
+    proposed: Figures
+    now: tuple[Stretch, ...]
+    then: tuple[Stretch, ...]
     differences: tuple[Difference, ...]
     waiting: tuple[LeftWaiting, ...]
     names: Mapping[str, str]
     snapshot: Snapshot
-
-    @property
-    def current(self) -> Figures:
-        """Figures of the present."""
-        return self.now.figures
-
-    @property
-    def proposed(self) -> Figures:
-        """Figures of the policy's plan."""
-        return self.then.figures
 
 
 def what_if(
@@ -144,12 +130,15 @@ def what_if(
     finally:
         _MUTEX.release()
     present, at = kept(snapshot, cluster.policy, ""), datetime.fromtimestamp(snapshot.now_s, UTC)
-    names = _names(user, snapshot)
+    now, then, names = (
+        stretches(present, snapshot),
+        stretches(plan, snapshot),
+        _names(user, snapshot),
+    )
     return WhatIf(
-        cluster.name, cluster.currency, at, failure,
-        now=_side(present, snapshot), then=_side(plan, snapshot),
-        differences=_differences(plan, snapshot, names),
-        waiting=_waiting(plan, present, snapshot, names), names=names, snapshot=snapshot,
+        cluster.name, cluster.currency, at, failure, figures(present, snapshot, now),
+        figures(plan, snapshot, then), now, then, _differences(plan, snapshot, names),
+        _waiting(plan, present, snapshot, names), names, snapshot,
     )  # fmt: skip
 
 
@@ -163,11 +152,6 @@ def _solver() -> SolverProcess:
     solver = SolverProcess(settings.WHAT_IF_TIMEOUT_S)
     atexit.register(solver.close)
     return solver
-
-
-def _side(plan: Plan, snapshot: Snapshot) -> Side:
-    ends = stretches(plan, snapshot)
-    return Side(figures(plan, snapshot, ends), ends)
 
 
 def _names(user: User, snapshot: Snapshot) -> dict[str, str]:

@@ -17,7 +17,8 @@ from clusters.models import Cluster
 from controlplane.loop.pages.selectors import OTHERS
 from controlplane.studies.documents import DocumentError
 from controlplane.studies.pages.forms import as_mapping, offered, read_yaml
-from controlplane.studies.what_if.decide import BusyError, Side, WhatIf, WhatIfError, what_if
+from controlplane.studies.what_if.comparison import Stretch
+from controlplane.studies.what_if.decide import BusyError, WhatIf, WhatIfError, what_if
 from controlplane.web.pages.formats import quantity
 from controlplane.web.pages.gantt import Bar, figure, row_of
 from controlplane.web.pages.static_files import PLOTLY_NAME
@@ -97,7 +98,7 @@ def _shown(found: WhatIf) -> dict[str, Any]:
     sides = {
         f"Now, by {found.current.policy}": found.now, f"By {found.proposed.policy}": found.then
     }  # fmt: skip
-    ends = [s.to_s for side in sides.values() for s in side.stretches if s.to_s is not None]
+    ends = [s.to_s for side in sides.values() for s in side if s.to_s is not None]
     until_s = min(max([now_s + LEAST_S, *ends]), now_s + LONGEST_S)
     charts = {title: _figure(side, found, nodes, until_s) for title, side in sides.items()}
     return {
@@ -132,20 +133,22 @@ def _tone(now: float | None, then: float | None) -> str:
 
 def _drawn(found: WhatIf) -> Sequence[Any]:
     """Nodes for the charts: those in use first, then by name."""
-    stretches = (*found.now.stretches, *found.then.stretches)
+    stretches = (*found.now, *found.then)
     used = {rank.node for stretch in stretches for rank in stretch.placement.ranks}
     nodes = sorted(found.snapshot.nodes, key=lambda n: (n.id not in used, n.name))[:NODES_DRAWN]
     return sorted(nodes, key=lambda n: n.name)
 
 
-def _figure(side: Side, found: WhatIf, nodes: Sequence[Any], until_s: float) -> Mapping[str, Any]:
+def _figure(
+    side: Sequence[Stretch], found: WhatIf, nodes: Sequence[Any], until_s: float
+) -> Mapping[str, Any]:
     lanes = {
         (n.id, d.id): f"{n.name} · {n.gpu_type} {i}" for n in nodes for i, d in enumerate(n.devices)
     }
     now_s = found.snapshot.now_s
     bars: list[Bar] = []
     drawn: Counter[str] = Counter()
-    for stretch in side.stretches:
+    for stretch in side:
         placement, end_s = stretch.placement, until_s
         kind = "running" if placement.purpose is Purpose.TRAINING else "profiling"
         hover = "its speed there is not known"

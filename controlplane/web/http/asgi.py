@@ -18,7 +18,7 @@ App = Callable[[Scope, Receive, Send], Coroutine[Any, Any, None]]
 
 
 MOST_THREADS = 16
-"""Beyond so many simultaneous requests some share a thread, and their synchronous parts queue."""
+"""More simultaneous requests share threads."""
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ LARGEST_HEAD = 64 * 1024
 
 
 class Phase(Enum):
-    """What is waited for from the client."""
+    """The part of a request that is waited for."""
 
     HEAD = "head"
     BODY = "body"
@@ -22,10 +22,10 @@ class Phase(Enum):
 
 
 PATIENCE_S = {Phase.HEAD: 30.0, Phase.BODY: 60.0}
-"""How long a whole head and a whole body may take. Between requests uvicorn's own limit holds."""
+"""Longest time of a whole head and a whole body; uvicorn limits the time between requests."""
 
 LINGER_S = 1.0
-"""How long a refused client is listened to for no purpose but that it reads the answer."""
+"""Time in which a refused client may read the answer."""
 
 REFUSALS = {
     408: (b"408 Request Timeout", b"the request took too long to arrive\n"),

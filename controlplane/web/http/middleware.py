@@ -114,17 +114,12 @@ def refusal(request: HttpRequest) -> HttpResponse | None:
     """The refusal of a body that is too large (413) or of unknown length (411), else None."""
     limit, length = settings.DATA_UPLOAD_MAX_MEMORY_SIZE, request.META.get("CONTENT_LENGTH") or ""
     if not length and request.META.get("HTTP_TRANSFER_ENCODING"):
-        return _refuse(
-            request,
-            411,
-            "length_required",
-            "the body does not say how long it is; send it whole, with Content-Length",
-        )
+        text = "the body does not say how long it is; send it whole, with Content-Length"
+        return _refuse(request, 411, "length_required", text)
     if limit is None or not length.isdecimal() or int(length) <= limit:
         return None
-    return _refuse(
-        request, 413, "too_large", f"the body has {length} bytes; at most {limit} are taken"
-    )
+    text = f"the body has {length} bytes; at most {limit} are taken"
+    return _refuse(request, 413, "too_large", text)
 
 
 def _refuse(request: HttpRequest, status: int, code: str, detail: str) -> HttpResponse:

@@ -72,7 +72,7 @@ _last: list[tuple[float, Failure]] = []
 
 
 def failure_of(error: BaseException | None) -> Failure | None:
-    """What the error says of the database's storage; None for any other error."""
+    """The failure of the database's storage that an error stands for, else None."""
     if not isinstance(error, DatabaseError | InterfaceError):
         return None
     cause = error.__cause__
@@ -134,10 +134,7 @@ def _answer(request: HttpRequest, error: BaseException | None) -> HttpResponse |
         return None
     headers = {"Retry-After": str(RETRY_AFTER_S), "Cache-Control": "no-store"}
     if request.path.startswith("/api/"):
-        return JsonResponse(
-            error_body(failure.code, failure.detail), status=failure.status, headers=headers
-        )
-    text = f"Loadmaster: {failure.detail}.\n"
-    return HttpResponse(
-        text, status=failure.status, headers=headers, content_type="text/plain; charset=utf-8"
-    )
+        body = error_body(failure.code, failure.detail)
+        return JsonResponse(body, status=failure.status, headers=headers)
+    text, headers["Content-Type"] = f"Loadmaster: {failure.detail}.\n", "text/plain; charset=utf-8"
+    return HttpResponse(text, status=failure.status, headers=headers)

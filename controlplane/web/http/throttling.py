@@ -30,15 +30,12 @@ DOORS = {
     "/password/": "login",
     "/api/v1/tokens/": "login",
 }
-"""The doors among Django's addresses. All ways to a password count together.
-
-Agents enrol at a door of their own (`controlplane.execution.protocol`).
-"""
+"""Addresses whose failures count; all ways to a password count together."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """So many failures within so many seconds."""
+    """A number of failures within `window_s`."""
 
     failures: int
     window_s: int
@@ -70,7 +67,7 @@ class Throttle(AsyncCapable):
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """One count this try went into: its key, how often it was tried, and how often it may be."""
+    """A count that a try went into."""
 
     key: str
     tries: int
@@ -121,7 +118,7 @@ def end(request: HttpRequest, answer: HttpResponseBase, counts: list[Count]) -> 
 
 
 def is_failure(request: HttpRequest, answer: HttpResponseBase) -> bool:
-    """Whether the credentials were wrong. A page shows its form again (200); the API says 401."""
+    """True if the credentials were wrong: a page shows its form again (200), the API says 401."""
     page = not request.path_info.startswith("/api/")
     return answer.status_code in (401, 403, 429) or (page and answer.status_code == 200)
 

@@ -25,16 +25,16 @@ from controlplane.web.http.middleware import Answer, AsyncCapable
 log = logging.getLogger("loadmaster.access")
 
 HEADER = "X-Request-ID"
-SANE = re.compile(r"[A-Za-z0-9._:-]{8,128}")
+SAFE_ID = re.compile(r"[A-Za-z0-9._:-]{8,128}")
 UNMATCHED = "unmatched"
-OFTEN = re.compile(r"/(api/agent/|static/|healthz|readyz|metrics)")
+FREQUENT = re.compile(r"/(api/agent/|static/|healthz|readyz|metrics)")
 IDS = {"node_id": "node", "assignment_id": "assignment", "job_id": "job"}
 """Arguments of addresses that are ids, and the names they have in a log."""
 
 
 def request_id_of(request: HttpRequest) -> str:
     given = request.headers.get(HEADER, "")
-    return given if SANE.fullmatch(given) else uuid4().hex
+    return given if SAFE_ID.fullmatch(given) else uuid4().hex
 
 
 class RequestLog(AsyncCapable):
@@ -69,9 +69,7 @@ def route_of(request: HttpRequest) -> str:
 def user_id_of(request: HttpRequest) -> object:
     """The user's id if already known; no reason to ask the database."""
     user = getattr(request, "user", None)
-    if isinstance(
-        user, SimpleLazyObject
-    ):  # the session's: a token's is put in its place by the API
+    if isinstance(user, SimpleLazyObject):  # the session's; the API replaces it by a token's
         user = getattr(request, "_cached_user", None)
     return user.pk if isinstance(user, Model) else None
 
@@ -92,7 +90,7 @@ def _logged(request: HttpRequest, response: HttpResponseBase, took_s: float) -> 
     route, status = route_of(request), response.status_code
     response.headers[HEADER] = str(get_contextvars().get("request_id", ""))
     count_request(request.method or "", route, status, took_s)
-    level = logging.DEBUG if status < 400 and OFTEN.match(request.path_info) else logging.INFO
+    level = logging.DEBUG if status < 400 and FREQUENT.match(request.path_info) else logging.INFO
     if log.isEnabledFor(level):
         ms = round(took_s * 1000, 1)
         fields: dict[str, object] = {"method": request.method, "route": route}

@@ -144,7 +144,7 @@ def _quoted(text: str) -> str:
 
 
 def _extras(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
-    """What a call gave as `extra={"loadmaster": {...}}`: the fields of its line."""
+    """Add the fields of `extra={"loadmaster": {...}}`."""
     record = event.get("_record")
     return {**event, **getattr(record, "loadmaster", {})}
 

@@ -13,7 +13,7 @@ SHOWN = 128
 
 @setup_logging.connect
 def leave_logging(**_: Any) -> None:
-    """Somebody answers, so Celery sets up nothing."""
+    """Keep Celery from setting up logging."""
 
 
 @before_task_publish.connect
@@ -39,6 +39,5 @@ def bind_task(task_id: str = "", task: Any = None, **_: Any) -> None:
 
 @task_postrun.connect
 def unbind_task(task: Any = None, **_: Any) -> None:
-    """What comes next in this process has other ids."""
     if task is not None and not task.request.is_eager:
         clear_contextvars()

@@ -97,7 +97,7 @@ class AppendOnly(OperatorAdmin):
 
 
 class ReadOnly(AppendOnly):
-    """What the loop itself writes: people only look."""
+    """Rows that the loop writes and people only look at."""
 
     has_add_permission = OperatorAdmin._by_nobody
 
@@ -122,7 +122,6 @@ def save_changed(obj: Model, changed: Collection[str]) -> None:
 
 
 def person(request: HttpRequest) -> User | None:
-    """Who does it, for the rows that keep that."""
     return request.user if isinstance(request.user, User) else None
 
 

@@ -1,4 +1,4 @@
-"""What pages say of a policy's parameters, from its schema."""
+"""Help on a policy's parameters, from its schema."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class _OneFile(FileSystemStorage):
 
 
 class PlotlyFinder(BaseFinder):
-    """Finds the one script of Plotly's wheel that the pages need."""
+    """Finder of Plotly's script in its wheel."""
 
     def check(self, **kwargs: Any) -> list[Any]:
         return []

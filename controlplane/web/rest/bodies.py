@@ -50,11 +50,8 @@ class OnlySettable(serializers.BaseSerializer[Any]):
         if isinstance(data, dict):
             fields: dict[str, Any] = getattr(self, "fields", {})
             settable = [n for n, f in fields.items() if not f.read_only]
-            unknown = {
-                str(n): f"cannot be set; what can be: {', '.join(settable)}"
-                for n in data
-                if n not in settable
-            }
+            text = f"cannot be set; what can be: {', '.join(settable)}"
+            unknown = {str(n): text for n in data if n not in settable}
             if unknown:
                 raise serializers.ValidationError(unknown)
         return super().to_internal_value(data)

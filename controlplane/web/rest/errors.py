@@ -50,15 +50,13 @@ def exception_handler(error: Exception, context: dict[str, Any]) -> Response | N
         response.data = error_body("invalid", said, fields)
     elif isinstance(error, APIException):
         code = error.get_codes()
-        response.data = error_body(
-            code if isinstance(code, str) else error.default_code, str(error.detail)
-        )
-    else:
-        found = isinstance(error, Http404)
+        code = code if isinstance(code, str) else error.default_code
+        response.data = error_body(code, str(error.detail))
+    elif isinstance(error, Http404):
         detail = str(error) or "there is no such thing, or you may not see it"
-        response.data = error_body(
-            "not_found" if found else "forbidden", detail if found else "you may not do this"
-        )
+        response.data = error_body("not_found", detail)
+    else:
+        response.data = error_body("forbidden", "you may not do this")
     return response
 
 

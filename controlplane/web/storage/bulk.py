@@ -36,11 +36,8 @@ def insert(model: type[M], rows: Iterable[M]) -> None:
     if not rows:
         return
     connection = connections[router.db_for_write(model)]
-    fields = [
-        f
-        for f in model._meta.concrete_fields
-        if not (f.generated or isinstance(f, models.AutoField))
-    ]
+    concrete = [f for f in model._meta.concrete_fields if not f.generated]
+    fields = [f for f in concrete if not isinstance(f, models.AutoField)]
     values = list(zip(*(_column(field, rows, connection) for field in fields), strict=True))
     quoted = ", ".join(connection.ops.quote_name(str(field.column)) for field in fields)
     into = f"INSERT INTO {connection.ops.quote_name(model._meta.db_table)} ({quoted}) VALUES "  # noqa: S608  # names are the model's own
@@ -84,14 +81,10 @@ def update_rows(
         return 0
     fields = [model._meta.get_field(name) for name in (*match, *columns)]
     concrete = [field for field in fields if isinstance(field, Field)]
-    columnwise = [
-        _prepared(field, column)
-        for field, column in zip(concrete, zip(*rows, strict=True), strict=True)
-    ]
-    by_rows = connection.vendor != "postgresql"
-    return (_one_by_one if by_rows else _at_once)(
-        model._meta.db_table, concrete, len(match), columnwise
-    )
+    pairs = zip(concrete, zip(*rows, strict=True), strict=True)
+    columnwise = [_prepared(field, column) for field, column in pairs]
+    update = _at_once if connection.vendor == "postgresql" else _one_by_one
+    return update(model._meta.db_table, concrete, len(match), columnwise)
 
 
 def _prepared(field: Field[Any, Any], column: Sequence[Any]) -> list[Any]:

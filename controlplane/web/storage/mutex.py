@@ -1,4 +1,4 @@
-"""One at a time, by the cache: saves work, and is never what correctness rests on."""
+"""A mutex in the cache: saves work, and is never what correctness rests on."""
 
 from __future__ import annotations
 

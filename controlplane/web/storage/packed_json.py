@@ -18,18 +18,16 @@ LEVEL = 6
 
 def pack(value: Any) -> Any:
     """The value to store: unchanged if short, else {"zlib+json": base64 of packed JSON}."""
-    if (
-        value is None
-        or isinstance(value, int | float | bool)
-        or (isinstance(value, dict) and value.keys() == {PACKED})
-    ):
+    if value is None or isinstance(value, int | float | bool):
+        return value
+    if isinstance(value, dict) and value.keys() == {PACKED}:
         return value
     text = json.dumps(value, separators=(",", ":")).encode()
     return value if len(text) < WORTH_BYTES else pack_text(text)
 
 
 def pack_text(text: bytes) -> dict[str, str]:
-    """What to store for a value whose JSON is spelled already, however short."""
+    """Packed JSON for a value that is spelled already, however short."""
     return {PACKED: base64.b64encode(zlib.compress(text, LEVEL)).decode()}
 
 

@@ -65,7 +65,7 @@ REASONS = {
     "leftover": "rest of the round before",
     "stopped": "a stop has ended",
 }
-"""What asked for a round, in words."""
+"""Reasons of rounds in words."""
 
 DONE = {
     "start": "started",
@@ -74,7 +74,7 @@ DONE = {
     "migrate": "migrated",
     "resize": "resized",
 }
-"""What a round did with jobs, in words."""
+"""Changes of jobs in words."""
 
 
 @register.filter

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, TypeAlias
 from policies.contract.snapshot import JobColumns
 from policies.gavel.allocation.problem import Column
 from policies.placement.cluster_state import ClusterState
-from policies.placement.layout import DEVICES
 from policies.placement.options import JobRequests
 from policies.placement.speed import Speeds
 
@@ -162,12 +161,17 @@ class Reach:
         return self._on_several[key]
 
     def _usable(self, group: JobGroup, row: int, ranks: int) -> Iterator[tuple[str, int, int]]:
-        """Yield (GPU type, free devices, nodes) of nodes that would do for a process if empty."""
+        """Yield (GPU type, free devices, nodes) of nodes that would do for a process if empty.
+
+        Devices of a node that the power cap never allows together are left out.
+        """
+        left_mw = self.state.cap_mw - self.state.used_mw
         demand, layout = self.requests.demand(row, ranks), self.state.layout
         request = layout.request(0, demand, types=group.types, labels=group.labels)
         classes, allowed = layout.admitting(request)
         for c in classes:
             if request.fitting(layout.classes[c].capacity) > 0:
                 for free, nodes in self.state.groups[c].items():
-                    if free[DEVICES] and (usable := nodes & allowed & self.state.open):
-                        yield layout.classes[c].gpu_type, free[DEVICES], usable.bit_count()
+                    gpus = layout.classes[c].powered(free, left_mw)
+                    if gpus and (usable := nodes & allowed & self.state.open):
+                        yield layout.classes[c].gpu_type, gpus, usable.bit_count()

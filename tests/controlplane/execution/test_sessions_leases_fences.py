@@ -244,9 +244,9 @@ class ServerAndModel(RuleBasedStateMachine):
             if row.node == agent.node and row.state is S.ACCEPTED
         ):
             if same and pk not in listed:
-                self._take_back(self.rows[pk])
+                self._end_unstarted(self.rows[pk])
 
-    def _take_back(self, row: ModelAssignment) -> None:
+    def _end_unstarted(self, row: ModelAssignment) -> None:
         """The journal of the agent that accepted it does not know it: it was never started."""
         row.state = S.CANCELLED if row.desired == "cancel" else S.PREEMPTED
         self._ended(row)

@@ -28,7 +28,7 @@ from clusters.services.enrolment import issue_enrolment_token
 from controlplane.execution.reconciler import reconcile_clusters
 from controlplane.loop.live.world import is_wanted
 from controlplane.operations.backup import engines as backup_engines
-from controlplane.operations.backup.backups import read_manifest
+from controlplane.operations.backup.backups import unpacked
 from jobs.models import Assignment, Job, Secret, Team
 from jobs.secrets import reveal, set_secret
 from loadmaster.protocol import AssignmentState
@@ -95,7 +95,8 @@ def test_a_backup_is_one_file_for_its_owner_alone_with_a_true_manifest(
 ) -> None:
     file = tmp_path / "lm.backup"
     said = told("backup", file)
-    manifest = read_manifest(file)
+    with unpacked(file) as (manifest, _):
+        pass
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert (manifest.vendor, manifest.has_keys) == (connection.vendor, False)
     assert set(manifest.migrations) == {
@@ -131,7 +132,8 @@ def test_a_backup_replaces_no_file_unless_told_so(house: Cluster, tmp_path: Path
         told("backup", file)
     assert file.read_text() == "precious"
     told("backup", file, force=True)
-    assert read_manifest(file).vendor == connection.vendor
+    with unpacked(file) as (manifest, _):
+        assert manifest.vendor == connection.vendor
 
 
 def test_a_backup_that_fails_leaves_nothing_behind(house: Cluster, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from math import inf
 
 import pytest
 
-from controlplane.studies.what_if.comparison import figures, stretches
+from controlplane.studies.what_if.comparison import Figures, figures, stretches
 from policies.contract.plan import Placement, Plan, PlanStatus
 from policies.contract.snapshot import PriceInterval, Snapshot
 from tests.builders_policies import a_job, a_snapshot
@@ -31,6 +31,10 @@ def a_pair() -> tuple[Plan, Snapshot]:
     return plan, snapshot
 
 
+def the_figures(plan: Plan, snapshot: Snapshot) -> Figures:
+    return figures(plan, snapshot, stretches(plan, snapshot))
+
+
 def test_the_end_of_a_job_is_expected_at_its_speed_beside_the_other() -> None:
     assert [s.to_s for s in stretches(*a_pair())] == [NOW_S + 200.0, NOW_S + 125.0]
 
@@ -40,7 +44,10 @@ def test_a_plan_that_lets_jobs_wait_is_not_cheaper_than_one_that_runs_them() -> 
     jobs = [a_job("a", "a"), a_job("b", "b", due_s=1.0, tardiness_weight=0.01)]
     snapshot = a_snapshot([a_wide_node()], jobs, kinds_of_two(0.5, 0.8), energy=energy)
     alone = Plan("p", PlanStatus.HEURISTIC, (Placement("a", half_of("gpu0", share=1.0)),))
-    idle, busy = figures(Plan("p", PlanStatus.HEURISTIC), snapshot), figures(alone, snapshot)
+    idle, busy = (
+        the_figures(Plan("p", PlanStatus.HEURISTIC), snapshot),
+        the_figures(alone, snapshot),
+    )
     assert busy.energy_cost > 0.0
     assert idle.energy_cost_waiting == pytest.approx(busy.energy_cost + busy.energy_cost_waiting)
     assert idle.cost == pytest.approx(busy.cost)
@@ -48,6 +55,6 @@ def test_a_plan_that_lets_jobs_wait_is_not_cheaper_than_one_that_runs_them() -> 
 
 def test_a_shared_gpu_is_one_gpu_in_use_until_the_last_of_its_jobs_ends() -> None:
     plan, snapshot = a_pair()
-    found, watts = figures(plan, snapshot), snapshot.nodes[0].power_w[1]
+    found, watts = the_figures(plan, snapshot), snapshot.nodes[0].power_w[1]
     assert (found.running, found.gpus, found.power_w) == (2, 1, watts)
     assert found.energy_cost == pytest.approx(watts * 200.0 / JOULES_PER_KWH * 0.2 * 1.5)

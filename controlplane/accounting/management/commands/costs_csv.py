@@ -14,7 +14,7 @@ from controlplane.accounting.costs import as_rows, cost_rows, csv_of
 from controlplane.accounting.query import BY, PERIODS, CostQueryError, read_query
 
 OPERATOR = User(is_staff=True, is_active=True)
-"""Whoever may run this may read the database: nobody's costs are hidden. Never saved."""
+"""An unsaved operator: who may run this command may read the database."""
 
 
 class Command(BaseCommand):
@@ -25,22 +25,16 @@ class Command(BaseCommand):
         parser.add_argument("cluster")
         parser.add_argument("--by", choices=list(BY), default="team")
         parser.add_argument("--period", choices=list(PERIODS), default="7d")
-        parser.add_argument(
-            "--from",
-            dest="since",
-            default="",
-            help="instead of a period: the first day or a time (ISO 8601)",
-        )
+        text = "instead of a period: the first day or a time (ISO 8601)"
+        parser.add_argument("--from", dest="since", default="", help=text)
         parser.add_argument("--to", dest="until", default="", help="the last day or a time")
 
-    def handle(
-        self, *args: Any, cluster: str, by: str, period: str, since: str, until: str, **options: Any
-    ) -> None:
+    def handle(self, *args: Any, cluster: str, **options: Any) -> None:
         row = the_cluster(cluster)
+        asked = {"by": options["by"], "period": options["period"]}
+        asked |= {"from": options["since"], "to": options["until"]}
         try:
-            query = read_query(
-                row, {"by": by, "period": period, "from": since, "to": until}, timezone.now()
-            )
+            query = read_query(row, asked, timezone.now())
         except CostQueryError as error:
             raise CommandError(f"--{error.field}: {error}") from None
         for line in csv_of(as_rows(query, cost_rows(OPERATOR, query).iterator()), row.currency):

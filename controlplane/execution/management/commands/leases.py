@@ -24,12 +24,8 @@ class Command(BaseCommand):
         parser.add_argument("--node", help="only this node's")
 
     def handle(self, *args: Any, node: str | None, **options: Any) -> None:
-        rows = (
-            Assignment.objects.filter(state__in=LIVE)
-            .select_related("job", "node")
-            .order_by("desired_at", "created_at")
-        )
-        now = timezone.now()
+        live = Assignment.objects.filter(state__in=LIVE).select_related("job", "node")
+        rows, now = live.order_by("desired_at", "created_at"), timezone.now()
         lines = [_line(row, now) for row in (rows.filter(node__name=node) if node else rows)]
         for line in lines or ["nothing is held"]:
             self.stdout.write(line)

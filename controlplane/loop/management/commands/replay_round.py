@@ -24,9 +24,6 @@ class Command(BaseCommand):
         again = digest_as_stored(plan, row)
         self.stdout.write(f"stored   {row.plan_sha256}\nreplayed {again}")
         if again != row.plan_sha256:
-            failed = (
-                f" (a policy failed: stored {row.message!r}, replayed {plan.message!r})"
-                if row.message or plan.message
-                else ""
-            )
-            raise CommandError(f"the plans differ{failed}", returncode=1)
+            failed = f" (a policy failed: stored {row.message!r}, replayed {plan.message!r})"
+            shown = failed if row.message or plan.message else ""
+            raise CommandError(f"the plans differ{shown}", returncode=1)

@@ -17,11 +17,8 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("file", type=Path)
-        parser.add_argument(
-            "--with-key",
-            action="store_true",
-            help="put the server's keys into the file too; guard it like them",
-        )
+        text = "put the server's keys into the file too; guard it like them"
+        parser.add_argument("--with-key", action="store_true", help=text)
         parser.add_argument("--force", action="store_true", help="replace the file if it exists")
 
     def handle(self, *args: Any, file: Path, with_key: bool, force: bool, **options: Any) -> None:
@@ -32,12 +29,9 @@ class Command(BaseCommand):
         self.stdout.write(
             f"{file}: {manifest.vendor}, {manifest.size} bytes, sha256 {manifest.sha256}"
         )
-        if with_key:
-            self.stdout.write(
-                "The server's keys are in it: whoever reads the file can read the teams' secrets."
-            )
-        else:
-            self.stdout.write(
-                "Without the keys: keep SECRET_KEY and LOADMASTER_SECRETS_KEY elsewhere, or the"
-                " teams' secrets are lost."
-            )
+        self.stdout.write(
+            "The server's keys are in it: whoever reads the file can read the teams' secrets."
+            if with_key
+            else "Without the keys: keep SECRET_KEY and LOADMASTER_SECRETS_KEY elsewhere, or the"
+            " teams' secrets are lost."
+        )

@@ -25,14 +25,9 @@ from loadmaster.demo.report import check_report
 from loadmaster.protocol import RUNTIMES
 
 FAST_INTERVALS = {
-    "period_s": 5.0,
-    "heartbeat_s": 1.0,
-    "lease_s": 15.0,
-    "grace_s": 6.0,
-    "margin_s": 3.0,
-    "restart_cost_s": 0.5,
-    "profiling_steps": 12,
-}
+    "period_s": 5.0, "heartbeat_s": 1.0, "lease_s": 15.0, "grace_s": 6.0, "margin_s": 3.0,
+    "restart_cost_s": 0.5, "profiling_steps": 12,
+}  # fmt: skip
 """Minutes in place of hours: the paper's five minutes between periodic rounds are five seconds."""
 
 
@@ -44,12 +39,8 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--port", type=int, default=8000)
-        parser.add_argument(
-            "--runtime",
-            choices=RUNTIMES,
-            default=RUNTIMES[0],
-            help="what jobs are: processes or containers",
-        )
+        text = "what jobs are: processes or containers"
+        parser.add_argument("--runtime", choices=RUNTIMES, default=RUNTIMES[0], help=text)
         parser.add_argument("--report", type=Path, default=Path("demo-report.json"))
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -57,9 +48,8 @@ class Command(BaseCommand):
         try:
             image = demo_image(console.print) if options["runtime"] == "docker" else ""
             # The demo's programs need no network, so their containers have none.
-            with running_locally(
-                options["port"], console.print, LocalRuntime(options["runtime"], "none")
-            ) as local:
+            runtime = LocalRuntime(options["runtime"], "none")
+            with running_locally(options["port"], console.print, runtime) as local:
                 facts = self._run(local, console, image)
         except KeyboardInterrupt:
             raise CommandError("stopped before the end; no report was written") from None

@@ -19,24 +19,15 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument(
-            "--port",
-            type=int,
-            default=8000,
-            help="port of the pages (the next free one is taken if it is not)",
-        )
-        parser.add_argument(
-            "--runtime",
-            choices=RUNTIMES,
-            default=RUNTIMES[0],
-            help="what jobs are: processes or containers",
-        )
+        text = "port of the pages (the next free one is taken if it is not)"
+        parser.add_argument("--port", type=int, default=8000, help=text)
+        text = "what jobs are: processes or containers"
+        parser.add_argument("--runtime", choices=RUNTIMES, default=RUNTIMES[0], help=text)
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
-            with running_locally(
-                options["port"], self.stdout.write, LocalRuntime(options["runtime"])
-            ) as local:
+            runtime = LocalRuntime(options["runtime"])
+            with running_locally(options["port"], self.stdout.write, runtime) as local:
                 for line in [*welcome(local), "Stop with Ctrl-C."]:
                     self.stdout.write(line)
                 self.stdout.flush()

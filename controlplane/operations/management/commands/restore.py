@@ -20,34 +20,21 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("file", type=Path)
-        parser.add_argument(
-            "--force",
-            action="store_true",
-            help="replace a database that has something in it, or that others use",
+        text = "replace a database that has something in it, or that others use"
+        parser.add_argument("--force", action="store_true", help=text)
+        text = "write the keys in the backup to this new file (mode 0600), NAME=value"
+        parser.add_argument("--keys-to", type=Path, help=text)
+        text = (
+            "hold no round for at least so many seconds; needed if leases were longer before than"
+            " the backup says"
         )
-        parser.add_argument(
-            "--keys-to",
-            type=Path,
-            help="write the keys in the backup to this new file (mode 0600), NAME=value",
-        )
-        parser.add_argument(
-            "--wait-s", type=float, default=0.0,
-            help="hold no round for at least so many seconds; needed if leases were longer"
-            " before than the backup says",
-        )  # fmt: skip
+        parser.add_argument("--wait-s", type=float, default=0.0, help=text)
 
-    def handle(
-        self,
-        *args: Any,
-        file: Path,
-        force: bool,
-        keys_to: Path | None,
-        wait_s: float,
-        **options: Any,
-    ) -> None:
+    def handle(self, *args: Any, file: Path, keys_to: Path | None, **options: Any) -> None:
         try:
             if keys_to is not None:
                 _write_keys(keys_to, keys_of(file))
+            force, wait_s = options["force"], options["wait_s"]
             restored = restore_backup(file, force=force, least_wait_s=wait_s)
         except (BackupError, OSError) as error:
             raise CommandError(str(error)) from error

@@ -238,7 +238,7 @@ class Preparation(threading.Thread):
             self._engine.remove(probe)
         for line in users.splitlines():
             fields = line.split(":")
-            if fields[0] == user and len(fields) > 3 and "".join(fields[2:4]).isdigit():
+            if fields[0] == user and len(fields) > 3 and all(f.isdigit() for f in fields[2:4]):
                 return (int(fields[2]), int(fields[3])) if int(fields[2]) else (JOB_USER, JOB_USER)
         text = f"the image's user {user} is not in its /etc/passwd: give it by number"
         raise PreparationError(ReasonClass.IMAGE, text)

@@ -67,7 +67,7 @@ def digest_of(image: str, image_id: str, digests: tuple[str, ...]) -> str:
     repository = repository_of(image)
     known = {name: digest for name, _, digest in (item.partition("@") for item in digests)}
     names = (repository, f"docker.io/{repository}", f"docker.io/library/{repository}")
-    own = [known[name] for name in names if name in known]
+    own = [digest for name, digest in known.items() if name in names]
     return next(iter([*own, *known.values()]), image_id)
 
 

@@ -296,15 +296,16 @@ class DockerRuntime(RunFolders):
     def poll(self, run: RunId) -> RunStatus:
         if run in self._removing:
             return RunStatus(RunState.ABSENT)
-        folder, begun = self.folder(run), self._has_begun(run)
+        folder = self.folder(run)
         if ended := guard.read_json(folder / "end.json"):
             return RunStatus(RunState.ENDED, exit_of(ended))
         preparation = self._preparations.get(run)
-        if preparation and preparation.done is None and not begun:
+        if preparation and preparation.done is None and not self._has_begun(run):
             return self._preparing(run)  # containers come and go to look into the image
         container = self._watch.containers().get(run)
         if run in self._starting or (container and container.runs):
             return RunStatus(RunState.RUNNING, lease_until_s=self._lease_until_s(run))
+        begun = self._has_begun(run)
         if container is None and begun:
             gone = "the run's container is gone"
             container = Container("exited", {}, error=gone, ended_at_s=self._clock.wall_s())

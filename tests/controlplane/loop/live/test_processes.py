@@ -51,7 +51,7 @@ if place == "snapshot":
 if place == "solve":
     solve = die
 if place == "apply":
-    world.close_round = die
+    world.record.close_round = die
 ready()
 hold_round(int(sys.argv[2]), Ports(solve))
 """

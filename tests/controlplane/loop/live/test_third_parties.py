@@ -8,6 +8,7 @@ import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
+from importlib.metadata import entry_points
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ ROOT = Path(__file__).parents[4]
 GUIDE = (ROOT / "docs" / "policies.md").read_text()
 HARMLESS = {"works", "prints", "tells_its_limit"}
 LATE = "runs_forever"
+UNUSABLE = ("import_fails", "import_exits", "takes_a_list", "refuses_itself")
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +91,7 @@ def solve(_on_the_path: None) -> Iterator[Solve]:
 
 @pytest.mark.parametrize(
     "policy",
-    sorted({*BODIES, "import_fails", "import_exits", "takes_a_list", "refuses_itself"} - HARMLESS),
+    sorted({*BODIES, *UNUSABLE} - HARMLESS),
 )
 def test_whatever_a_broken_policy_does_what_runs_goes_on_and_the_next_policy_decides(
     cluster: Cluster, node: Node, solve: Solve, policy: str
@@ -116,7 +118,15 @@ def test_a_broken_rule_is_told_in_the_round(cluster: Cluster, node: Node, solve:
     assert "breaks the rules and is refused" in a_round(cluster, solve).message
 
 
-@pytest.mark.usefixtures("_on_the_path")
+@pytest.fixture
+def _few_listed(_on_the_path: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """List the guide's policy and those that cannot be chosen: each costs a process."""
+    few = {"short_jobs_first", *UNUSABLE}
+    points = [p for p in entry_points(group=registry.GROUP) if p.name in few]
+    monkeypatch.setattr(registry, "entry_points", lambda group: points)
+
+
+@pytest.mark.usefixtures("_few_listed")
 def test_the_guides_policy_is_listed_chosen_by_rest_and_decides_live(
     cluster: Cluster, node: Node, solve: Solve
 ) -> None:
@@ -145,12 +155,12 @@ def test_the_guides_policy_is_listed_chosen_by_rest_and_decides_live(
     assert Job.objects.get(pk=job.pk).state == "starting"
 
 
-@pytest.mark.usefixtures("_on_the_path")
+@pytest.mark.usefixtures("_few_listed")
 def test_a_broken_policy_cannot_be_chosen_and_does_not_spoil_the_pages(
     cluster: Cluster, admin_client: Any
 ) -> None:
     operator = api(a_user("root", operator=True))
-    for name in ("import_fails", "import_exits", "takes_a_list", "refuses_itself"):
+    for name in UNUSABLE:
         answer = operator.patch(
             f"/api/v1/clusters/{cluster.name}/", {"policy": name}, format="json"
         )

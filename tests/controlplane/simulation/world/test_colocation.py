@@ -17,8 +17,7 @@ from controlplane.simulation.cluster.scenario import Scenario
 from controlplane.simulation.report.summary import timeline_of
 from controlplane.simulation.switches import Switches
 from controlplane.simulation.workloads.base import Workload
-from controlplane.simulation.world.outcome import Outcome
-from controlplane.simulation.world.results import outcome_of
+from controlplane.simulation.world.outcome import Outcome, outcome_of
 from controlplane.simulation.world.run import Simulation, simulate
 from policies.baselines.fifo import Fifo
 from policies.contract.plan import Placement
@@ -39,11 +38,11 @@ from tests.builders_tandems import a_wide_node
 from tests.builders_together import (
     Script,
     a_pair_member,
-    a_scene_of_two,
+    a_scenario_of_two,
     half_of,
     kinds_of_two,
     launches_of,
-    shared_scenes,
+    shared_scenarios,
     steps_by_integral,
 )
 
@@ -55,7 +54,7 @@ def run(
     policy: Policy, *jobs: JobView, scenario: Scenario | None = None, **switches: Any
 ) -> Simulation:
     return Simulation(
-        scenario or a_scene_of_two(), jobs, policy, switches=Switches(**switches)
+        scenario or a_scenario_of_two(), jobs, policy, switches=Switches(**switches)
     ).run()
 
 
@@ -86,7 +85,7 @@ def test_a_job_is_slower_from_the_moment_its_neighbour_comes() -> None:
 
 def test_a_job_is_faster_only_once_its_pre_empted_neighbour_has_stopped() -> None:
     script = Script(HALVES, absent={"b": (30.0, 119.0)})
-    scenario = a_scene_of_two(round_s=30.0, stop_s=10.0, restart_cost_s=5.0)
+    scenario = a_scenario_of_two(round_s=30.0, stop_s=10.0, restart_cost_s=5.0)
     simulation = run(script, a_pair_member("a"), a_pair_member("b", 40.0), scenario=scenario)
     of_b = [
         (n.start_s, n.end_s, n.start_steps, n.end_steps)
@@ -99,7 +98,7 @@ def test_a_job_is_faster_only_once_its_pre_empted_neighbour_has_stopped() -> Non
 
 
 def test_a_launch_slows_its_neighbour_before_its_own_first_step() -> None:
-    scenario = a_scene_of_two(launch_s=10.0)
+    scenario = a_scenario_of_two(launch_s=10.0)
     found = ends(
         run(
             Script(HALVES),
@@ -115,7 +114,7 @@ def test_a_launch_slows_its_neighbour_before_its_own_first_step() -> None:
 
 
 def test_a_neighbour_that_comes_before_the_first_step_changes_the_speed_not_the_launch() -> None:
-    scenario = a_scene_of_two(launch_s=10.0)
+    scenario = a_scenario_of_two(launch_s=10.0)
     found = ends(
         run(
             Script(HALVES),
@@ -128,7 +127,7 @@ def test_a_neighbour_that_comes_before_the_first_step_changes_the_speed_not_the_
 
 
 def test_a_gang_goes_on_as_its_slowest_process_does() -> None:
-    scenario = a_scene_of_two([a_wide_node(gpus=2)])
+    scenario = a_scenario_of_two([a_wide_node(gpus=2)])
     gang = a_pair_member("a", 180.0, gpus_min=2, gpus_max=2)
     seats = {"a": half_of("gpu0", "gpu1"), "b": half_of("gpu0")}
     found = ends(run(Script(seats), gang, a_pair_member("b", 40.0), scenario=scenario))
@@ -137,7 +136,7 @@ def test_a_gang_goes_on_as_its_slowest_process_does() -> None:
 
 
 def test_two_gangs_on_the_same_devices_keep_what_their_kinds_keep_of_one_gpu() -> None:
-    scenario = a_scene_of_two([a_wide_node(gpus=2)])
+    scenario = a_scenario_of_two([a_wide_node(gpus=2)])
     jobs = [
         a_pair_member(name, steps, gpus_min=2, gpus_max=2)
         for name, steps in (("a", 180.0), ("b", 72.0))
@@ -149,7 +148,7 @@ def test_two_gangs_on_the_same_devices_keep_what_their_kinds_keep_of_one_gpu() -
 
 
 def test_two_that_do_not_fit_together_are_not_launched_together() -> None:
-    scenario = a_scene_of_two(kinds=kinds_of_two(0.0, 0.0))
+    scenario = a_scenario_of_two(kinds=kinds_of_two(0.0, 0.0))
     simulation = run(
         Script(HALVES), a_pair_member("a"), a_pair_member("b", 40.0), scenario=scenario
     )
@@ -159,7 +158,7 @@ def test_two_that_do_not_fit_together_are_not_launched_together() -> None:
 
 
 def test_who_waits_for_an_unfit_neighbour_to_stop_is_put_off_and_launched_at_its_end() -> None:
-    scenario = a_scene_of_two(kinds=kinds_of_two(0.0, 0.0), round_s=30.0, stop_s=10.0)
+    scenario = a_scenario_of_two(kinds=kinds_of_two(0.0, 0.0), round_s=30.0, stop_s=10.0)
     script = Script(HALVES, absent={"a": (30.0, 79.0), "b": (0.0, 30.0)})
     simulation = run(script, a_pair_member("a"), a_pair_member("b", 40.0), scenario=scenario)
     assert [(n.job, n.start_s) for n in launches_of(simulation)] == [
@@ -171,7 +170,7 @@ def test_who_waits_for_an_unfit_neighbour_to_stop_is_put_off_and_launched_at_its
 
 def test_a_share_of_a_device_waits_until_nobody_has_it_whole() -> None:
     whole = {**HALVES, "a": half_of("gpu0", share=1.0)}
-    scenario = a_scene_of_two(stop_s=10.0, round_s=30.0)
+    scenario = a_scenario_of_two(stop_s=10.0, round_s=30.0)
     script = Script(whole, absent={"a": (30.0, 500.0), "b": (0.0, 30.0)})
     simulation = run(script, a_pair_member("a"), a_pair_member("b", 40.0), scenario=scenario)
     assert [n.start_s for n in launches_of(simulation) if n.job == "b"] == [40.0]
@@ -179,7 +178,7 @@ def test_a_share_of_a_device_waits_until_nobody_has_it_whole() -> None:
 
 def test_three_on_a_device_lose_what_each_of_the_others_takes() -> None:
     device = a_wide_node().devices[0]
-    scenario = a_scene_of_two([replace(a_wide_node(), devices=(replace(device, slots=3),))])
+    scenario = a_scenario_of_two([replace(a_wide_node(), devices=(replace(device, slots=3),))])
     thirds = {name: half_of("gpu0", share=0.25) for name in ("a", "b1", "b2")}
     kinds = kinds_of_two()
     same = replace(
@@ -204,7 +203,7 @@ def test_checkpoints_remember_what_was_done_at_the_speed_of_their_time(
     arrives_s = 38.0 if lost_s < 40.0 else 25.0
     jobs = [a_pair_member("a"), a_pair_member("b", 400.0, arrival_s=arrives_s)]
     simulation = Simulation(
-        a_scene_of_two(), jobs, Script(HALVES), switches=Switches(checkpoint_every_s=10.0)
+        a_scenario_of_two(), jobs, Script(HALVES), switches=Switches(checkpoint_every_s=10.0)
     )
     simulation.engine.at(lost_s, lambda: simulation.world.lose("n1"))
     simulation.engine.at(lost_s + 1.0, lambda: simulation.world.restore("n1"))
@@ -214,7 +213,7 @@ def test_checkpoints_remember_what_was_done_at_the_speed_of_their_time(
 
 def test_a_lost_node_loses_both_of_its_jobs() -> None:
     simulation = Simulation(
-        a_scene_of_two(), [a_pair_member("a"), a_pair_member("b")], Script(HALVES)
+        a_scenario_of_two(), [a_pair_member("a"), a_pair_member("b")], Script(HALVES)
     )
     simulation.engine.at(10.0, lambda: simulation.world.lose("n1"))
     simulation.engine.at(20.0, lambda: simulation.world.restore("n1"))
@@ -226,7 +225,7 @@ def test_a_launch_fails_at_its_part_of_the_work_however_fast_it_gets_there() -> 
     switches = Switches(job_failure_probability=0.9, checkpoint_every_s=0.0)
     seed = next(s for s in range(100) if _fails_late(Noise(s, switches)))
     simulation = Simulation(
-        a_scene_of_two(seed=seed),
+        a_scenario_of_two(seed=seed),
         [a_pair_member("a"), a_pair_member("b", 40.0)],
         Script(HALVES),
         switches=switches,
@@ -273,7 +272,7 @@ def test_a_shared_device_draws_its_watts_once_and_its_holders_halve_them() -> No
 
 
 def test_a_node_is_divided_by_the_gpus_held_there() -> None:
-    scenario = a_scene_of_two([a_wide_node(gpus=2)])
+    scenario = a_scenario_of_two([a_wide_node(gpus=2)])
     seats = {"a1": half_of("gpu0"), "b": half_of("gpu0"), "a2": half_of("gpu1", share=1.0)}
     jobs = [a_pair_member("a1", 20.0), a_pair_member("b", 32.0), a_pair_member("a2", 40.0)]
     outcome = outcome_of(run(Script(seats), *jobs, scenario=scenario), "p", "w")
@@ -299,7 +298,7 @@ def test_a_shared_gpu_is_in_use_once_and_drawn_on_two_lanes() -> None:
 
 def test_jobs_that_sit_together_from_the_start_go_on_together() -> None:
     simulation = Simulation(
-        a_scene_of_two(),
+        a_scenario_of_two(),
         [a_pair_member("a"), a_pair_member("b", 40.0)],
         Script(HALVES),
         seats=(Placement("a", HALVES["a"]), Placement("b", HALVES["b"])),
@@ -309,13 +308,13 @@ def test_jobs_that_sit_together_from_the_start_go_on_together() -> None:
 
 def test_clusters_with_room_for_two_show_everything_and_hold_every_round() -> None:
     jobs = [a_pair_member("a"), a_pair_member("b", 40.0)]
-    outcome = outcome_under(Fifo(), a_scene_of_two(), jobs)
+    outcome = outcome_under(Fifo(), a_scenario_of_two(), jobs)
     assert outcome.rounds_skipped == 0
     assert outcome.completion_s.tolist() == [100.0, 140.0]
 
 
 @settings(deadline=None, max_examples=25)
-@given(shared_scenes(), st.sampled_from(["fifo", "edf", "max_min_fairness"]))
+@given(shared_scenarios(), st.sampled_from(["fifo", "edf", "max_min_fairness"]))
 def test_room_for_two_makes_no_difference_to_policies_that_do_not_use_it(
     made: tuple[Scenario, list[JobView]], name: str
 ) -> None:
@@ -341,7 +340,7 @@ SHARING: tuple[tuple[str, dict[str, Any]], ...] = (
 
 
 @settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.too_slow])
-@given(shared_scenes(), st.sampled_from(SHARING))
+@given(shared_scenarios(), st.sampled_from(SHARING))
 def test_whatever_is_shared_no_rule_is_broken_and_steps_are_the_integral_of_the_rates(
     made: tuple[Scenario, list[JobView]], choice: tuple[str, dict[str, Any]]
 ) -> None:
@@ -366,7 +365,7 @@ def test_whatever_is_shared_no_rule_is_broken_and_steps_are_the_integral_of_the_
 
 
 @settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.too_slow])
-@given(shared_scenes(), st.sampled_from(SHARING), st.sampled_from([0.0, 7.0]))
+@given(shared_scenarios(), st.sampled_from(SHARING), st.sampled_from([0.0, 7.0]))
 def test_stops_that_take_time_and_nodes_that_fail_leave_nobody_behind(
     made: tuple[Scenario, list[JobView]], choice: tuple[str, dict[str, Any]], stop_s: float
 ) -> None:
@@ -433,7 +432,7 @@ def _all_energy_is_somebodys(simulation: Simulation) -> None:
 
 def test_two_processes_of_one_job_never_meet() -> None:
     """A gang on two devices has itself for no neighbour."""
-    scenario = a_scene_of_two([a_wide_node(gpus=2)])
+    scenario = a_scenario_of_two([a_wide_node(gpus=2)])
     job = a_pair_member("a", 180.0, gpus_min=2, gpus_max=2)
     seats = {"a": (RankPlacement("n1", ("gpu0",), 0.5), RankPlacement("n1", ("gpu1",), 0.5))}
     assert ends(run(Script(seats), job, scenario=scenario)) == {"a": 100.0}
@@ -441,7 +440,7 @@ def test_two_processes_of_one_job_never_meet() -> None:
 
 def test_fairness_with_pairs_completes_jobs_no_later_on_average_where_pairs_help() -> None:
     """Six jobs on two GPUs, of kinds that keep three quarters of their speed beside each other."""
-    scenario = a_scene_of_two([a_wide_node(gpus=2)], kinds_of_two(0.75, 0.75), round_s=30.0)
+    scenario = a_scenario_of_two([a_wide_node(gpus=2)], kinds_of_two(0.75, 0.75), round_s=30.0)
     jobs = [
         a_pair_member(f"{'ab'[i % 2]}{i}", 300.0 + 60.0 * i, arrival_s=20.0 * i) for i in range(6)
     ]
@@ -468,5 +467,5 @@ def test_a_gang_of_two_types_runs_as_fast_as_its_slowest_worker(slow_first: bool
     gang = a_job(
         "a", "m", remaining_steps=180.0, total_steps=180.0, gpus_min=2, gpus_max=2, may_mix=True
     )
-    scenario = a_scene_of_two(nodes, (kind,))
+    scenario = a_scenario_of_two(nodes, (kind,))
     assert ends(run(Script({"a": ranks}), gang, scenario=scenario)) == {"a": 100.0}

@@ -106,7 +106,7 @@ def test_launching_stopping_and_restarting_take_the_time_they_are_given() -> Non
     assert list(outcome.preemptions) == [1, 0]
 
 
-def test_what_the_scene_costs_already_is_added_to() -> None:
+def test_what_the_scenario_costs_already_is_added_to() -> None:
     workload = Workload("test", Jobs(JobColumns.of([a_job("a")])), (KIND,))
     scenario = a_scenario(launch_s=2.0)
     assert list(

@@ -84,7 +84,7 @@ def test_a_stop_holds_its_devices_until_it_has_ended_and_defers_who_wants_them()
     assert launches(simulation, "b")[0][0] == 14.0
 
 
-def test_launching_and_restarting_take_the_scenes_time() -> None:
+def test_launching_and_restarting_take_the_scenarios_time() -> None:
     jobs = [a_job("a"), a_job("b", arrival_s=10.0, remaining_steps=20.0, total_steps=20.0)]
     simulation = Simulation(a_scenario(launch_s=1.0, restart_cost_s=5.0), jobs, last_first).run()
     assert ends(simulation) == {"b": 21.0, "a": 21.0 + 6.0 + (100 - 18) / 2.0}

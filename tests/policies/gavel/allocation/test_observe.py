@@ -21,6 +21,7 @@ from policies.contract.snapshot import (
     Throughput,
 )
 from policies.gavel.allocation.observe import GroupingOptions, Observed, observe
+from policies.placement.layout import Allocation, Part, Request
 from tests.builders_policies import a_device, a_job, a_kind, a_node, a_profile_run, a_snapshot, on
 from tests.builders_snapshots import snapshots
 
@@ -336,7 +337,9 @@ def test_every_job_that_takes_part_has_the_row_of_its_own_kind_and_nodes(
         expected = []
         for column in problem.columns:
             fits = any(
-                state.idle[n].bit_count() >= job.gpus_min and _would_do(node, job)
+                state.idle[n].bit_count() >= job.gpus_min
+                and _would_do(node, job)
+                and state.has_power_for(Allocation(Request(job.gpus_min), (Part(n, 1, 0),)))
                 for n, node in enumerate(snapshot.nodes)
                 if node.gpu_type == column.gpu_type and node.takes_training
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from collections.abc import Iterator
@@ -67,6 +68,21 @@ class TestRuntime:
             "boot",
             checkpoints=tmp_path / "shared",
         )
+
+    def test_an_images_user_without_a_number_is_the_images_fault(
+        self, tmp_path: Path, engine: PlayedEngine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        users = {"/etc/passwd": b"ann:x::1600::/:/bin/sh\n"}
+        monkeypatch.setattr(engine, "find", lambda name: replace(IMAGE, user="ann"))
+        monkeypatch.setattr(engine, "read_file", lambda name, path: users.get(path, b""))
+        runs, options = tmp_path / "state" / "runs", DockerOptions(user="image")
+        with contextlib.closing(DockerRuntime(runs, engine, "me", options)) as runtime:
+            run = self.prepare(runtime)
+            self.is_state(runtime, run, RunState.ENDED)
+            ended = runtime.poll(run).exit
+        assert ended is not None
+        assert (ended.blame, ended.started) == (ReasonClass.IMAGE, False)
+        assert "give it by number" in ended.error
 
     @pytest.fixture
     def open_runtime(
