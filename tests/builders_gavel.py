@@ -24,10 +24,10 @@ from policies.contract.snapshot import (
     TeamOrder,
     TeamView,
 )
-from policies.gavel.allocation.grouping import GroupingOptions
 from policies.gavel.allocation.observe import observe
+from policies.gavel.allocation.rates import GroupingOptions
+from policies.gavel.solvers.fairness import inverse
 from policies.gavel.solvers.finish_time import isolated_rates
-from policies.gavel.solvers.levels import inverse
 from tests.builders_policies import a_job, a_kind, a_node, a_snapshot
 
 ROUND_S = 360.0

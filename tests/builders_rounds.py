@@ -24,7 +24,7 @@ from policies.contract.snapshot import (
 )
 from policies.gavel.allocation.observe import GroupingOptions, Observed
 from policies.gavel.allocation.problem import Shares
-from policies.gavel.policy import ShareRule, plan_of
+from policies.gavel.rounds.share_round import ShareRule, plan_of
 from tests.builders_snapshots import TYPES, snapshots
 
 ROUND_S = 300.0

@@ -20,12 +20,10 @@ import numpy as np
 
 from experiments.bench.figures import Figure, figure, milliseconds, show
 from policies.contract.snapshot import Floats, Ints
-from policies.gavel.allocation.pairs import with_pairs
+from policies.gavel.allocation.job_classes import with_pairs
 from policies.gavel.allocation.problem import AllocationProblem, Column, Shares
-from policies.gavel.solvers.fairness import fairness
-from policies.gavel.solvers.finish_time import Times, finish_time_fairness
-from policies.gavel.solvers.makespan import makespan
-from policies.gavel.solvers.water_filling import Entity, hierarchical_shares
+from policies.gavel.solvers.fairness import Entity, fairness, hierarchical_shares
+from policies.gavel.solvers.finish_time import Times, finish_time_fairness, makespan
 
 TYPES = ("v100", "p100", "k80")
 FILE = "simulation_throughputs.json"

@@ -227,12 +227,11 @@ class _Queue:
         return found
 
     def keep_running(self) -> float:
-        """Have running jobs go on where their restart costs more than the order gains; what this
-        adds to the total.
+        """Let jobs go on whose restart costs more than the order gains; return what this adds.
 
-        The matching does not know that who is stopped starts again. A job at place b that goes on
-        in the place a of one that would have started in its stead costs (a - b) times the
-        difference of their run times more, and saves b restarts.
+        The matching does not know that a stopped job starts again. One at place b that goes on in
+        the place a of a job that would have started instead costs (a - b) times the difference of
+        their run times more, and saves b restarts.
         """
         added = 0.0
         stopped = np.concatenate([self.order[self.gpus :], self.later])
@@ -245,9 +244,7 @@ class _Queue:
         return added
 
     def _cheapest_exchange(self, job: int) -> tuple[float, int]:
-        """(seconds more in total, the job that starts now) of the exchange with a newcomer that
-        costs least; inf without one.
-        """
+        """(seconds more in total, the newcomer) of the cheapest exchange; inf without one."""
         newcomers = self.starting[~self.singles.at_home(self.starting, self.group)]
         if not len(newcomers):
             return inf, NOWHERE

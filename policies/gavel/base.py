@@ -1,23 +1,130 @@
-"""The base of Gavel's policies: the forms in which each comes, and the way to its plan."""
+"""The base of Gavel's policies: the forms in which each comes, and the way to its plan.
+
+The heterogeneity-agnostic form (section 4.1): all GPUs that a job may use look alike to it. A class
+has one column, the pool of all GPUs of the types on which it runs; a unit of time there is spread
+over these types as N_j, and so is its throughput. Classes with the same types share a pool; pools
+overlap where types do. Each takes from every type its part, so that whatever fits the pools fits
+the types. Pairs have the pools of the types on which both their jobs run together.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, ClassVar, TypeAlias
+from functools import cached_property, partial
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import numpy as np
 
 from policies.contract.plan import Plan
 from policies.contract.policy import parameter
-from policies.contract.snapshot import Floats, Ints, Snapshot
-from policies.gavel.agnostic import agnostic
-from policies.gavel.allocation.grouping import GroupingOptions
+from policies.contract.snapshot import Bools, Floats, Ints, Snapshot
 from policies.gavel.allocation.observe import Observed
-from policies.gavel.allocation.problem import AllocationProblem, Shares
-from policies.gavel.policy import ShareRule, plan_of
+from policies.gavel.allocation.problem import AllocationProblem, Column, Shares
+from policies.gavel.allocation.rates import GroupingOptions
+from policies.gavel.rounds.share_round import ShareRule, plan_of
+
+Divided = TypeVar("Divided", bound=Shares)
+
+WITHOUT_COLUMNS = "types", "gpus", "count", "scale", "weight", "entity", "pairs"
+"""Fields of a problem that do not depend on its columns."""
+
+
+@dataclass(frozen=True)
+class Pools(AllocationProblem):
+    """The problem `whole` with pools for columns; its `column_type` means nothing.
+
+    `part` float64[T, G]: of a pool's time on each type. `class_columns` int64[M, T], `pair_columns`
+    int64[P, T]: the columns of `whole` in which a class or pair runs on each type.
+    """
+
+    whole: AllocationProblem
+    part: Floats
+    class_columns: Ints
+    pair_columns: Ints
+
+    @cached_property
+    def usage(self) -> Floats:
+        """float64[T, G]: GPUs of each type that a GPU's worth of time in a pool takes."""
+        return self.part
+
+    @cached_property
+    def type_rates(self) -> Floats:
+        """float64[M, T]: steps/s of a job on each type."""
+        return self.whole.type_rates
+
+    @cached_property
+    def equal_rates(self) -> Floats:
+        """float64[M]: steps/s of a job with all its time in its pool."""
+        return self.fastest_rates
+
+
+def agnostic(policy: Callable[[AllocationProblem], Divided], problem: AllocationProblem) -> Divided:
+    """The shares of a policy to which GPUs look alike, with its own objective.
+
+    What else a policy is given is by class or GPU type, so that it fits both forms. Raises what the
+    policy raises.
+    """
+    pools = pooled(problem)
+    return spread(policy(pools), pools)
+
+
+def pooled(problem: AllocationProblem) -> Pools:
+    """The problem of a policy to which GPUs look alike."""
+    class_columns = problem.usual_columns(problem.rates > 0.0)
+    pair_columns = problem.usual_columns(np.all(problem.pair_rates > 0.0, axis=2))
+    part, pool_of = _pools(np.concatenate([class_columns, pair_columns]) >= 0, problem.gpus)
+    alone, beside = pool_of[: len(problem.rates)], pool_of[len(problem.rates) :]
+    rates = np.zeros((len(alone), part.shape[1]))
+    pair_rates = np.zeros((len(beside), part.shape[1], 2))
+    rates[np.arange(len(alone)), alone] = _mean(problem.rates, class_columns, part[:, alone])
+    for side in (0, 1):
+        pair_rates[np.arange(len(beside)), beside, side] = _mean(
+            problem.pair_rates[..., side], pair_columns, part[:, beside]
+        )
+    columns = tuple([Column(f"pool {g}") for g in range(part.shape[1])])
+    kept = {name: getattr(problem, name) for name in WITHOUT_COLUMNS}
+    return Pools(
+        **kept, columns=columns, column_type=np.zeros(len(columns), dtype=np.int64), rates=rates,
+        pair_rates=pair_rates, whole=problem, part=part, class_columns=class_columns,
+        pair_columns=pair_columns,
+    )  # fmt: skip
+
+
+def spread(shares: Divided, pools: Pools) -> Divided:
+    """Shares of pools as shares of columns: over the types of each pool as N_j."""
+    size = len(pools.whole.columns)
+    alone = _scattered(shares.alone @ pools.part.T, pools.class_columns, size)
+    paired = _scattered(shares.paired @ pools.part.T, pools.pair_columns, size)
+    return replace(shares, alone=alone, paired=paired)
+
+
+def _pools(usable: Bools, gpus: Floats) -> tuple[Floats, Ints]:
+    """(part float64[T, G], pool int64[R]): distinct rows of bool[R, T], and each row's."""
+    there = usable & (gpus > 0.0)
+    _, first, pool_of = np.unique(
+        there @ (1 << np.arange(len(gpus))), return_index=True, return_inverse=True
+    )
+    taken = there[first].T * gpus[:, None]
+    total = taken.sum(axis=0)
+    return np.divide(taken, total, out=np.zeros(taken.shape), where=total > 0.0), pool_of
+
+
+def _mean(rates: Floats, columns: Ints, part: Floats) -> Floats:
+    """float64[R]: steps/s of time spread over types as in `part` float64[T, R]."""
+    on_types = np.take_along_axis(rates, np.maximum(columns, 0), axis=1)
+    mean: Floats = (on_types * part.T).sum(axis=1)
+    return mean
+
+
+def _scattered(by_type: Floats, columns: Ints, size: int) -> Floats:
+    """Time of each row on each type, in the column that it has there."""
+    time = np.zeros((len(columns), size))
+    row, of_type = np.nonzero(columns >= 0)
+    time[row, columns[row, of_type]] = by_type[row, of_type]
+    return time
+
 
 Solver: TypeAlias = Callable[[AllocationProblem], Shares]
 """Shares of a problem. What else it knows is by class or GPU type, so that it fits both forms."""
@@ -33,7 +140,7 @@ ONE_STEP = 1.0
 class SharePolicy(ABC):
     """A row of Gavel's table of policies: says what its shares are (`_solver`), the rest is here.
 
-    `name` is its name in the registry. Decisions are those of `policies.gavel.policy.plan_of`.
+    `name` is its name in the registry. Decisions are those of `plan_of` in `rounds.share_round`.
     """
 
     name: ClassVar[str]

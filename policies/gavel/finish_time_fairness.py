@@ -9,9 +9,9 @@ import numpy as np
 
 from policies.contract.policy import parameter
 from policies.contract.snapshot import Floats, Snapshot
-from policies.gavel.allocation.grouping import GroupingOptions
 from policies.gavel.allocation.observe import Observed
 from policies.gavel.allocation.problem import AllocationProblem, Shares
+from policies.gavel.allocation.rates import GroupingOptions
 from policies.gavel.base import Notes, SharePolicy, Solver, steps_left
 from policies.gavel.solvers.finish_time import Times, finish_time_fairness, isolated_rates
 

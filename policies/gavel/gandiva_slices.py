@@ -138,10 +138,9 @@ def keep_outside(plan: PlanBuilder) -> list[Placement]:
 
 
 class EqualShares:
-    """The share of its time that each unit should have on each GPU type.
+    """The `share` float64[U, T] of its time that each unit should have on each GPU type.
 
-    `gpus` float64[T]: to give; `may` bool[U, T]: types on which a unit can run; `share` float64[U,
-    T].
+    `gpus` float64[T]: to give; `may` bool[U, T]: types on which a unit can run.
     """
 
     def __init__(self, jobs: Candidates, units: Sequence[Unit]) -> None:
@@ -179,8 +178,7 @@ class EqualShares:
         """float64[U, T]: lag relative to the share, by type or in all; -inf if it cannot run."""
         lag, share = self._of_units(lag_s), np.where(self.may, self.share, 0.0)
         if not by_type:
-            lag = lag.sum(axis=1, keepdims=True)
-            share = share.sum(axis=1, keepdims=True)
+            lag, share = (of.sum(axis=1, keepdims=True) for of in (lag, share))
         return np.where(self.may, lag / np.where(share > 0.0, share, 1.0), -np.inf)
 
     def order(self, lag_s: Lags) -> list[int]:
@@ -264,14 +262,8 @@ class Slices:
         lot, arrival_s = rng.permutation(len(self.shares.types)), self.jobs.arrival_s
         came_s = np.array([arrival_s[unit.jobs[0]] for unit in self.units], dtype=np.float64)
         nodes = [self.shares.nodes_of[name] for name in self.shares.types]
-        moves = np.array(
-            [
-                unit.seat is None or not of >> unit.seat.node & 1
-                for unit in self.units
-                for of in nodes
-            ],
-            dtype=np.bool_,
-        )
+        seats = [0 if unit.seat is None else 1 << unit.seat.node for unit in self.units]
+        moves = np.array([not seat & of for seat in seats for of in nodes], dtype=np.bool_)
         order = np.lexsort((lot[columns], moves, rows, came_s[rows], -claims.ravel()))
         left, chosen = self.shares.gpus.copy(), dict[int, int]()
         for u, t in zip(rows[order].tolist(), columns[order].tolist(), strict=True):

@@ -11,10 +11,10 @@ from typing import ClassVar
 
 from policies.contract.policy import parameter
 from policies.contract.snapshot import Snapshot, TeamOrder, TeamView
-from policies.gavel.allocation.grouping import GroupingOptions
 from policies.gavel.allocation.observe import Observed
+from policies.gavel.allocation.rates import GroupingOptions
 from policies.gavel.base import Notes, SharePolicy, Solver, queue_positions
-from policies.gavel.solvers.water_filling import Entity, hierarchical_shares
+from policies.gavel.solvers.fairness import Entity, hierarchical_shares
 
 AS_TEAMS_SAY = "team"
 

@@ -8,10 +8,10 @@ from typing import ClassVar
 
 from policies.contract.policy import parameter
 from policies.contract.snapshot import Snapshot
-from policies.gavel.allocation.grouping import GroupingOptions
 from policies.gavel.allocation.observe import Observed
+from policies.gavel.allocation.rates import GroupingOptions
 from policies.gavel.base import Notes, SharePolicy, Solver, steps_left
-from policies.gavel.solvers.makespan import makespan
+from policies.gavel.solvers.finish_time import makespan
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,7 @@ from policies.contract.policy import parameter
 from policies.gavel.allocation.observe import Observed
 from policies.gavel.allocation.problem import AllocationProblem, Shares
 from policies.gavel.base import Notes, SharePolicy, Solver
-from policies.gavel.solvers.fairness import fairness
-from policies.gavel.solvers.water_filling import fair_shares
+from policies.gavel.solvers.fairness import fair_shares, fairness
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from policies.gavel.allocation.observe import Observed
 from policies.gavel.base import Notes, SharePolicy, Solver
-from policies.gavel.solvers.throughput import total_throughput
+from policies.gavel.solvers.totals import total_throughput
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,12 @@ import numpy as np
 
 from policies.contract.policy import parameter
 from policies.contract.snapshot import Floats, Snapshot
-from policies.gavel.allocation.grouping import GroupingOptions
 from policies.gavel.allocation.observe import Observed
 from policies.gavel.allocation.problem import AllocationProblem
+from policies.gavel.allocation.rates import GroupingOptions
 from policies.gavel.base import Notes, SharePolicy, Solver, steps_left
 from policies.gavel.solvers.cost import CostForm, CostShares, Slos, min_cost
-from policies.gavel.solvers.levels import inverse
+from policies.gavel.solvers.fairness import inverse
 
 MOST_NAMED = 5
 """Jobs that a message names."""
@@ -99,11 +99,9 @@ class MinCost(SharePolicy):
         soonest_s = steps * inverse(problem.fastest_rates)
         early_s = np.maximum(left_s - observed.snapshot.round_s, np.minimum(left_s, soonest_s))
         found = min_cost(problem, cost, floor=self.floor, form=form, slos=Slos(steps, early_s))
-        return (
-            min_cost(problem, cost, floor=self.floor, form=form, slos=Slos(steps, left_s))
-            if found.dropped
-            else found
-        )
+        if not found.dropped:
+            return found
+        return min_cost(problem, cost, floor=self.floor, form=form, slos=Slos(steps, left_s))
 
     def _message(self, snapshot: Snapshot, notes: Notes) -> str:
         told = []

@@ -7,10 +7,10 @@ from functools import partial
 from typing import ClassVar
 
 from policies.contract.snapshot import Snapshot
-from policies.gavel.allocation.grouping import GroupingOptions
 from policies.gavel.allocation.observe import Observed
+from policies.gavel.allocation.rates import GroupingOptions
 from policies.gavel.base import Notes, SharePolicy, Solver, steps_left
-from policies.gavel.solvers.queue_order import shortest_job_first
+from policies.gavel.solvers.totals import shortest_job_first
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ class Slice(NamedTuple):
     gpus: int
 
 
-class Current(NamedTuple):
+class CurrentSlice(NamedTuple):
     """A running job that may go on where it is.
 
     `shares`: it holds a share of its device; `partner`: the job that holds the same, or ALONE.
@@ -81,7 +81,7 @@ class TimeSlices:
     """Placements of one round on a cluster state, by job: `placed`."""
 
     def __init__(
-        self, state: ClusterState, requests: SliceRequests, current: Mapping[int, Current]
+        self, state: ClusterState, requests: SliceRequests, current: Mapping[int, CurrentSlice]
     ) -> None:
         self.state, self.requests, self.current = state, requests, current
         self.placed: dict[int, Placed] = {}
@@ -154,7 +154,7 @@ class TimeSlices:
             allocation = both
         return self._place(Placed(jobs, current.column, allocation, jobs))
 
-    def _with(self, jobs: tuple[int, ...], current: Current) -> Allocation | None:
+    def _with(self, jobs: tuple[int, ...], current: CurrentSlice) -> Allocation | None:
         """Return two jobs on the device that one of them holds."""
         request = self.requests.together(jobs[0], jobs[1], current.column)
         return None if request is None else Allocation(request, current.allocation.parts)

@@ -17,10 +17,10 @@ from controlplane.simulation.workloads.gavel_tables import tables_of
 from experiments.reproduce.gavel.model import Spec
 from experiments.reproduce.gavel.scenarios import nodes, snapshot
 from policies.contract.snapshot import Floats, Ints, Jobs, KindView
-from policies.gavel.agnostic import agnostic
 from policies.gavel.allocation.observe import GroupingOptions, observe
 from policies.gavel.allocation.problem import AllocationProblem, Shares
-from policies.gavel.solvers.water_filling import Entity, fair_shares, hierarchical_shares
+from policies.gavel.base import agnostic
+from policies.gavel.solvers.fairness import Entity, fair_shares, hierarchical_shares
 
 WEIGHTS = (1.0, 2.0, 3.0)
 FIVE = (1.0, 2.0, 3.0, 1.0, 2.0)

@@ -15,7 +15,7 @@ from experiments.reproduce.gavel.model import Spec
 from experiments.reproduce.gavel.scenarios import nodes, snapshot
 from policies.contract.snapshot import Floats, Ints, NodeView
 from policies.gavel.allocation.observe import observe
-from policies.gavel.solvers.water_filling import fair_shares
+from policies.gavel.solvers.fairness import fair_shares
 
 DONE = 1e-6
 """Steps left of a job that has ended."""

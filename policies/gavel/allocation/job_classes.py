@@ -1,4 +1,4 @@
-"""Equal jobs become classes: the rows of an allocation problem.
+"""Equal jobs become classes: the rows of an allocation problem; some classes also in pairs.
 
 Jobs are first put into groups: same kind, GPUs, weight, team, willingness to share and constraints
 (types, labels, resources). Groups that differ in constraints only and have the same row of rates
@@ -8,29 +8,25 @@ are one class.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from hashlib import blake2b
 from typing import TypeAlias
 
 import numpy as np
 
-from policies.contract.snapshot import Floats, Ints, Snapshot, frozen
-from policies.gavel.allocation.grouping import (
+from policies.contract.snapshot import Bools, Floats, Ints, Snapshot, frozen
+from policies.gavel.allocation.problem import AllocationProblem, Column
+from policies.gavel.allocation.rates import (
     GroupingOptions,
     GroupKey,
     JobGroup,
-    group_keys,
-    group_of,
-)
-from policies.gavel.allocation.pairs import colocated_rates, with_pairs
-from policies.gavel.allocation.problem import AllocationProblem, Column
-from policies.gavel.allocation.rates import (
     Reach,
     columns_of,
-    rate_table,
+    group_keys,
+    group_of,
     rates_of,
-    spread_rates,
+    spread_types,
 )
 from policies.placement.cluster_state import ClusterState
 from policies.placement.options import JobRequests
@@ -120,28 +116,21 @@ def job_classes(
     apart: Collection[int],
 ) -> JobClasses:
     """Return the jobs of a snapshot but those `apart` as classes, on what `state` has free."""
+    ids = snapshot.jobs.columns.ids
     groups, rows, group_of = _grouped(group_keys(snapshot.jobs.columns, options), apart)
-    gpus = {t: free for t, free in state.free_gpus().items() if free}
-    types = tuple(sorted(gpus))
-    spread = spread_rates(snapshot, {g.kind for g in groups}) if options.spread else {}
-    columns = columns_of(types, spread)
-    rates = rates_of(snapshot, groups, rows, columns, Reach(state, requests), spread)
+    gpus, speeds = {t: n for t, n in state.free_gpus().items() if n}, Speeds(snapshot.kinds)
+    known = spread_types(speeds, {g.kind for g in groups}) if options.spread else ()
+    columns = columns_of(sorted(gpus), known)
+    rates = rates_of(groups, rows, columns, Reach(state, requests), speeds)
     keys = [_class_key(group, row) for group, row in zip(groups, rates, strict=True)]
-    names, example, class_of = (
-        _by_job(snapshot.jobs.columns.ids, keys, group_of)
-        if options.jobs
-        else _by_class(keys, group_of)
-    )
-    problem, entities = _problem(
-        [groups[g] for g in example], [rates[g] for g in example], columns, gpus, class_of
-    )
+    of_rows = _by_job(ids, keys, group_of) if options.jobs else _by_class(keys, group_of)
+    names, example, class_of = of_rows
+    of_classes = [groups[g] for g in example]
+    problem, entities = _problem(of_classes, [rates[g] for g in example], columns, gpus, class_of)
     if options.pairs:
         partners = PARTNERS if options.jobs or options.queues else None
-        problem = _paired(
-            problem, [groups[g] for g in example], snapshot, _types_for_two(state), partners
-        )
-    rows_of = tuple(groups), tuple(rates), group_of, class_of
-    return JobClasses(problem, names, entities, *rows_of)
+        problem = _paired(problem, of_classes, speeds, _types_for_two(state), partners)
+    return JobClasses(problem, names, entities, tuple(groups), tuple(rates), group_of, class_of)
 
 
 def _grouped(
@@ -223,7 +212,7 @@ def _problem(
         gpus=frozen(np.array([gpus[t] for t in types], dtype=np.float64)),
         columns=columns,
         column_type=_ints([types.index(c.gpu_type) for c in columns]),
-        rates=frozen(rate_table(rates, len(columns))),
+        rates=frozen(np.array(rates, dtype=np.float64).reshape(len(rates), len(columns))),
         count=frozen(count),
         scale=_ints([g.gpus for g in groups]),
         weight=frozen(np.array([g.weight for g in groups], dtype=np.float64)),
@@ -237,7 +226,7 @@ def _problem(
 def _paired(
     problem: AllocationProblem,
     groups: Sequence[JobGroup],
-    snapshot: Snapshot,
+    speeds: Speeds,
     wide: frozenset[str],
     partners: int | None,
 ) -> AllocationProblem:
@@ -247,7 +236,7 @@ def _paired(
     kinds = sorted({g.kind for g in groups if g.shares})
     number = {kind: k for k, kind in enumerate(kinds)}
     kind = _ints([number.get(g.kind, -1) for g in groups])
-    table: Floats = colocated_rates(Speeds(snapshot.kinds), kinds, problem.columns, wide)
+    table: Floats = colocated_rates(speeds, kinds, problem.columns, wide)
     return with_pairs(problem, kind, table, sharing, partners=partners)
 
 
@@ -264,3 +253,81 @@ def _types_for_two(state: ClusterState) -> frozenset[str]:
 
 def _ints(values: list[int]) -> Ints:
     return frozen(np.array(values, dtype=np.int64))
+
+
+def with_pairs(
+    problem: AllocationProblem,
+    kind: Ints,
+    colocated: Floats,
+    sharing: Bools,
+    *,
+    partners: int | None = None,
+) -> AllocationProblem:
+    """Return the problem with every pair of its classes that beats taking turns.
+
+    `kind` int64[M]: each class's row in `colocated` float64[K, K, C], steps/s of a job of the first
+    kind with one of the second on its GPU, 0 if unknown. `sharing` bool[M]: classes whose jobs may
+    share. A pair of one class needs two jobs; both classes have the same scale. A pair is worth it
+    on the columns where the fractions that both keep of their speed alone add up to more than 1.
+    With `partners`, a pair must be among so many best of one of its classes: else pairs of single
+    jobs grow quadratically.
+    """
+    first, second = _candidates(problem, sharing)
+    both = colocated[kind[first], kind[second]], colocated[kind[second], kind[first]]
+    rates = np.stack(both, axis=2)
+    kept = _kept(rates[..., 0], problem.rates[first]) + _kept(rates[..., 1], problem.rates[second])
+    best = kept.max(axis=1, initial=-np.inf)
+    found = best > 1.0
+    if partners is not None:
+        found[found] = among_best(first[found], second[found], best[found], len(kind), partners)
+    worth = np.where((kept > 1.0)[..., None], rates, 0.0)
+    pairs = np.column_stack([first, second])[found]
+    return replace(problem, pairs=frozen(pairs), pair_rates=frozen(worth[found]))
+
+
+def colocated_rates(
+    speeds: Speeds, kinds: Sequence[str], columns: Sequence[Column], wide: frozenset[str]
+) -> Floats:
+    """float64[K, K, C]: steps/s of a job of the first kind with one of the second on its GPU.
+
+    0 if unknown, and on GPU types without devices for two (`wide` names those with).
+    """
+    table = np.zeros((len(kinds), len(kinds), len(columns)))
+    for c, column in enumerate(columns):
+        if column.spread or column.gpu_type not in wide:
+            continue
+        for i, kind in enumerate(kinds):
+            for j, other in enumerate(kinds):
+                table[i, j, c] = speeds.pair(kind, other, column.gpu_type)[0]
+    return table
+
+
+def _candidates(problem: AllocationProblem, sharing: Bools) -> tuple[Ints, Ints]:
+    """Pairs of classes that are willing, of one scale factor, and with enough jobs."""
+    of = np.flatnonzero(sharing)
+    first, second = (of[side] for side in np.triu_indices(len(of)))
+    enough = (first != second) | (problem.count[first] >= 2)
+    fits = (problem.scale[first] == problem.scale[second]) & enough
+    return first[fits], second[fits]
+
+
+def _kept(together: Floats, alone: Floats) -> Floats:
+    """Return the fraction of its speed that a job keeps; -inf where it cannot run in both ways."""
+    ratio: Floats = np.full(together.shape, -np.inf)
+    np.divide(together, alone, out=ratio, where=(together > 0.0) & (alone > 0.0))
+    return ratio
+
+
+def among_best(first: Ints, second: Ints, gain: Floats, classes: int, partners: int) -> Bools:
+    """Return True for pairs among the best `partners` of one of their classes.
+
+    Of equals those next in the order of classes, in a ring, so that equal jobs do not all choose
+    the same.
+    """
+    owner, other = np.concatenate([first, second]), np.concatenate([second, first])
+    order = np.lexsort(((other - owner) % classes, -np.concatenate([gain, gain]), owner))
+    start = np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=classes))])
+    rank = np.empty(len(owner), dtype=np.int64)
+    rank[order] = np.arange(len(owner)) - start[owner[order]]
+    among = rank < partners
+    return among[: len(first)] | among[len(first) :]

@@ -9,9 +9,9 @@ import numpy as np
 
 from policies.contract.plan import Waiting
 from policies.contract.snapshot import Floats, Snapshot
-from policies.gavel.allocation.grouping import GroupingOptions
 from policies.gavel.allocation.job_classes import JobClasses, job_classes
 from policies.gavel.allocation.problem import AllocationProblem
+from policies.gavel.allocation.rates import GroupingOptions
 from policies.placement.cluster_state import ClusterState
 from policies.placement.from_snapshot import (
     CurrentPlacement,

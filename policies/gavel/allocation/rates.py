@@ -1,73 +1,134 @@
-"""How fast groups of equal jobs run on each column: the rows T[m, c] of an allocation problem."""
+"""Groups of equal jobs, and how fast each runs on the columns of what is free before a round."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+from typing import Any, NamedTuple, TypeAlias
 
-import numpy as np
-
-from policies.contract.snapshot import Floats, Snapshot
-from policies.gavel.allocation.grouping import JobGroup
+from policies.contract.snapshot import JobColumns
 from policies.gavel.allocation.problem import Column
 from policies.placement.cluster_state import ClusterState
 from policies.placement.options import JobRequests
+from policies.placement.speed import Speeds
 
-SpreadRates: TypeAlias = Mapping[tuple[str, str, int], float]
-"""steps/s over several nodes, by kind, GPU type and GPUs."""
-
-
-def spread_rates(snapshot: Snapshot, kinds: Collection[str]) -> SpreadRates:
-    """Return what is known of these kinds on several nodes."""
-    return {
-        (kind.id, t.gpu_type, t.gpus): t.steps_per_s
-        for kind in snapshot.kinds
-        if kind.id in kinds
-        for t in kind.throughputs
-        if t.spread and t.steps_per_s > 0.0
-    }
+GroupKey: TypeAlias = tuple[Any, ...]
+"""The fields of a `JobGroup`."""
 
 
-def columns_of(types: Sequence[str], spread: SpreadRates) -> tuple[Column, ...]:
-    """Return a column for each type, and one for several nodes of it if a kind is known there."""
-    known = {gpu_type for _, gpu_type, _ in spread}
+@dataclass(frozen=True, slots=True)
+class GroupingOptions:
+    """What a policy's job classes distinguish.
+
+    `spread`: time on several nodes has columns of its own. `pairs`: jobs that may share devices
+    have rows together. `teams`: a class is of one team; with `users` of one user of it. `queues`:
+    every job of these teams is a class. `jobs`: every job of all teams is.
+    """
+
+    spread: bool = False
+    pairs: bool = False
+    teams: bool = False
+    users: bool = False
+    jobs: bool = False
+    queues: frozenset[str] = frozenset()
+
+
+class JobGroup(NamedTuple):
+    """What jobs of a group have in common. `demand`: what they use of a node beside GPUs.
+
+    `queued`: the id of the one job whose position in its team's queue matters; `user`: the owner
+    where users are told apart.
+    """
+
+    kind: str
+    gpus: int
+    weight: float
+    types: tuple[str, ...]
+    labels: tuple[str, ...]
+    team: str
+    shares: bool
+    demand: tuple[Any, ...]
+    queued: str
+    user: str
+
+
+def group_keys(columns: JobColumns, options: GroupingOptions) -> list[GroupKey]:
+    """Return by row what groups distinguish of a job."""
+    others = columns.others
+    of = zip(
+        columns.kinds,
+        columns.counts["gpus_min"].tolist(),
+        columns.numbers["weight"].tolist(),
+        others["allowed_types"],
+        others["labels"],
+        others["team"] if options.teams else repeat(""),
+        others["may_share"] if options.pairs else repeat(False),
+        repeat(()) if columns.gpus_only else _demands(columns),
+        _queued(columns, options.queues) if options.queues else repeat(""),
+        _users(columns, options.queues) if options.users else repeat(""),
+        strict=False,
+    )
+    return list(of)
+
+
+def group_of(key: GroupKey) -> JobGroup:
+    """Return the group of this key; a device is shared by two jobs of one GPU each."""
+    group = JobGroup(*key)
+    return group._replace(shares=False) if group.gpus > 1 else group
+
+
+def _demands(columns: JobColumns) -> Iterable[tuple[Any, ...]]:
+    numbers = (columns.numbers[name].tolist() for name in ("cores", "memory_gb"))
+    return zip(columns.counts["units"].tolist(), *numbers, columns.others["resources"], strict=True)
+
+
+def _queued(columns: JobColumns, queues: frozenset[str]) -> Iterable[str]:
+    teams = columns.others["team"]
+    return (job if team in queues else "" for job, team in zip(columns.ids, teams, strict=True))
+
+
+def _users(columns: JobColumns, queues: frozenset[str]) -> Iterable[str]:
+    """The owner of each job; nobody where the team has a queue."""
+    owners = zip(columns.others["user"], columns.others["team"], strict=True)
+    return ("" if team in queues else user for user, team in owners)
+
+
+def columns_of(types: Sequence[str], known: Collection[str]) -> tuple[Column, ...]:
+    """Return a column for each type, and one for several nodes of it if a speed is known there."""
     return (*[Column(t) for t in types], *[Column(t, True) for t in types if t in known])
 
 
+def spread_types(speeds: Speeds, kinds: Iterable[str]) -> set[str]:
+    """Return the GPU types on several nodes of which a speed of these kinds is known."""
+    known = (item for kind in kinds for item in speeds.rates(kind).items())
+    return {gpu_type for (gpu_type, _, spread), rate in known if spread and rate > 0.0}
+
+
 def rates_of(
-    snapshot: Snapshot,
     groups: Sequence[JobGroup],
     rows: Sequence[int],
     columns: Sequence[Column],
     reach: Reach,
-    spread: SpreadRates,
+    speeds: Speeds,
 ) -> list[tuple[float, ...]]:
     """Return steps/s of each group on each column; 0 where the nodes do not give enough GPUs.
 
     `rows`: of a job of each group.
     """
-    most, types = snapshot.max_gpus, [snapshot.type_index[c.gpu_type] for c in columns]
-    kinds = [snapshot.kind_index[g.kind] for g in groups]
-    gpus = [min(g.gpus, most) for g in groups]
-    known = snapshot.throughputs[kinds, :, gpus].tolist() if groups else []
-    found = []
-    for group, row, alone in zip(groups, rows, known, strict=True):
-        on_one, rates = reach.on_one_node(group, row), []
-        for t, c in zip(types, columns, strict=True):
-            if c.spread:
-                rates.append(_spread_rate(group, row, c.gpu_type, reach, spread))
-            else:
-                rates.append(alone[t] if group.gpus <= on_one.get(c.gpu_type, 0) else 0.0)
+    found, spread = [], any(column.spread for column in columns)
+    for group, row in zip(groups, rows, strict=True):
+        kind, gpus = group.kind, group.gpus
+        on_several = reach.on_several(group, row) if spread and gpus > 1 else {}
+        most = reach.on_one_node(group, row), on_several
+        rates = [
+            speeds.alone(kind, (c.gpu_type,), gpus, spread=c.spread)
+            if gpus <= most[c.spread].get(c.gpu_type, 0)
+            else 0.0
+            for c in columns
+        ]
         found.append(tuple(rates))
     return found
-
-
-def _spread_rate(
-    group: JobGroup, row: int, gpu_type: str, reach: Reach, spread: SpreadRates
-) -> float:
-    if group.gpus < 2 or group.gpus > reach.on_several(group, row).get(gpu_type, 0):
-        return 0.0
-    return spread.get((group.kind, gpu_type, group.gpus), 0.0)
 
 
 class Reach:
@@ -114,8 +175,3 @@ class Reach:
                     gpus = layout.classes[c].powered(free, left_mw)
                     if gpus and (usable := nodes & allowed & self.state.open):
                         yield layout.classes[c].gpu_type, gpus, usable.bit_count()
-
-
-def rate_table(rows: Sequence[tuple[float, ...]], columns: int) -> Floats:
-    """float64[G, C] of these rows."""
-    return np.array(rows, dtype=np.float64).reshape(len(rows), columns)

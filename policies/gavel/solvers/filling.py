@@ -1,6 +1,7 @@
-"""Water filling on a dense tableau: the levels of `water_filling` for one entity and a few classes.
+"""Max-min fairness of few classes, water filled on a dense tableau: a tenth of a solver's time.
 
-For so small a program most of the time of a solver goes into being called. Here one tableau is kept
+For so small a program most of the time of a solver goes into being called, and a cluster in steady
+state has some dozens of classes, whose shares are wanted at every event. One tableau is kept
 through all levels, and what a level changes is a column. Rows are in the form B^-1 A, `value` B^-1
 b; columns are time of a class on a column of the problem, slacks of the rows (jobs' time, GPUs,
 levels), and last the rise z of the level.
@@ -8,9 +9,13 @@ levels), and last the rise z of the level.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from policies.contract.snapshot import Floats, Ints
+from policies.gavel.allocation.problem import AllocationProblem, Shares
+from policies.gavel.solvers.program import DUST, excess
 from policies.placement.kernels import compiled
 
 DEGENERATE = 40
@@ -23,11 +28,7 @@ STEPS_PER_ROW = 50
 
 @compiled
 def pivot(table: Floats, value: Floats, gain: Floats, basis: Ints, row: int, column: int) -> None:
-    """Let `column` enter the basis in `row`.
-
-    All columns of a row change at once, eight or so in one instruction: to pass over those in which
-    `row` has nothing takes longer.
-    """
+    """Let `column` enter the basis in `row`; columns change all at once, which is fastest."""
     factor = table[row, column]
     table[row] /= factor
     value[row] /= factor
@@ -108,8 +109,7 @@ def row_of(basis: Ints, column: int) -> int:
 def stop(
     table: Floats, gain: Floats, slack: Ints, level: Floats, reached: float, priced: float
 ) -> int:
-    """Have the classes with a price on their rows stuck at the level reached; the slack of the
-    highest price, -1 if there is none.
+    """Stop classes with a price on their rows at `reached`; the slack of the highest price, or -1.
 
     From then on the rise is no part of their rows: its column is that of the rise before less those
     of their slacks (each a column of an identity, so that B^-1 of them is in the table).
@@ -129,15 +129,12 @@ def stop(
 def fill(
     table: Floats, value: Floats, basis: Ints, slack: Ints, begin: Ints, priced: float
 ) -> Floats:
-    """Levels of the classes whose rows have the columns `slack`, all rising together until each is
-    stuck.
+    """float64[K]: levels at which the classes of `slack` columns got stuck, rising together.
 
     `table` float64[R, V], `value` float64[R], `basis` int64[R]: changed to those of the last
     optimum. `begin` int64[K]: a column of each class that enters first, so that levels can rise
     without a step that gains nothing. `priced`: the part of a rise's price that marks a class as
-    stuck. Returns float64[K]: the level at which each got stuck, all below 0 where some level's
-    optimum was not found. At an optimum the classes with a price on their rows are stuck
-    (complementary slackness).
+    stuck (complementary slackness). All levels are below 0 if an optimum was not found.
     """
     level, reached, last = np.full(len(slack), -1.0), 0.0, table.shape[1] - 1
     gain = np.zeros(table.shape[1])
@@ -152,9 +149,7 @@ def fill(
         highest = stop(table, gain, slack, level, reached, priced) if found else -1
         if highest < 0:
             return np.full(len(slack), -1.0)
-        if (
-            row >= 0
-        ):  # what has risen stays as it is; its place in the basis goes to a slack, which is 0
+        if row >= 0:  # what has risen stays; its place in the basis goes to a slack, which is 0
             value[row] = 0.0
             pivot(table, value, gain, basis, row, highest)
     return level
@@ -200,12 +195,10 @@ def filled(
     gpus: Floats,
     priced: float,
 ) -> tuple[Floats, Floats]:
-    """(float64[K]: the level at which each class got stuck, float64[K, C]: its time), as `fill`
-    finds them.
+    """(float64[K]: the level at which each class got stuck, float64[K, C]: its time).
 
     `rates` and `worth` float64[K, C]: steps/s on each column, of which every class has one, and how
-    much a class's level rises with its time there. `count`, `scale` int64[K] and `usage` float64[T,
-    C], `gpus` float64[T] as a problem has them.
+    much a class's level rises with its time there. The others as a problem has them.
     """
     place, column, table, value, begin = tableau(rates, worth, count, scale, usage, gpus)
     classes, variables = len(count), len(place)
@@ -216,3 +209,49 @@ def filled(
         if basis[row] < variables:
             time[place[basis[row]], column[basis[row]]] = value[row]
     return level, time
+
+
+MOST_CLASSES = 100
+"""The tableau grows with the square of the classes: with more HiGHS is as fast."""
+STUCK_PRICE = 1e-6
+"""Relative price above which a job counts as stuck; lower ones may be rounding errors."""
+MISSED = 1e-9
+"""By how much a level or a bound may be missed, in parts of it where it is above 1."""
+
+
+@dataclass(frozen=True)
+class SmallFilled:
+    """`shares`, and float64[K] `level` of the classes that can run."""
+
+    shares: Shares
+    level: Floats
+
+    @property
+    def rounds(self) -> int:
+        """How many levels there are."""
+        return len(set(self.level.tolist()))
+
+
+def small_filling(problem: AllocationProblem, per: Floats, unit: float) -> SmallFilled | None:
+    """Shares with which no job could have more without a poorer one's having less.
+
+    `per` float64[M]: of a job's throughput for its level, 0 if it cannot run; `unit`: about the
+    highest level. None where another solver must find them: with pairs, with more classes than
+    MOST_CLASSES or none, and where what is found does not hold to MISSED.
+    """
+    of = np.flatnonzero(per * problem.fastest_rates > 0.0)
+    if not 0 < len(of) <= MOST_CLASSES or len(problem.pairs):
+        return None
+    rates, count = problem.rates[of], problem.count[of]
+    worth = rates * (per[of] / unit / count)[:, None]
+    level, time = filled(
+        rates, worth, count, problem.scale[of], problem.usage, problem.gpus, STUCK_PRICE
+    )
+    had = (time * worth).sum(axis=1)
+    holds = (had >= level - MISSED * np.maximum(level, 1.0)).all() and (time >= -MISSED).all()
+    if level[0] < 0.0 or not holds:
+        return None
+    alone = np.zeros(problem.rates.shape)
+    alone[of] = np.where(time <= DUST * count[:, None], 0.0, time)
+    shares = Shares(alone, np.zeros(problem.pair_rates.shape[:2]), float(level.min()) * unit)
+    return SmallFilled(shares, level * unit) if excess(shares, problem) <= MISSED else None

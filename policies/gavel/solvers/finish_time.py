@@ -1,8 +1,13 @@
-"""Finish-time fairness (Themis; Gavel, section 4.2): nobody ends much later than he would with 1/n
-of the cluster to himself.
+"""Finish-time fairness and the shortest makespan (Gavel, section 4.2 and appendix A.1).
 
-    min max_m rho_m,    rho_m = (t_m + steps_m / throughput(m, X)) / D_m,    D_m = t_iso_m + steps_m
-    / throughput(m, X_isolated)
+Makespan is one program in 1 / M where the paper bisects on M:
+
+    min max_m steps_m / throughput(m, X)  =  1 / max { z : throughput(m, X) >= z * steps_m }
+
+Finish-time fairness (Themis): nobody ends much later than with 1/n of the cluster to himself.
+
+    min max_m rho_m,  rho_m = (t_m + steps_m / throughput(m, X)) / D_m
+                      D_m = t_iso_m + steps_m / throughput(m, X_isolated)
 
 With T_m = throughput(m, X) * D_m / steps_m and a_m = t_m / D_m this is rho_m = a_m + 1 / T_m, and
 for u = 1 / rho it asks for T_m >= g_m(u) = u / (1 - a_m u), convex and rising in u up to its pole 1
@@ -21,29 +26,36 @@ import numpy as np
 
 from policies.contract.policy import SolverFailedError
 from policies.contract.snapshot import Floats
-from policies.gavel.allocation.coefficients import Variables
-from policies.gavel.allocation.problem import AllocationProblem, Shares
-from policies.gavel.solvers.levels import Scaled, idle, inverse
-from policies.gavel.solvers.program import Method
+from policies.gavel.allocation.problem import AllocationProblem, Shares, Variables
+from policies.gavel.solvers.fairness import Scaled, idle, inverse, max_min
+
+
+def makespan(problem: AllocationProblem, steps: Floats, *, fill: bool = True) -> Shares:
+    """Shares under which all jobs with steps left end soonest; the objective is that time (s).
+
+    `steps` float64[M]: left to each job of a class. Jobs that can run nowhere do not count (inf if
+    all are such). With `fill`, time left over goes to whom it brings most. Raises
+    SolverFailedError.
+    """
+    found = max_min(problem, inverse(steps), fill=fill)
+    return Shares(
+        found.alone, found.paired, 1.0 / found.objective if found.objective > 0.0 else inf
+    )
+
 
 STEPS = 100
 """Newton's steps at most; it takes one to three as a rule."""
 SLACK = 1e-12
 """Part of what was reached that is not asked for again: it is only feasible up to rounding."""
 MARGIN = 1e-9
-"""Part of the wall clock that each job is asked to have beside what it needs: a solver may miss
-times by some 1e-10, the tolerance that it is given, and of a job that needs little more than that
-this is not little.
-"""
+"""Part of the wall clock that a job has beside what it needs: a solver may miss times by 1e-10."""
 HALVINGS = 60
 """Of the interval in which the first tangent is sought."""
 
 
 @dataclass(frozen=True)
 class Times:
-    """Of each class, float64[M]: `steps` left to a job, `elapsed_s` since it began (t_m),
-    `isolated_s` since it would have begun with 1/n of the cluster to itself (t_iso_m).
-    """
+    """By class, float64[M]: `steps` left to a job, `elapsed_s` t_m, `isolated_s` t_iso_m."""
 
     steps: Floats
     elapsed_s: Floats
@@ -56,19 +68,16 @@ def finish_time_fairness(
     *,
     precision: float = 1e-6,
     fill: bool = True,
-    method: Method | None = None,
 ) -> Shares:
-    """Shares whose highest rho, their objective, is within `precision` of the lowest possible, as a
-    part of it.
+    """Shares whose highest rho, their objective, is the lowest possible to a part of `precision`.
 
-    Jobs without steps left and jobs that can run nowhere do not count; the objective is 0 where no
-    job does. With `fill`, time that this leaves over goes to whom it brings most. Raises
-    SolverFailedError.
+    Jobs without steps left and those that can run nowhere do not count; 0 where no job does. With
+    `fill`, time left over goes to whom it brings most. Raises SolverFailedError.
     """
     search = _Search(problem, times)
     if not len(search.of):
         return idle(problem)
-    search.narrow(precision, method)
+    search.narrow(precision)
     if fill:
         search.fill()
     shares = search.scaled.program.shares(0.0)
@@ -76,9 +85,9 @@ def finish_time_fairness(
 
 
 def isolated_rates(problem: AllocationProblem) -> Floats:
-    """float64[M]: throughput(m, X_isolated): steps/s of a job with 1/n of each type's GPUs to
-    itself, n the number of all jobs; its s_m GPUs share them, and it never has more than all its
-    time.
+    """float64[M]: throughput(m, X_isolated): steps/s with 1/n of each type's GPUs, n all jobs.
+
+    A job's s_m GPUs share them, and it never has more than all its time.
     """
     jobs = max(int(problem.count.sum()), 1)
     part = problem.gpus / jobs / problem.scale[:, None]
@@ -98,12 +107,12 @@ class _Search:
         self.per, self.age = whole_s / steps, times.elapsed_s[self.of] / whole_s
         self.best = self.per * rates[self.of]
 
-    def narrow(self, precision: float, method: Method | None) -> None:
+    def narrow(self, precision: float) -> None:
         """Find the highest u to this precision; leaves the last tangent's program solved."""
         self.highest = float((self.best / (1.0 + self.age * self.best)).min())
         self.lowest, self.at = 0.0, self._start()
         for _ in range(STEPS):
-            self.highest = min(self.highest, self._tangent(method))
+            self.highest = min(self.highest, self._tangent())
             self.lowest = self.reached()
             if self.highest - self.lowest <= precision * self.highest:
                 return
@@ -119,16 +128,15 @@ class _Search:
         cost = self.problem.count[self.of] * self.problem.scale[self.of] / self.best
         for _ in range(HALVINGS):
             u = (low + high) / 2.0
-            low, high = (
-                (u, high) if (cost * self._needed(u)).sum() <= self.problem.gpus.sum() else (low, u)
-            )
+            fits = (cost * self._needed(u)).sum() <= self.problem.gpus.sum()
+            low, high = (u, high) if fits else (low, u)
         return high
 
     def _needed(self, u: float) -> Floats:
         """g_m(u): the T_m that rho = 1 / u asks for."""
         return u / (1.0 - self.age * u)
 
-    def _tangent(self, method: Method | None) -> float:
+    def _tangent(self) -> float:
         """The highest u = at * (1 + d) with T_m / g_m(at) >= 1 + d / (1 - a_m at)."""
         per = np.zeros(len(self.problem.count))
         per[self.of] = self.per / self._needed(self.at)
@@ -141,7 +149,7 @@ class _Search:
             self.scaled.rows, -ones / (1.0 - self.age * self.at), lower=-1.0
         )
         program.maximise(np.ones(1), np.array([self.further]))
-        return self.at * (1.0 + program.solve(method))
+        return self.at * (1.0 + program.solve())
 
     def reached(self) -> float:
         """1 / (the highest rho) of the program's last solution."""

@@ -1,5 +1,4 @@
-"""AlloX's matching of jobs to machines and places in their queues, for the least average completion
-time.
+"""AlloX's matching of jobs to machines and places in queues, for the least completion times.
 
 A job that is the k-th from the end of a machine's queue delays itself and the k - 1 jobs behind it
 by its run time there. So on machines that become free at times r_m the sum of all completion times
@@ -19,16 +18,12 @@ from policies.contract.snapshot import Bools, Floats, Ints
 
 SPARE_PLACES = 1
 TIE = 1e-9
-"""By how much, as a fraction, the first job seems shorter than the last: it decides between equal
-ones, and nothing else.
-"""
+"""Fraction by which the first job seems shorter than the last: it decides between equal ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machines:
-    """M groups of like GPUs: `gpus` int64[M] in each, all free from `ready_s` float64[M] (seconds
-    from now) on.
-    """
+    """Groups of like GPUs: `gpus` int64[M] in each, free `ready_s` float64[M] seconds from now."""
 
     gpus: Ints
     ready_s: Floats
@@ -36,8 +31,7 @@ class Machines:
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """int64[J] each: the group of each job, and its place in the queue of one of the group's GPUs,
-    1 being the last to run.
+    """int64[J] each: a job's group and its place in the queue of a GPU there, 1 the last to run.
 
     `total_s`: the sum of all completion times, from now.
     """
@@ -80,9 +74,7 @@ def _total_s(times_s: Floats, machines: Machines, machine: Ints, place: Ints) ->
 
 
 def _assigned(times_s: Floats, machines: Machines, depth: Ints) -> tuple[Ints, Ints] | None:
-    """(group, place) of each job in the optimum over places up to `depth` int64[M] of each group;
-    None where they are too few.
-    """
+    """(group, place) of each job with places up to `depth` int64[M]; None if they are too few."""
     columns = machines.gpus * depth
     machine = np.repeat(np.arange(len(depth)), columns)
     before = np.repeat(np.cumsum(columns) - columns, columns)

@@ -1,11 +1,10 @@
-"""The feasible set of every share policy as one linear program, solved by HiGHS (Gavel, eq. 1-3 and
-space sharing, section 3.1).
+"""The feasible set of every share policy as one linear program, solved by HiGHS (Gavel, eq. 1-3).
 
-    sum over variables of class m of its time (twice where a pair has two of its jobs)  <=  count_m
-    for every class m
-    sum over variables of (GPUs of type j taken) * time                                 <=  N_j
-    for every GPU type j
-    time                                                                             >=  0
+    sum over variables of class m of its time                <=  count_m   for every class m
+    sum over variables of (GPUs of type j taken) * time      <=  N_j       for every GPU type j
+    time                                                     >=  0
+
+A pair within a class has its time twice (space sharing, section 3.1).
 
 A policy adds its objective, and rows and columns of its own. The model is kept: after `solve` its
 costs, bounds and coefficients may be changed, and the next `solve` starts from the last basis.
@@ -24,8 +23,13 @@ from numpy.typing import NDArray
 
 from policies.contract.policy import SolverFailedError
 from policies.contract.snapshot import Floats, Ints
-from policies.gavel.allocation.coefficients import Coefficients, Variables, added
-from policies.gavel.allocation.problem import AllocationProblem, Shares
+from policies.gavel.allocation.problem import (
+    AllocationProblem,
+    Coefficients,
+    Shares,
+    Variables,
+    added,
+)
 
 TOLERANCE = 1e-6
 """By how much a constraint may be broken, relative to its bound where that is above 1."""
@@ -68,8 +72,7 @@ class Program:
     """The linear program of a problem, which maximises.
 
     Its first columns are the problem's `variables`; `class_rows` and `type_rows` its first rows.
-    Every method that changes the model raises SolverFailedError where HiGHS refuses, which only
-    wrong shapes or infinite coefficients make it do.
+    SolverFailedError if HiGHS refuses a change: wrong shapes or infinite coefficients.
     """
 
     def __init__(self, problem: AllocationProblem) -> None:
@@ -86,28 +89,17 @@ class Program:
 
     def _pass_feasible_set(self) -> None:
         upper = np.concatenate([self.problem.count, self.problem.gpus]).astype(np.float64)
-        coefficients = Coefficients.joined(
-            self.variables.times, self.variables.gpus.below(len(self.class_rows))
-        )
+        gpus = self.variables.gpus.below(len(self.class_rows))
+        coefficients = Coefficients.joined(self.variables.times, gpus)
         starts, index, value = coefficients.packed(self.variables.size, by_rows=False)
         nothing, endless = np.zeros(self.variables.size), np.full(self.variables.size, inf)
         self._rows, self._columns = len(upper), self.variables.size
-        model = (
-            self._columns,
-            self._rows,
-            len(value),
-            int(highspy.MatrixFormat.kColwise),
-            -1,
-            0.0,
-        )  # -1: maximise
+        size = self._columns, self._rows, len(value)
+        how = int(highspy.MatrixFormat.kColwise), -1, 0.0  # -1: maximise
         bounds = (nothing, nothing, endless, np.full(len(upper), -inf), upper)
         integrality = np.zeros(self.variables.size, dtype=np.int32)
-        self._check(
-            self._highs.passModel(
-                *model, *bounds, _short(starts), _short(index), value, integrality
-            ),
-            "the model",
-        )
+        matrix = _short(starts), _short(index), value, integrality
+        self._check(self._highs.passModel(*size, *how, *bounds, *matrix), "the model")
 
     def add_rows(
         self, coefficients: Coefficients, lower: Floats, upper: Floats | None = None
@@ -115,26 +107,20 @@ class Program:
         """Add rows lower <= coefficients @ columns <= upper (None: unbounded); their indices."""
         starts, index, value = coefficients.packed(len(lower), by_rows=True)
         above = np.full(len(lower), inf) if upper is None else upper
-        added = self._highs.addRows(
-            len(lower), lower, above, len(value), _short(starts), _short(index), value
-        )
-        self._check(added, "rows")
+        matrix = len(value), _short(starts), _short(index), value
+        self._check(self._highs.addRows(len(lower), lower, above, *matrix), "rows")
         self._rows += len(lower)
         return np.arange(self._rows - len(lower), self._rows)
 
     def add_throughputs(self, per: Floats, lower: float) -> Ints:
-        """New rows per_m * throughput of a job of m >= lower, one for each class with per_m > 0, in
-        their order; their indices.
+        """Add rows per_m * throughput of a job of m >= lower for classes with per_m > 0; indices.
 
-        A `per` with which a coefficient would be above MOST is as low as that takes: more is asked
-        for, but less than DUST.
+        A `per` is lowered as far as it would make a coefficient larger than MOST.
         """
         scaled = self.variables.throughputs.of_rows(self.bounded(per) / self.problem.count)
         row = np.cumsum(per > 0.0) - 1
-        return self.add_rows(
-            Coefficients(row[scaled.row], scaled.column, scaled.value),
-            np.full(int((per > 0.0).sum()), lower),
-        )
+        of_classes = Coefficients(row[scaled.row], scaled.column, scaled.value)
+        return self.add_rows(of_classes, np.full(int((per > 0.0).sum()), lower))
 
     def bounded(self, per: Floats) -> Floats:
         """float64[M]: throughput factors, at most MOST where a job is fastest."""
@@ -147,11 +133,11 @@ class Program:
     ) -> Ints:
         """Add columns with these coefficients; return their indices."""
         starts, index, value = coefficients.packed(len(lower), by_rows=False)
-        costs = np.full(len(lower), cost)
-        added = self._highs.addCols(
-            len(lower), costs, lower, upper, len(value), _short(starts), _short(index), value
+        costs, matrix = (
+            np.full(len(lower), cost),
+            (len(value), _short(starts), _short(index), value),
         )
-        self._check(added, "columns")
+        self._check(self._highs.addCols(len(lower), costs, lower, upper, *matrix), "columns")
         self._columns += len(lower)
         return np.arange(self._columns - len(lower), self._columns)
 
@@ -166,23 +152,19 @@ class Program:
         """Maximise the sum of costs * columns (default: the variables); others cost 0."""
         whole = np.zeros(self._columns)
         whole[np.arange(self.variables.size) if columns is None else columns] = costs
-        self._check(
-            self._highs.changeColsCost(self._columns, _short(np.arange(self._columns)), whole),
-            "the objective",
-        )
+        every = _short(np.arange(self._columns))
+        changed = self._highs.changeColsCost(self._columns, every, whole)
+        self._check(changed, "the objective")
 
     def bound_rows(self, rows: Ints, lower: Floats, upper: Floats) -> None:
         """Change the bounds of rows."""
-        self._check(
-            self._highs.changeRowsBounds(len(rows), _short(rows), lower, upper), "bounds of rows"
-        )
+        changed = self._highs.changeRowsBounds(len(rows), _short(rows), lower, upper)
+        self._check(changed, "bounds of rows")
 
     def bound_columns(self, columns: Ints, lower: Floats, upper: Floats) -> None:
         """Change the bounds of columns."""
-        self._check(
-            self._highs.changeColsBounds(len(columns), _short(columns), lower, upper),
-            "bounds of columns",
-        )
+        changed = self._highs.changeColsBounds(len(columns), _short(columns), lower, upper)
+        self._check(changed, "bounds of columns")
 
     def change(self, rows: Ints, column: int, values: Floats) -> None:
         """Change the coefficients of a column in some rows."""
@@ -192,9 +174,9 @@ class Program:
     def solve(self, method: Method | None = None) -> float:
         """Solve to optimality and return the objective.
 
-        Without a method: simplex from the last basis, and where there is none the interior point if
-        classes are many. What finds no optimum is tried again from nothing, as HiGHS itself would
-        begin. Raises SolverFailedError where that is none within TOLERANCE.
+        By default the simplex from the last basis; without one, if classes are many, the interior
+        point. If that finds no optimum, again from nothing as HiGHS itself would begin. Raises
+        SolverFailedError where that is none within TOLERANCE.
         """
         large = len(self.class_rows) >= MANY_CLASSES and not self._solved
         status = self._run(method or (Method.INTERIOR if large else Method.SIMPLEX), OPTIONS)
@@ -203,39 +185,27 @@ class Program:
             status = self._run(Method.SIMPLEX, CAREFUL)
         self._solved = status == highspy.HighsModelStatus.kOptimal
         if not self._solved:
-            raise SolverFailedError(
-                f"a linear program of {self._size} ended as"
-                f" {self._highs.modelStatusToString(status)}"
-            )
+            ended = self._highs.modelStatusToString(status)
+            raise SolverFailedError(f"a linear program of {self._size} ended as {ended}")
         info = self._highs.getInfo()
         self._read = self._highs.getSolution()
-        if not (
-            info.max_primal_infeasibility <= TOLERANCE and isfinite(info.objective_function_value)
-        ):
+        broken, objective = info.max_primal_infeasibility, float(info.objective_function_value)
+        if not (broken <= TOLERANCE and isfinite(objective)):
             raise SolverFailedError(
-                f"a linear program of {self._size} broke a bound by"
-                f" {info.max_primal_infeasibility:.3g}"
+                f"a linear program of {self._size} broke a bound by {broken:.3g}"
             )
-        return float(info.objective_function_value)
+        return objective
 
     def keep_optimum(self) -> None:
-        """Bound the program to its optima, so that a second objective chooses among them: what has
-        a price stays at its bound.
+        """Bound the program to its optima, for a second objective: what has a price stays there.
 
         By complementary slackness that is all of them and nothing else. The basis stays feasible,
         whatever was rounded.
         """
-        model, found = self._highs.getLp(), self._read
-        for duals, values, below, above, bound in (
-            (
-                found.col_dual,
-                found.col_value,
-                model.col_lower_,
-                model.col_upper_,
-                self.bound_columns,
-            ),
-            (found.row_dual, found.row_value, model.row_lower_, model.row_upper_, self.bound_rows),
-        ):
+        lp, found = self._highs.getLp(), self._read
+        columns = found.col_dual, found.col_value, lp.col_lower_, lp.col_upper_, self.bound_columns
+        rows = found.row_dual, found.row_value, lp.row_lower_, lp.row_upper_, self.bound_rows
+        for duals, values, below, above, bound in (columns, rows):
             priced = np.flatnonzero(np.abs(np.array(duals)) > PRICED)
             value, lower, upper = (np.array(part)[priced] for part in (values, below, above))
             at = np.where(np.abs(value - lower) <= np.abs(upper - value), lower, upper)
@@ -272,9 +242,8 @@ class Program:
     def shares(self, objective: float, unit: float = 1.0, dust: float = DUST) -> Shares:
         """The last solution divided by `unit`, as shares.
 
-        Raises SolverFailedError where it breaks a constraint by more than TOLERANCE. What is then
-        still below 0, or not above it by more than `dust` for each of a class's jobs, becomes 0: a
-        mechanism must not start a job for what is an error of rounding.
+        At most `dust` for each of a class's jobs becomes 0: no job must start for an error of
+        rounding. Raises SolverFailedError where a constraint is broken by more than TOLERANCE.
         """
         time = self.values[: self.variables.size] / unit
         found = self._spread(time, objective)
@@ -283,9 +252,8 @@ class Program:
                 f"the solution of a linear program of {self._size} breaks a constraint by"
                 f" {broken:.3g}"
             )
-        jobs = np.concatenate(
-            [self.problem.count[self.variables.of], self.problem.count[self.variables.pair_class]]
-        )
+        classes = np.concatenate([self.variables.of, self.variables.pair_class])
+        jobs = self.problem.count[classes]
         return self._spread(np.where(time <= dust * jobs, 0.0, time), objective)
 
     def _spread(self, time: Floats, objective: float) -> Shares:
@@ -318,8 +286,9 @@ def gpus_of(shares: Shares, problem: AllocationProblem) -> Floats:
 
 
 def excess(shares: Shares, problem: AllocationProblem) -> float:
-    """The most by which shares break a constraint of the feasible set, relative to its bound where
-    that is above 1; 0 if none, NaN where shares are no numbers.
+    """Return the most by which shares break a constraint, relative to a bound above 1.
+
+    0 if none is broken, NaN where shares are no numbers.
     """
     over = (
         (time_of(shares, problem) - problem.count) / np.maximum(problem.count, 1),

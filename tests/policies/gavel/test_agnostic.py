@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from policies.gavel.agnostic import agnostic, pooled, spread
 from policies.gavel.allocation.problem import AllocationProblem
-from policies.gavel.solvers.fairness import fairness
+from policies.gavel.base import agnostic, pooled, spread
+from policies.gavel.solvers.fairness import fair_shares, fairness
 from policies.gavel.solvers.finish_time import isolated_rates
 from policies.gavel.solvers.program import time_of
-from policies.gavel.solvers.throughput import total_throughput
-from policies.gavel.solvers.water_filling import fair_shares
+from policies.gavel.solvers.totals import total_throughput
 from tests import textbook_shares as textbook
 from tests.builders_shares import T0_T1, a_problem, problems
 

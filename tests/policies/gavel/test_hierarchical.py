@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from policies.contract.plan import Plan
 from policies.contract.snapshot import Snapshot, TeamOrder, TeamView
-from policies.gavel.allocation.grouping import GroupingOptions
 from policies.gavel.allocation.observe import Observed, observe
 from policies.gavel.allocation.problem import Shares
+from policies.gavel.allocation.rates import GroupingOptions
 from policies.gavel.hierarchical import Hierarchical
 from tests.builders_gavel import with_teams_and_prices
 from tests.builders_policies import a_job, a_kind, a_node, a_snapshot

@@ -29,7 +29,7 @@ from policies.contract.snapshot import (
 from policies.gavel.allocation.observe import Observed, observe
 from policies.gavel.allocation.problem import Shares
 from policies.gavel.max_min_fairness import MaxMinFairness
-from policies.gavel.policy import ShareRule, plan_of
+from policies.gavel.rounds.share_round import ShareRule, plan_of
 from policies.gavel.solvers.fairness import fairness
 from tests.builders_gavel import FASTER, LONG, ROUND_S, SLOWER, cluster, steps_of, two_jobs
 from tests.builders_gavel import simulated as simulated_with

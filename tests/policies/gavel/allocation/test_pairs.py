@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from policies.gavel.allocation.pairs import with_pairs
+from policies.gavel.allocation.job_classes import with_pairs
 from policies.gavel.solvers.fairness import fairness
 from tests import textbook_shares as textbook
 from tests.builders_shares import a_problem

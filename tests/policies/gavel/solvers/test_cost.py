@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.gavel.agnostic import agnostic
 from policies.gavel.allocation.problem import AllocationProblem, Shares
+from policies.gavel.base import agnostic
 from policies.gavel.solvers.cost import HELD, CostForm, Slos, min_cost
 from policies.gavel.solvers.finish_time import isolated_rates
 from tests import textbook_shares as textbook

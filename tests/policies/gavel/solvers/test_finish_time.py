@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.contract.policy import SolverFailedError
-from policies.gavel.agnostic import agnostic
 from policies.gavel.allocation.problem import AllocationProblem
+from policies.gavel.base import agnostic
 from policies.gavel.solvers import finish_time
 from policies.gavel.solvers.finish_time import Times, finish_time_fairness, isolated_rates
 from policies.gavel.solvers.program import Program

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.gavel.agnostic import agnostic
 from policies.gavel.allocation.problem import AllocationProblem
-from policies.gavel.solvers.makespan import makespan
+from policies.gavel.base import agnostic
+from policies.gavel.solvers.finish_time import makespan
 from tests import textbook_shares as textbook
 from tests.builders_shares import T0_T1, a_problem, jobs_of, problems
 

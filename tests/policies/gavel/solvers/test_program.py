@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from policies.contract.policy import SolverFailedError
-from policies.gavel.allocation.coefficients import Coefficients
-from policies.gavel.allocation.problem import Shares
+from policies.gavel.allocation.problem import Coefficients, Shares
 from policies.gavel.solvers import program as program_module
 from policies.gavel.solvers.program import Method, Program, excess, gpus_of, time_of
 from tests.builders_shares import T0_T1, a_problem

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.gavel.agnostic import agnostic
 from policies.gavel.allocation.problem import AllocationProblem
-from policies.gavel.solvers.queue_order import first_in_first_out, shortest_job_first
-from policies.gavel.solvers.throughput import total_throughput
+from policies.gavel.base import agnostic
+from policies.gavel.solvers.totals import first_in_first_out, shortest_job_first, total_throughput
 from tests import textbook_shares as textbook
 from tests.builders_shares import T0_T1, a_problem, jobs_of, problems
 

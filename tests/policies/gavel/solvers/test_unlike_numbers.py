@@ -12,14 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.gavel.agnostic import agnostic
 from policies.gavel.allocation.problem import AllocationProblem, Shares
+from policies.gavel.base import agnostic
 from policies.gavel.solvers.cost import CostForm, Slos, min_cost
-from policies.gavel.solvers.fairness import fairness
-from policies.gavel.solvers.makespan import makespan
-from policies.gavel.solvers.queue_order import first_in_first_out, shortest_job_first
-from policies.gavel.solvers.throughput import total_throughput
-from policies.gavel.solvers.water_filling import Entity, fair_shares, hierarchical_shares
+from policies.gavel.solvers.fairness import Entity, fair_shares, fairness, hierarchical_shares
+from policies.gavel.solvers.finish_time import makespan
+from policies.gavel.solvers.totals import first_in_first_out, shortest_job_first, total_throughput
 from tests import textbook_shares as textbook
 from tests.builders_shares import a_problem
 

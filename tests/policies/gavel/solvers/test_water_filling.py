@@ -13,18 +13,20 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from policies.contract.policy import SolverFailedError
-from policies.gavel.agnostic import pooled
 from policies.gavel.allocation.problem import AllocationProblem, Shares
-from policies.gavel.solvers.fairness import fair_scaling, fairness
-from policies.gavel.solvers.levels import inverse
-from policies.gavel.solvers.program import Program, excess
-from policies.gavel.solvers.small_filling import MOST_CLASSES, small_filling
-from policies.gavel.solvers.water_filling import (
+from policies.gavel.base import pooled
+from policies.gavel.solvers.fairness import (
     Entity,
+    fair_scaling,
     fair_shares,
+    fairness,
     filled_by_programs,
+    filled_by_tableau,
     hierarchical_shares,
+    inverse,
 )
+from policies.gavel.solvers.filling import MOST_CLASSES
+from policies.gavel.solvers.program import Program, excess
 from tests import textbook_shares as textbook
 from tests.builders_shares import T0_T1, a_problem, jobs_of, many_like_jobs, problems
 from tests.exact_shares import exact_levels
@@ -182,7 +184,7 @@ def test_few_classes_have_the_same_levels_by_their_own_solver(
     problem: AllocationProblem, blind: bool
 ) -> None:
     problem = pooled(problem) if blind else problem
-    small = small_filling(problem)
+    small = filled_by_tableau(problem)
     assume(problem.fastest_rates.any())
     assert small is not None
     shares = filled_by_programs(problem)
@@ -195,8 +197,8 @@ def test_few_classes_have_the_same_levels_by_their_own_solver(
 
 def test_pairs_and_many_classes_are_left_to_programs() -> None:
     pairs = {(0, 1): [(2.0, 3.0), (1.0, 2.0), (0.5, 1.0)]}
-    assert small_filling(a_problem(T0_T1, gpus=[1, 1, 1], pairs=pairs)) is None
-    assert small_filling(a_problem([[1.0]] * (MOST_CLASSES + 1), gpus=[1])) is None
+    assert filled_by_tableau(a_problem(T0_T1, gpus=[1, 1, 1], pairs=pairs)) is None
+    assert filled_by_tableau(a_problem([[1.0]] * (MOST_CLASSES + 1), gpus=[1])) is None
     assert fair_shares(a_problem([[1.0]] * (MOST_CLASSES + 1), gpus=[1])).programs >= 1
 
 
@@ -297,7 +299,7 @@ def test_nobody_has_less_than_in_whole_fractions_however_unlike_classes_are(
     """Somebody may have more: where a GPU is worth next to nothing to one class, rounding of its
     level is much to another.
     """
-    small = small_filling(problem)
+    small = filled_by_tableau(problem)
     assume(small is not None)
     assert small is not None
     per, exact = fair_scaling(problem) / problem.weight, np.array(exact_levels(problem))

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from policies.contract.snapshot import Snapshot
 from policies.gavel.allocation.observe import GroupingOptions, observe
-from policies.gavel.current import GroupRequests, current_placements
+from policies.gavel.rounds.placements import GroupRequests, current_slices
 from policies.placement.time_slices import ALONE
 from tests.builders_policies import a_device, a_job, a_node, a_snapshot, on
 
@@ -18,7 +18,7 @@ def jobs_in_place(snapshot: Snapshot) -> dict[str, tuple[str, tuple[str, ...]]]:
     observed = observe(snapshot)
     layout = observed.state.layout
     found = {}
-    for row, current in current_placements(observed, GroupRequests(observed)).items():
+    for row, current in current_slices(observed, GroupRequests(observed)).items():
         (part,) = current.allocation.parts
         found[snapshot.jobs[row].id] = layout.nodes[part.node].id, layout.ids(*part[::2])
     return found
@@ -54,9 +54,9 @@ def test_jobs_on_one_device_are_partners() -> None:
     jobs = [a_job(name, running=half, may_share=True) for name in "ab"]
     snapshot = a_snapshot([node], jobs)
     observed = observe(snapshot)
-    assert current_placements(observed, GroupRequests(observed)) == {}  # pairs are not asked for
+    assert current_slices(observed, GroupRequests(observed)) == {}  # pairs are not asked for
     observed = observe(snapshot, GroupingOptions(pairs=True))
-    found = current_placements(observed, GroupRequests(observed))
+    found = current_slices(observed, GroupRequests(observed))
     assert {row: current.partner for row, current in found.items()} == {0: 1, 1: 0}
     alone = observe(a_snapshot([node], jobs[:1]), GroupingOptions(pairs=True))
-    assert current_placements(alone, GroupRequests(alone))[0].partner == ALONE
+    assert current_slices(alone, GroupRequests(alone))[0].partner == ALONE

@@ -1,4 +1,4 @@
-"""Queues as programs: first in, first out, and the shortest job first (Gavel, section 4.2)."""
+"""Sums over jobs as programs: total throughput, and queues as weights (Gavel, section 4.2)."""
 
 from __future__ import annotations
 
@@ -8,26 +8,43 @@ import numpy as np
 
 from policies.contract.snapshot import Floats, Ints
 from policies.gavel.allocation.problem import AllocationProblem, Shares
-from policies.gavel.solvers.levels import idle, inverse
+from policies.gavel.solvers.fairness import idle, inverse
 from policies.gavel.solvers.program import Method, Program
-from policies.gavel.solvers.throughput import best_total
 
 
-def first_in_first_out(
-    problem: AllocationProblem, position: Ints, *, method: Method | None = None
-) -> Shares:
+def total_throughput(problem: AllocationProblem) -> Shares:
+    """Shares that maximise sum_m throughput(m, X) / throughput(m, X_fastest) over all jobs, which
+    is their objective.
+
+    Raises SolverFailedError.
+    """
+    return best_total(problem, inverse(problem.fastest_rates))
+
+
+def best_total(problem: AllocationProblem, value: Floats) -> Shares:
+    """Shares that maximise the sum over all jobs of value[m] * throughput(m, X). Raises
+    SolverFailedError.
+
+    By the simplex, which is quicker here than for the lowest of many throughputs.
+    """
+    program = Program(problem)
+    if not program.variables.size:
+        return idle(problem)
+    program.maximise(program.variables.sums(value))
+    return program.shares(program.solve(Method.SIMPLEX))
+
+
+def first_in_first_out(problem: AllocationProblem, position: Ints) -> Shares:
     """Shares that maximise sum_m throughput(m, X) / throughput(m, X_fastest) * (M - place_m), which
     is their objective.
 
     `position` int64[M]: of a class's jobs in the queue, from 0; M is the number of all jobs. Raises
     SolverFailedError.
     """
-    return best_total(problem, _queue_value(problem, position), method)
+    return best_total(problem, _queue_value(problem, position))
 
 
-def shortest_job_first(
-    problem: AllocationProblem, steps: Floats, *, method: Method | None = None
-) -> Shares:
+def shortest_job_first(problem: AllocationProblem, steps: Floats) -> Shares:
     """Shares under which the job that can end soonest does, and others follow in that order as in a
     queue.
 
@@ -42,7 +59,7 @@ def shortest_job_first(
         return idle(problem)
     first = np.where(position == 0, inverse(problem.fastest_rates), 0.0)
     program.maximise(program.variables.sums(first))
-    program.solve(method or Method.SIMPLEX)
+    program.solve(Method.SIMPLEX)
     program.keep_optimum()
     program.maximise(program.variables.sums(_queue_value(problem, position)))
     return program.shares(program.solve())

@@ -19,9 +19,8 @@ from policies.contract.validation import validate_plan
 from policies.gavel.allocation.observe import GroupingOptions, Observed
 from policies.gavel.allocation.problem import Shares
 from policies.gavel.max_min_fairness import MaxMinFairness
-from policies.gavel.policy import ShareRule, plan_of
-from policies.gavel.selection import PATIENCE, received_s
-from policies.gavel.service_account import Credits
+from policies.gavel.rounds.share_round import ShareRule, plan_of
+from policies.gavel.rounds.slices import PATIENCE, Credits, received_s
 from tests.builders_policies import a_job, a_kind, a_node, a_snapshot, on
 from tests.builders_rounds import GivenShares, after, placed
 
@@ -174,7 +173,7 @@ def test_what_a_class_has_received_is_read_once_however_many_jobs_come_in(
         read.append(job)
         return received_s(observed, credit, job)
 
-    monkeypatch.setattr("policies.gavel.policy.received_s", counted)
+    monkeypatch.setattr("policies.gavel.rounds.share_round.received_s", counted)
     policy(snapshot)
     assert sorted(read) == list(range(5))
 

@@ -1,21 +1,25 @@
-"""Requests of the jobs of a share policy, and the placements on which running jobs may go on."""
+"""Placements of a share policy's round: requests of its jobs, what may go on, and the result."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
+from policies.contract.plan import LONGEST_RUN_S, Placement, predicted
 from policies.contract.snapshot import RankPlacement, Running
 from policies.gavel.allocation.observe import Observed
-from policies.placement.from_snapshot import training_run
+from policies.placement.from_snapshot import CurrentPlacement, remaining_s, training_run
 from policies.placement.layout import Allocation, Part, Request
 from policies.placement.options import with_quota
-from policies.placement.time_slices import ALONE, Current
+from policies.placement.speed import LaunchTimes, Speeds
+from policies.placement.time_slices import ALONE, CurrentSlice, Placed
 
 WHOLE = 1.0
+HALF = 0.5
+"""The share of a device that each of two jobs on it is given."""
 
 OnClass: TypeAlias = tuple[int, Request, int, bool]
 """Of a group on nodes of a class: column, request, nodes that would do, may it share a device."""
@@ -29,10 +33,8 @@ class GroupRequests:
         self.group_of, self.rates = observed.classes.group_of, observed.classes.rates
         self.layout, self.jobs = observed.state.layout, observed.requests
         self._of: dict[tuple[int, int], Sequence[Request]] = {}
-        self._of_equal: dict[tuple[Any, ...], Sequence[Request]] = {}
         self._search_keys: dict[int, Hashable] = {}
-        self._admitting: dict[tuple[Any, ...], int] = {}
-        self._admitting_group: dict[tuple[int, int], int] = {}
+        self._admitting: dict[Hashable, int] = {}
         self._constraints = [(g.types, g.labels, g.demand) for g in self.classes.groups]
         columns, number = observed.problem.columns, observed.classes.column_of
         self._nearer = [number.get((c.gpu_type, False)) if c.spread else None for c in columns]
@@ -41,7 +43,7 @@ class GroupRequests:
         """Return a job's alternatives on a column: one node if it runs on one, else several."""
         key = self.group_of[job], column
         if key not in self._of:
-            self._of[key] = self._requests(job, column, key[0])
+            self._of[key] = self._requests(job, column)
         return self._of[key]
 
     def together(self, first: int, second: int, column: int) -> Request | None:
@@ -89,11 +91,6 @@ class GroupRequests:
     def admitting(self, job: int, ranks: int) -> int:
         """Return the open nodes that would do for one of a job's processes, were they empty."""
         g = self.group_of[job]
-        if (found := self._admitting_group.get((g, ranks))) is None:
-            found = self._admitting_group[g, ranks] = self._nodes_for(job, g, ranks)
-        return found
-
-    def _nodes_for(self, job: int, g: int, ranks: int) -> int:
         key = self._constraints[g], ranks
         if key not in self._admitting:
             group, layout = self.classes.groups[g], self.layout
@@ -105,26 +102,19 @@ class GroupRequests:
             self._admitting[key] = among & nodes & self.observed.state.open
         return self._admitting[key]
 
-    def _requests(self, job: int, column: int, g: int) -> Sequence[Request]:
+    def _requests(self, job: int, column: int) -> list[Request]:
+        group, of = self.classes.groups[self.group_of[job]], self.observed.problem.columns[column]
         one = column if self._nearer[column] is None else self._nearer[column]
-        fits_one = one is not None and self.rates[g][one] > 0.0
-        key = column, fits_one, self.classes.groups[g].gpus, self._constraints[g]
-        if key not in self._of_equal:
-            self._of_equal[key] = self._new_requests(job, column, g, fits_one=fits_one)
-        return self._of_equal[key]
-
-    def _new_requests(self, job: int, column: int, g: int, *, fits_one: bool) -> Sequence[Request]:
-        group, of, found = self.classes.groups[g], self.observed.problem.columns[column], []
-        if fits_one:
-            demand = self.jobs.demand(job, 1)
-            types, labels = (of.gpu_type,), group.labels
+        found, types = [], (of.gpu_type,)
+        if one is not None and self.rate(job, one) > 0.0:
+            demand, labels = self.jobs.demand(job, 1), group.labels
             found.append(self.layout.request(group.gpus, demand, types=types, labels=labels))
         if of.spread:
-            found += self.jobs.spread(job, group.gpus, types=(of.gpu_type,))
+            found += self.jobs.spread(job, group.gpus, types=types)
         return found
 
 
-def current_placements(observed: Observed, requests: GroupRequests) -> dict[int, Current]:
+def current_slices(observed: Observed, requests: GroupRequests) -> dict[int, CurrentSlice]:
     """Return by row the running jobs that may go on where they are, with who shares a device."""
     found, group_of, search = {}, observed.classes.group_of, _Search(observed, requests)
     for row, runs in enumerate(observed.snapshot.jobs.columns.others["running"]):
@@ -144,7 +134,7 @@ class _Search:
         self.index, self.class_of = self.layout.index, self.layout.class_of
         self._on_class: dict[tuple[int, int], OnClass | None] = {}
 
-    def on_one_node(self, row: int, run: Running) -> Current | None:
+    def on_one_node(self, row: int, run: Running) -> CurrentSlice | None:
         """Return the placement of one process."""
         rank = run.ranks[0]
         n = self.index.get(rank.node, -1)
@@ -159,7 +149,7 @@ class _Search:
         if rank.cpu_quota is not None:
             demand = with_quota(self.observed.requests.demand(row, 1), run.ranks)
             request = replace(request, amounts=self.layout.amounts(demand))
-        return Current(row, run, column, Allocation(request, (Part(n, 1, devices),)), shares)
+        return CurrentSlice(row, run, column, Allocation(request, (Part(n, 1, devices),)), shares)
 
     def _of_group(self, row: int, c: int) -> OnClass | None:
         """Return where and how jobs of this one's group run on nodes of class c; None if not."""
@@ -173,7 +163,7 @@ class _Search:
             self._on_class[g, c] = found
         return self._on_class[g, c]
 
-    def of(self, row: int, run: Running) -> Current | None:
+    def of(self, row: int, run: Running) -> CurrentSlice | None:
         """Return the placement of a gang of several processes, on nodes of one type."""
         group, layout = self.classes.groups[self.classes.group_of[row]], self.layout
         nodes = [self.index.get(seat.node, -1) for seat in run.ranks]
@@ -187,7 +177,7 @@ class _Search:
         allocation = self.observed.requests.allocation_of(row, run)
         if column is None or allocation is None or self.requests.rate(row, column) <= 0.0:
             return None
-        return Current(row, run, column, allocation)
+        return CurrentSlice(row, run, column, allocation)
 
     def _devices(self, row: int, ranks: int, n: int, seat: RankPlacement) -> int:
         """Return the devices of a process as a set; 0 if it may not be there."""
@@ -199,7 +189,7 @@ class _Search:
         return devices
 
 
-def _with_partners(found: dict[int, Current]) -> dict[int, Current]:
+def _with_partners(found: dict[int, CurrentSlice]) -> dict[int, CurrentSlice]:
     at: dict[tuple[Part, ...], list[int]] = defaultdict(list)
     for current in found.values():
         at[current.allocation.parts].append(current.job)
@@ -208,7 +198,73 @@ def _with_partners(found: dict[int, Current]) -> dict[int, Current]:
     return {job: of._replace(partner=partner.get(job, ALONE)) for job, of in found.items()}
 
 
-def _share(jobs: Iterable[Current]) -> bool:
+def _share(jobs: Iterable[CurrentSlice]) -> bool:
     """Return True if these jobs hold shares of their device that add up to at most 1."""
     shares = [of.run.ranks[0].share if of.shares else inf for of in jobs]
     return sum(shares) <= WHOLE + 1e-9
+
+
+def to_placements(
+    observed: Observed,
+    requests: GroupRequests,
+    current: Mapping[int, CurrentSlice],
+    placed: Mapping[int, Placed],
+) -> tuple[Placement, ...]:
+    """Return the placements in the jobs' order.
+
+    Jobs on draining nodes that found no place stay there until the drain, as far as power lasts.
+    """
+    state, made = observed.state, _Placements(observed, requests, current)
+    found = {job: made.placement(job, of) for job, of in placed.items()}
+    found |= {stay.row: made.staying(stay) for stay in observed.pinned}
+    for row, stay in observed.fallback.items():
+        if row not in found and state.try_take(stay.allocation):
+            found[row] = made.staying(stay)
+    return tuple([found[row] for row in sorted(found)])
+
+
+class _Placements:
+    def __init__(
+        self, observed: Observed, requests: GroupRequests, current: Mapping[int, CurrentSlice]
+    ) -> None:
+        self.observed, self.requests, self.current = observed, requests, current
+        self.layout, self.snapshot = observed.state.layout, observed.snapshot
+        self.speeds, columns = Speeds(self.snapshot.kinds), self.snapshot.jobs.columns
+        self.launch_times = LaunchTimes(self.snapshot)
+        self.kinds, self.ids = columns.kinds, columns.ids
+        self.steps = columns.numbers["remaining_steps"].tolist()
+
+    def placement(self, job: int, placed: Placed) -> Placement:
+        """Return a job's placement with its predicted run time; a launch takes time too."""
+        rate = self._rate(job, placed)
+        run_s = self.steps[job] / rate if rate > 0.0 else inf
+        if job in placed.staying:
+            run, run_s = self.current[job].run, predicted(run_s, LONGEST_RUN_S)
+            return Placement(self.ids[job], run.ranks, run.copy, predicted_run_s=run_s)
+        run_s = predicted(run_s + self.launch_times.of(job), LONGEST_RUN_S)
+        return Placement(self.ids[job], self._ranks(placed), 0, predicted_run_s=run_s)
+
+    def _rate(self, job: int, placed: Placed) -> float:
+        """Return steps/s, beside another if it shares its device; 0 if unknown."""
+        alone = self.requests.rate(job, placed.column)
+        if len(placed.jobs) == 1:
+            return alone
+        others = [self.kinds[other] for other in placed.jobs if other != job]
+        gpu_type = self.observed.problem.columns[placed.column].gpu_type
+        return self.speeds.colocated(self.kinds[job], alone, 1, [(gpu_type, others)])
+
+    def staying(self, stay: CurrentPlacement) -> Placement:
+        """Return a job outside of the decision, where it is, until its node must be empty."""
+        run, run_s = stay.run, remaining_s(self.snapshot, self.speeds, stay)
+        return Placement(
+            self.ids[stay.row], run.ranks, run.copy, steps_quota=run.steps_quota,
+            until_s=stay.until_s, predicted_run_s=predicted(run_s, LONGEST_RUN_S),
+        )  # fmt: skip
+
+    def _ranks(self, placed: Placed) -> tuple[RankPlacement, ...]:
+        share = WHOLE if len(placed.jobs) == 1 else HALF
+        nodes, ids = self.layout.nodes, self.layout.ids
+        parts = placed.allocation.parts
+        return tuple(
+            [RankPlacement(nodes[p.node].id, ids(p.node, p.devices), share) for p in parts]
+        )

@@ -11,7 +11,7 @@ from policies.contract.validation import validate_plan
 from policies.gavel.allocation.observe import GroupingOptions
 from tests.builders_policies import a_device, a_job, a_node, a_snapshot
 from tests.builders_rounds import GivenShares, after
-from tests.policies.gavel.test_rounds import ROUND_S, kinds, parts, run_rounds
+from tests.policies.gavel.rounds.test_rounds import ROUND_S, kinds, parts, run_rounds
 
 
 def sharing(*jobs: Any) -> Snapshot:

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from policies.contract.snapshot import JobPhase, JobView, Snapshot
 from policies.gavel.allocation.observe import observe
-from policies.gavel.current import GroupRequests, current_placements
-from policies.gavel.selection import PATIENCE, ClassQueues
+from policies.gavel.rounds.placements import GroupRequests, current_slices
+from policies.gavel.rounds.slices import PATIENCE, ClassQueues
 from tests.builders_policies import a_job, a_kind, a_node, a_snapshot, on
 
 TYPES = ("T4", "V100")
@@ -51,7 +51,7 @@ def test_the_job_that_has_received_least_comes_first_and_others_move_only_after_
     snapshot: Snapshot, credit: dict[str, float], column: int
 ) -> None:
     observed = observe(snapshot)
-    current = current_placements(observed, GroupRequests(observed))
+    current = current_slices(observed, GroupRequests(observed))
 
     def key(row: int) -> tuple[float, bool, float, int]:
         job, runs = snapshot.jobs[row], current.get(row)
