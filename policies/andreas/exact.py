@@ -87,7 +87,7 @@ class Exact:
 
     @property
     def f(self) -> Objective:
-        """What is minimised."""
+        """Objective that is minimised."""
         whole = self.objective == "whole"
         return Objective(self.rho, whole, self.hysteresis if whole else 0.0, self.pricing == "own")
 

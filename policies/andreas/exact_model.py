@@ -67,7 +67,7 @@ class Data:
 
     @cached_property
     def postponed(self) -> tuple[float, ...]:
-        """What it costs to leave each job without a node."""
+        """Cost of leaving each job without a node."""
         return tuple(self.objective.postponing(self.problem).tolist())
 
     @cached_property

@@ -110,7 +110,7 @@ class RandomizedGreedy:
 
     @property
     def f(self) -> Objective:
-        """What is minimised."""
+        """Objective that is minimised."""
         if self.mode == "coded":
             return Objective(self.rho)
         return Objective(self.rho, self.objective == "whole", self.hysteresis)

@@ -26,7 +26,7 @@ from policies.contract.forms import NUL, FormError, cleaned
 from policies.contract.plan import LONGEST_TEXT, Plan
 from policies.contract.policy import PolicyError, SolverFailedError
 from policies.contract.snapshot import Snapshot
-from policies.host.environment import of_a_child
+from policies.host.lifetime import of_a_child
 
 START_S = 60.0
 """Time a new process gets beyond the request's, for imports and compilation."""

@@ -1,4 +1,4 @@
-"""Child processes that never outlive their parent nor starve the machine."""
+"""Child processes: their environment, lifetime and memory."""
 
 from __future__ import annotations
 
@@ -17,6 +17,11 @@ LEAST_BYTES = 2 << 30
 
 CGROUP = Path("/sys/fs/cgroup/memory.max")
 FIRST_TO_GO = "1000"
+
+
+PASSED_ON = ("PATH", "HOME", "LANG", "TMPDIR", "VIRTUAL_ENV", "SYSTEMROOT")
+PASSED_ON_PREFIXES = ("LC_", "NUMBA_", "PYTHON", "COVERAGE_", "OMP_", "OPENBLAS_", "MKL_")
+"""Policies have no business with the server's secrets."""
 
 
 def die_with(parent: int) -> None:
@@ -48,3 +53,13 @@ def memory_bytes(limit: Path = CGROUP) -> int:
         return min(whole, int(limit.read_text()))
     except (OSError, ValueError):  # no container, or "max"
         return whole
+
+
+def of_a_child() -> dict[str, str]:
+    """Return the variables that a child needs, with this package's folder first on its path."""
+    kept = {
+        k: v for k, v in os.environ.items() if k in PASSED_ON or k.startswith(PASSED_ON_PREFIXES)
+    }
+    folder = str(Path(__file__).resolve().parents[2])
+    kept["PYTHONPATH"] = os.pathsep.join(filter(None, (folder, kept.get("PYTHONPATH"))))
+    return kept

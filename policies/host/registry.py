@@ -82,7 +82,7 @@ def make(name: str, parameters: Mapping[str, object] | None = None) -> Policy:
 
 
 def check(name: str, parameters: Mapping[str, object] | None = None) -> None:
-    """Whether it can be made with these parameters, in bounded time. Raises as `make`."""
+    """Check that it can be made with these parameters, in bounded time. Raises as `make`."""
     if name in BUILT_IN:
         checked(_built_in(name), parameters or {})
     else:
@@ -168,7 +168,7 @@ def _entry_point(name: str) -> EntryPoint:
 
 
 def _is_policy(found: object) -> bool:
-    """Whether it is a class of frozen dataclasses whose instances can be called."""
+    """Return True for a class of frozen dataclasses whose instances can be called."""
     if not (isinstance(found, type) and is_dataclass(found)):
         return False
     frozen: bool = getattr(found, "__dataclass_params__").frozen  # noqa: B009  (an attribute that dataclasses do not declare)

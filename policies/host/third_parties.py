@@ -21,7 +21,7 @@ from time import monotonic
 from typing import Any
 
 from policies.contract.policy import PolicyError, PolicyParameterError
-from policies.host.environment import of_a_child
+from policies.host.lifetime import of_a_child
 
 LIMIT_S = 20.0
 """Time that importing a module and making its policy may take, Python's own start included."""

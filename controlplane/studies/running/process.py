@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from policies.host.environment import of_a_child
+from policies.host.lifetime import of_a_child
 
 ROOT = Path(__file__).resolve().parents[3]
 CHUNK = 1 << 16

@@ -20,7 +20,7 @@ from policies.contract.snapshot import Floats, Ints
 from policies.placement.kernels import compiled
 
 ONE_NODE, TWO_NODES = 0.35, 0.65
-"""What a step takes off, by cumulative probability: a node's jobs, two nodes', else single jobs."""
+"""Cumulative probability of taking off a node's jobs, or those of two nodes; else single jobs."""
 
 MOST_SINGLE = 4
 MOST_POOLED = 32
