@@ -110,9 +110,8 @@ class _Singles:
         total_s = 0.0
         if possible.any():
             matching, jobs = match(times_s[possible], machines), considered[possible]
-            queues = [
-                _Queue(self, g, jobs, matching, group, machines) for g in range(len(self.groups))
-            ]
+            groups = range(len(self.groups))
+            queues = [_Queue(self, g, jobs, matching, group, machines) for g in groups]
             total_s = matching.total_s + sum(queue.keep_running() for queue in queues)
             self._start(queues)
         self._fill_before_gang()
@@ -175,12 +174,9 @@ class _Singles:
                 self.take(job, 1 << self.draft.seats[int(self.rows[job])].node)
         for queue in queues:
             left = queue.gpus - sum(map(self.is_placed, queue.starting.tolist()))
-            for job in queue.order.tolist():
-                if (
-                    left > 0
-                    and not self.is_placed(job)
-                    and self.take(job, self.groups[queue.group])
-                ):
+            waiting = [job for job in queue.order.tolist() if not self.is_placed(job)]
+            for job in waiting:
+                if left > 0 and self.take(job, self.groups[queue.group]):
                     left -= 1
 
     def _fill_before_gang(self) -> None:

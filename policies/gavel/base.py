@@ -168,8 +168,9 @@ class SharePolicy(ABC):
 
     def __call__(self, snapshot: Snapshot) -> Plan:
         """Return the plan. Raises SolverFailedError where no shares can be had."""
-        notes = self._notes(snapshot)
-        pairs = self.form == "sharing"
+        memory, pairs = snapshot.memory, self.form == "sharing"
+        own = memory.get("policy") == repr(self)
+        notes: Notes = dict(memory.get("notes", {})) if own else {}
         rule = ShareRule(
             name=self.name,
             memory_of=repr(self),
@@ -204,11 +205,6 @@ class SharePolicy(ABC):
     def _message(self, snapshot: Snapshot, notes: Notes) -> str:
         """Return what the plan says of the notes."""
         return ""
-
-    def _notes(self, snapshot: Snapshot) -> Notes:
-        """Return the notes of the round before, if they are this policy's."""
-        memory = snapshot.memory
-        return dict(memory.get("notes", {})) if memory.get("policy") == repr(self) else {}
 
     def _allocate(self, notes: Notes, observed: Observed) -> Shares:
         solver = self._solver(observed, notes)

@@ -119,8 +119,8 @@ class ConvexPolicy(SharePolicy):
         return []
 
     def _solver(self, observed: Observed, notes: Notes) -> Solver:
-        return self._solve
+        def solve(problem: AllocationProblem) -> Shares:
+            program = ShareProblem(problem)
+            return program.maximise(self.objective(program), self.constraints(program))
 
-    def _solve(self, problem: AllocationProblem) -> Shares:
-        program = ShareProblem(problem)
-        return program.maximise(self.objective(program), self.constraints(program))
+        return solve

@@ -42,25 +42,17 @@ class FinishTimeFairness(SharePolicy):
 
         def shares(problem: AllocationProblem) -> Shares:
             isolated_s = _isolated_s(observed, notes, steps, isolated_rates(problem))
-            return finish_time_fairness(
-                problem, Times(steps, elapsed_s, isolated_s), fill=self.fill
-            )
+            times = Times(steps, elapsed_s, isolated_s)
+            return finish_time_fairness(problem, times, fill=self.fill)
 
         return shares
 
 
 def _isolated_s(observed: Observed, notes: Notes, steps: Floats, rates: Floats) -> Floats:
-    """float64[M]: t_iso_m up to now. The notes keep it by job, with the steps that were left then
-    and throughput(m, X_isolated), at which the steps done since then count.
-    """
-    known, ids, total = (
-        notes.get("isolated", {}),
-        observed.classes.keys,
-        observed.number("total_steps").tolist(),
-    )
-    before = [
-        known.get(job, (0.0, *new)) for job, *new in zip(ids, total, rates.tolist(), strict=True)
-    ]
+    """float64[M]: t_iso_m up to now; notes by job: it, steps left, throughput(m, X_isolated)."""
+    known, ids = notes.get("isolated", {}), observed.classes.keys
+    new = zip(ids, observed.number("total_steps").tolist(), rates.tolist(), strict=True)
+    before = [known.get(job, (0.0, *of_job)) for job, *of_job in new]
     passed_s, left, rate = (np.array([of[i] for of in before], dtype=np.float64) for i in range(3))
     isolated_s: Floats = passed_s + np.maximum(left - steps, 0.0) / rate
     noted = zip(isolated_s.tolist(), steps.tolist(), rates.tolist(), strict=True)

@@ -55,7 +55,9 @@ class JobGroup(NamedTuple):
 
 def group_keys(columns: JobColumns, options: GroupingOptions) -> list[GroupKey]:
     """Return by row what groups distinguish of a job."""
-    others = columns.others
+    others, queues = columns.others, options.queues
+    owned = zip(columns.ids, others["team"], strict=True)
+    users = zip(others["user"], others["team"], strict=True)
     of = zip(
         columns.kinds,
         columns.counts["gpus_min"].tolist(),
@@ -65,8 +67,9 @@ def group_keys(columns: JobColumns, options: GroupingOptions) -> list[GroupKey]:
         others["team"] if options.teams else repeat(""),
         others["may_share"] if options.pairs else repeat(False),
         repeat(()) if columns.gpus_only else _demands(columns),
-        _queued(columns, options.queues) if options.queues else repeat(""),
-        _users(columns, options.queues) if options.users else repeat(""),
+        [job if team in queues else "" for job, team in owned] if queues else repeat(""),
+        # a team with a queue has no users
+        ["" if team in queues else user for user, team in users] if options.users else repeat(""),
         strict=False,
     )
     return list(of)
@@ -81,17 +84,6 @@ def group_of(key: GroupKey) -> JobGroup:
 def _demands(columns: JobColumns) -> Iterable[tuple[Any, ...]]:
     numbers = (columns.numbers[name].tolist() for name in ("cores", "memory_gb"))
     return zip(columns.counts["units"].tolist(), *numbers, columns.others["resources"], strict=True)
-
-
-def _queued(columns: JobColumns, queues: frozenset[str]) -> Iterable[str]:
-    teams = columns.others["team"]
-    return (job if team in queues else "" for job, team in zip(columns.ids, teams, strict=True))
-
-
-def _users(columns: JobColumns, queues: frozenset[str]) -> Iterable[str]:
-    """The owner of each job; nobody where the team has a queue."""
-    owners = zip(columns.others["user"], columns.others["team"], strict=True)
-    return ("" if team in queues else user for user, team in owners)
 
 
 def columns_of(types: Sequence[str], known: Collection[str]) -> tuple[Column, ...]:

@@ -5,11 +5,10 @@ job class, or a pair of classes; an entry is a row on a column in which it has a
 row are those of all its jobs (pairs) together: with a share of 2.5 two or three of its jobs run
 there at any time. An entry lags by the time that it should have received and has not.
 
-Rows are taken by what they would lag at the end of the round
-without a slice in it, as long as their GPUs fit; a job is in one row only, and a gang runs whole. A
-row of n jobs is taken up to n times: its k-th slice counts as if it had had the first k - 1. Within
-a class the job that has received least there comes first (from other GPUs only if it is PATIENCE
-behind), then the oldest.
+Rows are taken by what they would lag at the end of the round without a slice in it, as long as
+their GPUs fit; a job is in one row only, and a gang runs whole. A row of n jobs is taken up to n
+times: its k-th slice counts as if it had had the first k - 1. Within a class the job that has
+received least there comes first (from other GPUs only if it is PATIENCE behind), then the oldest.
 
 The paper takes rows by X / f, f the fraction of the column's time received. A row with a share of a
 hundredth that has received nothing then comes first of all (f = 0) and is ahead by ninety-nine
