@@ -114,21 +114,18 @@ class Launcher:
     def _part(self, part: Sequence[Placement], of: Sequence[Placement]) -> list[Rejected]:
         try:
             with transaction.atomic():
-                return self._together(part)
+                rejected, launches = list[Rejected](), list[Launch]()
+                for placement in part:
+                    if isinstance(found := self._found(placement), Rejected):
+                        rejected.append(found)
+                    else:
+                        self._take(found)
+                        launches.append(found)
+                self._train(launches)
+                return rejected
         except FASTER:
             self._look(of)  # for what they had taken is free, and their jobs are what they were
         return [r for r in map(self._alone, part) if r is not None]
-
-    def _together(self, part: Sequence[Placement]) -> list[Rejected]:
-        rejected, launches = list[Rejected](), list[Launch]()
-        for placement in part:
-            if isinstance(found := self._found(placement), Rejected):
-                rejected.append(found)
-            else:
-                self._take(found)
-                launches.append(found)
-        self._train(launches)
-        return rejected
 
     def _alone(self, placement: Placement) -> Rejected | None:
         found = self._found(placement)

@@ -94,7 +94,13 @@ def make_safe(manifest: Manifest, now: datetime, least_wait_s: float) -> Restore
     )
     clusters = Cluster.objects.order_by("name")
     waits = {cluster.name: _wait(cluster, now, least_wait_s) for cluster in clusters}
-    return Restored(manifest, waits, unknown, withdrawn, _closed_secrets(), _empty_cache())
+    closed = []
+    for secret in Secret.objects.select_related("team"):
+        try:
+            reveal(secret)
+        except SecretMissing:
+            closed.append(str(secret))
+    return Restored(manifest, waits, unknown, withdrawn, tuple(closed), _empty_cache())
 
 
 def _keys(states: list[str]) -> list[UUID]:
@@ -139,16 +145,6 @@ def _wait(cluster: Cluster, now: datetime, least_wait_s: float) -> datetime:
     Cluster.objects.filter(pk=cluster.pk).update(round_owner=LOCK_OWNER, round_expires_at=until)
     request_reschedule(cluster, Reason.OPERATOR)
     return until
-
-
-def _closed_secrets() -> tuple[str, ...]:
-    closed = []
-    for secret in Secret.objects.select_related("team"):
-        try:
-            reveal(secret)
-        except SecretMissing:
-            closed.append(str(secret))
-    return tuple(closed)
 
 
 def _empty_cache() -> bool:
