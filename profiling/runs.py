@@ -176,8 +176,8 @@ def _begin(known: Knowledge, job: Job, offered: Offers) -> bool:
 
 def backs_off(run: PairRun, heartbeat_s: float, now: datetime) -> bool:
     """Return true after a recent failure: retried after one, two, four ... heartbeat times."""
-    rest_s = heartbeat_s * 2.0 ** min(max(run.failures - 1, 0), 8)
-    return run.ended_at is not None and now - run.ended_at < timedelta(seconds=rest_s)
+    backoff_s = heartbeat_s * 2.0 ** min(max(run.failures - 1, 0), 8)
+    return run.ended_at is not None and now - run.ended_at < timedelta(seconds=backoff_s)
 
 
 def give_up(run: ProfileRun, reason: str, reason_class: str) -> None:
