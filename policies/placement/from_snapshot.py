@@ -22,7 +22,6 @@ from policies.contract.plan import WaitCode, Waiting
 from policies.contract.snapshot import (
     PROFILING,
     TRAINING,
-    DeviceView,
     JobPhase,
     NodeState,
     NodeView,
@@ -124,18 +123,6 @@ def not_eligible(snapshot: Snapshot) -> dict[int, Waiting]:
         if undone and i not in waiting:
             waiting[i] = Waiting(columns.ids[i], WaitCode.DEPENDENCY, jobs=undone)
     return waiting
-
-
-def free_devices(node: NodeView, jobs: Mapping[str, int]) -> tuple[str, ...]:
-    """Return the healthy devices of a node that training may have; `jobs` knows the snapshot's."""
-    return tuple([d.id for d in node.devices if d.healthy and not _taken(d, jobs)])
-
-
-def _taken(device: DeviceView, jobs: Mapping[str, int]) -> bool:
-    for hold in device.held:  # noqa: SIM110  # any() costs twice as much
-        if hold.job not in jobs or hold.purpose is PROFILING:
-            return True
-    return False
 
 
 @dataclass(frozen=True, slots=True)
