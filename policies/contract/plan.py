@@ -1,4 +1,4 @@
-"""What a policy decides: placements, and for every job left waiting the reason.
+"""A policy's decision: placements, and for every job left waiting the reason.
 
 `validation.validate_plan` is the one check of a plan, in both worlds and in every test. The JSON
 form is documented in `schemas/plan.schema.json`; `plan_json` reads and writes it.
@@ -87,7 +87,7 @@ class Placement:
 
     @property
     def key(self) -> tuple[str, Purpose, int]:
-        """What must be unique in a plan."""
+        """Key that is unique in a plan."""
         return (self.job, self.purpose, self.copy)
 
 

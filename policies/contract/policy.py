@@ -43,13 +43,11 @@ class Policy(Protocol):
 
 
 def queue_only(policy: Policy) -> bool:
-    """Whether the policy says (by a class attribute `queue_only = True`) that it decides about the
-    queue alone.
+    """Return True if a policy decides about the queue alone (class attribute `queue_only = True`).
 
-    Such a policy never touches what runs, what it gives to waiting jobs depends on them and on what
-    is free, not on what else runs, and a job that found no place finds none later either while
-    nothing becomes free. A simulation may then leave out rounds that could change nothing. What
-    does not say so is asked in every round.
+    Such a policy never touches a running job, its decisions depend on waiting jobs and free
+    capacity alone, and a job that found no capacity finds none later while nothing is freed. A
+    simulation may then leave out rounds that could change nothing.
     """
     return getattr(policy, "queue_only", False) is True
 

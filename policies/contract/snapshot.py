@@ -1,4 +1,4 @@
-"""What a policy may know: an immutable, versioned picture of one cluster at one moment.
+"""A policy's knowledge: an immutable, versioned picture of one cluster at one moment.
 
 A snapshot is plain data. It never holds secrets, database rows or anything that is not needed to
 decide; stored with its round it lets anybody replay the decision. Jobs are kept in columns

@@ -51,7 +51,7 @@ class Source(StrEnum):
 
 
 class NodeRole(StrEnum):
-    """What a node is for. `BOTH` serves production and lends its free devices to the profiler."""
+    """Use of a node. `BOTH` serves production and lends its free devices to the profiler."""
 
     PRODUCTION = "production"
     PROFILING = "profiling"
@@ -159,12 +159,12 @@ class NodeView:
 
     @property
     def takes_training(self) -> bool:
-        """Whether new production work may be placed here."""
+        """Return True if new production work may be placed here."""
         return self.state is NodeState.READY and self.role is not NodeRole.PROFILING
 
     @property
     def takes_profiling(self) -> bool:
-        """Whether profile runs may be placed here."""
+        """Return True if profile runs may be placed here."""
         return self.state is NodeState.READY and self.role is not NodeRole.PRODUCTION
 
     def draw_w(self, gpus: int) -> float:

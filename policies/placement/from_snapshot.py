@@ -13,10 +13,9 @@ end. The baselines never touch a started job that can stay at all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import TypeAlias
 
 from policies.contract.plan import WaitCode, Waiting
 from policies.contract.snapshot import (
@@ -42,14 +41,11 @@ from policies.placement.layout import (
 from policies.placement.options import JobRequests, admits, with_quota
 from policies.placement.speed import Speeds
 
-LayoutOf: TypeAlias = Callable[[Sequence[NodeView], tuple[str, ...], Sequence[int]], Layout]
-"""The layout of nodes, with the resources that count, and by node the devices that do."""
 
-
-def cluster_of(snapshot: Snapshot, layout: LayoutOf = Layout) -> ClusterState:
-    """Return what training may have, closed where a node takes no training."""
+def cluster_of(snapshot: Snapshot, *, shares: bool = True) -> ClusterState:
+    """Return what training may have, closed where a node takes none; `shares`: as in `Layout`."""
     present, idle = _devices(snapshot.nodes, snapshot.jobs.position)
-    of = layout(snapshot.nodes, resources_of(snapshot), present)
+    of = Layout(snapshot.nodes, resources_of(snapshot), present, shares=shares)
     cap_mw = inf if snapshot.cap_w is None else capacity_in_thousandths(snapshot.cap_w)
     state = ClusterState(of, cap_mw, idle, _free(snapshot, of, idle))
     for n, node in enumerate(snapshot.nodes):
