@@ -203,22 +203,26 @@ def compare(request: HttpRequest) -> HttpResponse:
     others = [s for s in simulations_page(user, 1).object_list if s.state == Simulation.State.DONE]
     currencies = {results.get("currency") for _, results in done}
     context = {
-        "chosen": {str(s.pk) for s in chosen}, "compared": [s for s, _ in done], "others": others,
+        "chosen": {str(s.pk) for s in chosen},
+        "compared": [s for s, _ in done],
+        "others": others,
         "most": MOST_COMPARED,
         "table": results_table([(s.name, results) for s, results in done]) if done else None,
         "mixed": len(currencies) > 1,
-    }  # fmt: skip
+    }
     return render(request, "studies/compare.html", context)
 
 
 def _context(found: Simulation) -> dict[str, Any]:
     results = results_of(found) if found.state == Simulation.State.DONE else None
     return {
-        "simulation": found, "summary": found.summary, "active": is_active(found),
+        "simulation": found,
+        "summary": found.summary,
+        "active": is_active(found),
         "percent": 100 * found.progress,
         "table": results_table([(found.name, results)]) if results else None,
         "sizes": sizes_of(found) if results else {},
-    }  # fmt: skip
+    }
 
 
 def _report(found: Simulation) -> HttpResponse:
