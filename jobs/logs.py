@@ -97,8 +97,7 @@ def _chunks(place: _Place, stream: str) -> QuerySet[LogChunk]:
 
 
 def _bytes(place: _Place, stream: str, limit: int) -> tuple[bytes, int | None]:
-    """Return up to `limit` contiguous bytes and None, or a dropped chunk and the offset after
-    it."""
+    """Return up to `limit` contiguous bytes and None, or a dropped chunk and the next offset."""
     found = b""
     for chunk in _chunks(place, stream).iterator(chunk_size=16):
         expected, data = place.offset + len(found), bytes(chunk.data)

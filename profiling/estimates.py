@@ -54,8 +54,7 @@ class Pool:
 
     @classmethod
     def of(cls, tflops: Mapping[str, float], known: Mapping[str, Speeds]) -> Pool:
-        """Build the pool from these throughputs; leave out those that are not positive and
-        finite."""
+        """Build the pool from these throughputs, without those not positive and finite."""
         ratios: dict[tuple[str, str], dict[str, float]] = {}
         fractions: dict[str, float] = {}
         for kind, speeds in known.items():

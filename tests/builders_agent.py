@@ -21,13 +21,11 @@ from urllib.parse import parse_qs, urlsplit
 
 import httpx
 
-from loadmaster.agent.clock import VirtualClock
 from loadmaster.agent.journal import Journal
 from loadmaster.agent.loop import Agent, Timing
 from loadmaster.agent.node.emulated import Emulation
 from loadmaster.agent.node.machine import Devices, EmulatedDevices, Identity, boot_id
 from loadmaster.agent.runtimes.base import Runtime
-from loadmaster.agent.runtimes.fake import FakeRuntime, Script
 from loadmaster.agent.runtimes.process import ProcessRuntime
 from loadmaster.agent.server.client import AgentClient
 from loadmaster.protocol import (
@@ -54,6 +52,7 @@ from loadmaster.protocol import (
     StopReason,
 )
 from loadmaster.wire import dumps, loads
+from tests.fake_runtime import FakeRuntime, Script, VirtualClock
 
 ENROLMENT_TOKEN = "enrol-me"
 NODE_TOKEN = "node-token"

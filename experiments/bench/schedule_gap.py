@@ -3,9 +3,9 @@
 The small clusters are those of `experiments.bench.gap`, all jobs waiting. The search plans a
 schedule of all jobs at its default bounds, in 2,000 steps, and by its starts alone; CP-SAT begins
 with the best of these, looks for a cheaper schedule, and proves how cheap none can be
-(`policies.search.exact_schedule`), within `budget` of deterministic time each. Nothing
-is added for waits that grow, for moves or for haste, so that both minimise the energy and
-tardiness of the schedule alone. Prints a JSON line per instance, then one per search: the mean gap
+(`experiments.bench.exact_schedule`), within `budget` of deterministic time each. Nothing is added
+for waits that grow, for moves or for haste, so that both minimise the energy and tardiness of the
+schedule alone. Prints a JSON line per instance, then one per search: the mean gap
 to the best schedule known, in percent; beside it how many of those were proven least, the mean gap
 over these, and the mean gap to the bound over all.
 """
@@ -22,11 +22,11 @@ from typing import Any
 import numpy as np
 
 from experiments.bench.clusters import a_cluster
+from experiments.bench.exact_schedule import Judged, judge
 from experiments.bench.figures import Figure, figure, show
 from policies.andreas.problem import build
 from policies.contract.snapshot import Snapshot
 from policies.search.cost_search import CostSearch
-from policies.search.exact_schedule import Judged, judge
 from policies.search.kernels.local_search import Found, search
 from policies.search.rollout import orders, rents, rollout_data
 

@@ -58,8 +58,7 @@ _REMEDIES = {
 
 
 def check_feasible(cluster: str, demand: Demand, nodes: Sequence[NodeCapacity]) -> list[str]:
-    """Return warnings of missing capacity; raise Infeasible if there are nodes and none would
-    do."""
+    """Return warnings of missing capacity; raise Infeasible if no present node would do."""
     if not nodes:
         return [f"cluster: {cluster} has no node that runs jobs yet; the job waits until one joins"]
     running = [n for n in nodes if not n.features or demand.runtime in n.features]

@@ -1,4 +1,4 @@
-"""Time: the agent's clock, swapped in tests and virtual worlds, and the pauses before retries."""
+"""Time: the agent's clock, swapped in tests, and the pauses before retries."""
 
 from __future__ import annotations
 
@@ -23,22 +23,6 @@ class SystemClock:
 
     def wall_s(self) -> float:
         return time.time()
-
-
-class VirtualClock:
-    """A clock that moves when told to; boot and wall time run alike."""
-
-    def __init__(self, now_s: float = 1000.0) -> None:
-        self.now_s = now_s
-
-    def boot_s(self) -> float:
-        return self.now_s
-
-    def wall_s(self) -> float:
-        return self.now_s
-
-    def advance(self, seconds: float) -> None:
-        self.now_s += seconds
 
 
 BASE_S = 0.5

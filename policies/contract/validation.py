@@ -144,8 +144,8 @@ class _Placements:
         if not placed.ranks or not all(rank.devices for rank in placed.ranks):
             detail = f"a rank of job {job} has no device: give each rank at least one"
             self._breach("empty_placement", detail, job)
-        for name, least, most in RANGES:
-            value: float | None = getattr(placed, name)
+        figures = placed.until_s, placed.predicted_run_s, placed.predicted_energy_cost
+        for (name, least, most), value in zip(RANGES, figures, strict=True):
             if value is None:
                 continue
             if not isfinite(value):

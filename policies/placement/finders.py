@@ -205,7 +205,7 @@ class ShortageCode(Enum):
 
 
 class Shortage(NamedTuple):
-    """What a request lacks; `missing_mw`: power, where devices and resources are there."""
+    """Shortage of a request; `missing_mw`: power, where devices and resources are there."""
 
     code: ShortageCode
     missing_mw: int = 0

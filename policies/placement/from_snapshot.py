@@ -13,16 +13,14 @@ end. The baselines never touch a started job that can stay at all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import TypeAlias
 
 from policies.contract.plan import WaitCode, Waiting
 from policies.contract.snapshot import (
     PROFILING,
     TRAINING,
-    DeviceView,
     JobPhase,
     NodeState,
     NodeView,
@@ -43,14 +41,11 @@ from policies.placement.layout import (
 from policies.placement.options import JobRequests, admits, with_quota
 from policies.placement.speed import Speeds
 
-LayoutOf: TypeAlias = Callable[[Sequence[NodeView], tuple[str, ...], Sequence[int]], Layout]
-"""The layout of nodes, with the resources that count, and by node the devices that do."""
 
-
-def cluster_of(snapshot: Snapshot, layout: LayoutOf = Layout) -> ClusterState:
-    """Return what training may have, closed where a node takes no training."""
+def cluster_of(snapshot: Snapshot, *, shares: bool = True) -> ClusterState:
+    """Return what training may have, closed where a node takes none; `shares`: as in `Layout`."""
     present, idle = _devices(snapshot.nodes, snapshot.jobs.position)
-    of = layout(snapshot.nodes, resources_of(snapshot), present)
+    of = Layout(snapshot.nodes, resources_of(snapshot), present, shares=shares)
     cap_mw = inf if snapshot.cap_w is None else capacity_in_thousandths(snapshot.cap_w)
     state = ClusterState(of, cap_mw, idle, _free(snapshot, of, idle))
     for n, node in enumerate(snapshot.nodes):
@@ -124,18 +119,6 @@ def not_eligible(snapshot: Snapshot) -> dict[int, Waiting]:
         if undone and i not in waiting:
             waiting[i] = Waiting(columns.ids[i], WaitCode.DEPENDENCY, jobs=undone)
     return waiting
-
-
-def free_devices(node: NodeView, jobs: Mapping[str, int]) -> tuple[str, ...]:
-    """Return the healthy devices of a node that training may have; `jobs` knows the snapshot's."""
-    return tuple([d.id for d in node.devices if d.healthy and not _taken(d, jobs)])
-
-
-def _taken(device: DeviceView, jobs: Mapping[str, int]) -> bool:
-    for hold in device.held:  # noqa: SIM110  # any() costs twice as much
-        if hold.job not in jobs or hold.purpose is PROFILING:
-            return True
-    return False
 
 
 @dataclass(frozen=True, slots=True)

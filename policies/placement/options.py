@@ -249,7 +249,7 @@ def _has(capacity: Sequence[int], amounts: Sequence[int]) -> bool:
 
 @dataclass(frozen=True)
 class Prices:
-    """What one watt of IT power costs over time.
+    """Cost of one watt of IT power over time.
 
     `starts_s` float64[S]: seconds from now at which each price begins, rising, the first 0; the
     last one holds for ever after. `rates` float64[S]: cost of a watt for a second, PUE included.
@@ -265,7 +265,7 @@ class Prices:
 
     @cached_property
     def is_flat(self) -> bool:
-        """Whether the price never changes."""
+        """Return True if the price never changes."""
         return bool(np.all(self.rates == self.rates[0]))
 
     def priced_s(self, times_s: Floats) -> Floats:

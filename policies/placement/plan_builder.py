@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
-from functools import partial
 from math import inf, isfinite
 
 import numpy as np
@@ -31,7 +30,7 @@ from policies.placement.from_snapshot import (
     not_eligible,
     remaining_s,
 )
-from policies.placement.layout import DEVICES, THOUSANDTHS, Allocation, Layout, Request, members
+from policies.placement.layout import DEVICES, THOUSANDTHS, Allocation, Request, members
 from policies.placement.options import GroupingKey, JobClasses, admits, prices_of
 
 MOST_NAMED = 8
@@ -60,7 +59,7 @@ class PlanBuilder:
     """
 
     def __init__(self, snapshot: Snapshot, *, never_touch: bool, shares: bool = False) -> None:
-        self.snapshot, self.state = snapshot, cluster_of(snapshot, partial(Layout, shares=shares))
+        self.snapshot, self.state = snapshot, cluster_of(snapshot, shares=shares)
         self.not_eligible = not_eligible(snapshot)
         self.pinned, self.fallback = current_placements(
             snapshot, self.not_eligible, never_touch=never_touch, state=self.state

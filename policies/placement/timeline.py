@@ -13,12 +13,6 @@ End: TypeAlias = tuple[float, int, Hashable]
 """(time in s, number for a fixed order, job)."""
 
 
-def free_at(state: ClusterState, request: Request, now_s: float) -> float | None:
-    """Return the earliest time at which a request fits; None if it never does."""
-    found = earliest(state, request, now_s)
-    return None if found is None else found[0]
-
-
 def earliest(
     state: ClusterState, request: Request, now_s: float
 ) -> tuple[float, ClusterState] | None:

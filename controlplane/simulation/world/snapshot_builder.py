@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import repeat
@@ -76,10 +76,8 @@ class SnapshotBuilder:
 
     def receive(self, launch: Launch) -> None:
         """A launch has ended: what its job has received so far."""
-        self._received[launch.row] = _with(
-            self._received.get(launch.row, ()),
-            self._of_stay(launch.ranks, launch.start_s, launch.end_s),
-        )
+        before = self._received.get(launch.row, ())
+        self._received[launch.row] = self._with(before, launch.ranks, launch.start_s, launch.end_s)
 
     def learn(self, changed: Callable[[Iterable[KindView]], Iterable[KindView]]) -> None:
         """More is known of some kinds now: those that `changed` gives back of all."""
@@ -170,34 +168,24 @@ class SnapshotBuilder:
         held: tuple[Launch | None, ...],
         now_s: float,
     ) -> tuple[Received, ...]:
-        earlier = before or tuple(repeat((), len(runs)))
-        received = [
-            self._received_on(had, of, now_s) if of else had
-            for had, of in zip(earlier, runs, strict=True)
-        ]
+        received = list(before or repeat((), len(runs)))
+        for i, of in enumerate(runs):
+            for run in of:
+                received[i] = self._with(received[i], run.ranks, run.since_s, now_s)
         for i, launch in enumerate(held):
             if launch is not None:
-                received[i] = _with(received[i], self._of_stay(launch.ranks, launch.start_s, now_s))
+                received[i] = self._with(received[i], launch.ranks, launch.start_s, now_s)
         return tuple(received)
 
-    def _received_on(self, received: Received, runs: tuple[Running, ...], now_s: float) -> Received:
-        """Time received before and in the present placements."""
-        for run in runs:
-            received = _with(received, self._of_stay(run.ranks, run.since_s, now_s))
-        return received
-
-    def _of_stay(self, ranks: tuple[RankPlacement, ...], start_s: float, end_s: float) -> Received:
-        if len(ranks) == 1:
-            return (
-                (
-                    self.gpu_type[ranks[0].node],
-                    (end_s - start_s) * len(ranks[0].devices) * ranks[0].share,
-                ),
-            )
-        return tuple(
-            (self.gpu_type[seat.node], (end_s - start_s) * len(seat.devices) * seat.share)
-            for seat in ranks
-        )
+    def _with(
+        self, received: Received, ranks: tuple[RankPlacement, ...], start_s: float, end_s: float
+    ) -> Received:
+        """Return the device time received, with that of a placement."""
+        total = dict(received)
+        for rank in ranks:
+            gpu_type, seconds = self.gpu_type[rank.node], (end_s - start_s) * len(rank.devices)
+            total[gpu_type] = total.get(gpu_type, 0.0) + seconds * rank.share
+        return tuple(sorted(total.items()) if len(total) > 1 else total.items())
 
 
 class _Workload:
@@ -278,20 +266,6 @@ class Lazy(dict[str, Values]):
 
     def _whole(self) -> dict[str, Values]:
         return {name: self[name] for name in self._names}
-
-
-def _with(received: Received, more: Received) -> Received:
-    """Both together by type, sorted."""
-    if len(more) == 1:
-        if not received:
-            return more
-        for i, (gpu_type, seconds) in enumerate(received):
-            if gpu_type == more[0][0]:
-                return (*received[:i], (gpu_type, seconds + more[0][1]), *received[i + 1 :])
-    total: dict[str, float] = defaultdict(float)
-    for gpu_type, seconds in (*received, *more):
-        total[gpu_type] += seconds
-    return tuple(sorted(total.items()))
 
 
 def _phases(

@@ -95,8 +95,7 @@ def has_room(data: Instance, at: Standing, j: int, n: int, k: int) -> bool:
 
 @compiled
 def put_best(data: Instance, at: Standing, j: int, most: int) -> float:
-    """Put job j where f falls most, with at most `most` GPUs, or drop it; return the change of
-    f."""
+    """Put job j where f falls most, with at most `most` GPUs, or drop it: change of f."""
     best, node, config = 0.0, NONE, NONE
     for i in range(data.fit_count[j]):
         k = data.choice[j, i]

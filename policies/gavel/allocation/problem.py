@@ -50,13 +50,6 @@ class AllocationProblem:
     pairs: Ints
     pair_rates: Floats
 
-    def of_jobs(self, count: Ints, pairs: Ints, pair_rates: Floats) -> AllocationProblem:
-        """The same classes with other numbers of jobs and pairs; derived values are kept."""
-        after, known = object.__new__(AllocationProblem), vars(self)
-        kept = {name: known[name] for name in WITHOUT_JOBS if name in known}
-        vars(after).update(kept, count=count, pairs=pairs, pair_rates=pair_rates)
-        return after
-
     @cached_property
     def usage(self) -> Floats:
         """float64[T, C]: GPUs of each type that a GPU's worth of time in a column takes."""
@@ -94,13 +87,6 @@ class AllocationProblem:
     def fastest_rates(self) -> Floats:
         """float64[M]: throughput(m, X_fastest): steps/s with all time on its fastest type."""
         return frozen(self.rates.max(axis=1, initial=0.0))
-
-
-WITHOUT_JOBS = (
-    "types", "gpus", "columns", "column_type", "rates", "scale", "weight", "entity",
-    "usage", "type_column", "type_rates", "equal_rates", "fastest_rates",
-)  # fmt: skip
-"""Fields of a problem, and what follows from them, that do not depend on job numbers."""
 
 
 @dataclass(frozen=True)

@@ -32,8 +32,7 @@ LEAST_GAIN = 1e-9
 
 
 class Point(NamedTuple):
-    """`order` int64[E], `pinned` int64[E] (1: stays), `only` int64[E] (-1: any), `rent`
-    float64[1]."""
+    """`order`, `pinned` (1: stays), `only` (-1: any) int64[E]; `rent` float64[1]."""
 
     order: Ints
     pinned: Ints

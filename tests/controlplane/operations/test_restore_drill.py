@@ -26,18 +26,17 @@ from controlplane.execution.services import stop_assignment
 from controlplane.loop.live.solver import solve_here
 from controlplane.loop.live.world import Ports, hold_round
 from jobs.models import Assignment, Job
-from loadmaster.agent.clock import VirtualClock
 from loadmaster.agent.journal import Journal
 from loadmaster.agent.loop import Agent, Timing
 from loadmaster.agent.node.machine import EmulatedDevices, Identity, boot_id
 from loadmaster.agent.runtimes.base import RunState
-from loadmaster.agent.runtimes.fake import FakeRuntime, Script
 from loadmaster.agent.server.client import AgentClient
 from loadmaster.protocol import FEATURES, Registration, StopReason
 from tests.builders import a_cluster, a_gpu_type, a_job, a_kind, a_team
 from tests.builders_agent import an_emulation
 from tests.builders_asgi import SiteClient
 from tests.builders_databases import migrated, postgres_database, sqlite_database
+from tests.fake_runtime import FakeRuntime, Script, VirtualClock
 
 pytestmark = pytest.mark.slow
 TURN_S = 0.5

@@ -18,12 +18,12 @@ from loadmaster.agent.node import machine
 from loadmaster.agent.outcome import outcome_of, standing
 from loadmaster.agent.runtimes.base import Exit, Launch, RunId, StopBy
 from loadmaster.agent.runtimes.docker import DockerOptions, DockerRuntime
-from loadmaster.agent.runtimes.fake import FakeRuntime
 from loadmaster.agent.runtimes.process import ProcessRuntime
 from loadmaster.protocol import AssignmentState, LaunchSpec, ReasonClass
 from tests.builders_agent import VirtualWorld, a_spec, an_emulation, python
 from tests.builders_docker_played import PlayedEngine
 from tests.builders_gangs import free_port
+from tests.fake_runtime import FakeRuntime
 
 RUN = RunId("a1", 1)
 

@@ -7,10 +7,10 @@ import pytest
 
 from loadmaster.agent.journal import Journal, JournalError
 from loadmaster.agent.runtimes.base import Launch, LaunchError, RunId
-from loadmaster.agent.runtimes.fake import FakeRuntime, Script
 from loadmaster.agent.server.client import Unauthorized, WrongProtocol
 from loadmaster.protocol import AssignmentState, LaunchSpec, ReasonClass, StopReason
 from tests.builders_agent import VirtualWorld, a_spec
+from tests.fake_runtime import FakeRuntime, Script
 
 
 @pytest.fixture

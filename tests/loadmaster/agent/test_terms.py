@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from loadmaster.agent import guard
-from loadmaster.agent.clock import VirtualClock
 from loadmaster.agent.runtimes.base import RunId, Term
 from loadmaster.agent.runtimes.process import ProcessRuntime
 from tests.builders_agent import Held, VirtualWorld, a_spec
+from tests.fake_runtime import VirtualClock
 
 RUN = RunId("a1", 1)
 

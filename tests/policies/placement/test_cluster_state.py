@@ -16,7 +16,7 @@ from policies.contract.snapshot import NodeView
 from policies.placement.cluster_state import ClusterState
 from policies.placement.finders import ShortageCode, why_not
 from policies.placement.layout import DEVICES, Allocation, Layout, Request, Span
-from policies.placement.timeline import earliest, free_at
+from policies.placement.timeline import earliest
 from tests.builders_policies import a_device, a_node
 from tests.policies.placement.brute_force import BruteForce
 
@@ -194,8 +194,10 @@ def test_a_copy_is_a_state_of_its_own(rng: Random) -> None:
 def test_knows_when_a_request_will_fit(rng: Random) -> None:
     pair = a_filled_pair(rng, 8)
     request = a_random_request(rng, pair.layout)
+    found = earliest(pair.state, request, 5.0)
     if pair.state.find(request):
-        assert free_at(pair.state, request, 5.0) == 5.0
+        assert found is not None
+        assert found[0] == 5.0
         return
     expected, oracle = None, pair.oracle
     ends = sorted((h.end_s, j) for j, h in pair.state.held.items() if h.end_s < inf)
@@ -204,7 +206,6 @@ def test_knows_when_a_request_will_fit(rng: Random) -> None:
         if any(True for _ in oracle.options(request)):
             expected = end_s
             break
-    found = earliest(pair.state, request, 5.0)
     assert (found and found[0]) == expected
     if found is not None:
         assert all(hold.end_s > found[0] for hold in found[1].held.values())

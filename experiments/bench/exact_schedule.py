@@ -1,10 +1,10 @@
 """Lower bound of the cost of a schedule on empty nodes, over CP-SAT, for small instances.
 
-It measures `policies.search.cost_search`. All jobs are there at once and none runs, prices do not
-change, nothing but GPUs is scarce. Data: J jobs, N nodes with the energy cost base + slope * g of a
-second with g > 0 GPUs in use, and the *seats* (j, n, g) in which a job runs for t[j, n, g] whole
-seconds. Variables: x[j, n, g] the job takes the seat (binary); start s[j] and end e[j]; tau[j] how
-late it is; o[n] how long the node is open. Minimise
+`schedule_gap` measures `policies.search.cost_search` by it. All jobs are there at once and none
+runs, prices do not change, nothing but GPUs is scarce. Data: J jobs, N nodes with the energy cost
+base + slope * g of a second with g > 0 GPUs in use, and the *seats* (j, n, g) in which a job runs
+for t[j, n, g] whole seconds. Variables: x[j, n, g] the job takes the seat (binary); start s[j] and
+end e[j]; tau[j] how late it is; o[n] how long the node is open. Minimise
 
     sum_j w_j tau_j + sum_n base_n o_n + sum_jng slope_n g t[j, n, g] x[j, n, g]
 

@@ -1,4 +1,4 @@
-"""Runtime that plays jobs in virtual time, for tests and for worlds without processes."""
+"""A clock that tests move, and a runtime that plays jobs by it."""
 
 from __future__ import annotations
 
@@ -24,6 +24,22 @@ from loadmaster.agent.runtimes.base import (
     Usage,
 )
 from loadmaster.protocol import LaunchSpec, ReasonClass
+
+
+class VirtualClock:
+    """A clock that moves when told to; boot and wall time run alike."""
+
+    def __init__(self, now_s: float = 1000.0) -> None:
+        self.now_s = now_s
+
+    def boot_s(self) -> float:
+        return self.now_s
+
+    def wall_s(self) -> float:
+        return self.now_s
+
+    def advance(self, seconds: float) -> None:
+        self.now_s += seconds
 
 
 @dataclass(frozen=True, slots=True)
