@@ -77,7 +77,7 @@ class Exact:
     )
 
     def __call__(self, snapshot: Snapshot) -> Plan:
-        """Return the optimum, or the best solution in the budget with a bound. Raises PolicyError."""
+        """Return the optimum, or the best solution within the budget. Raises PolicyError."""
         problem = build(snapshot)
         solved = self.solve(problem)
         value = self.f.value(problem, solved.solution)

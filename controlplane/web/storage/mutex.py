@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def mutex(name: str, most_s: int) -> Iterator[bool]:
-    """Yield True if no other process holds this name, or without a cache; held for `most_s` at most."""
+    """Yield True if no other process holds this name (for `most_s` at most), or without a cache."""
     key, own = f"mutex:{name}", uuid4().hex
     try:
         free = bool(cache.add(key, own, most_s))
