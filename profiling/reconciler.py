@@ -10,7 +10,7 @@ from django.db.models import Exists, F, Max, Min, OuterRef, Q, QuerySet, Sum
 
 from clusters.events import request_reschedule
 from clusters.models import Cluster, Reason
-from jobs.end_outcomes import LONGEST_REST_S
+from jobs.end_outcomes import LONGEST_BACKOFF_S
 from jobs.lifecycle import JobState
 from jobs.models import Assignment, Job
 from loadmaster.protocol import AssignmentState
@@ -23,14 +23,14 @@ from profiling.runs import OPEN, WAITING, R, lock_kind, settle
 from profiling.services import production_measured
 
 ALIKE = 3
-"""Launches of one configuration that a pass looks at: the next may be steadier than the first."""
+"""Launches per configuration that a pass reads: the next may be steadier than the first."""
 
 SHARING_AT_ONCE = 50
-"""Launches on shared devices that a pass looks at."""
+"""Launches on shared devices that a pass reads."""
 
 
 def reconcile_profiles(now: datetime, stop: Stop) -> None:
-    """Find missed work; `stop` asks for the end of an assignment that has measured enough."""
+    """Find missed work; `stop` requests the end of an assignment that has measured enough."""
     for cluster in Cluster.objects.all():
         for kind_id in sorted(_unsettled(cluster, offers(cluster, now))):
             with transaction.atomic():
@@ -48,8 +48,8 @@ def _end_rests(cluster: Cluster, now: datetime) -> None:
     last = dict(resting.order_by().values_list("job_id").annotate(last=Max("ended_at")))
     runs = ProfileRun.objects.filter(job__in=last).order_by()
     for job_id, count in runs.values_list("job_id").annotate(failures=Sum("failures")):
-        rest_s = min(LONGEST_REST_S, cluster.heartbeat_s * 2.0 ** min(count - 1, 20))
-        if last[job_id] + timedelta(seconds=rest_s) > now:
+        backoff_s = min(LONGEST_BACKOFF_S, cluster.heartbeat_s * 2.0 ** min(count - 1, 20))
+        if last[job_id] + timedelta(seconds=backoff_s) > now:
             continue
         with transaction.atomic():
             if resting.filter(job=job_id, ended_at__lte=last[job_id]).update(ended_at=None):
@@ -107,7 +107,7 @@ def _most_steps_first(rows: QuerySet[Assignment]) -> QuerySet[Assignment]:
 
 
 def _running_unmeasured() -> list[Assignment]:
-    """The few training assignments with most steps of each configuration without a measurement."""
+    """Training assignments with most steps of each configuration without a measurement."""
     own = Measurement.objects.filter(assignment=OuterRef("pk"))
     known = Profile.objects.filter(
         kind=OuterRef("job__kind"), gpu_type=OuterRef("node__gpu_type"), gpus=OuterRef("gpus"),

@@ -1,4 +1,4 @@
-"""REST: clusters, nodes, GPU types, policies. Users read; only operators change."""
+"""REST of clusters, nodes, GPU types and policies. Users read; only operators change."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, cast
 from django.contrib.auth.models import User
 from django.db import transaction
 from django.db.models import Count, Prefetch, Q, QuerySet
+from django.urls import URLPattern, URLResolver, include, path
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import mixins, status
@@ -15,6 +16,7 @@ from rest_framework.decorators import action
 from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
+from rest_framework.routers import SimpleRouter
 from rest_framework.serializers import Serializer
 from rest_framework.views import APIView
 from rest_framework.viewsets import GenericViewSet, ReadOnlyModelViewSet
@@ -75,7 +77,6 @@ class NodeViewSet(ReadOnlyModelViewSet[Node]):
     lookup_value_regex = "[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 
     def get_queryset(self) -> QuerySet[Node]:
-        """All, or those of ?cluster=, with what is held on their GPUs."""
         held = Count("slots_held", filter=Q(slots_held__live=True))
         devices = Prefetch("devices", queryset=Device.objects.order_by("uuid").annotate(held=held))
         nodes = Node.objects.select_related("cluster", "gpu_type").prefetch_related(devices)
@@ -83,7 +84,6 @@ class NodeViewSet(ReadOnlyModelViewSet[Node]):
 
     @extend_schema(parameters=[OF_CLUSTER])
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        """The nodes."""
         return super().list(request, *args, **kwargs)
 
     @extend_schema(request=serializers.ReasonSerializer, responses=serializers.NodeSerializer)
@@ -195,3 +195,15 @@ def _read(serializer: type[Serializer[Any]], request: Request) -> dict[str, Any]
     reading = serializer(data=request.data)
     reading.is_valid(raise_exception=True)
     return cast("dict[str, Any]", reading.validated_data)
+
+
+router = SimpleRouter()
+router.register("clusters", ClusterViewSet, basename="cluster")
+router.register("nodes", NodeViewSet, basename="node")
+router.register("gpu-types", GpuTypeViewSet, basename="gpu-type")
+router.register("enrolment-tokens", EnrolmentTokenViewSet, basename="enrolment-token")
+
+urlpatterns: list[URLPattern | URLResolver] = [
+    path("", include(router.urls)),
+    path("policies/", PoliciesView.as_view(), name="policies"),
+]

@@ -33,14 +33,14 @@ from loadmaster.protocol import AssignmentState, Intervals, ReasonClass
 log = logging.getLogger(__name__)
 
 AT_ONCE = 500
-"""Rows of each sort that one pass takes on; the next pass goes on."""
+"""Rows of each sort per pass."""
 
 SILENT = tuple(LIVE - {AssignmentState.OFFERED, AssignmentState.UNKNOWN})
 MENDED_STATES = tuple(PLACED | {JobState.CANCELLING})
 
 
 def reconcile_clusters(now: datetime | None = None) -> int:
-    """Make one pass over all clusters; return how many things were put right."""
+    """Make one pass over all clusters; return the number of corrections."""
     now = now or timezone.now()
     done = 0
     for cluster in Cluster.objects.order_by("pk"):
@@ -52,7 +52,7 @@ def reconcile_clusters(now: datetime | None = None) -> int:
 def _reconcile(cluster: Cluster, now: datetime) -> int:
     clock = clock_of(cluster)
     return (
-        _lose_sight(cluster, now)
+        _lose_contact(cluster, now)
         + _lose_assignments(cluster, clock, now)
         + _withdraw_ignored(cluster, clock, now)
         + _lose_nodes(cluster, clock, now)
@@ -62,13 +62,13 @@ def _reconcile(cluster: Cluster, now: datetime) -> int:
     )
 
 
-def _lose_sight(cluster: Cluster, now: datetime) -> int:
-    def lose_sight(assignment: Assignment) -> bool:
+def _lose_contact(cluster: Cluster, now: datetime) -> int:
+    def lose_contact(assignment: Assignment) -> bool:
         data = {"lease_expires_at": str(assignment.lease_expires_at)}
-        move_assignment(assignment, AssignmentMove.LOSE_SIGHT, data=data)
+        move_assignment(assignment, AssignmentMove.LOSE_CONTACT, data=data)
         return True
 
-    return _each(_of(cluster).filter(state__in=SILENT, lease_expires_at__lt=now), lose_sight)
+    return _each(_of(cluster).filter(state__in=SILENT, lease_expires_at__lt=now), lose_contact)
 
 
 def _lose_assignments(cluster: Cluster, clock: Intervals, now: datetime) -> int:
@@ -87,7 +87,7 @@ def _lose_assignments(cluster: Cluster, clock: Intervals, now: datetime) -> int:
 
 
 def _withdraw_ignored(cluster: Cluster, clock: Intervals, now: datetime) -> int:
-    """Offers nobody took for a lease and the margin: withdrawn, and noted of the node."""
+    """Withdraw offers that nobody took for a lease and the margin, and note it for the node."""
     before = now - timedelta(seconds=clock.lease_s + clock.margin_s)
 
     def withdraw(assignment: Assignment) -> bool:
@@ -182,7 +182,7 @@ def _each(found: QuerySet[Assignment], act: Callable[[Assignment], bool]) -> int
 
 
 def _try(act: Callable[[], bool], **ids: object) -> bool:
-    """True if done; losing a race is no failure. `ids` go to the log."""
+    """Return True if done; losing a race is no failure. `ids` go to the log."""
     with bound(**ids):
         try:
             return act()

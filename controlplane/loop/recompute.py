@@ -1,8 +1,7 @@
-"""Recompute a stored round: figures from the rows below, plan from its snapshot."""
+"""Recomputation of a stored round: figures from the rows, plan from its snapshot."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -11,11 +10,11 @@ from controlplane.loop.live.record import cost_rate_per_h, last_plan
 from controlplane.loop.live.solver import solve_here
 from controlplane.loop.models import Round
 from controlplane.loop.rounds import carry_out_or_decide
-from policies.andreas.problem import Problem, build
+from policies.andreas.problem import build
 from policies.andreas.randomized_greedy import RandomizedGreedy
 from policies.andreas.solution import Solution
 from policies.contract import forms, plan_json, snapshot_json
-from policies.contract.plan import Placement, Plan, PlanStatus
+from policies.contract.plan import Plan, PlanStatus
 from policies.contract.snapshot import Purpose, Snapshot
 from policies.host.registry import make
 from policies.placement.profiling import reserve_profiling
@@ -23,12 +22,12 @@ from policies.search.cost_search import CostSearch
 
 
 class RoundNotFoundError(Exception):
-    """There is no such round, it has no plan, or what it rests on is no longer kept."""
+    """Round that is missing, without plan, or no longer fully stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A figure of a round as stored and as recomputed; None where the round has none."""
+    """Figure of a round as stored and as recomputed; None where the round has none."""
 
     name: str
     stored: float | None
@@ -36,14 +35,13 @@ class Figure:
 
     @property
     def difference(self) -> float | None:
-        """Recomputed minus stored."""
         if self.stored is None or self.recomputed is None:
             return None
         return self.recomputed - self.stored
 
 
 def find_round(name: str) -> Round:
-    """The finished round of that id or `cluster:number`. Raises RoundNotFoundError."""
+    """Find the finished round of that id or `cluster:number`. Raises RoundNotFoundError."""
     cluster, colon, number = name.rpartition(":")
     if not number.isdecimal():
         raise RoundNotFoundError(
@@ -87,7 +85,7 @@ def replay(row: Round) -> Plan:
 
 
 def digest_as_stored(plan: Plan, row: Round) -> str:
-    """The plan's digest in the form version in which the round's own was stored."""
+    """Digest of the plan in the form version of the round's own."""
     return forms.digest_of({**plan_json.to_json(plan), "version": row.plan["version"]})
 
 
@@ -112,18 +110,13 @@ def _objective(row: Round, plan: Plan, snapshot: Snapshot) -> float | None:
     if not isinstance(policy, RandomizedGreedy):
         return None
     problem = build(reserve_profiling(snapshot)[0], charged=policy.mode == "paper")
-    return policy.f.value(problem, _solution(problem, plan.placements))
-
-
-def _solution(problem: Problem, placements: Iterable[Placement]) -> Solution:
-    """The plan's decisions as arrays of the problem, without what was not decided."""
     ids = problem.snapshot.jobs.columns.ids
     job_at = {ids[row]: i for i, row in enumerate(problem.rows)}
     node_at = {node.id: n for n, node in enumerate(problem.nodes)}
     found = Solution.empty(problem)
-    for placed in placements:
+    for placed in plan.placements:
         job, n = job_at.get(placed.job), node_at.get(placed.ranks[0].node)
         if placed.purpose is Purpose.TRAINING and job is not None and n is not None:
             config = problem.config_number[int(problem.node_class[n]), placed.gpus]
             found.node[job], found.config[job] = n, config
-    return found
+    return policy.f.value(problem, found)

@@ -1,4 +1,4 @@
-"""REST: jobs. Views parse, call one service or selector, and answer."""
+"""REST of jobs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, cast
 import django_filters
 from django.contrib.auth.models import User
 from django.db.models import Q, QuerySet
+from django.urls import URLPattern, URLResolver, include, path
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import mixins, status
@@ -15,6 +16,7 @@ from rest_framework.decorators import action
 from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
+from rest_framework.routers import SimpleRouter
 from rest_framework.serializers import BaseSerializer
 from rest_framework.viewsets import GenericViewSet
 
@@ -23,8 +25,8 @@ from jobs import services
 from jobs.lifecycle import ACTIVE, JobState
 from jobs.logs import BadCursor, read_log
 from jobs.models import Job
-from jobs.rest import serializers
-from jobs.rest.bulk_api import bodies
+from jobs.rest import people_api, serializers
+from jobs.rest.bulk_api import JobsBulkView, bodies
 from jobs.selectors import get_job, id_begins, listed_jobs, names_in_waiting
 from jobs.submission.submit import JobConflict, Submission
 from jobs.submission.validation import JobInvalid
@@ -33,7 +35,7 @@ STATES = [(str(s), str(s)) for s in JobState]
 
 
 class JobFilter(django_filters.FilterSet):  # type: ignore[misc]  # the library has no types
-    """?state=queued&state=running&team=&cluster=&mine=true&active=true&search="""
+    """Filters by state, team, cluster, mine, active and search."""
 
     state = django_filters.MultipleChoiceFilter(choices=STATES, distinct=False)
     team = django_filters.CharFilter(field_name="team__name")
@@ -51,17 +53,14 @@ class JobFilter(django_filters.FilterSet):  # type: ignore[misc]  # the library 
         fields: list[str] = []
 
     def of_mine(self, jobs: QuerySet[Job], name: str, value: bool) -> QuerySet[Job]:
-        """Those the caller submitted, or the others."""
         own = Q(user=self.request.user.pk)
         return jobs.filter(own if value else ~own)
 
     def of_active(self, jobs: QuerySet[Job], name: str, value: bool) -> QuerySet[Job]:
-        """Those that are not over, or those that are."""
         active = Q(state__in=sorted(str(s) for s in ACTIVE))
         return jobs.filter(active if value else ~active)
 
     def of_search(self, jobs: QuerySet[Job], name: str, value: str) -> QuerySet[Job]:
-        """Those whose name or kind holds the text, or whose id begins with it."""
         return jobs.filter(
             Q(name__icontains=value) | Q(kind__name__icontains=value) | id_begins(value)
         )
@@ -85,11 +84,10 @@ class JobViewSet(mixins.ListModelMixin, GenericViewSet[Job]):
     lookup_value_regex = "[0-9a-fA-F-]{36}"
 
     def get_queryset(self) -> QuerySet[Job]:
-        """Jobs the caller may see, with all a list shows."""
         return listed_jobs(self.request.user) if self.action == "list" else Job.objects.none()
 
     def paginate_queryset(self, queryset: QuerySet[Any] | Sequence[Any]) -> list[Any] | None:
-        """A page of the list: first ids by an index alone, then their rows."""
+        """Page of the list: first ids by an index alone, then their rows."""
         if self.action != "list" or not isinstance(queryset, QuerySet):
             return super().paginate_queryset(queryset)
         ids = super().paginate_queryset(queryset.values_list("pk", flat=True)) or ()
@@ -99,7 +97,6 @@ class JobViewSet(mixins.ListModelMixin, GenericViewSet[Job]):
         )
 
     def get_serializer(self, *args: Any, **kwargs: Any) -> BaseSerializer[Job]:
-        """The list's serializer, with the names that its reasons for waiting need."""
         rows = args[0] if args and isinstance(args[0], list) else []
         names = names_in_waiting(self.request.user, rows)
         kwargs["context"] = {**self.get_serializer_context(), "names": names}
@@ -229,3 +226,20 @@ def _submitted(request: Request, submit: Callable[[], Submission]) -> Response:
     if done.created:
         return Response(bodies([done])[0], status=status.HTTP_201_CREATED)
     return Response(_detail(request, done.job, serializers.SubmissionSerializer).data)
+
+
+router = SimpleRouter()
+router.register("jobs", JobViewSet, basename="job")
+
+urlpatterns: list[URLPattern | URLResolver] = [
+    path("jobs/bulk/", JobsBulkView.as_view(), name="jobs-bulk"),
+    path("", include(router.urls)),
+    path("me/", people_api.MeView.as_view(), name="me"),
+    path("teams/", people_api.TeamsView.as_view(), name="teams"),
+    path("teams/<slug:team>/", people_api.TeamView.as_view(), name="team"),
+    path("teams/<slug:team>/secrets/", people_api.SecretsView.as_view(), name="secrets"),
+    path("teams/<slug:team>/secrets/<str:name>/", people_api.SecretView.as_view(), name="secret"),
+    path("tokens/", people_api.TokensView.as_view(), name="tokens"),
+    path("tokens/current/", people_api.CurrentTokenView.as_view(), name="current-token"),
+    path("tokens/<slug:key>/", people_api.TokenView.as_view(), name="token"),
+]

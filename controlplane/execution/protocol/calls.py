@@ -70,7 +70,10 @@ def register(request: Request) -> Registered:
 
 def open_session(request: Request) -> Session:
     """Open a session: its epoch, and which known assignments go on or stop."""
-    return services.open_session(_own_node(request).pk, request.parse(SessionRequest))
+    node = _node(request)
+    if node.pk != request.id("node_id"):
+        raise not_yours()
+    return services.open_session(node.pk, request.parse(SessionRequest))
 
 
 async def heartbeat(request: Request, waiting: Batchers) -> HeartbeatReply:
@@ -130,16 +133,9 @@ def _node(request: Request) -> Node:
     return node
 
 
-def _own_node(request: Request) -> Node:
-    node = _node(request)
-    if node.pk != request.id("node_id"):
-        raise not_yours()
-    return node
-
-
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A call: method, route, its dataclasses of the protocol, and its function.
+    """Call: method, route, its dataclasses of the protocol, and its function.
 
     `act` takes a Request in a thread, or with `waits` also Batchers in the event loop. A `dated`
     answer carries the server's time. `query` describes the numbers in the address.

@@ -1,4 +1,4 @@
-"""Agents accept assignments and report their states, by compare-and-swap."""
+"""Acceptance and state reports of assignments, by compare-and-swap."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from loadmaster.protocol import GANG, Accept, AssignmentState, LaunchSpec, Reaso
 
 
 def launch_spec(assignment: Assignment) -> LaunchSpec:
-    """The specification of a launch, secrets in plain. Raises jobs.secrets.SecretMissing."""
+    """Return the specification of a launch, secrets in plain. Raises jobs.secrets.SecretMissing."""
     job, node = assignment.job, assignment.node
     slots = list(assignment.slots.select_related("device").order_by("device__uuid", "slot"))
     place = "" if assignment.purpose == "profiling" else job.checkpoint_place
@@ -167,7 +167,10 @@ def report_state(
         if _is_replay(assignment, report):
             return AssignmentState(assignment.state)
         _check_fresh(assignment, report)
-        _pin_image(assignment, report)
+        if report.image_digest:
+            Job.objects.filter(pk=assignment.job_id, image_digest="").update(
+                image_digest=report.image_digest
+            )
         if assignment.state == report.to:
             Assignment.objects.filter(pk=assignment.pk, epoch=assignment.epoch).update(
                 **_report_values(report)
@@ -192,13 +195,6 @@ def _check(report: StateReport) -> datetime:
     if report.image_digest and not IMAGE_DIGEST.fullmatch(report.image_digest):
         raise invalid("image_digest", "must be sha256: and 64 hexadecimal digits")
     return moment("observed_at_s", report.observed_at_s)
-
-
-def _pin_image(assignment: Assignment, report: StateReport) -> None:
-    if report.image_digest:
-        Job.objects.filter(pk=assignment.job_id, image_digest="").update(
-            image_digest=report.image_digest
-        )
 
 
 def _report_values(report: StateReport) -> dict[str, Any]:

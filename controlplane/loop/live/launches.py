@@ -1,8 +1,7 @@
 """Launches of a plan, written in batches whose number of statements hardly grows.
 
-Each gang is checked against the newest state and the launches before it (`recheck`). Where the
-database refuses a batch, its gangs are launched one by one, each in its own savepoint. Profile
-runs follow, one by one or as the pairs they are.
+Each gang is checked against the newest state and earlier launches (`recheck`). Gangs of a batch
+that the database refuses are launched one by one in savepoints. Profile runs follow.
 """
 
 from __future__ import annotations
@@ -34,17 +33,17 @@ ACTOR = "round"
 OFFER = "offer"
 
 BATCH = 100
-"""Gangs written per batch: enough to make statements cheap, few enough to stay brief."""
+"""Gangs per batch: enough to make statements cheap, few enough to stay brief."""
 
 OF_A_JOB = ("state", "fence", "kind_id", "cores", "memory_gb", "checkpoint_steps")
-"""What is read of jobs that are launched; commands and environments may be long."""
+"""Columns of launched jobs; commands and environments may be long."""
 
 FASTER = (IntegrityError, LostRaceError)
-"""What a launch meets that somebody else's write has overtaken."""
+"""Errors of a launch that a concurrent write has overtaken."""
 
 
 class ProfileRunStarted(Protocol):
-    """Tells the profiler that a run was placed: `profiling.services.profile_run_started`."""
+    """Notice to the profiler of a placed run: `profiling.services.profile_run_started`."""
 
     def __call__(self, job: Job, copy: int) -> None:
         """Note it, in the transaction that writes the assignment."""
@@ -58,8 +57,8 @@ class _RefusedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
-    """A placement that fits, with its job and the rows to write for each rank."""
+class PreparedLaunch:
+    """Placement that fits, with its job and the rows to write for each rank."""
 
     placement: Placement
     job: Job
@@ -67,7 +66,7 @@ class Launch:
 
 
 class Launcher:
-    """Launches gangs of a plan in the caller's transaction, which holds the round's lock."""
+    """Launcher of a plan's gangs in the caller's transaction, which holds the round's lock."""
 
     def __init__(
         self,
@@ -87,7 +86,7 @@ class Launcher:
             self.held[seat.node] += len(seat.devices) * seat.share
 
     def launch(self, placements: Sequence[Placement]) -> tuple[Rejected, ...]:
-        """Launch what fits, profile runs last; return the rejected with reasons. One fence each."""
+        """Launch all that fit, profile runs last; return the rejected. One fence each."""
         if not placements:
             return ()
         self._look(placements)
@@ -114,21 +113,18 @@ class Launcher:
     def _part(self, part: Sequence[Placement], of: Sequence[Placement]) -> list[Rejected]:
         try:
             with transaction.atomic():
-                return self._together(part)
+                rejected, launches = list[Rejected](), list[PreparedLaunch]()
+                for placement in part:
+                    if isinstance(found := self._found(placement), Rejected):
+                        rejected.append(found)
+                    else:
+                        self._take(found)
+                        launches.append(found)
+                self._train(launches)
+                return rejected
         except FASTER:
             self._look(of)  # for what they had taken is free, and their jobs are what they were
         return [r for r in map(self._alone, part) if r is not None]
-
-    def _together(self, part: Sequence[Placement]) -> list[Rejected]:
-        rejected, launches = list[Rejected](), list[Launch]()
-        for placement in part:
-            if isinstance(found := self._found(placement), Rejected):
-                rejected.append(found)
-            else:
-                self._take(found)
-                launches.append(found)
-        self._train(launches)
-        return rejected
 
     def _alone(self, placement: Placement) -> Rejected | None:
         found = self._found(placement)
@@ -162,7 +158,7 @@ class Launcher:
         self._look(of)  # for what was undone is free, and their jobs are what they were
         return rejected
 
-    def _found(self, placement: Placement) -> Launch | Rejected:
+    def _found(self, placement: Placement) -> PreparedLaunch | Rejected:
         job = self.jobs.get(placement.job)
         if job is None:
             return Rejected(placement.key, RejectCode.STALE, "the job is gone")
@@ -170,17 +166,17 @@ class Launcher:
         if refused is not None:
             return refused
         port = self._gang_port(placement, job)
-        return Launch(
+        return PreparedLaunch(
             placement,
             job,
             [self._rank(placement, rank, job, port) for rank in range(len(placement.ranks))],
         )
 
-    def _take(self, launch: Launch) -> None:
+    def _take(self, launch: PreparedLaunch) -> None:
         for assignment, slots in launch.ranks:
             self.free.take(assignment, launch.job, [(slot.device, slot.slot) for slot in slots])
 
-    def _train(self, launches: Sequence[Launch]) -> None:
+    def _train(self, launches: Sequence[PreparedLaunch]) -> None:
         """Write training runs, all or none: their jobs move."""
         attempts = _attempts([launch.job for launch in launches])
         for launch in launches:
@@ -194,7 +190,7 @@ class Launcher:
         move_jobs(moving, JobMove.PLACE, actor=ACTOR)
         _offer(launches)
 
-    def _profile(self, launch: Launch) -> None:
+    def _profile(self, launch: PreparedLaunch) -> None:
         """Write a profile run. The job's state stays, so only its fence is compared."""
         job, data = launch.job, {**self._data(launch), "copy": launch.placement.copy}
         if not Job.objects.filter(pk=job.pk, state=job.state, fence=job.fence).update(
@@ -206,7 +202,7 @@ class Launcher:
         self.started(job, launch.placement.copy)
         _offer([launch])
 
-    def _data(self, launch: Launch) -> dict[str, Any]:
+    def _data(self, launch: PreparedLaunch) -> dict[str, Any]:
         nodes = [seat.node for seat in launch.placement.ranks]
         return {
             "round": self.round.number,
@@ -243,11 +239,10 @@ class Launcher:
         ]
 
     def _predicted(self, placement: Placement, seat: RankPlacement, job: Job) -> dict[str, Any]:
-        """What the round expects:
-
-        the gang's speed beside those with which it shares GPUs, the rank's part of its node's watts
-        under this plan (by the GPUs it holds, a shared one by its share), and the policy's own
+        """Predicted figures of a rank: the gang's speed beside co-tenants, watts, and the policy's
         figures.
+
+        Watts are the rank's part of its node's, by the GPUs it holds, a shared one by its share.
         """
         node = self.observed.snapshot.node_by_id[seat.node]
         part = len(seat.devices) * seat.share / self.held[seat.node]
@@ -277,7 +272,7 @@ def _overtaken(placement: Placement, error: Exception) -> Rejected:
     return Rejected(placement.key, RejectCode.STALE, f"somebody was faster: {error}")
 
 
-def _offer(launches: Sequence[Launch]) -> None:
+def _offer(launches: Sequence[PreparedLaunch]) -> None:
     ranks = [rank for launch in launches for rank in launch.ranks]
     insert(Assignment, (assignment for assignment, _ in ranks))
     insert(AssignmentSlot, (slot for _, slots in ranks for slot in slots))
@@ -288,7 +283,7 @@ def _offer(launches: Sequence[Launch]) -> None:
 
 
 def _attempts(jobs: Iterable[Job]) -> Mapping[UUID, Attempt]:
-    """Each job's open attempt; a new one at its first launch, and after one that has ended."""
+    """Each job's open attempt; new at its first launch, and after one that has ended."""
     by_id = {job.pk: job for job in jobs}
     last = {a.job_id: a for a in Attempt.objects.filter(job__in=list(by_id)).order_by("number")}
     going_on = {pk: a for pk, a in last.items() if a.ended_at is None}
@@ -301,5 +296,4 @@ def _attempts(jobs: Iterable[Job]) -> Mapping[UUID, Attempt]:
 
 
 def time_of(at_s: float | None) -> datetime | None:
-    """A plan's moment as the database keeps it."""
     return None if at_s is None else datetime.fromtimestamp(at_s, UTC)

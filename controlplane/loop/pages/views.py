@@ -1,5 +1,3 @@
-"""The pages of the loop: timeline and rounds. Views parse, call one selector, and answer."""
-
 from __future__ import annotations
 
 from datetime import timedelta
@@ -13,7 +11,6 @@ from django.http import Http404, HttpRequest, HttpResponse, JsonResponse, QueryD
 from django.shortcuts import render
 from django.urls import reverse_lazy
 from django.utils import timezone
-from django.utils.cache import patch_vary_headers
 from django.views.decorators.http import require_GET
 
 from clusters.models import Cluster, Device
@@ -21,6 +18,7 @@ from controlplane.loop.pages.selectors import round_page, rounds_page, snapshot_
 from controlplane.loop.pages.timeline import gantt_bars, page_of_lanes, past_s
 from controlplane.web.operators import is_operator
 from controlplane.web.pages.gantt import figure
+from controlplane.web.pages.parts import page_or_part
 from controlplane.web.pages.static_files import PLOTLY_NAME
 
 SPANS = {
@@ -34,8 +32,6 @@ SPANS = {
 
 
 class ChangePassword(PasswordChangeView):
-    """Change of one's own password."""
-
     template_name = "registration/password.html"
     success_url = reverse_lazy("queue")
 
@@ -47,7 +43,6 @@ class ChangePassword(PasswordChangeView):
 
 @require_GET
 def gantt(request: HttpRequest) -> HttpResponse:
-    """Past and expected assignments by node and GPU, some nodes a page."""
     cluster, span = _asked(request)
     if cluster and "span" not in request.GET:
         past = past_s(cluster)
@@ -66,7 +61,7 @@ def gantt(request: HttpRequest) -> HttpResponse:
 
 @require_GET
 def gantt_figure(request: HttpRequest) -> JsonResponse:
-    """The chart's data, ahead by a quarter of the past span or to the last expected end."""
+    """Data of the chart, ahead by a quarter of the past span or to the last expected end."""
     cluster, span = _asked(request)
     if cluster is None:
         raise Http404("there is no cluster")
@@ -88,18 +83,13 @@ def _asked(request: HttpRequest) -> tuple[Cluster | None, str]:
 
 @require_GET
 def rounds(request: HttpRequest) -> HttpResponse:
-    """Every decision: why it was asked for, what came of it, how long it took."""
     page, rows = rounds_page(request.GET.get("page"))
-    part = request.headers.get("HX-Request") == "true"
-    template = "loop/_rounds.html" if part else "loop/rounds.html"
-    response = render(request, template, {"page": page, "rows": rows, "query": ""})
-    patch_vary_headers(response, ["HX-Request"])
-    return response
+    context = {"page": page, "rows": rows, "query": ""}
+    return page_or_part(request, "loop/rounds.html", "loop/_rounds.html", context)
 
 
 @require_GET
 def round_(request: HttpRequest, pk: int) -> HttpResponse:
-    """The page of a decision."""
     page = round_page(cast(User, request.user), pk)
     if page is None:
         raise Http404(f"there is no round {pk}")
@@ -108,7 +98,7 @@ def round_(request: HttpRequest, pk: int) -> HttpResponse:
 
 @require_GET
 def round_snapshot(request: HttpRequest, pk: int) -> JsonResponse:
-    """Operators: the round's snapshot, readable by `python -m policies solve`."""
+    """Operators' file of the round's snapshot, readable by `python -m policies solve`."""
     found = snapshot_file(pk) if is_operator(cast(User, request.user)) else None
     if found is None:
         raise Http404(f"there is no snapshot of round {pk} for you")

@@ -1,4 +1,4 @@
-"""The embedded system: start all in order, enrol local agents, stop all."""
+"""Embedded system: start all in order, enrol local agents, stop all."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from controlplane.operations.embedded.supervisor import Program, Supervisor, pyt
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """A running Loadmaster on this machine; `password` is the admin's, if it was made just now."""
+    """Running Loadmaster on this machine; `password` is a new admin's."""
 
     supervisor: Supervisor
     url: str
@@ -46,13 +46,18 @@ class Local:
 def running_locally(
     port: int, say: Callable[[str], None], runtime: LocalRuntime = PROCESSES
 ) -> Iterator[Local]:
-    """Start everything, yield, and stop everything at the end; "docker" runs jobs in containers."""
+    """Start everything, yield, and stop everything; "docker" runs jobs in containers."""
     if runtime.name == "docker":
         check_engine()
     home: Path = settings.LOADMASTER_HOME
     with Supervisor(home, say) as supervisor:
         call_command("migrate", verbosity=0)
-        _collect_static()
+        newest = max(path.stat().st_mtime_ns for path in (settings.BASE_DIR / "static").rglob("*"))
+        stamp = Path(settings.STATIC_ROOT) / "loadmaster.stamp"
+        wanted = f"{loadmaster.__version__} {newest}"
+        if not stamp.exists() or stamp.read_text() != wanted:
+            call_command("collectstatic", interactive=False, verbosity=0)
+            stamp.write_text(wanted)
         password = bootstrap()
         port = programs.free_port(port)
         for program in _programs(home, port, runtime):
@@ -72,16 +77,6 @@ def welcome(local: Local) -> list[str]:
     return [f"Loadmaster is up: {local.url}", login]
 
 
-def _collect_static() -> None:
-    """Collect and compress static files if changed: five seconds at the first start."""
-    newest = max(path.stat().st_mtime_ns for path in (settings.BASE_DIR / "static").rglob("*"))
-    stamp = Path(settings.STATIC_ROOT) / "loadmaster.stamp"
-    wanted = f"{loadmaster.__version__} {newest}"
-    if not stamp.exists() or stamp.read_text() != wanted:
-        call_command("collectstatic", interactive=False, verbosity=0)
-        stamp.write_text(wanted)
-
-
 def _programs(home: Path, port: int, runtime: LocalRuntime) -> Iterator[Program]:
     """Programs in starting order; workers stop first so that no agent gets offers late."""
     if not settings.REDIS_URL:
@@ -97,7 +92,7 @@ def _programs(home: Path, port: int, runtime: LocalRuntime) -> Iterator[Program]
 
 
 def _agent(node: EmulatedNode, home: Path, port: int, runtime: LocalRuntime = PROCESSES) -> Program:
-    """The node's agent with its emulated GPUs and, before its first start, a token."""
+    """Node's agent with its emulated GPUs and, before its first start, a token."""
     folder = home / "agents"
     folder.mkdir(mode=0o700, exist_ok=True)
     emulation = folder / f"{node.name}.yaml"
@@ -113,7 +108,7 @@ def _agent(node: EmulatedNode, home: Path, port: int, runtime: LocalRuntime = PR
 
 
 def _is_in(node: EmulatedNode, before: int) -> bool:
-    """True once the node's agent has opened a new session; sets the watts of a new node."""
+    """Return True once the node's agent has a new session; set the watts of a new node."""
     connections.close_all()  # a supervisor holds no connection while it waits
     if (_epoch(node) or 0) <= before:
         return False
