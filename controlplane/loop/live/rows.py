@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.conf import settings
@@ -116,17 +116,7 @@ class DeviceRow(NamedTuple):
     emulated: bool
 
 
-class Watched(Protocol):
-    """A node's state and the end of its session."""
-
-    @property
-    def state(self) -> str: ...
-
-    @property
-    def session_expires_at(self) -> datetime | None: ...
-
-
-def is_ready(node: Watched, now: datetime) -> bool:
+def is_ready(node: NodeRow | Node, now: datetime) -> bool:
     """True if the node takes new work: it is ready and its agent is not silent."""
     return node.state == State.READY and not is_silent(node.session_expires_at, now)
 
