@@ -1,8 +1,7 @@
-"""Python's search for cyclic garbage, put off while much is read that is no garbage.
+"""Suspension of Python's cyclic garbage collection while a round reads its objects.
 
-A round over ten thousand nodes makes half a million objects that all stay until it ends. Each time
-their number has grown by a quarter they are all looked through: a fifth to a third of the round's
-time (measured).
+A round over ten thousand nodes makes half a million objects that stay until it ends; looking
+through them again and again takes a fifth to a third of its time (measured).
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Services of the agent protocol, and of those who stop assignments."""
+"""Services of the agent protocol and of stops."""
