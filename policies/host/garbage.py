@@ -1,8 +1,7 @@
-"""Python's search for cyclic garbage, put off while much is read that is no garbage.
+"""Python's search for cyclic garbage, put off while much is made that is no garbage.
 
-A round over ten thousand nodes makes half a million objects that all stay until it ends. Each time
-their number has grown by a quarter they are all looked through: a fifth to a third of the round's
-time (measured).
+The objects of a round stay until it ends: looking through them again and again takes a seventh of
+a simulation's time, and up to a third of a live round's over ten thousand nodes (measured).
 """
 
 from __future__ import annotations
