@@ -66,10 +66,10 @@ def hint_arrived(cluster_id: int) -> None:
         log.warning("the cache is away, so hints of the next second may be left out: %s", error)
 
 
-def hint_after(cluster_id: int, rest_s: float) -> None:
-    """Hint a worker once the cluster has rested, unless somebody has seen to that already."""
-    if _is_first(f"rest:{cluster_id}", math.ceil(rest_s)):
-        _send(cluster_id, countdown=rest_s)
+def hint_after(cluster_id: int, backoff_s: float) -> None:
+    """Hint a worker after the cluster's backoff, unless somebody has seen to that already."""
+    if _is_first(f"backoff:{cluster_id}", math.ceil(backoff_s)):
+        _send(cluster_id, countdown=backoff_s)
 
 
 def _hint(cluster_id: int) -> None:

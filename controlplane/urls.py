@@ -55,8 +55,8 @@ PAGES = [
     path("live/", live, name="live"),
 ]
 API: list[URLPattern | URLResolver] = [
-    path("", include("jobs.rest.urls")),
-    path("", include("clusters.rest.urls")),
+    path("", include("jobs.rest.api")),
+    path("", include("clusters.rest.api")),
     path("costs/", CostsView.as_view(), name="api-costs"),
     path("", include("profiling.rest")),
     path("", include(rounds_router.urls)),

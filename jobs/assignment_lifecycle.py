@@ -22,7 +22,7 @@ class AssignmentMove(StrEnum):
     CANCEL = "cancel"
     PREEMPT = "preempt"
     REJECT = "reject"
-    LOSE_SIGHT = "lose_sight"
+    LOSE_CONTACT = "lose_contact"
     LOSE = "lose"
 
 
@@ -57,7 +57,7 @@ MOVES: Mapping[tuple[AssignmentState, AssignmentMove], AssignmentState] = {
     **{(s, M.PREEMPT): S.PREEMPTED for s in _HELD_BY_AGENT},
     # The agent is silent: nobody knows. It comes back with the state it reports, or is lost after
     # lease + grace + margin.
-    **{(s, M.LOSE_SIGHT): S.UNKNOWN for s in _HELD_BY_AGENT},
+    **{(s, M.LOSE_CONTACT): S.UNKNOWN for s in _HELD_BY_AGENT},
     (S.UNKNOWN, M.LOSE): S.LOST,
     (S.UNKNOWN, M.ACCEPT): S.ACCEPTED,
     (S.UNKNOWN, M.PREPARE): S.PREPARING,
@@ -78,7 +78,7 @@ MOVE_TO: Mapping[AssignmentState, AssignmentMove] = {
     S.CANCELLED: M.CANCEL,
     S.PREEMPTED: M.PREEMPT,
     S.REJECTED: M.REJECT,
-    S.UNKNOWN: M.LOSE_SIGHT,
+    S.UNKNOWN: M.LOSE_CONTACT,
     S.LOST: M.LOSE,
 }
 """The move an agent means when it reports that state."""

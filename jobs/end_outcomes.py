@@ -17,7 +17,7 @@ FRUITLESS_LAUNCHES = 5
 IMAGE_NODES = 3
 """Most nodes that may fail to pull a job's image before the image is blamed."""
 
-LONGEST_REST_S = 300.0
+LONGEST_BACKOFF_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +83,9 @@ class EndOutcome:
     reason: str = ""
     units: int = 0
 
-    def rest_s(self, unit_s: float) -> float:
-        """Seconds of rest, where a unit has so many."""
-        return min(LONGEST_REST_S, self.units * unit_s)
+    def backoff_s(self, unit_s: float) -> float:
+        """Seconds before the next try; a unit lasts `unit_s`."""
+        return min(LONGEST_BACKOFF_S, self.units * unit_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from clusters.models import Reason
 from jobs import kinds
 from jobs.assignment_lifecycle import LIVE
 from jobs.lifecycle import IllegalJobMoveError, JobMove, JobState
-from jobs.models import Job, Kind
+from jobs.models import Job
 from jobs.moves import LostRaceError, move_job, note_job
 from jobs.selectors import get_job
 from jobs.signals import stop_wanted
@@ -70,16 +70,12 @@ def job_data(job: Job, dependencies: Iterable[Job] | None = None) -> dict[str, A
         "cluster": job.cluster.name,
         "team": job.team.name,
         "walltime": job.walltime_s,
-        "kind": _given_kind(job.kind),
+        # A generated name does not go into a clone.
+        "kind": job.kind.name if job.kind.name and _named(job.kind.name) == job.kind.digest else "",
         "dependencies": [str(d.pk) for d in others],
         **{name: moment.isoformat() for name, moment in times.items() if moment},
     }
     return {name: value for name, value in data.items() if value not in (None, "", [], {})}
-
-
-def _given_kind(kind: Kind) -> str:
-    """The kind's name if the user gave it; a generated name does not go into a clone."""
-    return kind.name if kind.name and _named(kind.name) == kind.digest else ""
 
 
 @functools.lru_cache(maxsize=1000)

@@ -10,7 +10,7 @@ from django.db.models import Exists, F, Max, Min, OuterRef, Q, QuerySet, Sum
 
 from clusters.events import request_reschedule
 from clusters.models import Cluster, Reason
-from jobs.end_outcomes import LONGEST_REST_S
+from jobs.end_outcomes import LONGEST_BACKOFF_S
 from jobs.lifecycle import JobState
 from jobs.models import Assignment, Job
 from loadmaster.protocol import AssignmentState
@@ -48,8 +48,8 @@ def _end_rests(cluster: Cluster, now: datetime) -> None:
     last = dict(resting.order_by().values_list("job_id").annotate(last=Max("ended_at")))
     runs = ProfileRun.objects.filter(job__in=last).order_by()
     for job_id, count in runs.values_list("job_id").annotate(failures=Sum("failures")):
-        rest_s = min(LONGEST_REST_S, cluster.heartbeat_s * 2.0 ** min(count - 1, 20))
-        if last[job_id] + timedelta(seconds=rest_s) > now:
+        backoff_s = min(LONGEST_BACKOFF_S, cluster.heartbeat_s * 2.0 ** min(count - 1, 20))
+        if last[job_id] + timedelta(seconds=backoff_s) > now:
             continue
         with transaction.atomic():
             if resting.filter(job=job_id, ended_at__lte=last[job_id]).update(ended_at=None):

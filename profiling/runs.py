@@ -176,8 +176,8 @@ def _begin(known: Knowledge, job: Job, offered: Offers) -> bool:
 
 def backs_off(run: PairRun, heartbeat_s: float, now: datetime) -> bool:
     """Return true after a recent failure: retried after one, two, four ... heartbeat times."""
-    rest_s = heartbeat_s * 2.0 ** min(max(run.failures - 1, 0), 8)
-    return run.ended_at is not None and now - run.ended_at < timedelta(seconds=rest_s)
+    backoff_s = heartbeat_s * 2.0 ** min(max(run.failures - 1, 0), 8)
+    return run.ended_at is not None and now - run.ended_at < timedelta(seconds=backoff_s)
 
 
 def give_up(run: ProfileRun, reason: str, reason_class: str) -> None:
@@ -196,20 +196,16 @@ def _knowledge(kind: Kind, cluster: Cluster, now: datetime) -> Knowledge:
     unfit = {(r.gpu_type_id, r.gpus) for r in given_up if r.reason_class in own_fault}
     measured = {(t, g) for t, g, source in profiles if source == Source.MEASURED}
     opened = [r for r in runs if r.state in OPEN and r.job.cluster_id == cluster.pk]
-    _follow_assignments(opened)
-    return Knowledge(kind, cluster, now, measured, bool(profiles), unfit, given_up, opened)
-
-
-def _follow_assignments(runs: list[ProfileRun]) -> None:
-    """A run is RUNNING exactly while it has a live assignment, whatever was missed."""
+    # A run is RUNNING exactly while it has a live assignment, whatever was missed.
     profiling = Assignment.objects.filter(purpose=Purpose.PROFILING, state__in=_LIVE_VALUES)
-    launched = profiling.filter(job__in={r.job_id for r in runs})
+    launched = profiling.filter(job__in={r.job_id for r in opened})
     live = set(launched.values_list("job_id", "copy"))
-    for run in runs:
+    for run in opened:
         state = R.RUNNING if (run.job_id, run.copy) in live else R.WANTED
         if run.state != state:
             ProfileRun.objects.filter(pk=run.pk, state=run.state).update(state=state)
             run.state = state
+    return Knowledge(kind, cluster, now, measured, bool(profiles), unfit, given_up, opened)
 
 
 def _drop(known: Knowledge, offered: Offers) -> None:

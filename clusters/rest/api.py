@@ -8,6 +8,7 @@ from typing import Any, cast
 from django.contrib.auth.models import User
 from django.db import transaction
 from django.db.models import Count, Prefetch, Q, QuerySet
+from django.urls import URLPattern, URLResolver, include, path
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import mixins, status
@@ -15,6 +16,7 @@ from rest_framework.decorators import action
 from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
+from rest_framework.routers import SimpleRouter
 from rest_framework.serializers import Serializer
 from rest_framework.views import APIView
 from rest_framework.viewsets import GenericViewSet, ReadOnlyModelViewSet
@@ -195,3 +197,15 @@ def _read(serializer: type[Serializer[Any]], request: Request) -> dict[str, Any]
     reading = serializer(data=request.data)
     reading.is_valid(raise_exception=True)
     return cast("dict[str, Any]", reading.validated_data)
+
+
+router = SimpleRouter()
+router.register("clusters", ClusterViewSet, basename="cluster")
+router.register("nodes", NodeViewSet, basename="node")
+router.register("gpu-types", GpuTypeViewSet, basename="gpu-type")
+router.register("enrolment-tokens", EnrolmentTokenViewSet, basename="enrolment-token")
+
+urlpatterns: list[URLPattern | URLResolver] = [
+    path("", include(router.urls)),
+    path("policies/", PoliciesView.as_view(), name="policies"),
+]

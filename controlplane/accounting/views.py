@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import cast
+from typing import Any, cast
 
 from django.contrib import messages
 from django.contrib.auth.models import User
@@ -23,8 +24,14 @@ from django.utils.http import content_disposition_header
 from django.views.decorators.http import require_GET
 
 from clusters.models import Cluster
-from controlplane.accounting.chart import figure
-from controlplane.accounting.costs import as_rows, cost_rows, cost_total, csv_of, sees_all_costs
+from controlplane.accounting.costs import (
+    CostRow,
+    as_rows,
+    cost_rows,
+    cost_total,
+    csv_of,
+    sees_all_costs,
+)
 from controlplane.accounting.query import BY, PERIODS, CostQuery, CostQueryError, read_query
 from controlplane.web.pages.static_files import PLOTLY_NAME
 
@@ -32,6 +39,11 @@ PAGE_SIZE = 100
 HOURLY = timedelta(days=3)
 """The chart shows hours up to this span, days beyond it."""
 ASKED = ("cluster", "period", "from", "to", "by")
+PARTS = (
+    ("measured_kwh", "GPUs, measured", "#2f7f93"),
+    ("modelled_kwh", "GPUs, modelled", "#7fb5c2"),
+    ("rest_kwh", "rest of the nodes, modelled", "#b9c2cc"),
+)
 
 
 @require_GET
@@ -105,3 +117,44 @@ def _query_or_404(request: HttpRequest) -> CostQuery:
         return read_query(cluster, asked, timezone.now())
     except CostQueryError as error:
         raise Http404(f"{error.field}: {error}") from error
+
+
+def figure(rows: Sequence[CostRow], by: str) -> dict[str, Any]:
+    """Plotly's {data, layout}: stacked bars of measured and modelled kWh, and the prediction."""
+    at = [row.name for row in rows]
+    bars = [
+        {
+            "type": "bar",
+            "name": words,
+            "x": at,
+            "y": [getattr(row, part) for row in rows],
+            "marker": {"color": colour},
+            "hovertemplate": "%{y:.3~g} kWh",
+        }
+        for part, words, colour in PARTS
+    ]
+    marks = {
+        "type": "scatter",
+        "mode": "markers",
+        "name": "predicted",
+        "x": at,
+        "y": [row.predicted_kwh for row in rows],
+        "marker": {
+            "symbol": "line-ew-open",
+            "size": 16,
+            "color": "#b0772e",
+            "line": {"width": 3, "color": "#b0772e"},
+        },
+        "hovertemplate": "%{y:.3~g} kWh",
+    }
+    layout = {
+        "barmode": "stack",
+        "bargap": 0.15,
+        "height": 300,
+        "hovermode": "x unified",
+        "showlegend": False,
+        "margin": {"l": 65, "r": 15, "t": 10, "b": 40},
+        "xaxis": {"type": "date" if by == "hour" else "category"},
+        "yaxis": {"rangemode": "tozero", "ticksuffix": " kWh"},
+    }
+    return {"data": [*bars, marks], "layout": layout}

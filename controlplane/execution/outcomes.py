@@ -236,9 +236,9 @@ def _values(job: Job, move: JobMove, outcome: EndOutcome, now: datetime) -> dict
     if move is JobMove.RETRY:
         values["retries_used"] = job.retries_used + 1
     if move in (JobMove.RETRY, JobMove.STOPPED) and (
-        rest_s := outcome.rest_s(job.cluster.heartbeat_s)
+        backoff_s := outcome.backoff_s(job.cluster.heartbeat_s)
     ):
-        retry_at = now + timedelta(seconds=rest_s)
+        retry_at = now + timedelta(seconds=backoff_s)
         detail = {"why": outcome.reason, "earliest_s": round(retry_at.timestamp())}
         values |= {"retry_at": retry_at, "waiting_code": RESTING, "waiting_detail": detail}
     if move is JobMove.FAIL:

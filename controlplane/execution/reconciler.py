@@ -52,7 +52,7 @@ def reconcile_clusters(now: datetime | None = None) -> int:
 def _reconcile(cluster: Cluster, now: datetime) -> int:
     clock = clock_of(cluster)
     return (
-        _lose_sight(cluster, now)
+        _lose_contact(cluster, now)
         + _lose_assignments(cluster, clock, now)
         + _withdraw_ignored(cluster, clock, now)
         + _lose_nodes(cluster, clock, now)
@@ -62,13 +62,13 @@ def _reconcile(cluster: Cluster, now: datetime) -> int:
     )
 
 
-def _lose_sight(cluster: Cluster, now: datetime) -> int:
-    def lose_sight(assignment: Assignment) -> bool:
+def _lose_contact(cluster: Cluster, now: datetime) -> int:
+    def lose_contact(assignment: Assignment) -> bool:
         data = {"lease_expires_at": str(assignment.lease_expires_at)}
-        move_assignment(assignment, AssignmentMove.LOSE_SIGHT, data=data)
+        move_assignment(assignment, AssignmentMove.LOSE_CONTACT, data=data)
         return True
 
-    return _each(_of(cluster).filter(state__in=SILENT, lease_expires_at__lt=now), lose_sight)
+    return _each(_of(cluster).filter(state__in=SILENT, lease_expires_at__lt=now), lose_contact)
 
 
 def _lose_assignments(cluster: Cluster, clock: Intervals, now: datetime) -> int:

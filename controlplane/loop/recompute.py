@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -11,11 +10,11 @@ from controlplane.loop.live.record import cost_rate_per_h, last_plan
 from controlplane.loop.live.solver import solve_here
 from controlplane.loop.models import Round
 from controlplane.loop.rounds import carry_out_or_decide
-from policies.andreas.problem import Problem, build
+from policies.andreas.problem import build
 from policies.andreas.randomized_greedy import RandomizedGreedy
 from policies.andreas.solution import Solution
 from policies.contract import forms, plan_json, snapshot_json
-from policies.contract.plan import Placement, Plan, PlanStatus
+from policies.contract.plan import Plan, PlanStatus
 from policies.contract.snapshot import Purpose, Snapshot
 from policies.host.registry import make
 from policies.placement.profiling import reserve_profiling
@@ -112,18 +111,13 @@ def _objective(row: Round, plan: Plan, snapshot: Snapshot) -> float | None:
     if not isinstance(policy, RandomizedGreedy):
         return None
     problem = build(reserve_profiling(snapshot)[0], charged=policy.mode == "paper")
-    return policy.f.value(problem, _solution(problem, plan.placements))
-
-
-def _solution(problem: Problem, placements: Iterable[Placement]) -> Solution:
-    """The plan's decisions as arrays of the problem, without what was not decided."""
     ids = problem.snapshot.jobs.columns.ids
     job_at = {ids[row]: i for i, row in enumerate(problem.rows)}
     node_at = {node.id: n for n, node in enumerate(problem.nodes)}
     found = Solution.empty(problem)
-    for placed in placements:
+    for placed in plan.placements:
         job, n = job_at.get(placed.job), node_at.get(placed.ranks[0].node)
         if placed.purpose is Purpose.TRAINING and job is not None and n is not None:
             config = problem.config_number[int(problem.node_class[n]), placed.gpus]
             found.node[job], found.config[job] = n, config
-    return found
+    return policy.f.value(problem, found)

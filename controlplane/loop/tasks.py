@@ -1,17 +1,21 @@
-"""Celery tasks of the loop. Each may be lost, doubled or run at once with another without harm."""
+"""Rounds that are due, and the Celery task that holds them: it may be lost, doubled or overlap."""
 
 from __future__ import annotations
 
 import time
+from datetime import datetime, timedelta
 
 from celery import shared_task
 from celery.signals import worker_process_init
+from django.db.models import Q
 from django.utils import timezone
 
-from clusters.events import hint_after, hint_arrived
-from controlplane.loop import due_rounds
+from clusters.events import hint_after, hint_arrived, request_reschedule
+from clusters.models import Cluster, Reason, RescheduleEvent
+from controlplane.loop.live import lock as locks
 from controlplane.loop.live.solver import await_solver, solve_in_child, start_solver
 from controlplane.loop.live.world import Ports, hold_round, is_wanted
+from controlplane.loop.models import Round
 from controlplane.web.logs.structured import bound
 
 ROUNDS_A_TASK = 3
@@ -24,7 +28,7 @@ def run_cluster_round(cluster_id: int) -> None:
 
     Its hint then still counts as on its way, so that a flood of submissions sends one a second.
     """
-    if due_rounds.is_held(cluster_id, timezone.now()) or _backs_off(cluster_id):
+    if is_held(cluster_id, timezone.now()) or _backs_off(cluster_id):
         return
     began_s = time.monotonic()
     for _ in range(ROUNDS_A_TASK):
@@ -37,16 +41,77 @@ def run_cluster_round(cluster_id: int) -> None:
     hint_arrived(cluster_id)
     if is_wanted(cluster_id):
         run_cluster_round.apply_async(
-            (cluster_id,), countdown=min(time.monotonic() - began_s, due_rounds.PATIENCE_S)
+            (cluster_id,), countdown=min(time.monotonic() - began_s, PATIENCE_S)
         )
 
 
 def _backs_off(cluster_id: int) -> bool:
     """True while the cluster backs off after a long round; events are answered afterwards."""
-    backoff_s = due_rounds.backoff_s(cluster_id, timezone.now())
-    if backoff_s > 0 and is_wanted(cluster_id):
-        hint_after(cluster_id, backoff_s)
-    return backoff_s > 0
+    left_s = backoff_s(cluster_id, timezone.now())
+    if left_s > 0 and is_wanted(cluster_id):
+        hint_after(cluster_id, left_s)
+    return left_s > 0
+
+
+PATIENCE_S = 2.0
+"""Age of an event whose hint counts as lost."""
+
+
+def ask_for_periodic_rounds(now: datetime) -> list[Cluster]:
+    """Write a periodic event for each cluster due for one without any waiting; those clusters."""
+    waiting = set(
+        RescheduleEvent.objects.filter(reason=Reason.PERIODIC, round=None).values_list(
+            "cluster_id", flat=True
+        )
+    )
+    due = [
+        c
+        for c in Cluster.objects.exclude(pk__in=waiting).order_by("pk")
+        if c.last_round_at is None or now - c.last_round_at >= timedelta(seconds=c.period_s)
+    ]
+    for cluster in due:
+        request_reschedule(cluster, Reason.PERIODIC)
+    return due
+
+
+def overdue_clusters(now: datetime) -> list[int]:
+    """Clusters with overdue events and no round; expired rounds are marked abandoned first."""
+    late = RescheduleEvent.objects.filter(
+        round=None, created_at__lte=now - timedelta(seconds=PATIENCE_S)
+    )
+    clusters = Cluster.objects.filter(pk__in=late.values("cluster_id")).order_by("pk")
+    free = [c for c in clusters if not locks.is_held(c, now)]
+    for cluster in Cluster.objects.exclude(round_owner="").filter(round_expires_at__lte=now):
+        locks.abandon(Q(cluster=cluster, number__lte=cluster.round_number), now)
+    return [c.pk for c in free]
+
+
+LONG_S = 1.0
+"""Rounds that take longer are followed by a backoff of BACKOFF times their length."""
+
+BACKOFF = 2
+
+LONGEST_BACKOFF_S = 5.0
+"""Jobs submitted during a slow solve must not wait as long again."""
+
+
+def is_held(cluster_id: int, now: datetime) -> bool:
+    cluster = Cluster.objects.filter(pk=cluster_id).first()
+    return cluster is not None and locks.is_held(cluster, now)
+
+
+def backoff_s(cluster_id: int, now: datetime) -> float:
+    """Seconds of backoff left after a long round: twice its length, at most LONGEST_BACKOFF_S.
+
+    So rounds of up to 2.5 s take a third of a worker at most.
+    """
+    rounds = Round.objects.filter(cluster=cluster_id).only("started_at", "ended_at")
+    last = rounds.order_by("-number").first()
+    if last is None or last.ended_at is None:
+        return 0.0
+    took_s = (last.ended_at - last.started_at).total_seconds()
+    whole_s = min(BACKOFF * took_s, LONGEST_BACKOFF_S) if took_s > LONG_S else 0.0
+    return max(0.0, whole_s - (now - last.ended_at).total_seconds())
 
 
 # A worker's process warms its solver up before the first round asks it.

@@ -57,9 +57,19 @@ def bootstrap() -> str | None:
     # Short leases, so that one machine notices a lost agent in seconds.
     intervals = {"heartbeat_s": 2.0, "lease_s": 15.0, "grace_s": 8.0, "margin_s": 3.0}
     cluster, _ = Cluster.objects.get_or_create(name=CLUSTER, defaults=intervals)
-    _make_prices(cluster)
+    if not cluster.tariffs.exists():
+        EnergyTariff.objects.create(
+            cluster=cluster,
+            name="flat",
+            effective_from=_BEGINNING,
+            default_price_per_kwh=ANDREAS_PRICE,
+        )
+    if not cluster.pues.exists():
+        PueRecord.objects.create(cluster=cluster, effective_from=_BEGINNING, pue=ANDREAS_PUE)
     for node in EMULATED_NODES:
-        _make_gpu_type(node)
+        names = ("tflops", "memory_gb", "idle_w", "peak_w")
+        values: dict[str, Any] = {name: getattr(node, name) for name in names}
+        GpuType.objects.get_or_create(name=node.gpu_type, defaults={**values, "emulated": True})
     team, _ = Team.objects.get_or_create(name=TEAM)
     for admin in User.objects.filter(is_superuser=True):
         Membership.objects.get_or_create(team=team, user=admin)
@@ -72,21 +82,3 @@ def _make_admin() -> str | None:
     password = secrets.token_urlsafe(12)
     User.objects.create_superuser(ADMIN, password=password)
     return password
-
-
-def _make_prices(cluster: Cluster) -> None:
-    if not cluster.tariffs.exists():
-        EnergyTariff.objects.create(
-            cluster=cluster,
-            name="flat",
-            effective_from=_BEGINNING,
-            default_price_per_kwh=ANDREAS_PRICE,
-        )
-    if not cluster.pues.exists():
-        PueRecord.objects.create(cluster=cluster, effective_from=_BEGINNING, pue=ANDREAS_PUE)
-
-
-def _make_gpu_type(node: EmulatedNode) -> None:
-    names = ("tflops", "memory_gb", "idle_w", "peak_w")
-    values: dict[str, Any] = {name: getattr(node, name) for name in names}
-    GpuType.objects.get_or_create(name=node.gpu_type, defaults={**values, "emulated": True})

@@ -207,10 +207,13 @@ def _summary(study: Study, asked: Mapping[str, Any]) -> dict[str, Any]:
     count = len(jobs) if isinstance(jobs, list) else jobs
     return {
         "cluster": str(cluster.get("live") or study.scenario.cluster)[:100],
-        "live": "live" in cluster, "nodes": len(nodes),
+        "live": "live" in cluster,
+        "nodes": len(nodes),
         "gpus": sum(len(node.devices) for node in nodes),
-        "workload": str(asked["workload"].get("type"))[:40], "jobs": count,
+        "workload": str(asked["workload"].get("type"))[:40],
+        "jobs": count,
         "policies": [choice.label[:100] for choice in study.policies],
-        "seeds": len(study.seeds), "runs": len(study.policies) * len(study.seeds),
+        "seeds": len(study.seeds),
+        "runs": len(study.policies) * len(study.seeds),
         "switches": list(study.switches.turned_on),
-    }  # fmt: skip
+    }

@@ -42,6 +42,11 @@ PRICED_S = 31 * 86_400.0
 """Seconds of prices that are written out; the last price holds after that."""
 
 MINUTE = "%Y-%m-%d %H:%M UTC"
+NODE_FIELDS = ("name", "gpu_type", "cores", "memory_gb", "rack", "link_gbps")
+JOB_FIELDS = (
+    "name", "gpus_min", "gpus_max", "tardiness_weight", "weight", "priority", "cores", "memory_gb",
+)  # fmt: skip
+"""Fields that are called alike in a view and in a cluster file, or the database."""
 
 Places = Mapping[tuple[str, str], tuple[str, str]]
 """(node, device) as a cluster file calls them, by the live ones."""
@@ -63,14 +68,17 @@ def cluster_spec(user: User, cluster: Cluster, start_s: float | None = None) -> 
         for step in price_steps(cluster, start_s, start_s + PRICED_S)
     ]
     spec: dict[str, Any] = {
-        "name": cluster.name, "currency": cluster.currency, "round_s": cluster.period_s,
-        "horizon_s": cluster.horizon_s, "gpu_types": [_TYPE.write(g) for g in snapshot.gpu_types],
+        "name": cluster.name,
+        "currency": cluster.currency,
+        "round_s": cluster.period_s,
+        "horizon_s": cluster.horizon_s,
+        "gpu_types": [_TYPE.write(g) for g in snapshot.gpu_types],
         "nodes": [_node(node) for node in _usable(snapshot)],
         "emissions_cost_per_kg": snapshot.emissions_cost_per_kg,
         "power_cap_w": snapshot.power_cap_w,
         "energy": {"steps": [_STEP.write(step) for step in steps]},
         "teams": [_TEAM.write(team_view(team)) for team in teams_of(user)],
-    }  # fmt: skip
+    }
     return {name: value for name, value in spec.items() if value is not None}
 
 
@@ -85,14 +93,15 @@ def _usable(snapshot: Snapshot) -> list[NodeView]:
 def _node(node: NodeView) -> dict[str, Any]:
     healthy = [device for device in node.devices if device.healthy]
     return {
-        "name": node.name, "gpu_type": node.gpu_type, "gpus": len(healthy),
+        **{name: getattr(node, name) for name in NODE_FIELDS},
+        "gpus": len(healthy),
         "power_w": list(node.power_w[: len(healthy) + 1]),
         "gpu_memory_gb": min(device.memory_gb for device in healthy),
         "slots": min(device.slots for device in healthy),
-        "cores": node.cores, "memory_gb": node.memory_gb, "resources": dict(node.resources),
-        "labels": [label for label in node.labels if not is_own(label)], "role": node.role.value,
-        "rack": node.rack, "link_gbps": node.link_gbps,
-    }  # fmt: skip
+        "resources": dict(node.resources),
+        "labels": [label for label in node.labels if not is_own(label)],
+        "role": node.role.value,
+    }
 
 
 def queue(user: User, cluster: Cluster) -> dict[str, Any]:
@@ -121,8 +130,9 @@ def queue(user: User, cluster: Cluster) -> dict[str, Any]:
         "name": f"{cluster.name}, its queue at {datetime.fromtimestamp(now_s, UTC):{MINUTE}}",
         "note": note + _left_out(len(seen) - len(known)),
         "jobs": [_JOB.write(job) for job in jobs],
-        "kinds": _kinds(kinds, {job.kind for job in jobs}), "seated": True,
-    }  # fmt: skip
+        "kinds": _kinds(kinds, {job.kind for job in jobs}),
+        "seated": True,
+    }
 
 
 def _kinds(kinds: Mapping[str, KindView], shown: Collection[str]) -> list[dict[str, Any]]:
@@ -191,14 +201,17 @@ def history(user: User, cluster: Cluster, days: float) -> dict[str, Any]:
 
 
 def _view(job: Job) -> JobView:
-    steps = float(job.total_steps)
+    same: dict[str, Any] = {name: getattr(job, name) for name in JOB_FIELDS}
     return JobView(
-        id=str(job.pk), name=job.name, kind=str(job.kind_id),
-        arrival_s=job.submitted_at.timestamp(), remaining_steps=steps, total_steps=steps,
-        gpus_min=job.gpus_min, gpus_max=job.gpus_max,
+        **same,
+        id=str(job.pk),
+        kind=str(job.kind_id),
+        arrival_s=job.submitted_at.timestamp(),
+        remaining_steps=float(job.total_steps),
+        total_steps=float(job.total_steps),
         due_s=job.due_at.timestamp() if job.due_at else inf,
         walltime_s=inf if job.walltime_s is None else job.walltime_s,
-        tardiness_weight=job.tardiness_weight, weight=job.weight, priority=job.priority,
-        team=job.team.name, cores=job.cores, memory_gb=job.memory_gb,
-        allowed_types=tuple(job.allowed_types), labels=tuple(job.labels),
-    )  # fmt: skip
+        team=job.team.name,
+        allowed_types=tuple(job.allowed_types),
+        labels=tuple(job.labels),
+    )

@@ -10,9 +10,9 @@ from django.contrib import messages
 from django.contrib.auth.models import User
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
-from django.utils.cache import patch_vary_headers
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
+from controlplane.web.pages.parts import page_or_part
 from jobs.models import Job
 from jobs.pages.forms import JobForm, initial_of, read_yaml
 from jobs.pages.job_page import job_page, log_tail, loss_chart
@@ -35,14 +35,6 @@ def person(request: HttpRequest) -> User:
     return cast(User, request.user)
 
 
-def is_part(request: HttpRequest) -> bool:
-    """True if htmx asks for a part of the page."""
-    return (
-        request.headers.get("HX-Request") == "true"
-        and request.headers.get("HX-History-Restore-Request") != "true"
-    )
-
-
 @require_GET
 def queue(request: HttpRequest) -> HttpResponse:
     """The queue: running and waiting jobs, and why they wait."""
@@ -51,15 +43,10 @@ def queue(request: HttpRequest) -> HttpResponse:
     page, rows = queue_page(user, teams, filters, request.GET.get("page"))
     context = {
         "filters": filters, "page": page, "rows": rows, "query": filters.query,
-        "numbers": queue_numbers(user, teams),
+        "numbers": queue_numbers(user, teams), "teams": teams,
     }  # fmt: skip
-    if is_part(request):
-        response = render(request, "jobs/_queue.html", context)
-    else:
-        states = {name: words for name, (words, _) in STATE_FILTERS.items()}
-        response = render(request, "jobs/queue.html", {**context, "states": states, "teams": teams})
-    patch_vary_headers(response, ["HX-Request"])
-    return response
+    context["states"] = {name: words for name, (words, _) in STATE_FILTERS.items()}
+    return page_or_part(request, "jobs/queue.html", "jobs/_queue.html", context)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -106,9 +93,7 @@ def job(request: HttpRequest, job_id: uuid.UUID) -> HttpResponse:
     page = job_page(person(request), job_id)
     job = page.row.job
     context = {"page": page, "job": job, "chart": loss_chart(job), "log": log_tail(job)}
-    response = render(request, "jobs/_job.html" if is_part(request) else "jobs/job.html", context)
-    patch_vary_headers(response, ["HX-Request"])
-    return response
+    return page_or_part(request, "jobs/job.html", "jobs/_job.html", context)
 
 
 @require_POST

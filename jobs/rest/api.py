@@ -8,6 +8,7 @@ from typing import Any, cast
 import django_filters
 from django.contrib.auth.models import User
 from django.db.models import Q, QuerySet
+from django.urls import URLPattern, URLResolver, include, path
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import mixins, status
@@ -15,6 +16,7 @@ from rest_framework.decorators import action
 from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
+from rest_framework.routers import SimpleRouter
 from rest_framework.serializers import BaseSerializer
 from rest_framework.viewsets import GenericViewSet
 
@@ -23,8 +25,8 @@ from jobs import services
 from jobs.lifecycle import ACTIVE, JobState
 from jobs.logs import BadCursor, read_log
 from jobs.models import Job
-from jobs.rest import serializers
-from jobs.rest.bulk_api import bodies
+from jobs.rest import people_api, serializers
+from jobs.rest.bulk_api import JobsBulkView, bodies
 from jobs.selectors import get_job, id_begins, listed_jobs, names_in_waiting
 from jobs.submission.submit import JobConflict, Submission
 from jobs.submission.validation import JobInvalid
@@ -229,3 +231,20 @@ def _submitted(request: Request, submit: Callable[[], Submission]) -> Response:
     if done.created:
         return Response(bodies([done])[0], status=status.HTTP_201_CREATED)
     return Response(_detail(request, done.job, serializers.SubmissionSerializer).data)
+
+
+router = SimpleRouter()
+router.register("jobs", JobViewSet, basename="job")
+
+urlpatterns: list[URLPattern | URLResolver] = [
+    path("jobs/bulk/", JobsBulkView.as_view(), name="jobs-bulk"),
+    path("", include(router.urls)),
+    path("me/", people_api.MeView.as_view(), name="me"),
+    path("teams/", people_api.TeamsView.as_view(), name="teams"),
+    path("teams/<slug:team>/", people_api.TeamView.as_view(), name="team"),
+    path("teams/<slug:team>/secrets/", people_api.SecretsView.as_view(), name="secrets"),
+    path("teams/<slug:team>/secrets/<str:name>/", people_api.SecretView.as_view(), name="secret"),
+    path("tokens/", people_api.TokensView.as_view(), name="tokens"),
+    path("tokens/current/", people_api.CurrentTokenView.as_view(), name="current-token"),
+    path("tokens/<slug:key>/", people_api.TokenView.as_view(), name="token"),
+]

@@ -140,62 +140,58 @@ class JobInput(serializers.Serializer[Any]):
     """A job to be submitted; docs/jobs.md explains every field."""
 
     name = serializers.CharField(max_length=100)
-    cluster = serializers.CharField(
-        required=False, help_text="May be left out where there is only one"
-    )
-    team = serializers.CharField(required=False, help_text="May be left out by members of one team")
-    runtime = serializers.ChoiceField(choices=["process", "docker"], required=False)
+    cluster = serializers.CharField(help_text="May be left out where there is only one")
+    team = serializers.CharField(help_text="May be left out by members of one team")
+    runtime = serializers.ChoiceField(choices=["process", "docker"])
     image = serializers.CharField(
-        required=False,
-        max_length=300,
-        help_text="Such as registry.example/me/train:1, or name@sha256:...",
+        max_length=300, help_text="Such as registry.example/me/train:1, or name@sha256:..."
     )
     command = serializers.JSONField(
-        required=False, help_text="A list of strings, or one string that is split as a shell would"
+        help_text="A list of strings, or one string that is split as a shell would"
     )
     environment = serializers.JSONField(
-        required=False, help_text='{"NAME": "value"} or {"NAME": {"secret": "team secret"}}'
+        help_text='{"NAME": "value"} or {"NAME": {"secret": "team secret"}}'
     )
     mounts = serializers.ListField(
-        child=serializers.CharField(),
-        required=False,
-        help_text="/source:/target or /source:/target:ro",
+        child=serializers.CharField(), help_text="/source:/target or /source:/target:ro"
     )
     steps = serializers.IntegerField(
-        required=False, min_value=1, help_text="Of the whole job; or epochs and steps_per_epoch"
+        min_value=1, help_text="Of the whole job; or epochs and steps_per_epoch"
     )
-    epochs = serializers.IntegerField(required=False, min_value=1)
-    steps_per_epoch = serializers.IntegerField(required=False, min_value=1)
-    gpus = serializers.JSONField(
-        required=False, help_text='A number or "least..most"; or gpus_min and gpus_max'
-    )
-    gpus_min = serializers.IntegerField(required=False, min_value=1)
-    gpus_max = serializers.IntegerField(required=False, min_value=1)
-    allowed_types = serializers.ListField(child=serializers.CharField(), required=False)
-    cores = serializers.FloatField(required=False)
-    memory_gb = serializers.FloatField(required=False)
+    epochs = serializers.IntegerField(min_value=1)
+    steps_per_epoch = serializers.IntegerField(min_value=1)
+    gpus = serializers.JSONField(help_text='A number or "least..most"; or gpus_min and gpus_max')
+    gpus_min = serializers.IntegerField(min_value=1)
+    gpus_max = serializers.IntegerField(min_value=1)
+    allowed_types = serializers.ListField(child=serializers.CharField())
+    cores = serializers.FloatField()
+    memory_gb = serializers.FloatField()
     due = serializers.CharField(
-        required=False,
-        help_text="ISO 8601, or +2h from now; in the cluster's zone where it has no offset",
+        help_text="ISO 8601, or +2h from now; in the cluster's zone where it has no offset"
     )
-    deadline = serializers.CharField(required=False, help_text="As due, but hard")
-    walltime = serializers.JSONField(
-        required=False, help_text="Seconds, or a duration such as 1h30m"
-    )
+    deadline = serializers.CharField(help_text="As due, but hard")
+    walltime = serializers.JSONField(help_text="Seconds, or a duration such as 1h30m")
     tardiness_weight = serializers.FloatField(
-        required=False, help_text="Cost per second after due, in the cluster's currency"
+        help_text="Cost per second after due, in the cluster's currency"
     )
-    priority = serializers.IntegerField(required=False)
-    weight = serializers.FloatField(required=False)
-    max_retries = serializers.IntegerField(required=False, min_value=0)
-    checkpoint_place = serializers.CharField(required=False, max_length=300)
-    kind = serializers.CharField(required=False, max_length=100)
-    may_mix = serializers.BooleanField(required=False)
-    may_share = serializers.BooleanField(required=False)
-    labels = serializers.ListField(child=serializers.CharField(), required=False)
-    dependencies = serializers.ListField(child=serializers.UUIDField(), required=False)
-    hold = serializers.BooleanField(required=False)
-    on_disconnect = serializers.ChoiceField(choices=["stop", "keep"], required=False)
+    priority = serializers.IntegerField()
+    weight = serializers.FloatField()
+    max_retries = serializers.IntegerField(min_value=0)
+    checkpoint_place = serializers.CharField(max_length=300)
+    kind = serializers.CharField(max_length=100)
+    may_mix = serializers.BooleanField()
+    may_share = serializers.BooleanField()
+    labels = serializers.ListField(child=serializers.CharField())
+    dependencies = serializers.ListField(child=serializers.UUIDField())
+    hold = serializers.BooleanField()
+    on_disconnect = serializers.ChoiceField(choices=["stop", "keep"])
+
+    def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
+        """Only the name must be given."""
+        fields = super().get_fields()
+        for name, field in fields.items():
+            field.required = name == "name"
+        return fields
 
 
 class JobEventSerializer(serializers.ModelSerializer[JobEvent]):

@@ -114,7 +114,11 @@ class _Reading:
         }
         self.problems: dict[str, list[str]] = {}
         self.warnings: list[str] = []
-        self._refuse_unknown(data)
+        for name in data:
+            if name not in FIELDS:
+                plain = isinstance(name, str) and len(name) <= 60 and name.isprintable()
+                shown = str(name) if plain else fields.called(name)
+                self._problem(shown, f"is no field of a job{fields.near(name, FIELDS)}")
 
     def request(self) -> JobRequest:
         """Everything read and held against each other."""
@@ -159,13 +163,6 @@ class _Reading:
 
     def _problem(self, name: str, message: str) -> None:
         self.problems.setdefault(name, []).append(message)
-
-    def _refuse_unknown(self, data: dict[Any, Any]) -> None:
-        for name in data:
-            if name not in FIELDS:
-                plain = isinstance(name, str) and len(name) <= 60 and name.isprintable()
-                shown = str(name) if plain else fields.called(name)
-                self._problem(shown, f"is no field of a job{fields.near(name, FIELDS)}")
 
     # -- where it belongs
 

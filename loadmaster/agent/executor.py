@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from functools import singledispatchmethod
 from pathlib import Path
 
 from loadmaster.agent import admission, reconcile
@@ -64,14 +63,37 @@ class Executor:
         self.is_leaving = False
         """True while the agent shuts down and stops its jobs itself."""
 
-    @singledispatchmethod
-    def do(self, action: object) -> None:
+    def do(self, action: reconcile.Action) -> None:
         """Carry out one action."""
-        raise TypeError(f"no such action: {action!r}")
+        match action:
+            case reconcile.AcceptOffer(run):
+                self._accept(run)
+            case reconcile.ReportPreparing(entry, fraction):
+                self._report_preparing(entry, fraction)
+            case reconcile.Launch(entry, lease_until_s):
+                self._launch(entry, lease_until_s)
+            case reconcile.Renew(run, lease_until_s):
+                self._runtime.renew(run, lease_until_s)
+            case reconcile.Stop(entry, order):
+                self.stop(entry, order)
+            case reconcile.Update(entry, until_s):
+                self._runtime.update(entry.run, self._term(until_s))
+                self._journal.note(replace(entry, term_until_s=until_s))
+            case reconcile.Settle(entry):
+                self._settle(entry)
+            case reconcile.Finish(entry, ended):
+                self._end(entry, ended)
+            case reconcile.Drop(entry):
+                self.forget(entry)
+            case reconcile.StopStray(run):
+                logger.warning("%s is known to nobody and stopped", run.name)
+                self._runtime.stop(run, StopOrder(StopBy.CANCEL, STRAY_GRACE_S))
+            case reconcile.RemoveStray(run):
+                if self._runtime.abandon(run).exit:
+                    self._runtime.remove(run)
 
-    @do.register
-    def _accept(self, action: reconcile.AcceptOffer) -> None:
-        run, epoch, key = action.run, self._session.epoch, f"accept {action.run.name}"
+    def _accept(self, run: RunId) -> None:
+        epoch, key = self._session.epoch, f"accept {run.name}"
         if epoch is None or not self._backoff.is_due(key, self._clock.boot_s()):
             return
         try:
@@ -88,15 +110,12 @@ class Executor:
         except INCURABLE:
             raise
         except Refused as refusal:
-            self._refused(run, refusal)
+            if refusal.code == ErrorCode.STALE_EPOCH:
+                self._session.lose_session()
+            else:
+                logger.info("%s is off: %s", run.name, refusal)
+                self._session.settle_offer(run.assignment)
         self._backoff.succeeded(key)
-
-    def _refused(self, run: RunId, refusal: Refused) -> None:
-        if refusal.code == ErrorCode.STALE_EPOCH:
-            self._session.lose_session()
-        else:
-            logger.info("%s is off: %s", run.name, refusal)
-            self._session.settle_offer(run.assignment)
 
     def _take(self, run: RunId, spec: LaunchSpec) -> None:
         live = [entry for entry in self._journal.entries.values() if not entry.has_ended]
@@ -106,9 +125,9 @@ class Executor:
         problem = problem or self._runtime.objection(launch)
         now_s = self._clock.wall_s()
         if problem:
-            details = {"reason_class": problem[0], "reason": problem[1]}
             entry = Entry(run.assignment, run.fence, AssignmentState.ACCEPTED)
-            self._journal.put(entry.moved(AssignmentState.REJECTED, now_s, **details))
+            rejected, (kind, reason) = AssignmentState.REJECTED, problem
+            self._journal.put(entry.moved(rejected, now_s, reason_class=kind, reason=reason))
         else:
             self._runtime.prepare(launch)
             entry = Entry(
@@ -147,18 +166,14 @@ class Executor:
     def _term(self, until_s: float | None) -> Term:
         return Term() if until_s is None else Term(until_s, self._session.ends_s(until_s))
 
-    @do.register
-    def _report_preparing(self, action: reconcile.ReportPreparing) -> None:
-        moved = action.entry.moved(
-            AssignmentState.PREPARING, self._clock.wall_s(), prepared_fraction=action.fraction
-        )
-        self._journal.note(replace(moved, told_fraction=action.fraction))
+    def _report_preparing(self, entry: Entry, fraction: float) -> None:
+        now_s = self._clock.wall_s()
+        moved = entry.moved(AssignmentState.PREPARING, now_s, prepared_fraction=fraction)
+        self._journal.note(replace(moved, told_fraction=fraction))
 
-    @do.register
-    def _launch(self, action: reconcile.Launch) -> None:
-        entry = replace(
-            action.entry, launched=True, lease_until_s=action.lease_until_s, boot_id=self._boot_id
-        )
+    def _launch(self, entry: Entry, lease_until_s: float) -> None:
+        boot_id = self._boot_id
+        entry = replace(entry, launched=True, lease_until_s=lease_until_s, boot_id=boot_id)
         digest = self._runtime.poll(entry.run).image_digest
         try:
             self._journal.put(entry)
@@ -166,7 +181,7 @@ class Executor:
             logger.warning("%s is not started: %s", entry.run.name, error)
             return
         try:
-            self._runtime.start(entry.run, action.lease_until_s)
+            self._runtime.start(entry.run, lease_until_s)
         except LaunchError as error:
             self._runtime.abandon(entry.run)
             self._end(entry, Exit(self._clock.wall_s(), started=False, error=str(error)))
@@ -174,14 +189,6 @@ class Executor:
         logger.info("%s is started", entry.run.name)
         now_s = self._clock.wall_s()
         self._journal.note(entry.moved(AssignmentState.RUNNING, now_s, image_digest=digest))
-
-    @do.register
-    def _renew(self, action: reconcile.Renew) -> None:
-        self._runtime.renew(action.run, action.lease_until_s)
-
-    @do.register
-    def _stop(self, action: reconcile.Stop) -> None:
-        self.stop(action.entry, action.order)
 
     def stop(self, entry: Entry, order: StopOrder) -> None:
         """Order a run to end, and remember why."""
@@ -202,21 +209,11 @@ class Executor:
             by, now_s = StopBy.PREEMPT, self._clock.wall_s()
             self._end(entry, Exit(now_s, started=False, stopped_by=by, error="the agent left"))
 
-    @do.register
-    def _update(self, action: reconcile.Update) -> None:
-        self._runtime.update(action.entry.run, self._term(action.until_s))
-        self._journal.note(replace(action.entry, term_until_s=action.until_s))
-
-    @do.register
-    def _settle(self, action: reconcile.Settle) -> None:
-        status = self._runtime.abandon(action.entry.run)
+    def _settle(self, entry: Entry) -> None:
+        status = self._runtime.abandon(entry.run)
         lost = Exit(self._clock.wall_s(), started=False, error="the run's folder is gone")
         if status.state is not RunState.RUNNING:
-            self._end(action.entry, status.exit or lost)
-
-    @do.register
-    def _finish(self, action: reconcile.Finish) -> None:
-        self._end(action.entry, action.exit)
+            self._end(entry, status.exit or lost)
 
     def _end(self, entry: Entry, ended: Exit) -> None:
         if ended.stopped_by is StopBy.SIGNAL and entry.stop:
@@ -233,17 +230,15 @@ class Executor:
             shares_gpu=self._shares(run),
         )
         logger.info("%s has ended: %s %s", run.name, outcome.state, outcome.reason_class or "")
-        details = {
-            "exit_code": outcome.exit_code,
-            "reason_class": outcome.reason_class,
-            "reason": self._shipper.mask(run, outcome.reason)[:LONGEST_REASON],
-            "steps": stood.step,
-        }
-        self._journal.note(entry.moved(outcome.state, ended.ended_at_s, **details))
-
-    @do.register
-    def _drop(self, action: reconcile.Drop) -> None:
-        self.forget(action.entry)
+        moved = entry.moved(
+            outcome.state,
+            ended.ended_at_s,
+            exit_code=outcome.exit_code,
+            reason_class=outcome.reason_class,
+            reason=self._shipper.mask(run, outcome.reason)[:LONGEST_REASON],
+            steps=stood.step,
+        )
+        self._journal.note(moved)
 
     def forget(self, entry: Entry) -> None:
         """Forget a reported assignment, but for its fence."""
@@ -251,14 +246,3 @@ class Executor:
         self._shipper.forget(entry.run)
         log_context.forget(entry.assignment)
         self._runtime.remove(entry.run)
-
-    @do.register
-    def _stop_stray(self, action: reconcile.StopStray) -> None:
-        logger.warning("%s is known to nobody and stopped", action.run.name)
-        self._runtime.stop(action.run, StopOrder(StopBy.CANCEL, STRAY_GRACE_S))
-
-    @do.register
-    def _remove_stray(self, action: reconcile.RemoveStray) -> None:
-        status = self._runtime.abandon(action.run)
-        if status.exit:
-            self._runtime.remove(action.run)

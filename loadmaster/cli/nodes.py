@@ -184,11 +184,7 @@ def secret_list(context: typer.Context, team: str, as_json: Json = False) -> Non
 
 
 @secret_app.command("set")
-def secret_set(
-    context: typer.Context,
-    team: str,
-    name: str,
-) -> None:
+def secret_set(context: typer.Context, team: str, name: str) -> None:
     """Create or replace a secret; its value is asked for or read from stdin."""
     value = (
         typer.prompt("Value", hide_input=True)
@@ -201,11 +197,7 @@ def secret_set(
 
 
 @secret_app.command("delete")
-def secret_delete(
-    context: typer.Context,
-    team: str,
-    name: str,
-) -> None:
+def secret_delete(context: typer.Context, team: str, name: str) -> None:
     """Remove a secret."""
     with connected(context) as client:
         client.delete_secret(team, name)

@@ -10,18 +10,13 @@ from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import BeforeValidator, TypeAdapter, ValidationError
 
-from loadmaster.client.rest import ConnectionFailedError
+from loadmaster.client.rest import ConnectionFailedError, given
 
 T = TypeVar("T")
 
 
-def _given(data: object) -> dict[str, Any]:
-    """The fields that have a value: null means the default."""
-    given = data.items() if isinstance(data, dict) else ()
-    return {name: value for name, value in given if value is not None}
-
-
-LENIENT = BeforeValidator(_given)
+LENIENT = BeforeValidator(lambda data: given(data) if isinstance(data, dict) else {})
+"""Drops fields that are null, so that they take their defaults."""
 
 
 @dataclass(frozen=True, slots=True)

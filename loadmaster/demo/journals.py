@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from loadmaster.training.run_folder import process_age_s
+from loadmaster.training.run_folder import append_to, boot_s, process_age_s
 
 BEAT_S = 0.1
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -58,12 +58,11 @@ class JobJournal:
     """The journal of one launch; use as a context manager around everything the launch does."""
 
     def __init__(self, folder: Path, facts: LaunchFacts) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
         self._facts = facts
         self._launch = f"{facts.assignment}-{facts.fence}-{os.getpid()}"
-        self._descriptor = _append_to(folder / f"{facts.job}.jsonl")
+        self._descriptor = append_to(folder / f"{facts.job}.jsonl")
         digest = hashlib.sha256(facts.checkpoints.encode()).hexdigest()[:12]
-        self._lock = _append_to(folder / f"{facts.job}.{facts.rank}.{digest}.lock")
+        self._lock = append_to(folder / f"{facts.job}.{facts.rank}.{digest}.lock")
         self._is_locked = False
         self._ended = threading.Event()
         self._beats = threading.Thread(target=self._beat, name="journal", daemon=True)
@@ -74,7 +73,7 @@ class JobJournal:
         return cls(folder, LaunchFacts.read())
 
     def __enter__(self) -> JobJournal:
-        born_s = _boot_s() - process_age_s()
+        born_s = boot_s() - process_age_s()
         boot_id, is_free = _BOOT_ID.read_text().strip(), self._take_lock()
         times = {"born_s": born_s, "at_s": time.time(), "boot_id": boot_id}
         facts = asdict(self._facts)
@@ -116,14 +115,6 @@ class JobJournal:
         return True
 
     def _write(self, event: str, **fields: object) -> None:
-        data = {"launch": self._launch, "event": event, "boot_s": _boot_s(), **fields}
+        data = {"launch": self._launch, "event": event, "boot_s": boot_s(), **fields}
         line = json.dumps(data, separators=(",", ":"))
         os.write(self._descriptor, line.encode() + b"\n")
-
-
-def _append_to(path: Path) -> int:
-    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-
-
-def _boot_s() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -14,10 +14,6 @@ SLICE_S = 0.05
 CATCH_UP_PERIODS = 3
 
 
-def _never() -> bool:
-    return False
-
-
 class PacingClock:
     """Ends steps on a grid: deadline = max(deadline + T, now - 3T), then sleep until it.
 
@@ -58,7 +54,7 @@ class PacingClock:
             self._deadline_s += seconds
             self._work_began_s += seconds
 
-    def wait(self, stopped: Callable[[], bool] = _never) -> None:
+    def wait(self, stopped: Callable[[], bool] = lambda: False) -> None:
         """End a step: count it and sleep until its deadline or `stopped`."""
         self.start()
         now_s = self._now()

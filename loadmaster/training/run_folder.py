@@ -145,10 +145,10 @@ class TermWatch:
 
 def _end_of(term: Mapping[str, object]) -> Callable[[], bool]:
     """End of the term by the boot clock, or by an older agent's wall clock."""
-    boot_s, until_s = term.get("term_ends_boot_s"), term.get("term_until_s")
-    if boot_s is not None:
-        end_s = float(str(boot_s))
-        return lambda: time.clock_gettime(time.CLOCK_BOOTTIME) >= end_s
+    ends_s, until_s = term.get("term_ends_boot_s"), term.get("term_until_s")
+    if ends_s is not None:
+        end_s = float(str(ends_s))
+        return lambda: boot_s() >= end_s
     if until_s is not None:
         wall_s = float(str(until_s))
         return lambda: time.time() >= wall_s
@@ -183,7 +183,7 @@ class ProgressLog:
     """
 
     def __init__(self, run_dir: Path | None) -> None:
-        self._descriptor = None if run_dir is None else _append_to(run_dir / PROGRESS_FILE)
+        self._descriptor = None if run_dir is None else append_to(run_dir / PROGRESS_FILE)
         self._torn = False
         self._complained = False
 
@@ -217,12 +217,18 @@ def process_age_s() -> float:
     try:
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
         started_s = int(fields[19]) / os.sysconf("SC_CLK_TCK")
-        return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started_s)
+        return max(0.0, boot_s() - started_s)
     except (OSError, AttributeError):
         return 0.0
 
 
-def _append_to(path: Path) -> int:
+def boot_s() -> float:
+    """Seconds since the machine's start, suspends included."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def append_to(path: Path) -> int:
+    """Descriptor of a file, created with its folder if missing, to which lines are appended."""
     path.parent.mkdir(parents=True, exist_ok=True)
     return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
 

@@ -152,23 +152,24 @@ def _want(cluster: Cluster, now: datetime, sharing: Sequence[Offer]) -> None:
         return
     profiled = set(Profile.objects.order_by().values_list("kind_id", flat=True).distinct())
     kinds = pairs.sharing_kinds(cluster, profiled)
-    known = _known_pairs(kinds)
-    wanting = _wanting(kinds, {offer.type_id for offer in sharing}, known)
-    wanting = _part_of(wanting, int(now.timestamp()))
-    if not wanting:
-        return
-    partners, lenders = _partners(kinds, wanting, sharing), _lenders(cluster, kinds)
-    missing = _missing(wanting, partners, known, lenders, sharing)
-    for key, jobs in list(missing.items())[:free]:
-        _ask(cluster, key, jobs)
-
-
-def _known_pairs(kinds: Collection[int]) -> set[PairKey]:
     columns = ("first_id", "second_id", "gpu_type_id")
     concerned = Q(first__in=kinds) | Q(second__in=kinds)
     measured = PairProfile.objects.filter(concerned, source=Source.MEASURED).values_list(*columns)
     runs = PairRun.objects.filter(concerned, state__in=[*OPEN, R.GIVEN_UP]).values_list(*columns)
-    return set(chain(measured, runs))
+    known = set(chain(measured, runs))
+    wanting = _wanting(kinds, {offer.type_id for offer in sharing}, known)
+    wanting = _part_of(wanting, int(now.timestamp()))
+    if not wanting:
+        return
+    book, names = _book(kinds), {offer.type_id: offer.type_name for offer in sharing}
+    partners: dict[tuple[int, int], list[int]] = {}
+    for kind, type_id in wanting:
+        best = next_partners(book, str(kind), [names[type_id]], CHOICES) if book is not None else ()
+        told = [int(partner.reference) for partner in best if int(partner.reference) in kinds]
+        partners[kind, type_id] = [*told, *(other for other in kinds if other not in told)]
+    missing = _missing(wanting, partners, known, _lenders(cluster, kinds), sharing)
+    for key, jobs in list(missing.items())[:free]:
+        _ask(cluster, key, jobs)
 
 
 def _wanting(
@@ -219,19 +220,6 @@ def _missing(
                 continue
             found[key] = jobs if jobs[0].kind_id == key[0] else (jobs[1], jobs[0])
             told.update((k, type_id) for k in {kind, other})
-    return found
-
-
-def _partners(
-    kinds: Sequence[int], wanting: Iterable[tuple[int, int]], sharing: Iterable[Offer]
-) -> dict[tuple[int, int], list[int]]:
-    """Partners to measure by (kind, GPU type), among kinds with a job here, best first."""
-    book, names = _book(kinds), {offer.type_id: offer.type_name for offer in sharing}
-    found: dict[tuple[int, int], list[int]] = {}
-    for kind, type_id in wanting:
-        best = next_partners(book, str(kind), [names[type_id]], CHOICES) if book is not None else ()
-        told = [int(partner.reference) for partner in best if int(partner.reference) in kinds]
-        found[kind, type_id] = [*told, *(other for other in kinds if other not in told)]
     return found
 
 

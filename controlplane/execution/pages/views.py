@@ -11,8 +11,7 @@ from django.contrib import messages
 from django.contrib.auth.models import User
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
-from django.shortcuts import get_object_or_404, redirect, render
-from django.utils.cache import patch_vary_headers
+from django.shortcuts import get_object_or_404, redirect
 from django.views.decorators.http import require_GET, require_POST
 
 from clusters.models import Node
@@ -28,19 +27,17 @@ from clusters.services.nodes import (
 )
 from controlplane.execution.pages.selectors import cluster_nodes, page_of_nodes
 from controlplane.web.operators import is_operator
+from controlplane.web.pages.parts import page_or_part
 
 
 @require_GET
 def nodes(request: HttpRequest) -> HttpResponse:
     """Every node, its GPUs, and what runs on each."""
     user = cast(User, request.user)
-    part = request.headers.get("HX-Request") == "true"
     roles = {Role.PRODUCTION: "Production", Role.PROFILING: "Profiling", Role.BOTH: "Both"}
     page = page_of_nodes(request.GET.get("page"))
     context = {"clusters": cluster_nodes(user, page), "roles": roles, "page": page, "query": ""}
-    response = render(request, "execution/_nodes.html" if part else "execution/nodes.html", context)
-    patch_vary_headers(response, ["HX-Request"])
-    return response
+    return page_or_part(request, "execution/nodes.html", "execution/_nodes.html", context)
 
 
 @require_POST

@@ -117,15 +117,12 @@ class Exchange:
         headers = [*own, (ID, self.request_id.encode()), *security_headers()]
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         await send({"type": "http.response.body", "body": answer.body})
-        self._note(answer.status)
-
-    def _note(self, status: int) -> None:
         took_s = time.perf_counter() - self.began_s
-        count_request(self.method, self.route, status, took_s)
-        level = logging.DEBUG if status < 400 else logging.INFO
+        count_request(self.method, self.route, answer.status, took_s)
+        level = logging.DEBUG if answer.status < 400 else logging.INFO
         if access_log.isEnabledFor(level):
             ms = round(took_s * 1000, 1)
-            fields = {"method": self.method, "route": self.route, "status": status, "ms": ms}
+            fields = {"method": self.method, "route": self.route, "status": answer.status, "ms": ms}
             with self.bound():
                 access_log.log(level, "request", extra={"loadmaster": fields})
 

@@ -70,7 +70,10 @@ def register(request: Request) -> Registered:
 
 def open_session(request: Request) -> Session:
     """Open a session: its epoch, and which known assignments go on or stop."""
-    return services.open_session(_own_node(request).pk, request.parse(SessionRequest))
+    node = _node(request)
+    if node.pk != request.id("node_id"):
+        raise not_yours()
+    return services.open_session(node.pk, request.parse(SessionRequest))
 
 
 async def heartbeat(request: Request, waiting: Batchers) -> HeartbeatReply:
@@ -127,13 +130,6 @@ def _node(request: Request) -> Node:
     node = known.first()
     if node is None:
         raise unknown_token()
-    return node
-
-
-def _own_node(request: Request) -> Node:
-    node = _node(request)
-    if node.pk != request.id("node_id"):
-        raise not_yours()
     return node
 
 

@@ -104,7 +104,10 @@ class LongPolls:
             try:
                 await self._look(polls)
             except Exception as error:  # whatever it is, everyone who waits must hear of it
-                _fail(polls, error)
+                refusal = refusal_of(error)
+                for poll in polls:
+                    if not poll.answer.done():
+                        poll.answer.set_exception(refusal)
             took_s = time.monotonic() - began_s
             # Until a new poll has come, but at least and at most so long.
             least_s = max(NEW_WAIT_S, took_s / BUSY_FRACTION)
@@ -125,13 +128,6 @@ class LongPolls:
                 poll.answer.set_exception(refusal)
             elif poll.node in found.wishes:
                 _answer_newer(poll, *found.wishes[poll.node])
-
-
-def _fail(polls: Iterable[_Poll], error: Exception) -> None:
-    refusal = refusal_of(error)
-    for poll in polls:
-        if not poll.answer.done():
-            poll.answer.set_exception(refusal)
 
 
 def _answer_newer(poll: _Poll, grace_s: float, wishes: Sequence[Assignment]) -> None:

@@ -71,7 +71,15 @@ def _parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
 def schema_of(kind: Any) -> dict[str, Any]:
     """The JSON Schema of a dataclass of the protocol, or of one of its fields' types."""
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-        return _object(kind)
+        hints, missing = get_type_hints(kind), dataclasses.MISSING
+        fields = dataclasses.fields(kind)
+        needed = [f.name for f in fields if f.default is missing and f.default_factory is missing]
+        return {
+            "type": "object",
+            "title": kind.__name__,
+            "properties": {field.name: schema_of(hints[field.name]) for field in fields},
+            **({"required": needed} if needed else {}),
+        }
     origin, inner = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
         return {**schema_of(inner[0]), "nullable": True}
@@ -82,15 +90,3 @@ def schema_of(kind: Any) -> dict[str, Any]:
     if isinstance(kind, type) and issubclass(kind, Enum):
         return {"type": "string", "enum": [member.value for member in kind]}
     return {"type": {bool: "boolean", int: "integer", float: "number"}.get(kind, "string")}
-
-
-def _object(kind: type[Any]) -> dict[str, Any]:
-    hints, missing = get_type_hints(kind), dataclasses.MISSING
-    fields = dataclasses.fields(kind)
-    needed = [f.name for f in fields if f.default is missing and f.default_factory is missing]
-    return {
-        "type": "object",
-        "title": kind.__name__,
-        "properties": {field.name: schema_of(hints[field.name]) for field in fields},
-        **({"required": needed} if needed else {}),
-    }

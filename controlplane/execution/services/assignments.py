@@ -167,7 +167,10 @@ def report_state(
         if _is_replay(assignment, report):
             return AssignmentState(assignment.state)
         _check_fresh(assignment, report)
-        _pin_image(assignment, report)
+        if report.image_digest:
+            Job.objects.filter(pk=assignment.job_id, image_digest="").update(
+                image_digest=report.image_digest
+            )
         if assignment.state == report.to:
             Assignment.objects.filter(pk=assignment.pk, epoch=assignment.epoch).update(
                 **_report_values(report)
@@ -192,13 +195,6 @@ def _check(report: StateReport) -> datetime:
     if report.image_digest and not IMAGE_DIGEST.fullmatch(report.image_digest):
         raise invalid("image_digest", "must be sha256: and 64 hexadecimal digits")
     return moment("observed_at_s", report.observed_at_s)
-
-
-def _pin_image(assignment: Assignment, report: StateReport) -> None:
-    if report.image_digest:
-        Job.objects.filter(pk=assignment.job_id, image_digest="").update(
-            image_digest=report.image_digest
-        )
 
 
 def _report_values(report: StateReport) -> dict[str, Any]:

@@ -79,7 +79,11 @@ def open_session(node_pk: UUID, request: SessionRequest, now: datetime | None = 
     check_devices(request.devices)
     with transaction.atomic():
         node = lock_node(node_pk)
-        _refuse_second_session(node, request, now)
+        expires = node.session_expires_at
+        if expires is not None and expires > now and not _is_same_agent(node, request):
+            wait_s = (expires - now).total_seconds()
+            text = f"another session of node {node} lives; it ends {wait_s:.0f} s from now"
+            raise AgentCallError(409, ErrorCode.SESSION_LIVES, f"{text} unless it is renewed")
         unwritten = _accepted_but_unknown(node, request)
         silent = node.state != State.LOST and is_silent(node.session_expires_at, now)
         epoch = _begin(node, request, now)
@@ -103,14 +107,6 @@ def restore_lost_node(node: Node) -> None:
         NodeEvent.objects.create(node=node, event="back", data={"state": before})
         request_reschedule(node.cluster, Reason.NODE_JOINED, node=node)
         node.state = before
-
-
-def _refuse_second_session(node: Node, request: SessionRequest, now: datetime) -> None:
-    expires = node.session_expires_at
-    if expires is not None and expires > now and not _is_same_agent(node, request):
-        wait_s = (expires - now).total_seconds()
-        text = f"another session of node {node} lives; it ends {wait_s:.0f} s from now"
-        raise AgentCallError(409, ErrorCode.SESSION_LIVES, f"{text} unless it is renewed")
 
 
 def _is_same_agent(node: Node, request: SessionRequest) -> bool:

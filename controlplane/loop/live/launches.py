@@ -58,7 +58,7 @@ class _RefusedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class PreparedLaunch:
     """A placement that fits, with its job and the rows to write for each rank."""
 
     placement: Placement
@@ -114,21 +114,18 @@ class Launcher:
     def _part(self, part: Sequence[Placement], of: Sequence[Placement]) -> list[Rejected]:
         try:
             with transaction.atomic():
-                return self._together(part)
+                rejected, launches = list[Rejected](), list[PreparedLaunch]()
+                for placement in part:
+                    if isinstance(found := self._found(placement), Rejected):
+                        rejected.append(found)
+                    else:
+                        self._take(found)
+                        launches.append(found)
+                self._train(launches)
+                return rejected
         except FASTER:
             self._look(of)  # for what they had taken is free, and their jobs are what they were
         return [r for r in map(self._alone, part) if r is not None]
-
-    def _together(self, part: Sequence[Placement]) -> list[Rejected]:
-        rejected, launches = list[Rejected](), list[Launch]()
-        for placement in part:
-            if isinstance(found := self._found(placement), Rejected):
-                rejected.append(found)
-            else:
-                self._take(found)
-                launches.append(found)
-        self._train(launches)
-        return rejected
 
     def _alone(self, placement: Placement) -> Rejected | None:
         found = self._found(placement)
@@ -162,7 +159,7 @@ class Launcher:
         self._look(of)  # for what was undone is free, and their jobs are what they were
         return rejected
 
-    def _found(self, placement: Placement) -> Launch | Rejected:
+    def _found(self, placement: Placement) -> PreparedLaunch | Rejected:
         job = self.jobs.get(placement.job)
         if job is None:
             return Rejected(placement.key, RejectCode.STALE, "the job is gone")
@@ -170,17 +167,17 @@ class Launcher:
         if refused is not None:
             return refused
         port = self._gang_port(placement, job)
-        return Launch(
+        return PreparedLaunch(
             placement,
             job,
             [self._rank(placement, rank, job, port) for rank in range(len(placement.ranks))],
         )
 
-    def _take(self, launch: Launch) -> None:
+    def _take(self, launch: PreparedLaunch) -> None:
         for assignment, slots in launch.ranks:
             self.free.take(assignment, launch.job, [(slot.device, slot.slot) for slot in slots])
 
-    def _train(self, launches: Sequence[Launch]) -> None:
+    def _train(self, launches: Sequence[PreparedLaunch]) -> None:
         """Write training runs, all or none: their jobs move."""
         attempts = _attempts([launch.job for launch in launches])
         for launch in launches:
@@ -194,7 +191,7 @@ class Launcher:
         move_jobs(moving, JobMove.PLACE, actor=ACTOR)
         _offer(launches)
 
-    def _profile(self, launch: Launch) -> None:
+    def _profile(self, launch: PreparedLaunch) -> None:
         """Write a profile run. The job's state stays, so only its fence is compared."""
         job, data = launch.job, {**self._data(launch), "copy": launch.placement.copy}
         if not Job.objects.filter(pk=job.pk, state=job.state, fence=job.fence).update(
@@ -206,7 +203,7 @@ class Launcher:
         self.started(job, launch.placement.copy)
         _offer([launch])
 
-    def _data(self, launch: Launch) -> dict[str, Any]:
+    def _data(self, launch: PreparedLaunch) -> dict[str, Any]:
         nodes = [seat.node for seat in launch.placement.ranks]
         return {
             "round": self.round.number,
@@ -277,7 +274,7 @@ def _overtaken(placement: Placement, error: Exception) -> Rejected:
     return Rejected(placement.key, RejectCode.STALE, f"somebody was faster: {error}")
 
 
-def _offer(launches: Sequence[Launch]) -> None:
+def _offer(launches: Sequence[PreparedLaunch]) -> None:
     ranks = [rank for launch in launches for rank in launch.ranks]
     insert(Assignment, (assignment for assignment, _ in ranks))
     insert(AssignmentSlot, (slot for _, slots in ranks for slot in slots))

@@ -179,18 +179,14 @@ def _node_view(node: NodeRow, rows: Rows) -> NodeView:
         resources=tuple(sorted((name, float(amount)) for name, amount in node.resources.items())),
         labels=_labels_of_node(node, rows),
         role=NodeRole(node.role),
-        state=_state_of(node, rows),
+        state=(
+            NodeState.CORDONED
+            if node.state == State.READY and not is_ready(node, rows.now)
+            else NodeState(node.state)
+        ),
         drain_until_s=node.drain_until.timestamp() if node.drain_until else None,
         rack=node.rack,
         link_gbps=node.link_gbps,
-    )
-
-
-def _state_of(node: NodeRow, rows: Rows) -> NodeState:
-    return (
-        NodeState.CORDONED
-        if node.state == State.READY and not is_ready(node, rows.now)
-        else NodeState(node.state)
     )
 
 

@@ -143,21 +143,17 @@ def hold_round(cluster_id: int, ports: Ports) -> RoundResult | None:
     if lock is None:
         return None
     with bound(cluster=cluster_id, round=lock.number), renewed(lock, renewal):
-        return _held(lock, ports, now)
-
-
-def _held(lock: RoundLock, ports: Ports, now: datetime) -> RoundResult | None:
-    world = LiveWorld(lock, ports)
-    try:
-        wanted = is_wanted(lock.cluster_id)
-        policy = Cluster.objects.values_list("policy", flat=True).get(pk=lock.cluster_id)
-        return run_round(world, world.decide, name=policy) if wanted else None
-    except LostLockError as lost:
-        logger.warning("%s", lost)
-        return None
-    finally:
-        locks.abandon(Q(cluster=lock.cluster_id, number=lock.number), now)
-        locks.release(lock)
+        world = LiveWorld(lock, ports)
+        try:
+            wanted = is_wanted(lock.cluster_id)
+            policy = Cluster.objects.values_list("policy", flat=True).get(pk=lock.cluster_id)
+            return run_round(world, world.decide, name=policy) if wanted else None
+        except LostLockError as lost:
+            logger.warning("%s", lost)
+            return None
+        finally:
+            locks.abandon(Q(cluster=lock.cluster_id, number=lock.number), now)
+            locks.release(lock)
 
 
 def is_wanted(cluster_id: int) -> bool:

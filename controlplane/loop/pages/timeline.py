@@ -49,7 +49,10 @@ def gantt_bars(
     """(bars, lanes) of these nodes' GPUs over [since, until): past, running, expected."""
     now = timezone.now()
     lanes = _lanes(nodes)
-    assignments = _shown(nodes, since)
+    held = Q(ended_at__isnull=True) | Q(ended_at__gte=since)
+    rows = Assignment.objects.filter(held, node__in=nodes).exclude(state="rejected")
+    shown = rows.select_related("job").only(*_OF_BAR)
+    assignments = list(shown.order_by("-created_at")[:MAX_BARS])
     places = _places(assignments, lanes)
     seen = seen_by(user, {a.job_id for a in assignments})
     expected = _expected(cluster)
@@ -80,14 +83,6 @@ def _lanes(nodes: Sequence[Node]) -> dict[int, str]:
         for index, device in enumerate(devices[node.pk]):
             lanes[device] = f"{node.name} · {node.gpu_type.name} {index}{mark}"
     return lanes
-
-
-def _shown(nodes: Sequence[Node], since: datetime) -> list[Assignment]:
-    """Assignments that held a GPU since then, newest first up to a bound."""
-    held = Q(ended_at__isnull=True) | Q(ended_at__gte=since)
-    rows = Assignment.objects.filter(held, node__in=nodes).exclude(state="rejected")
-    shown = rows.select_related("job").only(*_OF_BAR)
-    return list(shown.order_by("-created_at")[:MAX_BARS])
 
 
 def _places(

@@ -13,7 +13,6 @@ from django.http import Http404, HttpRequest, HttpResponse, JsonResponse, QueryD
 from django.shortcuts import render
 from django.urls import reverse_lazy
 from django.utils import timezone
-from django.utils.cache import patch_vary_headers
 from django.views.decorators.http import require_GET
 
 from clusters.models import Cluster, Device
@@ -21,6 +20,7 @@ from controlplane.loop.pages.selectors import round_page, rounds_page, snapshot_
 from controlplane.loop.pages.timeline import gantt_bars, page_of_lanes, past_s
 from controlplane.web.operators import is_operator
 from controlplane.web.pages.gantt import figure
+from controlplane.web.pages.parts import page_or_part
 from controlplane.web.pages.static_files import PLOTLY_NAME
 
 SPANS = {
@@ -90,11 +90,8 @@ def _asked(request: HttpRequest) -> tuple[Cluster | None, str]:
 def rounds(request: HttpRequest) -> HttpResponse:
     """Every decision: why it was asked for, what came of it, how long it took."""
     page, rows = rounds_page(request.GET.get("page"))
-    part = request.headers.get("HX-Request") == "true"
-    template = "loop/_rounds.html" if part else "loop/rounds.html"
-    response = render(request, template, {"page": page, "rows": rows, "query": ""})
-    patch_vary_headers(response, ["HX-Request"])
-    return response
+    context = {"page": page, "rows": rows, "query": ""}
+    return page_or_part(request, "loop/rounds.html", "loop/_rounds.html", context)
 
 
 @require_GET

@@ -83,7 +83,7 @@ def refuse_nonempty() -> None:
 
 def make_safe(manifest: Manifest, now: datetime, least_wait_s: float) -> Restored:
     """Make a restored database safe (see the module), in a transaction after raising fences."""
-    unknown = sum(_lose_sight(pk, now) for pk in _keys(HELD))
+    unknown = sum(_lose_contact(pk, now) for pk in _keys(HELD))
     withdrawn = sum(_withdraw(pk, now) for pk in _keys([AssignmentState.OFFERED]))
     Session.objects.all().delete()
     EnrolmentToken.objects.filter(expires_at__gt=now).update(expires_at=now)
@@ -94,7 +94,13 @@ def make_safe(manifest: Manifest, now: datetime, least_wait_s: float) -> Restore
     )
     clusters = Cluster.objects.order_by("name")
     waits = {cluster.name: _wait(cluster, now, least_wait_s) for cluster in clusters}
-    return Restored(manifest, waits, unknown, withdrawn, _closed_secrets(), _empty_cache())
+    closed = []
+    for secret in Secret.objects.select_related("team"):
+        try:
+            reveal(secret)
+        except SecretMissing:
+            closed.append(str(secret))
+    return Restored(manifest, waits, unknown, withdrawn, tuple(closed), _empty_cache())
 
 
 def _keys(states: list[str]) -> list[UUID]:
@@ -102,7 +108,7 @@ def _keys(states: list[str]) -> list[UUID]:
     return list(held.values_list("pk", flat=True))
 
 
-def _lose_sight(pk: UUID, now: datetime) -> bool:
+def _lose_contact(pk: UUID, now: datetime) -> bool:
     assignment = lock_assignment(pk)
     lease = timedelta(
         seconds=job_lease_s(clock_of(assignment.node.cluster), assignment.job.on_disconnect)
@@ -111,7 +117,7 @@ def _lose_sight(pk: UUID, now: datetime) -> bool:
         Assignment.objects.filter(pk=pk).update(lease_expires_at=now + lease)
     else:
         move_assignment(
-            assignment, AssignmentMove.LOSE_SIGHT, data={"why": WHY}, lease_expires_at=now + lease
+            assignment, AssignmentMove.LOSE_CONTACT, data={"why": WHY}, lease_expires_at=now + lease
         )
     return True
 
@@ -139,16 +145,6 @@ def _wait(cluster: Cluster, now: datetime, least_wait_s: float) -> datetime:
     Cluster.objects.filter(pk=cluster.pk).update(round_owner=LOCK_OWNER, round_expires_at=until)
     request_reschedule(cluster, Reason.OPERATOR)
     return until
-
-
-def _closed_secrets() -> tuple[str, ...]:
-    closed = []
-    for secret in Secret.objects.select_related("team"):
-        try:
-            reveal(secret)
-        except SecretMissing:
-            closed.append(str(secret))
-    return tuple(closed)
 
 
 def _empty_cache() -> bool:

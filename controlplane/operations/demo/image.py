@@ -83,7 +83,14 @@ def demo_image(say: Callable[[str], None]) -> str:
     if not _has(name):
         say(f"Building the image {name} from {base.name} (about a minute, once) ...")
         with tempfile.TemporaryDirectory() as folder:
-            _fetch(base, Path(folder) / "site")
+            site = Path(folder) / "site"
+            _install(base, site, *_requirements())
+            _install(base, site, "--no-deps", *DATA)
+            shutil.copytree(
+                Path(loadmaster.__file__).parent,
+                site / "loadmaster",
+                ignore=shutil.ignore_patterns("__pycache__"),
+            )
             _build(base, Path(folder), name)
     return name
 
@@ -139,17 +146,6 @@ def _contents(base: Base) -> str:
 def _requirements() -> list[str]:
     own = [r for r in requires("loadmaster") or () if "extra ==" not in r]
     return [*own, *LIBRARIES]
-
-
-def _fetch(base: Base, site: Path) -> None:
-    """The packages for the base's Python, and the library as it is here, into `site`."""
-    _install(base, site, *_requirements())
-    _install(base, site, "--no-deps", *DATA)
-    shutil.copytree(
-        Path(loadmaster.__file__).parent,
-        site / "loadmaster",
-        ignore=shutil.ignore_patterns("__pycache__"),
-    )
 
 
 def _install(base: Base, site: Path, *what: str) -> None:

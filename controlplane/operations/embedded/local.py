@@ -52,7 +52,12 @@ def running_locally(
     home: Path = settings.LOADMASTER_HOME
     with Supervisor(home, say) as supervisor:
         call_command("migrate", verbosity=0)
-        _collect_static()
+        newest = max(path.stat().st_mtime_ns for path in (settings.BASE_DIR / "static").rglob("*"))
+        stamp = Path(settings.STATIC_ROOT) / "loadmaster.stamp"
+        wanted = f"{loadmaster.__version__} {newest}"
+        if not stamp.exists() or stamp.read_text() != wanted:
+            call_command("collectstatic", interactive=False, verbosity=0)
+            stamp.write_text(wanted)
         password = bootstrap()
         port = programs.free_port(port)
         for program in _programs(home, port, runtime):
@@ -70,16 +75,6 @@ def welcome(local: Local) -> list[str]:
         f" changepassword {ADMIN}"
     )
     return [f"Loadmaster is up: {local.url}", login]
-
-
-def _collect_static() -> None:
-    """Collect and compress static files if changed: five seconds at the first start."""
-    newest = max(path.stat().st_mtime_ns for path in (settings.BASE_DIR / "static").rglob("*"))
-    stamp = Path(settings.STATIC_ROOT) / "loadmaster.stamp"
-    wanted = f"{loadmaster.__version__} {newest}"
-    if not stamp.exists() or stamp.read_text() != wanted:
-        call_command("collectstatic", interactive=False, verbosity=0)
-        stamp.write_text(wanted)
 
 
 def _programs(home: Path, port: int, runtime: LocalRuntime) -> Iterator[Program]:

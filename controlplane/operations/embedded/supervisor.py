@@ -95,18 +95,15 @@ class Supervisor:
         while True:
             if self.asked_to_stop:
                 raise KeyboardInterrupt
-            self._restart_the_dead()
+            for child in self._children.values():
+                if child.started and not child.alive() and child.restart_due():
+                    ended = f"{child.program.name} ended with {child.exit_code()}"
+                    self.say(f"{ended}; starting it again (log: {child.log})")
+                    child.start()
             left = until - time.monotonic()
             if left <= 0:
                 return
             time.sleep(min(_TICK_S, left))
-
-    def _restart_the_dead(self) -> None:
-        for child in self._children.values():
-            if child.started and not child.alive() and child.restart_due():
-                ended = f"{child.program.name} ended with {child.exit_code()}"
-                self.say(f"{ended}; starting it again (log: {child.log})")
-                child.start()
 
     def stop(self) -> None:
         """Stop everything, the last started first; what does not end in its time is killed."""

@@ -142,6 +142,12 @@ class ClusterSpec:
     teams: tuple[TeamView, ...] = ()
 
 
+SCENARIO_FIELDS = (
+    "currency", "round_s", "horizon_s", "power_cap_w", "emissions_cost_per_kg", "gather_s",
+    "round_jobs", "teams", "kinds", "gpu_types",
+)  # fmt: skip
+NODE_FIELDS = ("gpu_type", "cores", "memory_gb", "resources", "labels", "role", "rack", "link_gbps")
+"""Fields taken over as they are."""
 _FORM = Form(ClusterSpec, "cluster")
 
 
@@ -155,14 +161,12 @@ def scenario_of(spec: Mapping[str, Any]) -> Scenario:
     names = [team.name for team in cluster.teams]
     if (i := _repeated(names)) is not None:
         raise ClusterFileError(f"teams[{i}].name: {names[i]!r} is there twice")
-    same = ("currency", "round_s", "horizon_s", "power_cap_w", "emissions_cost_per_kg", "gather_s",
-            "round_jobs", "teams", "kinds", "gpu_types")  # fmt: skip
     return Scenario(
         nodes=_nodes(cluster),
         energy=_energy(cluster),
         cluster=cluster.name,
         power_caps=_power_caps(cluster),
-        **{name: getattr(cluster, name) for name in same},
+        **{name: getattr(cluster, name) for name in SCENARIO_FIELDS},
     )
 
 
@@ -193,11 +197,12 @@ def _node(
 ) -> NodeView:
     memory = memory_gb.get(spec.gpu_type, 0.0) if spec.gpu_memory_gb is None else spec.gpu_memory_gb
     return NodeView(
-        id=name, name=name, gpu_type=spec.gpu_type, power_w=power_w, cores=spec.cores,
+        id=name,
+        name=name,
+        power_w=power_w,
         devices=tuple(DeviceView(f"gpu{i}", memory, spec.slots) for i in range(spec.gpus)),
-        memory_gb=spec.memory_gb, resources=spec.resources, labels=spec.labels, role=spec.role,
-        rack=spec.rack, link_gbps=spec.link_gbps,
-    )  # fmt: skip
+        **{field: getattr(spec, field) for field in NODE_FIELDS},
+    )
 
 
 def _power_w(spec: NodeSpec, path: str) -> tuple[float, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from policies.contract.snapshot import (
@@ -16,6 +17,8 @@ from policies.contract.snapshot import (
     RankPlacement,
 )
 from policies.placement.speed import Speeds as KindSpeeds
+
+_SHAPE = attrgetter("gpu_type", "cores", "memory_gb", "resources", "labels", "role", "power_w")
 
 
 class _Asked(NamedTuple):
@@ -50,10 +53,14 @@ class Speeds:
         counts, others = columns.counts, columns.others
         demand = () if columns.gpus_only else _demand(columns, row)
         asked = _Asked(
-            columns.kinds[row], int(counts["gpus_min"][row]), int(counts["gpus_max"][row]),
-            others["allowed_types"][row], others["labels"][row], demand,
+            columns.kinds[row],
+            int(counts["gpus_min"][row]),
+            int(counts["gpus_max"][row]),
+            others["allowed_types"][row],
+            others["labels"][row],
+            demand,
             bool(others["may_mix"][row]),
-        )  # fmt: skip
+        )
         found = self._best.get(asked)
         if found is None:
             found = self._best[asked] = self._find(asked)
@@ -126,11 +133,7 @@ def _shapes(nodes: Iterable[NodeView]) -> tuple[NodeView, ...]:
     """One node of each shape: what makes a difference to what fits there."""
     found: dict[tuple[Any, ...], NodeView] = {}
     for n in nodes:
-        shape = (
-            n.gpu_type, len(n.devices), n.cores, n.memory_gb, n.resources, n.labels, n.role,
-            n.power_w,
-        )  # fmt: skip
-        found.setdefault(shape, n)
+        found.setdefault((len(n.devices), *_SHAPE(n)), n)
     return tuple(found.values())
 
 

@@ -17,6 +17,16 @@ from policies.contract.snapshot import Floats
 HOUR_S = 3600.0
 FRACTIONS = {"tickformat": ".0%", "range": [0, 1.02]}
 Figure = dict[str, Any]
+BARS: Figure = {
+    "type": "bar", "orientation": "h", "textposition": "inside", "insidetextanchor": "start",
+    "constraintext": "inside", "textangle": 0, "hoverinfo": "text+y",
+}  # fmt: skip
+LANES: Figure = {"type": "category", "categoryorder": "array", "automargin": True}
+TIMELINE: Figure = {
+    "barmode": "overlay", "bargap": 0.25, "showlegend": False, "hovermode": "closest",
+    "uniformtext": {"mode": "hide", "minsize": 9},
+    "xaxis": {"title": {"text": "hours"}, "rangemode": "tozero"},
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +87,14 @@ def _costs(summary: Summary) -> Figure:
     )
     data: list[Figure] = [
         {
-            "type": "bar", "name": words, "x": [p.choice.label for p in summary.policies],
-            "y": [_number(m[name].mean) for m in means], "marker": {"color": tone},
+            "type": "bar",
+            "name": words,
+            "x": [p.choice.label for p in summary.policies],
+            "y": [_number(m[name].mean) for m in means],
+            "marker": {"color": tone},
         }
         for name, words, tone in parts
-    ]  # fmt: skip
+    ]
     halves = [m["total_cost"].half_width or 0.0 for m in means]
     data[-1]["error_y"] = {"type": "data", "array": halves, "color": ERROR_BARS, "visible": True}
     currency = {"title": {"text": summary.study.scenario.currency}, "rangemode": "tozero"}
@@ -115,24 +128,17 @@ def _stays(timeline: Timeline) -> Figure:
     lanes, stays = timeline.lanes, timeline.stays
     hover = [f"<b>{escape(j)}</b><br>{a:,.0f} s to {b:,.0f} s" for _, j, a, b in stays]
     bars = {
-        "type": "bar", "orientation": "h", "y": [lanes[lane] for lane, _, _, _ in stays],
+        **BARS,
+        "y": [lanes[lane] for lane, _, _, _ in stays],
         "base": [round(from_s / HOUR_S, 6) for _, _, from_s, _ in stays],
         "x": [round((to_s - from_s) / HOUR_S, 6) for _, _, from_s, to_s in stays],
-        "text": [escape(job) for _, job, _, _ in stays], "textposition": "inside",
-        "insidetextanchor": "start", "constraintext": "inside", "textangle": 0,
-        "hovertext": hover, "hoverinfo": "text+y",
+        "text": [escape(job) for _, job, _, _ in stays],
+        "hovertext": hover,
         "marker": {"color": [colour(job) for _, job, _, _ in stays], "line": {"width": 0.5}},
-    }  # fmt: skip
-    layout = {
-        "barmode": "overlay", "bargap": 0.25, "height": 100 + LANE_PX * max(1, len(lanes)),
-        "showlegend": False, "hovermode": "closest", "uniformtext": {"mode": "hide", "minsize": 9},
-        "xaxis": {"title": {"text": "hours"}, "rangemode": "tozero"},
-        "yaxis": {
-            "type": "category", "categoryorder": "array", "categoryarray": list(reversed(lanes)),
-            "automargin": True, "range": [-0.5, len(lanes) - 0.5],
-        },
-    }  # fmt: skip
-    return {"data": [bars], "layout": layout}
+    }
+    yaxis = {"categoryarray": list(reversed(lanes)), "range": [-0.5, len(lanes) - 0.5], **LANES}
+    height = 100 + LANE_PX * max(1, len(lanes))
+    return {"data": [bars], "layout": {**TIMELINE, "height": height, "yaxis": yaxis}}
 
 
 def _left_out(timeline: Timeline) -> str:

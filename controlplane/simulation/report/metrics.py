@@ -27,6 +27,8 @@ SHORTEST_S = 10.0
 
 CONFIDENCE = 0.95
 NO_ERRORS = ErrorSummary.of(())
+ERROR_PARTS = {"mean": "mean", "p50": "median", "p90": "p90", "most": "worst"}
+"""Fields of an ErrorSummary by the last word of their metrics."""
 
 Better = Literal["less", "more", ""]
 
@@ -99,34 +101,36 @@ def metrics_of(outcome: Outcome) -> dict[str, float]:
     tardiness_s = outcome.tardiness_s[done]
     slowdown, bounded = slowdowns(outcome)
     p50, p90, p99 = quantiles(outcome.jct_s[done], (0.5, 0.9, 0.99))
-    own = (
-        "total_cost", "energy_cost", "tardiness_cost", "unfinished_cost", "energy_kwh",
-        "emissions_kg", "makespan_s",
-    )  # fmt: skip
+    costs = ("total_cost", "energy_cost", "tardiness_cost", "unfinished_cost")
+    own = (*costs, "energy_kwh", "emissions_kg", "makespan_s")
     sums = ("launches", "preemptions", "migrations", "failures")
     pairs = outcome.pair_estimates
     every, ran = (NO_ERRORS, NO_ERRORS) if pairs is None else (pairs.all, pairs.ran)
     errors = {
-        "pair_error_mean": every.mean, "pair_error_p50": every.median, "pair_error_p90": every.p90,
-        "pair_error_most": every.worst, "pair_ran_error_mean": ran.mean,
-        "pair_ran_error_p50": ran.median, "pair_ran_error_p90": ran.p90,
-        "pairs_measured": None if pairs is None else float(pairs.measured),
-    }  # fmt: skip
+        f"{name}_{part}": getattr(summary, of)
+        for name, summary in (("pair_error", every), ("pair_ran_error", ran))
+        for part, of in ERROR_PARTS.items()
+    }
     found = {
         **{name: getattr(outcome, name) for name in own},
-        "jct_mean_s": mean(outcome.jct_s[done]), "jct_p50_s": p50, "jct_p90_s": p90,
+        "jct_mean_s": mean(outcome.jct_s[done]),
+        "jct_p50_s": p50,
+        "jct_p90_s": p90,
         "jct_p99_s": p99,
         "wait_mean_s": mean((outcome.first_start_s - outcome.arrival_s)[done]),
-        "slowdown_mean": mean(slowdown[done]), "bounded_slowdown_mean": mean(bounded[done]),
+        "slowdown_mean": mean(slowdown[done]),
+        "bounded_slowdown_mean": mean(bounded[done]),
         "bounded_slowdown_p99": quantiles(bounded[done], (0.99,))[0],
         "utilisation": utilisation_of(outcome),
         "late": float(np.count_nonzero(tardiness_s > 0.0)),
         "tardiness_mean_s": mean(tardiness_s[tardiness_s > 0.0]),
-        "completed": float(np.count_nonzero(done)), "unfinished": float(np.count_nonzero(~done)),
+        "completed": float(np.count_nonzero(done)),
+        "unfinished": float(np.count_nonzero(~done)),
         "rounds": float(outcome.rounds),
         **{name: float(getattr(outcome, name).sum()) for name in sums},
         **{name: nan if value is None else value for name, value in errors.items()},
-    }  # fmt: skip
+        "pairs_measured": nan if pairs is None else float(pairs.measured),
+    }
     return {metric.name: found[metric.name] for metric in METRICS}
 
 

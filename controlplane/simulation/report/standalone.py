@@ -23,11 +23,8 @@ def standalone_page(title: str, main: str, figures: Mapping[str, object]) -> str
     plotly = (
         (plotly_folder() / SCRIPT).read_text(encoding="utf-8").replace("</script", "<\\/script")
     )
-    values = {
-        "title": escape(title), "main": main, "figures": data, "css": css, "js": js,
-        "plotly": plotly,
-    }  # fmt: skip
-    return filled("page.html", values)
+    values = {"title": escape(title), "main": main, "figures": data, "plotly": plotly}
+    return filled("page.html", {**values, "css": css, "js": js})
 
 
 def filled(page: str, values: Mapping[str, str]) -> str:

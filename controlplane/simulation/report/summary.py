@@ -129,10 +129,14 @@ def timeline_of(outcome: Outcome) -> Timeline:
         for node, _, device, beside in lanes
     )
     return Timeline(
-        edges_s, averages(outcome.utilisation, edges_s), outcome.utilisation.gpus, names, drawn,
+        edges_s,
+        averages(outcome.utilisation, edges_s),
+        outcome.utilisation.gpus,
+        names,
+        drawn,
         hidden_stays=max(0, len(stays) - MOST_STAYS),
         hidden_lanes=max(0, len(all_lanes) - MOST_LANES),
-    )  # fmt: skip
+    )
 
 
 def _placed(outcome: Outcome) -> list[tuple[Lane, int]]:

@@ -136,15 +136,16 @@ class Study:
                     f"workload.{name}: the server's files cannot be read; give the {instead}"
                 )
         policies = _labelled(given.policies, trusted)
+        values: dict[str, Any] = {name: getattr(given, name) for name in FIELDS}
         plain = {
-            "name": given.name, "cluster": given.cluster, "workload": given.workload,
-            "policies": [p.plain() for p in policies], "seeds": list(given.seeds),
-            "switches": given.switches.turned_on, "skip_bad": given.skip_bad,
-        }  # fmt: skip
-        return cls(
-            given.name, scenario, given.workload, policies, given.seeds, given.switches,
-            given.skip_bad, plain, trusted,
-        )  # fmt: skip
+            **values,
+            "policies": [policy.plain() for policy in policies],
+            "seeds": list(given.seeds),
+            "switches": given.switches.turned_on,
+        }
+        del values["cluster"]
+        values |= {"scenario": scenario, "policies": policies}
+        return cls(**values, document=plain, trusted=trusted)
 
     def load(self, seed: int) -> Workload:
         """The workload of one seed. WorkloadError where it cannot be made."""

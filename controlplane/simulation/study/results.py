@@ -27,7 +27,7 @@ from controlplane.simulation.study.run_files import (
     write_text,
 )
 from controlplane.web.pages.formats import plain
-from policies.contract.snapshot import Floats, Ints
+from policies.contract.snapshot import Floats
 
 VERSION = 1
 LISTED = 100
@@ -35,10 +35,8 @@ LISTED = 100
 
 CSV_COLUMNS = (
     "policy", "seed", "job", "kind", "arrival_s", "first_start_s", "completion_s", "due_s", "jct_s",
-    "slowdown",
-    "bounded_slowdown", "tardiness_s", "tardiness_cost", "busy_s", "gpu_s", "fastest_s", "launches",
-    "preemptions", "migrations",
-    "failures", "energy_kwh", "energy_cost",
+    "slowdown", "bounded_slowdown", "tardiness_s", "tardiness_cost", "busy_s", "gpu_s", "fastest_s",
+    "launches", "preemptions", "migrations", "failures", "energy_kwh", "energy_cost",
 )  # fmt: skip
 """Columns of jobs.csv; missing times and energy are empty."""
 
@@ -67,8 +65,11 @@ def results_of(summary: Summary) -> dict[str, Any]:
     """The document of results.json."""
     study, currency = summary.study, summary.study.scenario.currency
     return {
-        "version": VERSION, "study": dict(study.document), "currency": currency,
-        "switches_on": study.switches.turned_on, "switches": asdict(study.switches),
+        "version": VERSION,
+        "study": dict(study.document),
+        "currency": currency,
+        "switches_on": study.switches.turned_on,
+        "switches": asdict(study.switches),
         "workloads": [
             _workload(seed, summary) for seed in study.seeds if seed in summary.workloads
         ],
@@ -82,21 +83,21 @@ def results_of(summary: Summary) -> dict[str, Any]:
             {"policy": f.run.label, "seed": f.run.seed, "message": f.message}
             for f in summary.failures
         ],
-    }  # fmt: skip
+    }
 
 
 def _workload(seed: int, summary: Summary) -> dict[str, Any]:
     workload, unplaceable = summary.workloads[seed], summary.unplaceable[seed]
     return {
-        "seed": seed, "name": workload.name, "jobs": workload.jobs, "kinds": workload.kinds,
-        "span_s": workload.span_s, "facts": dict(workload.facts),
+        "seed": seed,
+        **asdict(workload),
         "skipped": len(workload.skipped),
         "skipped_lines": [
             {"line": line, "problem": problem} for line, problem in workload.skipped[:LISTED]
         ],
         "unplaceable": len(unplaceable),
         "unplaceable_jobs": [{"job": u.job, "reason": u.reason} for u in unplaceable[:LISTED]],
-    }  # fmt: skip
+    }
 
 
 def _policy(policy: PolicySummary, first: PolicySummary) -> dict[str, Any]:
@@ -138,17 +139,16 @@ def _finished(
 def _write_jobs(file: IO[str], run: Run, found: FinishedRun) -> None:
     outcome = found.outcome
     slowdown, bounded = slowdowns(outcome)
-    tardiness_s = outcome.tardiness_s
-    energy = [
-        of if len(of) else np.full(len(outcome.job_ids), np.nan)
-        for of in (outcome.job_kwh, outcome.job_cost)
-    ]
-    numbers: tuple[Floats | Ints, ...] = (
-        outcome.arrival_s, outcome.first_start_s, outcome.completion_s, outcome.due_s,
-        outcome.jct_s, slowdown, bounded, tardiness_s, tardiness_s * outcome.tardiness_weight,
-        outcome.busy_s, outcome.gpu_s, outcome.fastest_s, outcome.launches, outcome.preemptions,
-        outcome.migrations, outcome.failures, *energy,
-    )  # fmt: skip
+    unknown = np.full(len(outcome.job_ids), np.nan)
+    derived = {
+        "slowdown": slowdown,
+        "bounded_slowdown": bounded,
+        "tardiness_cost": outcome.tardiness_s * outcome.tardiness_weight,
+        "energy_kwh": outcome.job_kwh if len(outcome.job_kwh) else unknown,
+        "energy_cost": outcome.job_cost if len(outcome.job_cost) else unknown,
+    }
+    names = CSV_COLUMNS[CSV_COLUMNS.index("arrival_s") :]
+    numbers = (derived[n] if n in derived else getattr(outcome, n) for n in names)
     columns = (column.tolist() for column in numbers)
     label, seed = plain(run.label), run.seed
     csv.writer(file, lineterminator="\n").writerows(

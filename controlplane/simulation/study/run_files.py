@@ -72,12 +72,15 @@ def save(path: Path, run: FinishedRun) -> None:
     outcome, stays, in_use = run.outcome, run.outcome.stays, run.outcome.utilisation
     plain = {
         **{name: getattr(outcome, name) for name in PLAIN},
-        "switches": asdict(outcome.switches), "gpus": in_use.gpus, "devices": stays.devices,
+        "switches": asdict(outcome.switches),
+        "gpus": in_use.gpus,
+        "devices": stays.devices,
         "unplaceable": [astuple(one) for one in outcome.unplaceable],
         "unfinished": [astuple(one) for one in outcome.unfinished],
         "pair_estimates": outcome.pair_estimates and asdict(outcome.pair_estimates),
-        "job_kinds": run.job_kinds, "workload_facts": asdict(run.workload),
-    }  # fmt: skip
+        "job_kinds": run.job_kinds,
+        "workload_facts": asdict(run.workload),
+    }
     arrays: dict[str, NDArray[Any]] = {name: getattr(outcome, name) for name in JOB_COLUMNS}
     arrays |= {f"stays_{name}": getattr(stays, name) for name in STAY_COLUMNS}
     arrays |= {"in_use_time_s": in_use.time_s, "in_use_gpus": in_use.gpus_in_use}

@@ -59,9 +59,14 @@ def _simulate(study: Study, run: Run, runs: Path, watch: Watch) -> None:
     workload = study.load(run.seed)
     loaded_s = perf_counter()
     outcome = simulate(
-        study.scenario, workload, study.policies[run.policy].make(),
-        name=run.label, seed=run.seed, switches=study.switches, on_progress=watch,
-    )  # fmt: skip
+        study.scenario,
+        workload,
+        study.policies[run.policy].make(),
+        name=run.label,
+        seed=run.seed,
+        switches=study.switches,
+        on_progress=watch,
+    )
     timings = _timings(outcome, loaded_s - started_s, perf_counter() - loaded_s)
     write_text(runs / f"{run.key}.timings.json", json.dumps(timings))
     facts = WorkloadFacts.of(workload)
@@ -74,9 +79,12 @@ def _timings(outcome: Outcome, load_s: float, simulate_s: float) -> dict[str, fl
     of_one = (mean(spent), *quantiles(spent, (0.5, 0.9, 0.99, 1.0))) if len(spent) else (None,) * 5
     names = (f"decision_{part}_s" for part in ("mean", "p50", "p90", "p99", "max"))
     return {
-        "load_s": load_s, "simulate_s": simulate_s, "decisions": len(spent),
-        "decisions_s": float(np.sum(spent)), **dict(zip(names, of_one, strict=True)),
-    }  # fmt: skip
+        "load_s": load_s,
+        "simulate_s": simulate_s,
+        "decisions": len(spent),
+        "decisions_s": float(np.sum(spent)),
+        **dict(zip(names, of_one, strict=True)),
+    }
 
 
 class Child:
@@ -94,9 +102,13 @@ class Child:
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", __name__, str(folder.resolve()), *numbers, rights],
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, encoding="utf-8",
-                env={**environment, "PYTHONPATH": os.pathsep.join(places)}, start_new_session=True,
-            )  # fmt: skip
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                encoding="utf-8",
+                env={**environment, "PYTHONPATH": os.pathsep.join(places)},
+                start_new_session=True,
+            )
         self._reader = Thread(target=self._read, args=(self._process.stdout,), daemon=True)
         self._reader.start()
 

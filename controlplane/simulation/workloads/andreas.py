@@ -138,7 +138,5 @@ def _facts(options: Andreas, arrival_s: Floats, shortest_s: Floats) -> dict[str,
     gpus = (options.nodes - options.nodes // 2) * of_v100 + options.nodes // 2 * of_t4
     span_s = float(arrival_s[-1]) if len(arrival_s) else 0.0
     load = float(shortest_s.sum()) / (gpus * span_s) if span_s else None
-    return {
-        "generator": "andreas", "tuning": options.tuning, "load": load, "gpus": gpus,
-        "last_arrival_s": span_s,
-    }  # fmt: skip
+    facts = {"generator": "andreas", "tuning": options.tuning, "load": load}
+    return {**facts, "gpus": gpus, "last_arrival_s": span_s}

@@ -83,10 +83,12 @@ class WorkloadError(ValueError):
 
 def jobs_of(ids: Sequence[str], kinds: Sequence[str], **columns: Any) -> Jobs:
     """Jobs by column: an array or a list of len(ids) values each, or one value for all; else as in
-    JobView. `total_steps` is `remaining_steps` unless it is given: these jobs have not begun.
+    JobView. Unless given, `total_steps` is `remaining_steps` (these jobs have not begun), and
+    `gpus_max` is `gpus_min`.
     """
     count = len(ids)
-    given = {"total_steps": columns.get("remaining_steps", 0.0), **columns}
+    usual = {"total_steps": columns.get("remaining_steps", 0.0), "gpus_max": columns["gpus_min"]}
+    given = {**usual, **columns}
     numbers = {name: _array(given, name, count, np.float64) for name in JOB_NUMBERS}
     counts = {name: _array(given, name, count, np.int64) for name in JOB_COUNTS}
     others = {f.name: _tuple(given.get(f.name, f.default), count) for f in _OTHERS}

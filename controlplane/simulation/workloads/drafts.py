@@ -112,8 +112,7 @@ def _jobs(draft: Draft, options: Trace, context: Context) -> Jobs:
         due_s = arrival_s + (draft.columns["due_s"] - draft.arrival_s)
     columns = {"tardiness_weight": weights, **draft.columns, "due_s": due_s}
     columns |= {"remaining_steps": np.rint(run_s * STEPS_PER_S), "arrival_s": arrival_s}
-    columns |= {"gpus_min": draft.gpus, "gpus_max": draft.gpus}
-    return jobs_of(draft.ids, draft.kinds, **columns)
+    return jobs_of(draft.ids, draft.kinds, gpus_min=draft.gpus, **columns)
 
 
 def _picked(value: Any, at: Ints) -> Any:

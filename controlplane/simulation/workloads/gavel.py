@@ -107,10 +107,12 @@ def _jobs(draft: Draft, options: Gavel, context: Context) -> Jobs:
     slo = columns.pop(SLO, np.full(len(draft.ids), -1.0))
     drawn_s = options.due_s(arrival_s, draft.run_s, rng)
     columns |= {
-        "arrival_s": arrival_s, "due_s": np.where(slo > 0, arrival_s + slo * draft.run_s, drawn_s),
+        "arrival_s": arrival_s,
+        "due_s": np.where(slo > 0, arrival_s + slo * draft.run_s, drawn_s),
         "tardiness_weight": options.weights(len(draft.run_s), rng),
-        "gpus_min": draft.gpus, "gpus_max": draft.gpus, "may_share": options.pairs,
-    }  # fmt: skip
+        "gpus_min": draft.gpus,
+        "may_share": options.pairs,
+    }
     return jobs_of(draft.ids, draft.kinds, **columns)
 
 

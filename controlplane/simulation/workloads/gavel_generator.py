@@ -87,19 +87,20 @@ def generate(options: GavelGenerator, context: Context) -> Workload:
     slos = of_slo.choice(np.array(options.slos), size=count) if options.slos else np.inf
     late = drawn(options.tardiness_weight, count, of_tardiness) if options.tardiness_weight else 0.0
     jobs = jobs_of(
-        [f"J{i + 1}" for i in range(count)], [kinds[k].id for k in chosen.tolist()],
-        arrival_s=arrival_s, gpus_min=gpus, gpus_max=gpus,
+        [f"J{i + 1}" for i in range(count)],
+        [kinds[k].id for k in chosen.tolist()],
+        arrival_s=arrival_s,
+        gpus_min=gpus,
         remaining_steps=np.maximum(1.0, np.rint(duration_s * rates)),
         due_s=arrival_s + slos * duration_s,
         weight=np.where(of_weight.random(count) < options.heavy, options.heavy_weight, 1.0),
-        tardiness_weight=late, may_share=options.pairs,
-    )  # fmt: skip
+        tardiness_weight=late,
+        may_share=options.pairs,
+    )
     span_s = float(arrival_s[-1])
     busy = float((gpus * duration_s).sum() / span_s) if span_s > SHORTEST_SPAN_S else None
-    facts = {
-        "generator": "gavel", "mode": options.mode, "reference": options.reference,
-        "mean_gpus_busy": busy,
-    }  # fmt: skip
+    drawn_as = {"mode": options.mode, "reference": options.reference}
+    facts = {"generator": "gavel", **drawn_as, "mean_gpus_busy": busy}
     used = tuple(kinds[k] for k in np.unique(chosen).tolist())
     return Workload(options.name or f"Gavel {options.mode}", jobs, used, facts=facts)
 

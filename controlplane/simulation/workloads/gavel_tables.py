@@ -46,13 +46,16 @@ class Tables:
         """Known throughputs of a job type, without zeros (it does not fit that GPU's memory)."""
         found = [
             Throughput(
-                column.removesuffix(SPREAD).upper(), gpus, rate, Source.MEASURED,
+                column.removesuffix(SPREAD).upper(),
+                gpus,
+                rate,
+                Source.MEASURED,
                 spread=column.endswith(SPREAD),
             )
             for column, rates in sorted(self.rates.items())
             for (kind, gpus), rate in sorted(rates.items())
             if kind == name and rate > 0
-        ]  # fmt: skip
+        ]
         return KindView(name, name, tuple(found), tuple(self.pairs.get(name, ()) if pairs else ()))
 
 

@@ -50,13 +50,17 @@ def generate(options: Poisson, context: Context) -> Workload:
         raise WorkloadError(
             f"run_s: with this sigma some jobs would run longer than {LONGEST_RUN_S:g} s"
         )
-    gpus = _gpus(options, rng, count)
-    due_s, weights = options.due_s(arrival_s, run_s, rng), options.weights(count, rng)
     jobs = jobs_of(
-        [f"J{i + 1}" for i in range(count)], ["job"] * count, arrival_s=arrival_s,
+        [f"J{i + 1}" for i in range(count)],
+        ["job"] * count,
+        arrival_s=arrival_s,
         remaining_steps=np.rint(run_s * STEPS_PER_S),
-        gpus_min=gpus, gpus_max=gpus, due_s=due_s, tardiness_weight=weights, walltime_s=run_s,
-    )  # fmt: skip
+        gpus_min=_gpus(options, rng, count),
+        due_s=options.due_s(arrival_s, run_s, rng),
+        tardiness_weight=options.weights(count, rng),
+        walltime_s=run_s,
+    )
+    gpus = jobs.columns.counts["gpus_min"]
     busy = float((gpus * run_s).sum() / arrival_s[-1]) if arrival_s[-1] > SHORTEST_SPAN_S else None
     facts = {"generator": "poisson", "mean_gpus_busy": busy}
     kinds = even_kinds(jobs, options.speed_of(context.gpu_types))

@@ -149,12 +149,15 @@ class StudyForm(forms.Form):
         """The study that was typed. DocumentError for what is no YAML or no number."""
         typed = {name: str(self.data.get(name, "")).strip() for name in self.fields}
         study = {
-            "name": typed["name"], "team": typed["team"], "cluster": self._cluster(typed),
+            "name": typed["name"],
+            "team": typed["team"],
+            "cluster": self._cluster(typed),
             "workload": _workload(typed, trace),
-            "policies": self._policies(), "seeds": _seeds(typed["seeds"]),
+            "policies": self._policies(),
+            "seeds": _seeds(typed["seeds"]),
             "switches": self._switches(),
             "skip_bad": bool(typed["skip_bad"]),
-        }  # fmt: skip
+        }
         return {name: value for name, value in study.items() if value != ""}
 
     def worded(self, problems: Mapping[str, list[str]]) -> dict[str, list[str]]:

@@ -13,7 +13,6 @@ from django.contrib.auth.models import User
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
-from django.utils.cache import patch_vary_headers
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from controlplane.studies import services
@@ -37,6 +36,7 @@ from controlplane.studies.selectors import (
     shared_simulation,
 )
 from controlplane.studies.services import SimulationConflictError
+from controlplane.web.pages.parts import page_or_part
 
 # A report is one file with its script inside, shown in a frame of our page as a document of no
 # origin: it may run its own script and nothing else, reads no cookie, sends no request, and cannot
@@ -71,7 +71,7 @@ def simulations(request: HttpRequest) -> HttpResponse:
     """Simulations of the reader and their teams."""
     page = simulations_page(_person(request), request.GET.get("page"))
     context = {"page": page, "query": "", "active": any(is_active(s) for s in page.object_list)}
-    return _page_or_part(request, "studies/list.html", "studies/_list.html", context)
+    return page_or_part(request, "studies/list.html", "studies/_list.html", context)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -137,7 +137,7 @@ def simulation(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
         "report": reverse("simulation_report", args=[found.pk]),
         "kept_until": kept_until(found),
     }
-    return _page_or_part(request, "studies/simulation.html", "studies/_simulation.html", context)
+    return page_or_part(request, "studies/simulation.html", "studies/_simulation.html", context)
 
 
 @require_POST
@@ -203,22 +203,26 @@ def compare(request: HttpRequest) -> HttpResponse:
     others = [s for s in simulations_page(user, 1).object_list if s.state == Simulation.State.DONE]
     currencies = {results.get("currency") for _, results in done}
     context = {
-        "chosen": {str(s.pk) for s in chosen}, "compared": [s for s, _ in done], "others": others,
+        "chosen": {str(s.pk) for s in chosen},
+        "compared": [s for s, _ in done],
+        "others": others,
         "most": MOST_COMPARED,
         "table": results_table([(s.name, results) for s, results in done]) if done else None,
         "mixed": len(currencies) > 1,
-    }  # fmt: skip
+    }
     return render(request, "studies/compare.html", context)
 
 
 def _context(found: Simulation) -> dict[str, Any]:
     results = results_of(found) if found.state == Simulation.State.DONE else None
     return {
-        "simulation": found, "summary": found.summary, "active": is_active(found),
+        "simulation": found,
+        "summary": found.summary,
+        "active": is_active(found),
         "percent": 100 * found.progress,
         "table": results_table([(found.name, results)]) if results else None,
         "sizes": sizes_of(found) if results else {},
-    }  # fmt: skip
+    }
 
 
 def _report(found: Simulation) -> HttpResponse:
@@ -229,17 +233,6 @@ def _report(found: Simulation) -> HttpResponse:
         data, content_type="text/html; charset=utf-8", headers={"X-Frame-Options": "SAMEORIGIN"}
     )
     response._csp_config = REPORT_POLICY  # type: ignore[attr-defined]  # where django-csp looks for a view's own policy
-    return response
-
-
-def _page_or_part(
-    request: HttpRequest, page: str, part: str, context: dict[str, Any]
-) -> HttpResponse:
-    headers = request.headers
-    restores = headers.get("HX-History-Restore-Request") == "true"
-    is_part = headers.get("HX-Request") == "true" and not restores
-    response = render(request, part if is_part else page, context)
-    patch_vary_headers(response, ["HX-Request"])
     return response
 
 

@@ -47,16 +47,18 @@ class StudyProcess:
         memory_gb: float,
         command: Sequence[str] | None = None,
     ) -> None:
-        argv = [
-            *(command or [sys.executable, "-m", "controlplane.studies.running.child"]),
-            "--processes", str(processes), "--memory-gb", str(memory_gb),
-            "--parent", str(os.getpid()), str(folder),
-        ]  # fmt: skip
+        program = command or [sys.executable, "-m", "controlplane.studies.running.child"]
+        limits = ["--processes", str(processes), "--memory-gb", str(memory_gb)]
         with (folder / LOG).open("wb") as log:
             self._process = subprocess.Popen(
-                argv, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log,
-                start_new_session=True, env=of_a_child(),
-            )  # fmt: skip
+                [*program, *limits, "--parent", str(os.getpid()), str(folder)],
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+                env=of_a_child(),
+            )
         self._read = b""
         self.status = Status()
 

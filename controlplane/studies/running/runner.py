@@ -34,8 +34,8 @@ from controlplane.studies.running.workers import is_stopping
 
 logger = logging.getLogger(__name__)
 
-EXPIRY_S = 30.0
-"""Seconds for which an unrenewed simulation counts as running."""
+EXPIRY = timedelta(seconds=30)
+"""Time for which an unrenewed simulation counts as running."""
 
 TURN_S = 1.0
 MOST_STARTS = 5
@@ -77,12 +77,10 @@ def claim(now: datetime) -> Simulation | None:
         waiting = Simulation.objects.filter(state=State.QUEUED).order_by("created_at", "pk")
         if (simulation := waiting.first()) is None:
             return None
-        values = {
-            "slot": slot, "owner": new_owner(), "expires_at": now + timedelta(seconds=EXPIRY_S),
-            "started_at": now, "starts": simulation.starts + 1,
-        }  # fmt: skip
+        lease = {"slot": slot, "owner": new_owner(), "expires_at": now + EXPIRY}
+        start = {"started_at": now, "starts": simulation.starts + 1}
         with suppress(LostRaceError, IntegrityError), transaction.atomic():
-            return move_simulation(simulation, SimulationMove.START, **values)
+            return move_simulation(simulation, SimulationMove.START, **lease, **start)
     return None
 
 
@@ -128,7 +126,7 @@ def _watch(simulation: Simulation, process: StudyProcess, ports: Ports) -> Statu
             logger.warning(
                 "simulation %s could not be renewed and is tried again: %s", simulation.pk, error
             )
-            if time.monotonic() - renewed_s > EXPIRY_S:
+            if time.monotonic() - renewed_s > EXPIRY.total_seconds():
                 return None
 
 
@@ -136,9 +134,11 @@ def renew(simulation: Simulation, status: Status, now: datetime) -> bool:
     """Save its progress and keep it; False if cancelled, deleted or taken over."""
     own = Simulation.objects.filter(pk=simulation.pk, state=State.RUNNING, owner=simulation.owner)
     updated = own.update(
-        progress=status.progress, left_s=status.left_s, message=status.message[:1000],
-        expires_at=now + timedelta(seconds=EXPIRY_S),
-    )  # fmt: skip
+        progress=status.progress,
+        left_s=status.left_s,
+        message=status.message[:1000],
+        expires_at=now + EXPIRY,
+    )
     return bool(updated)
 
 

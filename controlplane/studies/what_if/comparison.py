@@ -33,6 +33,14 @@ from policies.placement.speed import PlanSpeeds, devices_of
 
 
 @dataclass(frozen=True, slots=True)
+class Stretch:
+    """A placement from now to its expected end (epoch seconds); None if unknown."""
+
+    placement: Placement
+    to_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Figures:
     """Costs of a plan in the cluster's currency, until the end of every job.
 
@@ -51,20 +59,13 @@ class Figures:
     energy_cost_waiting: float
     tardiness_cost: float
     tardiness_cost_waiting: float
+    stretches: tuple[Stretch, ...]
 
     @property
     def cost(self) -> float:
         """Energy and lateness of all jobs."""
         energy_cost = self.energy_cost + self.energy_cost_waiting
         return energy_cost + self.tardiness_cost + self.tardiness_cost_waiting
-
-
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    """A placement from now to its expected end (epoch seconds); None if unknown."""
-
-    placement: Placement
-    to_s: float | None
 
 
 def stretches(plan: Plan, snapshot: Snapshot) -> tuple[Stretch, ...]:
@@ -85,28 +86,33 @@ def stretches(plan: Plan, snapshot: Snapshot) -> tuple[Stretch, ...]:
     return tuple(found)
 
 
-def figures(plan: Plan, snapshot: Snapshot, ends: tuple[Stretch, ...]) -> Figures:
-    """Figures of a plan whose stretches are `ends`."""
+def figures(plan: Plan, snapshot: Snapshot) -> Figures:
+    """Figures of a plan, with its placements."""
+    ends = stretches(plan, snapshot)
     used = Counter(
         node for node, _ in {key for p in plan.placements for key in devices_of(p.ranks)}
     )
     training = {s.placement.job: s.to_s for s in ends if s.placement.purpose is Purpose.TRAINING}
     watts, step = power_w(snapshot.node_by_id, used), snapshot.energy_at(snapshot.now_s)
-    columns = snapshot.jobs.columns
-    left = remaining_work(
-        columns, range(len(snapshot.jobs)), columns.numbers["remaining_steps"], snapshot.now_s,
-        snapshot.nodes, snapshot.kinds, snapshot.energy,
-    )  # fmt: skip
+    columns, rows = snapshot.jobs.columns, range(len(snapshot.jobs))
+    steps, cluster = columns.numbers["remaining_steps"], (snapshot.nodes, snapshot.kinds)
+    left = remaining_work(columns, rows, steps, snapshot.now_s, *cluster, snapshot.energy)
     waits = np.array([job not in training for job in columns.ids], dtype=bool)
     placed, waiting = _lateness(snapshot, training, left.run_s.tolist())
     return Figures(
-        plan.policy, plan.status.value, running=len(training),
-        waiting=len(snapshot.jobs) - len(training), gpus=sum(used.values()), power_w=watts,
+        plan.policy,
+        plan.status.value,
+        running=len(training),
+        waiting=len(snapshot.jobs) - len(training),
+        gpus=sum(used.values()),
+        power_w=watts,
         cost_per_h=None if step is None else cost_per_hour(watts, step),
         energy_cost=_energy_cost(snapshot, ends),
         energy_cost_waiting=float(left.energy_cost[waits].sum()),
-        tardiness_cost=placed, tardiness_cost_waiting=waiting,
-    )  # fmt: skip
+        tardiness_cost=placed,
+        tardiness_cost_waiting=waiting,
+        stretches=ends,
+    )
 
 
 def differences(plan: Plan, snapshot: Snapshot) -> tuple[Change, ...]:

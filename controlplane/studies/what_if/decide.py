@@ -25,14 +25,7 @@ from controlplane.loop.live.observe import observe
 from controlplane.loop.live.world import Solve
 from controlplane.loop.pages.selectors import OTHERS
 from controlplane.loop.rounds import decide_or_keep, kept
-from controlplane.studies.what_if.comparison import (
-    Figures,
-    Stretch,
-    differences,
-    figures,
-    sides,
-    stretches,
-)
+from controlplane.studies.what_if.comparison import Figures, differences, figures, sides
 from controlplane.web.operators import is_operator
 from controlplane.web.pages.formats import part_of
 from controlplane.web.rest.errors import ConflictError
@@ -87,9 +80,7 @@ class LeftWaiting:
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """A policy's decision beside the present state. `now`, `then`: placements of both with their
-    expected ends; `names`: of visible jobs, by id.
-    """
+    """A policy's decision beside the present state. `names`: of visible jobs, by id."""
 
     cluster: str
     currency: str
@@ -97,8 +88,6 @@ class WhatIf:
     failure: str | None
     current: Figures
     proposed: Figures
-    now: tuple[Stretch, ...]
-    then: tuple[Stretch, ...]
     differences: tuple[Difference, ...]
     waiting: tuple[LeftWaiting, ...]
     names: Mapping[str, str]
@@ -130,16 +119,19 @@ def what_if(
     finally:
         _MUTEX.release()
     present, at = kept(snapshot, cluster.policy, ""), datetime.fromtimestamp(snapshot.now_s, UTC)
-    now, then, names = (
-        stretches(present, snapshot),
-        stretches(plan, snapshot),
-        _names(user, snapshot),
-    )
+    names = _names(user, snapshot)
     return WhatIf(
-        cluster.name, cluster.currency, at, failure, figures(present, snapshot, now),
-        figures(plan, snapshot, then), now, then, _differences(plan, snapshot, names),
-        _waiting(plan, present, snapshot, names), names, snapshot,
-    )  # fmt: skip
+        cluster.name,
+        cluster.currency,
+        at,
+        failure,
+        figures(present, snapshot),
+        figures(plan, snapshot),
+        _differences(plan, snapshot, names),
+        _waiting(plan, present, snapshot, names),
+        names,
+        snapshot,
+    )
 
 
 def solve_apart(policy: str, parameters: Mapping[str, Any], snapshot: Snapshot) -> Plan:

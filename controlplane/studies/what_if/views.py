@@ -64,11 +64,14 @@ def what_if_page(request: HttpRequest) -> HttpResponse:
         (c for c in clusters if c.name == typed.get("cluster")), clusters[0] if clusters else None
     )
     context: dict[str, Any] = {
-        "clusters": clusters, "cluster": cluster, "plotly": PLOTLY_NAME,
+        "clusters": clusters,
+        "cluster": cluster,
+        "plotly": PLOTLY_NAME,
         "policies": offered(),
-        "policy": typed.get("policy", ""), "parameters": typed.get("parameters", ""),
+        "policy": typed.get("policy", ""),
+        "parameters": typed.get("parameters", ""),
         "problems": {},
-    }  # fmt: skip
+    }
     status = 200
     if request.method == "POST" and cluster is not None:
         user, policy = cast(User, request.user), context["policy"]
@@ -95,20 +98,23 @@ def _asked(user: User, cluster: Cluster, policy: str, typed: str) -> WhatIf:
 
 def _shown(found: WhatIf) -> dict[str, Any]:
     nodes, now_s = _drawn(found), found.snapshot.now_s
-    sides = {
-        f"Now, by {found.current.policy}": found.now, f"By {found.proposed.policy}": found.then
-    }  # fmt: skip
-    ends = [s.to_s for side in sides.values() for s in side if s.to_s is not None]
+    sides = {f"Now, by {found.current.policy}": found.current}
+    sides[f"By {found.proposed.policy}"] = found.proposed
+    ends = [s.to_s for side in sides.values() for s in side.stretches if s.to_s is not None]
     until_s = min(max([now_s + LEAST_S, *ends]), now_s + LONGEST_S)
-    charts = {title: _figure(side, found, nodes, until_s) for title, side in sides.items()}
+    charts = {
+        title: _figure(side.stretches, found, nodes, until_s) for title, side in sides.items()
+    }
     return {
-        "found": found, "comparisons": _comparisons(found),
+        "found": found,
+        "comparisons": _comparisons(found),
         "differences": found.differences[:LISTED],
-        "more": max(0, len(found.differences) - LISTED), "waiting": found.waiting[:LISTED],
+        "more": max(0, len(found.differences) - LISTED),
+        "waiting": found.waiting[:LISTED],
         "more_waiting": max(0, len(found.waiting) - LISTED),
         "charts": [(title, json.dumps(chart)) for title, chart in charts.items()],
         "hidden_nodes": max(0, len(found.snapshot.nodes) - len(nodes)),
-    }  # fmt: skip
+    }
 
 
 def _comparisons(found: WhatIf) -> list[Comparison]:
@@ -133,7 +139,7 @@ def _tone(now: float | None, then: float | None) -> str:
 
 def _drawn(found: WhatIf) -> Sequence[Any]:
     """Nodes for the charts: those in use first, then by name."""
-    stretches = (*found.now, *found.then)
+    stretches = (*found.current.stretches, *found.proposed.stretches)
     used = {rank.node for stretch in stretches for rank in stretch.placement.ranks}
     nodes = sorted(found.snapshot.nodes, key=lambda n: (n.id not in used, n.name))[:NODES_DRAWN]
     return sorted(nodes, key=lambda n: n.name)

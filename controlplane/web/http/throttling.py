@@ -105,7 +105,13 @@ def refusal(request: HttpRequest, counts: list[Count]) -> HttpResponse | None:
     if retry_s is None:
         return None
     log.warning("too many failures at %s", request.path_info)
-    return _refused(request, retry_s)
+    if request.path_info.startswith("/api/"):
+        body = error_body("throttled", refusal_text(retry_s))
+        answer: HttpResponse = JsonResponse(body, status=429)
+    else:
+        answer = render(request, "429.html", {"retry_s": retry_s}, status=429)
+    answer["Retry-After"] = str(retry_s)
+    return answer
 
 
 def end(request: HttpRequest, answer: HttpResponseBase, counts: list[Count]) -> HttpResponseBase:
@@ -176,13 +182,3 @@ def _add_in(store: BaseCache, key: str, amount: int, kept_s: int) -> int:
     except ValueError:  # forgotten in between
         store.add(key, max(0, amount), 2 * kept_s)
         return max(0, amount)
-
-
-def _refused(request: HttpRequest, retry_s: int) -> HttpResponse:
-    if request.path_info.startswith("/api/"):
-        body = error_body("throttled", refusal_text(retry_s))
-        answer: HttpResponse = JsonResponse(body, status=429)
-    else:
-        answer = render(request, "429.html", {"retry_s": retry_s}, status=429)
-    answer["Retry-After"] = str(retry_s)
-    return answer

@@ -40,19 +40,7 @@ else:
 
 SHOWN_JSON = 60_000
 
-__all__ = [
-    "AppendOnly",
-    "OperatorAdmin",
-    "OperatorInline",
-    "PlainModelForm",
-    "ReadOnly",
-    "ReadOnlyInline",
-    "detail_action",
-    "for_each",
-    "person",
-    "pretty",
-    "save_changed",
-]
+__all__ = ["PlainModelForm", "detail_action"]
 
 
 class StaffOnly:

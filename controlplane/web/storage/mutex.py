@@ -30,12 +30,8 @@ def mutex(name: str, most_s: int) -> Iterator[bool]:
         yield free
     finally:
         if free:
-            _leave(key, own)
-
-
-def _leave(key: str, own: str) -> None:
-    try:
-        if cache.get(key) == own:
-            cache.delete(key)
-    except (RedisError, OSError) as error:
-        log.warning("%s stays taken for a while: %s", key, error)
+            try:
+                if cache.get(key) == own:
+                    cache.delete(key)
+            except (RedisError, OSError) as error:
+                log.warning("%s stays taken for a while: %s", key, error)

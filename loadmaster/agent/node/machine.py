@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlsplit
 
 import psutil
@@ -76,39 +76,29 @@ def sockets_of(address: str) -> dict[str, str]:
     return {}
 
 
-class Devices(Protocol):
-    """The GPUs a node offers."""
+class Devices:
+    """The GPUs a node offers: here none."""
 
     def reports(self) -> tuple[DeviceReport, ...]:
         """Offered devices, for registration and session."""
+        return ()
 
     def samples(self, busy: Collection[str]) -> tuple[DeviceSample, ...]:
         """Health, use and watts now; `busy` are the uuids that running assignments hold."""
+        return ()
 
     def environment(
         self, uuids: Collection[str], kind_name: str, gang_gpus: int = 0, share: float = 1.0
     ) -> dict[str, str]:
         """Variables that restrict a job to its devices and share; `gang_gpus`: all ranks' GPUs."""
+        return {"CUDA_VISIBLE_DEVICES": ""}
 
     def shared_pace_s(self, kind_name: str, gpus: int, beside: Sequence[str]) -> float | None:
         """Seconds per step beside these kinds; inf: they do not fit; None: not known here."""
         return None
 
 
-class NoDevices(Devices):
-    def reports(self) -> tuple[DeviceReport, ...]:
-        return ()
-
-    def samples(self, busy: Collection[str]) -> tuple[DeviceSample, ...]:
-        return ()
-
-    def environment(
-        self, uuids: Collection[str], kind_name: str, gang_gpus: int = 0, share: float = 1.0
-    ) -> dict[str, str]:
-        return {"CUDA_VISIBLE_DEVICES": ""}
-
-
-class EmulatedDevices:
+class EmulatedDevices(Devices):
     """Pacing clocks in place of GPUs."""
 
     def __init__(
@@ -206,7 +196,7 @@ def nvidia_devices(slots: int = 1, mps: Mps | None = None) -> Devices:
         pynvml.nvmlInit()
         return NvidiaDevices(pynvml, slots, mps)
     except pynvml.NVMLError:
-        return NoDevices()
+        return Devices()
 
 
 def _text(value: str | bytes) -> str:

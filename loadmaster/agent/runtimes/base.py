@@ -10,6 +10,7 @@ from typing import Protocol
 
 from loadmaster.protocol import LaunchSpec, ReasonClass
 
+GB = 1e9
 STREAMS = ("stdout", "stderr")
 PROGRESS = "progress"
 """The stream of progress lines (JSON), read like a log."""

@@ -14,6 +14,7 @@ from pydantic import TypeAdapter
 from loadmaster.agent import guard
 from loadmaster.agent.clock import Clock, SystemClock
 from loadmaster.agent.runtimes.base import (
+    GB,
     PROGRESS,
     Exit,
     Launch,
@@ -28,7 +29,6 @@ from loadmaster.files import open_plain, private_folder, write_json, write_whole
 from loadmaster.protocol import LaunchSpec
 from loadmaster.wire import WireError, dumps, loads
 
-GB = 1e9
 LEASE_FILE_SIZE = 256
 NEVER_STARTED = "the agent or its guard ended before the job was started"
 _EXIT = TypeAdapter(Exit)

@@ -119,7 +119,7 @@ class AgentClient:
 
     def heartbeat(self, beat: Heartbeat) -> HeartbeatReply:
         """Renew leases and learn what is wanted; Conflict when the epoch is stale."""
-        return self._dated(HeartbeatReply, "POST", f"nodes/{self.node}/heartbeat", beat)
+        return self._json(HeartbeatReply, "POST", f"nodes/{self.node}/heartbeat", beat)
 
     def directives(self, cursor: int, wait_s: float) -> Directives | None:
         """Wait for something to become wanted; None if nothing did."""
@@ -130,7 +130,7 @@ class AgentClient:
 
     def accept(self, assignment: str, request: Accept) -> LaunchSpec:
         """Take an offer; Conflict when it is stale."""
-        return self._dated(LaunchSpec, "PUT", f"assignments/{assignment}/accept", request)
+        return self._json(LaunchSpec, "PUT", f"assignments/{assignment}/accept", request)
 
     def report_state(self, assignment: str, report: StateReport) -> StateAccepted:
         """Say what became of an assignment; Conflict when it is no longer this agent's."""
@@ -157,12 +157,9 @@ class AgentClient:
         self._send("POST", f"assignments/{assignment}/metrics", **_body(batch))
 
     def _json(
-        self, answer: type[T], method: str, path: str, payload: object, token: str | None = None
+        self, kind: type[T], method: str, path: str, payload: object, token: str | None = None
     ) -> T:
-        return _decoded(answer, self._send(method, path, token=token, **_body(payload)))
-
-    def _dated(self, kind: type[T], method: str, path: str, payload: object) -> T:
-        answer = self._send(method, path, **_body(payload))
+        answer = self._send(method, path, token=token, **_body(payload))
         self.server_time_s = _time_of(answer)
         return _decoded(kind, answer)
 

@@ -15,7 +15,6 @@ from loadmaster.training.gangs.agreement import (
     Gang,
     GangBroken,
     LeftEarly,
-    SingleRank,
 )
 from loadmaster.training.gangs.connection import Credentials
 from loadmaster.training.gangs.lead import Lead
@@ -28,7 +27,7 @@ __all__ = ["EXIT_FELL", "Gang", "GangBroken", "LeftEarly", "gang_of"]
 def gang_of(environment: JobEnvironment, fell: Callable[[str], object]) -> Gang:
     """This process's gang; `fell` is called, from any thread, with why the gang broke."""
     if environment.world_size <= 1 or not environment.gang:
-        return SingleRank(environment.rank)
+        return Gang(environment.rank)
     if not environment.gang_token:
         raise JobEnvironmentError("LOADMASTER_GANG_TOKEN must be set where LOADMASTER_GANG is")
     size, fence = environment.world_size, environment.fence or 0

@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol
 
 from loadmaster.training.checkpoints import Checkpoint
 
@@ -192,10 +191,58 @@ class Agreement:
         self._on_failure.fell(reason)
 
 
-class GangRank:
+Leaving = Callable[[], str | None]
+"""Returns why this rank has to end, or None."""
+
+
+class Gang:
+    """This rank among the ranks of its launch: here one that knows no others.
+
+    The rank that `leads` alone writes checkpoints; one that `finds` looks for the checkpoint.
+    """
+
+    finds = True
+
+    def __init__(self, rank: int = 0) -> None:
+        self.leads = rank == 0
+
+    def meet(self, leaving: Leaving, newest: Checkpoint | None) -> Checkpoint | None:
+        """Wait for the others; return the checkpoint to begin at. Raises LeftEarly, GangBroken."""
+        return newest
+
+    def begin(self, step: int) -> None:
+        """Begin training after this step."""
+
+    def heeds(self, reason: str) -> bool:
+        """Return True if this rank's reason to end counts for the gang."""
+        return True
+
+    @property
+    def is_ending(self) -> bool:
+        """Return True if the gang is about to end."""
+        return False
+
+    def pass_boundary(self, done: int, reason: str | None) -> str | None:
+        """Return None to do another step, else why the gang ends here. Raises GangBroken."""
+        return reason
+
+    def part(self, done: int, saved: int | None) -> int | None:
+        """Wait for the others at the end; return the saved step. Raises GangBroken."""
+        return saved
+
+    def saving(self) -> AbstractContextManager[None]:
+        """Keep this rank from being ended by force while it writes a checkpoint."""
+        return contextlib.nullcontext()
+
+    def leave(self) -> None:
+        """Leave the training loop, whatever the cause."""
+
+
+class GangRank(Gang):
     """Common parts of lead and members: their side of the agreement."""
 
-    def __init__(self, on_failure: FailureHandler) -> None:
+    def __init__(self, rank: int, on_failure: FailureHandler) -> None:
+        super().__init__(rank)
         self._agreement = Agreement(on_failure)
         self._changed = self._agreement.changed
 
@@ -218,71 +265,3 @@ def start_timer(after_s: float, function: Callable[[], object]) -> None:
     timer = threading.Timer(after_s, function)
     timer.daemon = True
     timer.start()
-
-
-Leaving = Callable[[], str | None]
-"""Returns why this rank has to end, or None."""
-
-
-class Gang(Protocol):
-    """This rank among the ranks of its launch.
-
-    The rank that `leads` alone writes checkpoints; one that `finds` looks for the checkpoint.
-    """
-
-    leads: bool
-    finds: bool
-
-    def meet(self, leaving: Leaving, newest: Checkpoint | None) -> Checkpoint | None:
-        """Wait for the others; return the checkpoint to begin at. Raises LeftEarly, GangBroken."""
-
-    def begin(self, step: int) -> None:
-        """Begin training after this step."""
-
-    def heeds(self, reason: str) -> bool:
-        """Return True if this rank's reason to end counts for the gang."""
-
-    @property
-    def is_ending(self) -> bool:
-        """Return True if the gang is about to end."""
-
-    def pass_boundary(self, done: int, reason: str | None) -> str | None:
-        """Return None to do another step, else why the gang ends here. Raises GangBroken."""
-
-    def part(self, done: int, saved: int | None) -> int | None:
-        """Wait for the others at the end; return the saved step. Raises GangBroken."""
-
-    def saving(self) -> AbstractContextManager[None]:
-        """Keep this rank from being ended by force while it writes a checkpoint."""
-
-    def leave(self) -> None:
-        """Leave the training loop, whatever the cause."""
-
-
-class SingleRank:
-    """A launch whose ranks do not know each other; rank 0 writes the checkpoints."""
-
-    is_ending = False
-    finds = True
-
-    def __init__(self, rank: int = 0) -> None:
-        self.leads = rank == 0
-
-    def meet(self, leaving: Leaving, newest: Checkpoint | None) -> Checkpoint | None:
-        return newest
-
-    def begin(self, step: int) -> None: ...
-
-    def heeds(self, reason: str) -> bool:
-        return True
-
-    def pass_boundary(self, done: int, reason: str | None) -> str | None:
-        return reason
-
-    def part(self, done: int, saved: int | None) -> int | None:
-        return saved
-
-    def saving(self) -> AbstractContextManager[None]:
-        return contextlib.nullcontext()
-
-    def leave(self) -> None: ...

@@ -45,8 +45,6 @@ MOST_UNPROVEN = 64
 class Lead(GangRank):
     """Rank 0 of a gang; listens from the beginning. OSError if its port is taken."""
 
-    leads = finds = True
-
     def __init__(
         self,
         address: str,
@@ -55,7 +53,7 @@ class Lead(GangRank):
         meet_s: float = MEET_S,
         answer_s: float = ANSWER_S,
     ) -> None:
-        super().__init__(on_failure)
+        super().__init__(0, on_failure)
         self._credentials = credentials
         self._meet_s, self._answer_s = meet_s, answer_s
         self._members: dict[int, Connection] = {}
@@ -70,9 +68,6 @@ class Lead(GangRank):
         self._agreement.say_goodbye = self._say_goodbye
         os.register_at_fork(after_in_child=self._drop)
         threading.Thread(target=self._accept, name="gang", daemon=True).start()
-
-    def heeds(self, reason: str) -> bool:
-        return True
 
     def meet(self, leaving: Leaving, newest: Checkpoint | None) -> Checkpoint | None:
         try:

@@ -28,7 +28,7 @@ LEAD_LOST = "rank 0 was lost before its gang had ended"
 class Member(GangRank):
     """A rank that follows the lead. ValueError for a malformed address."""
 
-    leads = finds = False
+    finds = False
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Member(GangRank):
         meet_s: float = MEET_S,
     ) -> None:
         self._where = parse_address(address)
-        super().__init__(on_failure)
+        super().__init__(rank, on_failure)
         self._address, self._credentials, self._rank = address, credentials, rank
         self._meet_s = meet_s
         self._agreement.say_goodbye = self._say_goodbye

@@ -17,7 +17,7 @@ from clusters.events import ROUND_TASK, request_reschedule
 from clusters.models import Cluster, Reason, RescheduleEvent
 from controlplane.celery import app
 from controlplane.execution.services import heartbeat
-from controlplane.loop import due_rounds, tasks
+from controlplane.loop import tasks
 from controlplane.loop.live.lock import acquire, release
 from controlplane.loop.live.solver import solve_here
 from controlplane.loop.live.world import Ports
@@ -33,7 +33,7 @@ from tests.builders_live import IN_ONE_TRANSACTION_S, a_round
 pytestmark = pytest.mark.django_db
 
 
-LONG_S = due_rounds.LONG_S
+LONG_S = tasks.LONG_S
 
 
 class Hints(list[tuple[int, Any]]):
@@ -46,7 +46,7 @@ def hints(monkeypatch: pytest.MonkeyPatch) -> Hints:
     however slow this machine is.
     """
     found = Hints()
-    monkeypatch.setattr(due_rounds, "LONG_S", 3600.0)
+    monkeypatch.setattr(tasks, "LONG_S", 3600.0)
 
     def send(
         name: str, args: tuple[int], *_: Any, countdown: float | None = None, **__: Any
@@ -131,7 +131,7 @@ def test_an_event_stays_though_the_broker_is_gone_which_takes_a_line_of_the_log(
     cluster = a_cluster()
     with django_capture_on_commit_callbacks(execute=True):
         request_reschedule(cluster, Reason.OPERATOR)
-    assert due_rounds.overdue_clusters(timezone.now() + timedelta(seconds=5)) == [cluster.pk]
+    assert tasks.overdue_clusters(timezone.now() + timedelta(seconds=5)) == [cluster.pk]
     assert [(r.levelname, r.exc_info) for r in caplog.records] == [("WARNING", None)]
     assert "connection refused" in caplog.text
 
@@ -176,7 +176,7 @@ def test_events_that_come_while_a_cluster_rests_are_answered_as_soon_as_it_has_r
     hints: Hints, monkeypatch: pytest.MonkeyPatch, django_capture_on_commit_callbacks: Any
 ) -> None:
     monkeypatch.setattr("clusters.events.HINT_LIVES_S", 3600)
-    monkeypatch.setattr(due_rounds, "backoff_s", lambda *_: 3.5)
+    monkeypatch.setattr(tasks, "backoff_s", lambda *_: 3.5)
     cluster = a_cluster(policy="fifo")
     tasks.run_cluster_round(cluster.pk)
     assert not hints, "nothing waits for the end of this rest"
@@ -188,7 +188,7 @@ def test_events_that_come_while_a_cluster_rests_are_answered_as_soon_as_it_has_r
         "one hint for both, and one for the end of the rest"
     )
     assert not Round.objects.exists()
-    monkeypatch.setattr(due_rounds, "backoff_s", lambda *_: 0.0)
+    monkeypatch.setattr(tasks, "backoff_s", lambda *_: 0.0)
     tasks.run_cluster_round(cluster.pk)
     assert Round.objects.get().events.count() == 2
 
@@ -201,7 +201,7 @@ def test_events_that_a_long_round_leaves_waiting_are_answered_after_its_rest(
 
     def meanwhile(*given: Any) -> Any:
         a_waiting_event(cluster)
-        monkeypatch.setattr(due_rounds, "backoff_s", lambda *_: 4.0)
+        monkeypatch.setattr(tasks, "backoff_s", lambda *_: 4.0)
         return solve_here(*given)
 
     monkeypatch.setattr("controlplane.loop.tasks.solve_in_child", meanwhile)
@@ -218,7 +218,7 @@ def test_a_round_is_not_held_before_its_solver_is_warm_so_that_no_rest_follows_a
     held: list[bool] = []
     monkeypatch.setattr(
         "controlplane.loop.tasks.await_solver",
-        lambda: held.append(due_rounds.is_held(cluster.pk, timezone.now())),
+        lambda: held.append(tasks.is_held(cluster.pk, timezone.now())),
     )
     tasks.run_cluster_round(cluster.pk)
     assert held == [False]
@@ -265,18 +265,18 @@ def test_an_event_that_comes_while_a_round_is_held_is_answered_by_the_next_in_th
 def test_a_cluster_rests_after_a_long_round_for_twice_as_long_but_never_for_long(
     monkeypatch: pytest.MonkeyPatch, took_s: float, rests_s: float
 ) -> None:
-    monkeypatch.setattr(due_rounds, "LONG_S", LONG_S)
+    monkeypatch.setattr(tasks, "LONG_S", LONG_S)
     cluster = a_cluster()
     row = Round.objects.create(cluster=cluster, number=1, status="applied", policy="fifo", seed=1)
     ended = timezone.now()
     Round.objects.filter(pk=row.pk).update(
         started_at=ended - timedelta(seconds=took_s), ended_at=ended
     )
-    assert due_rounds.backoff_s(cluster.pk, ended) == pytest.approx(rests_s)
-    assert due_rounds.backoff_s(cluster.pk, ended + timedelta(seconds=1)) == pytest.approx(
+    assert tasks.backoff_s(cluster.pk, ended) == pytest.approx(rests_s)
+    assert tasks.backoff_s(cluster.pk, ended + timedelta(seconds=1)) == pytest.approx(
         max(0.0, rests_s - 1)
     )
-    assert due_rounds.backoff_s(cluster.pk, ended + timedelta(seconds=rests_s)) == 0.0
+    assert tasks.backoff_s(cluster.pk, ended + timedelta(seconds=rests_s)) == 0.0
 
 
 def test_a_task_gives_way_after_some_rounds_and_comes_back_for_the_rest(
@@ -294,7 +294,7 @@ def test_a_task_gives_way_after_some_rounds_and_comes_back_for_the_rest(
     assert Round.objects.count() == tasks.ROUNDS_A_TASK
     (came_back,) = hints
     assert came_back[0] == cluster.pk
-    assert 0 < came_back[1] <= due_rounds.PATIENCE_S, (
+    assert 0 < came_back[1] <= tasks.PATIENCE_S, (
         "as long a time after them as they took, but no longer than an event may wait"
     )
 
@@ -315,13 +315,13 @@ def test_a_policy_that_does_not_exist_keeps_what_runs_and_answers_the_event() ->
 def test_a_round_is_due_a_period_after_the_last_one_whatever_its_cause() -> None:
     cluster = a_cluster(policy="fifo", period_s=100.0)
     now = timezone.now()
-    assert due_rounds.ask_for_periodic_rounds(now) == [cluster]
-    assert due_rounds.ask_for_periodic_rounds(now) == [], "one is waiting already"
+    assert tasks.ask_for_periodic_rounds(now) == [cluster]
+    assert tasks.ask_for_periodic_rounds(now) == [], "one is waiting already"
     a_round(cluster)
     last = Cluster.objects.get().last_round_at
     assert last is not None
-    assert due_rounds.ask_for_periodic_rounds(last + timedelta(seconds=99)) == []
-    assert due_rounds.ask_for_periodic_rounds(last + timedelta(seconds=100)) == [cluster]
+    assert tasks.ask_for_periodic_rounds(last + timedelta(seconds=99)) == []
+    assert tasks.ask_for_periodic_rounds(last + timedelta(seconds=100)) == [cluster]
 
 
 def test_the_periodic_task_asks_for_the_rounds_that_are_due() -> None:

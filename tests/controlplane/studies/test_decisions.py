@@ -32,7 +32,7 @@ def a_pair() -> tuple[Plan, Snapshot]:
 
 
 def the_figures(plan: Plan, snapshot: Snapshot) -> Figures:
-    return figures(plan, snapshot, stretches(plan, snapshot))
+    return figures(plan, snapshot)
 
 
 def test_the_end_of_a_job_is_expected_at_its_speed_beside_the_other() -> None:

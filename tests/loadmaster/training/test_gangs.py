@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from loadmaster.training.gangs import gang_of
-from loadmaster.training.gangs.agreement import Agreement, FailureHandler, GangBroken, SingleRank
+from loadmaster.training.gangs.agreement import Agreement, FailureHandler, Gang, GangBroken
 from loadmaster.training.gangs.connection import (
     AuthenticationError,
     Connection,
@@ -221,13 +221,13 @@ def test_a_gang_whose_ranks_do_not_come_says_which() -> None:
 
 def test_a_launch_of_one_rank_asks_nobody() -> None:
     gang = gang_of(JobEnvironment(), str)
-    assert isinstance(gang, SingleRank)
+    assert type(gang) is Gang
     assert (gang.leads, gang.pass_boundary(3, "preempt"), gang.pass_boundary(3, None)) == (
         True,
         "preempt",
         None,
     )
-    assert not SingleRank(1).leads
+    assert not Gang(1).leads
 
 
 @pytest.mark.parametrize(

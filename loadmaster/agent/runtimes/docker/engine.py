@@ -16,7 +16,7 @@ from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from docker.types import DeviceRequest, LogConfig, Mount
 from docker.utils import parse_repository_tag
 
-from loadmaster.agent.runtimes.base import RunId
+from loadmaster.agent.runtimes.base import GB, RunId
 from loadmaster.agent.runtimes.docker.options import DockerOptions
 from loadmaster.agent.runtimes.docker.plan import (
     ASSIGNMENT,
@@ -36,7 +36,6 @@ from loadmaster.agent.runtimes.docker.port import (
 )
 from loadmaster.agent.runtimes.docker.pulling import PullProgress
 
-GB = 1e9
 USUAL_SOCKET = "unix:///var/run/docker.sock"
 TIMEOUT_S = 30
 PULL_SILENCE_S = 300

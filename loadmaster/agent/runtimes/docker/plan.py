@@ -8,12 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from loadmaster.agent.runtimes.base import RunId
+from loadmaster.agent.runtimes.base import GB, RunId
 from loadmaster.agent.runtimes.docker.mounts import HOME, Mount
 from loadmaster.agent.runtimes.docker.options import DockerOptions
 from loadmaster.protocol import LaunchSpec
 
-GB = 1e9
 RUN, GUARD, WORK, BIN, CHECKPOINTS = (
     f"{HOME}/{name}" for name in ("run", "guard", "work", "bin", "checkpoints")
 )
@@ -140,8 +139,3 @@ def launch_script(command: Iterable[str], environment: Mapping[str, str]) -> str
     exports = "".join(f"export {name}={shlex.quote(v)}\n" for name, v in environment.items())
     emptied = f": >{GUARD}/launch.sh\n: >{GUARD}/launch.json\n"
     return f"{{\n{exports}{emptied}exec {shlex.join(command)}\n}}\n"
-
-
-def guard_arguments(wanted: Wanted) -> tuple[str, ...]:
-    """Arguments of guard.sh."""
-    return GUARD, RUN, str(round(wanted.grace_s * 100)), wanted.boot_id

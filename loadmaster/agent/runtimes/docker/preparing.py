@@ -26,12 +26,12 @@ from loadmaster.agent.runtimes.docker.plan import (
     FENCE,
     GUARD,
     OWNER,
+    RUN,
     SHELL,
     WORK,
     ContainerPlan,
     Wanted,
     container_plan,
-    guard_arguments,
 )
 from loadmaster.agent.runtimes.docker.port import (
     Engine,
@@ -90,13 +90,16 @@ class Task:
 
 
 class Preparation(threading.Thread):
-    """One launch's preparation; ends with `done` (the image's digest), `error`, or called `off`."""
+    """One launch's preparation; ends with `done` (the image's digest), `error`, or called `off`.
+
+    `shells` are the ids of images known to have a shell.
+    """
 
     def __init__(
         self,
         engine: Engine,
         task: Task,
-        shells: dict[str, tuple[str, ...]],
+        shells: set[str],
         look: Callable[[], None],
         wake: Callable[[], None],
     ) -> None:
@@ -255,10 +258,11 @@ class Preparation(threading.Thread):
 
     def _create(self, plan: ContainerPlan, image: Image) -> None:
         """Create the container with a guard that its image can run."""
-        known = self._shells.get(image.id)
-        self._make(replace(plan, entrypoint=known or self._entry(SHELL)))
-        if known or self._engine.read_file(plan.name, SHELL[0]) is not None:
-            self._shells[image.id] = known or self._entry(SHELL)
+        wanted = self._task.wanted
+        arguments = (GUARD, RUN, str(round(wanted.grace_s * 100)), wanted.boot_id)
+        self._make(replace(plan, entrypoint=(*SHELL, *arguments)))
+        if image.id in self._shells or self._engine.read_file(plan.name, SHELL[0]) is not None:
+            self._shells.add(image.id)
             return
         pythons = [path for path in PYTHONS if self._engine.read_file(plan.name, path) is not None]
         self._engine.remove(plan.name)
@@ -267,9 +271,6 @@ class Preparation(threading.Thread):
             text = f"the image {self._task.spec.image} {neither}"
             raise PreparationError(ReasonClass.IMAGE, text)
         self._make(replace(plan, entrypoint=(pythons[0], "-I", "-S", f"{BIN}/guard.py", GUARD)))
-
-    def _entry(self, shell: tuple[str, ...]) -> tuple[str, ...]:
-        return (*shell, *guard_arguments(self._task.wanted))
 
     def _make(self, plan: ContainerPlan) -> None:
         """Create the container, or adopt one left by a failed call or an earlier agent."""

@@ -55,7 +55,6 @@ from loadmaster.files import private_folder, read_object, write_json, write_whol
 from loadmaster.protocol import CONTAINER, ReasonClass
 from loadmaster.wire import WireError, from_json
 
-GB = 1e9
 OVERDUE_S = 5.0
 START_PAUSE_S = 0.5
 LEAVING_S = 10.0
@@ -94,7 +93,7 @@ class DockerRuntime(RunFolders):
         self._preparations: dict[RunId, Preparation] = {}
         self._starting: set[RunId] = set()
         self._removing: set[RunId] = set()
-        self._shells: dict[str, tuple[str, ...]] = {}
+        self._shells: set[str] = set()
         self._watch = Watch(engine, owner, self._clock, self._maintain)
         self._watch.begin()
 

@@ -45,10 +45,10 @@ class TestRuntime:
         engine.down = False
         runtime.close()
 
-    def prepare(self, runtime: DockerRuntime, **changes: Any) -> RunId:
+    def prepare(self, runtime: DockerRuntime, grace_s: float = 1.0, **changes: Any) -> RunId:
         spec = a_spec(runtime="docker", **{"image": "train:1", **changes})
         run = RunId(spec.assignment, spec.fence)
-        runtime.prepare(Launch(run, spec, {"KEY": "hunter2"}, 1.0, "boot"))
+        runtime.prepare(Launch(run, spec, {"KEY": "hunter2"}, grace_s, "boot"))
         return run
 
     def is_state(self, runtime: DockerRuntime, run: RunId, state: RunState) -> None:
@@ -154,6 +154,14 @@ class TestRuntime:
         assert ended is not None
         assert (ended.started, ended.blame) == (False, ReasonClass.USER)
         assert engine.started == []
+
+    def test_the_guards_of_two_jobs_of_one_image_know_each_its_own_grace(
+        self, runtime: DockerRuntime, engine: PlayedEngine
+    ) -> None:
+        for assignment, grace_s in (("a1", 1.0), ("a2", 40.0)):
+            run = self.prepare(runtime, grace_s, assignment=assignment)
+            self.is_state(runtime, run, RunState.PREPARED)
+            assert engine.plans[run.name].entrypoint[4] == str(round(100 * grace_s))
 
     def test_a_container_made_although_the_call_failed_is_adopted(
         self, runtime: DockerRuntime, engine: PlayedEngine
