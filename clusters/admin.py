@@ -1,5 +1,3 @@
-"""Administration of clusters; what energy costs is in `energy_admin`."""
-
 from __future__ import annotations
 
 import secrets
@@ -58,8 +56,6 @@ COSTLY = {
 
 @admin.register(Cluster)
 class ClusterAdmin(OperatorAdmin):
-    """A cluster: policy and parameters are held to the policy's own schema."""
-
     form = ClusterForm
     list_display = ("name", "policy", "timezone", "currency", "power_cap_w", "last_round_at")
     search_fields = ("name",)
@@ -75,7 +71,7 @@ class ClusterAdmin(OperatorAdmin):
     def get_readonly_fields(
         self, request: HttpRequest, obj: Cluster | None = None
     ) -> tuple[str, ...]:
-        """Decisions and bills stay in their currency."""
+        """Freeze time zone and currency: decisions and bills stay in them."""
         return (
             (*self.readonly_fields, "currency")
             if obj and obj.rounds.exists()
@@ -85,7 +81,6 @@ class ClusterAdmin(OperatorAdmin):
     def save_model(
         self, request: HttpRequest, obj: Cluster, form: ModelForm[Cluster], change: bool
     ) -> None:
-        """Save the cluster; a changed policy or power cap triggers a round."""
         save_changed(obj, form.changed_data)
         if change and COSTLY & set(form.changed_data):
             costs_changed([obj])
@@ -93,8 +88,6 @@ class ClusterAdmin(OperatorAdmin):
 
 @admin.register(GpuType)
 class GpuTypeAdmin(OperatorAdmin):
-    """A GPU type. Its watts enter every cost, its hourly price the decisions of some policies."""
-
     list_display = ("name", "tflops", "memory_gb", "idle_w", "peak_w", "price_per_hour", "emulated")
     list_filter = ("emulated",)
     search_fields = ("name",)
@@ -102,21 +95,18 @@ class GpuTypeAdmin(OperatorAdmin):
     def get_readonly_fields(
         self, request: HttpRequest, obj: GpuType | None = None
     ) -> tuple[str, ...]:
-        """Agents and jobs call a type by its name."""
+        """Freeze the name, which agents and jobs refer to."""
         return ("name",) if obj else ()
 
     def save_model(
         self, request: HttpRequest, obj: GpuType, form: ModelForm[GpuType], change: bool
     ) -> None:
-        """Changed watts or prices ask for a round wherever there are nodes of the type."""
         super().save_model(request, obj, form, change)
         if change and {"idle_w", "peak_w", "price_per_hour"} & set(form.changed_data):
             costs_changed(Cluster.objects.filter(nodes__gpu_type=obj).distinct())
 
 
 class DeviceInline(ReadOnlyInline):
-    """GPUs as reported by their agent; people set only the slots, on the device's own page."""
-
     model = Device
     fields = (
         "uuid", "slots", "memory_gb", "healthy", "emulated", "gpu_fraction", "power_w",
@@ -128,8 +118,6 @@ class DeviceInline(ReadOnlyInline):
 
 @admin.register(Node)
 class NodeAdmin(OperatorAdmin):
-    """A machine. Actions change state and role with their events; agents bring new machines."""
-
     list_display = ("name", "cluster", "gpu_type", "role", "state", "emulated", "last_seen_at")
     list_filter = ("cluster", "gpu_type", "role", "state", "emulated")
     list_select_related = ("cluster", "gpu_type")
@@ -143,13 +131,11 @@ class NodeAdmin(OperatorAdmin):
     )  # fmt: skip
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """A node is there when its agent has enrolled."""
         return False
 
     def save_model(
         self, request: HttpRequest, obj: Node, form: ModelForm[Node], change: bool
     ) -> None:
-        """Changed watts, reserves or labels ask for a round."""
         save_changed(obj, form.changed_data)
         if form.changed_data:
             costs_changed([obj.cluster])
@@ -187,8 +173,6 @@ class NodeAdmin(OperatorAdmin):
 
 @admin.register(Device)
 class DeviceAdmin(OperatorAdmin):
-    """A GPU. How many assignments may share it is set here; the rest is what its agent reports."""
-
     form = DeviceForm
     list_display = (
         "uuid", "node", "slots", "memory_gb", "healthy", "emulated", "power_w", "power_source",
@@ -202,13 +186,11 @@ class DeviceAdmin(OperatorAdmin):
     )  # fmt: skip
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Agents report GPUs."""
         return False
 
     def save_model(
         self, request: HttpRequest, obj: Device, form: ModelForm[Device], change: bool
     ) -> None:
-        """Set the operator's number of slots and trigger a round; `DeviceForm` has checked it."""
         try:
             node_set_slots(obj.node, obj.slots, [obj.uuid], actor=request.user.get_username())
         except NodeStateError as error:  # a job came onto it while the page was open
@@ -217,8 +199,6 @@ class DeviceAdmin(OperatorAdmin):
 
 @admin.register(EnrolmentToken)
 class EnrolmentTokenAdmin(AppendOnly):
-    """Lets one machine in, once. The token is shown when it is made and never again."""
-
     list_display = ("id", "cluster", "role", "expires_at", "used_at", "used_by", "created_by")
     list_filter = ("cluster", "role")
     list_select_related = ("cluster", "used_by", "created_by")
@@ -233,7 +213,6 @@ class EnrolmentTokenAdmin(AppendOnly):
         self.message_user(request, f"The token, shown this once: {token}", messages.WARNING)
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """A token that was not used may be withdrawn."""
         return self.has_view_permission(request) and (obj is None or obj.used_at is None)
 
 

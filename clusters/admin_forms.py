@@ -1,5 +1,3 @@
-"""Forms of the administration of clusters."""
-
 from __future__ import annotations
 
 from typing import Any
@@ -17,7 +15,7 @@ from policies.host import registry
 
 
 class ClusterForm(PlainModelForm):
-    """A cluster whose policy is one that is known, with parameters that it takes."""
+    """Cluster with a known policy and valid parameters."""
 
     class Meta:
         model = Cluster
@@ -38,7 +36,7 @@ class ClusterForm(PlainModelForm):
             )
 
     def clean(self) -> dict[str, Any] | None:
-        """Ask the policy itself whether it takes these parameters."""
+        """Let the policy check its parameters."""
         cleaned = super().clean() or self.cleaned_data
         name, parameters = cleaned.get("policy"), cleaned.get("policy_parameters")
         if name is None or "policy_parameters" in self.errors:
@@ -59,14 +57,13 @@ class ClusterForm(PlainModelForm):
 
 
 class DeviceForm(PlainModelForm):
-    """A GPU of which only the slots are set by people: never fewer than are held."""
+    """GPU with an operator's number of slots, never fewer than are held."""
 
     class Meta:
         model = Device
         fields = ("slots",)
 
     def clean_slots(self) -> int:
-        """Refuse a number below that of the jobs on it."""
         slots: int = self.cleaned_data["slots"]
         held = held_slots([self.instance]).get(self.instance.pk, 0)
         if slots < held:

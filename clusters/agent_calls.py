@@ -1,4 +1,4 @@
-"""Agents' calls: refusals with a status, a code and a remedy, and checks of their words."""
+"""Refusals of agents' calls with status, code and remedy, and checks of their payloads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from loadmaster.protocol import MOST_SLOTS, DeviceReport, ErrorCode, Registratio
 
 
 class AgentCallError(Exception):
-    """A refused call; `field` names the place in the request, `expected` what would be right."""
+    """Refused call; `field` names the place in the request, `expected` what would be right."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class AgentCallError(Exception):
         self.headers = {**_HEADERS.get(status, {}), **(headers or {})}
 
     def body(self) -> dict[str, dict[str, object]]:
-        """The answer's JSON: {"error": {"code", "detail", "field"?, "expected"?}}."""
+        """Return the answer's JSON: {"error": {"code", "detail", "field"?, "expected"?}}."""
         error: dict[str, object] = {"code": str(self.code), "detail": self.detail}
         if self.field:
             error["field"] = self.field
@@ -46,27 +46,22 @@ _HEADERS: dict[int, dict[str, str]] = {
 
 
 def invalid(field: str, problem: str) -> AgentCallError:
-    """The request does not make sense at `field`; `problem` says what would be right."""
     return AgentCallError(400, "invalid", f"{field}: {problem}", field=field)
 
 
 def bad_token(detail: str) -> AgentCallError:
-    """The bearer token opens nothing here."""
     return AgentCallError(401, ErrorCode.TOKEN, detail)
 
 
 def unknown_token() -> AgentCallError:
-    """A node's token that nobody has."""
     return bad_token("this node token is unknown or revoked; enrol the node again")
 
 
 def not_yours() -> AgentCallError:
-    """A node's token on another node's address."""
     return AgentCallError(403, "not_yours", "this token is another node's")
 
 
 def stale_epoch(epoch: int, current: int) -> AgentCallError:
-    """Another session has begun since."""
     return AgentCallError(
         409,
         ErrorCode.STALE_EPOCH,
@@ -77,7 +72,7 @@ def stale_epoch(epoch: int, current: int) -> AgentCallError:
 
 
 def stale_assignment(detail: str) -> AgentCallError:
-    """The assignment has another fence, is over, or is not this node's."""
+    """Refusal of an assignment with another fence, one that is over, or another node's."""
     return AgentCallError(409, ErrorCode.STALE_ASSIGNMENT, detail)
 
 
@@ -86,7 +81,6 @@ ABSURD = 1e9
 
 
 def check_text(field: str, text: str, longest: int, *, empty: bool = True) -> None:
-    """Refuse text of more than `longest` characters, and none at all unless `empty`."""
     if len(text) > longest:
         raise invalid(field, f"may have at most {longest} characters, not {len(text)}")
     if not text.isprintable():
@@ -96,13 +90,12 @@ def check_text(field: str, text: str, longest: int, *, empty: bool = True) -> No
 
 
 def check_number(field: str, value: float | None, lowest: float, highest: float) -> None:
-    """Refuse what is outside lowest..highest."""
     if value is not None and not lowest <= value <= highest:
         raise invalid(field, f"must be between {lowest:g} and {highest:g}, not {value:g}")
 
 
 def moment(field: str, at_s: float) -> datetime:
-    """The UTC time of so many Unix seconds; a refusal for one that no calendar has."""
+    """Return the UTC time of Unix seconds; refuse times outside the calendar."""
     try:
         return datetime.fromtimestamp(at_s, UTC)
     except (OverflowError, ValueError, OSError):
@@ -110,7 +103,7 @@ def moment(field: str, at_s: float) -> datetime:
 
 
 def check_devices(devices: tuple[DeviceReport, ...]) -> None:
-    """A node offers at least one GPU, each once, all of one type."""
+    """Require at least one GPU, each once, all of one type."""
     if not devices:
         raise invalid("devices", "the machine offers no GPU")
     for index, device in enumerate(devices):
@@ -131,7 +124,7 @@ def check_devices(devices: tuple[DeviceReport, ...]) -> None:
 
 
 def check_registration(words: Registration) -> None:
-    """Refuse a registration the database could not hold or that makes no sense."""
+    """Reject a registration that the database cannot hold or that is inconsistent."""
     check_text("machine_id", words.machine_id, 100, empty=False)
     check_text("boot_id", words.boot_id, 100)
     check_text("name" if words.name else "hostname", words.name or words.hostname, 100, empty=False)

@@ -1,9 +1,8 @@
-"""Power caps by hour: entries as operators wrote them, read strictly, as steps over time. Pure.
+"""Power caps by hour: entries as operators wrote them become steps over time. Pure.
 
-An entry is `{"power_cap_w": 2000, "from": "08:00", "to": "20:00", "days": "01234", "valid_from":
-"2026-01-01", "valid_until": "2026-03-31"}`; all but the watts may be left out. Hours are of the
-wall clock in the cluster's zone, "to" 00:00 is the day's end, day 0 is Monday, both dates are
-included. The lowest of several entries holds, beside the cluster's constant cap.
+Keys are power_cap_w, from, to, days (0 is Monday), valid_from and valid_until; all but the watts
+may be left out. Hours are of the cluster's wall clock, "to" 00:00 is the day's end, both dates are
+included. The lowest of several caps holds, beside the cluster's constant one.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ FIELDS = ("power_cap_w", "from", "to", "days", "valid_from", "valid_until")
 
 
 class CapHoursError(ValueError):
-    """An entry that cannot be read; the message names it and says what would be right."""
+    """Invalid entry; the message names it and says what would be right."""
 
 
 @dataclass(frozen=True, slots=True)
 class CapHours:
-    """A cap for some hours of some days, within its dates."""
+    """Cap for hours of some days, within its dates."""
 
     power_cap_w: float
     from_time: time = time(0)
@@ -42,14 +41,13 @@ class CapHours:
     valid_until: date = date.max
 
     def covers(self, local: datetime) -> bool:
-        """True if the wall clock's time lies in it."""
         at = local.time()
         today = local.weekday() in self.days and self.valid_from <= local.date() <= self.valid_until
         return today and self.from_time <= at and (self.to_time == time(0) or at < self.to_time)
 
 
 def read_cap_hours(entries: object) -> tuple[CapHours, ...]:
-    """The entries as stored. Raises CapHoursError for what is none."""
+    """Parse stored entries. Raises CapHoursError."""
     if not isinstance(entries, list):
         raise CapHoursError(
             'must be a list such as [{"power_cap_w": 2000, "from": "08:00", "to": "20:00", "days":'
@@ -74,13 +72,13 @@ def cap_steps(
 def lowest_cap_w(
     constant_w: float | None, steps: Sequence[PowerCapStep], from_s: float, to_s: float
 ) -> float | None:
-    """The lowest cap in watts within [from_s, to_s], both included; None if unlimited."""
+    """Lowest cap in watts within [from_s, to_s], both included; None if unlimited."""
     caps = [s.power_cap_w for s in steps if s.from_s <= to_s and s.to_s > from_s]
     return min([*caps, *([] if constant_w is None else [constant_w])], default=None)
 
 
 def _lowest(caps: Sequence[CapHours], zone: ZoneInfo, from_s: float, to_s: float) -> float | None:
-    """Nothing changes between the two: the middle tells."""
+    """Lowest cap at the middle of the interval, within which nothing changes."""
     local = datetime.fromtimestamp((from_s + to_s) / 2, zone)
     return min((c.power_cap_w for c in caps if c.covers(local)), default=None)
 

@@ -1,8 +1,7 @@
-"""Cost of energy: power of a node, prices over time, and their product. Pure.
+"""Cost of energy: power of a node times prices over time. Pure.
 
-Power (ANDREAS): P_n(g) = base + (G - g) * idle + g * peak watts with g of the node's G GPUs in use.
-Cost per hour c[n, g] = P_n(g) / 1000 * price per kWh * PUE. Prices by the hour of the wall clock in
-the cluster's zone become steps of constant price over time.
+P_n(g) = base + (G - g) * idle + g * peak watts with g of G GPUs in use (ANDREAS). Cost per hour
+c[n, g] = P_n(g) / 1000 * price per kWh * PUE. Prices become steps in UTC.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _SCAN_S = 6 * HOUR_S
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """A price for hours of some days: `days` 0 (Monday) .. 6; `to_time` 00:00 is midnight."""
+    """Price for hours of some days: `days` 0 (Monday) .. 6; `to_time` 00:00 is midnight."""
 
     days: frozenset[int]
     from_time: time
@@ -32,7 +31,6 @@ class Band:
     emissions_g_per_kwh: float | None = None
 
     def covers(self, local: datetime) -> bool:
-        """True if the wall clock's time lies in the band."""
         if local.weekday() not in self.days or local.time() < self.from_time:
             return False
         return self.to_time == time(0) or local.time() < self.to_time
@@ -48,32 +46,31 @@ class Tariff:
     emissions_g_per_kwh: float = 0.0
 
     def price_at(self, local: datetime) -> float:
-        """Price per kWh at a time of the wall clock."""
         return next(
             (b.price_per_kwh for b in self.bands if b.covers(local)), self.default_price_per_kwh
         )
 
     def emissions_at(self, local: datetime) -> float:
-        """Grams of CO2 per kWh at a time: the band's, if it has its own."""
+        """Grams of CO2 per kWh: the band's, else the tariff's."""
         own = next((b.emissions_g_per_kwh for b in self.bands if b.covers(local)), None)
         return self.emissions_g_per_kwh if own is None else own
 
 
 @dataclass(frozen=True, slots=True)
 class Pue:
-    """Facility energy over IT energy, in force from `effective_from_s` until the next one's."""
+    """Facility energy over IT energy from `effective_from_s` to the next value."""
 
     effective_from_s: float
     pue: float
 
 
 def power_curve(base_w: float, idle_w: float, peak_w: float, gpus: int) -> tuple[float, ...]:
-    """P_n(g) in watts for g = 0 .. `gpus` GPUs in use."""
+    """P_n(g) in watts for g = 0 .. `gpus`."""
     return tuple(base_w + (gpus - g) * idle_w + g * peak_w for g in range(gpus + 1))
 
 
 def cost_per_hour(power_w: float, step: PriceInterval) -> float:
-    """c[n, g]: what `power_w` watts of IT power cost in an hour at these prices."""
+    """c[n, g]: cost per hour of `power_w` watts of IT power."""
     return power_w / 1000.0 * step.price_per_kwh * step.pue
 
 
@@ -87,7 +84,7 @@ def energy_cost(
 ) -> float:
     """Cost of a constant IT power over [from_s, to_s]; 0 without steps.
 
-    The first step's prices hold before it and the last one's after it.
+    Before the first step its prices hold, after the last one its.
     """
     return sum(
         cost_per_hour(power_w, s) * (until - since) / HOUR_S
@@ -125,10 +122,10 @@ def priced(power_w: float, from_s: float, to_s: float, steps: Sequence[PriceInte
 def price_intervals(
     tariffs: Iterable[Tariff], pues: Iterable[Pue], zone: str, from_s: float, to_s: float
 ) -> tuple[PriceInterval, ...]:
-    """Prices over [from_s, to_s] in seconds UTC, as steps that touch; () without a tariff.
+    """Prices over [from_s, to_s] (UTC seconds) as contiguous steps; () without a tariff.
 
-    Of two versions with the same `effective_from_s` the later in order holds. Before the first
-    tariff energy costs nothing, before the first PUE it is 1. A repeated hour is priced twice.
+    Of versions with equal `effective_from_s` the last holds. Before the first, energy is free and
+    PUE 1. A repeated hour is priced twice.
     """
     versions = sorted(tariffs, key=lambda t: t.effective_from_s)
     factors = sorted(pues, key=lambda p: p.effective_from_s)
@@ -145,7 +142,7 @@ def price_intervals(
 def _step(
     tariffs: Sequence[Tariff], pues: Sequence[Pue], zone: ZoneInfo, from_s: float, to_s: float
 ) -> PriceInterval:
-    """The price step between two changes, read at its middle to avoid rounding at the edges."""
+    """Price step read at its middle, which avoids rounding at the edges."""
     middle_s = (from_s + to_s) / 2
     tariff = next((t for t in reversed(tariffs) if t.effective_from_s <= middle_s), None)
     pue = next((p.pue for p in reversed(pues) if p.effective_from_s <= middle_s), 1.0)
@@ -168,10 +165,7 @@ def _prices(step: PriceInterval) -> tuple[float, float, float]:
 def wall_clock_edges(
     times: Iterable[time], zone: ZoneInfo, from_s: float, to_s: float
 ) -> Iterator[float]:
-    """Moments at which the wall clock shows midnight or one of the times, or is changed.
-
-    A repeated hour counts twice. Callers merge neighbouring pieces that do not differ.
-    """
+    """Moments of midnight, of these times, or of a clock change; a repeated hour counts twice."""
     yield from _clock_changes(zone, from_s, to_s)
     edges = {time(0), *times}
     day = datetime.fromtimestamp(from_s, zone).date()
@@ -184,7 +178,7 @@ def wall_clock_edges(
 
 
 def _clock_changes(zone: ZoneInfo, from_s: float, to_s: float) -> Iterator[float]:
-    """Moments at which the wall clock is changed; found by halving, to the second."""
+    """Moments of clock changes, found by halving, to the second."""
     at_s = float(int(from_s))
     while at_s < to_s:
         low, high = at_s, at_s + _SCAN_S

@@ -1,4 +1,4 @@
-"""Administration of what energy costs: tariffs and PUE, whose rows never change."""
+"""Administration of tariffs and PUE, whose rows never change."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ from controlplane.web.pages.admin_base import (
 
 
 class BandInline(OperatorInline):
-    """Prices for some hours of some days; those of a saved tariff stay as they are."""
-
     model = TariffBand
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
@@ -35,14 +33,11 @@ class BandInline(OperatorInline):
         return obj is None and super().has_delete_permission(request, obj)
 
     def get_extra(self, request: HttpRequest, obj: Any = None, **kwargs: Any) -> int:
-        """Room for the bands of the version that is copied."""
         return len(_copied_bands(request)) or 1
 
 
 @admin.register(EnergyTariff)
 class EnergyTariffAdmin(AppendOnly):
-    """Prices. A saved version never changes; "New version from this one" copies it."""
-
     list_display = (
         "cluster", "name", "effective_from", "default_price_per_kwh", "emissions_g_per_kwh",
         "created_by",
@@ -56,7 +51,7 @@ class EnergyTariffAdmin(AppendOnly):
     readonly_fields = ("created_at", "created_by")
 
     def save_related(self, request: HttpRequest, form: Any, formsets: Any, change: bool) -> None:
-        """Once the bands are there too, the next round decides by the new prices."""
+        """Trigger a round once the bands are saved too."""
         super().save_related(request, form, formsets, change)
         costs_changed([form.instance.cluster])
 
@@ -65,7 +60,7 @@ class EnergyTariffAdmin(AppendOnly):
         super().save_model(request, obj, form, change)
 
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
-        """The figures of the version that is copied; it begins now unless another time is set."""
+        """Copy the version's figures; it begins now unless another time is set."""
         copied = _copied(request)
         if copied is None:
             return super().get_changeform_initial_data(request)
@@ -75,7 +70,7 @@ class EnergyTariffAdmin(AppendOnly):
     def get_formset_kwargs(
         self, request: HttpRequest, obj: Any, inline: Any, prefix: str
     ) -> dict[str, Any]:
-        """The copied version's bands, on first display only; posted values count as typed."""
+        """Copy the version's bands on first display only; posted values count as typed."""
         kwargs: dict[str, Any] = super().get_formset_kwargs(request, obj, inline, prefix)
         if request.method == "GET" and (bands := _copied_bands(request)):
             kwargs["initial"] = bands
@@ -93,7 +88,6 @@ class EnergyTariffAdmin(AppendOnly):
 
     @detail_action(description="New version from this one")
     def new_version_of(self, request: HttpRequest, object_id: int) -> HttpResponseRedirect:
-        """Start the next version with these figures."""
         return _to_copy(object_id)
 
 
@@ -114,8 +108,6 @@ def _copied_bands(request: HttpRequest) -> list[dict[str, Any]]:
 
 @admin.register(PueRecord)
 class PueAdmin(AppendOnly):
-    """Facility energy over IT energy. A new value is a new row; the old ones stay."""
-
     list_display = ("cluster", "pue", "effective_from", "created_by", "created_at")
     list_filter = ("cluster",)
     list_select_related = ("cluster", "created_by")

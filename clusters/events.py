@@ -1,4 +1,4 @@
-"""Rescheduling events, which request a round. One round answers all that wait."""
+"""Rescheduling events, which request a round; one round answers all pending ones."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from controlplane.web.storage.bulk import insert
 log = logging.getLogger(__name__)
 
 ROUND_TASK = "controlplane.loop.tasks.run_cluster_round"
-"""Named, not imported: the loop is a layer above."""
+"""Named as a string: the loop is a layer above."""
 
 HINT_LIVES_S = 1
-"""Time for which a hint counts as on its way; a lost one holds up others no longer."""
+"""Time for which a hint counts as pending, so that a lost one does not block others."""
 
 
 def request_reschedule(
@@ -39,7 +39,7 @@ def request_reschedule(
 
 
 def request_reschedules(cluster: Cluster, reason: Reason, jobs: Iterable[Model]) -> None:
-    """Write events of many jobs for the same reason, with one hint."""
+    """Write events of many jobs with one hint."""
     insert(
         RescheduleEvent,
         (RescheduleEvent(cluster=cluster, reason=reason, job_id=job.pk) for job in jobs),
@@ -59,7 +59,7 @@ def note_nodes_joined(nodes: Iterable[tuple[int, UUID]]) -> None:
 
 
 def hint_arrived(cluster_id: int) -> None:
-    """Note that a worker starts looking for events: later events need a hint of their own."""
+    """Note that a worker looks for events now: later events need a new hint."""
     try:
         cache.delete(_key(cluster_id))
     except (RedisError, OSError) as error:
@@ -67,13 +67,13 @@ def hint_arrived(cluster_id: int) -> None:
 
 
 def hint_after(cluster_id: int, backoff_s: float) -> None:
-    """Hint a worker after the cluster's backoff, unless somebody has seen to that already."""
+    """Hint a worker after the cluster's backoff, unless its events are answered by then."""
     if _is_first(f"backoff:{cluster_id}", math.ceil(backoff_s)):
         _send(cluster_id, countdown=backoff_s)
 
 
 def _hint(cluster_id: int) -> None:
-    """Hint a worker unless a pending hint will find these events too."""
+    """Hint a worker unless a hint is pending."""
     if _is_first(_key(cluster_id), HINT_LIVES_S):
         _send(cluster_id)
 

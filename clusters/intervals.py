@@ -1,8 +1,8 @@
-"""The intervals between server and agents.
+"""Intervals between server and agents.
 
-heartbeat = max(cluster's heartbeat, nodes / HEARTBEATS_PER_S); a lease outlives four heartbeats
-once the number of nodes stretches them. The agent counts a lease from when it *sent* the renewal,
-the server from when it *received* it: the server waits longer.
+heartbeat = max(cluster's heartbeat, nodes / HEARTBEATS_PER_S); a stretched lease outlives four
+heartbeats. The agent counts a lease from when it *sent* the renewal, the server from when it
+*received* it: the server waits longer.
 """
 
 from __future__ import annotations
@@ -17,19 +17,16 @@ from clusters.models.nodes import State
 from loadmaster.protocol import Intervals
 
 HEARTBEATS_PER_S = 1000.0
-"""Heartbeats a second that all nodes of a cluster may send together: 10,000 nodes beat every 10 s.
-In a batch, one costs a web process well below a millisecond (docs/loop.md); what one process cannot
-take, several share.
-"""
+"""Most heartbeats per second of a cluster: 10,000 nodes send every 10 s."""
 
 KEEP_LEASE_S = 600.0
-"""Shortest lease of a job marked `on_disconnect: keep`: it survives ten minutes of silence."""
+"""Shortest lease in seconds of a job with `on_disconnect: keep`."""
 
 
 def intervals(
     heartbeat_s: float, lease_s: float, grace_s: float, margin_s: float, nodes: int
 ) -> Intervals:
-    """The cluster's intervals in seconds, longer if `nodes` would send too many heartbeats."""
+    """Intervals in seconds, stretched if `nodes` would send too many heartbeats."""
     stretched_s = nodes / HEARTBEATS_PER_S
     if stretched_s > heartbeat_s:
         return Intervals(stretched_s, max(lease_s, 4 * stretched_s), grace_s, margin_s)
@@ -37,21 +34,21 @@ def intervals(
 
 
 def job_lease_s(clock: Intervals, on_disconnect: str) -> float:
-    """The lease of one job's assignments, in seconds."""
+    """Lease of a job's assignments in seconds."""
     return max(clock.lease_s, KEEP_LEASE_S) if on_disconnect == "keep" else clock.lease_s
 
 
 def is_silent(session_expires_at: datetime | None, now: datetime) -> bool:
-    """True if the node's agent has no live session, so that nobody would take an offer."""
+    """Return True if the node's agent has no live session."""
     return session_expires_at is None or session_expires_at <= now
 
 
 def lost_after(
     lease_end: datetime, clock: Intervals, promised_grace_s: float | None = None
 ) -> datetime:
-    """The end of all under that lease: lease + grace + margin after the last renewal's receipt.
+    """Time by which all under that lease has ended: lease + grace + margin after the last renewal.
 
-    `promised_grace_s`: what its launch was told, if known.
+    `promised_grace_s`: grace that its launch was told, if known.
     """
     return lease_end + timedelta(
         seconds=max(clock.grace_s, promised_grace_s or 0.0) + clock.margin_s
@@ -59,12 +56,10 @@ def lost_after(
 
 
 def clock_of(cluster: Cluster) -> Intervals:
-    """The intervals of a cluster's agents, by its settings and its number of nodes."""
     return clocks_of([cluster.pk])[cluster.pk]
 
 
 def clocks_of(clusters: Iterable[int]) -> dict[int, Intervals]:
-    """The intervals of clusters, by key."""
     heard = Count("nodes", filter=~Q(nodes__state=State.LOST))
     rows = Cluster.objects.filter(pk__in=list(clusters)).annotate(heard=heard).order_by()
     return {

@@ -1,7 +1,4 @@
-"""A cluster's tariffs and PUE: rows to prices over time, versions in force, and new versions.
-
-Rows never change and are never deleted, so earlier knowledge can be had again by `known_by`.
-"""
+"""A cluster's tariffs and PUE: prices over time, versions in force, new versions."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from policies.contract.snapshot import PowerCapStep, PriceInterval
 
 
 def costs_changed(clusters: Iterable[Cluster]) -> None:
-    """Trigger rounds, in the transaction that changes a tariff, band, PUE or watts."""
+    """Trigger rounds after a change of tariffs, PUE or watts."""
     for cluster in clusters:
         request_reschedule(cluster, Reason.TARIFF)
 
@@ -31,9 +28,9 @@ def price_steps(
     *,
     zone: str = "",
 ) -> tuple[PriceInterval, ...]:
-    """The cluster's prices over [from_s, to_s], seconds since the epoch (`price_intervals`).
+    """Prices over [from_s, to_s] in Unix seconds; `zone` replaces the cluster's.
 
-    `zone`: the IANA zone of the tariffs' hours, if it was another one then.
+    `known_by` leaves out later rows: rows never change.
     """
     end = datetime.fromtimestamp(to_s, UTC)
     tariffs = EnergyTariff.objects.filter(
@@ -53,25 +50,25 @@ def price_steps(
 
 
 def power_cap_steps(cluster: Cluster, from_s: float, to_s: float) -> tuple[PowerCapStep, ...]:
-    """The cluster's caps by hour over [from_s, to_s], seconds since the epoch."""
+    """Caps by hour over [from_s, to_s] in Unix seconds."""
     return cap_steps(read_cap_hours(cluster.power_cap_hours), cluster.timezone, from_s, to_s)
 
 
 def power_cap_now_w(cluster: Cluster, now_s: float) -> float | None:
-    """Watts allowed from now to the next periodic round, included; None if unlimited."""
+    """Lowest cap in watts up to the next periodic round; None if unlimited."""
     until_s = now_s + cluster.period_s
     steps = power_cap_steps(cluster, now_s, until_s + 1.0)
     return lowest_cap_w(cluster.power_cap_w, steps, now_s, until_s)
 
 
 def tariff_in_force(cluster: Cluster, at: datetime) -> EnergyTariff | None:
-    """The version of the prices that holds at a time; None before the first."""
+    """Tariff in force at a time; None before the first."""
     known = EnergyTariff.objects.filter(cluster=cluster, effective_from__lte=at)
     return known.order_by("-effective_from", "-id").first()
 
 
 def pue_in_force(cluster: Cluster, at: datetime) -> PueRecord | None:
-    """The PUE that holds at a time; None (which counts as 1) before the first."""
+    """PUE in force at a time; None (counts as 1) before the first."""
     known = PueRecord.objects.filter(cluster=cluster, effective_from__lte=at)
     return known.order_by("-effective_from", "-id").first()
 

@@ -1,4 +1,4 @@
-"""The Django project and the scheduling loop."""
+"""Django project and scheduling loop."""
 
 # Shared tasks belong to this application in every process.
 from controlplane.celery import app as celery_app

@@ -1,4 +1,4 @@
-"""Django application configuration, and units in the labels of model fields."""
+"""Application configuration, and units in the labels of model fields."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ UNITS = {
     "_per_hour": "per hour",
     "_per_kg": "per kg", "_per_kwh": "per kWh", "_g_per_kwh": "g per kWh",
 }  # fmt: skip
-"""Endings of names, from DESIGN's conventions; the longest that fits is the unit."""
+"""Units by the ending of a name; the longest that fits."""
 
 
 def with_unit(name: str) -> str | None:
-    """The words for a field of this name, or None where it has no unit."""
+    """Label with the unit of this name, or None without one."""
     endings = [ending for ending in UNITS if name.endswith(ending) and name != ending[1:]]
     if not endings:
         return None

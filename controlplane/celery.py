@@ -1,4 +1,4 @@
-"""The Celery application. Tasks are idempotent hints; a reconciler finds what was missed."""
+"""Celery application. Tasks are idempotent hints; a reconciler finds missed work."""
 
 from __future__ import annotations
 

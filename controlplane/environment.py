@@ -13,7 +13,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 CONN_MAX_AGE_S = 60
 LARGEST = 36_500
-"""Of an amount: a hundred years in days. What is to be for ever is 0, and says so."""
+"""Largest amount: a hundred years in days; 0 stands for ever."""
 
 _ON, _OFF = ("true", "yes", "on", "1", "y", "ok", "t"), ("false", "no", "off", "0", "n", "f")
 _FLAGS = ("ATOMIC_REQUESTS", "AUTOCOMMIT", "CONN_HEALTH_CHECKS", "DISABLE_SERVER_SIDE_CURSORS")
@@ -24,7 +24,7 @@ _SCHEMES = {
 
 
 def whole(given: Mapping[str, str], name: str, default: int, least: int = 0) -> int:
-    """The variable as a whole number >= `least`; empty: default. Raises ImproperlyConfigured."""
+    """Parse a whole number >= `least`; empty: default. Raises ImproperlyConfigured."""
     if not (text := given.get(name, "").strip()):
         return default
     number = int(text) if re.fullmatch("[0-9]{1,18}", text) else least - 1
@@ -37,7 +37,7 @@ def whole(given: Mapping[str, str], name: str, default: int, least: int = 0) -> 
 
 
 def amount(given: Mapping[str, str], name: str, default: float, *, positive: bool = False) -> float:
-    """The variable as a number in (0 or `positive`, LARGEST]; empty: default. Strict."""
+    """Parse a number in (0 or `positive`, LARGEST]; empty: default. Raises ImproperlyConfigured."""
     if not (text := given.get(name, "").strip()):
         return default
     number = float(text) if re.fullmatch(r"[0-9]+\.?[0-9]*|\.[0-9]+", text) else -1.0
@@ -51,7 +51,7 @@ def amount(given: Mapping[str, str], name: str, default: float, *, positive: boo
 
 
 def switch(given: Mapping[str, str], name: str, default: bool = False) -> bool:
-    """The variable as yes or no; empty: default. Strict: a mistyped `true` must not disable TLS."""
+    """Parse yes or no; empty: default. Strict: a mistyped `true` must not disable TLS."""
     text = given.get(name, "")
     said = text.strip().lower()
     if said and said not in _ON + _OFF:
@@ -60,7 +60,7 @@ def switch(given: Mapping[str, str], name: str, default: bool = False) -> bool:
 
 
 def database(parsed: dict[str, Any]) -> dict[str, Any]:
-    """Django's entry for a parsed DATABASE_URL; connections are kept and checked before use."""
+    """Complete Django's entry for a parsed DATABASE_URL with kept and checked connections."""
     entry = {"CONN_MAX_AGE": CONN_MAX_AGE_S, "CONN_HEALTH_CHECKS": True, **parsed}
     for name in _FLAGS:
         if isinstance(entry.get(name), str):
@@ -74,12 +74,10 @@ def cache_location(url: str) -> str:
 
 
 def cache_address(url: str) -> str:
-    """A cache's address in the words of Django's cache."""
     return _address(url, "unix", "db")
 
 
 def broker_address(url: str) -> str:
-    """A broker's address in Celery's words."""
     return _address(url, "redis+socket", "virtual_host")
 
 
@@ -103,7 +101,7 @@ def tls_options(url: str, authorities: str) -> dict[str, Any]:
 
 
 def _address(url: str, socket_scheme: str, number_name: str, shift: int = 0) -> str:
-    """The address in a client's words, its database `shift` further."""
+    """Address with its database number `shift` further."""
     parts = urlsplit(url)
     if parts.scheme not in _SCHEMES:
         raise ImproperlyConfigured(

@@ -15,7 +15,7 @@ from policies.host.lifetime import die_with
 
 FULL_EVERY_S = 600.0
 YOUNG = (10_000, 50)
-"""Allocations between young collections, and those between older ones."""
+"""Allocations between young collections, and between older ones."""
 
 NEVER = 2**31 - 1
 
@@ -38,11 +38,11 @@ def _collect(over: threading.Event, every_s: float, before: tuple[int, int, int]
 
 
 KEEP_ALIVE_S = 75
-"""Longer than heartbeats are apart, and than proxies keep connections they may still write to."""
+"""Longer than heartbeats are apart, and than proxies keep connections."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Serve until SIGTERM; what was begun is answered first, within `--grace` seconds."""
+    """Serve until SIGTERM; pending requests are answered within `--grace` seconds."""
     given = _parser().parse_args(argv)
     uvicorn.run(
         "controlplane.serve:application",
@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def application() -> Callable[..., Any]:
-    """The application of a web process; it ends with its parent, which owns the address."""
+    """Application of a web process; it ends with its parent, which owns the address."""
     if (parent := multiprocessing.parent_process()) is not None and parent.pid is not None:
         die_with(parent.pid)
     from controlplane.asgi import application  # sets Django up, which only this function wants

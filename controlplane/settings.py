@@ -30,7 +30,7 @@ DEBUG = _switch("LOADMASTER_DEBUG")
 
 
 def _secret_key() -> str:
-    """The environment's key, else a generated one beside the embedded database (0600)."""
+    """Key of the environment, else a generated one beside the embedded database (0600)."""
     key: str = env.str("SECRET_KEY", "")
     if key:
         return key
@@ -148,7 +148,7 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 
 def _socket_path() -> Path:
-    """The embedded Valkey's socket; long homes use a short link (limit: 107 bytes)."""
+    """Embedded Valkey's socket; long homes use a short link (limit: 107 bytes)."""
     direct = LOADMASTER_HOME / "valkey.sock"
     if len(os.fsencode(direct)) < 100:
         return direct

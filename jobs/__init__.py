@@ -1,1 +1,1 @@
-"""Jobs, teams and their lives."""
+"""Jobs and teams."""

@@ -50,15 +50,12 @@ class TeamAdmin(OperatorAdmin):
     inlines = (MembershipInline,)
 
     def save_model(self, request: HttpRequest, obj: Team, form: Any, change: bool) -> None:
-        """A changed weight or order asks for a round wherever the team has jobs."""
         super().save_model(request, obj, form, change)
         if change and {"weight", "order"} & set(form.changed_data):
             team_changed(obj)
 
 
 class SecretForm(PlainModelForm):
-    """A secret's value goes in and never comes out."""
-
     value = forms.CharField(
         widget=UnfoldAdminPasswordWidget,
         max_length=MAX_SECRET,
@@ -82,11 +79,9 @@ class SecretAdmin(OperatorAdmin):
     def get_readonly_fields(
         self, request: HttpRequest, obj: Secret | None = None
     ) -> tuple[str, ...]:
-        """A saved secret gets a new value, not a new name."""
         return ("team", "name") if obj else ()
 
     def save_model(self, request: HttpRequest, obj: Secret, form: Any, change: bool) -> None:
-        """Kept in the team's own way: encrypted."""
         stored = set_secret(obj.team, obj.name, form.cleaned_data["value"])
         obj.pk, obj.ciphertext = stored.pk, stored.ciphertext
 
@@ -105,8 +100,6 @@ class JobEventInline(ReadOnlyInline):
 
 @admin.register(Job)
 class JobAdmin(ReadOnly):
-    """A job, read-only, with actions for many at once; its own page shows more."""
-
     list_display = (
         "name", "cluster", "team", "user", "state", "priority", "due_at", "steps_done",
         "total_steps", "submitted_at",

@@ -1,4 +1,4 @@
-"""The life of an assignment: which move leads from which state to which. Pure; a contract."""
+"""Transition table of assignments: state and move to next state. Pure."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ S = AssignmentState
 
 
 class AssignmentMove(StrEnum):
-    """Moves of an assignment."""
-
     ACCEPT = "accept"
     PREPARE = "prepare"
     RUN = "run"
@@ -27,13 +25,13 @@ class AssignmentMove(StrEnum):
 
 
 LIVE = frozenset({S.OFFERED, S.ACCEPTED, S.PREPARING, S.RUNNING, S.STOPPING, S.UNKNOWN})
-"""States that hold their slots."""
+"""States that hold device slots."""
 
 ENDED = frozenset(S) - LIVE
-"""States nothing leaves."""
+"""Final states."""
 
 USES_RETRY = frozenset({ReasonClass.USER, ReasonClass.OOM})
-"""Only these ends count against a job's max_retries."""
+"""Reasons that count against a job's max_retries."""
 
 _RUNNABLE = (S.ACCEPTED, S.PREPARING)
 _HELD_BY_AGENT = (S.ACCEPTED, S.PREPARING, S.RUNNING, S.STOPPING)
@@ -81,15 +79,15 @@ MOVE_TO: Mapping[AssignmentState, AssignmentMove] = {
     S.UNKNOWN: M.LOSE_CONTACT,
     S.LOST: M.LOSE,
 }
-"""The move an agent means when it reports that state."""
+"""Move that an agent's report of a state stands for."""
 
 
 class IllegalAssignmentMoveError(Exception):
-    """The table has no such move from that state."""
+    """Move that the table does not have from that state."""
 
 
 def check_move(state: AssignmentState, move: AssignmentMove) -> AssignmentState:
-    """The state that `move` leads to from `state`; IllegalAssignmentMoveError if none."""
+    """Return the state after `move`; raise IllegalAssignmentMoveError if the table has none."""
     try:
         return MOVES[state, move]
     except KeyError:

@@ -1,4 +1,4 @@
-"""What a launch's end means for its job. Pure: ends of all ranks in, one move out."""
+"""Outcome of a launch: the ends of its ranks become one move of the job. Pure."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from loadmaster.protocol import AssignmentState, ReasonClass
 S = AssignmentState
 
 FRUITLESS_LAUNCHES = 5
-"""Most launches in a row that may fail by a machine's fault without progress."""
+"""Launches in a row that may fail by a machine's fault without progress."""
 
 IMAGE_NODES = 3
-"""Most nodes that may fail to pull a job's image before the image is blamed."""
+"""Nodes that may fail to pull a job's image before the image is blamed."""
 
 LONGEST_BACKOFF_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """End of a rank: `exit_code` None without process, `cancelled` by request, GB asked for."""
+    """End of a rank; `exit_code` is None without a process."""
 
     state: AssignmentState
     reason_class: str = ""
@@ -33,7 +33,7 @@ class End:
 
     @property
     def own_fault(self) -> bool:
-        """Whether the job itself is to blame: such ends use up its retries."""
+        """Return True if the job itself is to blame, which uses up a retry."""
         return self.state in (S.FAILED, S.REJECTED) and self.reason_class in USES_RETRY
 
     @property
@@ -43,7 +43,7 @@ class End:
 
     @property
     def trouble(self) -> bool:
-        """Whether a machine, an image or the network is to blame."""
+        """Return True if a machine, an image or the network is to blame."""
         if self.state is S.PREEMPTED:
             return self.reason_class == ReasonClass.NODE
         return self.state is S.LOST or (
@@ -51,7 +51,6 @@ class End:
         )
 
     def words(self) -> str:
-        """The end as people read it."""
         told = self.exit_code is None or f"exit code {self.exit_code}" in self.reason
         code = "" if told else f" with exit code {self.exit_code}"
         kind = f" ({self.reason_class})" if self.reason_class else ""
@@ -72,11 +71,7 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class EndOutcome:
-    """The job's move, with the reason an attempt or job that fails is remembered by.
-
-    A job that goes back to the queue rests `units` of time first, so that a failure that lasts is
-    not met again and again.
-    """
+    """The job's move and its reason; a requeued job backs off `units` of time first."""
 
     move: JobMove
     reason_class: str = ""
@@ -90,10 +85,7 @@ class EndOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """What went before: retries used and left; how many launches in a row, with this one, ended in
-    trouble without a step of progress; and the names of the nodes on which those could not get the
-    image.
-    """
+    """Earlier launches: retries, failures in a row with this one, nodes without the image."""
 
     retries_used: int = 0
     retries_left: int = 0
@@ -104,11 +96,9 @@ class Past:
 def end_outcome(
     ends: Sequence[End], past: Past, *, cancelling: bool, work_done: bool
 ) -> EndOutcome:
-    """The move of a job whose launch is over on all ranks.
+    """Return the move of a job after all ranks ended.
 
-    `work_done` is whether a launch that succeeded has done all of the job. Trouble on one rank
-    excuses the crash of another: gangs fall together. Where a rank ended by its own fault and the
-    others only because it had, that one's reason is the gang's.
+    Trouble on one rank excuses crashes of the others, since a gang fails together.
     """
     complete = work_done and all(end.state is S.SUCCEEDED for end in ends)
     if cancelling:
@@ -129,10 +119,9 @@ def end_outcome(
 
 
 def troubles_of(ends: Sequence[End]) -> list[End]:
-    """The ranks of a launch whose ends say that a machine, an image or the network is to blame.
+    """Return the ends that a machine, an image or the network caused.
 
-    Ranks that all say of each other that they were lost were cut off from each other: then these
-    are the trouble.
+    Ranks that all report each other lost were cut off from each other: these are the trouble.
     """
     fallen = [end for end in ends if end.fell]
     blamed = [end for end in ends if end.state is not S.SUCCEEDED and not end.fell]
@@ -140,7 +129,6 @@ def troubles_of(ends: Sequence[End]) -> list[End]:
 
 
 def _after_trouble(end: End, past: Past) -> EndOutcome:
-    """Retry: at once after a first failure, on other nodes first; registries are not hammered."""
     no_image = end.reason_class == ReasonClass.IMAGE
     if past.fruitless < FRUITLESS_LAUNCHES and not (
         no_image and len(past.without_image) >= IMAGE_NODES

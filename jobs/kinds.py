@@ -1,9 +1,7 @@
-"""Kinds of jobs: a kind is what determines a job's speed.
+"""Kinds of jobs: jobs of one kind run at one speed.
 
-The same name that a user gave is the same kind, whatever else differs. Without one the kind is the
-sha256 of runtime, image and normalised command. Normalising takes out what leaves the speed of a
-step alone (`normalised_command`); batch sizes, model parameters and everything unknown stay: a kind
-split too finely costs a measurement, one drawn too widely costs wrong decisions.
+A kind is the user's name for it, else the sha256 of runtime, image and normalised command. Unknown
+flags stay in: a kind split too finely costs a measurement, one too wide wrong decisions.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ _IGNORED = """
     run-name run-id name experiment experiment-name tag tags job-name
 """
 IGNORED = frozenset(_IGNORED.split())
-"""Flags (without dashes, `_` written `-`) that are removed from a command with their value."""
+"""Flags (without dashes, `_` written `-`) that are removed with their value."""
 
 SWITCHES = frozenset(
     [
@@ -44,7 +42,7 @@ SWITCHES = frozenset(
         "no-progress",
     ]
 )
-"""Flags without a value that are taken out."""
+"""Flags without a value that are removed."""
 
 _PATH_ENDINGS = ("-dir", "-path", "-file", "-folder", "-root", "-directory", "-seed")
 _PATH_NAMES = frozenset(e[1:] for e in _PATH_ENDINGS)
@@ -59,7 +57,7 @@ _PROGRAMS = (".py", ".sh", ".pl", ".rb", ".jl", ".R", ".js", ".jar", ".exe")
 def digest(
     name: str = "", *, runtime: str = "", image: str = "", command: Sequence[str] = ()
 ) -> str:
-    """The 64 hexadecimal digits that identify the kind."""
+    """Return the 64 hexadecimal digits that identify the kind."""
     named = name.strip()
     parts = ["named", named] if named else ["hashed", runtime, image, normalised_command(command)]
     text = json.dumps(parts, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
@@ -67,19 +65,17 @@ def digest(
 
 
 def is_ignored(name: str) -> bool:
-    """True if the flag of this name leaves the speed of a step alone."""
+    """Return True if the flag does not affect the speed of a step."""
     plain = _plain(name)
     path = plain.endswith(_PATH_ENDINGS) or plain in _PATH_NAMES
     return plain in IGNORED or (path and not _DESCRIBES_MODEL.search(plain))
 
 
 def normalised_command(command: Sequence[str]) -> list[str]:
-    """The command's words that determine a job's speed, in their order.
+    """Return the command's words that determine a job's speed.
 
-    Taken out: `--flag VALUE`, `--flag=VALUE` and `flag=VALUE` (also `group.flag=VALUE`) where
-    `is_ignored(flag)`; switches such as --verbose. A path (/, ~, ./, ../ or scheme://) becomes
-    "<path>", but programs, scripts and what describes the model (--config /a/big.yaml) keep their
-    last part. The text after `sh -c` is split into words first.
+    Removes ignored flags with their values and switches; replaces paths by "<path>", except that
+    programs, scripts and model configurations keep their last part. Splits the text after `sh -c`.
     """
     words = [str(w) for w in command]
     program = PurePosixPath(words[0]).name if words else ""
@@ -131,7 +127,7 @@ def _last_part(value: str) -> str:
 
 
 def kinds_for(names: Mapping[str, str]) -> dict[str, Kind]:
-    """The kinds of these digests, made where they are new; `names` are the users' own, or ""."""
+    """Return kinds by digest, created if new; `names` are the users' own, or ""."""
     found = {k.digest: k for k in Kind.objects.filter(digest__in=names)}
     for key in sorted(names.keys() - found.keys()):
         name = names[key].strip()[:100]

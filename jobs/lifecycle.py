@@ -13,8 +13,6 @@ from enum import StrEnum
 
 
 class JobState(StrEnum):
-    """Where a job is in its life."""
-
     HELD = "held"
     PROFILING = "profiling"
     QUEUED = "queued"
@@ -28,8 +26,6 @@ class JobState(StrEnum):
 
 
 class JobMove(StrEnum):
-    """Moves of a job."""
-
     HOLD = "hold"
     RELEASE = "release"
     RELEASE_TO_PROFILE = "release_to_profile"
@@ -51,20 +47,18 @@ S = JobState
 M = JobMove
 
 WAITING = frozenset({S.QUEUED})
-"""States in which the optimiser may place a job anew."""
+"""States in which the optimiser may place a job."""
 
 PLACED = frozenset({S.STARTING, S.RUNNING, S.STOPPING})
-"""States in which a job has live training assignments."""
+"""States with live training assignments."""
 
 ENDED = frozenset({S.COMPLETED, S.FAILED, S.CANCELLED})
-"""Ends; only REQUEUE leaves FAILED and CANCELLED."""
+"""Final states; only REQUEUE leaves FAILED and CANCELLED."""
 
 ACTIVE = frozenset(S) - ENDED
-"""Everything that is not over."""
-
 SHOWN_AS_RUNNING = tuple(sorted(PLACED | {S.CANCELLING}))
 SHOWN_AS_WAITING = tuple(sorted({S.QUEUED, S.PROFILING, S.HELD}))
-"""States of the queue page's first two groups; all others have ended (`Job.queue_rank`)."""
+"""States of the queue page's first two groups (`Job.queue_rank`)."""
 
 MOVES: Mapping[tuple[JobState, JobMove], JobState] = {
     (S.QUEUED, M.HOLD): S.HELD,
@@ -102,11 +96,11 @@ MOVES: Mapping[tuple[JobState, JobMove], JobState] = {
 
 
 class IllegalJobMoveError(Exception):
-    """The table has no such move from that state."""
+    """Move that the table does not have from that state."""
 
 
 def check_move(state: JobState, move: JobMove) -> JobState:
-    """The state that `move` leads to from `state`; IllegalJobMoveError where the table has none."""
+    """Return the state after `move`; raise IllegalJobMoveError if the table has none."""
     try:
         return MOVES[state, move]
     except KeyError:

@@ -1,8 +1,4 @@
-"""A job's log: its training assignments' outputs one after the other, read by an opaque cursor.
-
-The cursor names an assignment and a byte of its stream. A reader goes on to the next assignment
-when this one has ended and all its output is read: nothing is skipped or read twice.
-"""
+"""A job's log: outputs of its training assignments in order, read by an opaque cursor."""
 
 from __future__ import annotations
 
@@ -25,16 +21,16 @@ PIECE = 65_536
 MIN_PIECE = 16
 MAX_PIECE = 1_048_576
 SETTLE = timedelta(seconds=3)
-"""So long after its end an assignment's agent may still deliver the last of its output."""
+"""Time after an assignment's end in which its agent may still deliver output."""
 
 
 class BadCursor(ValueError):
-    """The cursor is none that this job's log gave."""
+    """Cursor that this job's log did not issue."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogPiece:
-    """A piece of the log and the cursor to continue with; `done`: job over and log read."""
+    """Piece of the log and the next cursor; `done`: job over and log read."""
 
     text: str
     cursor: str
@@ -56,9 +52,9 @@ def read_log(
     rank: int = 0,
     limit: int = PIECE,
 ) -> LogPiece:
-    """The next piece after `cursor`, else from byte `offset` of the log (from its end if negative).
+    """Return the piece after `cursor`, else from byte `offset` (from the end if negative).
 
-    Raises BadCursor. Pieces end between characters; bytes that are no UTF-8 are replaced.
+    Raises BadCursor. Invalid UTF-8 is replaced.
     """
     # The job is read before its output: whatever is written later belongs to a reader who comes
     # back.
@@ -86,7 +82,7 @@ def read_log(
 
 
 def _take(place: _Place, stream: str, limit: int, *, ended: bool) -> tuple[str, _Place, bool]:
-    """The next text, where it ends, and whether this assignment's output is read to its end."""
+    """Return the next text, its end, and True if all of the assignment's output is read."""
     data, jump = _bytes(place, stream, limit)
     final = jump is not None or (ended and len(data) < limit)
     text, used = _decoded(data, final=final)
@@ -101,11 +97,7 @@ def _chunks(place: _Place, stream: str) -> QuerySet[LogChunk]:
 
 
 def _bytes(place: _Place, stream: str, limit: int) -> tuple[bytes, int | None]:
-    """Up to `limit` bytes without a gap, and None.
-
-    Of output too long to be kept only the count goes on: a chunk that holds other than `size` bytes
-    is given by itself, and the second value is the offset behind it.
-    """
+    """Return up to `limit` contiguous bytes and None, or a dropped chunk and the next offset."""
     found = b""
     for chunk in _chunks(place, stream).iterator(chunk_size=16):
         expected, data = place.offset + len(found), bytes(chunk.data)
@@ -119,7 +111,7 @@ def _bytes(place: _Place, stream: str, limit: int) -> tuple[bytes, int | None]:
 
 
 def _decoded(data: bytes, *, final: bool) -> tuple[str, int]:
-    """(text, bytes used); an incomplete character waits for its rest, at the end it is replaced."""
+    """Return (text, bytes used); an incomplete character waits unless `final`."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     text = decoder.decode(data, final=final)
     return text, len(data) - len(decoder.getstate()[0])

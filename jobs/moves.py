@@ -1,7 +1,7 @@
-"""Changes of jobs' states: compare-and-swap by the table with events, and the order of locks.
+"""State changes of jobs: compare-and-swap by the table with events, and the order of locks.
 
-Rows are locked in the order node, job, assignment, so that no two transactions wait for each other.
-The locks are FOR NO KEY UPDATE: an event or slot that merely refers to a row does not wait for it.
+Rows are locked in the order node, job, assignment, so that transactions cannot deadlock. The locks
+are FOR NO KEY UPDATE: rows that merely refer to a locked one do not wait.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from jobs.models import Assignment, Job, JobEvent
 
 
 def lock_node(pk: uuid.UUID) -> Node:
-    """The node with its cluster and GPU type, locked until the transaction ends."""
+    """Return the node with its cluster and GPU type, locked until the transaction ends."""
     return (
         Node.objects.select_for_update(of=("self",), no_key=True)
         .select_related("cluster", "gpu_type")
@@ -29,11 +29,7 @@ def lock_node(pk: uuid.UUID) -> Node:
 
 
 def lock_assignment(pk: uuid.UUID) -> Assignment:
-    """The assignment with its job and the job's cluster: job and assignment locked until the
-    transaction ends.
-
-    Raises Assignment.DoesNotExist.
-    """
+    """Return the assignment, locked with its job until the transaction ends."""
     job_id = Assignment.objects.values_list("job_id", flat=True).get(pk=pk)
     job = (
         Job.objects.select_for_update(of=("self",), no_key=True)
@@ -50,16 +46,16 @@ def lock_assignment(pk: uuid.UUID) -> Assignment:
 
 
 class LostRaceError(Exception):
-    """Somebody else moved the row first: read it again and decide anew."""
+    """Concurrent change of the row: read it again and retry."""
 
 
 def move_job(
     job: Job, move: JobMove, *, actor: str = "", data: dict[str, Any] | None = None, **values: Any
 ) -> Job:
-    """Move `job` (as it was read) with its event, and set `values`, in one transaction.
+    """Move `job` (as read) with its event and set `values`, in one transaction.
 
-    Raises IllegalJobMoveError if the table has no such move, LostRaceError if the job's state has
-    changed since it was read. The given object is brought up to date.
+    Raises IllegalJobMoveError, or LostRaceError if the state has changed since it was read. Updates
+    `job`.
     """
     before = JobState(job.state)
     after = check_move(before, move)
@@ -73,7 +69,7 @@ def move_job(
 
 @dataclass(frozen=True, slots=True)
 class Moving:
-    """A job to be moved, as read, with the fields to set and the data of its event."""
+    """Job to move, as read, with fields to set and event data."""
 
     job: Job
     values: Mapping[str, Any]
@@ -81,11 +77,11 @@ class Moving:
 
 
 def move_jobs(moving: Sequence[Moving], move: JobMove, *, actor: str = "") -> None:
-    """Move these jobs, all or none, as `move_job` does, in a constant number of queries.
+    """Move these jobs, all or none, like `move_job`, in a constant number of queries.
 
-    Each is compared by its fence too. Where others may move some of them as well, lock them first,
-    in the order of their keys. Raises IllegalJobMoveError, LostRaceError, and ValueError if they do
-    not all set values of the same names: then nothing is written, and no given object changed.
+    Compares fences too. Lock jobs first, by key, where others may move them. Raises
+    IllegalJobMoveError, LostRaceError, and ValueError if the jobs do not set the same fields; then
+    nothing changes.
     """
     states = [check_move(JobState(one.job.state), move) for one in moving]
     moves = [
@@ -127,7 +123,7 @@ def _bring_up_to_date(job: Job, values: Mapping[str, Any]) -> None:
 def note_job(
     job: Job, event: str, *, actor: str = "", data: dict[str, Any] | None = None
 ) -> JobEvent:
-    """Write an event that changes no state (submitted, migrated, checkpoint, warning ...)."""
+    """Write an event that changes no state."""
     return JobEvent.objects.create(
         job=job, event=event, from_state=job.state, to_state=job.state, data=data or {}, actor=actor
     )

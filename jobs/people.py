@@ -22,7 +22,7 @@ SEE_ALL_COSTS = ("accounting", "see_all_costs")
 def person_saved(
     name: str, *, teams: Iterable[Team] = (), operator: bool | None = None, sees_costs: bool = False
 ) -> str | None:
-    """Create a person or extend their rights; password if new. ValidationError for a bad name."""
+    """Create a person or extend their rights; return a new person's password."""
     user = User.objects.filter(username=name).first()
     password = None
     if user is None:
@@ -45,13 +45,13 @@ def person_saved(
 
 @transaction.atomic
 def person_disabled(user: User) -> int:
-    """Disable a person: API tokens end (their number is returned), sessions at the next click."""
+    """Disable a person and return how many API tokens ended; sessions end at the next request."""
     User.objects.filter(pk=user.pk).update(is_active=False)
     return tokens_ended(user)
 
 
 def tokens_ended(user: User | None = None) -> int:
-    """End all API tokens of a person, or of everybody; how many there were."""
+    """End all API tokens of a person, or of everybody; return their number."""
     tokens = AuthToken.objects.all() if user is None else AuthToken.objects.filter(user=user)
     return int(tokens.delete()[0])
 
@@ -72,14 +72,14 @@ def team_saved(name: str, weight: float | None = None, order: str | None = None)
 
 
 def team_changed(team: Team) -> None:
-    """Trigger rounds of clusters with jobs of the team, in the transaction that changes it."""
+    """Trigger rounds of clusters with jobs of the team."""
     alive = Job.objects.filter(team=team).exclude(state__in=ENDED)
     for cluster in Cluster.objects.filter(pk__in=alive.values("cluster")):
         request_reschedule(cluster, Reason.OPERATOR)
 
 
 def teams_named(names: Sequence[str]) -> list[Team]:
-    """The teams of these names; ValidationError naming one that is not there."""
+    """Teams by these names; ValidationError for an unknown one."""
     teams = {team.name: team for team in Team.objects.all()}
     for name in names:
         if name not in teams:

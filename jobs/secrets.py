@@ -1,7 +1,7 @@
-"""Secrets of teams: encrypted at rest, delivered only to an agent that accepts a job with them.
+"""Secrets of teams: encrypted at rest, delivered only to agents that accept a job with them.
 
 The first key of LOADMASTER_SECRETS_KEY (Fernet keys, separated by commas) encrypts; the others, and
-those derived from SECRET_KEY and SECRET_KEY_FALLBACKS, still open what was encrypted before.
+those derived from SECRET_KEY and SECRET_KEY_FALLBACKS, still decrypt.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ MAX_SECRET = 32_768
 
 
 class SecretMissing(Exception):
-    """A job refers to a secret that is not there any more, or that this key cannot open."""
+    """Secret that is missing or that no key decrypts."""
 
 
 def set_secret(team: Team, name: str, value: object) -> Secret:
-    """Make or replace a team's secret. Raises JobInvalid for a name or value that does not do."""
+    """Create or replace a team's secret. Raises JobInvalid for a bad name or value."""
     if not isinstance(value, str) or not value or len(value) > MAX_SECRET or "\0" in value:
         raise JobInvalid({"value": [f"must be text of 1 to {MAX_SECRET} characters without NUL"]})
     secret = Secret(team=team, name=name)
@@ -47,13 +47,13 @@ def set_secret(team: Team, name: str, value: object) -> Secret:
 
 
 def delete_secret(team: Team, name: str) -> bool:
-    """Remove a secret; whether there was one."""
+    """Remove a secret; return True if there was one."""
     # A NUL would be an error of the database, not a name that is not there.
     return "\0" not in name and bool(Secret.objects.filter(team=team, name=name).delete()[0])
 
 
 def reveal(secret: Secret) -> str:
-    """The value in clear, never logged. Raises SecretMissing if the key does not open it."""
+    """Return the value in clear, never logged. Raises SecretMissing if no key decrypts it."""
     try:
         return _fernet().decrypt(bytes(secret.ciphertext)).decode()
     except InvalidToken:
@@ -63,7 +63,7 @@ def reveal(secret: Secret) -> str:
 
 
 def reveal_references(team: Team, environment: Mapping[str, object]) -> dict[str, str]:
-    """Values in clear of the variables that refer to secrets. SecretMissing names a missing one."""
+    """Return values in clear of the variables that refer to secrets. Raises SecretMissing."""
     references = [(name, v) for name, v in environment.items() if isinstance(v, dict)]
     wanted = {name: str(reference["secret"]) for name, reference in references}
     secrets = {s.name: s for s in Secret.objects.filter(team=team, name__in=set(wanted.values()))}
@@ -74,7 +74,7 @@ def reveal_references(team: Team, environment: Mapping[str, object]) -> dict[str
 
 
 def rotate() -> tuple[int, list[Secret]]:
-    """Encrypt all secrets with the first key: (number, those that no key opens, unchanged)."""
+    """Encrypt all secrets with the first key: (number, those that no key decrypts, unchanged)."""
     fernet, rotated, closed = _fernet(), 0, []
     for pk in Secret.objects.order_by("pk").values_list("pk", flat=True):
         with transaction.atomic():
@@ -91,7 +91,7 @@ def rotate() -> tuple[int, list[Secret]]:
 
 
 def given_keys() -> list[Fernet]:
-    """Keys of LOADMASTER_SECRETS_KEY, the first encrypts. Raises ImproperlyConfigured if bad."""
+    """Keys of LOADMASTER_SECRETS_KEY, the first encrypts. Raises ImproperlyConfigured."""
     keys = os.environ.get("LOADMASTER_SECRETS_KEY", "").split(",")
     try:
         return [Fernet(key.strip()) for key in keys if key.strip()]

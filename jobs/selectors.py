@@ -1,4 +1,4 @@
-"""Visibility of jobs and teams. Every read of a job on somebody's behalf begins here."""
+"""Visibility of jobs and teams: every read of a job on a user's behalf begins here."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from jobs.lifecycle import JobState
 from jobs.models import Assignment, Job, Membership, Team
 
 OTHERS = "another team's job"
-"""The name of a job that the reader may not know of."""
+"""Placeholder for the name of an invisible job."""
 
 LIVE_STATES = sorted(str(s) for s in LIVE)
 
 
 class JobNotFound(Http404):
-    """There is no such job, or this user may not know of it."""
+    """Missing job, or one that this user may not see."""
 
 
 def teams_of(user: User | AnonymousUser) -> QuerySet[Team]:
-    """The teams a user may submit to: their own, for operators all."""
+    """Teams that a user may submit to: their own, for operators all."""
     if is_operator(user):
         return Team.objects.all()
     return Team.objects.filter(members=user.pk) if user.is_authenticated else Team.objects.none()
 
 
 def visible_jobs(user: User | AnonymousUser) -> QuerySet[Job]:
-    """The jobs of the user's teams, for operators all."""
+    """Jobs of the user's teams, for operators all."""
     if is_operator(user):
         return Job.objects.all()
     own = Membership.objects.filter(user=user.pk).values("team")
@@ -43,7 +43,7 @@ def visible_jobs(user: User | AnonymousUser) -> QuerySet[Job]:
 
 
 def seen_by(user: User, jobs: Iterable[Any]) -> frozenset[Any]:
-    """Those of these jobs that the reader may know of."""
+    """Those of these jobs that the user may see."""
     jobs = set(jobs)
     if is_operator(user) or not jobs:
         return frozenset(jobs)
@@ -57,7 +57,7 @@ def jobs_of_teams(user: User | AnonymousUser, teams: Iterable[Team]) -> QuerySet
 
 
 def get_job(user: User | AnonymousUser, job_id: uuid.UUID | str) -> Job:
-    """The job if this user may see it, else JobNotFound: strangers do not learn that it exists."""
+    """Return a job visible to this user; raise JobNotFound otherwise."""
     try:
         return visible_jobs(user).select_related("cluster", "team", "user", "kind").get(pk=job_id)
     except (Job.DoesNotExist, ValidationError):
@@ -65,7 +65,7 @@ def get_job(user: User | AnonymousUser, job_id: uuid.UUID | str) -> Job:
 
 
 def id_begins(text: str) -> Q:
-    """Jobs whose id begins with four or more hexadecimal digits; none for any other text."""
+    """Condition on ids that begin with four or more hexadecimal digits; no job for other text."""
     digits = text.replace("-", "").lower()
     if not 4 <= len(digits) <= 32 or not set(digits) <= set("0123456789abcdef"):
         return Q(pk__in=())
@@ -73,13 +73,13 @@ def id_begins(text: str) -> Q:
 
 
 def live_assignments() -> QuerySet[Assignment]:
-    """Assignments that hold slots, with all that is needed to say where they are."""
+    """Assignments that hold slots, with what their place needs."""
     live = Assignment.objects.filter(state__in=LIVE_STATES).order_by("fence", "copy", "rank")
     return live.select_related("node__gpu_type").prefetch_related("slots__device")
 
 
 def listed_jobs(user: User | AnonymousUser) -> QuerySet[Job]:
-    """Visible jobs with all that a list shows, in a constant number of queries; newest first."""
+    """Visible jobs with all that a list shows, newest first, in a constant number of queries."""
     jobs = visible_jobs(user).select_related("cluster", "team", "user", "kind")
     return jobs.prefetch_related(
         Prefetch("assignments", queryset=live_assignments(), to_attr="live_assignments")
@@ -87,12 +87,12 @@ def listed_jobs(user: User | AnonymousUser) -> QuerySet[Job]:
 
 
 def jobs_by_id(user: User | AnonymousUser, ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, Job]:
-    """Those of these jobs that the user may see, as `listed_jobs` reads them."""
+    """Those of these jobs that the user may see, like `listed_jobs`."""
     return {job.pk: job for job in listed_jobs(user).filter(pk__in=ids)} if ids else {}
 
 
 def names_in_waiting(user: User | AnonymousUser, jobs: Iterable[Job]) -> Mapping[str, str]:
-    """Names of nodes and visible jobs that block these jobs, by id; two queries in all."""
+    """Names of nodes and visible jobs that block these jobs, by id; two queries."""
     details = [j.waiting_detail for j in jobs if isinstance(j.waiting_detail, dict)]
     node_ids = _uuids(i for d in details for i in d.get("nodes") or ())
     job_ids = _uuids(i for d in details for i in d.get("jobs") or ())
@@ -115,7 +115,7 @@ def _uuids(values: Iterable[object]) -> set[uuid.UUID]:
 
 
 def fraction_of(job: Job) -> float:
-    """Fraction of its work that a job has done, 0 to 1; 1 if completed."""
+    """Fraction of its work that a job has done, 0 to 1."""
     if job.state == JobState.COMPLETED or not job.total_steps:
         return 1.0
     return min(1.0, job.steps_done / job.total_steps)

@@ -1,8 +1,4 @@
-"""People's actions on jobs: submit, cancel, hold, release, requeue, clone.
-
-Every function is safe to repeat and to race: states change by compare-and-swap, and the loser of a
-race reads again.
-"""
+"""Actions on jobs: submit, cancel, hold, release, requeue, clone. Safe to repeat and to race."""
 
 from __future__ import annotations
 
@@ -37,7 +33,7 @@ from loadmaster.protocol import StopReason
 def job_submit(
     user: User, data: object, idempotency_key: str | None = None, *, cloned_from: Job | None = None
 ) -> Submission:
-    """Take a job. The same user with the same key and body gets the same job again.
+    """Submit a job; the same user with the same key and body gets the same job again.
 
     Raises JobInvalid with messages by field, IdempotencyConflict for a key used with another body.
     """
@@ -48,7 +44,7 @@ def job_submit(
 
 
 def begin(job: Job, reason: Reason) -> Job:
-    """Effects of a job's entering the queue: a measurement for an unknown kind, and a round."""
+    """Request a measurement for an unknown kind, and a round."""
     begin_all([job], reason)
     job.refresh_from_db(fields=["state"])
     return job
@@ -62,7 +58,7 @@ _DESCRIBED = (
 
 
 def job_data(job: Job, dependencies: Iterable[Job] | None = None) -> dict[str, Any]:
-    """The job as one would submit it again, without ids, states and progress."""
+    """Job as it could be submitted again, without ids, states and progress."""
     others = job.dependencies.all() if dependencies is None else dependencies
     times = {"due": job.due_at, "deadline": job.deadline_at}
     data: dict[str, Any] = {
@@ -89,7 +85,7 @@ Action = Callable[Concatenate[Job, User, P], Job]
 
 
 def _action(verb: str) -> Callable[[Action[P]], Action[P]]:
-    """An action on a job the user may see, in one transaction, tried again after a lost race."""
+    """Find a job visible to the user, act in one transaction, and retry lost races."""
 
     def wrap(act: Action[P]) -> Action[P]:
         @functools.wraps(act)
@@ -116,7 +112,7 @@ def _action(verb: str) -> Callable[[Action[P]], Action[P]]:
 
 @_action("cancelled")
 def job_cancel(job: Job, user: User) -> Job:
-    """Cancel the job: CANCELLED at once if it holds nothing, else CANCELLING until it has ended."""
+    """Cancel the job: CANCELLED at once if it holds nothing, else CANCELLING until it ends."""
     if job.state in (JobState.CANCELLING, JobState.CANCELLED):
         return job
     actor = user.get_username()
@@ -171,7 +167,7 @@ def job_requeue(job: Job, user: User) -> Job:
 def job_clone(
     job: Job, user: User, overrides: object = None, idempotency_key: str | None = None
 ) -> Submission:
-    """Submit the job's description with some fields replaced (null: default). As `job_submit`."""
+    """Submit the job's description with some fields replaced (null: default); see `job_submit`."""
     source = get_job(user, job.pk)
     replaced = overrides or {}
     if not isinstance(replaced, dict):
@@ -182,7 +178,7 @@ def job_clone(
 
 
 def _merged(data: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
-    """The description with overrides; another form of an overridden field is dropped."""
+    """Description with overrides; another form of an overridden field is dropped."""
     dropped = set(overrides)
     if "gpus" in overrides:
         dropped |= {"gpus_min", "gpus_max"}

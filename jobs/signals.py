@@ -1,4 +1,4 @@
-"""News of jobs for the layers above. Receivers run in the sender's transaction."""
+"""Signals of jobs for upper layers; receivers run in the sender's transaction."""
 
 from django.dispatch import Signal
 
@@ -6,4 +6,4 @@ jobs_queued = Signal()
 """Sent with `jobs` of one cluster that enter the queue (sender: Job)."""
 
 stop_wanted = Signal()
-"""Sent with `job`, `reason` (a StopReason) and `actor` where all that a job holds is to end."""
+"""Sent with `job`, `reason` (a StopReason) and `actor` to end all that a job holds."""

@@ -1,5 +1,3 @@
-"""Codes and states in sentences for people. Pure: names of nodes and jobs are given."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +24,7 @@ SENTENCES: Mapping[str, str] = {
 }
 
 RESTING = "resting"
-"""A job that backs off after a failure, hidden from policies; not a code of a plan."""
+"""Code of a job that backs off after a failure, hidden from policies."""
 
 NOT_LAUNCHED: Mapping[str, str] = {
     "deferred": "It was given GPUs that another job is just leaving; it starts when they are free",
@@ -46,10 +44,10 @@ STATES: Mapping[str, str] = {
 def reason_for_waiting(
     state: str, code: str, detail: object, names: Mapping[str, str], now: datetime | None = None
 ) -> str:
-    """Why a job does not run, as one sentence; "" for one that runs or is over.
+    """Return a sentence on why a job waits; "" if it runs or is over.
 
-    `detail` is the plan's {nodes, jobs, watts, earliest_s}; an id without a name is one the reader
-    may not know of. `now` leaves out an expected start that is past, and today's date.
+    `detail` is the plan's {nodes, jobs, watts, earliest_s}; ids without a name are invisible to the
+    reader. `now` hides an expected start in the past.
     """
     if state != "queued":
         return f"{STATES[state]}." if state in STATES else ""

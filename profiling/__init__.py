@@ -1,1 +1,1 @@
-"""Kinds of jobs: measurements, estimates, power."""
+"""Measurements, estimates and power of kinds."""

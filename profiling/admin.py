@@ -68,8 +68,6 @@ class PairProfileAdmin(ReadOnly):
 
 @admin.register(PairMeasurement)
 class PairMeasurementAdmin(ReadOnly):
-    """Every measurement of a pair, as it came, with what had been estimated."""
-
     list_display = (
         "at", "first", "second", "gpu_type", "first_steps_per_s", "second_steps_per_s",
         "estimated_first_steps_per_s", "estimated_second_steps_per_s",
@@ -80,8 +78,6 @@ class PairMeasurementAdmin(ReadOnly):
 
 @admin.register(PairRun)
 class PairRunAdmin(ReadOnly):
-    """Pairs wanted measured, under way, measured, or given up."""
-
     list_display = (
         "first", "second", "gpu_type", "state", "failures", "reason", "created_at", "ended_at",
     )  # fmt: skip

@@ -4,12 +4,9 @@ from django.apps import AppConfig
 
 
 class ProfilingConfig(AppConfig):
-    """The `profiling` application."""
-
     name = "profiling"
 
     def ready(self) -> None:
-        """Ask for profile runs of jobs that enter the queue."""
         from jobs.signals import jobs_queued
         from profiling.services import request_profiles
 

@@ -27,7 +27,7 @@ from math import exp, inf, isfinite, log, log2
 from statistics import median
 
 Config = tuple[str, int]
-"""(name of a GPU type, GPUs)."""
+"""(GPU type, GPUs)."""
 
 Speeds = Mapping[Config, float]
 """steps/s of one kind by configuration."""
@@ -36,14 +36,14 @@ DATA_SHEET_WEIGHT = 0.5
 """Weight of the data sheets' ratio against one other kind's measured ratio."""
 
 PARALLEL_PRIOR = 0.8
-"""The parallel fraction of a step while nothing was measured; it counts as one kind."""
+"""Prior of the parallel fraction of a step; counts as one kind."""
 
 _MAX_LOG = 300.0
 
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """All kinds' evidence: the GPU types' peak TFLOP/s, and what each kind contributes.
+    """Evidence of all kinds, and the GPU types' peak TFLOP/s.
 
     `ratios[t, u][kind]` is log r[kind,t,u] for t < u; `fractions[kind]` its parallel fraction.
     """
@@ -54,7 +54,7 @@ class Pool:
 
     @classmethod
     def of(cls, tflops: Mapping[str, float], known: Mapping[str, Speeds]) -> Pool:
-        """The pool of these kinds' throughputs, without numbers that are not positive, finite."""
+        """Build the pool from these throughputs, without those not positive and finite."""
         ratios: dict[tuple[str, str], dict[str, float]] = {}
         fractions: dict[str, float] = {}
         for kind, speeds in known.items():
@@ -67,7 +67,7 @@ class Pool:
         return cls(dict(tflops), ratios, fractions)
 
     def log_ratio(self, origin: str, target: str, *, without: str) -> tuple[float, float]:
-        """log R(origin -> target) by all kinds but `without`, and the weight it rests on."""
+        """Return log R(origin -> target) by all kinds but `without`, and its weight."""
         first, second = sorted((origin, target))
         others = [r for kind, r in self.ratios.get((first, second), {}).items() if kind != without]
         sheet = _log_quotient(self.tflops.get(second), self.tflops.get(first))
@@ -76,14 +76,14 @@ class Pool:
         return (mean if origin == first else -mean), weight
 
     def fraction(self, *, without: str) -> float:
-        """The parallel fraction by all kinds but `without`, with the prior as one of them."""
+        """Parallel fraction by all kinds but `without`, with the prior as one of them."""
         others = [f for kind, f in self.fractions.items() if kind != without]
         return (PARALLEL_PRIOR + sum(others)) / (1 + len(others))
 
 
 @dataclass(frozen=True, slots=True)
 class LeaveOneOut:
-    """An estimate held against the measurement it did not see."""
+    """Measurement and its estimate from all other measurements."""
 
     kind: str
     config: Config
@@ -92,7 +92,7 @@ class LeaveOneOut:
 
     @property
     def error(self) -> float:
-        """Relative error of the estimate, |estimated / measured - 1|."""
+        """Relative error |estimated / measured - 1|."""
         return abs(self.estimated / self.measured - 1)
 
 
@@ -102,7 +102,7 @@ def speed_up(fraction: float, gpus: int) -> float:
 
 
 def own_fraction(speeds: Speeds) -> float | None:
-    """The parallel fraction, averaged over pairs of counts of one type; None without such a pair.
+    """Parallel fraction averaged over pairs of counts of one type; None without such a pair.
 
     With q = s2 / s1: p = (q - 1) / (q - 1 + 1/g1 - q/g2), kept in [0, 1].
     """
@@ -116,7 +116,7 @@ def own_fraction(speeds: Speeds) -> float | None:
 
 
 def estimate(kind: str, known: Speeds, wanted: Iterable[Config], pool: Pool) -> dict[Config, float]:
-    """steps/s of `kind` per wanted configuration, estimated where unknown; {} if unknown."""
+    """steps/s of `kind` per wanted configuration, estimated where unmeasured; {} if unknown."""
     usable = _usable(known)
     if not usable:
         return {}
@@ -132,7 +132,7 @@ def estimate(kind: str, known: Speeds, wanted: Iterable[Config], pool: Pool) -> 
 
 
 def leave_one_out(known: Mapping[str, Speeds], pool: Pool) -> list[LeaveOneOut]:
-    """Every number of a kind with at least two, each estimated from all others."""
+    """Estimate each number of a kind with at least two from all others."""
     found = []
     for kind, speeds in known.items():
         usable = _usable(speeds)
@@ -145,13 +145,12 @@ def leave_one_out(known: Mapping[str, Speeds], pool: Pool) -> list[LeaveOneOut]:
 
 
 def median_error(errors: Iterable[LeaveOneOut]) -> float | None:
-    """The median relative error, None without any."""
     values = [e.error for e in errors]
     return median(values) if values else None
 
 
 def _one(kind: str, logs: Speeds, config: Config, fraction: float, pool: Pool) -> float:
-    """The weighted geometric mean of what each known number says of this configuration."""
+    """Weighted geometric mean of the estimates from each known number."""
     gpu_type, gpus = config
     near = [c for c in logs if c[0] == gpu_type] or list(logs)
     total = weight = 0.0
@@ -170,7 +169,7 @@ def _one(kind: str, logs: Speeds, config: Config, fraction: float, pool: Pool) -
 
 
 def _monotone(raw: dict[Config, float], known: Speeds) -> dict[Config, float]:
-    """Estimates made non-decreasing in the number of GPUs of a type, as far as bounds allow."""
+    """Make estimates non-decreasing in the number of GPUs of a type, within known bounds."""
     result = dict(raw)
     for gpu_type in {t for t, _ in raw}:
         floor = 0.0
@@ -187,7 +186,7 @@ def _monotone(raw: dict[Config, float], known: Speeds) -> dict[Config, float]:
 
 
 def _type_ratios(speeds: Speeds) -> dict[tuple[str, str], float]:
-    """log r[t,u] for each pair of types t < u that share counts: the mean over these counts."""
+    """log r[t,u] for types t < u that share counts: the mean over these counts."""
     found: dict[tuple[str, str], list[float]] = {}
     for (type1, g1), (type2, g2) in combinations(sorted(speeds), 2):
         if g1 == g2 and type1 != type2:
@@ -202,7 +201,7 @@ def _usable(speeds: Speeds) -> dict[Config, float]:
 
 
 def _log_quotient(above: float | None, below: float | None) -> float:
-    """log(above / below); 0, "as fast as each other", where a data sheet says nothing."""
+    """log(above / below); 0 where a data sheet gives no figure."""
     if not above or not below or above <= 0 or below <= 0:
         return 0.0
     return _bounded(log(above) - log(below))

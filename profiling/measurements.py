@@ -1,4 +1,4 @@
-"""From an assignment's samples to what is known of its kind."""
+"""Measurements of kinds from an assignment's samples."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from profiling.models import Measurement, Profile
 from profiling.speeds import ALPHA, Pace, pace, weight_of_next
 
 NEWEST_POINTS = 2000
-"""Samples of a launch that are looked at, the newest ones: a job may run for days."""
+"""Newest samples of a launch that are read: a job may run for days."""
 
 MIN_STEPS = 5
-"""Steps after the warm-up that production must have done before it says anything."""
+"""Steps after the warm-up that a usable production run has."""
 
 NOISY = 0.5
-"""Relative interquartile range of step times above which a production run is not used."""
+"""Relative interquartile range of step times above which a production run is ignored."""
 
 OVERRUN = 0.2
 """Fraction of an emulated device's late steps above which its speed is meaningless."""
@@ -26,7 +26,7 @@ OVERRUN = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Use of one launch: mean cores, peak memory, use and watts of a GPU; None if unmeasured."""
+    """Use of a launch: mean cores, peak memory, use and watts of a GPU; None if unmeasured."""
 
     cores: float | None = None
     memory_gb: float | None = None
@@ -47,7 +47,7 @@ class Observation:
 
 
 def observe(assignment: Assignment) -> Observation | None:
-    """Measurement of this launch (rank 0); None without progress or on GPUs of several types."""
+    """Measurement by rank 0; None without progress or on GPUs of several types."""
     seen, where = _pace(assignment), _where(assignment)
     if seen is None or where is None:
         return None
@@ -55,7 +55,7 @@ def observe(assignment: Assignment) -> Observation | None:
 
 
 def is_telling(observation: Observation, assignment: Assignment) -> bool:
-    """Return true if production's observation is long, steady and of whole devices."""
+    """Return True if production's observation is long, steady and of whole devices."""
     whole = assignment.share >= 1.0 and assignment.cpu_quota is None
     steady = observation.pace.spread <= NOISY and (assignment.overrun_fraction or 0.0) <= OVERRUN
     return whole and steady and observation.pace.steps >= MIN_STEPS
@@ -64,7 +64,7 @@ def is_telling(observation: Observation, assignment: Assignment) -> bool:
 def record(
     kind: Kind, observation: Observation, assignment: Assignment
 ) -> tuple[float | None, float]:
-    """Write the measurement and update the profile of a locked kind: (speed before, speed now)."""
+    """Write the measurement and update a locked kind's profile: (speed before, speed now)."""
     where: dict[str, Any] = {
         "kind": kind, "gpu_type_id": observation.gpu_type_id, "gpus": observation.gpus,
         "spread": observation.spread,
@@ -116,7 +116,7 @@ def _pace(assignment: Assignment) -> Pace | None:
 
 
 def _where(assignment: Assignment) -> tuple[int, int, bool] | None:
-    """(GPU type, GPUs, spread over several nodes) of the whole gang."""
+    """Return (GPU type, GPUs, spread over several nodes) of the whole gang."""
     if assignment.world_size <= 1:
         return assignment.node.gpu_type_id, assignment.gpus, False
     gang = Assignment.objects.filter(job=assignment.job_id, fence=assignment.fence)
@@ -147,5 +147,5 @@ def _mean(values: list[float]) -> float | None:
 
 
 def is_training(assignment: Assignment) -> bool:
-    """True if the assignment did the job's work and is the rank that speaks for its gang."""
+    """Return True for a training assignment of the rank that reports for its gang."""
     return assignment.purpose == Purpose.TRAINING and assignment.rank == 0

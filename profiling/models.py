@@ -44,7 +44,7 @@ class Profile(models.Model):
 
 
 class Measurement(models.Model):
-    """One measured throughput, append-only: by a profile run, or by production work."""
+    """Measured throughput, append-only, from a profile run or production."""
 
     kind = models.ForeignKey(Kind, on_delete=models.CASCADE, related_name="measurements")
     gpu_type = models.ForeignKey("clusters.GpuType", on_delete=models.CASCADE)
@@ -66,7 +66,7 @@ class Measurement(models.Model):
 
 
 class PairProfile(models.Model):
-    """Smoothed throughputs of two kinds whose jobs, of one GPU each, share one GPU of a type.
+    """Smoothed throughputs of two kinds whose jobs share one GPU of a type.
 
     `first` has the lesser primary key or is the same. Both speeds are 0 where they cannot share.
     """
@@ -101,7 +101,7 @@ class PairProfile(models.Model):
 
 
 class PairMeasurement(models.Model):
-    """One measured pair, append-only: two launches that shared a GPU, and what was estimated."""
+    """Measurement of a pair, append-only: two launches that shared a GPU, and the estimate."""
 
     first = models.ForeignKey(
         Kind, on_delete=models.CASCADE, related_name="pair_measurements_as_first"
@@ -141,14 +141,12 @@ class PairMeasurement(models.Model):
 
 
 class ProfileRun(models.Model):
-    """A measurement wanted or under way; `copy` tells its assignment apart.
+    """Requested or current measurement; `copy` tells its assignment apart.
 
-    A wanted run with an `ended_at` failed then, and backs off until the reconciler removes that.
+    A wanted run with an `ended_at` has failed and backs off until the reconciler removes that.
     """
 
     class State(models.TextChoices):
-        """WANTED until placed and measured; a run may fail a few times before it is given up."""
-
         WANTED = "wanted"
         RUNNING = "running"
         DONE = "done"
@@ -190,7 +188,7 @@ class ProfileRun(models.Model):
 
 
 class PairRun(models.Model):
-    """A pair to measure: a job of each kind side by side on one GPU, for `steps` steps of both.
+    """Pair to measure: a job of each kind side by side on one GPU, for `steps` steps of both.
 
     Two assignments carry it out, told apart by the jobs' `*_copy`. Neither job waits for it.
     """

@@ -1,4 +1,4 @@
-"""Configurations that a cluster's profiling nodes can measure now, and that a job can use."""
+"""Configurations that a cluster's profiling nodes can measure now and a job can use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from clusters.models.nodes import Role, State, runtimes_of
 from jobs.models import Job
 
 RETURN_PATIENCE = timedelta(minutes=10)
-"""Time for which a lost profiling node is expected back by unknown kinds."""
+"""Time for which unknown kinds wait for a lost profiling node."""
 
 Configuration = tuple[int, int]
 """(primary key of a GPU type, GPUs)."""
@@ -42,7 +42,7 @@ class Offers:
 
 
 def offers(cluster: Cluster, now: datetime) -> Offers:
-    """The offers of all nodes of role profiling or both; one query."""
+    """Offers of all nodes of role profiling or both; one query."""
     working = Q(devices__healthy=True)
     there = (
         Node.objects.filter(cluster=cluster)
@@ -75,7 +75,7 @@ def reachable(job: Job, nodes: Iterable[Offer]) -> set[Configuration]:
 
 
 def uses(job: Job, type_name: str, gpus: int) -> bool:
-    """True if the job may run on the configuration, wherever that is."""
+    """Return True if the job may run on the configuration, on any node."""
     return job.gpus_min <= gpus <= job.gpus_max and (
         not job.allowed_types or type_name in job.allowed_types
     )
@@ -90,7 +90,7 @@ def _offer(node: Node, gpus: int, slots: int) -> Offer:
 
 
 def fits(job: Job, offer: Offer) -> bool:
-    """Return true if the job fits the offer's type, runtime, labels, cores and memory."""
+    """Return True if the job fits the offer's type, runtime, labels, cores and memory."""
     allowed = not job.allowed_types or offer.type_name in job.allowed_types
     able = job.runtime in offer.runtimes and set(job.labels) <= offer.labels
     return allowed and able and job.cores <= offer.cores and job.memory_gb <= offer.memory_gb

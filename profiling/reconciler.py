@@ -23,14 +23,14 @@ from profiling.runs import OPEN, WAITING, R, lock_kind, settle
 from profiling.services import production_measured
 
 ALIKE = 3
-"""Launches of one configuration that a pass looks at: the next may be steadier than the first."""
+"""Launches per configuration that a pass reads: the next may be steadier than the first."""
 
 SHARING_AT_ONCE = 50
-"""Launches on shared devices that a pass looks at."""
+"""Launches on shared devices that a pass reads."""
 
 
 def reconcile_profiles(now: datetime, stop: Stop) -> None:
-    """Find missed work; `stop` asks for the end of an assignment that has measured enough."""
+    """Find missed work; `stop` requests the end of an assignment that has measured enough."""
     for cluster in Cluster.objects.all():
         for kind_id in sorted(_unsettled(cluster, offers(cluster, now))):
             with transaction.atomic():
@@ -107,7 +107,7 @@ def _most_steps_first(rows: QuerySet[Assignment]) -> QuerySet[Assignment]:
 
 
 def _running_unmeasured() -> list[Assignment]:
-    """The few training assignments with most steps of each configuration without a measurement."""
+    """Training assignments with most steps of each configuration without a measurement."""
     own = Measurement.objects.filter(assignment=OuterRef("pk"))
     known = Profile.objects.filter(
         kind=OuterRef("job__kind"), gpu_type=OuterRef("node__gpu_type"), gpus=OuterRef("gpus"),

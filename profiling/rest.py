@@ -1,4 +1,4 @@
-"""REST: what is known of kinds."""
+"""REST of kinds."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ProfileSerializer(serializers.Serializer[ProfileRow]):
     error = serializers.FloatField(allow_null=True, help_text="Relative error of that estimate")
 
     def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
-        """With `source`, which as an attribute would hide the one that every field has."""
+        """Add `source`, which as an attribute would hide the one that every field has."""
         return {
             **super().get_fields(),
             "source": serializers.ChoiceField(choices=[str(s) for s in Source]),

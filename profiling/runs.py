@@ -1,15 +1,15 @@
-"""Profile runs: which are wanted, how they end, and when the jobs that wait for them go on.
+"""Profile runs: requests, ends, and the jobs that wait for them.
 
-`settle` settles all of one kind in one cluster with the kind's row locked, so that two processes
-that end two runs of a kind at once cannot both believe the other's still open:
+`settle` handles one kind in one cluster with the kind's row locked, so that two processes that end
+two runs at once cannot both believe the other's still open:
 
-- a waiting job has a run for each configuration that profiling nodes offer, that the job can use
-  and that nobody has measured or is measuring;
+- a waiting job has a run for each offered configuration that it can use and nobody has measured or
+  is measuring;
 - a run that nobody offers any more, or whose job no longer waits, is dropped;
-- a job none of whose runs is open goes on: to the queue, or FAILED if its own command cannot run.
+- a job without open runs is queued, or FAILED if its own command cannot run.
 
-Where nothing is known of a kind and no node can measure it, its speed is assumed: by the user's
-walltime on the slowest GPUs it may use (declared), else by an hour (estimated).
+Without figures or nodes to measure, the speed is assumed: by the user's walltime on the slowest
+allowed GPUs (declared), else by an hour (estimated).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NOMINAL_RUN_S = 3600.0
 
 
 def assume(job: Job) -> bool:
-    """Write the assumption for the job's kind and its history; False without a GPU type."""
+    """Write an assumed speed of the job's kind and note it; False without a GPU type."""
     types = GpuType.objects.all()
     if job.allowed_types:
         types = types.filter(name__in=job.allowed_types)
@@ -80,7 +80,7 @@ _LIVE_VALUES = sorted(str(s) for s in LIVE)
 
 @dataclass(slots=True)
 class Knowledge:
-    """Knowledge of a kind, and the runs under way for it in one cluster."""
+    """Knowledge of a kind, and its current runs in one cluster."""
 
     kind: Kind
     cluster: Cluster
@@ -97,7 +97,7 @@ class Knowledge:
         return self.measured | (self.unfit if self.measured else set())
 
     def awaits(self, job: Job) -> bool:
-        """True if a run is open that would tell this job something."""
+        """Return True if an open run would measure something for this job."""
         return any(uses(job, r.gpu_type.name, r.gpus) and not self._is_late(r) for r in self.open)
 
     def _is_late(self, run: ProfileRun) -> bool:
@@ -106,14 +106,14 @@ class Knowledge:
 
 
 def lock_kind(kind_id: int) -> Kind:
-    """The kind, locked until the transaction ends; serialises changes of its runs and profiles."""
+    """Lock the kind until the transaction ends; serialises changes of its runs and profiles."""
     return Kind.objects.select_for_update(no_key=True).get(pk=kind_id)
 
 
 def settle(kind: Kind, cluster: Cluster, now: datetime, *, background: bool = False) -> None:
-    """Bring runs and waiting jobs of the (locked) kind in line with what is known and offered.
+    """Bring runs and waiting jobs of the locked kind in line with profiles and offers.
 
-    With `background`, queued jobs lend their command to measure what is not known.
+    With `background`, queued jobs lend their command for missing measurements.
     """
     offered = offers(cluster, now)
     known = _knowledge(kind, cluster, now)
@@ -134,7 +134,7 @@ def settle(kind: Kind, cluster: Cluster, now: datetime, *, background: bool = Fa
 
 
 def begin(job: Job, now: datetime) -> bool:
-    """Request what a waiting job needs; a queued job becomes PROFILING. False if unneeded."""
+    """Request runs that a job needs; a queued job becomes PROFILING. False if unneeded."""
     offered = offers(job.cluster, now)
     known = _knowledge(lock_kind(job.kind_id), job.cluster, now)
     _drop(known, offered)
@@ -175,13 +175,12 @@ def _begin(known: Knowledge, job: Job, offered: Offers) -> bool:
 
 
 def backs_off(run: PairRun, heartbeat_s: float, now: datetime) -> bool:
-    """Return true after a recent failure: retried after one, two, four ... heartbeat times."""
+    """Return True after a recent failure: retried after one, two, four ... heartbeat times."""
     backoff_s = heartbeat_s * 2.0 ** min(max(run.failures - 1, 0), 8)
     return run.ended_at is not None and now - run.ended_at < timedelta(seconds=backoff_s)
 
 
 def give_up(run: ProfileRun, reason: str, reason_class: str) -> None:
-    """Close a run for good."""
     run.state, run.reason, run.reason_class = R.GIVEN_UP, reason, reason_class
     run.ended_at = timezone.now()
     run.save()
@@ -238,7 +237,7 @@ def _want(known: Knowledge, job: Job, offered: Offers) -> bool:
 
 
 def last_copy(job: UUID) -> int:
-    """The greatest copy number of any profile run of this job, so that none is used twice."""
+    """Greatest copy number of any profile run of this job, so that none is used twice."""
     copies = (
         (Assignment.objects.filter(job=job, purpose=Purpose.PROFILING), "copy"),
         (ProfileRun.objects.filter(job=job), "copy"),

@@ -1,4 +1,4 @@
-"""Kinds and wanted measurements as a snapshot tells them."""
+"""Kinds and requested measurements for a snapshot."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from profiling.pairs import rows as pairs
 from profiling.runs import OPEN, WAITING, R, backs_off
 
 POOL_SIZE = 5000
-"""Measured profiles, the newest, that estimates are made from."""
+"""Newest measured profiles from which estimates are made."""
 
 MOST_NAMED = 5000
-"""Keys a query names one by one; for more the whole table is read."""
+"""Most keys that a query names one by one; for more the whole table is read."""
 
 Row = TypeVar("Row", bound=Model)
 
@@ -39,7 +39,7 @@ class Known:
 
     @property
     def anchors(self) -> dict[Config, Profile]:
-        """The numbers that are taken as they are: those of the best source there is."""
+        """Profiles of the best available source."""
         for source in Source:
             found = {c: p for c, p in self.together.items() if p.source == source}
             if found:
@@ -50,8 +50,8 @@ class Known:
 def kind_views(cluster: Cluster, kinds: Iterable[int]) -> tuple[KindView, ...]:
     """Known and estimated speeds of these kinds on the cluster's types; `KindView.id` is str(pk).
 
-    Every count up to each type's largest node has a number where anything is known of the kind,
-    except where its command failed. Where devices are shared, kinds have their pairs.
+    Every count up to each type's largest node has a number where any is known, except where the
+    command failed. Where devices are shared, kinds have their pairs.
     """
     wanted = sorted(set(kinds))
     rows = list(_among(Kind.objects.order_by("pk"), "pk", wanted))
@@ -74,12 +74,12 @@ def kind_views(cluster: Cluster, kinds: Iterable[int]) -> tuple[KindView, ...]:
 
 
 def speeds_alone(kinds: Iterable[int], types: Collection[str]) -> pairs.Speeds:
-    """The own speeds of these kinds on one GPU of each of these types; four queries."""
+    """Speeds of these kinds alone on one GPU of each of these types; four queries."""
     return _speeds(load_known(sorted(set(kinds))), types, load_pool(), timezone.now())
 
 
 def profile_requests(cluster: Cluster) -> tuple[ProfileRequest, ...]:
-    """The measurements wanted or under way, oldest first; `job` and `kind` are str of the keys.
+    """Measurements wanted or under way, oldest first; `job` and `kind` are str of the keys.
 
     A run that no job waits for is as young as the snapshot: only an old request may take devices
     from production. A job one of whose runs has just failed backs off.
@@ -118,7 +118,7 @@ def _pair_requests(cluster: Cluster, now: datetime) -> Iterator[ProfileRequest]:
 
 
 def load_pool() -> Pool:
-    """All kinds' evidence, from the newest measured profiles; two queries."""
+    """Evidence of all kinds from the newest measured profiles; two queries."""
     known: dict[str, dict[Config, float]] = {}
     measured = Profile.objects.filter(source=Source.MEASURED, spread=False)
     rows = measured.values_list("kind_id", "gpu_type__name", "gpus", "steps_per_s")
@@ -147,7 +147,7 @@ def load_known(kinds: list[int]) -> dict[int, Known]:
 def throughputs(
     kind: int, known: Known, wanted: Iterable[Config], pool: Pool, now: datetime
 ) -> list[Throughput]:
-    """A throughput per wanted configuration, known or estimated; sorted by type and GPUs."""
+    """Throughput per wanted configuration, known or estimated; sorted by type and GPUs."""
     anchors = known.anchors
     oldest_s = max((_age_s(p, now) for p in anchors.values()), default=0.0)
     measured = any(p.source == Source.MEASURED for p in anchors.values())
@@ -176,7 +176,7 @@ def _view(
 
 
 def _usage(known: Known, counts: dict[str, int], now: datetime) -> tuple[ResourceUse, ...]:
-    """One process's use by GPU type, from the measured configuration with the fewest GPUs."""
+    """Use of one process by GPU type, from the measured configuration with the fewest GPUs."""
     found: dict[str, ResourceUse] = {}
     for (gpu_type, _), p in sorted(known.together.items()):
         if gpu_type not in counts or gpu_type in found:

@@ -1,4 +1,4 @@
-"""Services of the profiler. Every function may be called inside the caller's transaction."""
+"""Services of the profiler, to be called inside the caller's transaction."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RETRIES = 2
 """Failures of a profile run that are forgiven."""
 
 DEVIATION = 0.2
-"""Production's relative deviation from what was believed that is worth a new round."""
+"""Relative deviation of production's speed that triggers a round."""
 
 _SILENT = "the command ended without reporting progress"
 _NOBODYS_FAULT = frozenset(
@@ -32,19 +32,16 @@ _NOBODYS_FAULT = frozenset(
 
 
 def request_profiles(jobs: Sequence[Job]) -> None:
-    """`request_profile` for jobs of one cluster together.
-
-    A caller that catches its error inside a transaction has to give that up.
-    """
+    """Apply `request_profile` to jobs of one cluster; an error aborts the caller's transaction."""
     with transaction.atomic(savepoint=False):
         begin_all(jobs, timezone.now())
 
 
 def request_profile(job: Job) -> bool:
-    """Ask for what is not yet measured of the (saved) job's kind; True if the job is to wait.
+    """Request missing measurements of a saved job's kind; True if the job has to wait.
 
-    A queued job then moves to PROFILING; a held one is left to its release. With nothing to wait
-    for and nothing known, an assumption is written.
+    A queued job then becomes PROFILING; a held one waits for its release. An assumption is written
+    if nothing is known and nothing can be measured.
     """
     with transaction.atomic():
         return begin(job, timezone.now())
@@ -56,10 +53,10 @@ def profile_run_started(job: Job, copy: int) -> None:
 
 
 def profile_run_ended(assignment: Assignment) -> None:
-    """Take in a profiling assignment that has ended, in the transaction that ends it. Idempotent.
+    """Process the end of a profiling assignment, in the transaction that ends it. Idempotent.
 
-    Measured: the run is DONE. Failed: wanted again after a backoff, after RETRIES given up.
-    Ended by nobody's fault: wanted again. Without open runs, the kind's waiting jobs go on.
+    Measured: the run is DONE. Failed: wanted again after a backoff, given up after RETRIES. Ended
+    by nobody's fault: wanted again. Without open runs, the kind's waiting jobs go on.
     """
     ended = AssignmentState(assignment.state) in ENDED
     if assignment.purpose != Purpose.PROFILING or assignment.rank != 0 or not ended:
@@ -77,10 +74,10 @@ def profile_run_ended(assignment: Assignment) -> None:
 
 
 def production_measured(assignment: Assignment) -> None:
-    """Refine what is known by a training assignment's progress: at its end, or while it runs.
+    """Refine a kind's profile by a training assignment's progress.
 
-    Short, noisy or throttled launches say nothing, those on shared devices go into their pair. The
-    next look is after twice the steps. A deviation above DEVIATION raises a PROFILE event.
+    Short, noisy or throttled launches are ignored; shared devices measure pairs. The next look is
+    after twice the steps. A deviation above DEVIATION raises a PROFILE event.
     """
     if is_training(assignment) and assignment.share < 1.0:
         pairs_measured(assignment)
@@ -112,7 +109,7 @@ def pairs_measured(assignment: Assignment) -> None:
 
 
 def forget(kind: Kind) -> None:
-    """Have a kind measured anew; its numbers stay as estimates until then."""
+    """Have a kind measured again; its figures stay as estimates until then."""
     with transaction.atomic():
         lock_kind(kind.pk)
         Measurement.objects.filter(kind=kind).delete()
@@ -139,7 +136,7 @@ def _take_in(kind: Kind, run: ProfileRun, assignment: Assignment) -> None:
 
 
 def _is_enough(observation: Observation, run: ProfileRun, assignment: Assignment) -> bool:
-    """A whole run, or the better half of one that was stopped from outside."""
+    """Return True for a whole run, or the better half of one that was stopped from outside."""
     if assignment.state == AssignmentState.SUCCEEDED:
         return True
     return not _failed(assignment) and observation.pace.steps >= max(3, run.steps // 2)

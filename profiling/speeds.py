@@ -1,10 +1,8 @@
 """Speed of a launch by its progress, and smoothing of measured speeds. Pure.
 
 Two neighbouring samples bound a segment; the time of a step is the median over all steps after the
-warm-up, each counted with its segment's mean time: a stall or a late sample does not move it.
-
-Speeds are smoothed exponentially, s <- s + alpha * (measured - s) with
-alpha = max(ALPHA, 1 / (samples + 1)): the first few are averaged and old ones fade.
+warm-up, each with its segment's mean time, which stalls and late samples do not move. Smoothing: s
+<- s + alpha * (measured - s) with alpha = max(ALPHA, 1 / (samples + 1)).
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ class Pace:
 
 
 def pace(samples: Iterable[Sample]) -> Pace | None:
-    """The pace these samples show; None where they hold no step after the warm-up."""
+    """Pace of these samples; None without a step after the warm-up."""
     segments = _segments(samples)
     middle = _quantile(segments, 0.5)
     if middle is None or middle <= 0:
@@ -55,7 +53,7 @@ def _segments(samples: Iterable[Sample]) -> list[tuple[float, int]]:
 
 
 def _quantile(segments: list[tuple[float, int]], fraction: float) -> float | None:
-    """The step time below which this fraction of the steps lies."""
+    """Step time below which this fraction of the steps lies."""
     wanted, seen = fraction * sum(steps for _, steps in segments), 0.0
     for seconds, steps in segments:
         seen += steps
@@ -74,5 +72,5 @@ def weight_of_next(samples: int) -> float:
 
 
 def moved(known: float, measured: float, samples: int) -> float:
-    """The updated average after one more measurement; without samples `known` has no weight."""
+    """Updated average after a measurement; without samples `known` has no weight."""
     return measured if samples <= 0 else known + weight_of_next(samples) * (measured - known)

@@ -1,4 +1,4 @@
-"""Operators' commands: their base, clusters and nodes by name, and times."""
+"""Base of operators' commands, clusters and nodes by name, and times."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from clusters.models import Cluster, Node
 
 
 def finite(text: str) -> float:
-    """Return an option's number; an error that names the option for "nan", "inf" and no number."""
+    """Parse an option's finite number."""
     number = float(text)
     if not isfinite(number):
         raise ArgumentTypeError(f"must be a finite number, not {text}")
@@ -24,7 +24,7 @@ def finite(text: str) -> float:
 
 
 def the_cluster(name: str) -> Cluster:
-    """The cluster of that name; CommandError naming the known ones."""
+    """Cluster by name; CommandError naming the known ones."""
     found = Cluster.objects.filter(name=name).first()
     if found is None:
         names = Cluster.objects.order_by("name").values_list("name", flat=True)
@@ -35,7 +35,7 @@ def the_cluster(name: str) -> Cluster:
 
 
 def the_node(cluster: Cluster, name: str) -> Node:
-    """The node of that name or id; CommandError if there is none."""
+    """Node by name or id; CommandError if there is none."""
     nodes = Node.objects.filter(cluster=cluster)
     found = next((n for n in nodes if name in (n.name, str(n.pk))), None)
     if found is None:
@@ -44,7 +44,7 @@ def the_node(cluster: Cluster, name: str) -> Node:
 
 
 def moment(option: str, text: str | None, cluster: Cluster) -> datetime:
-    """A time of ISO 8601, in the cluster's zone where it says none; now where it is left out."""
+    """Parse ISO 8601, by default in the cluster's zone; now if omitted."""
     if not text:
         return timezone.now()
     try:
@@ -57,7 +57,7 @@ def moment(option: str, text: str | None, cluster: Cluster) -> datetime:
 
 
 class OperatorCommand(BaseCommand):
-    """A command of operators. A model's refusal is its error, by field."""
+    """Operators' command; prints a model's validation errors by field."""
 
     requires_system_checks: tuple[str, ...] = ()
 

@@ -1,4 +1,4 @@
-"""Clusters, their nodes and GPUs, what energy costs there, and the changes that ask for a round."""
+"""Clusters, nodes, GPUs, energy prices, and rescheduling events."""
 
 from clusters.models.clusters import Cluster, GpuType
 from clusters.models.energy import EnergyTariff, PueRecord, TariffBand

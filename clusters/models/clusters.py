@@ -14,13 +14,11 @@ from policies.host import registry
 
 
 def check_time_zone(name: str) -> None:
-    """Refuse names that are no IANA time zone."""
     if name not in available_timezones():
         raise ValidationError(f"{name!r} is no IANA time zone; write one such as Europe/Rome")
 
 
 def check_power_cap_hours(entries: object) -> None:
-    """Refuse what are no caps by hour (`clusters.caps`)."""
     try:
         read_cap_hours(entries)
     except CapHoursError as error:
@@ -28,9 +26,9 @@ def check_power_cap_hours(entries: object) -> None:
 
 
 class Cluster(models.Model):
-    """A set of nodes scheduled together, with one currency, one time zone and one policy.
+    """Nodes scheduled together, with one currency, one time zone and one policy.
 
-    `round_number`, `round_owner` and `round_expires_at` lock the one round that may run: taken by
+    `round_number`, `round_owner` and `round_expires_at` are the lock of its one round: taken by
     compare-and-swap, with an expiry and a number that applying a plan checks.
     """
 
@@ -103,7 +101,7 @@ class Cluster(models.Model):
         return self.name
 
     def clean(self) -> None:
-        """A lease must outlive the heartbeats that renew it."""
+        """Reject a lease shorter than the heartbeats that renew it."""
         if self.lease_s < 2 * self.heartbeat_s:
             raise ValidationError(
                 {"lease_s": f"must be at least two heartbeats ({2 * self.heartbeat_s} s)"}
@@ -111,7 +109,7 @@ class Cluster(models.Model):
 
 
 class GpuType(models.Model):
-    """A GPU model. Power of a node with g of G GPUs in use: base + (G - g) idle + g peak."""
+    """GPU model. Power of a node with g of G GPUs in use: base + (G - g) idle + g peak."""
 
     name = models.CharField(max_length=63, unique=True)
     tflops = models.FloatField(
@@ -144,6 +142,5 @@ class GpuType(models.Model):
         return f"{self.name} (emulated)" if self.emulated else self.name
 
     def clean(self) -> None:
-        """A GPU at work takes no less than an idle one."""
         if self.peak_w < self.idle_w:
             raise ValidationError({"peak_w": f"must be at least the idle watts ({self.idle_w})"})

@@ -1,4 +1,4 @@
-"""Energy prices: tariffs by time and PUE, append-only; later rows replace earlier ones."""
+"""Energy prices: tariffs and PUE, append-only; later rows replace earlier ones."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from django.utils import timezone
 from clusters.models.clusters import Cluster
 
 EMISSIONS = [MinValueValidator(0.0), MaxValueValidator(1e9)]
-"""Bounds of g/kWh, those of a snapshot."""
+"""Bounds of g/kWh, as in a snapshot."""
 
 
 class EnergyTariff(models.Model):
-    """A version of a cluster's prices from `effective_from`; hours are in the cluster's zone."""
+    """Version of a cluster's prices from `effective_from`; hours are in the cluster's zone."""
 
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="tariffs")
     name = models.CharField(max_length=100, blank=True, default="")
@@ -42,7 +42,7 @@ class EnergyTariff(models.Model):
 
 
 class TariffBand(models.Model):
-    """A price for hours of some days: digits 0 (Monday) .. 6; `to_time` 00:00 is midnight."""
+    """Price for hours of some days: digits 0 (Monday) .. 6; `to_time` 00:00 is midnight."""
 
     tariff = models.ForeignKey(EnergyTariff, on_delete=models.CASCADE, related_name="bands")
     days = models.CharField(max_length=7, default="0123456")
@@ -65,7 +65,6 @@ class TariffBand(models.Model):
         return f"{self.from_time:%H:%M}-{self.to_time:%H:%M} at {self.price_per_kwh}"
 
     def clean(self) -> None:
-        """Days are digits 0..6, and a band ends after it starts."""
         if not self.days or set(self.days) - set("0123456"):
             raise ValidationError(
                 {"days": "write the days as digits, 0 for Monday to 6 for Sunday, such as 01234"}
@@ -82,7 +81,7 @@ class TariffBand(models.Model):
 
 
 class PueRecord(models.Model):
-    """Facility energy over IT energy, in force from `effective_from` until the next record's."""
+    """Facility energy over IT energy from `effective_from` to the next record's."""
 
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="pues")
     effective_from = models.DateTimeField(default=timezone.now)

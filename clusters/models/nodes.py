@@ -1,4 +1,4 @@
-"""Nodes, their GPUs, how they come in, and rescheduling events."""
+"""Nodes, GPUs, enrolment tokens, and rescheduling events."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class State(models.TextChoices):
 
 
 def runtimes_of(features: Sequence[str]) -> tuple[str, ...]:
-    """Runtimes a node offers by its agent's features; processes if it has reported none."""
+    """Runtimes by an agent's features; processes if it has reported none."""
     known = tuple(name for name in RUNTIMES if name in features)
     return known if features else RUNTIMES[:1]
 
 
 class EnrolmentToken(models.Model):
-    """Lets one machine in, once, before it expires. Only its sha256 is kept."""
+    """Single-use token that enrols a machine before it expires; only its sha256 is kept."""
 
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="enrolment_tokens")
     sha256 = models.CharField(max_length=64, unique=True, editable=False)
@@ -57,10 +57,10 @@ class EnrolmentToken(models.Model):
 
 
 class Node(models.Model):
-    """A machine with GPUs of one type. Sessions of older epochs than `epoch` are refused.
+    """Machine with GPUs of one type. Sessions of older epochs than `epoch` are refused.
 
-    The session's secret and the node's token are kept as sha256. `session_expires_at` is when
-    another machine may take over.
+    Session secret and node token are kept as sha256. After `session_expires_at` another machine may
+    take over.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -126,9 +126,9 @@ class Node(models.Model):
 
 
 class Device(models.Model):
-    """A GPU of a node: (node, uuid), never an index; `slots` assignments may share it.
+    """GPU of a node: (node, uuid), never an index; `slots` assignments may share it.
 
-    `slots` is what the agent offers until an operator sets it (`slots_set`).
+    `slots` is the agent's offer until an operator sets it (`slots_set`).
     """
 
     node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="devices")
@@ -165,7 +165,7 @@ class Device(models.Model):
 
 
 class NodeEvent(models.Model):
-    """An event of a node, append-only: enrolled, session, cordoned, draining, lost, back, role."""
+    """Event of a node, append-only: enrolled, session, cordoned, draining, lost, back, role."""
 
     node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="events")
     at = models.DateTimeField(auto_now_add=True)
@@ -181,7 +181,7 @@ class NodeEvent(models.Model):
 
 
 class Reason(models.TextChoices):
-    """Why a round is wanted."""
+    """Reason for a round."""
 
     SUBMISSION = "submission"
     COMPLETION = "completion"
@@ -199,7 +199,7 @@ class Reason(models.TextChoices):
 
 
 class RescheduleEvent(models.Model):
-    """A change that asks for a round; waiting events are answered together by one round."""
+    """Change that requests a round; one round answers all pending events."""
 
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="reschedule_events")
     reason = models.CharField(max_length=16, choices=Reason.choices)

@@ -1,4 +1,4 @@
-"""REST: clusters, nodes, GPU types, policies. Users read; only operators change."""
+"""REST of clusters, nodes, GPU types and policies. Users read; only operators change."""
 
 from __future__ import annotations
 
@@ -77,7 +77,6 @@ class NodeViewSet(ReadOnlyModelViewSet[Node]):
     lookup_value_regex = "[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 
     def get_queryset(self) -> QuerySet[Node]:
-        """All, or those of ?cluster=, with what is held on their GPUs."""
         held = Count("slots_held", filter=Q(slots_held__live=True))
         devices = Prefetch("devices", queryset=Device.objects.order_by("uuid").annotate(held=held))
         nodes = Node.objects.select_related("cluster", "gpu_type").prefetch_related(devices)
@@ -85,7 +84,6 @@ class NodeViewSet(ReadOnlyModelViewSet[Node]):
 
     @extend_schema(parameters=[OF_CLUSTER])
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        """The nodes."""
         return super().list(request, *args, **kwargs)
 
     @extend_schema(request=serializers.ReasonSerializer, responses=serializers.NodeSerializer)

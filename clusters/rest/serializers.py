@@ -1,4 +1,4 @@
-"""Clusters and nodes as REST shows them to people."""
+"""Serializers of clusters and nodes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ClusterSerializer(OnlySettable, serializers.ModelSerializer[Cluster]):
         read_only_fields = ["name", "currency", "round_number", "last_round_at"]
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        """Policy and parameters belong together; a new policy starts with its defaults."""
+        """Check policy and parameters together; a new policy starts with its defaults."""
         if "policy" in attrs or "policy_parameters" in attrs:
             policy = attrs.get("policy", self.instance.policy if self.instance else "")
             same = self.instance is not None and policy == self.instance.policy
@@ -82,7 +82,6 @@ class DeviceSerializer(serializers.ModelSerializer[Device]):
         ]  # fmt: skip
 
     def get_held_slots(self, device: Device) -> int:
-        """Counted by `api`'s query."""
         return int(getattr(device, "held", 0))
 
 
@@ -104,7 +103,6 @@ class NodeSerializer(serializers.ModelSerializer[Node]):
 
     @extend_schema_field(serializers.ListField(child=serializers.CharField()))
     def get_runtimes(self, node: Node) -> list[str]:
-        """The ways in which it runs jobs: process, docker."""
         return list(runtimes_of(node.features))
 
 
@@ -182,5 +180,4 @@ class PolicySerializer(serializers.Serializer[Any]):
 
     @extend_schema_field({"type": "object", "nullable": True})
     def get_parameters(self, entry: registry.PolicyEntry) -> dict[str, Any] | None:
-        """The JSON Schema of its parameters."""
         return None if entry.error else registry.schema(entry.name)

@@ -1,1 +1,1 @@
-"""Services for nodes: devices and their samples, enrolment, operators' actions."""
+"""Services of nodes: devices, enrolment, operators' actions."""

@@ -1,4 +1,4 @@
-"""A node's devices: what its agent reports of them, their health, and their samples."""
+"""Devices of a node: reports, health and samples."""
 
 from __future__ import annotations
 
@@ -23,39 +23,34 @@ log = logging.getLogger(__name__)
 
 SAMPLES_LIVE_S = 120
 FLUSH_S = 60
-"""Time for which a flush keeps others out; a longer or killed one does so no more."""
+"""Expiry of the flush lock."""
 
 PAUSE_FACTOR = 10
 LONGEST_FLUSH_PAUSE_S = 30.0
-"""A flush is followed by a pause this many times as long, at most so long.
-
-Samples of ten thousand nodes would otherwise keep the database busy for rarely viewed figures.
-"""
+"""Most seconds of pause after a flush, which keep the database free for other work."""
 
 AT_ONCE = 500
-"""Devices that one transaction of a flush writes: on SQLite nobody else writes meanwhile."""
+"""Devices per transaction of a flush: SQLite has one writer."""
 
 LONGEST_PAUSE_S = 0.2
 
 MOST_BATCHES = 20_000
-"""Batches that one flush takes; those before them are given up."""
+"""Batches per flush; earlier ones are dropped."""
 
 BACKOFF_S = 60.0
-"""Pause after a cache failure: a frozen cache holds every heartbeat for seconds."""
+"""Pause after a cache failure: a frozen cache delays every heartbeat by seconds."""
 
 
 class Backoff:
-    """A pause after a failure; a race between threads costs one more call at worst."""
+    """Pause after a failure; a race between threads costs one more call at worst."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._until_s = clock, -inf
 
     def begin(self) -> None:
-        """The pause lasts BACKOFF_S from now."""
         self._until_s = self._clock() + BACKOFF_S
 
     def lasts(self) -> bool:
-        """True while it is on."""
         return self._clock() < self._until_s
 
 
@@ -69,9 +64,9 @@ _WRITTEN = (*_REPORTED, "slots")
 
 
 def sync_devices(node: Node, reports: Sequence[DeviceReport]) -> bool:
-    """Make the node's rows what the agent reports (vanished: unhealthy); True if any changed.
+    """Set the node's devices as reported (vanished: unhealthy); return True if any changed.
 
-    An agent's number of slots counts until an operator sets it, and never below what is held.
+    The agent's number of slots counts until an operator sets it, and never below what is held.
     """
     known = {device.uuid: device for device in node.devices.all()}
     held = held_slots(known.values())
@@ -131,7 +126,7 @@ def _change_health(node: Node, changed: dict[str, bool]) -> None:
 
 
 def keep_samples(heard: Sequence[tuple[UUID, Sequence[DeviceSample]]]) -> None:
-    """Leave the newest samples of these nodes in the cache, as one batch for `flush_samples`."""
+    """Cache the newest samples of these nodes as one batch for `flush_samples`."""
     rows = [(node.hex, s.uuid, *_values_of(s)) for node, samples in heard for s in samples]
     if not rows or _backoff.lasts():
         return
@@ -151,7 +146,7 @@ def _next_number() -> int:
 
 
 def flush_samples() -> int:
-    """Write the newest cached sample of each device; the number of devices written.
+    """Write each device's newest cached sample; return the number of devices written.
 
     One process flushes at a time; a long flush is followed by a pause.
     """
@@ -190,7 +185,7 @@ def _write(rows: Sequence[tuple[Any, ...]]) -> int:
 
 
 def _take_batches() -> list[list[tuple[Any, ...]]]:
-    """Batches since the last flush, oldest first; a number without its batch is given up."""
+    """Batches since the last flush, oldest first; a number without its batch is skipped."""
     last, done = int(cache.get(_NEXT) or 0), int(cache.get(_DONE) or 0)
     first = max(done if done <= last else 0, last - MOST_BATCHES)
     keys = [_key(number) for number in range(first + 1, last + 1)]

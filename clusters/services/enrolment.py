@@ -21,7 +21,6 @@ TOKEN_BYTES = 32
 
 
 def sha256(text: str) -> str:
-    """The hexadecimal sha256 of a token or secret, which is all that is ever stored of it."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -32,7 +31,7 @@ def issue_enrolment_token(
     valid_s: float = 3600.0,
     created_by: User | None = None,
 ) -> str:
-    """A new token that enrols one machine within `valid_s` seconds; shown only here."""
+    """Return a new token that enrols one machine within `valid_s` seconds."""
     token = secrets.token_urlsafe(TOKEN_BYTES)
     EnrolmentToken.objects.create(
         cluster=cluster,
@@ -45,10 +44,10 @@ def issue_enrolment_token(
 
 
 def register(token: str, words: Registration, now: datetime | None = None) -> Registered:
-    """Let a machine in. One known by its `machine_id` takes its node over; its old token ends.
+    """Enrol a machine; a known `machine_id` takes over its node, whose old token ends.
 
-    A lost answer may be asked for again with the same token by the same machine until its first
-    session. A refusal leaves the token unused.
+    The same machine may repeat the call with the same token until its first session. A refusal
+    leaves the token unused.
     """
     now = now or timezone.now()
     if words.protocol != PROTOCOL_VERSION:
@@ -69,7 +68,7 @@ def register(token: str, words: Registration, now: datetime | None = None) -> Re
 
 
 def gpu_type_of(devices: tuple[DeviceReport, ...]) -> GpuType:
-    """The one GPU type of the devices; refused with the known ones if it is unknown."""
+    """Return the devices' one GPU type; an unknown one is refused with the known ones."""
     name = devices[0].gpu_type
     found = GpuType.objects.filter(name=name).first()
     if found is None:
@@ -82,7 +81,7 @@ def gpu_type_of(devices: tuple[DeviceReport, ...]) -> GpuType:
 
 
 def _use_token(token: str, words: Registration, now: datetime) -> EnrolmentToken:
-    """Mark the token used, by compare-and-swap: of two machines that come with it, one gets in."""
+    """Mark the token used by compare-and-swap: of two machines that bring it, one gets in."""
     digest = sha256(token)
     tokens = EnrolmentToken.objects.select_related("cluster").filter(sha256=digest)
     valid = EnrolmentToken.objects.filter(sha256=digest, expires_at__gt=now)

@@ -1,4 +1,4 @@
-"""Operators' actions on nodes: compare-and-swap with its event, and a reschedule event."""
+"""Operators' actions on nodes: compare-and-swap with an event, and a reschedule event."""
 
 from __future__ import annotations
 
@@ -17,17 +17,16 @@ from loadmaster.protocol import MOST_SLOTS
 
 
 class NodeStateError(Exception):
-    """The node is in a state from which this cannot be done; the text says which."""
+    """Node in a state that does not allow the action."""
 
 
 def node_cordon(node: Node, actor: str = "", reason: str = "") -> Node:
-    """Keep what runs, take nothing new. A draining node stops draining."""
+    """Accept no new jobs; running ones stay. A draining node stops draining."""
     values = {"state": State.CORDONED, "reason": reason[:200], "drain_until": None}
     return _move(node, {State.READY, State.DRAINING}, values, Reason.OPERATOR, actor)
 
 
 def node_uncordon(node: Node, actor: str = "") -> Node:
-    """Take work again, after a cordon or a drain."""
     values = {"state": State.READY, "reason": "", "drain_until": None}
     return _move(node, {State.CORDONED, State.DRAINING}, values, Reason.NODE_JOINED, actor)
 
@@ -35,7 +34,7 @@ def node_uncordon(node: Node, actor: str = "") -> Node:
 def node_drain(
     node: Node, until: datetime | None = None, actor: str = "", reason: str = ""
 ) -> Node:
-    """Drain: no new work, empty by `until` (default now), when the rest is pre-empted."""
+    """Accept no new jobs and be empty by `until` (default now), when the rest is pre-empted."""
     until = until or timezone.now()
     values = {"state": State.DRAINING, "reason": reason[:200], "drain_until": until}
     before = {State.READY, State.CORDONED, State.DRAINING}
@@ -43,7 +42,7 @@ def node_drain(
 
 
 def node_set_role(node: Node, role: str, actor: str = "") -> Node:
-    """Change what the node is for; what runs there goes on."""
+    """Change the node's role; running jobs stay."""
     wanted, before = Role(role), node.role
     with transaction.atomic():
         if not Node.objects.filter(pk=node.pk, role=before).update(role=wanted):
@@ -59,7 +58,7 @@ def node_set_role(node: Node, role: str, actor: str = "") -> Node:
 
 
 def node_revoke(node: Node, actor: str = "") -> Node:
-    """Revoke the node's token: what runs there ends with its lease. Enrol again for a new one."""
+    """Revoke the node's token; its jobs end with their leases."""
     with transaction.atomic():
         Node.objects.filter(pk=node.pk).update(token_sha256="")
         NodeEvent.objects.create(node=node, event="revoked", actor=actor)
@@ -89,7 +88,7 @@ def _move(node: Node, before: set[State], values: dict[str, Any], why: Reason, a
 
 
 class SlotsError(ValueError):
-    """Invalid slots or no such GPU; `field` names the place, the text the remedy."""
+    """Invalid slots or unknown GPU; `field` names the place, the text the remedy."""
 
     def __init__(self, field: str, text: str) -> None:
         super().__init__(text)
@@ -99,8 +98,8 @@ class SlotsError(ValueError):
 def node_set_slots(node: Node, slots: int, devices: Sequence[str] = (), actor: str = "") -> Node:
     """Let `slots` jobs share each GPU of the node, or those named, whatever its agent offers.
 
-    SlotsError for a wrong number or an unknown GPU, NodeStateError where more assignments hold a
-    GPU now. Triggers a round if any number changed. The rows are locked against new holders.
+    Raises SlotsError, or NodeStateError where more assignments hold a GPU. Triggers a round if any
+    number changed. Rows are locked against new holders.
     """
     if not 1 <= slots <= MOST_SLOTS:
         raise SlotsError(
@@ -126,7 +125,6 @@ def node_set_slots(node: Node, slots: int, devices: Sequence[str] = (), actor: s
 
 
 def _locked(node: Node, uuids: Sequence[str]) -> list[Device]:
-    """The node's devices of these uuids, or all, locked in order."""
     devices = list(Device.objects.select_for_update().filter(node=node).order_by("pk"))
     if unknown := sorted(set(uuids) - {device.uuid for device in devices}):
         has = ", ".join(device.uuid for device in devices) or "none"

@@ -1,5 +1,3 @@
-"""Administration of the energy ledger."""
-
 from __future__ import annotations
 
 from django.contrib import admin

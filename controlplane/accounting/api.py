@@ -1,4 +1,4 @@
-"""REST: energy and cost of a time, summed up."""
+"""REST of energy and cost."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ _SUMS = (
 
 @dataclass(frozen=True, slots=True)
 class CostRow:
-    """A sum of IT kWh (but for `facility_kwh`); `compared_cost`: billed where predicted."""
+    """Sum of IT kWh (but for `facility_kwh`); `compared_cost`: billed where predicted."""
 
     name: str
     gpu_h: float
@@ -63,7 +63,7 @@ class CostRow:
 
     @property
     def measured_share(self) -> float:
-        """The part of the GPUs' energy that was measured, 0 to 1."""
+        """Measured fraction of the GPUs' energy, 0 to 1."""
         gpus = self.measured_kwh + self.modelled_kwh
         return self.measured_kwh / gpus if gpus else 0.0
 
@@ -76,12 +76,12 @@ class CostRow:
 
 
 def sees_all_costs(user: User | AnonymousUser) -> bool:
-    """True for operators and holders of `accounting.see_all_costs`; others see their teams'."""
+    """Return True for operators and holders of `accounting.see_all_costs`."""
     return is_operator(user) or bool(user.is_active and user.has_perm(SEE_ALL))
 
 
 def visible_entries(user: User | AnonymousUser, query: CostQuery) -> QuerySet[EnergyEntry]:
-    """The entries of the query's time that this user may see."""
+    """Entries of the query's time that this user may see."""
     entries = EnergyEntry.objects.filter(
         cluster=query.cluster, hour__gte=query.since, hour__lt=query.until
     )
@@ -107,7 +107,7 @@ def as_rows(query: CostQuery, groups: Iterable[dict[str, Any]]) -> list[CostRow]
 
 
 def cost_total(user: User | AnonymousUser, query: CostQuery) -> CostRow:
-    """The sum of everything the query covers."""
+    """Sum of all that the query covers."""
     sums = visible_entries(user, query).aggregate(**_aggregates())
     return _row(query, {"total": None, **sums})
 
@@ -158,7 +158,7 @@ CSV_COLUMNS = (
 
 
 def csv_line(row: CostRow, currency: str) -> Sequence[object]:
-    """A row's values for CSV_COLUMNS; empty where nothing was predicted."""
+    """Values of a row for CSV_COLUMNS; empty where nothing was predicted."""
     return (
         row.at.isoformat() if row.at else row.name, row.team, row.user, row.job_id, row.gpu_h,
         row.kwh, row.measured_kwh,
@@ -176,7 +176,7 @@ class _Echo:
 
 
 def csv_of(rows: Iterable[CostRow], currency: str) -> Iterator[str]:
-    """The lines of the file, the header first."""
+    """Lines of the file, the header first."""
     writer = csv.writer(_Echo())
     yield writer.writerow(CSV_COLUMNS)
     for row in rows:

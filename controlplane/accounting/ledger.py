@@ -1,6 +1,6 @@
-"""The energy ledger: what each assignment drew in each hour of the cluster's clock; bills are sums.
+"""Energy ledger: energy of each assignment by hour of the cluster's clock; bills are sums.
 
-`meter` updates running assignments; past hours holding. At its end all hours are written anew.
+`meter` updates running assignments; at its end all hours of one are written anew.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _PLACES = Decimal("0.00000001")
 EVERY = timedelta(minutes=5)
 """Greatest age of a running assignment's entries."""
 AT_ONCE = 200
-"""Assignments that one pass of `meter` takes on."""
+"""Assignments per pass of `meter`."""
 
 
 def as_money(amount: float) -> Decimal:
-    """An amount with the places that the database keeps."""
+    """Round an amount to the places of the database."""
     return Decimal(repr(amount)).quantize(_PLACES)
 
 
@@ -69,7 +69,7 @@ def write_entries(
 def entries(
     assignment: Assignment, until: datetime, since: datetime | None = None
 ) -> list[EnergyEntry]:
-    """The assignment's entries from `since` (None: from its beginning) to `until`, not written."""
+    """Unsaved entries of the assignment from `since` (None: its beginning) to `until`."""
     draw = power_drawn(assignment, until, since)
     return list(_entries(assignment, draw)) if draw else []
 
@@ -131,7 +131,7 @@ def _predicted(
 
 
 def meter(now: datetime | None = None) -> int:
-    """Update entries of running and of unbilled ended assignments; return how many lagged."""
+    """Update entries of running and of unbilled ended assignments; return their number."""
     now = now or timezone.now()
     return sum(_meter_one(pk, now) for pk in _behind(now))
 
@@ -179,7 +179,7 @@ def bill(assignment: Assignment) -> Bill:
 
 
 def bill_until(assignment: Assignment, until: datetime) -> Bill:
-    """Energy and cost from an assignment's acceptance until then, not written."""
+    """Unsaved energy and cost from an assignment's acceptance until then."""
     return _bill_of(entries(assignment, until))
 
 

@@ -1,4 +1,4 @@
-"""The energy ledger's entries."""
+"""Entries of the energy ledger."""
 
 from __future__ import annotations
 

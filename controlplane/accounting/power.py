@@ -1,10 +1,9 @@
 """IT power of an assignment while its agent holds its devices.
 
-Its own GPUs draw what the agent's samples say, each holding until the next; without samples the
-type's idle watts until the first step, its peak watts from then on. The node's other watts,
-base_w + (G - g) * idle_w, are shared by its assignments in proportion to the GPUs they hold
-(ANDREAS). A shared GPU's watts are split evenly among those that run at the time
-(`loadmaster.agent.node.sampling`), without samples by their shares.
+Own GPUs draw the agent's samples, each holding until the next; without samples the type's idle
+watts until the first step, its peak watts from then on. The node's other watts, base_w + (G - g) *
+idle_w, are shared in proportion to GPUs held (ANDREAS). A shared GPU's watts are split evenly among
+its running jobs (`loadmaster.agent.node.sampling`), without samples by their shares.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class PowerStep:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """An assignment's time on its node and the GPUs it holds there, each with its share of it."""
+    """Time of an assignment on its node and the GPUs it holds there, each with its share."""
 
     from_s: float
     to_s: float
@@ -42,13 +41,13 @@ class Holding:
 
     @property
     def gpus(self) -> float:
-        """The GPUs it holds, a shared one counted by its share."""
+        """GPUs held, a shared one counted by its share."""
         return sum(self.held.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A time without changes: GPUs `in_use` of the node, and the assignment's `part` of them."""
+    """Time without changes: GPUs `in_use` of the node, and the assignment's `part` of them."""
 
     from_s: float
     to_s: float
@@ -68,7 +67,7 @@ class PowerDraw:
 def power_drawn(
     assignment: Assignment, until: datetime, since: datetime | None = None
 ) -> PowerDraw | None:
-    """The assignment's watts from `since` (None: acceptance) to `until`; None without GPU then."""
+    """Watts of the assignment from `since` (None: acceptance) to `until`; None without GPU then."""
     begin = max(filter(None, (assignment.accepted_at, since)), default=None)
     if assignment.accepted_at is None or begin is None or until <= begin:
         return None
@@ -88,7 +87,7 @@ def _own_power(
     intervals: Sequence[Interval],
     samples: Sequence[UsagePoint],
 ) -> list[PowerStep]:
-    """Watts of its own GPUs over its holding. The first sample also tells of the time before it."""
+    """Watts of its own GPUs over its holding; the first sample also holds before it."""
     if not samples:
         return list(_modelled_power(assignment, intervals))
     from_s, to_s = holding.from_s, holding.to_s
@@ -123,7 +122,7 @@ def _rest_power(assignment: Assignment, intervals: Iterable[Interval]) -> list[P
 
 
 def _intervals(holding: Holding, co_tenants: Sequence[Holding]) -> Iterator[Interval]:
-    """The holding, cut where somebody comes or goes."""
+    """Intervals of the holding, cut at changes of co-tenants."""
     edges = {e for n in co_tenants for e in (n.from_s, n.to_s) if holding.from_s < e < holding.to_s}
     for a, b in pairwise(sorted({holding.from_s, holding.to_s, *edges})):
         shares = Counter(holding.held)
@@ -145,7 +144,7 @@ def _co_tenants(assignment: Assignment, until: datetime) -> Iterator[Holding]:
 
 
 def _held(assignment: Assignment) -> dict[object, float]:
-    """Its devices with its share of each; without slot rows, whole devices as given."""
+    """Devices with its share of each; without slot rows, whole devices as given."""
     slots = assignment.slots.filter(share__gt=0).values_list("device", "share")
     held: dict[object, float] = {device: float(share) for device, share in slots}
     return held or {f"unknown {number}": 1.0 for number in range(assignment.gpus)}

@@ -1,4 +1,4 @@
-"""Queries of costs: a cluster, a time and what to sum up by."""
+"""Queries of costs: cluster, time and grouping."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BY = {"hour": "Hour", "day": "Day", "node": "Node", "team": "Team", "job": "Job"
 
 
 class CostQueryError(ValueError):
-    """A cost query is invalid; `field` names the place, the message the remedy."""
+    """Invalid cost query; `field` names the place, the message the remedy."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(message)
@@ -29,7 +29,7 @@ class CostQueryError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class CostQuery:
-    """A cost query: cluster, [since, until), grouping. Days and hours are in the cluster's zone."""
+    """Cost query: cluster, [since, until), grouping. Days and hours are in the cluster's zone."""
 
     cluster: Cluster
     since: datetime
@@ -38,7 +38,6 @@ class CostQuery:
 
     @property
     def zone(self) -> ZoneInfo:
-        """The cluster's time zone."""
         return ZoneInfo(self.cluster.timezone)
 
 
@@ -61,7 +60,7 @@ def period(name: str, cluster: Cluster, now: datetime) -> tuple[datetime, dateti
 
 
 def read_query(cluster: Cluster, asked: dict[str, str], now: datetime) -> CostQuery:
-    """A query from `by`, and `period` or `from`/`to` (days, the last included, or ISO 8601)."""
+    """Parse `by`, and `period` or `from`/`to` (days, the last included, or ISO 8601)."""
     by = asked.get("by") or "team"
     if by not in BY:
         raise CostQueryError("by", f"must be one of {', '.join(BY)}, not {by[:40]!r}")

@@ -1,5 +1,3 @@
-"""The page of energy and cost, its chart and its CSV."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -37,7 +35,7 @@ from controlplane.web.pages.static_files import PLOTLY_NAME
 
 PAGE_SIZE = 100
 HOURLY = timedelta(days=3)
-"""The chart shows hours up to this span, days beyond it."""
+"""Longest span that the chart shows by hours; longer ones by days."""
 ASKED = ("cluster", "period", "from", "to", "by")
 PARTS = (
     ("measured_kwh", "GPUs, measured", "#2f7f93"),
@@ -48,7 +46,6 @@ PARTS = (
 
 @require_GET
 def costs(request: HttpRequest) -> HttpResponse:
-    """Energy and cost of a time, summed up by hour, day, node, team or job."""
     user, asked = cast(User, request.user), _asked(request)
     cluster = _cluster(asked)
     if cluster is None:
@@ -71,7 +68,6 @@ def costs(request: HttpRequest) -> HttpResponse:
 
 @require_GET
 def costs_figure(request: HttpRequest) -> JsonResponse:
-    """The chart's data: energy over time."""
     query = _query_or_404(request)
     query = replace(query, by="hour" if query.until - query.since <= HOURLY else "day")
     rows = as_rows(query, cost_rows(cast(User, request.user), query))
@@ -80,7 +76,6 @@ def costs_figure(request: HttpRequest) -> JsonResponse:
 
 @require_GET
 def costs_csv(request: HttpRequest) -> StreamingHttpResponse:
-    """All sums as a CSV file."""
     query = _query_or_404(request)
     groups = cost_rows(cast(User, request.user), query).iterator()
     lines = csv_of(as_rows(query, groups), query.cluster.currency)

@@ -1,4 +1,4 @@
-"""Directives: what is wanted of the assignments that a node holds."""
+"""Directives for the assignments of a node."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from loadmaster.protocol import AssignmentState, Directive, DirectiveAction, Sto
 
 
 def directives(assignments: Iterable[Assignment], grace_s: float) -> tuple[Directive, ...]:
-    """Directives for all that is wanted and not yet done of live assignments."""
+    """Directives for all pending wishes of live assignments."""
     found = (directive(a, grace_s) for a in assignments)
     return tuple(d for d in found if d is not None)
 
 
 def directive(assignment: Assignment, grace_s: float) -> Directive | None:
-    """The order for a live assignment: start, stop, or know its newest term; None for nothing."""
+    """Order for a live assignment: start, stop, or newest term; None without news."""
     name, fence = str(assignment.pk), assignment.fence
     if assignment.desired != "run":
         reason = StopReason(assignment.desired)
@@ -31,7 +31,7 @@ def directive(assignment: Assignment, grace_s: float) -> Directive | None:
 
 
 def is_news(assignment: Assignment) -> bool:
-    """True if something is wanted that the agent has not known since its launch."""
+    """Return True for a wish that the agent has not known since its launch."""
     return (
         assignment.state == AssignmentState.OFFERED
         or assignment.desired != "run"
@@ -40,7 +40,7 @@ def is_news(assignment: Assignment) -> bool:
 
 
 def cursor_of(assignments: Iterable[Assignment]) -> int:
-    """Microseconds at which the newest of these wishes came up, or 0: the long poll's cursor."""
+    """Cursor of the long poll: time of the newest wish in microseconds, or 0."""
     return max((int(_wished_at(a).timestamp() * 1_000_000) for a in assignments), default=0)
 
 

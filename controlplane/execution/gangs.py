@@ -1,7 +1,7 @@
 """Addresses, ports and tokens by which the ranks of a gang meet.
 
-A gang meets at rank 0's node. Its port is chosen when it is placed, unique among gangs that live at
-that address, and below the ports that systems give to outgoing connections.
+A gang meets at rank 0's node. Its port is unique among gangs that live at that address, and below
+the ports that systems give to outgoing connections.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from jobs.models import Assignment
 from loadmaster.protocol import CONTAINER, GANG
 
 PORTS = range(29400, 30000, 2)
-"""The first of the two ports of a gang: the framework's; the next one is the training library's."""
+"""First of the two ports of a gang: the framework's; the next one is the training library's."""
 
 
 class GangImpossibleError(Exception):
-    """The node cannot run a rank of a gang; the message says what to do."""
+    """Node that cannot run a rank of a gang; the message says what to do."""
 
 
 class Ports:
@@ -71,7 +71,7 @@ def token_of(assignment: Assignment) -> str:
 
 
 def gpus_of(assignment: Assignment) -> int:
-    """The GPUs of all ranks; 0 for one that is no gang's."""
+    """GPUs of all ranks; 0 without gang."""
     if assignment.world_size <= 1:
         return 0
     ranks = Assignment.objects.filter(job=assignment.job_id, fence=assignment.fence)
@@ -91,6 +91,5 @@ def why_no_gang(node: Node) -> str:
 
 
 def check_gang(assignment: Assignment, node: Node) -> None:
-    """Raise GangImpossibleError if the node's agent does not support gangs."""
     if assignment.world_size > 1 and (why := why_no_gang(node)):
         raise GangImpossibleError(why)

@@ -51,7 +51,7 @@ REASONS = {
 
 
 def assignment_running(assignment: Assignment, now: datetime | None = None) -> None:
-    """An assignment runs: its job runs once all ranks of its launch do."""
+    """Move the job to running once all ranks of its launch run."""
     if assignment.purpose != TRAINING:
         return
     with transaction.atomic():
@@ -99,7 +99,7 @@ def end_assignment(
 
 
 def settle_job(job_id: UUID, now: datetime | None = None) -> bool:
-    """Move on a job whose state expects a live assignment but has none; True if it had to."""
+    """Move a job whose state expects a live assignment but has none; True if it moved."""
     now = now or timezone.now()
     with bound(job=job_id), transaction.atomic():
         job = _locked(job_id)
@@ -180,14 +180,14 @@ def _end(assignment: Assignment, job: Job) -> End:
 
 
 def _work_done(job: Job, assignment: Assignment) -> bool:
-    """True if the job is done: a launch that may have left early must have done all steps."""
+    """Return True if the job is done; a launch that may end early must have done all steps."""
     reported = assignment.steps_done > assignment.start_steps
     may_leave_early = assignment.steps_quota is not None or assignment.desired != "run"
     return not may_leave_early or not reported or assignment.steps_done >= job.total_steps
 
 
 def _past(job: Job, newest: Assignment) -> Past:
-    """The attempt's last launches that failed without progress; pre-emptions do not count."""
+    """Last launches of the attempt that failed without progress; pre-emptions do not count."""
     rows = job.assignments.filter(
         purpose=TRAINING, attempt=newest.attempt, state__in=ENDED_ASSIGNMENTS
     ).select_related("node")

@@ -33,14 +33,14 @@ from loadmaster.protocol import AssignmentState, Intervals, ReasonClass
 log = logging.getLogger(__name__)
 
 AT_ONCE = 500
-"""Rows of each sort that one pass takes on; the next pass goes on."""
+"""Rows of each sort per pass."""
 
 SILENT = tuple(LIVE - {AssignmentState.OFFERED, AssignmentState.UNKNOWN})
 MENDED_STATES = tuple(PLACED | {JobState.CANCELLING})
 
 
 def reconcile_clusters(now: datetime | None = None) -> int:
-    """Make one pass over all clusters; return how many things were put right."""
+    """Make one pass over all clusters; return the number of corrections."""
     now = now or timezone.now()
     done = 0
     for cluster in Cluster.objects.order_by("pk"):
@@ -87,7 +87,7 @@ def _lose_assignments(cluster: Cluster, clock: Intervals, now: datetime) -> int:
 
 
 def _withdraw_ignored(cluster: Cluster, clock: Intervals, now: datetime) -> int:
-    """Offers nobody took for a lease and the margin: withdrawn, and noted of the node."""
+    """Withdraw offers that nobody took for a lease and the margin, and note it for the node."""
     before = now - timedelta(seconds=clock.lease_s + clock.margin_s)
 
     def withdraw(assignment: Assignment) -> bool:
@@ -182,7 +182,7 @@ def _each(found: QuerySet[Assignment], act: Callable[[Assignment], bool]) -> int
 
 
 def _try(act: Callable[[], bool], **ids: object) -> bool:
-    """True if done; losing a race is no failure. `ids` go to the log."""
+    """Return True if done; losing a race is no failure. `ids` go to the log."""
     with bound(**ids):
         try:
             return act()

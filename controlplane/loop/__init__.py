@@ -1,1 +1,1 @@
-"""The scheduling loop: events, rounds, and the live cluster as its world."""
+"""Scheduling loop: events, rounds, and the live cluster as its world."""

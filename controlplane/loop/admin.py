@@ -1,5 +1,3 @@
-"""Administration of rounds."""
-
 from __future__ import annotations
 
 from django.contrib import admin
@@ -10,8 +8,6 @@ from controlplane.web.pages.admin_base import ReadOnly, pretty
 
 @admin.register(Round)
 class RoundAdmin(ReadOnly):
-    """A decision with all it was made from, so that it can be replayed."""
-
     list_display = (
         "number", "cluster", "status", "policy", "plan_status", "objective", "started_at",
         "solve_s",

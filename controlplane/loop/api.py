@@ -69,7 +69,6 @@ class RoundViewSet(ReadOnlyModelViewSet[Round]):
 
     @extend_schema(parameters=[OF_CLUSTER])
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        """The rounds."""
         return super().list(request, *args, **kwargs)
 
 

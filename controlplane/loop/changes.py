@@ -1,7 +1,7 @@
-"""Changes that lead from committed placements to a plan. Pure, the same in both worlds.
+"""Changes from committed placements to a plan. Pure, live and simulated.
 
-A job's placements that its plan drops are stopped; jobs that the plan does not mention go on.
-Stops come first, because what starts may need what they free.
+Placements that the plan drops are stopped; jobs that it does not mention go on. Stops come first,
+because starts may need what they free.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from policies.contract.plan import Placement, Plan
 from policies.contract.snapshot import Purpose, RankPlacement, Running, Snapshot
 
 PlacementKey: TypeAlias = tuple[str, Purpose, int]
-"""(job, purpose, copy): what a committed placement and one of a plan have in common."""
+"""(job, purpose, copy), which identifies a placement."""
 
 Current: TypeAlias = Mapping[PlacementKey, Running]
 """Committed placements that are not stopping."""
@@ -22,13 +22,13 @@ Current: TypeAlias = Mapping[PlacementKey, Running]
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Nothing of this placement runs: launch it."""
+    """Launch of a placement."""
 
     placement: Placement
 
 
 class Keep(NamedTuple):
-    """A placement that stays, perhaps with another term; `placement` None if the plan is silent.
+    """Placement that stays, perhaps with another term; `placement` None if the plan is silent.
 
     A named tuple because nearly all changes are such, and it is made in half of the time.
     """
@@ -39,7 +39,7 @@ class Keep(NamedTuple):
 
     @property
     def changes_term(self) -> bool:
-        """True if the plan wants another end than the committed one."""
+        """Return True if the plan wants another end than the committed one."""
         wanted, before = self.placement, self.before
         return wanted is not None and (
             wanted.until_s != before.until_s or wanted.steps_quota != before.steps_quota
@@ -48,7 +48,7 @@ class Keep(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Preempt:
-    """Pre-empt a running placement that the plan drops: stop it at a checkpoint."""
+    """Stop of a running placement that the plan drops, at a checkpoint."""
 
     key: PlacementKey
     before: Running
@@ -56,7 +56,7 @@ class Preempt:
 
 @dataclass(frozen=True, slots=True)
 class Migrate:
-    """Migrate a running placement: stop it at a checkpoint, then start it elsewhere."""
+    """Stop of a running placement at a checkpoint, then start elsewhere."""
 
     placement: Placement
     before: Running
@@ -64,7 +64,7 @@ class Migrate:
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """The plan gives it more or less than it has: stop it at a checkpoint, then start it so."""
+    """Stop of a running placement at a checkpoint, then start with more or fewer GPUs."""
 
     placement: Placement
     before: Running
@@ -93,7 +93,7 @@ def changes(current: Current, plan: Plan) -> tuple[Change, ...]:
 
 
 def current_of(snapshot: Snapshot) -> dict[PlacementKey, Running]:
-    """The committed placements a snapshot shows, in its order of jobs."""
+    """Committed placements of a snapshot, in its order of jobs."""
     columns = snapshot.jobs.columns
     pairs = zip(columns.ids, columns.others["running"], strict=True)
     return {(job, run.purpose, run.copy): run for job, runs in pairs for run in runs}
@@ -104,7 +104,7 @@ def key_of(change: Change) -> PlacementKey:
 
 
 def describe(change: Change) -> dict[str, Any]:
-    """A change as plain data, for the round's record."""
+    """Change as plain data, for the round's record."""
     job, purpose, copy = key_of(change)
     data: dict[str, Any] = {"change": type(change).__name__.lower(), "job": job}
     if purpose is not Purpose.TRAINING:

@@ -1,4 +1,4 @@
-"""Counters of rounds for /metrics, kept in the cache by the reconciler: old rows are pruned.
+"""Counters of rounds for /metrics, kept in the cache by the reconciler: old rows are deleted.
 
 Each cluster's round number marks how far counting has come; an emptied cache begins anew.
 """
@@ -30,7 +30,7 @@ BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 @dataclass(slots=True)
 class DurationHistogram:
-    """A histogram: `counts` by bucket, not cumulative, the last unbounded; sum in seconds."""
+    """Histogram: `counts` by bucket, not cumulative, the last unbounded; sum in seconds."""
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS_S) + 1))
     total_s: float = 0.0
@@ -40,7 +40,7 @@ class DurationHistogram:
         self.total_s += took_s
 
     def buckets(self) -> list[tuple[str, int]]:
-        """(upper end, observations up to it), as prometheus has them."""
+        """(upper end, observations up to it), as in Prometheus."""
         below, rows = 0, []
         for end, number in zip([*map(str, BUCKETS_S), "+Inf"], self.counts, strict=True):
             below += number
@@ -72,7 +72,7 @@ class RoundCounts:
 
 
 def note_reconciled() -> None:
-    """Count what ended since the reconciler's last pass; cache failures are ignored."""
+    """Count rounds ended since the reconciler's last pass; cache failures are ignored."""
     try:
         cache.set(RECONCILE_KEY, time.time(), KEPT_S)
         with mutex("count-rounds", LONG_COUNT_S) as is_free:

@@ -1,4 +1,4 @@
-"""Rounds: runs of the scheduling loop."""
+"""Runs of the scheduling loop."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from controlplane.web.storage.packed_json import PackedJSONField
 
 
 class Round(models.Model):
-    """One run of the loop with all that replays it; `carried`: the round whose plan it carried out.
+    """Run of the loop with all that replays it; `carried`: the round whose plan it carried out.
 
     `status`: running, applied (whole), partial (some no longer fitted), kept (the policy failed) or
     abandoned (its process died or was too slow).

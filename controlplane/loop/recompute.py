@@ -1,4 +1,4 @@
-"""Recompute a stored round: figures from the rows below, plan from its snapshot."""
+"""Recomputation of a stored round: figures from the rows, plan from its snapshot."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from policies.search.cost_search import CostSearch
 
 
 class RoundNotFoundError(Exception):
-    """There is no such round, it has no plan, or what it rests on is no longer kept."""
+    """Round that is missing, without plan, or no longer fully stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A figure of a round as stored and as recomputed; None where the round has none."""
+    """Figure of a round as stored and as recomputed; None where the round has none."""
 
     name: str
     stored: float | None
@@ -35,14 +35,13 @@ class Figure:
 
     @property
     def difference(self) -> float | None:
-        """Recomputed minus stored."""
         if self.stored is None or self.recomputed is None:
             return None
         return self.recomputed - self.stored
 
 
 def find_round(name: str) -> Round:
-    """The finished round of that id or `cluster:number`. Raises RoundNotFoundError."""
+    """Find the finished round of that id or `cluster:number`. Raises RoundNotFoundError."""
     cluster, colon, number = name.rpartition(":")
     if not number.isdecimal():
         raise RoundNotFoundError(
@@ -86,7 +85,7 @@ def replay(row: Round) -> Plan:
 
 
 def digest_as_stored(plan: Plan, row: Round) -> str:
-    """The plan's digest in the form version in which the round's own was stored."""
+    """Digest of the plan in the form version of the round's own."""
     return forms.digest_of({**plan_json.to_json(plan), "version": row.plan["version"]})
 
 

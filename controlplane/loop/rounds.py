@@ -1,8 +1,8 @@
-"""The loop: read the world, let the policy decide, validate the plan, apply it.
+"""Loop: read the world, let the policy decide, validate the plan, apply it.
 
-The same for the live cluster and a simulated one; it reads no clock and knows no database. When a
-policy fails, the round keeps what runs. A round that only ended stops have asked for carries out
-the plan that asked for those stops, if that is still valid (`carried_out`).
+The same live and simulated; it reads no clock and knows no database. When a policy fails, the round
+keeps running jobs. A round requested only by ended stops carries out the plan that requested those
+stops, if that is still valid (`carried_out`).
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ logger = logging.getLogger(__name__)
 SHOWN_VIOLATIONS = 3
 
 ENDED_STOP = "stopped"
-"""The reason of a round that is wanted because a stop that somebody asked for has ended."""
+"""Reason of a round that follows a requested stop."""
 
 
 class RejectCode(StrEnum):
-    """Why a placement was not launched: DEFERRED until a stop ends, or STALE: the world changed."""
+    """DEFERRED until a stop ends, or STALE: the state has changed."""
 
     DEFERRED = "deferred"
     STALE = "stale"
@@ -38,7 +38,7 @@ class RejectCode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A placement that was not launched; nothing of its gang was."""
+    """Placement that was not launched; nothing of its gang was."""
 
     key: PlacementKey
     code: RejectCode
@@ -47,7 +47,7 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """Result of applying a plan: its changes, and the placements that were rejected."""
+    """Result of applying a plan: its changes, and the rejected placements."""
 
     changes: tuple[Change, ...]
     rejected: tuple[Rejected, ...] = ()
@@ -55,7 +55,7 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class LastPlan:
-    """The previous plan, of round `number`; `deferred`: launches that wait for stops."""
+    """Previous plan, of round `number`; `deferred`: launches that wait for stops."""
 
     plan: Plan
     number: int
@@ -63,7 +63,6 @@ class LastPlan:
 
     @classmethod
     def of(cls, plan: Plan, number: int, rejected: Iterable[Rejected]) -> LastPlan:
-        """The plan and what was rejected of it when it was last applied."""
         return cls(
             plan, number, frozenset(r.key for r in rejected if r.code is RejectCode.DEFERRED)
         )
@@ -71,9 +70,9 @@ class LastPlan:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A round's plan before it is applied.
+    """Plan of a round before it is applied.
 
-    `failure`: why the policy's answer could not be used, so that `plan` keeps what runs.
+    `failure`: reason why the policy's plan was unusable, so that `plan` keeps running jobs.
     `carried`: the round whose plan this one carries out.
     """
 
@@ -84,7 +83,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class RoundResult:
-    """A round's snapshot, decision and what was applied of it."""
+    """Snapshot, decision and applied changes of a round."""
 
     snapshot: Snapshot
     plan: Plan
@@ -94,10 +93,10 @@ class RoundResult:
 
 
 class World(Protocol):
-    """A world of decisions: the live cluster or a simulated one."""
+    """World of decisions: the live cluster or a simulated one."""
 
     def snapshot(self) -> Snapshot:
-        """The present state. Stopping work shows its job as waiting and its devices as held."""
+        """Present state. A stopping job is shown as waiting and its devices as held."""
         ...
 
     def last_plan(self) -> LastPlan | None:
@@ -111,7 +110,7 @@ class World(Protocol):
 
 @not_collected()
 def run_round(world: World, policy: Policy, *, name: str = "") -> RoundResult:
-    """Run one round; whatever the policy does, what runs goes on unless a valid plan stops it.
+    """Run one round; if the policy fails, running jobs go on.
 
     `name` is the policy's, for the plan of a round in which it fails.
     """
@@ -125,7 +124,7 @@ def run_round(world: World, policy: Policy, *, name: str = "") -> RoundResult:
 def carry_out_or_decide(
     snapshot: Snapshot, policy: Policy, last_plan: Callable[[], LastPlan | None], name: str = ""
 ) -> Decision:
-    """The round's decision; `last_plan` is used if only ended stops requested the round."""
+    """Decision of the round; `last_plan` is used if only ended stops requested the round."""
     last = last_plan() if snapshot.trigger.reasons == (ENDED_STOP,) else None
     plan = carried_out(snapshot, last) if last is not None else None
     if last is not None and plan is not None:
@@ -134,7 +133,7 @@ def carry_out_or_decide(
 
 
 def carried_out(snapshot: Snapshot, last: LastPlan) -> Plan | None:
-    """The last plan as this round's own, starting what waited for stops; None to decide anew.
+    """Last plan as this round's own, starting what waited for stops; None to decide anew.
 
     It must be valid, mention every ended job, and change nothing else.
     """
@@ -155,7 +154,7 @@ def carried_out(snapshot: Snapshot, last: LastPlan) -> Plan | None:
 
 
 def decide_or_keep(snapshot: Snapshot, policy: Policy, name: str = "") -> tuple[Plan, str | None]:
-    """(the policy's plan, None), or (the plan that keeps what runs, the failure)."""
+    """(the policy's plan, None), or (the plan that keeps running jobs, the failure)."""
     try:
         return decide(snapshot, policy), None
     except PolicyError as error:
@@ -167,7 +166,7 @@ def decide_or_keep(snapshot: Snapshot, policy: Policy, name: str = "") -> tuple[
 
 
 def decide(snapshot: Snapshot, policy: Policy) -> Plan:
-    """The policy's plan with the reserved profile runs. PolicyError if it breaks a rule."""
+    """Policy's plan with the reserved profile runs. PolicyError if it breaks a rule."""
     rest, profile_runs = reserve_profiling(snapshot)
     plan = merge(policy(rest), profile_runs)
     found = validate_plan(plan, snapshot)
@@ -179,7 +178,7 @@ def decide(snapshot: Snapshot, policy: Policy) -> Plan:
 
 
 def kept(snapshot: Snapshot, policy: str, message: str) -> Plan:
-    """The plan that changes nothing: what runs stays, the rest waits as the policy failed."""
+    """Plan that changes nothing: running jobs stay, the rest waits as the policy failed."""
     jobs = tuple(snapshot.jobs)
     placements = tuple(p for job in jobs for p in _as_committed(job))
     placed = {p.job for p in placements if p.purpose is Purpose.TRAINING}

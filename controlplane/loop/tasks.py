@@ -19,14 +19,14 @@ from controlplane.loop.models import Round
 from controlplane.web.logs.structured import bound
 
 ROUNDS_A_TASK = 3
-"""Rounds a task holds one after another before it lets others have the worker."""
+"""Rounds in a row before a task leaves the worker to others."""
 
 
 @shared_task
 def run_cluster_round(cluster_id: int) -> None:
     """Answer the cluster's waiting events; leave if there are none or another worker answers them.
 
-    Its hint then still counts as on its way, so that a flood of submissions sends one a second.
+    Its hint then still counts as pending, so that a flood of submissions sends one a second.
     """
     if is_held(cluster_id, timezone.now()) or _backs_off(cluster_id):
         return
@@ -46,7 +46,7 @@ def run_cluster_round(cluster_id: int) -> None:
 
 
 def _backs_off(cluster_id: int) -> bool:
-    """True while the cluster backs off after a long round; events are answered afterwards."""
+    """Return True while the cluster backs off after a long round."""
     left_s = backoff_s(cluster_id, timezone.now())
     if left_s > 0 and is_wanted(cluster_id):
         hint_after(cluster_id, left_s)

@@ -1,1 +1,1 @@
-"""Running Loadmaster: embedded default, demo, backups, retention, health, metrics."""
+"""Operation: embedded default, demo, backups, retention, health, metrics."""

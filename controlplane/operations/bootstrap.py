@@ -28,7 +28,7 @@ _BEGINNING = datetime(2020, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class EmulatedNode:
-    """A local agent's offer of GPUs as pacing clocks, with a node's power as ANDREAS states it.
+    """Local agent's offer of emulated GPUs, with a node's power as in ANDREAS.
 
     base_w + idle_w for an idle GPU, peak_w for one at work (V100: 360 + 170 g, T4: 330 + 70 g W).
     """

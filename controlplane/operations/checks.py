@@ -1,4 +1,4 @@
-"""System checks: `manage.py check` finds errors, `check --deploy` also production's mistakes."""
+"""System checks: `check` finds errors, `check --deploy` also mistakes for production."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LONGEST_SOCKET_PATH = 107
 
 @register(Tags.files)
 def source_tree(app_configs: Sequence[Any] | None, **kwargs: Any) -> list[CheckMessage]:
-    """The pages' templates and static files lie beside the packages, not in a wheel."""
+    """Require the pages' templates and static files, which are not in a wheel."""
     base = Path(settings.BASE_DIR)
     missing = [name for name in ("templates", "static") if not (base / name).is_dir()]
     hint = (
@@ -34,7 +34,7 @@ def source_tree(app_configs: Sequence[Any] | None, **kwargs: Any) -> list[CheckM
 
 @register(Tags.security)
 def secrets_keys(app_configs: Sequence[Any] | None, **kwargs: Any) -> list[CheckMessage]:
-    """Every key of LOADMASTER_SECRETS_KEY is one."""
+    """Check every key of LOADMASTER_SECRETS_KEY."""
     try:
         given_keys()
     except ImproperlyConfigured as error:
@@ -45,7 +45,7 @@ def secrets_keys(app_configs: Sequence[Any] | None, **kwargs: Any) -> list[Check
 
 @register(Tags.caches)
 def socket_path(app_configs: Sequence[Any] | None, **kwargs: Any) -> list[CheckMessage]:
-    """A Unix socket's path has an end."""
+    """Check the length of a Unix socket's path."""
     size = len(os.fsencode(settings.VALKEY_SOCKET))
     if settings.REDIS_URL or size <= LONGEST_SOCKET_PATH:
         return []
@@ -56,7 +56,7 @@ def socket_path(app_configs: Sequence[Any] | None, **kwargs: Any) -> list[CheckM
 
 @register(Tags.security, deploy=True)
 def servers(app_configs: Sequence[Any] | None, **kwargs: Any) -> list[CheckMessage]:
-    """Production has a PostgreSQL and a Redis server, and the cache a database of its own there."""
+    """Require PostgreSQL and Redis in production, and a database of its own for the cache."""
     found: list[CheckMessage] = []
     if connection.vendor == "sqlite":
         hint = (
@@ -81,7 +81,7 @@ def servers(app_configs: Sequence[Any] | None, **kwargs: Any) -> list[CheckMessa
 
 @register(Tags.security, deploy=True)
 def access(app_configs: Sequence[Any] | None, **kwargs: Any) -> list[CheckMessage]:
-    """Nothing in the settings lets in who should stay out."""
+    """Find settings that let in strangers."""
     found: list[CheckMessage] = []
     if "*" in settings.ALLOWED_HOSTS:
         hint = "Name the hosts that people and agents use, separated by commas."
@@ -105,7 +105,7 @@ def access(app_configs: Sequence[Any] | None, **kwargs: Any) -> list[CheckMessag
 
 @register(Tags.staticfiles, deploy=True)
 def static_files(app_configs: Sequence[Any] | None, **kwargs: Any) -> list[CheckMessage]:
-    """The static files are collected: hashed names may be kept by browsers for ever."""
+    """Require collected static files, whose hashed names browsers may keep."""
     if (Path(settings.STATIC_ROOT) / "staticfiles.json").exists():
         return []
     words = f"{settings.STATIC_ROOT} holds no collected static files"

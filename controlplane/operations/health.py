@@ -1,4 +1,4 @@
-"""/healthz: the process lives. /readyz: database, cache and migrations work. Public."""
+"""Public /healthz: the process lives. /readyz: database, cache and migrations work."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def note_beat() -> None:
 @require_safe
 @login_not_required
 def healthz(request: HttpRequest) -> JsonResponse:
-    """Alive: asks nothing of anybody."""
+    """Return 200 without looking at anything."""
     return JsonResponse({"status": "ok"})
 
 
@@ -43,7 +43,7 @@ def healthz(request: HttpRequest) -> JsonResponse:
 @require_safe
 @login_not_required
 def readyz(request: HttpRequest) -> JsonResponse:
-    """Ready (200) or not (503), by check; errors by class only, as it is public."""
+    """Return ready (200) or not (503), by check; errors by class only, as it is public."""
     checks = {name: _outcome(check) for name, check in CHECKS.items()}
     ready = all(outcome == "ok" for outcome in checks.values())
     status = "ok" if ready else "unavailable"

@@ -50,7 +50,7 @@ from loadmaster.protocol import AssignmentState
 log = logging.getLogger(__name__)
 
 SOON = timedelta(seconds=10)
-"""A live lease that ends within this is "expiring": its node has missed heartbeats."""
+"""Remaining time below which a live lease is "expiring": its node has missed heartbeats."""
 
 QUANTILES = (0.5, 0.99, 1.0)
 OF_CLUSTER, OF_STATE = ("cluster",), ("cluster", "state")
@@ -58,8 +58,6 @@ _LIVE = sorted(str(state) for state in LIVE)
 
 
 class StateCollector(Collector):
-    """Collects all metrics but the counters of requests."""
-
     def collect(self) -> Iterator[Metric]:
         build = {(version("loadmaster"), connection.vendor): 1.0}
         yield _gauge("build_info", "1, with what runs here", ("version", "database"), build)
@@ -81,7 +79,6 @@ def _up(name: str, read: Any) -> Iterator[Metric]:
 def _gauge(
     name: str, text: str, labels: Sequence[str], samples: Mapping[Any, float]
 ) -> GaugeMetricFamily:
-    """A family with a sample for each tuple of labels' values."""
     family = GaugeMetricFamily(f"loadmaster_{name}", text, labels=labels)
     for values, number in samples.items():
         family.add_metric(values, number)
@@ -216,7 +213,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Scraper(AnonymousUser):
-    """The holder of the scrape token, who may only read the metrics."""
+    """Holder of the scrape token, who may only read the metrics."""
 
 
 class ScrapeToken(BaseAuthentication):
@@ -232,7 +229,7 @@ class ScrapeToken(BaseAuthentication):
 
 
 class MayScrape(BasePermission):
-    """The scrape token, or an operator."""
+    """Permission of the scrape token and of operators."""
 
     def has_permission(self, request: Request, view: APIView) -> bool:
         return isinstance(request.user, Scraper) or bool(request.user and request.user.is_staff)
@@ -252,7 +249,7 @@ class MetricsView(APIView):
 
 
 def exposition(collectors: Iterable[Collector]) -> bytes:
-    """The text of these collectors, followed by this machine's counters of requests."""
+    """Text of these collectors, followed by this machine's counters of requests."""
     registry = CollectorRegistry(auto_describe=False)
     for collector in collectors:
         registry.register(collector)

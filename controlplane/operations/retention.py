@@ -1,4 +1,4 @@
-"""Retention: old bulk goes in small batches by `RULES`, a setting in days each (0: never).
+"""Retention: old bulk data is deleted in small batches by `RULES`, in days (0: never).
 
 Jobs, attempts, events, assignments with their costs, the ledger, tariffs, measurements and shared
 simulations stay for ever. Output and samples of ended jobs stay for LEAST_DAYS.
@@ -33,7 +33,7 @@ BATCH = 500
 ASSIGNMENTS_AT_ONCE = 20
 SIMULATIONS_AT_ONCE = 20
 LEAST_DAYS = 7
-"""Output and samples of ended jobs are kept at least this long."""
+"""Fewest days for which output and samples of ended jobs are kept."""
 
 ROUNDS_KEPT = 50
 """Newest rounds per cluster that keep snapshots at any age, to be replayed."""
@@ -41,7 +41,7 @@ ROUNDS_KEPT = 50
 _ENDED = sorted(str(state) for state in ENDED)
 
 Batch = Callable[[datetime], int]
-"""Prunes one batch of what is older than a moment; how many rows went, 0 when nothing is left."""
+"""Deletion of one batch of rows older than a moment; returns their number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Rule:
 
 
 def prune(now: datetime, *, budget_s: float = 60.0, names: tuple[str, ...] = ()) -> dict[str, int]:
-    """Prune what is due (rules named, else all) for about `budget_s`; return rows by rule."""
+    """Delete due data (of named rules, else all) for about `budget_s`; return rows by rule."""
     until_s, gone = time.monotonic() + budget_s, dict.fromkeys((rule.name for rule in RULES), 0)
     for rule in RULES:
         if (names and rule.name not in names) or rule.days is None:
@@ -111,7 +111,7 @@ def _rounds(before: datetime) -> int:
 
 
 def _simulations(before: datetime) -> int:
-    """Ended, unshared simulations with their files, few at once, without reading studies."""
+    """Delete ended, unshared simulations with their files, without reading studies."""
     old = Simulation.objects.filter(ended_at__lt=before, share_key="").exclude(state__in=ACTIVE)
     with transaction.atomic():  # one that is being shared meanwhile stays
         due = old.select_for_update().order_by("ended_at", "pk").values_list("pk", flat=True)
@@ -180,7 +180,6 @@ RULES = (
     Rule("sessions", None, _expired(Session, "expire_date")),
     Rule("tokens", None, _expired(AuthToken, "expiry")),
 )
-"""Rules in the order of pruning."""
 
 
 def kept() -> Iterator[tuple[str, float | None]]:

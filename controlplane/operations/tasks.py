@@ -1,4 +1,4 @@
-"""Celery's periodic tasks. Each may be lost, doubled or run at once with another without harm."""
+"""Periodic tasks, which may be lost, doubled or run at once."""
 
 from celery import shared_task
 from django.utils import timezone
@@ -32,7 +32,7 @@ def periodic_rounds() -> None:
 
 @shared_task
 def reconcile() -> None:
-    """Find what was missed: silent agents, due drains, idle profile runs, unanswered events."""
+    """Find missed work: silent agents, due drains, idle profile runs, unanswered events."""
     with mutex("reconcile", LONG_PASS_S) as is_free:
         if not is_free:
             return
@@ -58,5 +58,5 @@ def meter_energy() -> None:
 
 @shared_task
 def write_samples() -> None:
-    """Write what heartbeats said of devices. It takes seconds on a large cluster: nothing waits."""
+    """Write device samples of heartbeats, which takes seconds on a large cluster."""
     flush_samples()

@@ -1,1 +1,1 @@
-"""The kit every page and endpoint uses: HTTP, REST, pages, logs and storage."""
+"""Kit of pages and endpoints: HTTP, REST, pages, logs and storage."""

@@ -1,5 +1,3 @@
-"""Administration of people."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -27,7 +25,7 @@ admin.site.unregister(Group)
 
 @admin.register(User)
 class UserAdmin(_DjangoUserAdmin, _Styled):
-    """People; operators without Django's permission cannot make operators."""
+    """Users; operators without Django's permission cannot make operators."""
 
     form = UserChangeForm
     add_form = UserCreationForm

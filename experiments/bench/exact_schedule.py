@@ -31,12 +31,12 @@ from policies.search.kernels.local_search import Found
 from policies.search.kernels.rollout import RolloutData
 
 RESOLUTION = 2**40
-"""Units of cost in the schedule to begin with."""
+"""Units of cost in the initial schedule."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A lower bound of the cost, whether it is reached, and the best schedule's cost."""
+    """Lower bound of the cost, whether it is reached, and the best schedule's cost."""
 
     bound: float
     proven: bool
@@ -56,7 +56,7 @@ class Seat:
 
 @dataclass
 class Model:
-    """The variables; a method per constraint. `begin`: a schedule that bounds the cost."""
+    """Variables; a method per constraint. `begin`: a schedule that bounds the cost."""
 
     data: RolloutData
     begin: Found
@@ -101,7 +101,7 @@ class Model:
             self.cp.add(sum(s.gpus * s.time_s * self.x[s] for s in mine) <= gpus * self.opened[n])
 
     def open_until_the_last_end(self) -> None:
-        """o[n] >= e[j] where x[j, n, g]; of nodes that are alike the first is open longest."""
+        """o[n] >= e[j] where x[j, n, g]; of equal nodes the first is open longest."""
         for s, x in self.x.items():
             self.cp.add(self.opened[s.node] >= self.end[s.job]).only_enforce_if(x)
         for n in range(1, len(self.gpus)):
@@ -114,7 +114,7 @@ class Model:
             self.cp.add(self.late[j] >= self.end[j] - _due(self.data, j))
 
     def cost(self) -> Any:
-        """Tardiness, open nodes and GPUs at work in units, rounded down for the bound."""
+        """Tardiness, open nodes and GPUs in use in units, rounded down for the bound."""
         late = sum(self.units(float(self.data.weight[j])) * late for j, late in self.late.items())
         opened = sum(
             self.units(float(self.data.base[self.of_class[n]])) * o
@@ -123,7 +123,6 @@ class Model:
         return late + opened + sum(self.units(s.cost) * x for s, x in self.x.items())
 
     def units(self, cost: float) -> int:
-        """A cost in whole units."""
         return int(np.floor(cost / self.unit))
 
     @property
@@ -132,7 +131,7 @@ class Model:
         return max(self.begin.cost, 1e-9) / RESOLUTION
 
     def hint(self) -> None:
-        """Begin with the schedule given, its nodes in the order that the model asks for."""
+        """Hint the initial schedule, its nodes in the model's order."""
         rank = self._ranked()
         for j in self.jobs:
             k = self.begin.config[j]
@@ -142,7 +141,7 @@ class Model:
             self.cp.add_hint(self.start[j], int(self.begin.start_s[j]))
 
     def _ranked(self) -> dict[int, int]:
-        """Nodes that are alike by their last ends, longest first."""
+        """Equal nodes by their last ends, longest first."""
         ends: dict[int, float] = defaultdict(float)
         for j in self.jobs:
             n, k = int(self.begin.node[j]), self.begin.config[j]
@@ -158,8 +157,7 @@ class Model:
 
 
 def judge(data: RolloutData, begin: Found, *, budget: float, seed: int = 0) -> Judged:
-    """The least cost of a schedule, from the schedule `begin`. `budget`: CP-SAT's deterministic
-    time, about seconds.
+    """Bound the cost of a schedule. `budget`: CP-SAT's deterministic time, about seconds.
 
     ValueError if a job runs, a price changes, or anything but GPUs is scarce; SolverFailedError
     without any bound.
@@ -200,6 +198,6 @@ def _seats(
 
 
 def _due(data: RolloutData, j: int) -> int:
-    """Seconds until a due date, rounded up; one that is past counts from now."""
+    """Seconds from now to a due date, rounded up; negative if past."""
     slack_s = float(data.slack_s[j])
     return int(np.ceil(min(slack_s, 1e9)))

@@ -20,10 +20,10 @@ def _choices(states: type[AssignmentState] | type[ReasonClass]) -> list[tuple[st
 
 
 class Assignment(models.Model):
-    """One rank of a placement, committed for the agent of `node`.
+    """One rank of a placement.
 
-    `fence` is the job's launch counter at the commit; every later write must match it. `desired` is
-    the server's wish ("run", "preempt" or "cancel"); `state` what is known to be so.
+    `fence` is the job's launch counter at the commit; later writes must match it. `desired` is the
+    server's wish, `state` the known state.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -143,7 +143,7 @@ class Assignment(models.Model):
 
 
 class AssignmentSlot(models.Model):
-    """A device slot held by an assignment; the database allows one live holder."""
+    """Device slot held by an assignment; the database allows one live holder."""
 
     assignment = models.ForeignKey(Assignment, on_delete=models.CASCADE, related_name="slots")
     device = models.ForeignKey(Device, on_delete=models.CASCADE, related_name="slots_held")
@@ -163,7 +163,7 @@ class AssignmentSlot(models.Model):
 
 
 class AssignmentEvent(models.Model):
-    """Every change of an assignment, append-only, written in the same transaction as the change."""
+    """Change of an assignment, append-only, written in the same transaction."""
 
     assignment = models.ForeignKey(Assignment, on_delete=models.CASCADE, related_name="events")
     at = models.DateTimeField(auto_now_add=True)
@@ -181,7 +181,7 @@ class AssignmentEvent(models.Model):
 
 
 class LogChunk(models.Model):
-    """A piece of an assignment's output: `data` begins at byte `offset` of the stream."""
+    """Piece of an assignment's output from byte `offset` of the stream."""
 
     assignment = models.ForeignKey(Assignment, on_delete=models.CASCADE, related_name="log_chunks")
     stream = models.CharField(max_length=6)
@@ -203,7 +203,7 @@ class LogChunk(models.Model):
 
 
 class ProgressPoint(models.Model):
-    """A progress sample of an assignment (loadmaster.protocol.ProgressSample)."""
+    """Progress sample of an assignment (loadmaster.protocol.ProgressSample)."""
 
     assignment = models.ForeignKey(Assignment, on_delete=models.CASCADE, related_name="progress")
     at = models.DateTimeField()
@@ -223,7 +223,7 @@ class ProgressPoint(models.Model):
 
 
 class UsagePoint(models.Model):
-    """A usage sample of an assignment (loadmaster.protocol.UsageSample)."""
+    """Usage sample of an assignment (loadmaster.protocol.UsageSample)."""
 
     assignment = models.ForeignKey(Assignment, on_delete=models.CASCADE, related_name="usage")
     at = models.DateTimeField()

@@ -12,7 +12,7 @@ from jobs.lifecycle import ENDED, SHOWN_AS_RUNNING, SHOWN_AS_WAITING, JobState
 
 
 class Kind(models.Model):
-    """A kind of jobs with one speed (`jobs.kinds`); its measurements are in `profiling`."""
+    """Jobs with one speed (`jobs.kinds`); its measurements are in `profiling`."""
 
     digest = models.CharField(max_length=64, unique=True)
     name = models.CharField(max_length=100, blank=True, default="")
@@ -29,14 +29,14 @@ class Kind(models.Model):
 
 
 QUEUE_ORDER = ("queue_rank", "-priority", "undated", "due_at", "-completed_at", "submitted_at")
-"""Order of the queue page: running, then waiting (most urgent first), then ended."""
+"""Order of the queue page: running, waiting (most urgent first), ended."""
 
 _FOUND_BY = ("state", "user", "kind", "name")
-"""Other filters of the queue page: with them in an index a search reads no rows."""
+"""Further filters of the queue page, in an index so that a search reads no rows."""
 
 
 class Job(models.Model):
-    """A training job. `fence` counts launches, `retries_used` only user and oom failures.
+    """Training job. `fence` counts launches, `retries_used` only user and oom failures.
 
     `tardiness_weight` is cost per second after `due_at` in the cluster's currency; `weight` a fair
     share; `priority` is strict. A restart begins from `checkpoint_steps`.
@@ -151,17 +151,16 @@ class Job(models.Model):
 
     @property
     def remaining_steps(self) -> int:
-        """Steps left counted from the last checkpoint, which is what a restart begins from."""
+        """Steps left from the last checkpoint, where a restart begins."""
         return max(0, self.total_steps - self.checkpoint_steps)
 
     @property
     def is_over(self) -> bool:
-        """True if nothing more will happen to it by itself."""
         return JobState(self.state) in ENDED
 
 
 class Attempt(models.Model):
-    """A job's attempt: starts with a launch, spans pre-emptions, ends with a result or a retry."""
+    """Attempt of a job: from a launch, across pre-emptions, to a result or a retry."""
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="attempts")
     number = models.PositiveIntegerField()
@@ -182,7 +181,7 @@ class Attempt(models.Model):
 
 
 class JobEvent(models.Model):
-    """An event of a job, append-only, written with the change: source of history and live pages."""
+    """Event of a job, append-only: source of history and live pages."""
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="events")
     at = models.DateTimeField(auto_now_add=True)
@@ -200,7 +199,7 @@ class JobEvent(models.Model):
 
 
 class IdempotencyKey(models.Model):
-    """A submission's key: the same user, key and body return the same job."""
+    """Submission key: the same user, key and body return the same job."""
 
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE)
     key = models.CharField(max_length=200)

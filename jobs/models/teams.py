@@ -1,4 +1,4 @@
-"""Teams, who is in them, and their secrets."""
+"""Teams, memberships and secrets."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from django.db import models
 
 
 def check_finite(value: float) -> None:
-    """Refuse what is no number: it is neither below a least value nor above a greatest."""
+    """Reject NaN and infinity, which pass minimum and maximum validators."""
     if not isfinite(value):
         raise ValidationError("Enter a number.")
 
 
 class Order(models.TextChoices):
-    """Order in which a team's own jobs share what it has (policies.contract.snapshot.TeamOrder)."""
+    """Order in which a team's jobs share its resources (policies.contract.snapshot.TeamOrder)."""
 
     FAIRNESS = "fairness", "fairness: by the jobs' weights"
     FIFO = "fifo", "fifo: first in, first out"
 
 
 class Team(models.Model):
-    """A team: members see each other's jobs; `weight` is its fair share, `order` divides it."""
+    """Team whose members see each other's jobs; `weight` is its fair share, `order` divides it."""
 
     name = models.SlugField(unique=True, max_length=63)
     weight = models.FloatField(
@@ -50,8 +50,6 @@ class Team(models.Model):
 
 
 class Membership(models.Model):
-    """A person in a team."""
-
     team = models.ForeignKey(Team, on_delete=models.CASCADE)
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE)
 
@@ -63,7 +61,7 @@ class Membership(models.Model):
 
 
 class Secret(models.Model):
-    """A team's named secret, encrypted at rest; agents get its value when they accept a job."""
+    """Named secret of a team, encrypted at rest; sent to agents that accept a job with it."""
 
     team = models.ForeignKey(Team, on_delete=models.CASCADE, related_name="secrets")
     name = models.CharField(max_length=63, validators=[RegexValidator(r"^[A-Za-z][A-Za-z0-9_-]*$")])

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import yaml
 from django import forms
 from django.contrib.auth.models import User
 from django.http import QueryDict
 from django.utils import timezone
 
 from clusters.models import Cluster, GpuType
+from controlplane.web.pages import typed_yaml
 from jobs.models import Job
 from jobs.selectors import teams_of
 from jobs.services import job_data
@@ -45,7 +45,7 @@ _decimal = partial(_text, inputmode="decimal")
 
 
 class JobForm(forms.Form):
-    """A job as typed; fields are named like validation's FIELDS, so that errors find them."""
+    """Job as typed; fields are named like validation's FIELDS, so that errors find them."""
 
     name = _text("Name", placeholder="resnet50-cifar")
     team = forms.ChoiceField(label="Team", required=False)
@@ -127,7 +127,7 @@ class JobForm(forms.Form):
         self._choose("allowed_types", [t.name for t in types], {t.name: str(t) for t in types})
 
     def data_of_job(self) -> dict[str, Any]:
-        """Input as a job's data; text that is no number stays text for validation to report."""
+        """Return input as a job's data; text that is no number stays text for validation."""
         typed = {name: self.data.get(name, "") for name in self.fields}
         data: dict[str, Any] = {name: typed[name].strip() for name in PLAIN}
         data |= {name: _number(typed[name], int) for name in WHOLE}
@@ -141,7 +141,7 @@ class JobForm(forms.Form):
         return {name: value for name, value in data.items() if value not in ("", None, [], {})}
 
     def show(self, problems: Mapping[str, Sequence[str]]) -> None:
-        """Put messages beside the fields that they name, all others at the top."""
+        """Put messages beside the fields that they name, others at the top."""
         self.full_clean()
         self.errors.clear()
         for name, messages in problems.items():
@@ -161,7 +161,7 @@ class JobForm(forms.Form):
 
 
 def initial_of(job: Job) -> dict[str, Any]:
-    """A job's data as the form shows it, for one more like it."""
+    """Return initial values for another job like this one."""
     data = job_data(job)
     data["command"] = shlex.join(job.command)
     data["environment"] = "\n".join(f"{n}={_variable(v)}" for n, v in job.environment.items())
@@ -174,15 +174,13 @@ def initial_of(job: Job) -> dict[str, Any]:
 
 
 def read_yaml(text: str) -> Any:
-    """The job that a pasted job.yaml describes. Raises JobInvalid with the line of bad YAML."""
+    """Parse a pasted job.yaml. Raises JobInvalid with the line of bad YAML."""
     if len(text) > MAX_TYPED:
         raise JobInvalid({"yaml": [f"must have at most {MAX_TYPED} characters"]})
     try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
-        where = f"line {mark.line + 1}: " if mark else ""
-        raise JobInvalid({"yaml": [f"{where}{problem or 'is no YAML'}"]}) from None
+        return typed_yaml.read_yaml(text)
+    except ValueError as error:
+        raise JobInvalid({"yaml": [str(error)]}) from None
 
 
 def _number(typed: str, kind: type[int] | type[float]) -> Any:

@@ -53,15 +53,15 @@ TOLD: Mapping[str, str] = {
     "steps": "at step {}", "fence": "launch {}",
     "round": "by round {}",
 }  # fmt: skip
-"""Fields of an event that people read, in this order; places are shown with placements."""
+"""Event fields that people read, in this order."""
 
 BY_ITSELF = frozenset({"", "round"})
-"""Actors who are nobody."""
+"""Actors that stand for Loadmaster itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryLine:
-    """An event in words; `actor` is empty for Loadmaster itself."""
+    """Event in words; `actor` is empty for Loadmaster itself."""
 
     at: datetime
     text: str
@@ -70,7 +70,6 @@ class HistoryLine:
 
 
 def history_line(event: JobEvent) -> HistoryLine:
-    """The event in words."""
     text = SENTENCES.get(event.event, event.event.replace("_", " ").capitalize())
     data = event.data if isinstance(event.data, dict) else {}
     told = [(words, data.get(name)) for name, words in TOLD.items()]
@@ -92,7 +91,7 @@ _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
 
 @dataclass(frozen=True, slots=True)
 class PlacementRow:
-    """A placement of the job; `moved`: it came from another place, `ran_s`: seconds so far."""
+    """Placement of the job; `moved`: it came from another place, `ran_s`: seconds so far."""
 
     assignment: Assignment
     moved: bool
@@ -100,13 +99,12 @@ class PlacementRow:
 
     @property
     def emulated(self) -> bool:
-        """True if the node, its GPU type or one of its GPUs is emulated."""
         node, slots = self.assignment.node, self.assignment.slots.all()
         return node.emulated or node.gpu_type.emulated or any(s.device.emulated for s in slots)
 
     @property
     def cost(self) -> Decimal | None:
-        """Energy cost as billed, else the elapsed share of what was predicted."""
+        """Energy cost as billed, else the elapsed share of the prediction."""
         of = self.assignment
         if of.energy_cost is not None:
             return of.energy_cost
@@ -116,13 +114,13 @@ class PlacementRow:
 
     @property
     def cost_is_estimate(self) -> bool:
-        """True unless it was billed by measured watts."""
+        """Return True unless billed by measured watts."""
         return self.assignment.energy_cost is None or self.assignment.power_source != "measured"
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Energy cost in the cluster's currency: billed or estimated so far, and predicted."""
+    """Energy cost in the cluster's currency: so far (billed or estimated) and predicted."""
 
     so_far: Decimal
     predicted: Decimal | None
@@ -131,7 +129,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class LossChart:
-    """A line through a box of 100 x 40 and what its ends mean."""
+    """Line through a box of 100 x 40 with labels for its ends."""
 
     points: str
     first: float
@@ -143,7 +141,7 @@ class LossChart:
 
 @dataclass(frozen=True, slots=True)
 class JobPage:
-    """The page's content; placements newest first, the ranks of a launch in their order."""
+    """Content of the page; placements newest first, ranks in order."""
 
     row: JobRow
     placements: tuple[PlacementRow, ...]
@@ -155,12 +153,12 @@ class JobPage:
 
     @property
     def gang(self) -> bool:
-        """True if the latest launch has several ranks, each with a log of its own."""
+        """Return True if the latest launch has several ranks, each with its own log."""
         return bool(self.placements) and self.placements[0].assignment.world_size > 1
 
 
 def job_page(user: User, job_id: UUID | str) -> JobPage:
-    """The page of a job this user may see, else JobNotFound."""
+    """Return the page of a job visible to this user; raise JobNotFound otherwise."""
     assignments = (
         Assignment.objects.select_related("node__gpu_type")
         .prefetch_related("slots__device")
@@ -188,7 +186,7 @@ def job_page(user: User, job_id: UUID | str) -> JobPage:
 
 
 def actions_for(job: Job) -> tuple[str, ...]:
-    """Actions people may take on a job in its state, by the table of moves."""
+    """Actions that people may take on a job in its state."""
     state = JobState(job.state)
     possible = []
     if (state, JobMove.HOLD) in MOVES or (state, JobMove.PREEMPT) in MOVES:
@@ -222,7 +220,7 @@ def loss_chart(job: Job) -> LossChart | None:
 
 
 def log_tail(job: Job) -> list[dict[str, str]]:
-    """Pieces (stream, text) with the last lines of the job's latest launch, as they came in."""
+    """Pieces (stream, text) with the last lines of the latest launch, as they arrived."""
     latest = (
         job.assignments.filter(log_chunks__isnull=False)
         .order_by("-fence", "rank")

@@ -32,11 +32,11 @@ from jobs.selectors import (
 from jobs.wording import reason_for_waiting
 
 Names = Mapping[UUID, tuple[str, ...]]
-"""By assignment the jobs that hold a part of its GPUs now."""
+"""Jobs that now hold a part of an assignment's GPUs, by assignment."""
 
 
 def co_tenants(user: User, assignments: Iterable[Assignment]) -> Names:
-    """Jobs that share a GPU with these assignments; no query if none shares, else two or three."""
+    """Jobs that share a GPU with these assignments, by assignment; one to three queries."""
     parts = [a.pk for a in assignments if a.share < 1.0]
     if not parts:
         return {}
@@ -61,14 +61,14 @@ def co_tenants(user: User, assignments: Iterable[Assignment]) -> Names:
 PAGE_SIZE = 50
 MOST_LISTED = 10_000
 MOST_FOUND = 1_000
-"""Most jobs matching a search that are read at once, to count and page them in one query."""
+"""Most search hits read at once, to count and page them in one query."""
 
 MOST_KEYS = 1_000
-"""Most people or kinds found that the search for jobs names one by one."""
+"""Most people or kinds that a search names one by one."""
 
 RUNNING, WAITING, OVER = range(3)
 GROUPS = ("Running", "Waiting", "Ended")
-"""Headings of the queue by `Job.queue_rank`."""
+"""Headings by `Job.queue_rank`."""
 
 STATE_FILTERS: Mapping[str, tuple[str, Q]] = {
     "": ("Running and waiting", Q(queue_rank__lt=OVER)),
@@ -81,7 +81,7 @@ STATE_FILTERS: Mapping[str, tuple[str, Q]] = {
     ),
     "all": ("All", Q()),
 }
-"""The queue's filter by state: its name in the address -> (words, condition)."""
+"""State filters: name in the address -> (words, condition)."""
 
 _OF_JOB = (
     "name", "state", "queue_rank", "steps_done", "total_steps", "due_at", "completed_at",
@@ -96,7 +96,7 @@ _OF_ASSIGNMENT = (
 
 @dataclass(frozen=True, slots=True)
 class QueueFilters:
-    """Filters of the queue; unknown values are as good as none."""
+    """Filters of the queue; unknown values are ignored."""
 
     state: str = ""
     team: str = ""
@@ -105,7 +105,6 @@ class QueueFilters:
 
     @classmethod
     def of(cls, query: QueryDict) -> QueueFilters:
-        """Read them from an address."""
         return cls(
             state=query.get("state", ""),
             team=query.get("team", "")[:63],
@@ -115,20 +114,18 @@ class QueueFilters:
 
     @property
     def query(self) -> str:
-        """The filters as an address carries them."""
         values = {"state": self.state, "team": self.team, "search": self.search}
         values["mine"] = "1" if self.mine else ""
         return urlencode({name: value for name, value in values.items() if value})
 
     @property
     def any(self) -> bool:
-        """True if jobs may have been filtered away."""
         return bool(self.query)
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Place of a job: GPUs of a type on a node, and co-tenants; `measuring`: a profile run."""
+    """GPUs of a type on a node, and co-tenants; `measuring`: a profile run."""
 
     node: str
     gpu_type: str
@@ -140,7 +137,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """A row of the queue. `eta_s`: time left at the present speed; `tone` colours the due date."""
+    """Row of the queue. `eta_s`: time left at the present speed; `tone` colours the due date."""
 
     job: Job
     places: tuple[Place, ...]
@@ -153,23 +150,20 @@ class JobRow:
 
     @property
     def bar(self) -> str:
-        """The percentage as a progress bar takes it."""
         return f"{self.percent:.2f}"
 
     @property
     def due_moment(self) -> str:
-        """The due date in full."""
         return f"{self.job.due_at:%Y-%m-%d %H:%M:%S} UTC" if self.job.due_at else ""
 
     @property
     def group(self) -> str:
-        """Under which heading it stands."""
         return GROUPS[self.job.queue_rank]
 
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """Numbers of jobs that run, wait, and were completed in the last day."""
+    """Numbers of jobs that run, wait, and completed in the last day."""
 
     running: int
     waiting: int
@@ -179,10 +173,7 @@ class Numbers:
 def queue_page(
     user: User, teams: Sequence[Team], filters: QueueFilters, number: int | str | None
 ) -> tuple[Page[Job], list[JobRow]]:
-    """A page of the queue: what runs, waits, has ended. `teams` are the user's own.
-
-    First the ids in order, from an index alone, then the rows of this page.
-    """
+    """Return a page of the queue: ids in order from an index alone, then the page's rows."""
     ids = _filtered(user, teams, filters).order_by(*QUEUE_ORDER, "pk").values_list("pk", flat=True)
     page = _paginator(ids, filters).get_page(number)
     place = {pk: i for i, pk in enumerate(page.object_list)}
@@ -191,7 +182,7 @@ def queue_page(
 
 
 def _paginator(ids: QuerySet[Job, Any], filters: QueueFilters) -> Paginator[Any]:
-    """A search is read once, to count and page it; else at most MOST_LISTED ids are counted."""
+    """Read a search once, to count and page it; else count at most MOST_LISTED ids."""
     found = list(ids[:MOST_FOUND]) if filters.search else []
     if filters.search and len(found) < MOST_FOUND:
         return Paginator(found, PAGE_SIZE)
@@ -218,7 +209,7 @@ def queue_numbers(user: User, teams: Sequence[Team]) -> Numbers:
 
 
 def job_rows(user: User, jobs: Iterable[Job]) -> list[JobRow]:
-    """Rows of these jobs (as `_with_what_is_shown` reads them)."""
+    """Rows of these jobs."""
     jobs = list(jobs)
     names, now = names_in_waiting(user, jobs), timezone.now()
     beside = co_tenants(user, (a for job in jobs for a in getattr(job, "live_assignments", ())))
@@ -226,7 +217,7 @@ def job_rows(user: User, jobs: Iterable[Job]) -> list[JobRow]:
 
 
 def _with_what_is_shown(jobs: QuerySet[Job]) -> QuerySet[Job]:
-    """Load only these columns: the JSON columns of a job and a node cost more than the page."""
+    """Load only shown columns: the JSON columns of a job and a node cost more than the page."""
     live = (
         Assignment.objects.filter(state__in=LIVE_STATES)
         .select_related("node__gpu_type")

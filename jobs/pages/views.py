@@ -1,4 +1,4 @@
-"""The pages of jobs. Views parse, call one service or selector, and answer."""
+"""Views of jobs."""
 
 from __future__ import annotations
 
@@ -31,13 +31,11 @@ ACTIONS: dict[str, tuple[Callable[[Job, User], Job], str]] = {
 
 
 def person(request: HttpRequest) -> User:
-    """The user. LoginRequiredMiddleware lets nobody else in."""
     return cast(User, request.user)
 
 
 @require_GET
 def queue(request: HttpRequest) -> HttpResponse:
-    """The queue: running and waiting jobs, and why they wait."""
     user = person(request)
     filters, teams = QueueFilters.of(request.GET), list(teams_of(user))
     page, rows = queue_page(user, teams, filters, request.GET.get("page"))
@@ -51,7 +49,6 @@ def queue(request: HttpRequest) -> HttpResponse:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def submit(request: HttpRequest) -> HttpResponse:
-    """Submit a job by the form, or by a pasted job.yaml."""
     user = person(request)
     original = request.GET.get("from")
     source = get_job(user, original) if original else None
@@ -89,7 +86,6 @@ def _form(
 
 @require_GET
 def job(request: HttpRequest, job_id: uuid.UUID) -> HttpResponse:
-    """One job: how far it is, what happened to it, what it costs."""
     page = job_page(person(request), job_id)
     job = page.row.job
     context = {"page": page, "job": job, "chart": loss_chart(job), "log": log_tail(job)}
@@ -98,7 +94,6 @@ def job(request: HttpRequest, job_id: uuid.UUID) -> HttpResponse:
 
 @require_POST
 def job_action(request: HttpRequest, job_id: uuid.UUID, action: str) -> HttpResponse:
-    """Cancel, hold, release or requeue a job."""
     if action not in ACTIONS:
         raise Http404(f"there is no action {action}")
     act, done = ACTIONS[action]

@@ -1,4 +1,4 @@
-"""REST: jobs. Views parse, call one service or selector, and answer."""
+"""REST of jobs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ STATES = [(str(s), str(s)) for s in JobState]
 
 
 class JobFilter(django_filters.FilterSet):  # type: ignore[misc]  # the library has no types
-    """?state=queued&state=running&team=&cluster=&mine=true&active=true&search="""
+    """Filters by state, team, cluster, mine, active and search."""
 
     state = django_filters.MultipleChoiceFilter(choices=STATES, distinct=False)
     team = django_filters.CharFilter(field_name="team__name")
@@ -53,17 +53,14 @@ class JobFilter(django_filters.FilterSet):  # type: ignore[misc]  # the library 
         fields: list[str] = []
 
     def of_mine(self, jobs: QuerySet[Job], name: str, value: bool) -> QuerySet[Job]:
-        """Those the caller submitted, or the others."""
         own = Q(user=self.request.user.pk)
         return jobs.filter(own if value else ~own)
 
     def of_active(self, jobs: QuerySet[Job], name: str, value: bool) -> QuerySet[Job]:
-        """Those that are not over, or those that are."""
         active = Q(state__in=sorted(str(s) for s in ACTIVE))
         return jobs.filter(active if value else ~active)
 
     def of_search(self, jobs: QuerySet[Job], name: str, value: str) -> QuerySet[Job]:
-        """Those whose name or kind holds the text, or whose id begins with it."""
         return jobs.filter(
             Q(name__icontains=value) | Q(kind__name__icontains=value) | id_begins(value)
         )
@@ -87,11 +84,10 @@ class JobViewSet(mixins.ListModelMixin, GenericViewSet[Job]):
     lookup_value_regex = "[0-9a-fA-F-]{36}"
 
     def get_queryset(self) -> QuerySet[Job]:
-        """Jobs the caller may see, with all a list shows."""
         return listed_jobs(self.request.user) if self.action == "list" else Job.objects.none()
 
     def paginate_queryset(self, queryset: QuerySet[Any] | Sequence[Any]) -> list[Any] | None:
-        """A page of the list: first ids by an index alone, then their rows."""
+        """Page of the list: first ids by an index alone, then their rows."""
         if self.action != "list" or not isinstance(queryset, QuerySet):
             return super().paginate_queryset(queryset)
         ids = super().paginate_queryset(queryset.values_list("pk", flat=True)) or ()
@@ -101,7 +97,6 @@ class JobViewSet(mixins.ListModelMixin, GenericViewSet[Job]):
         )
 
     def get_serializer(self, *args: Any, **kwargs: Any) -> BaseSerializer[Job]:
-        """The list's serializer, with the names that its reasons for waiting need."""
         rows = args[0] if args and isinstance(args[0], list) else []
         names = names_in_waiting(self.request.user, rows)
         kwargs["context"] = {**self.get_serializer_context(), "names": names}

@@ -1,4 +1,4 @@
-"""REST: many jobs in one call, each accepted or refused alone, and answers to submissions."""
+"""REST of submitting many jobs in one call, each accepted or refused alone."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from jobs.submission.validation import JobInvalid
 
 
 def bodies(submissions: Sequence[Submission]) -> list[dict[str, Any]]:
-    """Answers for jobs just created, from memory: they have no placement yet."""
+    """Bodies of jobs just created, from memory: they have no placement yet."""
     prefetch_related_objects([s.job for s in submissions if s.dependencies is None], "dependencies")
     context = {
         "warnings_of": {s.job.pk: s.warnings for s in submissions},
@@ -36,7 +36,7 @@ def bodies(submissions: Sequence[Submission]) -> list[dict[str, Any]]:
 
 
 def _rows(serializer: SubmissionSerializer, jobs: Iterable[Job]) -> list[dict[str, Any]]:
-    """`serializer.data` of many jobs at half the CPU time: fields are resolved once for all."""
+    """`serializer.data` of many jobs at half the CPU time: fields are resolved once."""
     shown = [
         (name, _reader(field), field.to_representation)
         for name, field in serializer.fields.items()

@@ -1,4 +1,4 @@
-"""REST: the caller, their API tokens, and teams with their secrets (values go in only)."""
+"""REST of the caller, their API tokens, and teams with their secrets."""
 
 from __future__ import annotations
 
@@ -179,24 +179,22 @@ class TokensView(APIView):
     """POST is a login and needs no token; the rest is the caller's own."""
 
     def get_authenticators(self) -> list[BaseAuthentication]:
-        """Login uses name and password alone, so that an old token does not interfere."""
+        """Use name and password alone at login, so that an old token does not interfere."""
         request: HttpRequest | Request | None = getattr(self, "request", None)
         login = request is not None and request.method == "POST"
         return [] if login else super().get_authenticators()
 
     def get_permissions(self) -> list[BasePermission]:
-        """Anybody may try to log in."""
         if self.request is not None and self.request.method == "POST":
             return [AllowAny()]
         return cast("list[BasePermission]", super().get_permissions())
 
     def get_authenticate_header(self, request: Request) -> str:
-        """Failed logins are 401 too."""
+        """Make failed logins 401."""
         return "Bearer"
 
     @extend_schema(responses=TokenSerializer(many=True))
     def get(self, request: Request) -> Response:
-        """The caller's tokens."""
         return Response(TokenSerializer(_tokens(request), many=True).data)
 
     @extend_schema(request=Login, responses={201: NewTokenSerializer}, auth=[])

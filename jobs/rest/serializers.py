@@ -1,4 +1,4 @@
-"""Jobs in REST. `jobs.submission.validation` checks input; JobInput only documents it."""
+"""Serializers of jobs. `jobs.submission.validation` checks input; JobInput only documents it."""
 
 from __future__ import annotations
 
@@ -32,16 +32,14 @@ class PlacementSerializer(serializers.Serializer[Any]):
     since = serializers.DateTimeField(source="created_at")
 
     def get_emulated(self, assignment: Assignment) -> bool:
-        """True if the node or its GPU type is."""
         return assignment.node.emulated or assignment.node.gpu_type.emulated
 
     def get_devices(self, assignment: Assignment) -> list[str]:
-        """UUIDs of the GPUs."""
         return _devices(assignment)
 
 
 _PLACEMENT = PlacementSerializer()
-"""Shared: a list would make one for each job."""
+"""Shared, because a list would make one for each job."""
 
 
 class ProgressSerializer(serializers.Serializer[Any]):
@@ -229,7 +227,6 @@ class AssignmentSerializer(serializers.ModelSerializer[Assignment]):
         ]  # fmt: skip
 
     def get_devices(self, assignment: Assignment) -> list[str]:
-        """UUIDs of the GPUs."""
         return _devices(assignment)
 
 
@@ -259,7 +256,6 @@ class LogSerializer(serializers.Serializer[Any]):
 
 
 def progress_of(job: Job, live: list[Assignment], now: datetime) -> dict[str, Any]:
-    """Progress at the speed of the running training assignment."""
     running = [a for a in live if a.state == AssignmentState.RUNNING and a.purpose == "training"]
     speed = max((a.steps_per_s or 0.0 for a in running), default=0.0)
     left_s = (job.total_steps - job.steps_done) / speed if speed > 0 else -1.0

@@ -1,1 +1,1 @@
-"""Submission: checks, limits, and jobs written many at once."""
+"""Submission of jobs."""

@@ -1,4 +1,4 @@
-"""Feasibility: could a node of the cluster ever serve a job? And the inventory it is held to."""
+"""Feasibility: jobs that no node of a cluster could ever serve are refused."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from jobs.selectors import teams_of
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Needs of a job on the one node that hosts it."""
+    """Needs of a job on one node."""
 
     gpus_min: int
     gpus_max: int
@@ -31,7 +31,7 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class NodeCapacity:
-    """Capacity of an empty node for jobs; `features`: what its agent supports."""
+    """Capacity of an empty node; `features`: its agent's."""
 
     gpu_type: str
     gpus: int
@@ -42,7 +42,7 @@ class NodeCapacity:
 
 
 class Infeasible(Exception):
-    """No node could ever serve the job; `field` names the first need that none meets."""
+    """Job that no node could ever serve; `field` names the first unmet need."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(message)
@@ -58,7 +58,7 @@ _REMEDIES = {
 
 
 def check_feasible(cluster: str, demand: Demand, nodes: Sequence[NodeCapacity]) -> list[str]:
-    """Warnings of what is missing so far. Infeasible where nodes are there and none would do."""
+    """Return warnings of missing capacity; raise Infeasible if no present node would do."""
     if not nodes:
         return [f"cluster: {cluster} has no node that runs jobs yet; the job waits until one joins"]
     running = [n for n in nodes if not n.features or demand.runtime in n.features]
@@ -99,7 +99,7 @@ def _check_gpus(cluster: str, demand: Demand, nodes: Sequence[NodeCapacity]) -> 
 
 
 class Inventory:
-    """Clusters, teams, GPU types and node capacities: each read once, on demand."""
+    """Clusters, teams, GPU types and node capacities, each read once on demand."""
 
     def __init__(self) -> None:
         self._capacities: dict[int, list[NodeCapacity]] = {}
@@ -108,16 +108,14 @@ class Inventory:
 
     @cached_property
     def clusters(self) -> dict[str, Cluster]:
-        """All clusters by name, in that order."""
         return {c.name: c for c in Cluster.objects.order_by("name")}
 
     @cached_property
     def gpu_types(self) -> list[str]:
-        """The names of all GPU types, in order."""
         return list(GpuType.objects.order_by("name").values_list("name", flat=True))
 
     def capacities(self, cluster: Cluster) -> list[NodeCapacity]:
-        """Capacities of the cluster's production nodes when they are empty, equal nodes once."""
+        """Capacities of the cluster's empty production nodes, equal nodes once."""
         if cluster.pk not in self._capacities:
             nodes = Node.objects.filter(cluster=cluster).exclude(role=Role.PROFILING)
             rows = nodes.annotate(gpus=Count("devices")).values_list(
@@ -133,13 +131,12 @@ class Inventory:
         return self._capacities[cluster.pk]
 
     def kinds(self, names: Mapping[str, str]) -> Mapping[str, Kind]:
-        """The kinds of these digests, created if new; `names` are those the users gave, or ""."""
+        """Kinds by digest, created if new; `names` are the users' own, or ""."""
         if new := {digest: name for digest, name in names.items() if digest not in self._kinds}:
             self._kinds |= kinds_for(new)
         return self._kinds
 
     def teams(self, user: User | AnonymousUser) -> dict[str, Team]:
-        """The teams the user may submit to, by name."""
         if user.pk not in self._teams:
             self._teams[user.pk] = {t.name: t for t in teams_of(user)}
         return self._teams[user.pk]

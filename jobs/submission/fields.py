@@ -1,4 +1,4 @@
-"""Readers of single job fields: plain data in, a value out, or a FieldError with a remedy."""
+"""Readers of job fields: plain data in, a value or a FieldError with a remedy out."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ MAX_LIST = 100
 DIRECTIONS = frozenset(
     "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u2028\u2029"
 )
-"""Characters that reorder or break the text around them, so that it reads as what it is not."""
+"""Characters that reorder the text around them, so that it misleads readers."""
 
 MAX_DURATION_S = 10 * 365 * 86_400.0
 
 
 class FieldError(ValueError):
-    """A field's value does not do; the message says what would be right."""
+    """Bad value of a field; the message says what would be right."""
 
 
 def text(value: object, *, most: int, empty: bool = True) -> str:
@@ -54,7 +54,6 @@ def text(value: object, *, most: int, empty: bool = True) -> str:
 
 
 def choice(value: object, known: Iterable[str]) -> str:
-    """One of the known words."""
     words = list(known)
     if not isinstance(value, str) or value not in words:
         raise FieldError(f"must be {' or '.join(words)}, not {called(value)}{near(value, words)}")
@@ -62,7 +61,7 @@ def choice(value: object, known: Iterable[str]) -> str:
 
 
 def whole(value: object, *, least: int, most: int) -> int:
-    """A whole number in the inclusive range."""
+    """Whole number in the inclusive range."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int):
@@ -73,7 +72,7 @@ def whole(value: object, *, least: int, most: int) -> int:
 
 
 def number(value: object, *, least: float, most: float, above: bool = False) -> float:
-    """A finite number in the inclusive range; `above` excludes its lower end."""
+    """Finite number in the inclusive range; `above` excludes its lower end."""
     wanted = f"{'above' if above else 'from'} {least:g} {'up ' if above else ''}to {most:g}"
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise FieldError(f"must be a number {wanted}, not {called(value)}")
@@ -85,14 +84,13 @@ def number(value: object, *, least: float, most: float, above: bool = False) -> 
 
 
 def flag(value: object) -> bool:
-    """true or false."""
     if not isinstance(value, bool):
         raise FieldError(f"must be true or false, not {called(value)}")
     return value
 
 
 def words(value: object, *, pattern: re.Pattern[str], what: str) -> tuple[str, ...]:
-    """A list of different words (a single one may stand by itself)."""
+    """List of different words, or a single one."""
     items = [value] if isinstance(value, str) else value
     if not isinstance(items, (list, tuple)):
         raise FieldError(f"must be a list of {what}, not {called(value)}")
@@ -105,7 +103,7 @@ def words(value: object, *, pattern: re.Pattern[str], what: str) -> tuple[str, .
 
 
 def image(value: object) -> str:
-    """The name of an image, with a tag, a digest, or both."""
+    """Name of an image, with a tag, a digest, or both."""
     name = text(value, most=300)
     if name and not IMAGE.fullmatch(name):
         hint = "; a digest is sha256: and 64 hexadecimal digits" if "@" in name else ""
@@ -116,7 +114,7 @@ def image(value: object) -> str:
 
 
 def digest_of(image_name: str) -> str:
-    """The digest that pins the image of that name; "" for one that is known by its tag alone."""
+    """Digest that pins the image; "" if it has only a tag."""
     return image_name.partition("@")[2]
 
 
@@ -201,7 +199,7 @@ def _mount(item: object) -> str:
 
 
 def gpu_range(value: object, *, most: int) -> tuple[int, int]:
-    """A number of GPUs, or "least..most"."""
+    """Number of GPUs, or "least..most"."""
     match = RANGE.fullmatch(value) if isinstance(value, str) else None
     if match:
         return whole(int(match[1]), least=1, most=most), whole(int(match[2]), least=1, most=most)
@@ -229,7 +227,7 @@ def duration_s(value: object) -> float:
 
 
 def moment(value: object, *, now: datetime, zone: tzinfo) -> datetime:
-    """A time: ISO 8601 (without offset: in `zone`), or "+2h" from now."""
+    """Time: ISO 8601 (without offset: in `zone`), or "+2h" from now."""
     if isinstance(value, str) and value.strip().startswith("+"):
         return now + timedelta(seconds=duration_s(value.strip()[1:]))
     parsed = _parsed(value)
@@ -259,13 +257,13 @@ def _parsed(value: object) -> datetime:
 
 
 def near(value: object, known: Iterable[str]) -> str:
-    """A hint at the known word that was probably meant, or nothing."""
+    """Hint at the known word that was probably meant, or ""."""
     found = get_close_matches(value, list(known), n=1) if isinstance(value, str) else []
     return f"; did you mean {found[0]}?" if found else ""
 
 
 def called(value: object, *, hide: bool = False) -> str:
-    """A value as messages call it: short, and without its content where it may be a secret."""
+    """Value as messages show it: short, and without content that may be secret."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, (list, tuple)):

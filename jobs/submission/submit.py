@@ -1,7 +1,4 @@
-"""Submission of jobs: many at once, in one transaction, each with its answer.
-
-Queries are made for all together, so a sweep of a hundred jobs costs little more than one.
-"""
+"""Submission of many jobs in one transaction, each with its answer."""
 
 from __future__ import annotations
 
@@ -32,18 +29,18 @@ MAX_KEY = 200
 
 
 class JobConflict(Exception):
-    """The job's present state does not allow it; the message says so in words."""
+    """Action that the job's present state does not allow."""
 
 
 class IdempotencyConflict(JobConflict):
-    """The key was used before for another body."""
+    """Key that was used before for another body."""
 
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A taken submission; `created` is False if the key was known and the job is the earlier one.
+    """Accepted submission; `created` is False if the key was known.
 
-    `dependencies` are those of a job that was made just now, None where they have to be read.
+    `dependencies` are those of a new job, None where they have to be read.
     """
 
     job: Job
@@ -54,7 +51,7 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A submission; the same user with the same `key` and data gets the same job again."""
+    """Request to submit; the same user with the same `key` and data gets the same job again."""
 
     user: User
     data: object
@@ -63,7 +60,7 @@ class Asked:
 
     @property
     def digest(self) -> str:
-        """Hash of the body that the same key must come with each time."""
+        """Hash of the body."""
         body = [self.data, str(self.cloned_from.pk) if self.cloned_from else None]
         return hashlib.sha256(json.dumps(body, sort_keys=True, default=str).encode()).hexdigest()
 
@@ -72,10 +69,10 @@ Answer = Submission | JobInvalid | JobConflict
 
 
 def submit_all(asked: Sequence[Asked], inventory: Inventory | None = None) -> list[Answer]:
-    """Take these jobs in one transaction; answers in the same order.
+    """Submit these jobs in one transaction; answers in the same order.
 
-    Where the database refuses one of several, the others are taken, each in a transaction of its
-    own. A single job that the database refuses raises.
+    If the database refuses one of several, the others are submitted one by one. A single job
+    raises.
     """
     try:
         return _take(asked, inventory or Inventory())
@@ -110,7 +107,7 @@ def _take(asked: Sequence[Asked], inventory: Inventory) -> list[Answer]:
 def _sorted_out(
     asked: Sequence[Asked], inventory: Inventory
 ) -> tuple[dict[int, Answer], dict[int, JobRequest]]:
-    """(known answers, jobs to write), by position; keys already used are left out."""
+    """Return (known answers, jobs to write) by position; keys already used are left out."""
     answers, requests = _earlier(asked), dict[int, JobRequest]()
     keys = set[tuple[int, str]]()
     for place, one in enumerate(asked):
@@ -178,7 +175,7 @@ def _again(same: bool, job: Job) -> Answer:
 
 
 def _same_key(asked: Sequence[Asked], place: int, answers: Mapping[int, Answer]) -> Answer:
-    """The answer to a key that a job among these very submissions has taken."""
+    """Answer to a key that another job of the same call has taken."""
     one = asked[place]
     for other, before in zip(asked, map(answers.get, range(place)), strict=False):
         if (other.user.pk, other.key) == (one.user.pk, one.key) and isinstance(before, Submission):
@@ -213,7 +210,7 @@ def _submitted(wanted: tuple[Asked, JobRequest]) -> JobEvent:
 
 
 def begin_all(jobs: Iterable[Job], reason: Reason = Reason.SUBMISSION) -> None:
-    """Effects of queueing jobs: a measurement for unknown kinds, and a round."""
+    """Request a measurement for unknown kinds, and a round."""
     by_cluster = defaultdict[int, list[Job]](list)
     for job in jobs:
         by_cluster[job.cluster_id].append(job)

@@ -1,4 +1,4 @@
-"""Validation of jobs: plain data and a user become a JobRequest, or a JobInvalid."""
+"""Validation of jobs: plain data and a user become a JobRequest or JobInvalid."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ FIELDS = (
     "max_retries", "checkpoint_place", "kind", "may_mix", "may_share", "labels", "dependencies",
     "hold", "on_disconnect",
 )  # fmt: skip
-"""Every field of a job, as docs/jobs.md explains them."""
+"""Fields of a job, as in docs/jobs.md."""
 
 
 class JobInvalid(Exception):
-    """The job cannot be taken; `fields` holds the messages by field."""
+    """Invalid job; `fields` holds the messages by field."""
 
     def __init__(self, problems: Mapping[str, list[str]]) -> None:
         super().__init__(
@@ -57,10 +57,7 @@ class JobInvalid(Exception):
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """A validated request: the `job`, not saved and without owner and kind, and what goes with it.
-
-    `kind` is the name the user gave, or "".
-    """
+    """Validated request: unsaved `job` without owner and kind; `kind` is the user's name or ""."""
 
     job: Job
     kind: str
@@ -91,11 +88,11 @@ _PLAIN: Mapping[str, tuple[Any, Callable[[Any], Any]]] = {
     "labels": ((), partial(fields.words, pattern=fields.LABEL, what="labels")),
     "on_disconnect": ("stop", partial(fields.choice, known=ON_DISCONNECT)),
 }
-"""Fields that stand by themselves: (default, reader)."""
+"""Independent fields: (default, reader)."""
 
 
 def validate_job(user: User, data: object, inventory: Inventory | None = None) -> JobRequest:
-    """The job that `data` describes, for this user. Raises JobInvalid with every problem found."""
+    """Validate a user's job. Raises JobInvalid with every problem found."""
     return _Reading(user, data, inventory or Inventory()).request()
 
 
@@ -121,7 +118,6 @@ class _Reading:
                 self._problem(shown, f"is no field of a job{fields.near(name, FIELDS)}")
 
     def request(self) -> JobRequest:
-        """Everything read and held against each other."""
         no_team = "you are in no team yet; ask an operator to put you into one"
         cluster = self._named("cluster", self.inventory.clusters, "there is no cluster yet")
         team = self._named("team", self.inventory.teams(self.user), no_team)
@@ -152,7 +148,7 @@ class _Reading:
     # -- reading
 
     def _read(self, name: str, default: T, reader: Callable[[Any], T]) -> T:
-        """The field's value or its default; a problem is noted and answered with the default."""
+        """Return the field's value, or its default with a noted problem."""
         if name not in self.data:
             return default
         try:
@@ -228,7 +224,7 @@ class _Reading:
         return environment
 
     def _steps(self) -> tuple[int, int]:
-        """(epochs, steps per epoch); `steps` alone is the whole job in one epoch."""
+        """Return (epochs, steps per epoch); `steps` alone is the whole job in one epoch."""
         if "steps" in self.data and {"epochs", "steps_per_epoch"} & set(self.data):
             self._problem(
                 "steps", "give either steps (of the whole job) or epochs and steps_per_epoch"

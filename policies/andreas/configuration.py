@@ -1,4 +1,4 @@
-"""Configurations (node class, GPUs) of jobs, and the kernels' data that follow from them."""
+"""Configurations (node class, GPUs) of jobs, and the kernels' data from them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TINY = 1e-30
 
 
 def instance(problem: Problem, choice: Choice, objective: Objective) -> Instance:
-    """Return the kernel's data; nodes where no job runs come first, so that new jobs go there."""
+    """Return the kernel's data; empty nodes come first, so that new jobs go there."""
     first, after, before = _lists(problem)
     return Instance(
         choice=choice.order, due_count=choice.due_count,
@@ -44,12 +44,11 @@ def _alike(problem: Problem) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """ANDREAS' choice of a configuration, for all jobs at once.
+    """ANDREAS' choice of configurations of all jobs.
 
     `order` int64[E, K]: the `due_count[j]` configurations that meet the due date, D*, by rising
     cost t * c, then the others by rising time, impossible ones last. `chance` float64[E, 2]:
-    cumulative probability of the first two of at most three in D*, each in inverse proportion to
-    its cost.
+    cumulative probability of the first two of at most three in D*, inversely to their cost.
     """
 
     order: Ints
@@ -60,8 +59,7 @@ class Choice:
 def choose(problem: Problem, hysteresis: float = 0.0) -> Choice:
     """Order every job's configurations: the cheapest in time, else the fastest (ANDREAS, IV-B).
 
-    The configuration in which a job runs now seems cheaper by the fraction `hysteresis`, so that it
-    changes only where that pays.
+    The current configuration counts as cheaper by the fraction `hysteresis`.
     """
     times = problem.times_s
     costs = problem.energy_cost(problem.priced_s)

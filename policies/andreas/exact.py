@@ -77,7 +77,7 @@ class Exact:
     )
 
     def __call__(self, snapshot: Snapshot) -> Plan:
-        """The optimum, or the best solution within the budget with a bound. Raises PolicyError."""
+        """Return the optimum, or the best solution within the budget. Raises PolicyError."""
         problem = build(snapshot)
         solved = self.solve(problem)
         value = self.f.value(problem, solved.solution)
@@ -87,12 +87,11 @@ class Exact:
 
     @property
     def f(self) -> Objective:
-        """Objective that is minimised."""
         whole = self.objective == "whole"
         return Objective(self.rho, whole, self.hysteresis if whole else 0.0, self.pricing == "own")
 
     def solve(self, problem: Problem) -> Solved:
-        """The least f. Raises PolicyError: too large, or no solution within the budget."""
+        """Minimise f. Raises PolicyError: too large, or no solution within the budget."""
         # the solver's library is large, and lists of policies need none of it
         from policies.andreas.exact_model import Data, solve
 

@@ -31,10 +31,10 @@ from policies.contract.policy import SolverFailedError
 
 Seat: TypeAlias = tuple[int, int, int]
 RESOLUTION = 2**40
-"""Units of cost in the dearest solution possible."""
+"""Units of cost in the dearest possible solution."""
 TIE = 4
 FINE = 10**6
-"""Parts of a watt, core or gigabyte that are told apart."""
+"""Resolution of watts, cores and gigabytes."""
 SLACK = 1e-3
 USABLE = {cp_model.OPTIMAL: PlanStatus.OPTIMAL, cp_model.FEASIBLE: PlanStatus.FEASIBLE}
 
@@ -50,7 +50,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Data:
-    """A problem as the model sees it: the cost of every choice and of leaving a job out."""
+    """Costs of every choice and of leaving a job out."""
 
     problem: Problem
     objective: Objective
@@ -58,11 +58,10 @@ class Data:
 
     @classmethod
     def of(cls, problem: Problem, objective: Objective) -> Data:
-        """The data of this problem under this objective."""
         return cls(problem, objective, dict(_seats(problem, objective)))
 
     def rate(self, n: int, gpus: int) -> float:
-        """c[n, g]: cost of a priced second of node n with so many GPUs in use."""
+        """c[n, g]: cost of a priced second of node n with `gpus` GPUs in use."""
         return float(self.problem.cost[self.problem.node_class[n], gpus])
 
     @cached_property
@@ -81,7 +80,6 @@ class Data:
         return max(total, 1e-9) / RESOLUTION
 
     def units(self, cost: float) -> int:
-        """A cost in whole units."""
         return round(cost / self.unit)
 
 
@@ -106,7 +104,7 @@ def _seats(problem: Problem, objective: Objective) -> Iterable[tuple[Seat, Cost]
 
 @dataclass
 class Model:
-    """The variables; each method adds the constraint it is named after."""
+    """Variables; each method adds the constraint it is named after."""
 
     data: Data
     cp: cp_model.CpModel = field(default_factory=cp_model.CpModel)
@@ -247,10 +245,9 @@ class Model:
         return made
 
     def cost(self) -> Any:
-        """sum_j w_j tau_j over the placed, the cost of moves, what postponing the others costs, and
-        the energy.
+        """Weighted tardiness of the placed, moves, postponement of the others, and energy.
 
-        Where running and waiting cost the same, running is better by `TIE` units.
+        Running is better by `TIE` units than waiting at the same cost.
         """
         data = self.data
         placed = sum(
@@ -262,7 +259,7 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Solved:
-    """The best solution found, its quality, and a lower bound of the cost."""
+    """Best solution found, its quality, and a lower bound of the cost."""
 
     solution: Solution
     status: PlanStatus
@@ -271,7 +268,7 @@ class Solved:
 
 
 def solve(data: Data, *, matching: bool, budget: float, seed: int) -> Solved:
-    """Return the least cost. `matching`: as many nodes are open as can be; `budget`: per search."""
+    """Minimise the cost. `matching`: as many nodes are open as can be; `budget`: per search."""
     model = _constrained(data)
     if matching:
         model.cp.maximize(sum(model.w))
@@ -298,10 +295,10 @@ def _constrained(data: Data) -> Model:
 def run_solver(
     model: cp_model.CpModel, budget: float, seed: int
 ) -> tuple[cp_model.CpSolver, PlanStatus]:
-    """Return the solver after its run, with one worker and a budget of CP-SAT's deterministic time.
+    """Run the solver with one worker and a budget of CP-SAT's deterministic time.
 
-    The same model gives the same solution on every machine. Raises SolverFailedError where the
-    budget ends before a solution is found.
+    Solutions are the same on every machine. Raises SolverFailedError if the budget ends without
+    one.
     """
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1

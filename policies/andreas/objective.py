@@ -14,16 +14,13 @@ from policies.contract.snapshot import Floats, Ints
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """f of a solution, over the jobs decided on.
+    """f of a solution, over the jobs decided on: sum_j w_j tau_j + rho * sum_j w_j tauhat_j.
 
-    Always: sum_j w_j tau_j over the placed, plus `rho` * sum_j w_j tauhat_j over the postponed. As
-    published (`whole` False) plus sum_n c[n, used] * t_first(n), each open node until its first job
-    ends. Looking further (`whole` True) plus the energy of whole runs, sum_n c[n, used] / used *
-    sum_j g_j t_j, plus the cheapest run of every postponed job, which must be paid one day: else
-    postponing, and crowding a job out by giving another more GPUs, would seem to save energy.
-    Wherever energy is counted, t is in priced seconds. `hysteresis`: what moving or stopping a
-    running job costs, as a fraction of its cheapest run. `own_gpus`: each job is priced as if it
-    were alone on its node, at c[n, g_j] (eq. 4k), instead of at the node's GPUs in use.
+    As published (`whole` False) plus sum_n c[n, used] * t_first(n). Else plus the energy of whole
+    runs, sum_n c[n, used] / used * sum_j g_j t_j, and the cheapest run of every postponed job:
+    otherwise postponing would seem to save energy. t of energy is in priced seconds. `hysteresis`:
+    cost of moving or stopping a running job, as a fraction of its cheapest run. `own_gpus`: each
+    job is priced at c[n, g_j] (eq. 4k), not at the node's GPUs in use.
     """
 
     rho: float
@@ -43,7 +40,7 @@ class Objective:
         return np.where(problem.running, self.hysteresis * problem.cheapest, 0.0)
 
     def value(self, problem: Problem, solution: Solution) -> float:
-        """f of a solution, evaluated apart from the kernel."""
+        """f of a solution, evaluated independently of the kernel."""
         jobs, times = solution.placed, solution.run_times_s(problem)
         late_s = np.maximum(times - problem.slack_s[jobs], 0.0)
         tardiness = float((problem.column("tardiness_weight")[jobs] * late_s).sum())

@@ -1,10 +1,8 @@
-"""The capacity allocation problem of one round as dense arrays: jobs x configurations.
+"""Capacity allocation problem of one round as dense arrays: jobs x configurations.
 
-A configuration is a class of nodes and a number of GPUs. Nodes of one class (type, devices, power
-curve, the labels and scarce resources that matter) are interchangeable; t[j, k] = launch +
-remaining steps / throughput, c[k] = P(g) / 1000 * price * PUE / 3600 per second (ANDREAS, IV-A). A
-run whose price changes while it lasts costs c[k] times its priced seconds
-(`policies.placement.options`).
+A configuration is a class of interchangeable nodes and a number of GPUs; t[j, k] = launch +
+remaining steps / throughput, c[k] = P(g) / 1000 * price * PUE / 3600 per second (ANDREAS, IV-A).
+Changing prices count by priced seconds (`policies.placement.options`).
 """
 
 from __future__ import annotations
@@ -27,13 +25,11 @@ from policies.placement.plan_builder import PlanBuilder
 class Problem:
     """E jobs to decide on, N nodes that take training, C classes, K configurations.
 
-    `plan`: a plan with what stays, from whose state all capacity is read. `rows` int64[E]: the
-    jobs' rows in the snapshot. `numbers` int64[N]: the nodes' numbers in the state. `devices[n]`:
-    ids to give. `run_s` float64[E, K]: run time without launch, inf where the configuration is
-    impossible for the job. `launch_s`, `move_s` float64[E]: time of a launch, and what the policy
-    counts of it. `cost` float64[C, G + 1] per priced second at the reference of
-    `prices`, with g GPUs in use; `power` watts likewise. `demand`, `capacity`: of resources that
-    could run out; `watts`: left below the cap.
+    `plan`: running placements, and the state of all capacity. `rows` int64[E]: rows of the
+    snapshot; `numbers` int64[N]: nodes in the state; `devices[n]`: free ids. `run_s` float64[E, K]:
+    run time without launch, inf where impossible. `launch_s`, `move_s` float64[E]: time of a
+    launch, and as the policy counts it. `cost` float64[C, G + 1] per priced second with g GPUs in
+    use; `power` watts. `demand`, `capacity`: of scarce resources; `watts`: left below the cap.
     """
 
     snapshot: Snapshot
@@ -57,12 +53,12 @@ class Problem:
     prices: Prices
 
     def column(self, name: str) -> Floats:
-        """A numeric column of the jobs to decide on."""
+        """Numeric column of the jobs to decide on."""
         return self.snapshot.jobs.columns.numbers[name][self.rows]
 
     @cached_property
     def gpus(self) -> Ints:
-        """int64[N]: number of devices to give."""
+        """int64[N]: number of free devices."""
         return np.array([len(of) for of in self.devices], dtype=np.int64)
 
     @cached_property
@@ -100,7 +96,7 @@ class Problem:
 
     @cached_property
     def config_number(self) -> dict[tuple[int, int], int]:
-        """Number of each configuration (class, GPUs)."""
+        """Index of each configuration (class, GPUs)."""
         pairs = zip(self.config_class.tolist(), self.config_gpus.tolist(), strict=True)
         return {pair: k for k, pair in enumerate(pairs)}
 
@@ -167,10 +163,9 @@ class Problem:
 
 
 def build(snapshot: Snapshot, *, charged: bool = True) -> Problem:
-    """Return the problem of this snapshot.
+    """Build the problem of this snapshot.
 
-    `charged`: a run time includes the launch it needs, so that a job moves only where that pays
-    (hysteresis); else decisions are made as if launches took no time.
+    `charged`: run times include launches, so that a job moves only where that pays (hysteresis).
     """
     plan = PlanBuilder(snapshot, never_touch=False)
     decided, state, layout = plan.decided, plan.state, plan.state.layout
@@ -213,7 +208,7 @@ def build(snapshot: Snapshot, *, charged: bool = True) -> Problem:
 def _resources(
     plan: PlanBuilder, rows: Ints, numbers: Sequence[int]
 ) -> tuple[Floats, Floats, Floats]:
-    """float64[E, R], float64[N, R] twice: demand, what is left of nodes, and what they have."""
+    """float64[E, R], float64[N, R] twice: demand, free capacity and total capacity."""
     state, layout, requests = plan.state, plan.state.layout, plan.classes.requests
     runs, size = plan.snapshot.jobs.columns.others["running"], len(layout.resources)
     demands = []
@@ -258,10 +253,7 @@ def _classes(
 def _run_s(
     snapshot: Snapshot, rows: Ints, admitted: Bools, types: Ints, config_gpus: Ints
 ) -> Floats:
-    """float64[E, K]: run times where the GPUs and all else that an empty node has suffice.
-
-    `admitted` bool[E, K], `types` int64[K].
-    """
+    """float64[E, K]: run times where an empty node suffices, else inf. `admitted` bool[E, K]."""
     columns, kinds = snapshot.jobs.columns, snapshot.job_kinds[rows][:, None]
     least, most = (columns.counts[name][rows][:, None] for name in ("gpus_min", "gpus_max"))
     rates = snapshot.throughputs[kinds, types, config_gpus]

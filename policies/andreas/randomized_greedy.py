@@ -23,13 +23,12 @@ from policies.contract.snapshot import Floats, Ints, Snapshot
 class RandomizedGreedy:
     """Least energy and tardiness cost by randomised greedy construction (ANDREAS).
 
-    Mode `coded`: as the authors' program does it, with its constants, its proxy f and no cost of
-    moving. Mode `paper`: configurations are drawn among the three cheapest in inverse proportion to
-    their cost, neighbours swap in inverse proportion to their weight, with an intensity that is
-    halved seven times and starts anew; late jobs' pressure counts with their weight; a run time
-    includes the launch that it needs; f looks past the first finish (`objective`), and a running
-    job moves only where that pays (`hysteresis`). `polish` adds a local search for a lower f,
-    beyond the paper.
+    Mode `coded`: as in the authors' program, with its constants, its proxy f and free moves. Mode
+    `paper`: configurations are drawn among the three cheapest in inverse proportion to their cost,
+    neighbours swap in inverse proportion to their weight with a halving intensity, late jobs'
+    pressure counts with their weight, run times include launches, f looks past the first finish
+    (`objective`), and running jobs move only where that pays (`hysteresis`). `polish` adds a local
+    search beyond the paper.
     """
 
     mode: str = parameter(
@@ -103,20 +102,19 @@ class RandomizedGreedy:
     )
 
     def __call__(self, snapshot: Snapshot) -> Plan:
-        """The best construction; the objective is f in the cluster's currency."""
+        """Return the best construction; the objective is f in the cluster's currency."""
         problem = build(snapshot, charged=self.mode == "paper")
         solution = self.solve(problem)
         return to_plan(problem, solution, "randomized_greedy", self.f.value(problem, solution))
 
     @property
     def f(self) -> Objective:
-        """Objective that is minimised."""
         if self.mode == "coded":
             return Objective(self.rho)
         return Objective(self.rho, self.objective == "whole", self.hysteresis)
 
     def solve(self, problem: Problem) -> Solution:
-        """The best of deterministic and randomised runs, polished if asked for."""
+        """Return the best of deterministic and randomised runs, polished on request."""
         arguments = self.search_arguments(problem)
         node, config, _, _ = search(**arguments)
         if self.polish and self.f.whole and len(problem.rows):
@@ -124,7 +122,6 @@ class RandomizedGreedy:
         return Solution(node, config)
 
     def search_arguments(self, problem: Problem) -> dict[str, Any]:
-        """Arguments with which the kernel is called."""
         coded, orders, iterations = self.mode == "coded", self._orders(problem), self.iterations
         if coded:
             choices = len(problem.nodes) * len(problem.rows) * problem.snapshot.max_gpus
@@ -142,11 +139,11 @@ class RandomizedGreedy:
         }
 
     def _orders(self, problem: Problem) -> Ints:
-        """int64[S, E]: initial orders by pressure; in mode paper also with running jobs first.
+        """int64[S, E]: orders by pressure Delta_j = T_c + min t - d_j (eq. 2), ties by arrival.
 
-        The pressure is Delta_j = T_c + min t - d_j (eq. 2), equal ones by arrival. t counts a
-        launch for running jobs too: else a job that has just been launched is less pressing than it
-        was while it waited, and the two that swap places are swapped back by every next round.
+        In mode paper also with running jobs first. t counts a launch for running jobs too: else a
+        job just launched is less pressing than while it waited, and two jobs would swap places in
+        every round.
         """
         fastest = np.where(np.isfinite(problem.fastest_s), problem.fastest_s, 0.0)
         pressure: Floats = fastest - problem.slack_s

@@ -1,4 +1,4 @@
-"""A decision about a problem's jobs as arrays, and the plan that it makes."""
+"""Solution of a problem as arrays, and its plan."""
 
 from __future__ import annotations
 
@@ -16,20 +16,18 @@ from policies.placement.plan_builder import PlanBuilder
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """int64[E] each: node and configuration of every job of a problem, -1 where it is postponed."""
+    """int64[E] each: node and configuration of every job of a problem, -1 where postponed."""
 
     node: Ints
     config: Ints
 
     @classmethod
     def empty(cls, problem: Problem) -> Solution:
-        """Return the solution that postpones all jobs."""
         jobs = len(problem.rows)
         return cls(np.full(jobs, NONE, dtype=np.int64), np.full(jobs, NONE, dtype=np.int64))
 
     @property
     def placed(self) -> Ints:
-        """Jobs that have a node."""
         return np.flatnonzero(self.node != NONE)
 
     def moved(self, problem: Problem) -> Bools:
@@ -51,10 +49,7 @@ class Solution:
 def to_plan(
     problem: Problem, solution: Solution, policy: str, value: float | None, message: str = ""
 ) -> Plan:
-    """Return the plan of a solution: devices, what stays, and why the others wait.
-
-    A job that stays keeps its devices, the others get what is left.
-    """
+    """Return the plan of a solution; jobs that stay keep their devices."""
     plan, jobs = problem.plan.copy(), solution.placed
     stays = ~solution.moved(problem)[jobs]
     run_s = problem.run_s[jobs, solution.config[jobs]]

@@ -1,1 +1,1 @@
-"""The contract: snapshot, plan, parameters, and the validation of plans."""
+"""Contract of policies: snapshot, plan, parameters, and validation of plans."""

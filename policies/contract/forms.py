@@ -1,10 +1,8 @@
-"""JSON forms of frozen dataclasses, read strictly: pydantic derives the reader, the writer and the
-JSON Schema from the annotated fields.
+"""JSON forms of frozen dataclasses, read strictly by pydantic.
 
-Objects have the dataclass's fields, and those with a default may be left out; enums are their
-values; numbers are finite, an integer passes for a float, a boolean never for a number. An error
-names the path of the value and what would be right. It shows no texts, which may be secrets, but
-those that should be one of a few names.
+Objects have the dataclass's fields, those with a default are optional; enums are their values;
+numbers are finite, and a boolean is none. Errors name the path and the remedy, and show no texts,
+which may be secrets, but those that should be one of a few names.
 """
 
 from __future__ import annotations
@@ -56,13 +54,13 @@ SIGNS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<="}
 """Keywords of a JSON Schema that limit a number."""
 
 NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
-"""A NUL character in a JSON text."""
+"""NUL character in a JSON text."""
 
 WITHOUT_VALUE = frozenset({"missing", "value_error", "json_invalid", "string_too_long"})
 
 
 class FormError(ValueError):
-    """A value that does not have the documented form: the `path` of it, and the `problem`."""
+    """Value that does not have the documented form: its `path`, and the `problem`."""
 
     def __init__(self, path: str, problem: str, name: str = "") -> None:
         super().__init__(": ".join(part for part in (path or name, problem) if part))
@@ -76,7 +74,7 @@ class Form(Generic[T]):
         self.of, self.name = of, name
 
     def read(self, data: object) -> T:
-        """The dataclass that parsed JSON describes; FormError names a value that is wrong."""
+        """Return the dataclass that parsed JSON describes; FormError names a wrong value."""
         try:
             text = to_json(data, inf_nan_mode="constants", fallback=str)
         except ValueError as error:
@@ -91,7 +89,7 @@ class Form(Generic[T]):
             raise self._explained(error) from None
 
     def write(self, value: T) -> dict[str, Any]:
-        """The form as plain JSON data; numbers that are not finite stay."""
+        """Return plain JSON data; numbers that are not finite stay."""
         try:
             form: dict[str, Any] = self.adapter.dump_python(
                 value, mode="json", warnings=False, fallback=_plain
@@ -101,7 +99,7 @@ class Form(Generic[T]):
         return form
 
     def canonical_bytes(self, value: T) -> bytes:
-        """The one spelling of a value; FormError names a number that has no JSON form."""
+        """Return the canonical JSON of a value; FormError names a number that has no JSON form."""
         form = self.write(value)
         try:
             return canonical_bytes(form)
@@ -110,14 +108,13 @@ class Form(Generic[T]):
             raise
 
     def schema(self, title: str, version: int) -> dict[str, Any]:
-        """The JSON Schema (draft 2020-12) of the form; `version` is the one that is read."""
+        """Return the JSON Schema (draft 2020-12); `version` is the one that is read."""
         head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title}
         fields = {**self._schema["properties"], "version": {"const": version}}
         return {**self._schema, **head, "properties": fields}
 
     @cached_property
     def adapter(self) -> TypeAdapter[T]:
-        """The reader and writer that pydantic derives."""
         if "__pydantic_config__" not in vars(self.of):  # its parts inherit it
             self.of.__pydantic_config__ = STRICT  # type: ignore[attr-defined]  # pydantic's hook
         return TypeAdapter(self.of)
@@ -127,7 +124,7 @@ class Form(Generic[T]):
         return self.adapter.json_schema(schema_generator=FormSchema)
 
     def _explained(self, error: ValidationError) -> FormError:
-        """The first error in our words, unknown fields before others, as they are often typos."""
+        """Return the first error in our words, unknown fields first, as they are often typos."""
         unknown = "unexpected_keyword_argument"
         first = min(error.errors(include_url=False), key=lambda e: e["type"] != unknown)
         kind, loc, found = first["type"], first["loc"], first["input"]
@@ -150,7 +147,7 @@ class Form(Generic[T]):
         return FormError(path, problem, self.name)
 
     def _schema_at(self, loc: tuple[int | str, ...]) -> dict[str, Any]:
-        """The part of the schema that describes the value at that place."""
+        """Return the part of the schema that describes the value at that place."""
         node = self._resolved(self._schema)
         for part in loc:
             fields = node.get("properties", {})
@@ -169,22 +166,20 @@ class FormSchema(GenerateJsonSchema):
     """JSON Schemas without a title for every field; an infinite default is null."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
-        """No: it would repeat the field's name."""
         return False
 
     def encode_default(self, dft: Any) -> Any:
-        """The default as JSON."""
         return None if dft == inf else super().encode_default(dft)
 
     def dataclass_schema(self, schema: Any) -> JsonSchemaValue:
-        """An object, described by its docstring on one line."""
+        """Describe the object by its docstring on one line."""
         found = super().dataclass_schema(schema)
         found.pop("title", None)
         return {**found, "description": " ".join((schema["cls"].__doc__ or "").split())}
 
 
 def canonical_bytes(form: Mapping[str, Any]) -> bytes:
-    """The one spelling of a form: keys sorted, no spaces, shortest floats, UTF-8."""
+    """Return canonical JSON: keys sorted, no spaces, shortest floats, UTF-8."""
     return json.dumps(
         form, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
     ).encode()
@@ -196,12 +191,12 @@ def digest_of(form: Mapping[str, Any]) -> str:
 
 
 def digest_of_bytes(spelling: bytes) -> str:
-    """The same of canonical bytes that are there already."""
+    """sha256 (hex) of these canonical bytes."""
     return hashlib.sha256(spelling).hexdigest()
 
 
 def check_version(form: Any, what: str, version: int) -> None:
-    """Refuse another version of a form, and what is no form at all."""
+    """Reject another version of a form, or data that is no form."""
     if not isinstance(form, dict):
         raise FormError("", f"must be an object, not {shown(form)}", what)
     if form.get("version") != version:
@@ -220,7 +215,7 @@ def cleaned(text: str, longest: int | None = None) -> str:
 
 
 def shown(value: object) -> str:
-    """A value for an error message, cut short; texts are not shown."""
+    """Value for an error message, cut short; texts are not shown."""
     if value is None or isinstance(value, bool):
         return json.dumps(value)
     for kind, name in ((dict, "an object"), (list, "an array"), (str, "a string")):
@@ -230,7 +225,7 @@ def shown(value: object) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Mappings and numpy's numbers as JSON knows them."""
+    """Convert mappings and numpy's numbers to JSON types."""
     return dict(value) if isinstance(value, Mapping) else value.item()
 
 
@@ -268,10 +263,10 @@ def _json_data(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 NULL_FOR_INF = GetPydanticSchema(_null_for_inf)
-"""Marks a number that may be infinite, which is null in JSON."""
+"""Mark of a number that may be infinite, which is null in JSON."""
 
 OBJECT = GetPydanticSchema(_object_of_pairs)
-"""Marks pairs of (name, amount) that are an object in JSON."""
+"""Mark of (name, amount) pairs that are an object in JSON."""
 
 AtLeast0 = Annotated[float, Field(ge=0)]
 Above0 = Annotated[float, Field(gt=0)]

@@ -1,7 +1,7 @@
-"""A policy's decision: placements, and for every job left waiting the reason.
+"""Plan of a policy: placements, and the reason of every job left waiting.
 
-`validation.validate_plan` is the one check of a plan, in both worlds and in every test. The JSON
-form is documented in `schemas/plan.schema.json`; `plan_json` reads and writes it.
+`validation.validate_plan` checks a plan, live and simulated. The JSON form is documented in
+`schemas/plan.schema.json`; `plan_json` reads and writes it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PLAN_VERSION = 2
 
 LONGEST_TEXT = 10_000
 LAST_S = 253_402_300_799.0
-"""The end of the year 9999."""
+"""End of the year 9999."""
 
 LONGEST_RUN_S = 1e12
 HIGHEST_COST = 1e7
@@ -29,7 +29,7 @@ Moment = Annotated[float, Field(ge=0, le=LAST_S)]
 
 
 class PlanStatus(StrEnum):
-    """How good the plan is known to be. KEPT: nothing was decided anew, what runs goes on."""
+    """Quality of a plan. KEPT: no new decision, running jobs stay."""
 
     OPTIMAL = "optimal"
     FEASIBLE = "feasible"
@@ -38,7 +38,7 @@ class PlanStatus(StrEnum):
 
 
 class WaitCode(StrEnum):
-    """Why a job waits. Codes are worded for people only when they are shown."""
+    """Reason why a job waits; worded only when shown."""
 
     NO_CAPACITY = "no_capacity"
     POSTPONED = "postponed"
@@ -64,8 +64,7 @@ class Placement:
     """A job's copy on its nodes and devices, one seat per rank.
 
     `steps_quota` ends the placement after so many steps, `until_s` at that time (its term); None:
-    until the job ends. The predicted figures are the policy's own: run time of what is left there,
-    and its cost, so that they can be held against reality.
+    until the job ends. Predicted: run time of the remaining work, and its cost.
     """
 
     job: str
@@ -87,7 +86,7 @@ class Placement:
 
     @property
     def key(self) -> tuple[str, Purpose, int]:
-        """Key that is unique in a plan."""
+        """Unique key within a plan."""
         return (self.job, self.purpose, self.copy)
 
 
@@ -105,12 +104,10 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The whole decision of one round. A running job that is neither placed again nor waiting is an
-    error, not a silent stop.
+    """Decision of one round. A running job that is neither placed nor waiting is an error.
 
     `objective` and `bound` are in the policy's own unit (cost for ANDREAS); `shares[job][gpu_type]`
-    are fractions of time where the policy thinks in shares; `memory` is kept by the world and
-    handed back with the next snapshot.
+    are fractions of time of share policies; `memory` comes back with the next snapshot.
     """
 
     policy: str

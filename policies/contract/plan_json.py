@@ -11,16 +11,15 @@ from policies.contract.plan import PLAN_VERSION, Plan
 FORM = Form(Plan, "plan")
 
 LIKE_NOW = frozenset({1})
-"""Older versions that are read as they stand: version 2 adds one reason to wait."""
+"""Older versions that are read unchanged: version 2 adds one reason to wait."""
 
 
 def to_json(plan: Plan) -> dict[str, Any]:
-    """The form as plain JSON data."""
     return FORM.write(plan)
 
 
 def from_json(form: Any) -> Plan:
-    """The plan of a form. FormError names the path, as in "placements[0].ranks[0].share"."""
+    """Read a plan. FormError names the path, as in "placements[0].ranks[0].share"."""
     if isinstance(form, dict) and form.get("version") in LIKE_NOW:
         form = {**form, "version": PLAN_VERSION}
     forms.check_version(form, "plan", PLAN_VERSION)
@@ -28,7 +27,7 @@ def from_json(form: Any) -> Plan:
 
 
 def canonical_bytes(plan: Plan) -> bytes:
-    """The one spelling of a plan. FormError where a number has none (NaN, inf)."""
+    """Canonical JSON of a plan. FormError where a number has none (NaN, inf)."""
     return FORM.canonical_bytes(plan)
 
 
@@ -38,5 +37,5 @@ def digest(plan: Plan) -> str:
 
 
 def schema() -> dict[str, Any]:
-    """The JSON Schema of the form, as checked in."""
+    """JSON Schema of the form, as checked in."""
     return FORM.schema("Plan: what a scheduling policy decides", PLAN_VERSION)

@@ -1,8 +1,7 @@
-"""The protocol of a policy, the errors it may raise, and its parameters.
+"""Protocol of a policy, the errors it may raise, and its parameters.
 
 A policy is a frozen dataclass whose fields are its parameters, with meaning and range in their
-metadata, and whose `__call__` decides. From the fields follow the JSON Schema that pages and
-`python -m policies schema` show, and the check of every value that people set.
+metadata, and whose `__call__` decides. The JSON Schema and all checks follow from the fields.
 """
 
 from __future__ import annotations
@@ -19,35 +18,35 @@ JSON_TYPES: Mapping[type, str] = {bool: "boolean", int: "integer", float: "numbe
 
 
 class PolicyError(Exception):
-    """A policy could not decide. The round keeps what runs and says so."""
+    """Policy that could not decide; the round keeps running jobs and reports it."""
 
 
 class UnknownPolicyError(PolicyError):
-    """No policy of that name; the message lists the known ones."""
+    """Unknown policy name; the message lists the known ones."""
 
 
 class PolicyParameterError(PolicyError):
-    """A parameter is unknown or out of range; the message names it and what would be right."""
+    """Unknown parameter or value out of range; the message names it and the remedy."""
 
 
 class SolverFailedError(PolicyError):
-    """A solver ended without a usable solution (infeasible, error, or out of its budget)."""
+    """Solver that ended without a usable solution (infeasible, error, or out of its budget)."""
 
 
 class Policy(Protocol):
-    """A pure function from a snapshot to a plan. Same snapshot (and seed in it), same plan."""
+    """Pure function from a snapshot to a plan. Same snapshot (and seed in it), same plan."""
 
     def __call__(self, snapshot: Snapshot) -> Plan:
-        """Decide. Raises PolicyError where no decision can be made; never changes anything."""
+        """Decide without side effects. Raises PolicyError where no decision can be made."""
         ...
 
 
 def queue_only(policy: Policy) -> bool:
-    """Return True if a policy decides about the queue alone (class attribute `queue_only = True`).
+    """Return True if the policy has a class attribute `queue_only = True`.
 
-    Such a policy never touches a running job, its decisions depend on waiting jobs and free
-    capacity alone, and a job that found no capacity finds none later while nothing is freed. A
-    simulation may then leave out rounds that could change nothing.
+    Such a policy never touches running jobs, places waiting ones by free capacity alone, and a job
+    that found no place finds none until something becomes free. A simulation may then leave out
+    rounds that could change nothing.
     """
     return getattr(policy, "queue_only", False) is True
 
@@ -60,14 +59,14 @@ def parameter(
     maximum: float | None = None,
     choices: Sequence[str] | None = None,
 ) -> Any:
-    """A field of a policy: its default, what it means, and its inclusive range or its choices."""
+    """Field of a policy: default, meaning, and inclusive range or choices."""
     limits = {"minimum": minimum, "maximum": maximum, "enum": list(choices) if choices else None}
     metadata = {"description": meaning, **{k: v for k, v in limits.items() if v is not None}}
     return field(default=default, metadata=metadata)
 
 
 def parameters_schema(policy: type) -> dict[str, Any]:
-    """The JSON Schema (draft 2020-12) of the parameters of a policy class."""
+    """JSON Schema (draft 2020-12) of the parameters of a policy class."""
     properties = {
         f.name: {"type": _json_type(f), "default": f.default, **f.metadata} for f in _fields(policy)
     }
@@ -82,7 +81,7 @@ def parameters_schema(policy: type) -> dict[str, Any]:
 
 
 def _json_type(of: Field[Any]) -> str:
-    """TypeError where a parameter has no default of a type that people can set."""
+    """JSON type of a parameter; TypeError without a default of such a type."""
     if type(of.default) not in JSON_TYPES:
         raise TypeError(
             f"{of.name}: its default must be one of {', '.join(t.__name__ for t in JSON_TYPES)},"
@@ -92,7 +91,7 @@ def _json_type(of: Field[Any]) -> str:
 
 
 def checked(policy: type, given: Mapping[str, object]) -> dict[str, Any]:
-    """Values checked for type and range; PolicyParameterError names the first bad one."""
+    """Check values for type and range; PolicyParameterError names the first bad one."""
     known = {f.name: f for f in _fields(policy)}
     for name in given:
         if name not in known:
@@ -118,7 +117,7 @@ def _value(of: Field[Any], value: object) -> Any:
 
 
 def _as_float(value: int) -> float:
-    """The number, infinite where no float can hold it."""
+    """Return the number as a float, infinite where it is too large for one."""
     try:
         return float(value)
     except OverflowError:

@@ -1,13 +1,10 @@
-"""A policy's knowledge: an immutable, versioned picture of one cluster at one moment.
+"""Snapshot: an immutable, versioned picture of one cluster for policies.
 
-A snapshot is plain data. It never holds secrets, database rows or anything that is not needed to
-decide; stored with its round it lets anybody replay the decision. Jobs are kept in columns
-(`JobColumns`), so that an event with 100,000 jobs costs milliseconds; a `JobView` is a lazy row of
-them. Units are in the names: `_s` seconds, `_w` watts, `_gb` 10**9 bytes, `price_per_kwh` in the
-cluster's one currency. Times count in seconds from the Unix epoch (or from the start of a
-simulation).
-
-The documented JSON form is in `schemas/snapshot.schema.json`; `snapshot_json` reads and writes it.
+Plain data without secrets or database rows; stored with its round it lets anybody replay the
+decision. Jobs are kept in columns (`JobColumns`), so that 100,000 jobs cost milliseconds; a
+`JobView` is a lazy row of them. Units are in the names: `_s` seconds, `_w` watts, `_gb` 10**9
+bytes, `price_per_kwh` in the cluster's currency. Times count from the Unix epoch (or a simulation's
+start).
 """
 
 from __future__ import annotations
@@ -86,7 +83,7 @@ __all__ = [
 SNAPSHOT_VERSION = 3
 
 TRAINING, PROFILING = Purpose.TRAINING, Purpose.PROFILING
-"""Looked up once: at the class that takes long on Python 3.11, for every job of every round."""
+"""Looked up once: class attributes of enums are slow on Python 3.11."""
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -103,11 +100,11 @@ JOB_COUNTS = ("gpus_min", "gpus_max", "priority", "units")
 
 @dataclass(frozen=True)
 class JobColumns:
-    """All jobs of a snapshot by column; row i of every column is job `ids[i]`.
+    """Jobs of a snapshot by column; row i of every column is job `ids[i]`.
 
-    `numbers[name]` float64[J] for each of JOB_NUMBERS, `counts[name]` int64[J] for each of
-    JOB_COUNTS, `kind` int64[J] into the snapshot's kinds; `others[name]` tuples of J values for the
-    rest. Columns are shared between snapshots (copy-on-write): never write into them.
+    `numbers[name]` float64[J] for JOB_NUMBERS, `counts[name]` int64[J] for JOB_COUNTS, `kind`
+    int64[J] into the snapshot's kinds; `others[name]` tuples of J values. Columns are shared
+    between snapshots: never write into them.
     """
 
     ids: tuple[str, ...]
@@ -116,11 +113,10 @@ class JobColumns:
     counts: Mapping[str, Ints]
     others: Mapping[str, tuple[Any, ...]]
     part_of_gpus_only: bool = False
-    """True if these are some of the jobs of columns that are known to be `gpus_only`."""
+    """True for a part of columns that are known to be `gpus_only`."""
 
     @classmethod
     def of(cls, jobs: Sequence[JobView]) -> JobColumns:
-        """Columns of these rows, in their order."""
         numbers = {
             n: frozen(np.array([getattr(j, n) for j in jobs], dtype=np.float64))
             for n in JOB_NUMBERS
@@ -141,7 +137,6 @@ class JobColumns:
         return not uses
 
     def row(self, i: int) -> JobView:
-        """Row i as a JobView."""
         values: dict[str, Any] = {n: float(c[i]) for n, c in self.numbers.items()}
         values.update({n: int(c[i]) for n, c in self.counts.items()})
         values.update({n: c[i] for n, c in self.others.items()})
@@ -154,10 +149,10 @@ _OTHER_FIELDS = tuple(
 
 
 class Jobs(Sequence[JobView]):
-    """The jobs of a snapshot: a sequence of lazy rows over `columns`."""
+    """Jobs of a snapshot: a sequence of lazy rows over `columns`."""
 
     def __init__(self, columns: JobColumns, position: Mapping[str, int] | None = None) -> None:
-        """Take the rows' numbers by job id (`position`) where they are known already."""
+        """Use `position`, the rows by job id, where it is known already."""
         self.columns, self._position = columns, position
 
     def __len__(self) -> int:
@@ -182,7 +177,6 @@ class Jobs(Sequence[JobView]):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """An array of rows in JSON."""
         rows = handler.generate_schema(tuple[JobView, ...])
         return core_schema.no_info_after_validator_function(
             lambda given: cls(JobColumns.of(given)),
@@ -194,18 +188,17 @@ class Jobs(Sequence[JobView]):
 
     @property
     def position(self) -> Mapping[str, int]:
-        """Row of each job id."""
         if self._position is None:
             self._position = {job: i for i, job in enumerate(self.columns.ids)}
         return self._position
 
     def by_id(self, job: str) -> JobView:
-        """The job with this id; KeyError if it is not in the snapshot."""
+        """Job with this id; KeyError if it is not in the snapshot."""
         return self.columns.row(self.position[job])
 
 
 def rank_demand(columns: JobColumns, row: int, ranks: int) -> dict[str, float]:
-    """Return what one of a job's `ranks` processes uses of its node: cores, memory_gb, resources.
+    """Return cores, memory_gb and resources of one of a job's `ranks` processes on its node.
 
     A process uses the job's amounts times its part of the units, max(1, ceil(units / ranks)).
     """
@@ -217,23 +210,20 @@ def rank_demand(columns: JobColumns, row: int, ranks: int) -> dict[str, float]:
 
 
 def frozen(array: Array) -> Array:
-    """The same array, which can no longer be written to."""
+    """Make the array read-only and return it."""
     array.setflags(write=False)
     return array
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One cluster at `now_s`. Everything a policy needs, nothing it must not know.
+    """One cluster at `now_s`: all that a policy may know.
 
     `round_s` is the time to the next periodic round (ANDREAS' H), `horizon_s` how far `energy`
-    reaches, `seed` makes random policies repeatable, `memory` is what the policy asked the world to
-    keep at the previous round.
-
-    The IT power of all placements together is limited by `power_cap_w` always and by each of
-    `power_caps` while it holds; a plan must fit under `cap_w`. `emissions_cost_per_kg` is what
-    operators weigh a kilogram of CO2 at, in the cluster's currency: decisions add it to the price,
-    bills do not. `teams` are those that jobs name; one that is not there has a weight of 1.
+    reaches, `seed` makes random policies repeatable, `memory` is the previous plan's. `power_cap_w`
+    always limits the IT power of all placements, and each of `power_caps` while it holds; a plan
+    must fit under `cap_w`. `emissions_cost_per_kg` of CO2 counts in decisions, not in bills. A team
+    missing from `teams` has a weight of 1.
     """
 
     cluster: str
@@ -257,10 +247,11 @@ class Snapshot:
     version: int = SNAPSHOT_VERSION
 
     def following(self, **given: Any) -> Snapshot:
-        """Return the cluster's next snapshot: this one with some fields changed.
+        """Return the next snapshot: this one with some fields changed; TypeError for unknown
+        fields.
 
-        It shares what follows from kinds, and from the types and sizes of nodes, while these are
-        equal. TypeError for what is no field.
+        It shares values derived from kinds, and from the types and sizes of nodes, while these are
+        equal.
         """
         fields = type(self).__dataclass_fields__
         if unknown := given.keys() - fields.keys():
@@ -278,30 +269,24 @@ class Snapshot:
 
     @cached_property
     def canonical_bytes(self) -> bytes:
-        """Its one spelling. FormError where a number has none (NaN, or inf where it means nothing).
-
-        A round stores it, and mostly hands it to its solver, too.
-        """
+        """Canonical JSON, stored by a round. FormError where a number has none (NaN, wrong inf)."""
         return FORM.canonical_bytes(self)
 
     @cached_property
     def types(self) -> tuple[str, ...]:
-        """Names of the GPU types present, sorted; the column order of every dense view."""
+        """GPU types present, sorted: the column order of every dense view."""
         return tuple(sorted({n.gpu_type for n in self.nodes} | {g.name for g in self.gpu_types}))
 
     @cached_property
     def type_index(self) -> Mapping[str, int]:
-        """Column of each GPU type."""
         return {name: i for i, name in enumerate(self.types)}
 
     @cached_property
     def kind_index(self) -> Mapping[str, int]:
-        """Row of each kind."""
         return {k.id: i for i, k in enumerate(self.kinds)}
 
     @cached_property
     def node_by_id(self) -> Mapping[str, NodeView]:
-        """The nodes by id."""
         return {n.id: n for n in self.nodes}
 
     @cached_property
@@ -331,7 +316,7 @@ class Snapshot:
 
     @cached_property
     def allowed(self) -> Bools:
-        """bool[J, T]: whether job j may run on type t."""
+        """bool[J, T]: True where job j may run on type t."""
         mask = np.ones((len(self.jobs), len(self.types)), dtype=np.bool_)
         for i, names in enumerate(self.jobs.columns.others["allowed_types"]):
             if names:
@@ -346,7 +331,7 @@ class Snapshot:
         return self.energy[-1] if self.energy else None
 
     def cap_at(self, at_s: float) -> float | None:
-        """The watts that all placements together may use at `at_s`; None for any number."""
+        """Watts that all placements together may use at `at_s`; None if unlimited."""
         caps = [s.power_cap_w for s in self.power_caps if s.from_s <= at_s < s.to_s]
         return min([*caps, *([] if self.power_cap_w is None else [self.power_cap_w])], default=None)
 

@@ -1,7 +1,6 @@
-"""The documented JSON form of a snapshot: written in one way only, read strictly.
+"""JSON form of a snapshot, read strictly; infinite numbers are null.
 
-Unbounded numbers (no due date, all the cores one could want) are null. See
-`policies/contract/schemas/snapshot.schema.json`.
+See `policies/contract/schemas/snapshot.schema.json`.
 """
 
 from __future__ import annotations
@@ -14,18 +13,15 @@ from policies.contract.forms import FormError
 from policies.contract.snapshot import FORM, SNAPSHOT_VERSION, PriceInterval, Snapshot
 
 LIKE_NOW = frozenset({1, 2})
-"""Older versions that are read as they stand: version 2 adds caps by hour and the weight of
-emissions, version 3 teams and what GPUs cost by the hour.
-"""
+"""Older versions read unchanged: 2 adds caps by hour and emissions, 3 teams and GPU prices."""
 
 
 def to_json(snapshot: Snapshot) -> dict[str, Any]:
-    """The form as plain JSON data."""
     return FORM.write(snapshot)
 
 
 def from_json(form: Any) -> Snapshot:
-    """The snapshot of a form. FormError names the path, as in "jobs[3].gpus_min"."""
+    """Read a snapshot. FormError names the path, as in "jobs[3].gpus_min"."""
     if isinstance(form, dict) and form.get("version") in LIKE_NOW:
         form = {**form, "version": SNAPSHOT_VERSION}
     forms.check_version(form, "snapshot", SNAPSHOT_VERSION)
@@ -35,12 +31,12 @@ def from_json(form: Any) -> Snapshot:
 
 
 def digest(snapshot: Snapshot) -> str:
-    """Return the sha256 (hex) of the canonical bytes: equal for equal snapshots."""
+    """sha256 (hex) of the canonical bytes: equal for equal snapshots."""
     return forms.digest_of_bytes(snapshot.canonical_bytes)
 
 
 def schema() -> dict[str, Any]:
-    """The JSON Schema of the form, as checked in."""
+    """JSON Schema of the form, as checked in."""
     return FORM.schema(
         "Snapshot: what a scheduling policy may know of one cluster at one moment", SNAPSHOT_VERSION
     )

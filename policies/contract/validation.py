@@ -53,14 +53,14 @@ RANGES: Sequence[tuple[str, float, float]] = (
     ("predicted_run_s", 0.0, LONGEST_RUN_S),
     ("predicted_energy_cost", -HIGHEST_COST, HIGHEST_COST),
 )
-"""The least and the greatest figures that the JSON form of a placement takes."""
+"""Range of each figure in the JSON form of a placement."""
 
 RESOURCE_CODES = {"cores": "node_cores", "memory_gb": "node_memory"}
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A breach of a rule: its code, whom it concerns, and a sentence with values and remedy."""
+    """Breach of a rule: its code, its subject, and a sentence with values and remedy."""
 
     code: str
     detail: str
@@ -86,7 +86,7 @@ def validate_plan(plan: Plan, snapshot: Snapshot) -> tuple[Violation, ...]:
 
 
 class _Placements:
-    """The placements of a plan, and what they put on every device and node."""
+    """Placements of a plan, and their use of every device and node."""
 
     def __init__(self, plan: Plan, snapshot: Snapshot) -> None:
         self.plan, self.snapshot = plan, snapshot
@@ -99,7 +99,7 @@ class _Placements:
         self.found: list[Violation] = []
 
     def violations(self) -> list[Violation]:
-        """Return the breaches of each placement by itself."""
+        """Breaches of each placement by itself."""
         phases, labels, types = (self.others[n] for n in ("phase", "labels", "allowed_types"))
         for placed in self.plan.placements:
             row = self.position.get(placed.job)
@@ -230,7 +230,7 @@ class _Placements:
             self._breach("may_not_mix", detail, placed.job)
 
     def on_devices(self) -> Iterator[Violation]:
-        """Yield the breaches of what the placements put on devices together."""
+        """Yield the breaches of placements that share devices."""
         used = [self.nodes[node] for node in {n for n, _ in self.holders} if node in self.nodes]
         devices = {(n.id, d.id): d for n in used for d in n.devices}
         for (node, name), holders in self.holders.items():
@@ -345,7 +345,7 @@ def _plan_numbers(plan: Plan) -> Iterator[Violation]:
 
 
 def _shares(plan: Plan) -> Iterator[tuple[str, float]]:
-    """Every share once, named after the first job of its class."""
+    """Yield every share once, named after the first job of its class."""
     of_class: dict[int, tuple[str, Mapping[str, float]]] = {}
     for job, by_type in plan.shares.items():  # jobs of one class have one and the same mapping
         of_class.setdefault(id(by_type), (job, by_type))
@@ -376,5 +376,5 @@ def _devices_in_use(plan: Plan, at_s: float) -> set[tuple[str, str]]:
 
 
 def power_w(nodes: Mapping[str, NodeView], used: Mapping[str, int]) -> float:
-    """Return the IT power of these nodes with so many devices in use."""
+    """IT power of these nodes with `used` devices in use."""
     return float(sum(nodes[n].draw_w(gpus) for n, gpus in used.items() if n in nodes))

@@ -1,11 +1,8 @@
-"""The rows of a snapshot: nodes and their devices, kinds and what is known of them, jobs, prices.
+"""Rows of a snapshot: nodes and devices, kinds, jobs, prices. Frozen, plain data.
 
-Frozen, plain data. A job may be placed on nodes that have all its labels. Labels with a colon are
-the world's own, beside those of people: they say what a node can do and a job needs in the one form
-that every policy and `validate_plan` know.
-
-Units are in the names: `_s` seconds, `_w` watts, `_gb` 10**9 bytes, `price_per_kwh` in the
-cluster's one currency.
+A job may be placed on nodes that have all its labels. Labels with a colon are derived from nodes
+and jobs, beside those of people. Units are in the names: `_s` seconds, `_w` watts, `_gb` 10**9
+bytes, `price_per_kwh` in the cluster's currency.
 """
 
 from __future__ import annotations
@@ -37,14 +34,14 @@ SLOWEST = 1e-12
 """Steps/s below which a speed counts as unknown: a step would take 30,000 years."""
 
 RUNTIME = "runtime:"
-"""A node with this prefix and a name runs jobs of that runtime; a job with it is one of them."""
+"""Prefix of the label of a runtime, of nodes that offer it and jobs that need it."""
 
 APART = "apart:"
-"""A job with this prefix and a node's id keeps away from that node; all other nodes have it."""
+"""Prefix and a node's id: label of every other node, and of jobs that avoid that node."""
 
 
 class Source(StrEnum):
-    """Where a number about a kind comes from, best first."""
+    """Source of a figure of a kind, best first."""
 
     MEASURED = "measured"
     ESTIMATED = "estimated"
@@ -52,7 +49,7 @@ class Source(StrEnum):
 
 
 class NodeRole(StrEnum):
-    """Use of a node. `BOTH` serves production and lends its free devices to the profiler."""
+    """Role of a node. `BOTH` serves production and lends its free devices to the profiler."""
 
     PRODUCTION = "production"
     PROFILING = "profiling"
@@ -60,7 +57,7 @@ class NodeRole(StrEnum):
 
 
 class NodeState(StrEnum):
-    """READY: takes work; CORDONED: keeps what runs; DRAINING: empty by `drain_until_s`."""
+    """READY: takes jobs; CORDONED: keeps running ones; DRAINING: empty by `drain_until_s`."""
 
     READY = "ready"
     CORDONED = "cordoned"
@@ -77,7 +74,7 @@ class JobPhase(StrEnum):
 
 
 class Purpose(StrEnum):
-    """Why a placement exists: to do the job's work, or to measure its kind."""
+    """Purpose of a placement: to do the job's work, or to measure its kind."""
 
     TRAINING = "training"
     PROFILING = "profiling"
@@ -85,7 +82,7 @@ class Purpose(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """Why a round runs: the reasons of the coalesced events and what they touched (ids)."""
+    """Reasons of the coalesced events of a round, and what they touched (ids)."""
 
     reasons: tuple[str, ...] = ()
     jobs: tuple[str, ...] = ()
@@ -105,7 +102,7 @@ class PriceInterval:
 
 @dataclass(frozen=True, slots=True)
 class PowerCapStep:
-    """A limit of the IT power of all placements together that holds from `from_s` until `to_s`."""
+    """Limit of the IT power of all placements together from `from_s` until `to_s`."""
 
     from_s: float
     to_s: Unbounded
@@ -114,7 +111,7 @@ class PowerCapStep:
 
 @dataclass(frozen=True, slots=True)
 class SlotHold:
-    """A taken slot of a device: by which job's copy, its purpose and share."""
+    """Taken slot of a device: the job's copy, its purpose and share."""
 
     job: str
     copy: Count0 = 0
@@ -124,7 +121,7 @@ class SlotHold:
 
 @dataclass(frozen=True, slots=True)
 class DeviceView:
-    """A GPU. It is (node, id), never an index; `slots` > 1 lets that many placements share it."""
+    """GPU: (node, id), never an index; `slots` > 1 lets that many placements share it."""
 
     id: str
     memory_gb: AtLeast0
@@ -136,11 +133,11 @@ class DeviceView:
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A machine with GPUs of one type.
+    """Machine with GPUs of one type.
 
-    `cores` and `memory_gb` are allocatable: total minus what is reserved for the system.
-    `power_w[g]` is the node's power with g GPUs in use, g = 0 .. number of devices (ANDREAS,
-    P_n(g)); a node without work is closed and costs nothing there.
+    `cores` and `memory_gb` are without the system's reserve. `power_w[g]` is the power with g GPUs
+    in use, g = 0 .. number of devices (ANDREAS, P_n(g)); a node without jobs is closed and costs
+    nothing.
     """
 
     id: str
@@ -169,7 +166,7 @@ class NodeView:
         return self.state is NodeState.READY and self.role is not NodeRole.PRODUCTION
 
     def draw_w(self, gpus: int) -> float:
-        """Return the power with so many GPUs in use; 0 if it is not known, or without work."""
+        """Power with `gpus` GPUs in use; 0 if unknown or without work."""
         if not gpus or not self.power_w:
             return 0.0
         return self.power_w[min(gpus, len(self.power_w) - 1)]
@@ -184,7 +181,7 @@ class TeamOrder(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TeamView:
-    """A team: its fair share against other teams, and how its own jobs share that."""
+    """Team: its fair share against other teams, and the order of its own jobs."""
 
     name: str
     weight: Annotated[float, Field(ge=0.001, le=1e6)] = 1.0
@@ -193,7 +190,7 @@ class TeamView:
 
 @dataclass(frozen=True, slots=True)
 class GpuTypeView:
-    """A GPU model: peak TFLOP/s and memory, and the hourly price of a GPU (0: none)."""
+    """GPU model: peak TFLOP/s and memory, and the hourly price of a GPU (0: none)."""
 
     name: str
     tflops: AtLeast0
@@ -214,7 +211,7 @@ class Throughput:
 
     @property
     def is_known(self) -> bool:
-        """Return True if it is a speed at which a step ends in a lifetime."""
+        """Return True for a speed at which a step ends in a lifetime."""
         return self.steps_per_s >= SLOWEST
 
 
@@ -273,7 +270,7 @@ class RankPlacement:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A placement that is committed or runs, as the world knows it."""
+    """Placement that is committed or runs."""
 
     copy: Count0
     ranks: tuple[RankPlacement, ...]
@@ -285,13 +282,13 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """One job. A lazy row of `JobColumns`; also what builders and the JSON form are made of.
+    """Job: a lazy row of `JobColumns`.
 
-    `remaining_steps` counts what is left of the whole job; `due_s` is soft (inf: none),
-    `deadline_s` hard, `walltime_s` the run time the user asked for (inf: none). `tardiness_weight`
-    is cost per second after `due_s`; `weight` a fair share, `priority` strict (greater first).
-    `received_s` is the device time received so far by GPU type. `restart_cost_s` is what a
-    checkpoint-restart costs. An empty `allowed_types` allows every type.
+    `remaining_steps` of the whole job; `due_s` is soft (inf: none), `deadline_s` hard, `walltime_s`
+    the user's run time (inf: none). `tardiness_weight` is cost per second after `due_s`; `weight` a
+    fair share, `priority` strict (greater first). `received_s` is device time by GPU type.
+    `restart_cost_s` is the time of a checkpoint-restart. An empty `allowed_types` allows every
+    type.
     """
 
     id: str
@@ -326,18 +323,17 @@ class JobView:
 
     @property
     def scale_factor(self) -> int:
-        """GPUs of a rigid gang; for an elastic one the least it runs on."""
+        """GPUs of a rigid gang; for an elastic one its least."""
         return self.gpus_min
 
 
 @dataclass(frozen=True, slots=True)
 class ProfileRequest:
-    """A measurement wanted: run `steps` steps of `job` on `gpus` GPUs of `gpu_type` on a profiling
-    node.
+    """Measurement wanted: run `steps` steps of `job` on `gpus` GPUs of `gpu_type`.
 
-    `copy` numbers the job's profile runs, so that several may run at once; `since_s` is when it was
-    first wanted. `beside` names the job (`beside_copy` its copy) with which it is to share one
-    device: both are asked for, and placed together or not at all.
+    `copy` numbers the job's profile runs; `since_s` is the time of the first request. `beside`
+    names the job (`beside_copy` its copy) to share one device with: both are placed together or not
+    at all.
     """
 
     job: str
@@ -352,27 +348,25 @@ class ProfileRequest:
 
 
 def runtime_label(name: str) -> str:
-    """Return the label of a runtime."""
     return RUNTIME + name
 
 
 def apart_label(node: str) -> str:
-    """Return the label of every node but this one (its id)."""
     return APART + node
 
 
 def is_own(label: str) -> bool:
-    """Return True if a label is one of the world's own."""
+    """Return True for a label derived by the program, not set by people."""
     return ":" in label
 
 
 def runtime_of(labels: Iterable[str]) -> str:
-    """Return the runtime that a job's labels ask for; "" if none."""
+    """Runtime that a job's labels ask for; "" if none."""
     return next((label.removeprefix(RUNTIME) for label in labels if label.startswith(RUNTIME)), "")
 
 
 def worded(label: str) -> str:
-    """Return what a node without this label lacks."""
+    """Requirement of this label, in words."""
     if label.startswith(RUNTIME):
         return f"the runtime {label.removeprefix(RUNTIME)}"
     return "a clean record with the job" if label.startswith(APART) else label

@@ -1,8 +1,7 @@
-"""A solver in a process of its own: kept warm, killed when it takes too long, started again.
+"""Solver in a child process: kept warm, killed on timeout, restarted.
 
-A prefork worker may not use multiprocessing, hence a plain child in its own session; it never
-outlives its parent, for which the kernel is asked to kill it. One process answers one request at a
-time; threads wait for each other.
+A prefork worker may not use multiprocessing, hence a plain child in its own session, which the
+kernel kills with its parent. It answers one request at a time; threads wait.
 """
 
 from __future__ import annotations
@@ -29,28 +28,27 @@ from policies.contract.snapshot import Snapshot
 from policies.host.lifetime import of_a_child
 
 START_S = 60.0
-"""Time a new process gets beyond the request's, for imports and compilation."""
+"""Extra time of a new process for imports and compilation."""
 
 CHUNK = 1 << 16
 
 LONGEST_ANSWER = 256 << 20
-"""Bytes of an answer. The plan of a round with 100,000 jobs has about 20 MiB."""
+"""Most bytes of an answer; a plan with 100,000 jobs has about 20 MiB."""
 
 OUT_OF_MEMORY = b'"error":{"type":"MemoryError"'
 HEAD = 100
-"""Bytes of an answer at the start of which that stands, after its number."""
+"""Bytes at the start of an answer that hold its request number."""
 
 
 class DeadlineError(Exception):
-    """The deadline passed while the process was asked or answered."""
+    """Timeout of the process."""
 
 
 class SolverProcess:
-    """Solves snapshots in a child process: `SolverProcess(timeout_s=30).solve(snapshot,
-    "randomized_greedy", {})`.
+    """Solver of snapshots in a child process.
 
     Also a context manager; `close` ends the child. After a fork (a worker of a prefork pool) the
-    child of the parent is left alone and a new one is started.
+    parent's child is left alone and a new one is started.
     """
 
     def __init__(self, timeout_s: float, command: Sequence[str] | None = None) -> None:
@@ -78,7 +76,7 @@ class SolverProcess:
     def solve(
         self, snapshot: Snapshot, policy: str, parameters: Mapping[str, object] | None = None
     ) -> Plan:
-        """The policy's plan. PolicyError; SolverFailedError after a crash or timeout."""
+        """Return the policy's plan. PolicyError; SolverFailedError after a crash or timeout."""
         self._forget_parents_child()
         with self._lock:
             self._number += 1
@@ -94,12 +92,10 @@ class SolverProcess:
 
     @property
     def pid(self) -> int | None:
-        """Process id of the child, None where none runs."""
         process = self._process
         return process.pid if process is not None and process.poll() is None else None
 
     def close(self) -> None:
-        """End the child and all its children."""
         self._forget_parents_child()
         with self._lock:
             self._kill()
@@ -166,7 +162,7 @@ class SolverProcess:
         return process
 
     def _answer(self, process: subprocess.Popen[bytes], deadline: float) -> bytes:
-        """The next line. ValueError if it is longer than LONGEST_ANSWER."""
+        """Read the next line. ValueError if it is longer than LONGEST_ANSWER."""
         parts, length = [self._read], len(self._read)
         while b"\n" not in parts[-1]:
             parts.append(_read(process.stdout, deadline))
@@ -190,7 +186,7 @@ class SolverProcess:
 
 
 class _Starter(threading.Thread):
-    """A thread that starts the child and lives on: Linux kills a child with its thread."""
+    """Thread that starts the child and lives on: Linux kills a child with its thread."""
 
     def __init__(self, command: list[str]) -> None:
         super().__init__(name="solver-starter", daemon=True)
@@ -198,7 +194,7 @@ class _Starter(threading.Thread):
         self._result: queue.SimpleQueue[subprocess.Popen[bytes] | OSError] = queue.SimpleQueue()
 
     def process(self) -> subprocess.Popen[bytes]:
-        """Start it. Raises OSError where that is impossible."""
+        """Start the child. Raises OSError."""
         self.start()
         result = self._result.get()
         if isinstance(result, OSError):
@@ -259,7 +255,7 @@ def _plan_of(line: bytes) -> Plan:
 
 
 def _error_of(error: Mapping[str, str]) -> PolicyError:
-    """The child's error as one of ours; what is no PolicyError there is a failed solver here."""
+    """Convert the child's error; any but a PolicyError is a failed solver."""
     of, message = getattr(base, error["type"], None), cleaned(error["message"], LONGEST_TEXT)
     if isinstance(of, type) and issubclass(of, PolicyError):
         return of(message)

@@ -1,8 +1,8 @@
 """`python -m policies.host.describing PARENT`: import a third party's policy and describe it.
 
-The request on standard input: {"name": ..., "value": "module:class", "parameters": {...} or null}.
-The answer on standard output: {"schema": ..., "file": ...}, or {"error": text, "parameter": whether
-a parameter is wrong}. See `policies.host.third_parties`.
+Standard input: {"name": ..., "value": "module:class", "parameters": {...} or null}. Standard
+output: {"schema": ..., "file": ...}, or {"error": text, "parameter": whether a parameter is wrong}.
+See `policies.host.third_parties`.
 """
 
 from __future__ import annotations

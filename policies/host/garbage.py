@@ -1,7 +1,7 @@
-"""Python's search for cyclic garbage, put off while much is made that is no garbage.
+"""Suspension of Python's cyclic garbage collection while a round makes its objects.
 
-The objects of a round stay until it ends: looking through them again and again takes a seventh of
-a simulation's time, and up to a third of a live round's over ten thousand nodes (measured).
+They stay until it ends; looking through them again and again takes a seventh of a simulation's
+time, and up to a third of a live round's over ten thousand nodes (measured).
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ FIRST_TO_GO = "1000"
 
 PASSED_ON = ("PATH", "HOME", "LANG", "TMPDIR", "VIRTUAL_ENV", "SYSTEMROOT")
 PASSED_ON_PREFIXES = ("LC_", "NUMBA_", "PYTHON", "COVERAGE_", "OMP_", "OPENBLAS_", "MKL_")
-"""Policies have no business with the server's secrets."""
+"""Prefixes of variables for children: policies must not see the server's secrets."""
 
 
 def die_with(parent: int) -> None:
@@ -33,11 +33,10 @@ def die_with(parent: int) -> None:
 
 
 def take_no_more_than_a_half() -> None:
-    """Limit what this process (each of its children likewise) allocates to half of the machine's
-    memory, or of the container's.
+    """Limit allocations of this process, and each of its children, to half of the memory.
 
-    Beyond that allocations fail: a MemoryError in Python. Should memory run out all the same, Linux
-    kills this process first.
+    Beyond that Python raises MemoryError. Should memory run out all the same, Linux kills this
+    process first.
     """
     most = max(memory_bytes() // 2, LEAST_BYTES)
     with suppress(OSError, ValueError):  # a lower limit may have been set by somebody else
@@ -47,7 +46,7 @@ def take_no_more_than_a_half() -> None:
 
 
 def memory_bytes(limit: Path = CGROUP) -> int:
-    """The machine's memory, or what the container may have of it."""
+    """Memory of the machine, or the container's limit."""
     whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
         return min(whole, int(limit.read_text()))
@@ -56,7 +55,7 @@ def memory_bytes(limit: Path = CGROUP) -> int:
 
 
 def of_a_child() -> dict[str, str]:
-    """Return the variables that a child needs, with this package's folder first on its path."""
+    """Return a child's environment, with this package's folder first on its path."""
     kept = {
         k: v for k, v in os.environ.items() if k in PASSED_ON or k.startswith(PASSED_ON_PREFIXES)
     }

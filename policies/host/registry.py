@@ -1,9 +1,8 @@
-"""The policies by name, imported on first use; third parties add theirs by an entry point.
+"""Registry of policies, imported on first use; third parties add theirs by an entry point.
 
-An entry point of the group `loadmaster.policies` names a frozen dataclass like the ones here (see
-`policies.contract.policy`). One that cannot be loaded is listed as broken, with its error, and
-stops nothing else. Only `make` imports it. All else is learnt from a process of its own, as a
-module may never end (`policies.host.third_parties`, ADR 0020).
+An entry point of the group `loadmaster.policies` names a frozen dataclass (see
+`policies.contract.policy`). A broken one is listed with its error. Only `make` imports it; all else
+is asked of another process, as an import may never end (`policies.host.third_parties`, ADR 0020).
 """
 
 from __future__ import annotations
@@ -48,15 +47,15 @@ BUILT_IN: Mapping[str, str] = {
 """Name -> "module:class", best first for lists."""
 
 DEFAULT = "cost_search"
-"""The policy of a new cluster, of least total cost in all simulations."""
+"""Policy of a new cluster, of least total cost in all simulations."""
 
 AT_ONCE = 4
-"""Third parties' policies that are asked about at the same time."""
+"""Third parties' policies described at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyEntry:
-    """A line of the list of policies; `error` says why a broken one cannot be used."""
+    """Entry of the list of policies; `error` says why a broken one cannot be used."""
 
     name: str
     summary: str
@@ -65,15 +64,15 @@ class PolicyEntry:
 
 
 def names() -> tuple[str, ...]:
-    """Every name that can be asked for, without importing any policy."""
+    """Names of all policies, without importing any."""
     return (*BUILT_IN, *_third_party())
 
 
 def make(name: str, parameters: Mapping[str, object] | None = None) -> Policy:
-    """Return the policy with these parameters, the rest at their defaults, to run it.
+    """Import and return the policy with these parameters, others at their defaults.
 
-    Its module is imported here. Raises UnknownPolicyError, or PolicyParameterError naming the
-    parameter and what would be right, or PolicyError where a third party's policy cannot be loaded.
+    Raises UnknownPolicyError, PolicyParameterError naming the parameter and the remedy, or
+    PolicyError where a third party's policy cannot be loaded.
     """
     if name in BUILT_IN:
         policy = _built_in(name)
@@ -82,7 +81,7 @@ def make(name: str, parameters: Mapping[str, object] | None = None) -> Policy:
 
 
 def check(name: str, parameters: Mapping[str, object] | None = None) -> None:
-    """Check that it can be made with these parameters, in bounded time. Raises as `make`."""
+    """Check policy and parameters in bounded time. Raises as `make`."""
     if name in BUILT_IN:
         checked(_built_in(name), parameters or {})
     else:
@@ -97,7 +96,7 @@ def schema(name: str) -> dict[str, Any]:
 
 
 def source_file(name: str) -> str:
-    """The file that a policy is in, in bounded time; "" where there is none. Raises as `make`."""
+    """File of a policy, in bounded time; "" without any. Raises as `make`."""
     if name in BUILT_IN:
         return getsourcefile(_built_in(name)) or ""
     return third_parties.describe(_entry_point(name)).file
@@ -111,7 +110,7 @@ def entries() -> tuple[PolicyEntry, ...]:
 
 
 def imported(entry: EntryPoint) -> type:
-    """A third party's class, imported here. PolicyError if broken or no policy."""
+    """Import a third party's class. PolicyError if broken or no policy."""
     told = f"policy {entry.name!r} ({entry.value})"
     try:
         policy = entry.load()
@@ -130,7 +129,7 @@ def imported(entry: EntryPoint) -> type:
 
 
 def made(name: str, policy: type, parameters: Mapping[str, object]) -> Policy:
-    """A third party's policy with these parameters. Raises PolicyError for any failure."""
+    """Make a third party's policy. Raises PolicyError for any failure."""
     values = checked(policy, parameters)
     try:
         return cast(Policy, policy(**values))
@@ -176,7 +175,7 @@ def _is_policy(found: object) -> bool:
 
 
 def _worded(error: BaseException) -> str:
-    """The error's class and message; of one that cannot even say its message the class."""
+    """Class and message of the error; the class alone if the message cannot be made."""
     try:
         return f"{type(error).__name__}: {error}"
     except Exception:  # an exception's own text may be broken as well

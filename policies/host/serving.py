@@ -3,8 +3,6 @@
 Request: {"id": ..., "policy": name, "parameters": {...}, "snapshot": form}. Answer: {"id": ...,
 "plan": form}, or {"id": ..., "error": {"type": name, "message": text}}. The first line out is
 {"ready": true}; only answers go to standard output; the process ends when its input does.
-
-The snapshot is answered with the policy's plan alone: placing profile runs is the caller's.
 """
 
 from __future__ import annotations
@@ -39,10 +37,9 @@ def serve(requests: Iterable[str | bytes], answers: IO[str], parent: int | None 
 
 
 def pipes() -> tuple[IO[bytes], IO[str]]:
-    """(requests, answers): this process's standard input and output, kept for the two alone.
+    """Reserve standard input and output for requests and answers; return both.
 
-    What a policy, a library or a child of theirs prints goes to standard error, what they read is
-    empty: they must neither garble answers nor eat requests.
+    Prints of a policy, a library or their children go to standard error, and their input is empty.
     """
     requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "w", encoding="ascii")
     with Path(os.devnull).open("rb") as nothing:
@@ -53,7 +50,7 @@ def pipes() -> tuple[IO[bytes], IO[str]]:
 
 
 def answer(line: str | bytes) -> dict[str, Any]:
-    """The answer to a request line; failures become error answers."""
+    """Answer a request line; failures become error answers."""
     number: Any = None
     try:
         with not_collected():
@@ -73,7 +70,7 @@ def answer(line: str | bytes) -> dict[str, Any]:
 
 
 def warm_up() -> None:
-    """Compile or load the kernels by deciding about next to nothing."""
+    """Compile or load the kernels on a tiny snapshot."""
     job = {"id": "j", "kind": "k", "arrival_s": 0, "remaining_steps": 1}
     device = {"id": "d", "memory_gb": 1}
     node = {"id": "n", "name": "n", "gpu_type": "t", "devices": [device], "power_w": [1, 2]}

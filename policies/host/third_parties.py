@@ -1,8 +1,8 @@
-"""Descriptions of third parties' policies, made in a process of its own with a limit of time.
+"""Descriptions of third parties' policies, made in another process with a time limit.
 
-Its module may do anything while it is imported, never ending included. Those who list policies or
-check parameters (web pages above all) ask here; only who runs a policy imports it (ADR 0020). An
-answer is kept as long as this process lives, a failure for KEPT_S.
+Importing a module may do anything, never ending included: those who list policies or check
+parameters ask here; only who runs a policy imports it (ADR 0020). Answers are kept while this
+process lives, failures for KEPT_S.
 """
 
 from __future__ import annotations
@@ -24,37 +24,37 @@ from policies.contract.policy import PolicyError, PolicyParameterError
 from policies.host.lifetime import of_a_child
 
 LIMIT_S = 20.0
-"""Time that importing a module and making its policy may take, Python's own start included."""
+"""Time limit of importing a module and making its policy, Python's own start included."""
 
 KEPT_S = 300.0
 """Time for which a failure is remembered, as its cause may pass."""
 
 MOST_KEPT = 1000
-"""Answers kept at most; there is one for all parameters that somebody tried."""
+"""Most answers kept; every set of parameters tried has one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """A policy described: JSON Schema of its parameters, and its file or ""."""
+    """JSON Schema of a policy's parameters, and its file or ""."""
 
     schema: Mapping[str, Any]
     file: str
 
     @property
     def summary(self) -> str:
-        """Its first line of documentation."""
+        """First line of its documentation."""
         return str(self.schema["description"])
 
 
 _kept: dict[tuple[str, str], tuple[Description | PolicyError, float]] = {}
-"""By request and version of the package: the answer, and until when it is kept."""
+"""Answers with their expiry, by request and version of the package."""
 
 
 def describe(entry: EntryPoint, parameters: Mapping[str, object] | None = None) -> Description:
-    """Return a description of the entry point's policy, made with parameters if any are given.
+    """Describe the entry point's policy, made with parameters if any are given.
 
-    Raises PolicyError where it cannot be loaded or made, within LIMIT_S among others;
-    PolicyParameterError naming the parameter.
+    Raises PolicyError where it cannot be loaded or made within LIMIT_S; PolicyParameterError naming
+    the parameter.
     """
     request = json.dumps(
         {"name": entry.name, "value": entry.value, "parameters": parameters}, default=str
@@ -72,7 +72,7 @@ def describe(entry: EntryPoint, parameters: Mapping[str, object] | None = None) 
 
 
 def forget() -> None:
-    """Ask anew about every policy."""
+    """Forget all answers."""
     _kept.clear()
 
 
@@ -87,7 +87,7 @@ def _asked(entry: EntryPoint, request: str) -> Description | PolicyError:
 
 
 def _answer_of_child(request: str) -> bytes:
-    """The child's answer, or nothing; the child and its children are gone afterwards."""
+    """Return the child's answer, or nothing; the child and its children end."""
     command = [sys.executable, "-m", "policies.host.describing", str(os.getpid())]
     pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
     with subprocess.Popen(

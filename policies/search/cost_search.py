@@ -20,12 +20,11 @@ from policies.search.rollout import orders, rents, rollout_data
 class CostSearch:
     """Least energy and tardiness cost by a search over rollouts of the whole queue.
 
-    A rollout schedules all jobs, in some order, forward on the GPUs' release times, each where and
-    when it costs least, and counts the energy and tardiness of all of them. It starts from several
-    orders (pressure, due date, ATC, weight over run time), with and without the running jobs
-    staying, at several rents for GPUs; a local search then moves jobs in the order, sets
-    configurations, and lets running jobs go. What the best schedule starts at once is the decision:
-    a job may be left waiting although GPUs are idle, where they would cost more than waiting does.
+    A rollout schedules all jobs in an order on the GPUs' release times, each where and when it
+    costs least, and adds up energy and tardiness. It starts from several orders (pressure, due
+    date, ATC, weight over run time), with and without the running jobs staying, at several rents
+    for GPUs; a local search moves jobs, sets configurations and stops running jobs. Jobs that start
+    at once in the best schedule are the decision.
     """
 
     moves: int = parameter(
@@ -72,7 +71,7 @@ class CostSearch:
         return to_plan(problem, solution, "cost_search", cost)
 
     def solve(self, problem: Problem) -> tuple[Solution, float]:
-        """Return what the best schedule found starts now, and what the schedule costs."""
+        """Return the starts of the best schedule, and its cost."""
         if not len(problem.rows) or not problem.nodes:
             return Solution.empty(problem), 0.0
         data, nodes = rollout_data(
@@ -84,7 +83,7 @@ class CostSearch:
 
 
 def starting_now(nodes: Ints, found: Found) -> Solution:
-    """Return what of a schedule starts now, in the problem's numbers of nodes."""
+    """Return the immediate starts of a schedule, by the problem's node numbers."""
     now = found.start_s == 0.0
     node = np.where(now, nodes[np.where(now, found.node, 0)], NONE)
     return Solution(node, np.where(now, found.config, NONE))

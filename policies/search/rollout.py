@@ -13,7 +13,7 @@ LOOK_AHEAD = (8.0, 2.0, 0.5)
 """k of the ATC orders to start from."""
 
 RENTS = (0.0, 0.25, 1.0)
-"""Rents to start from, as parts of what a second's delay of all jobs costs per GPU."""
+"""Rents to start from, as fractions of the cost of a second's delay of all jobs per GPU."""
 
 SHORTEST_S, UNPLACEABLE_S = 1e-6, 1e12
 
@@ -23,7 +23,7 @@ def rollout_data(
 ) -> tuple[RolloutData, Ints]:
     """Return the kernel's data, and int64[N]: the problem's number of its nodes by class.
 
-    `hysteresis`, `haste`, `risk`: see the parameters of `policies.search.cost_search`.
+    `hysteresis`, `haste`, `risk`: see `policies.search.cost_search`.
     """
     nodes = _by_class(problem)
     place = np.empty(len(nodes), dtype=np.int64)
@@ -87,13 +87,13 @@ def _apparent_tardiness_cost(problem: Problem, look_ahead: float) -> Floats:
 
 
 def _by_class(problem: Problem) -> Ints:
-    """int64[N]: nodes by class, within it those without running jobs first, for new ones."""
+    """int64[N]: nodes by class, those without running jobs first, for new ones."""
     residents = np.bincount(problem.current_node[problem.running], minlength=len(problem.nodes))
     return np.lexsort((residents, problem.node_class)).astype(np.int64)
 
 
 def _time_s(problem: Problem) -> Floats:
-    """float64[E, K]: run times without launch, inf where no node has so many GPUs to give."""
+    """float64[E, K]: run times without launch, inf where no node has enough free GPUs."""
     fits = problem.config_gpus <= _most_gpus(problem, problem.gpus)[problem.config_class]
     return np.where(fits, np.maximum(problem.run_s, SHORTEST_S), np.inf)
 
@@ -106,7 +106,7 @@ def _closes(problem: Problem) -> Ints:
 
 
 def _most_gpus(problem: Problem, gpus: Ints) -> Ints:
-    """int64[C]: the greatest of `gpus` int64[N] in each class."""
+    """int64[C]: greatest of `gpus` int64[N] in each class."""
     most = np.zeros(len(problem.cost), dtype=np.int64)
     np.maximum.at(most, problem.node_class, gpus)
     return most

@@ -1,4 +1,4 @@
-"""Rows of the kinds' page and of REST: what is known per kind and pair, and errors of estimates."""
+"""Rows of the kinds' page and of REST: figures per kind and pair, and errors of estimates."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from profiling.runs import OPEN, R
 from profiling.selectors import Known, load_known, load_pool, throughputs
 
 MOST_SHOWN = 50
-"""Pairs on the page, the newest."""
+"""Newest pairs on the page."""
 
 MOST_COMPARED = 5000
-"""Measurements that the errors are taken over, the newest."""
+"""Newest measurements that the errors are taken over."""
 
 
 @dataclass(frozen=True, slots=True)
 class PairLine:
-    """A measured pair: names, type, steps/s of each, number of measurements, age."""
+    """Measured pair: names, type, steps/s of each, number of measurements, age."""
 
     first: str
     second: str
@@ -44,7 +44,7 @@ class PairLine:
 
 @dataclass(frozen=True, slots=True)
 class PairsTable:
-    """The newest measured pairs, and the errors of what was estimated of pairs before."""
+    """Newest measured pairs, and the errors of their earlier estimates."""
 
     lines: tuple[PairLine, ...] = ()
     errors: ErrorSummary = field(default_factory=lambda: ErrorSummary.of(()))
@@ -54,7 +54,7 @@ NO_PAIRS = PairsTable()
 
 
 def pairs_table(names: Mapping[int, str]) -> PairsTable:
-    """The table of pairs of kinds that may be shown (names by primary key); two queries."""
+    """Table of pairs of visible kinds (names by primary key); two queries."""
     known = PairProfile.objects.filter(first__in=names, second__in=names, source=Source.MEASURED)
     now, newest = timezone.now(), known.select_related("gpu_type").order_by("-updated_at", "-pk")
     lines = []
@@ -84,12 +84,12 @@ def _errors(names: Mapping[int, str]) -> list[PairError]:
 
 
 MOST_KINDS = 200
-"""Kinds on the page, the newest first; REST pages through all."""
+"""Newest kinds on the page; REST pages through all."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProfileRow:
-    """One number of a kind, and a leave-one-out estimate with its relative error, if measured."""
+    """Figure of a kind, and if measured a leave-one-out estimate with its relative error."""
 
     gpu_type: str
     gpus: int
@@ -104,7 +104,7 @@ class ProfileRow:
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """A measurement wanted, under way or given up."""
+    """Measurement that is wanted, under way or given up."""
 
     gpu_type: str
     gpus: int
@@ -115,7 +115,7 @@ class RunRow:
 
 @dataclass(frozen=True, slots=True)
 class KindRow:
-    """A kind with its numbers and runs; `error` is their median error, `jobs` those visible."""
+    """Kind with its figures and runs; `error` is their median error, `jobs` those visible."""
 
     id: int
     name: str
@@ -131,7 +131,7 @@ class KindRow:
 
 @dataclass(frozen=True, slots=True)
 class KindsTable:
-    """The page's content; `error` is the median leave-one-out error, `errors` their number."""
+    """Content of the page; `error` is the median leave-one-out error, `errors` their number."""
 
     kinds: tuple[KindRow, ...]
     error: float | None
@@ -140,7 +140,7 @@ class KindsTable:
 
 
 def visible_kinds(user: User | AnonymousUser) -> QuerySet[Kind]:
-    """The kinds of the jobs a user may see, for operators all; the newest first."""
+    """Kinds of the jobs a user may see, for operators all; newest first."""
     kinds = Kind.objects.order_by("-pk")
     return (
         kinds
@@ -150,13 +150,12 @@ def visible_kinds(user: User | AnonymousUser) -> QuerySet[Kind]:
 
 
 def kinds_table(user: User | AnonymousUser) -> KindsTable:
-    """All that the page shows, in a constant number of queries."""
+    """Content of the page, in a constant number of queries."""
     kinds = list(visible_kinds(user)[:MOST_KINDS])
     return replace(table_of(user, kinds), pairs=pairs_table({kind.pk: str(kind) for kind in kinds}))
 
 
 def table_of(user: User | AnonymousUser, kinds: Iterable[Kind]) -> KindsTable:
-    """The rows of these kinds."""
     chosen = list(kinds)
     keys = [k.pk for k in chosen]
     pool, known, now = load_pool(), load_known(keys), timezone.now()

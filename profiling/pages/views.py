@@ -1,4 +1,4 @@
-"""The page of kinds: a table with a column for each GPU type."""
+"""Page of kinds: a table with a column for each GPU type."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from profiling.pages.rows import KindRow, KindsTable, ProfileRow, RunRow, kinds_
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Numbers of a kind on a GPU type, and measurements that are wanted or were given up."""
+    """Figures of a kind on a GPU type, and measurements wanted or given up."""
 
     gpu_type: GpuType
     profiles: tuple[ProfileRow, ...]
@@ -25,21 +25,20 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class KindLine:
-    """A row of the table."""
+    """Row of the table."""
 
     kind: KindRow
     cells: tuple[Cell, ...]
 
     @property
     def measuring(self) -> bool:
-        """True if a measurement is wanted or under way."""
         return any(run.state != "given_up" for cell in self.cells for run in cell.runs)
 
 
 def kinds_page(
     user: User, search: str = ""
 ) -> tuple[KindsTable, tuple[GpuType, ...], list[KindLine]]:
-    """(known kinds, their pairs; columns; rows whose name or digest match the search)."""
+    """Return (kinds and pairs, columns, rows whose name or digest match the search)."""
     table = kinds_table(user)
     fitting = [
         k for k in table.kinds if search.lower() in k.name.lower() or k.digest.startswith(search)
@@ -60,7 +59,6 @@ def _cell(kind: KindRow, gpu_type: GpuType) -> Cell:
 
 @require_GET
 def kinds(request: HttpRequest) -> HttpResponse:
-    """Speed of each kind on each GPU type, with the source of each number."""
     search = request.GET.get("search", "").strip()[:100]
     table, types, lines = kinds_page(cast(User, request.user), search)
     context = {"table": table, "types": types, "lines": lines, "search": search}

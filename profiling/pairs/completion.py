@@ -26,18 +26,18 @@ Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
 
 FIRST_SPREAD = 0.1
-"""Standard deviation of the first V: small against what is completed, which lies around 1."""
+"""Standard deviation of the first V: small against completed values, which lie around 1."""
 
 
 class CompletionError(ValueError):
-    """A matrix that cannot be completed; the message names the row or the remedy."""
+    """Matrix that cannot be completed; the message names the row or the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`rank` of u and v (0: offsets alone) and `regularisation` c, both chosen by measurement.
+    """`rank` of u and v (0: offsets alone) and `regularisation` c.
 
-    A sweep that lowers the objective by less than `tolerance` of itself is the last.
+    Sweeps end once one lowers the objective by less than the fraction `tolerance`.
     """
 
     rank: int = 5
@@ -67,10 +67,10 @@ CANDIDATES = tuple(Settings(rank, c) for rank in (0, 1, 2, 3, 5) for c in (0.1, 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """`values` float64[R, C]: observed ones as they were, all else completed and within [0, most].
+    """`values` float64[R, C]: observed ones unchanged, others completed and within [0, most].
 
     `columns` float64[C, 1 + rank]: (b_j, v_j). `objective` float64[sweeps + 1] falls. `outside`
-    counts the completed entries that were moved to a bound.
+    counts completed entries that were moved to a bound.
     """
 
     values: Floats
@@ -80,7 +80,6 @@ class Completion:
 
     @property
     def sweeps(self) -> int:
-        """Number of sweeps."""
         return len(self.objective) - 1
 
 
@@ -94,8 +93,8 @@ def complete(
 ) -> Completion:
     """Complete float64[R, C] `values` where they are not `observed` (bool[R, C]).
 
-    CompletionError if an observed value is not within [0, most], if a row or column has none, or if
-    the sweeps allowed do not suffice.
+    CompletionError if an observed value is not within [0, most], a row or column has none, or the
+    allowed sweeps do not suffice.
     """
     _check(values, observed, most)
     known = observed.astype(np.float64)
@@ -130,9 +129,9 @@ def held_out_error(
     groups: Ints | None = None,
     parts: int = 5,
 ) -> float:
-    """The root mean square error on observed entries, each of `parts` of them left out in turn.
+    """Root mean square error on observed entries, each of `parts` of them left out in turn.
 
-    `groups` int64[R, C]: entries of one number leave together. The only entry of a row or column
+    `groups` int64[R, C]: entries of one number leave together; the only entry of a row or column
     stays. CompletionError where nothing can be left out.
     """
     if groups is None:
@@ -156,7 +155,7 @@ def choose(
     groups: Ints | None = None,
     candidates: Sequence[Settings] = CANDIDATES,
 ) -> Settings:
-    """The candidate with the least held-out error, first on ties. Raises CompletionError."""
+    """Candidate with the least held-out error, first on ties. Raises CompletionError."""
 
     def error(settings: Settings) -> float:
         return held_out_error(values, observed, settings, seed=seed, groups=groups)
@@ -215,7 +214,7 @@ def _objective(
 
 
 def _parts(observed: Bools, groups: Ints, parts: int, seed: int) -> Iterator[Bools]:
-    """bool[R, C] of what is left out together: the groups, dealt out by the seed."""
+    """bool[R, C] of entries left out together: the groups, dealt out by the seed."""
     dealt = np.random.default_rng(seed).permutation(np.unique(groups[observed]))
     for part in np.array_split(dealt, min(parts, len(dealt))):
         left_out = np.zeros_like(observed)

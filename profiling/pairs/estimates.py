@@ -1,11 +1,9 @@
-"""Partners beside which a new kind is profiled, and errors of estimated pairs. Pure.
+"""Reference kinds beside which a new kind is profiled, and errors of estimated pairs. Pure.
 
-A new kind is measured beside a few reference kinds (Gavel, section 6): `Choice.RANDOM` draws them
-by the seed, `Choice.INFORMATIVE` takes those that say most of the rest of the row. By the completed
-factors f_c of the columns, what is known of a row is a normal distribution with precision
-P = c I + sum of f_c f_c^T over the columns measured; a pair measures two columns F, and takes
-log det(I + F P^-1 F^T) off the row's entropy. The greatest is taken, then the next with that one
-known (D-optimal design, greedily).
+`Choice.RANDOM` draws them by the seed (Gavel, section 6); `Choice.INFORMATIVE` takes those that
+reduce the row's entropy most (D-optimal design, greedily): with column factors f_c and precision P
+= c I + sum of f_c f_c^T over measured columns, a pair of columns F reduces it by log det(I + F P^-1
+F^T).
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ class Choice(StrEnum):
 
 
 class Partner(NamedTuple):
-    """A reference kind beside which to measure, and on which GPU type."""
+    """Reference kind and GPU type for a measurement."""
 
     reference: str
     gpu_type: str
@@ -41,7 +39,7 @@ class Partner(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PairError:
-    """An estimate beside its later measurement: steps/s beside another kind; 0: cannot share."""
+    """Estimate and later measurement: steps/s beside another kind; 0: cannot share."""
 
     kind: str
     beside: str
@@ -51,16 +49,16 @@ class PairError:
 
     @property
     def error(self) -> float | None:
-        """|estimated / measured - 1|; None where they turned out not to be able to share."""
+        """|estimated / measured - 1|; None where they cannot share."""
         return abs(self.estimated / self.measured - 1.0) if self.measured > 0 else None
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorSummary:
-    """Errors of estimates: how many numbers were compared, mean and quantiles (None without any).
+    """Errors of estimates: count, mean and quantiles (None without any).
 
     `wrongly_possible` counts those estimated to share that cannot, `wrongly_impossible` the reverse
-    (their error is 1, and counted).
+    (with an error of 1).
     """
 
     count: int
@@ -73,7 +71,6 @@ class ErrorSummary:
 
     @classmethod
     def of(cls, errors: Iterable[PairError]) -> ErrorSummary:
-        """The summary of these."""
         found = list(errors)
         values = np.array([e.error for e in found if e.error is not None], dtype=np.float64)
         possible = sum(e.measured == 0.0 and e.estimated > 0.0 for e in found)
@@ -85,7 +82,7 @@ class ErrorSummary:
 
 
 def pair_rates(book: Book, kinds: Sequence[str], alone: Alone) -> dict[Pair, Rates]:
-    """steps/s of each pair of these kinds, in both orders, on the book's types, as far as known."""
+    """Known steps/s of each pair of these kinds, in both orders, on the book's types."""
     shares, found = book.estimates(kinds), dict[Pair, Rates]()
     for t, gpu_type in enumerate(book.types):
         own = np.array([alone.get((kind, gpu_type), 0.0) for kind in kinds])
@@ -99,7 +96,7 @@ def pair_rates(book: Book, kinds: Sequence[str], alone: Alone) -> dict[Pair, Rat
 
 
 def worth_sharing(rates: Rates, alone: Rates) -> bool:
-    """Return true if the pair's normalised throughputs add up to over 1 (Gavel, section 3.1)."""
+    """Return True if the pair's normalised throughputs add up to over 1 (Gavel, section 3.1)."""
     return min(alone) > 0.0 and sum(r / a for r, a in zip(rates, alone, strict=True)) > 1.0
 
 
@@ -112,9 +109,9 @@ def next_partners(
     choice: Choice = Choice.INFORMATIVE,
     seed: int = 0,
 ) -> tuple[Partner, ...]:
-    """The next `count` partners, the most telling first, on these GPU types.
+    """Next `count` partners on these GPU types, most informative first.
 
-    References that the kind was measured beside on a type, and the kind itself, are left out.
+    References already measured beside the kind on a type, and the kind itself, are left out.
     """
     able = [
         Partner(reference, gpu_type)
@@ -147,7 +144,7 @@ def _most_telling(book: Book, kind: str, able: list[Partner], count: int) -> tup
 
 
 def _features(book: Book) -> Floats:
-    """float64[C, 1 + rank]: (1, v_c); zeros for columns of which nothing is known."""
+    """float64[C, 1 + rank]: (1, v_c); zeros for unknown columns."""
     factors = book.retained.factors
     with_one = np.hstack([np.ones((len(factors), 1)), factors[:, 1:]])
     features: Floats = np.where(np.isfinite(factors).all(axis=1, keepdims=True), with_one, 0.0)
@@ -167,7 +164,7 @@ def _gain(columns: Floats, inverse: Floats) -> float:
 
 
 def errors_of(estimated: Mapping[Pair, Rates], measured: Mapping[Pair, Rates]) -> list[PairError]:
-    """Both numbers of every pair that was estimated and measured."""
+    """Errors of every pair both estimated and measured."""
     found = []
     for (kind, other, gpu_type), (own, others) in measured.items():
         if (guess := estimated.get((kind, other, gpu_type))) is not None:

@@ -39,7 +39,7 @@ Pair = tuple[str, str, str]
 """(kind, the kind beside it, GPU type)."""
 
 Retained = Mapping[Pair, float]
-"""s[k|q,t], by what keeps it, what is beside it, and where."""
+"""s[k|q,t] by (k, q, t)."""
 
 Alone = Mapping[tuple[str, str], float]
 """steps/s of (kind, GPU type) with one GPU to itself."""
@@ -52,11 +52,11 @@ MOST_REFERENCES = 40
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Parameters of the estimates; the values were chosen by measurement, see docs/profiling.md.
+    """Parameters of the estimates, chosen by measurement (docs/profiling.md).
 
-    `completed_weight`: of a column of which one entry was completed, in a distance.
-    `nearest_weight`: of the nearest reference's row against the kind's own; 1 is the paper's.
-    `possible`: least completed chance to share. `like`: references that `alone_by_likeness` asks.
+    `completed_weight`: of a column with a completed entry in a distance. `nearest_weight`: of the
+    nearest reference's row against the kind's own; 1 is the paper's. `possible`: least completed
+    chance to share. `like`: references that `alone_by_likeness` asks.
     """
 
     settings: Settings = DEFAULT
@@ -71,7 +71,7 @@ USUAL = Rules()
 
 @dataclass(frozen=True, slots=True)
 class Likeness:
-    """A reference kind and its distance; 0 if all known interference is equal."""
+    """Reference kind and its distance; 0 if all known interference is equal."""
 
     reference: str
     distance: float
@@ -81,7 +81,7 @@ class Likeness:
 class Table:
     """`values` float64[K, C]: measured where `observed`, else completed; NaN if never observed.
 
-    `factors` float64[C, 1 + rank]: what the completion has for the columns, NaN likewise.
+    `factors` float64[C, 1 + rank] of the completion's columns, NaN likewise.
     """
 
     values: Floats
@@ -110,7 +110,7 @@ class Book:
         rules: Rules = USUAL,
         seed: int = 0,
     ) -> Book:
-        """Make the book of what was measured, by these reference kinds (else `references_of`).
+        """Complete the measured fractions by these reference kinds (else `references_of`).
 
         ValueError for a negative or infinite fraction; CompletionError with fewer than two
         references, or where the completion does not converge.
@@ -134,7 +134,6 @@ class Book:
 
     @cached_property
     def row_of(self) -> Mapping[str, int]:
-        """Row of each kind."""
         return {kind: row for row, kind in enumerate(self.kinds)}
 
     @cached_property
@@ -173,7 +172,7 @@ class Book:
 
     @cached_property
     def _nearest(self) -> Ints:
-        """int64[K]: row of the nearest reference; the kind's own where there is none."""
+        """int64[K]: row of the nearest reference; the kind's own without any."""
         of_reference = np.array([self.row_of.get(r, -1) for r in self.references], dtype=np.int64)
         best = self.distances.argmin(axis=1)
         found = np.isfinite(self.distances.min(axis=1))
@@ -207,9 +206,9 @@ class Book:
 
 
 def retained_of(rates: Mapping[Pair, tuple[float, float]], alone: Alone) -> dict[Pair, float]:
-    """Both fractions of each pair's steps/s, as far as the kinds' own speeds are known.
+    """Retained fractions of each pair, where the kinds' own speeds are known.
 
-    Two jobs of one kind are two observations of one number: their mean.
+    A pair of one kind gives two observations of one number: their mean.
     """
     found: dict[Pair, float] = {}
     for (kind, other, gpu_type), (own, others) in rates.items():
@@ -234,7 +233,7 @@ def references_of(
 
 
 def alone_by_likeness(book: Book, kind: str, alone: Alone, gpu_type: str) -> float | None:
-    """steps/s of a kind alone on a type where nobody measured it; None without like references.
+    """Estimated steps/s of a kind alone on an unmeasured type; None without like references.
 
     The geometric mean, over the types the kind was measured on and the `Rules.like` nearest
     references measured on both, of s[kind,u] * s[reference,t] / s[reference,u]. Not in the paper.
@@ -268,7 +267,7 @@ def _check(measured: Retained) -> None:
 def _rows(
     measured: Retained, kinds: Sequence[str], references: Sequence[str], types: Sequence[str]
 ) -> Floats:
-    """float64[K, C], NaN where nothing was measured."""
+    """float64[K, C], NaN where unmeasured."""
     values = np.full((len(kinds), len(types), len(references), 2), np.nan)
     of_kind, of_type = {k: i for i, k in enumerate(kinds)}, {t: i for i, t in enumerate(types)}
     of_reference = {r: i for i, r in enumerate(references)}
@@ -281,7 +280,7 @@ def _rows(
 
 
 def _table(values: Floats, observed: Bools, settings: Settings, seed: int) -> Table:
-    """The completed table; rows and columns without any observation are NaN."""
+    """Complete the table; rows and columns without any observation are NaN."""
     rows, columns = (np.flatnonzero(observed.any(axis=axis)) for axis in (1, 0))
     filled = np.full(values.shape, np.nan)
     factors = np.full((values.shape[1], settings.rank + 1), np.nan)

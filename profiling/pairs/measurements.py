@@ -1,8 +1,8 @@
-"""From two launches that shared a GPU to what is known of their kinds as a pair.
+"""Measurements of pairs of kinds from two launches of one GPU each that shared it.
 
-Counted is the longest time during which exactly these two held the device, from the first to the
-last moment at which both reported progress: five steps or more of each, and steady. Jobs of one GPU
-each. On an emulated device the agent slows both clocks down while it is shared, which is measured.
+Counted is the longest time in which exactly these two held the device and both reported progress,
+if steady and with five steps or more of each. On an emulated device the agent slows both clocks
+down while it is shared.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ PARTNERS_AT_ONCE = 10
 """Most launches beside which one is measured, the last to start; the rest when those end."""
 
 TOGETHER = timedelta(seconds=5)
-"""Two launches that end within this time, one out of memory, shared the device until then."""
+"""Launches that end within this time, one out of memory, shared the device until then."""
 
 Interval = tuple[datetime, datetime]
 Sample = tuple[datetime, int, float]
-"""(when, steps of the launch, seconds since its first batch)."""
+"""(time, steps of the launch, seconds since its first batch)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,6 @@ class PairObservation:
 
     @property
     def kinds(self) -> tuple[int, int]:
-        """Primary keys."""
         return self.first.job.kind_id, self.second.job.kind_id
 
     @property
@@ -56,19 +55,19 @@ class PairObservation:
 
     @property
     def steps(self) -> tuple[int, int]:
-        """Steps of each that were counted."""
+        """Counted steps of each."""
         return self.paces[0].steps, self.paces[1].steps
 
 
 @dataclass(frozen=True, slots=True)
 class Learnt:
-    """Change by one pair measurement: steps/s believed before (None: unknown), and measured."""
+    """Change by a pair measurement: steps/s before (None: unknown), and measured."""
 
     believed: Rates | None
     measured: Rates
 
     def deviates(self, by: float) -> bool:
-        """Return true if one of the two deviates by more than this fraction, or was unknown."""
+        """Return True if one of the two deviates by more than this fraction, or was unknown."""
         if self.believed is None or not all(self.believed):
             return True
         return any(abs(m / b - 1.0) > by for m, b in zip(self.measured, self.believed, strict=True))
@@ -89,9 +88,9 @@ def observe_pair(one: Assignment, other: Assignment) -> PairObservation | None:
 
 
 def record_pair(seen: PairObservation) -> Learnt | None:
-    """Write the measurement and move the pair's profile, with both kinds locked.
+    """Write the measurement and update the pair's profile, with both kinds locked.
 
-    None, and nothing changed, until both have done twice the steps they were last measured by.
+    None, and no change, until both have done twice the steps of their last measurement.
     """
     for kind in sorted(set(seen.kinds)):
         lock_kind(kind)
@@ -111,7 +110,7 @@ def record_pair(seen: PairObservation) -> Learnt | None:
 
 
 def record_impossible(assignment: Assignment) -> Learnt | None:
-    """Write that two kinds cannot share a GPU, if there was no memory beside one other launch."""
+    """Record that two kinds cannot share a GPU, if memory ran out beside one other launch."""
     without_memory = assignment.reason.startswith(OUT_OF_SHARED_MEMORY)
     if assignment.reason_class != ReasonClass.GPU or not without_memory or not assignment.ended_at:
         return None
@@ -126,7 +125,7 @@ def record_impossible(assignment: Assignment) -> Learnt | None:
 
 
 def _tells_more(seen: PairObservation, last: PairMeasurement) -> bool:
-    """Return true for a new launch pair, twice the steps, or proof that they do not fit."""
+    """Return True for a new launch pair, twice the steps, or proof that they do not fit."""
     if last.first_steps_per_s == 0.0:
         return False
     return not any(seen.rates) or (
@@ -140,7 +139,7 @@ def _in_order(one: Assignment, other: Assignment) -> tuple[Assignment, Assignmen
 
 
 def undisturbed(both: Interval, others: Iterable[Interval]) -> Interval | None:
-    """The longest part of an interval that touches no other, first on ties; else None."""
+    """Longest part of an interval that touches no other, first on ties; else None."""
     begin, end = both
     parts: list[Interval] = []
     for since, until in sorted(others):
@@ -153,7 +152,7 @@ def undisturbed(both: Interval, others: Iterable[Interval]) -> Interval | None:
 
 
 def _shared_device(assignment: Assignment) -> Device | None:
-    """The GPU that the launch shares; None if exclusive, several, or with a CPU quota."""
+    """GPU that the launch shares; None if exclusive, several, or with a CPU quota."""
     if assignment.share >= 1.0 or not _can_tell(assignment):
         return None
     slots = list(AssignmentSlot.objects.filter(assignment=assignment).select_related("device")[:2])
@@ -167,7 +166,7 @@ def _can_tell(assignment: Assignment) -> bool:
 
 
 def _others_on(device: Device | None, assignment: Assignment) -> list[Assignment]:
-    """Other launches that held the device meanwhile, the last to start first; none without it."""
+    """Other launches that held the device meanwhile, the last to start first."""
     if device is None:
         return []
     since, until = _held(assignment)
@@ -177,7 +176,7 @@ def _others_on(device: Device | None, assignment: Assignment) -> list[Assignment
 
 
 def _held(assignment: Assignment) -> Interval:
-    """From its acceptance, when it may begin to fill the device, to its end."""
+    """Interval from its acceptance, when it may begin to fill the device, to its end."""
     return assignment.accepted_at or assignment.created_at, assignment.ended_at or timezone.now()
 
 

@@ -1,7 +1,7 @@
-"""Pairs of kinds that share a GPU: rows of the database, and what a snapshot says of them.
+"""Pairs of kinds that share a GPU: database rows, and their view in a snapshot.
 
-Pairs are measured where jobs share devices; the others are estimated by the kinds' fingerprints,
-anew at every round. An estimated pair is told where it is worth sharing: policies look at no other.
+Unmeasured pairs are estimated by fingerprints in every round; a snapshot holds the estimated pairs
+that are worth sharing.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from profiling.pairs.fingerprints import Alone, Book, Pair, references_of, retai
 log = logging.getLogger(__name__)
 
 MOST_PAIRS = 20_000
-"""Pair profiles, the newest, that a round reads."""
+"""Newest pair profiles that a round reads."""
 
 MOST_SHARING = 100
-"""Kinds of which a snapshot tells pairs, those with the most jobs: pairs grow with their square."""
+"""Kinds with the most jobs whose pairs a snapshot holds: pairs grow with their square."""
 
 MAY_SHARE = (JobState.QUEUED, JobState.STARTING, JobState.RUNNING, JobState.STOPPING)
 """States in which a job may be placed beside another."""
 
 
 class PairRow(NamedTuple):
-    """A pair profile; kinds by primary key."""
+    """Pair profile; kinds by primary key."""
 
     first: int
     second: int
@@ -48,7 +48,7 @@ class PairRow(NamedTuple):
 
     @property
     def pair(self) -> Pair:
-        """As fingerprints name it."""
+        """Key as used by fingerprints."""
         return str(self.first), str(self.second), self.gpu_type
 
     @property
@@ -65,20 +65,19 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Speeds:
-    """steps/s of kinds alone on one GPU by (primary key, GPU type): measured, and all believed."""
+    """steps/s of kinds alone on one GPU by (primary key, GPU type): measured, and all known."""
 
     measured: Alone
     believed: Alone
 
 
 def load_pairs() -> list[PairRow]:
-    """The newest pair profiles; one query."""
+    """Newest pair profiles; one query."""
     rows = PairProfile.objects.order_by("-updated_at", "-pk").values_list(*_COLUMNS)[:MOST_PAIRS]
     return [PairRow(*row) for row in rows]
 
 
 def kinds_of(rows: Iterable[PairRow]) -> set[int]:
-    """The primary keys of all kinds in these rows."""
     return {kind for row in rows for kind in (row.first, row.second)}
 
 
@@ -114,7 +113,7 @@ def pair_views(
     speeds: Speeds,
     now: datetime,
 ) -> dict[int, tuple[PairThroughput, ...]]:
-    """By kind its pairs with these kinds on these GPU types, sorted: as known, else estimated."""
+    """Pairs by kind with these kinds on these GPU types, sorted: measured, else estimated."""
     shown = frozenset(kinds)
     here = [row for row in rows if row.gpu_type in types and shown >= {row.first, row.second}]
     known = {row.pair for row in here}
@@ -134,7 +133,7 @@ def pair_views(
 def _estimated(
     kinds: Iterable[int], types: Collection[str], rows: Sequence[PairRow], speeds: Speeds
 ) -> dict[Pair, Rates]:
-    """The pairs that are estimated to be worth sharing, each once, the lesser primary key first."""
+    """Estimated pairs worth sharing, each once, the lesser primary key first."""
     book = book_of(rows, speeds.measured, kinds)
     if book is None:
         return {}
@@ -155,7 +154,7 @@ def _tell(
     source: Source,
     age_s: float,
 ) -> None:
-    """Both kinds know of their pair; two jobs of one kind are one."""
+    """Add the pair to both kinds, once for two jobs of one kind."""
     (first, second, gpu_type), (own, others) = pair, rates
     found[int(first)].append(PairThroughput(second, gpu_type, own, others, source, age_s))
     if first != second:
@@ -163,7 +162,7 @@ def _tell(
 
 
 def _ages_s(rows: Iterable[PairRow], now: datetime) -> dict[int, float]:
-    """By kind the age of its oldest measured pair: an estimate is as old as what it is made of."""
+    """Age of each kind's oldest measured pair, which is the age of its estimates."""
     found: dict[int, float] = {}
     for row in rows:
         if row.source == Source.MEASURED:

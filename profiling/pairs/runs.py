@@ -1,9 +1,9 @@
-"""Pair runs: which pairs of kinds are to be measured side by side, and how such a run ends.
+"""Pair runs: choice of the pairs measured side by side, and the end of such a run.
 
-A kind of jobs that may share a GPU is measured beside PARTNERS others on each GPU type: those that
-`next_partners` names or, with too few references, those with the most jobs. Both jobs lend their
-command and none waits. A run is two placements on one device (ADR 0003, 0019), over when both have
-done its steps side by side, or when either has ended. The reconciler alone looks after pair runs.
+A kind that may share a GPU is measured beside PARTNERS others on each GPU type, from
+`next_partners` or, with too few references, those with the most jobs. Jobs lend their commands
+without waiting. A run is two placements on one device (ADR 0003, 0019) until both have done its
+steps, or either ends. Only the reconciler looks after pair runs.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ A_LOOK = 16
 """Kinds per GPU type for which one pass seeks partners, so that its cost is bounded."""
 
 CHOICES = 3 * PARTNERS
-"""Partners that are ranked: of the most telling ones some may have no job here."""
+"""Partners that are ranked, as some may have no job here."""
 
 RETRIES = 2
 MOST_STEPS = 2_000_000_000
 
 LONGEST = timedelta(seconds=120)
-"""Longest time of a pair run; the quota is the steps that the kind does alone in it."""
+"""Longest pair run; its quota is the steps that the kind does alone in it."""
 
 LENDING = (JobState.QUEUED, JobState.STARTING, JobState.RUNNING)
-"""Jobs that lend their command: their kind's own speed is known or measured."""
+"""States of jobs that lend their command."""
 
 Stop = Callable[[Assignment], object]
-"""Asks for an assignment's end."""
+"""Request for an assignment's end."""
 
 PairKey = tuple[int, int, int]
 """Primary keys of the first kind, the second and the GPU type."""
@@ -97,7 +97,7 @@ def _launch(job: UUID, copy: int) -> Assignment | None:
 
 
 def _is_measured(run: PairRun, launches: Sequence[Assignment | None], *, enough: int) -> bool:
-    """Return true if these launches, or earlier ones, measured the pair; then it is recorded."""
+    """Return True if these launches, or earlier ones, measured the pair; record it."""
     if None in launches:
         return False
     first, second = (a for a in launches if a is not None)
@@ -127,7 +127,7 @@ def _stop_all(live: Iterable[Assignment], stop: Stop) -> None:
 
 
 def _failed_once_more(run: PairRun, launches: Iterable[Assignment | None], now: datetime) -> None:
-    """Both ended and told nothing: try again, with copies of their own, or give it up."""
+    """Retry with new copies after both ended without a measurement, or give up."""
     reasons = (a.reason for a in launches if a is not None and a.reason)
     reason = next(reasons, "too few steps side by side to tell")
     run.failures += 1
@@ -175,7 +175,7 @@ def _want(cluster: Cluster, now: datetime, sharing: Sequence[Offer]) -> None:
 def _wanting(
     kinds: Sequence[int], types: Iterable[int], known: Collection[PairKey]
 ) -> dict[tuple[int, int], int]:
-    """(kind, GPU type) without enough partners although there are some, with their number."""
+    """Missing numbers of partners by (kind, GPU type)."""
     told = Counter((kind, type_id) for first, second, type_id in known for kind in {first, second})
     return {
         (kind, type_id): told[kind, type_id]

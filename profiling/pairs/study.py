@@ -1,6 +1,6 @@
-"""Kinds whose pairs are only partly measured, made of kinds whose pairs are all known. Pure.
+"""Kinds with partly measured pairs, made of kinds whose pairs are all known. Pure.
 
-Gavel's section 7.6 and figure 14: what policies lose by estimates, against an oracle.
+Gavel's section 7.6 and figure 14: the loss by estimates against an oracle.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class PartlyMeasured:
 def with_estimates(
     kinds: Sequence[KindView], observed: float, *, rules: Rules = USUAL, seed: int = 0
 ) -> PartlyMeasured:
-    """The kinds with that part of their pairs, drawn by the seed, measured, and others estimated.
+    """Hide all but the fraction `observed` of pairs, drawn by the seed, and estimate the others.
 
-    Estimates are told where they are worth sharing. ValueError for a part outside [0, 1],
+    Only estimates worth sharing are shown. ValueError for a fraction outside [0, 1],
     CompletionError where the completion does not converge.
     """
     if not 0.0 <= observed <= 1.0:
@@ -91,7 +91,7 @@ def _estimates(
 
 
 def _views(pairs: dict[Pair, Rates], source: Source) -> Iterable[tuple[str, PairThroughput]]:
-    """(kind, what it is told) of both kinds of every pair."""
+    """Yield (kind, pair) of both kinds of every pair."""
     for (first, second, gpu_type), (own, others) in pairs.items():
         yield first, PairThroughput(second, gpu_type, own, others, source)
         if first != second:

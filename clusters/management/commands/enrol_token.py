@@ -12,8 +12,6 @@ from clusters.services.enrolment import issue_enrolment_token
 
 
 class Command(OperatorCommand):
-    """Print a new enrolment token; only its sha256 is kept, so it cannot be shown again."""
-
     help = (
         "Print a single-use token with which `loadmaster agent` enrols one machine into a cluster."
     )

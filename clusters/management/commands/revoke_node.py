@@ -10,8 +10,6 @@ from clusters.services.nodes import node_revoke
 
 
 class Command(OperatorCommand):
-    """For a node that goes for good, or whose token somebody else may have."""
-
     help = (
         "End a node's token. What runs there ends with its lease; enrolling the machine again gives"
         " the node a new token"

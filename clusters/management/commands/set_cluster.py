@@ -29,8 +29,6 @@ WORDS = ("timezone", "currency", "power_cap_hours", "emissions_cost_per_kg")
 
 
 class Command(OperatorCommand):
-    """Only what is said changes. The policy is chosen by `loadmaster policy set`."""
-
     help = "Make a cluster, or change its zone, its agents' intervals, its period or its power cap"
 
     def add_arguments(self, parser: ArgumentParser) -> None:

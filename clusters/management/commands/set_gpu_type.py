@@ -23,12 +23,10 @@ FIGURES = {
     ),
 }
 PRICE = "price_per_hour"
-"""May be left out of a new type."""
+"""Optional for a new type."""
 
 
 class Command(OperatorCommand):
-    """Agents are let in only with GPUs of a type that is known."""
-
     help = "Make a GPU type known, or change its figures (TFLOP/s for estimates, watts for costs)"
 
     def add_arguments(self, parser: ArgumentParser) -> None:

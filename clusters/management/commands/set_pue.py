@@ -14,8 +14,6 @@ from clusters.tariffs import costs_changed
 
 
 class Command(OperatorCommand):
-    """Adds a value; without one it shows those there are."""
-
     help = (
         "Add a cluster's PUE from some time on; without a value, show them. Values never change: a"
         " later one holds"

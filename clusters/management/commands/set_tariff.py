@@ -16,8 +16,6 @@ from clusters.tariffs import add_tariff
 
 
 class Command(OperatorCommand):
-    """Adds a version; without a price it shows the versions there are."""
-
     help = (
         "Add a version of a cluster's energy prices; without a price, show the versions. Versions"
         " never change: a later one holds"

@@ -1,1 +1,1 @@
-"""The page of nodes and what runs on them."""
+"""Page of nodes and their jobs."""

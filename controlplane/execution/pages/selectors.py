@@ -1,4 +1,4 @@
-"""Nodes and what runs on them, for their page, in a constant number of queries."""
+"""Rows of the page of nodes, in a constant number of queries."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NODES_A_PAGE = 24
 
 @dataclass(frozen=True, slots=True)
 class Occupant:
-    """A job on a device; of another team's only its state (`job_id` None)."""
+    """Job on a device; of another team's only its state (`job_id` None)."""
 
     job_id: str | None
     name: str
@@ -33,7 +33,7 @@ class Occupant:
 
 @dataclass(frozen=True, slots=True)
 class DeviceCard:
-    """A GPU and what runs on it. `power_source` says whether the watts are measured or modelled."""
+    """GPU and its jobs; `power_source`: measured or modelled watts."""
 
     device: Device
     emulated: bool
@@ -46,7 +46,7 @@ class DeviceCard:
 
 @dataclass(frozen=True, slots=True)
 class NodeCard:
-    """A machine, its GPUs, and its watts now as far as they are known."""
+    """Node, its GPUs, and its known watts."""
 
     node: Node
     emulated: bool
@@ -65,7 +65,7 @@ class NodeCard:
 
     @property
     def shared(self) -> int:
-        """The most jobs that may share a GPU of it; 0 where none may."""
+        """Most jobs that may share a GPU of it; 0 where none may."""
         most = max((d.device.slots for d in self.devices), default=1)
         return most if most > 1 else 0
 
@@ -81,7 +81,7 @@ class NodeCard:
 
 @dataclass(frozen=True, slots=True)
 class ClusterNodes:
-    """A cluster, its nodes on the page, and counts: nodes, GPUs of nodes not lost, busy GPUs."""
+    """Cluster, its nodes on the page, and counts: nodes, GPUs of nodes not lost, busy GPUs."""
 
     cluster: Cluster
     nodes: tuple[NodeCard, ...]
@@ -91,13 +91,13 @@ class ClusterNodes:
 
 
 def page_of_nodes(number: int | str | None) -> Page[Node]:
-    """A page of all nodes, in the order of names."""
+    """Page of all nodes by name."""
     nodes = Node.objects.select_related("gpu_type", "cluster").order_by("cluster__name", "name")
     return Paginator(nodes, NODES_A_PAGE).get_page(number)
 
 
 def cluster_nodes(user: User, page: Page[Node]) -> tuple[ClusterNodes, ...]:
-    """The page's nodes by cluster; empty clusters stand on the first. A few queries in all."""
+    """Nodes of the page by cluster; empty clusters are on the first page. A few queries in all."""
     nodes, now = list(page.object_list), timezone.now()
     prefetch_related_objects(nodes, Prefetch("devices", queryset=Device.objects.order_by("uuid")))
     working = _working(nodes)
@@ -115,7 +115,7 @@ def cluster_nodes(user: User, page: Page[Node]) -> tuple[ClusterNodes, ...]:
 
 
 def _counts() -> Mapping[int, tuple[int, int, int]]:
-    """(nodes, GPUs of nodes that are not lost, GPUs with work) by cluster; three queries."""
+    """(nodes, GPUs of nodes not lost, busy GPUs) by cluster; three queries."""
     nodes = dict(Node.objects.order_by().values_list("cluster").annotate(n=Count("pk")))
     there = Device.objects.exclude(node__state="lost").order_by()
     gpus = dict(there.values_list("node__cluster").annotate(n=Count("pk")))

@@ -1,4 +1,4 @@
-"""The page of nodes and what operators do with them."""
+"""Views of nodes and operators' actions on them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ from controlplane.web.pages.parts import page_or_part
 
 @require_GET
 def nodes(request: HttpRequest) -> HttpResponse:
-    """Every node, its GPUs, and what runs on each."""
     user = cast(User, request.user)
     roles = {Role.PRODUCTION: "Production", Role.PROFILING: "Profiling", Role.BOTH: "Both"}
     page = page_of_nodes(request.GET.get("page"))
@@ -42,7 +41,6 @@ def nodes(request: HttpRequest) -> HttpResponse:
 
 @require_POST
 def node_action(request: HttpRequest, node_id: uuid.UUID, action: str) -> HttpResponse:
-    """Operators: cordon, uncordon or drain a node, or set its role or slots."""
     user = cast(User, request.user)
     if not is_operator(user):
         raise PermissionDenied("only operators change nodes")

@@ -1,1 +1,1 @@
-"""The agent protocol: one ASGI application in front of Django's."""
+"""Agent protocol: one ASGI application in front of Django's."""

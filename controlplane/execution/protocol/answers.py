@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 def refusal_of(error: Exception) -> AgentCallError:
-    """The answer to a call that raised this; what nobody expected is logged and answered 500."""
+    """Refusal for a call that raised this; unexpected errors are logged and answered 500."""
     if isinstance(error, AgentCallError):
         return error
     if isinstance(error, OverloadedError):
@@ -49,7 +49,7 @@ def refusal_of(error: Exception) -> AgentCallError:
 
 
 def database_refusal(error: Exception) -> AgentCallError | None:
-    """The answer to an error that says the database cannot be used; None for any other."""
+    """Refusal for an error of an unusable database; None for any other."""
     failure = noted_failure(error)
     if failure is None:
         return None
@@ -67,7 +67,7 @@ ID = HEADER.lower().encode()
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer to an agent, JSON if it has a body."""
+    """Answer to an agent, JSON if it has a body."""
 
     status: int
     body: bytes = b""
@@ -81,7 +81,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A request that is being answered, with its route and ids for the log and the counts."""
+    """Current request, with its route and ids for the log and the counts."""
 
     method: str
     route: str
@@ -93,22 +93,21 @@ class Exchange:
     def begin(
         cls, method: str, route: str, ids: Mapping[str, str], headers: Mapping[bytes, bytes]
     ) -> Exchange:
-        """Begin now, with the client's request id if it is a sane one."""
+        """Begin now, with the client's request id if it is valid."""
         given = headers.get(ID, b"").decode("latin-1")
         request_id = given if SAFE_ID.fullmatch(given) else os.urandom(16).hex()
         return cls(method, route, ids, request_id, time.perf_counter())
 
     def bound(self) -> AbstractContextManager[None]:
-        """Name the request and its ids in every line of the log, and in tasks that are started."""
+        """Bind the request and its ids to every log line and started task."""
         return bound_contextvars(request_id=self.request_id, **self.ids)
 
     def act(self, call: Callable[[Any], Any], request: object) -> object:
-        """Make the call with the request's ids in every line of the log."""
+        """Make the call with the request's ids in every log line."""
         with self.bound():
             return call(request)
 
     async def send(self, send: Send, answer: Answer) -> None:
-        """Send the answer; count it and log it."""
         own = [(name.lower().encode(), value.encode()) for name, value in answer.headers.items()]
         if answer.body:
             own.append((b"content-type", b"application/json"))
@@ -129,7 +128,7 @@ class Exchange:
 
 @cache
 def security_headers() -> tuple[tuple[bytes, bytes], ...]:
-    """The headers that Django's middleware gives the API's answers, taken from that middleware."""
+    """Security headers of the API's answers, taken from Django's middleware."""
     handler: Callable[[HttpRequest], Any] = _empty
     for guard in reversed(GUARDS):
         handler = guard(handler)
@@ -145,7 +144,7 @@ def _empty(_: HttpRequest) -> HttpResponse:
 
 
 class _ApiRequest(HttpRequest):
-    """A request to the API over TLS, so that the answer has HSTS where TLS is on."""
+    """Request to the API over TLS, so that the answer has HSTS where TLS is on."""
 
     def __init__(self) -> None:
         super().__init__()

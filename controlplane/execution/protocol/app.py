@@ -1,4 +1,4 @@
-"""The agent protocol as an ASGI application: routing, guards, one form of answers and refusals."""
+"""Agent protocol as an ASGI application: routing, guards, answers and refusals."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PATTERNS = [(endpoint.pattern, endpoint) for endpoint in ENDPOINTS]
 
 
 class AgentProtocol:
-    """Answers agents; every other request goes on to the next application."""
+    """Application for agents; every other request goes on to the next application."""
 
     def __init__(self, app: App, pools: Pools | None = None) -> None:
         self._app = app
@@ -72,7 +72,7 @@ class AgentProtocol:
 
 
 def find(path: str) -> tuple[Endpoint | None, Mapping[str, str]]:
-    """The endpoint at that path, with the parts of the path that vary."""
+    """Endpoint at that path, with the variable parts of the path."""
     for pattern, endpoint in PATTERNS:
         if found := pattern.fullmatch(path):
             return endpoint, found.groupdict()
@@ -80,7 +80,7 @@ def find(path: str) -> tuple[Endpoint | None, Mapping[str, str]]:
 
 
 def check(scope: Scope, headers: Headers, endpoint: Endpoint | None) -> Endpoint:
-    """The endpoint, if the head of the request is in order. Raises AgentCallError."""
+    """Check the head of the request and return its endpoint. Raises AgentCallError."""
     check_host(headers)
     check_transport(scope, headers)
     check_length(headers)

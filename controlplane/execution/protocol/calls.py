@@ -135,7 +135,7 @@ def _node(request: Request) -> Node:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A call: method, route, its dataclasses of the protocol, and its function.
+    """Call: method, route, its dataclasses of the protocol, and its function.
 
     `act` takes a Request in a thread, or with `waits` also Batchers in the event loop. A `dated`
     answer carries the server's time. `query` describes the numbers in the address.

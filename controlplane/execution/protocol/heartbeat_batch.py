@@ -1,7 +1,4 @@
-"""Heartbeats of one web process, renewed in batches by group commit.
-
-Heartbeats that arrive while a batch is worked on form the next one, so cost shrinks with load.
-"""
+"""Group commit of heartbeats in a web process: those that arrive during a batch form the next."""
 
 from __future__ import annotations
 
@@ -32,7 +29,7 @@ A = TypeVar("A")
 
 
 class GroupCommit(Generic[Q, A]):
-    """Answers batches of up to `most` requests, `pause_s` apart; at most `waiting` may wait."""
+    """Batches of up to `most` requests, `pause_s` apart; at most `waiting` may wait."""
 
     def __init__(
         self,
@@ -82,21 +79,21 @@ class GroupCommit(Generic[Q, A]):
 log = logging.getLogger(__name__)
 
 PAUSE_S = 0.03
-"""Between two batches. Longer pauses cost less, and every heartbeat waits half of one."""
+"""Pause between two batches. Longer ones cost less, and every heartbeat waits half of one."""
 
 MOST = 400
 WAITING = 5000
-"""Heartbeats that may wait: those of a few seconds. More are answered 503."""
+"""Most waiting heartbeats, those of a few seconds; more are answered 503."""
 
 PER_NODE = 3
-"""Heartbeats of one node that a batch takes; more are taken in by themselves."""
+"""Heartbeats per node and batch; more are renewed one by one."""
 
 CLOCKS_LIVE_S = 2.0
 """Lifetime of cached intervals, which change with the number of nodes and by operators."""
 
 
 class Clocks:
-    """Intervals by cluster, read again after a short while."""
+    """Intervals by cluster, cached for a short while."""
 
     def __init__(self, live_s: float = CLOCKS_LIVE_S) -> None:
         self._live_s = live_s
@@ -113,7 +110,7 @@ class Clocks:
 
 
 class HeartbeatBatch:
-    """Takes in the heartbeats of a web process."""
+    """Heartbeats of a web process."""
 
     def __init__(self, pools: Pools) -> None:
         self._pools = pools

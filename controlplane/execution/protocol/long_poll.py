@@ -1,4 +1,4 @@
-"""Long polls of one web process: one look at the database serves all that wait.
+"""Long polls of one web process: one query serves all that wait.
 
 A poll that misses a wish (its transaction was open for RECENT_S) is made up by the next heartbeat.
 """
@@ -33,20 +33,20 @@ NEW_WAIT_S = 0.02
 """Time for which a new poll waits for others."""
 
 BUSY_FRACTION = 0.1
-"""The fraction of the time that looks may take: longer ones come less often."""
+"""Fraction of the time that queries may take: longer ones come less often."""
 
 RECENT_S = 60.0
 """Age up to which wishes are looked for."""
 
 TERMS_RECENT_S = 15.0
-"""The same for changed terms: a round changes thousands, and each look reads them all."""
+"""Age up to which changed terms are looked for: a round changes thousands."""
 
 MOST_WAITING = 25_000
 
 
 @dataclass(slots=True, eq=False)
 class _Poll:
-    """A poll that waits; `is_new` until the first look."""
+    """Waiting poll; `is_new` until the first look."""
 
     node: UUID
     token_sha256: str
@@ -57,14 +57,14 @@ class _Poll:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The result of a look: wishes by node, and refusals by node and token."""
+    """Result of a look: wishes by node, and refusals by node and token."""
 
     wishes: dict[UUID, tuple[float, list[Assignment]]]
     refused: dict[tuple[UUID, str], AgentCallError]
 
 
 class LongPolls:
-    """The polls that wait in this process."""
+    """Polls that wait in this process."""
 
     def __init__(self, pools: Pools) -> None:
         self._pools = pools

@@ -1,4 +1,4 @@
-"""The agent protocol's part of the OpenAPI document."""
+"""Agent protocol's part of the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FRACTIONAL = frozenset({"wait"})
 
 
 def describe(result: dict[str, Any], **_: Any) -> dict[str, Any]:
-    """A hook of drf-spectacular: adds the calls of agents."""
+    """Add the calls of agents; a hook of drf-spectacular."""
     components = result.setdefault("components", {})
     components.setdefault("securitySchemes", {})["nodeToken"] = SECURITY
     for endpoint in ENDPOINTS:
@@ -69,7 +69,7 @@ def _parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
 
 
 def schema_of(kind: Any) -> dict[str, Any]:
-    """The JSON Schema of a dataclass of the protocol, or of one of its fields' types."""
+    """JSON Schema of a dataclass of the protocol, or of one of its fields' types."""
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         hints, missing = get_type_hints(kind), dataclasses.MISSING
         fields = dataclasses.fields(kind)

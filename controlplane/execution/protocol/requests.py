@@ -1,4 +1,4 @@
-"""Requests of agents: bounds and checks of what comes in, before anything is parsed."""
+"""Requests of agents: bounds and checks before parsing."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ INTEGER_MAX = 2**63
 
 
 class ClientDisconnectedError(Exception):
-    """The client closed the connection before its request was complete."""
+    """Connection closed by the client before its request was complete."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request that has passed the checks. `names` are the parts of the address that vary."""
+    """Checked request. `names` are the variable parts of the address."""
 
     headers: Headers
     names: Mapping[str, str]
@@ -41,21 +41,21 @@ class Request:
 
     @property
     def token(self) -> str:
-        """The bearer token. Raises AgentCallError if there is none."""
+        """Return the bearer token. Raises AgentCallError if there is none."""
         scheme, _, token = self.header("authorization").partition(" ")
         if scheme.lower() != "bearer" or not token.strip():
             raise bad_token("write the token as a header: Authorization: Bearer <token>")
         return token.strip()
 
     def header(self, name: str) -> str:
-        """A header by its name in lower case; empty if it is not there."""
+        """Header by its name in lower case; empty if missing."""
         return self.headers.get(name.encode(), b"").decode("latin-1")
 
     def id(self, name: str) -> UUID:
         return UUID(self.names[name])
 
     def parse(self, cls: type[T]) -> T:
-        """The body as a dataclass of the protocol. Raises AgentCallError where it does not fit."""
+        """Parse the body as a dataclass of the protocol. Raises AgentCallError."""
         try:
             return loads(cls, self.body)
         except WireError as error:
@@ -83,7 +83,7 @@ class Request:
 
 
 def headers_of(scope: Scope) -> Headers:
-    """The headers by name; one that comes twice is joined, as Django does it."""
+    """Headers by name; repeated ones are joined, as in Django."""
     found: dict[bytes, bytes] = {}
     for name, value in scope["headers"]:
         found[name] = b"%b,%b" % (found[name], value) if name in found else value
@@ -91,14 +91,13 @@ def headers_of(scope: Scope) -> Headers:
 
 
 def check_host(headers: Headers) -> None:
-    """Refuse hosts that are not allowed."""
     domain, _ = split_domain_port(headers.get(b"host", b"").decode("latin-1"))
     if not domain or not validate_host(domain, settings.ALLOWED_HOSTS):
         raise AgentCallError(400, "host", "this server is not known by that name: ALLOWED_HOSTS")
 
 
 def check_transport(scope: Scope, headers: Headers) -> None:
-    """Send a request without TLS to the same address with TLS, if TLS is on."""
+    """Redirect a request without TLS, if TLS is on."""
     if not settings.SECURE_SSL_REDIRECT or _is_secure(scope, headers):
         return
     host, query = headers[b"host"].decode("latin-1"), scope["query_string"].decode("latin-1")
@@ -116,7 +115,7 @@ def _is_secure(scope: Scope, headers: Headers) -> bool:
 
 
 def check_length(headers: Headers) -> None:
-    """Refuse a body that is too large or does not say how large it is, before it is read."""
+    """Refuse a body that is too large or of unknown length, before it is read."""
     length = headers.get(b"content-length", b"")
     if not length and b"transfer-encoding" in headers:
         text = "the body does not say how long it is; send it whole, with Content-Length"

@@ -1,4 +1,4 @@
-"""Threads for the database, each with a connection of its own."""
+"""Threads for the database, each with its own connection."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_WAITING = 2000
 
 
 class OverloadedError(Exception):
-    """More calls wait than can be answered in time."""
+    """More waiting calls than can be answered in time."""
 
 
 class Threads:
@@ -61,7 +61,7 @@ class Threads:
 
 @dataclass(frozen=True, slots=True)
 class Pools:
-    """The threads of one web process by what they do."""
+    """Threads of one web process by purpose."""
 
     calls: Threads = field(default_factory=lambda: Threads("agent-calls", 8))
     heartbeats: Threads = field(default_factory=lambda: Threads("heartbeats", 1, trusted_s=1.0))

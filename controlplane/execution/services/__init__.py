@@ -1,4 +1,4 @@
-"""Services of the agent protocol, and of those who stop assignments."""
+"""Services of the agent protocol and of stops."""
 
 from controlplane.execution.services.assignments import accept, report_state
 from controlplane.execution.services.heartbeats import heartbeat

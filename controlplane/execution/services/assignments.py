@@ -1,4 +1,4 @@
-"""Agents accept assignments and report their states, by compare-and-swap."""
+"""Acceptance and state reports of assignments, by compare-and-swap."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from loadmaster.protocol import GANG, Accept, AssignmentState, LaunchSpec, Reaso
 
 
 def launch_spec(assignment: Assignment) -> LaunchSpec:
-    """The specification of a launch, secrets in plain. Raises jobs.secrets.SecretMissing."""
+    """Return the specification of a launch, secrets in plain. Raises jobs.secrets.SecretMissing."""
     job, node = assignment.job, assignment.node
     slots = list(assignment.slots.select_related("device").order_by("device__uuid", "slot"))
     place = "" if assignment.purpose == "profiling" else job.checkpoint_place

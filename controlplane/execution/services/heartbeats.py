@@ -1,4 +1,4 @@
-"""Heartbeats renew leases of many nodes in one transaction, with a constant number of queries.
+"""Heartbeats: renewal of many nodes' leases in one transaction with few queries.
 
 Samples of devices go through the cache, everything else to the database.
 """
@@ -50,7 +50,7 @@ Clocks = Callable[[Iterable[int]], Mapping[int, Intervals]]
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A heartbeat that came in; `token_sha256` None if the caller has checked the token."""
+    """Received heartbeat; `token_sha256` None if the caller has checked the token."""
 
     node: UUID
     beat: Heartbeat
@@ -59,7 +59,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Renewed:
-    """The answer to a heartbeat, and the UNKNOWN assignments to restore before it is sent."""
+    """Answer to a heartbeat, and the UNKNOWN assignments to restore before it is sent."""
 
     reply: HeartbeatReply
     unknown: tuple[tuple[UUID, KnownAssignment], ...] = ()
@@ -68,7 +68,7 @@ class Renewed:
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """A row is locked by somebody else: nothing was written, renew this heartbeat by itself."""
+    """Locked row: nothing was written, renew this heartbeat by itself."""
 
 
 Outcome = Renewed | AgentCallError | Busy
@@ -76,7 +76,7 @@ Outcome = Renewed | AgentCallError | Busy
 
 @dataclass(frozen=True, slots=True)
 class _NodeRow:
-    """A locked node as its heartbeat finds it; `ill`: one of its devices was unhealthy."""
+    """Locked node as its heartbeat finds it; `ill`: one of its devices was unhealthy."""
 
     pk: UUID
     cluster_id: int
@@ -106,7 +106,7 @@ class _Renewal:
 
 
 def heartbeat(node_pk: UUID, beat: Heartbeat, now: datetime | None = None) -> HeartbeatReply:
-    """Renew session and leases; answer with all that is wanted. Raises AgentCallError if stale.
+    """Renew session and leases; answer with pending wishes. Raises AgentCallError if stale.
 
     An older heartbeat than the newest renews nothing and gets no leases.
     """
@@ -133,7 +133,7 @@ def renew_all(
 ) -> list[Outcome]:
     """Renew heartbeats of different nodes in one transaction; an outcome for each, in order.
 
-    With `wait=False` rows that somebody else holds make their heartbeat Busy.
+    With `wait=False` rows locked by others make their heartbeat Busy.
     """
     now = now or timezone.now()
     with transaction.atomic():
@@ -269,7 +269,7 @@ def _note_changes(renewals: Sequence[_Renewal], now: datetime) -> None:
 
 
 def _cordon_if_unhealthy(node: Node, *, healthy: bool) -> None:
-    """Cordon a node that calls itself unhealthy until it is well; leave an operator's cordon."""
+    """Cordon a node that reports itself unhealthy until it is well; leave an operator's cordon."""
     before, after, reason = (
         (State.CORDONED, State.READY, "") if healthy else (State.READY, State.CORDONED, UNWELL)
     )

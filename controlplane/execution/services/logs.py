@@ -31,7 +31,7 @@ def append_log(
     body: bytes,
     digest: str,
 ) -> int:
-    """Keep gzip output that begins at unpacked byte `offset`; return where the next piece begins.
+    """Keep gzip output from unpacked byte `offset`; return the offset of the next piece.
 
     `digest`: sha256 of the unpacked bytes. Beyond KEPT_BYTES only a mark and the count are kept.
     """

@@ -1,4 +1,4 @@
-"""Sessions: one agent at a time speaks for a node; a growing epoch refuses older sessions."""
+"""Sessions: one agent at a time acts for a node; a growing epoch refuses older sessions."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def lock_session(node_pk: uuid.UUID, epoch: int) -> Node:
 
 
 def token_refusals(tokens: Iterable[str]) -> dict[str, AgentCallError]:
-    """Refusals of tokens (sha256) that are not their node's: another node's, or nobody's."""
+    """Refusals of tokens (sha256) that are another node's, or nobody's."""
     sent = list(tokens)
     nodes = Node.objects.filter(token_sha256__in=sent) if sent else Node.objects.none()
     known = set(nodes.values_list("token_sha256", flat=True))
@@ -98,7 +98,7 @@ def open_session(node_pk: UUID, request: SessionRequest, now: datetime | None = 
 
 
 def restore_lost_node(node: Node) -> None:
-    """Give a lost node, its row locked, the state back that it had, with its event."""
+    """Restore the former state of a lost node, its row locked, with its event."""
     if node.state != State.LOST:
         return
     lost = node.events.filter(event="lost").last()
@@ -110,7 +110,7 @@ def restore_lost_node(node: Node) -> None:
 
 
 def _is_same_agent(node: Node, request: SessionRequest) -> bool:
-    """True for the same journal on the same machine as the former session's."""
+    """Return True for the same journal on the same machine as the former session's."""
     return node.machine_id == request.machine_id and node.session_secret_sha256 == sha256(
         request.session_secret
     )
@@ -142,7 +142,7 @@ def _begin(node: Node, request: SessionRequest, now: datetime) -> int:
 def _split_known(
     node: Node, known: tuple[KnownAssignment, ...]
 ) -> tuple[list[UUID], tuple[str, ...]]:
-    """Split what the agent knows into what it goes on with and what it must stop."""
+    """Split the agent's known assignments into those that go on and those to stop."""
     held = Assignment.objects.filter(node=node, state__in=LIVE).order_by("pk")
     held = held.select_for_update(no_key=True)
     live = {(str(a.pk), a.fence): a for a in held}

@@ -21,7 +21,7 @@ _EVICTABLE = frozenset({JobState.STARTING, JobState.RUNNING})
 def stop_assignment(
     assignment: Assignment, reason: StopReason, actor: str = "", now: datetime | None = None
 ) -> Assignment:
-    """Request an assignment's stop. Move its job (PREEMPT, CANCEL) before; `assignment` is updated.
+    """Request an assignment's stop. Move its job (PREEMPT, CANCEL) before; updates `assignment`.
 
     An offer nobody has accepted is withdrawn at once, and its job moved on.
     """
@@ -35,7 +35,7 @@ def stop_assignment(
 
 
 def stop_profiling(assignment: Assignment) -> Assignment:
-    """Ask for the end of a profile run's assignment that has measured enough."""
+    """Request the end of a profile run's assignment that has measured enough."""
     return stop_assignment(assignment, StopReason.PREEMPT, "profiler")
 
 

@@ -1,1 +1,1 @@
-"""The live cluster as a world of the loop: reader, writer of assignments, round lock."""
+"""Live cluster as a world of the loop: reader, writer of assignments, round lock."""

@@ -1,9 +1,9 @@
-"""The only writer of assignments: applies a plan as far as the newest state allows.
+"""Only writer of assignments: applies a plan as far as the newest state allows.
 
 In the transaction that holds the round's lock, stops are requested, terms and expected speeds are
-updated, then gangs are launched whole or not at all (`launches`). Constraints of the database have
-the last word: a slot is held once, a fence launches once. A launch that waits for a stop is
-deferred; the stop's end asks for the round that carries the plan out or decides again.
+updated, then gangs are launched whole or not at all (`launches`). Database constraints decide: a
+slot is held once, a fence launches once. A launch that waits for a stop is deferred; the stop's end
+requests a round that launches it or decides again.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from policies.contract.plan import Placement, Plan
 from policies.contract.snapshot import Jobs
 
 AT_ONCE = 500
-"""Assignments that one statement changes."""
+"""Assignments per statement."""
 
 
 class PreemptGang(Protocol):
-    """Stops a gang: `controlplane.execution.services.preempt_gang`."""
+    """Stop of a gang: `controlplane.execution.services.preempt_gang`."""
 
     def __call__(self, assignment_id: UUID, actor: str, now: datetime | None = None) -> object:
         """Pre-empt the gang: its job moves to STOPPING, or to the queue if nothing was accepted."""
@@ -67,7 +67,7 @@ def apply_plan(
 
 
 def _change_terms(kept: Iterable[tuple[Placement, Gang]], now: datetime) -> None:
-    """Write new terms, equal ones together: a round may prolong thousands, to the same end."""
+    """Write new terms, equal ones together: a round may prolong thousands to the same end."""
     ranks = defaultdict[tuple[float | None, int | None], list[UUID]](list)
     for wanted, gang in kept:
         ranks[wanted.until_s, wanted.steps_quota] += [a.pk for a in gang.assignments]
@@ -93,7 +93,7 @@ def _update(pks: Sequence[UUID], **values: object) -> None:
 
 
 def _lock(todo: Sequence[Change]) -> None:
-    """Lock what changes, nodes before jobs; not keys, which other commits share in any order."""
+    """Lock changed rows, nodes before jobs; not keys, which other commits share in any order."""
     nodes, jobs = set[str](), set[str]()
     for change in (c for c in todo if not isinstance(c, Keep)):
         jobs.add(key_of(change)[0])

@@ -1,8 +1,7 @@
 """Launches of a plan, written in batches whose number of statements hardly grows.
 
-Each gang is checked against the newest state and the launches before it (`recheck`). Where the
-database refuses a batch, its gangs are launched one by one, each in its own savepoint. Profile
-runs follow, one by one or as the pairs they are.
+Each gang is checked against the newest state and earlier launches (`recheck`). Gangs of a batch
+that the database refuses are launched one by one in savepoints. Profile runs follow.
 """
 
 from __future__ import annotations
@@ -34,17 +33,17 @@ ACTOR = "round"
 OFFER = "offer"
 
 BATCH = 100
-"""Gangs written per batch: enough to make statements cheap, few enough to stay brief."""
+"""Gangs per batch: enough to make statements cheap, few enough to stay brief."""
 
 OF_A_JOB = ("state", "fence", "kind_id", "cores", "memory_gb", "checkpoint_steps")
-"""What is read of jobs that are launched; commands and environments may be long."""
+"""Columns of launched jobs; commands and environments may be long."""
 
 FASTER = (IntegrityError, LostRaceError)
-"""What a launch meets that somebody else's write has overtaken."""
+"""Errors of a launch that a concurrent write has overtaken."""
 
 
 class ProfileRunStarted(Protocol):
-    """Tells the profiler that a run was placed: `profiling.services.profile_run_started`."""
+    """Notice to the profiler of a placed run: `profiling.services.profile_run_started`."""
 
     def __call__(self, job: Job, copy: int) -> None:
         """Note it, in the transaction that writes the assignment."""
@@ -59,7 +58,7 @@ class _RefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PreparedLaunch:
-    """A placement that fits, with its job and the rows to write for each rank."""
+    """Placement that fits, with its job and the rows to write for each rank."""
 
     placement: Placement
     job: Job
@@ -67,7 +66,7 @@ class PreparedLaunch:
 
 
 class Launcher:
-    """Launches gangs of a plan in the caller's transaction, which holds the round's lock."""
+    """Launcher of a plan's gangs in the caller's transaction, which holds the round's lock."""
 
     def __init__(
         self,
@@ -87,7 +86,7 @@ class Launcher:
             self.held[seat.node] += len(seat.devices) * seat.share
 
     def launch(self, placements: Sequence[Placement]) -> tuple[Rejected, ...]:
-        """Launch what fits, profile runs last; return the rejected with reasons. One fence each."""
+        """Launch all that fit, profile runs last; return the rejected. One fence each."""
         if not placements:
             return ()
         self._look(placements)
@@ -240,11 +239,10 @@ class Launcher:
         ]
 
     def _predicted(self, placement: Placement, seat: RankPlacement, job: Job) -> dict[str, Any]:
-        """What the round expects:
-
-        the gang's speed beside those with which it shares GPUs, the rank's part of its node's watts
-        under this plan (by the GPUs it holds, a shared one by its share), and the policy's own
+        """Predicted figures of a rank: the gang's speed beside co-tenants, watts, and the policy's
         figures.
+
+        Watts are the rank's part of its node's, by the GPUs it holds, a shared one by its share.
         """
         node = self.observed.snapshot.node_by_id[seat.node]
         part = len(seat.devices) * seat.share / self.held[seat.node]
@@ -285,7 +283,7 @@ def _offer(launches: Sequence[PreparedLaunch]) -> None:
 
 
 def _attempts(jobs: Iterable[Job]) -> Mapping[UUID, Attempt]:
-    """Each job's open attempt; a new one at its first launch, and after one that has ended."""
+    """Each job's open attempt; new at its first launch, and after one that has ended."""
     by_id = {job.pk: job for job in jobs}
     last = {a.job_id: a for a in Attempt.objects.filter(job__in=list(by_id)).order_by("number")}
     going_on = {pk: a for pk, a in last.items() if a.ended_at is None}
@@ -298,5 +296,4 @@ def _attempts(jobs: Iterable[Job]) -> Mapping[UUID, Attempt]:
 
 
 def time_of(at_s: float | None) -> datetime | None:
-    """A plan's moment as the database keeps it."""
     return None if at_s is None else datetime.fromtimestamp(at_s, UTC)

@@ -20,7 +20,7 @@ RUN = "run"
 
 
 class LiveAssignment(NamedTuple):
-    """A live assignment; `job_cores` and `memory_gb` are its job's demand on each node."""
+    """Live assignment; `job_cores` and `memory_gb` are its job's demand on each node."""
 
     pk: UUID
     job_id: UUID
@@ -49,7 +49,7 @@ class LiveAssignment(NamedTuple):
 
 
 class OccupiedSlot(NamedTuple):
-    """A slot of a device and who holds it."""
+    """Slot of a device and its holder."""
 
     device_id: int
     device_uuid: str
@@ -68,7 +68,7 @@ _SLOT = (
     "device_id", "device__uuid", "device__node_id", "slot", "share",
     "assignment_id", "assignment__job_id", "assignment__copy", "assignment__purpose",
 )  # fmt: skip
-"""The columns of both, in the order of their fields."""
+"""Columns of both, in the order of their fields."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Gang:
 
 
 def is_placement(assignment: LiveAssignment) -> bool:
-    """True for a live assignment that is not stopping."""
+    """Return True for a live assignment that is not stopping."""
     return assignment.desired == RUN and assignment.state != AssignmentState.STOPPING
 
 
@@ -108,7 +108,7 @@ class LiveAssignments:
             self.of_device[slot.device_id].append(slot)
 
     def gangs(self, job: object | None = None) -> list[Gang]:
-        """The placements that are meant to go on, of one job (its primary key) or of all."""
+        """Placements that are meant to go on, of one job (its primary key) or of all."""
         found: dict[PlacementKey, list[LiveAssignment]] = defaultdict(list)
         for a in self.assignments if job is None else self.of_job[job]:
             if is_placement(a):

@@ -1,4 +1,4 @@
-"""One round per cluster at a time: a row with owner, expiry and number, taken by compare-and-swap.
+"""One round per cluster at a time: a row with owner, expiry and number, by compare-and-swap.
 
 Only the number's owner may apply a plan. A thread renews the lock for as long as a round may take.
 A dead owner is followed at once on its own machine, elsewhere when the lock has expired.
@@ -22,12 +22,12 @@ from controlplane.loop.models import Round
 
 
 class LostLockError(Exception):
-    """The round's lock expired and another round took over; apply nothing."""
+    """Expired lock that another round took over; apply nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoundLock:
-    """The right to hold round `number` of a cluster."""
+    """Right to hold round `number` of a cluster."""
 
     cluster_id: int
     number: int
@@ -60,7 +60,7 @@ def renew(lock: RoundLock, until: datetime) -> bool:
 
 
 def check(lock: RoundLock, now: datetime) -> None:
-    """Check the lock first in the applying transaction; LostLockError if it is not held."""
+    """Raise LostLockError if the lock is not held; comes first in the applying transaction."""
     if not _held(lock).filter(round_expires_at__gt=now).update(last_round_at=now):
         raise LostLockError(
             f"round {lock.number} of cluster {lock.cluster_id} took too long: another one has taken"
@@ -69,7 +69,7 @@ def check(lock: RoundLock, now: datetime) -> None:
 
 
 def release(lock: RoundLock) -> None:
-    """Give the row back; nothing happens if it is not held any more."""
+    """Release the lock if it is still held."""
     _held(lock).update(round_owner="", round_expires_at=None)
 
 
@@ -80,7 +80,7 @@ def _held(lock: RoundLock) -> QuerySet[Cluster]:
 
 
 def is_held(cluster: Cluster, now: datetime) -> bool:
-    """True if a round of the cluster, as it was read, is held."""
+    """Return True if a round of the cluster, as it was read, is held."""
     if not cluster.round_owner or owner_has_ended(cluster.round_owner):
         return False
     return cluster.round_expires_at is not None and cluster.round_expires_at > now
@@ -100,7 +100,7 @@ EXPIRY_S = 15.0
 """Expiry of a lock without renewal; clocks of machines must agree better than this."""
 
 RENEW_S = 4.0
-"""Several renewals may fail before the lock is lost."""
+"""Interval of renewal: several may fail before the lock is lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,6 @@ class Renewal:
     every_s: float = RENEW_S
 
     def expires(self, now_s: float) -> datetime:
-        """Expiry of a lock that is renewed now."""
         return datetime.fromtimestamp(min(now_s + self.expiry_s, self.until_s), UTC)
 
 

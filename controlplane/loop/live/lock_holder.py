@@ -1,6 +1,6 @@
-"""The process that holds a lock, by a name that tells others of its machine whether it still lives.
+"""Name of a lock's owner, by which others on its machine see whether it still lives.
 
-The name is (machine and process namespace, pid, start of the process, random). Knows no Django.
+(machine and process namespace, pid, start of the process, random). Knows no Django.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ PROC = Path("/proc")
 
 
 def new_owner() -> str:
-    """A name for a round that this process holds; no two are the same. At most 64 characters."""
+    """Unique name for a round of this process, of at most 64 characters."""
     return f"{_place()}.{os.getpid()}.{_started(os.getpid())}.{uuid4().hex[:16]}"
 
 
 def owner_has_ended(holder: str) -> bool:
-    """True if the holder was a process of this machine that has ended; False if unknown."""
+    """Return True if the holder was a process of this machine that has ended; False if unknown."""
     place, pid, started = (*holder.split("."), "", "", "")[:3]
     return bool(place) and place == _place() and pid.isdigit() and _started(int(pid)) != started
 

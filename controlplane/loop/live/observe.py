@@ -1,9 +1,9 @@
-"""The only reader of the live cluster: from rows to a Snapshot, in a constant number of queries.
+"""Only reader of the live cluster: rows become a Snapshot, in a constant number of queries.
 
-Policies see the cluster as it will be when stops under way have ended: a stopping job waits, while
-devices still name it as their holder; `apply` defers launches until they are free. Left out are
-held, cancelled, ended and backing-off jobs, and those that depend on one left out. A silent node
-is shown as cordoned. Runtimes, and nodes that a job avoids, are labels (`capabilities`).
+Policies see the cluster as after all current stops: a stopping job waits, while devices still name
+it as their holder; `apply` defers launches. Left out are held, cancelled, ended and backing-off
+jobs, and those that depend on one left out. A silent node is shown as cordoned. Runtimes, and nodes
+that a job avoids, are labels (`capabilities`).
 """
 
 from __future__ import annotations
@@ -52,18 +52,16 @@ AS_STORED = ("tardiness_weight", "weight", "priority", "cores", "memory_gb", "ma
 
 
 class Knowledge(Protocol):
-    """Source of knowledge about kinds and wanted measurements: `profiling.selectors`."""
+    """Source of kinds and requested measurements: `profiling.selectors`."""
 
-    def kind_views(self, cluster: Cluster, kinds: Iterable[int]) -> tuple[KindView, ...]:
-        """Views of these kinds, given by primary key."""
-        ...
+    def kind_views(self, cluster: Cluster, kinds: Iterable[int]) -> tuple[KindView, ...]: ...
 
     def profile_requests(self, cluster: Cluster) -> tuple[ProfileRequest, ...]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """A snapshot with its cluster, event ids, and the jobs blocked by dependencies.
+    """Snapshot with its cluster, event ids, and the jobs blocked by dependencies.
 
     `cut`: more jobs queue than the snapshot shows.
     """

@@ -1,7 +1,7 @@
-"""Recheck of a plan's placements against the newest state, stops under way included.
+"""Recheck of a plan's placements against the newest state, current stops included.
 
-A refusal is *deferred* if a stop under way is in the way, whose end asks for a new round; *stale*
-if the world has changed since the snapshot.
+A refusal is *deferred* if a current stop is in the way, whose end requests a new round; *stale* if
+the state has changed since the snapshot.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FOREIGN_ROLE = {Purpose.TRAINING: Role.PROFILING, Purpose.PROFILING: Role.PRODUC
 
 
 class FreeCapacity:
-    """The cluster's nodes and devices with their holders; `take` records new launches."""
+    """Nodes and devices of the cluster with their holders; `take` records new launches."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class FreeCapacity:
             self._load(str(a.node_id), a.cores, a.memory_gb)
 
     def refusal(self, placement: Placement, job: Job) -> Rejected | None:
-        """Why this placement of `job` (as it is now) cannot be launched; None if it can."""
+        """Refusal of this placement of `job` (as it is now); None if it can be launched."""
         wanted = LAUNCHABLE[placement.purpose]
         if job.state not in wanted:
             code = RejectCode.DEFERRED if str(job.pk) in self.stopping else RejectCode.STALE
@@ -77,7 +77,7 @@ class FreeCapacity:
         return Rejected(placement.key, *(stale or reasons)[0]) if reasons else None
 
     def take(self, assignment: Assignment, job: Job, devices: Iterable[tuple[Device, int]]) -> None:
-        """Note that these (device, slot) are held by a launched assignment."""
+        """Record that a launched assignment holds these (device, slot)."""
         for device, slot in devices:
             if not self.slots.get(device.pk):
                 self.in_use[str(device.node_id)] += 1

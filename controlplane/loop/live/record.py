@@ -1,4 +1,4 @@
-"""A round's row, to replay and recompute it; timings stay outside snapshot and plan."""
+"""Row of a round, to replay and recompute it; timings stay outside snapshot and plan."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from policies.contract.views import runtime_of
 
 BATCH = 500
 ROUNDS_SEARCHED = 20
-"""Rounds searched for the previous newest one; abandoned ones may lie between."""
+"""Rounds searched for the newest finished one; abandoned ones may lie between."""
 
 SMALL_MOVE = 0.1
-"""The part of a wait by which its expected end may move unseen."""
+"""Fraction of a wait by which its expected end may move without a write."""
 
 MAY_WAIT = (JobState.QUEUED, JobState.PROFILING, JobState.STOPPING)
 
@@ -44,7 +44,7 @@ MAY_WAIT = (JobState.QUEUED, JobState.PROFILING, JobState.STOPPING)
 def open_round(
     lock: RoundLock, observed: Observation, started: datetime, snapshot_s: float
 ) -> Round:
-    """The row of a round that has seen the cluster and is about to decide."""
+    """Row of a round that has seen the cluster and is about to decide."""
     cluster, snapshot = observed.cluster, observed.snapshot
     spelling = snapshot.canonical_bytes
     return Round.objects.create(
@@ -59,7 +59,7 @@ def open_round(
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A plan's JSON form, packed and with its digest, and jobs by changed reason for waiting."""
+    """Packed JSON form of a plan with its digest, and jobs by changed reason for waiting."""
 
     form: dict[str, Any]
     packed: Any
@@ -117,7 +117,7 @@ def close_round(
 
 
 def wants_another(row: Round, observed: Observation, plan: Plan, applied: Applied) -> bool:
-    """True if stale placements or idle GPUs ask for one more round; leftovers alone ask for none.
+    """Return True if stale placements or idle GPUs need one more round.
 
     A cut round that started over half of its jobs has left GPUs to those it did not see.
     """
@@ -145,7 +145,7 @@ def last_plan(row: Round) -> LastPlan | None:
 
 
 def _leaves_idle(plan: Plan, snapshot: Snapshot) -> bool:
-    """True if free healthy GPUs are in no placement of the plan."""
+    """Return True if free healthy GPUs are in no placement of the plan."""
     used = _devices_of(plan)
     return any(
         d.healthy and not d.held and (n.id, d.id) not in used
@@ -171,7 +171,7 @@ def cost_rate_per_h(plan: Plan, snapshot: Snapshot) -> float | None:
 
 
 def note_waiting(written: Written, lock: RoundLock, clock: Callable[[], datetime]) -> None:
-    """Write changed reasons for waiting, before the plan is applied, in batches that keep the lock.
+    """Write changed reasons for waiting before the plan is applied, in batches that keep the lock.
 
     Between batches others may write, as long as one took. LostLockError if the lock is lost.
     """
@@ -222,7 +222,6 @@ def _differ(stored: list[Any], reason: list[Any], now_s: float) -> bool:
 
 
 def _reasons(observed: Observation, plan: Plan) -> dict[str, list[Any]]:
-    """[code, detail] by job."""
     reasons: dict[str, list[Any]] = {
         job: [WaitCode.DEPENDENCY.value, {"jobs": list(others)}]
         for job, others in observed.blocked.items()

@@ -1,4 +1,4 @@
-"""The rows of a cluster that a round reads, each table once, as columns.
+"""Rows of a cluster that a round reads, each table once, as columns.
 
 Of a long queue a round sees LOADMASTER_ROUND_JOBS: half by turns of the teams, a quarter by due
 date, a quarter that moves on with each round; jobs with open dependencies get the rest.
@@ -48,7 +48,7 @@ def window(queued: QuerySet[Job], most: int, number: int) -> list[Any] | None:
 
 
 def _in_turn(queued: QuerySet[Job], most: int) -> Iterable[Any]:
-    """The most urgent job of each team, then the second of each: by priority, then age."""
+    """Most urgent job of each team, then the second of each: by priority, then age."""
     turn = Window(
         RowNumber(),
         partition_by=[F("team_id")],
@@ -65,7 +65,7 @@ def _soonest(queued: QuerySet[Job], most: int) -> Iterable[Any]:
 
 
 def _passing(queued: QuerySet[Job], most: int, number: int, count: int) -> Iterable[Any]:
-    """The next section of the queue in a neutral order, cyclically."""
+    """Next section of the queue in a neutral order, cyclically."""
     pieces = -(-count // most) if most and count else 1
     start = number % pieces * most
     return queued.order_by("pk").values_list("pk", flat=True)[start : start + most]
@@ -74,7 +74,7 @@ def _passing(queued: QuerySet[Job], most: int, number: int, count: int) -> Itera
 SHOWN = (
     JobState.QUEUED, JobState.PROFILING, JobState.STARTING, JobState.RUNNING, JobState.STOPPING,
 )  # fmt: skip
-"""Jobs that a policy may be shown: those that run or want to."""
+"""States of jobs in a snapshot."""
 
 AVOIDED = timedelta(minutes=10)
 """Time for which a job avoids a node that failed it, if another one would do."""
@@ -83,8 +83,6 @@ THE_NODES_FAULT = (ReasonClass.IMAGE, ReasonClass.GPU, ReasonClass.NODE)
 
 
 class NodeRow(NamedTuple):
-    """Columns of a node in a snapshot."""
-
     pk: UUID
     name: str
     gpu_type_id: int
@@ -105,8 +103,6 @@ class NodeRow(NamedTuple):
 
 
 class DeviceRow(NamedTuple):
-    """Columns of a device in a snapshot."""
-
     node_id: UUID
     pk: int
     uuid: str
@@ -117,7 +113,7 @@ class DeviceRow(NamedTuple):
 
 
 class Watched(Protocol):
-    """A node's state and the end of its session."""
+    """Node's state and the end of its session."""
 
     @property
     def state(self) -> str: ...
@@ -127,7 +123,7 @@ class Watched(Protocol):
 
 
 def is_ready(node: Watched, now: datetime) -> bool:
-    """True if the node takes new work: it is ready and its agent is not silent."""
+    """Return True if the node takes new jobs: it is ready and its agent is not silent."""
     return node.state == State.READY and not is_silent(node.session_expires_at, now)
 
 
@@ -202,7 +198,7 @@ def _undone_dependencies(cluster: Cluster) -> Mapping[object, set[object]]:
 def _blocked(
     jobs: Sequence[Job], undone: Mapping[object, set[object]]
 ) -> Mapping[object, set[object]]:
-    """Jobs with an unfinished dependency outside `jobs`, direct or not; with what blocks them."""
+    """Jobs with an unfinished dependency outside `jobs`, direct or not, with their blockers."""
     shown = {job.pk for job in jobs}
     blocked: dict[object, set[object]] = {}
     while new := {j: gone for j, of in undone.items() if j in shown and (gone := of - shown)}:

@@ -1,5 +1,3 @@
-"""The solver of live rounds: a long-lived child process, outside of transactions."""
-
 from __future__ import annotations
 
 import atexit
@@ -25,12 +23,12 @@ def solve_in_child(policy: str, parameters: Mapping[str, Any], snapshot: Snapsho
 
 
 def solve_here(policy: str, parameters: Mapping[str, Any], snapshot: Snapshot) -> Plan:
-    """Solve in this process: for tests, replay, and without time limit. Raises PolicyError."""
+    """Solve in this process without time limit, for tests and replay. Raises PolicyError."""
     return make(policy, parameters)(snapshot)
 
 
 def start_solver() -> None:
-    """Start this process's solver, which warms up while nobody waits for it."""
+    """Start this process's solver, which warms up in the background."""
     try:
         _solver().start()
     except OSError as error:  # the first round tries again, and says in its own words what is wrong

@@ -1,4 +1,4 @@
-"""The live cluster as a world of the loop, for the one round whose lock is held."""
+"""Live cluster as a world of the loop, for the one round whose lock is held."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ Solve: TypeAlias = Callable[[str, Mapping[str, Any], Snapshot], Plan]
 """(policy, parameters, snapshot) -> plan; raises PolicyError. A child in production."""
 
 OVERHEAD_S = 30.0
-"""Longest time of a living round beside its solver."""
+"""Longest time of a round beside its solver."""
 
 SERVICES = Services(preempt_gang, profile_run_started)
 
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """What a live round asks of others, replaceable in tests.
+    """Dependencies of a live round, replaceable in tests.
 
     `await_solver` returns once a snapshot can be solved. A lock is held for `hold_s` at most
     (default: solver limit and OVERHEAD_S), renewed every `renew_s`, expiring after `expiry_s`.
@@ -81,7 +81,7 @@ class LiveWorld:
         self.row: Round | None = None
 
     def snapshot(self) -> Snapshot:
-        """The cluster now; its round's row is opened with it."""
+        """Snapshot of now; opens the round's row."""
         began = time.perf_counter()
         self.observed = observe(
             self.lock.cluster_id, self.ports.clock(), self.lock.number, self.ports.knowledge
@@ -92,7 +92,7 @@ class LiveWorld:
         return self.observed.snapshot
 
     def decide(self, snapshot: Snapshot) -> Plan:
-        """The cluster's policy with its parameters, as they were when the snapshot was taken."""
+        """Plan of the cluster's policy and parameters at the snapshot."""
         cluster = self._seen()[0].cluster
         began = time.perf_counter()
         try:
@@ -101,7 +101,7 @@ class LiveWorld:
             Round.objects.filter(pk=self._seen()[1].pk).update(solve_s=time.perf_counter() - began)
 
     def last_plan(self) -> LastPlan | None:
-        """The previous plan, if the cluster's policy and parameters are still those of it."""
+        """Previous plan, if policy and parameters are still the same."""
         return record.last_plan(self._seen()[1])
 
     def apply(self, plan: Plan, carried: int | None = None) -> Applied:
@@ -157,5 +157,5 @@ def hold_round(cluster_id: int, ports: Ports) -> RoundResult | None:
 
 
 def is_wanted(cluster_id: int) -> bool:
-    """True if events of the cluster wait for a round."""
+    """Return True if events of the cluster wait for a round."""
     return RescheduleEvent.objects.filter(cluster=cluster_id, round=None).exists()

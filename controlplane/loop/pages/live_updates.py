@@ -1,7 +1,7 @@
-"""Live pages: server-sent events name changed topics, and pages ask for their parts anew.
+"""Live pages: server-sent events name changed topics, and pages reload their parts.
 
-A hint, not the truth: a row that commits after a later one is missed, so pages also refresh now
-and then. Topics: `jobs`, `job:<id>`, `nodes`, `rounds`, of visible jobs only.
+A row that commits after a later one is missed, so pages also refresh now and then. Topics: `jobs`,
+`job:<id>`, `nodes`, `rounds`, of visible jobs only.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MOST_ROWS = 500
 
 @dataclass(frozen=True, slots=True)
 class Cursors:
-    """The newest rows already told of."""
+    """Newest rows already sent."""
 
     job_event: int = 0
     assignment_event: int = 0
@@ -119,7 +119,7 @@ async def stream(
 
 @require_GET
 async def live(request: HttpRequest) -> HttpResponseBase:
-    """The event stream. Under WSGI the answer is 204, so that the browser does not retry."""
+    """Event stream. Under WSGI the answer is 204, so that the browser does not retry."""
     user = await request.auser()
     if not isinstance(request, ASGIRequest) or user.pk is None:
         return HttpResponse(status=204)

@@ -22,7 +22,7 @@ OTHERS = "another team's job"
 
 @dataclass(frozen=True, slots=True)
 class RoundRow:
-    """A line of the list: how many of each change, and the seconds of the whole round."""
+    """Row of the list: number of each change, and seconds of the whole round."""
 
     round: Round
     counts: tuple[tuple[str, int], ...]
@@ -31,7 +31,7 @@ class RoundRow:
 
 @dataclass(frozen=True, slots=True)
 class ChangeRow:
-    """A change or a refused placement in words; `job_id` only where the reader may see the job."""
+    """Change or refused placement in words; `job_id` only where the reader may see the job."""
 
     change: str
     job_id: str | None
@@ -43,8 +43,6 @@ class ChangeRow:
 
 @dataclass(frozen=True, slots=True)
 class RoundPage:
-    """The page of a round."""
-
     row: RoundRow
     changes: tuple[ChangeRow, ...]
     rejected: tuple[ChangeRow, ...]
@@ -60,7 +58,6 @@ def rounds_page(number: int | str | None) -> tuple[Page[Round], list[RoundRow]]:
 
 
 def round_page(user: User, pk: int) -> RoundPage | None:
-    """A round, or None where there is none."""
     rounds = Round.objects.select_related("cluster", "tariff", "pue")
     found = rounds.defer("snapshot", "runs_expected").filter(pk=pk).first()
     if found is None:

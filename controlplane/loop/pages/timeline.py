@@ -23,7 +23,7 @@ from jobs.selectors import OTHERS, seen_by
 MAX_BARS = 3000
 NODES_A_CHART = 24
 Place = tuple[str, int, int]
-"""A lane of the timeline, and which of how many rows of it."""
+"""Lane, row in it, and number of its rows."""
 NEWEST_ROUNDS = 20
 """Newest rounds searched for a plan with expected ends; held or abandoned ones have none."""
 
@@ -33,11 +33,11 @@ _OF_BAR = (
     "steps_done", "predicted_run_s",
     "created_at", "accepted_at", "running_at", "ended_at",
 )  # fmt: skip
-"""Columns that the timeline shows; the JSON columns of a job would cost more than all."""
+"""Columns of a bar; the JSON columns of a job would cost more than all."""
 
 
 def page_of_lanes(number: int | str | None, cluster: Cluster | None) -> Page[Node]:
-    """A page of a cluster's nodes by name, with the timeline's data; empty without cluster."""
+    """Page of a cluster's nodes by name, with the timeline's data; empty without cluster."""
     nodes = Node.objects.filter(cluster=cluster).select_related("gpu_type").order_by("name")
     lanes = nodes.only("name", "emulated", "gpu_type__name", "gpu_type__emulated")
     return Paginator(lanes, NODES_A_CHART).get_page(number)
@@ -88,7 +88,7 @@ def _lanes(nodes: Sequence[Node]) -> dict[int, str]:
 def _places(
     assignments: Iterable[Assignment], lanes: Mapping[int, str]
 ) -> Mapping[Any, list[Place]]:
-    """The lanes of each assignment, and its row, as plain values (a prefetch costs more)."""
+    """Lanes of each assignment, and its row, as plain values (a prefetch costs more)."""
     places: dict[Any, list[Place]] = defaultdict(list)
     held = AssignmentSlot.objects.filter(assignment__in=[a.pk for a in assignments]).order_by("pk")
     columns = ("assignment_id", "device_id", "slot", "share")

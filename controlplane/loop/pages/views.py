@@ -1,5 +1,3 @@
-"""The pages of the loop: timeline and rounds. Views parse, call one selector, and answer."""
-
 from __future__ import annotations
 
 from datetime import timedelta
@@ -34,8 +32,6 @@ SPANS = {
 
 
 class ChangePassword(PasswordChangeView):
-    """Change of one's own password."""
-
     template_name = "registration/password.html"
     success_url = reverse_lazy("queue")
 
@@ -47,7 +43,6 @@ class ChangePassword(PasswordChangeView):
 
 @require_GET
 def gantt(request: HttpRequest) -> HttpResponse:
-    """Past and expected assignments by node and GPU, some nodes a page."""
     cluster, span = _asked(request)
     if cluster and "span" not in request.GET:
         past = past_s(cluster)
@@ -66,7 +61,7 @@ def gantt(request: HttpRequest) -> HttpResponse:
 
 @require_GET
 def gantt_figure(request: HttpRequest) -> JsonResponse:
-    """The chart's data, ahead by a quarter of the past span or to the last expected end."""
+    """Data of the chart, ahead by a quarter of the past span or to the last expected end."""
     cluster, span = _asked(request)
     if cluster is None:
         raise Http404("there is no cluster")
@@ -88,7 +83,6 @@ def _asked(request: HttpRequest) -> tuple[Cluster | None, str]:
 
 @require_GET
 def rounds(request: HttpRequest) -> HttpResponse:
-    """Every decision: why it was asked for, what came of it, how long it took."""
     page, rows = rounds_page(request.GET.get("page"))
     context = {"page": page, "rows": rows, "query": ""}
     return page_or_part(request, "loop/rounds.html", "loop/_rounds.html", context)
@@ -96,7 +90,6 @@ def rounds(request: HttpRequest) -> HttpResponse:
 
 @require_GET
 def round_(request: HttpRequest, pk: int) -> HttpResponse:
-    """The page of a decision."""
     page = round_page(cast(User, request.user), pk)
     if page is None:
         raise Http404(f"there is no round {pk}")
@@ -105,7 +98,7 @@ def round_(request: HttpRequest, pk: int) -> HttpResponse:
 
 @require_GET
 def round_snapshot(request: HttpRequest, pk: int) -> JsonResponse:
-    """Operators: the round's snapshot, readable by `python -m policies solve`."""
+    """Operators' file of the round's snapshot, readable by `python -m policies solve`."""
     found = snapshot_file(pk) if is_operator(cast(User, request.user)) else None
     if found is None:
         raise Http404(f"there is no snapshot of round {pk} for you")

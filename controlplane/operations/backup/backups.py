@@ -1,4 +1,4 @@
-"""Backups: a tar file of mode 0600 with `manifest.json`, `database` and, if asked for, `keys.json`.
+"""Backups: a tar file of mode 0600 with `manifest.json`, `database` and optional `keys.json`.
 
 Teams' secrets in it are encrypted and lost without the server's keys: keep those elsewhere.
 """
@@ -32,8 +32,6 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """Facts of a backup: version, time (ISO), sort of database, migrations."""
-
     version: str
     vendor: str
     created_at: str
@@ -45,7 +43,7 @@ class Manifest:
 
 
 def write_backup(path: Path, *, with_keys: bool = False, force: bool = False) -> Manifest:
-    """Write a backup to a new file of mode 0600. Raises BackupError; `force` overwrites."""
+    """Write a backup to a new file of mode 0600; `force` overwrites. Raises BackupError."""
     if path.exists() and not force:
         raise BackupError(f"{path} exists; choose another name, or replace it with --force")
     try:
@@ -66,7 +64,7 @@ def write_backup(path: Path, *, with_keys: bool = False, force: bool = False) ->
 
 @contextmanager
 def unpacked(path: Path) -> Iterator[tuple[Manifest, Path]]:
-    """Manifest and dump, checked against its checksum; a context manager."""
+    """Yield manifest and dump, checked against its checksum."""
     try:
         with (
             tempfile.TemporaryDirectory(prefix="loadmaster-restore-") as work,
@@ -81,7 +79,7 @@ def unpacked(path: Path) -> Iterator[tuple[Manifest, Path]]:
 
 
 def keys_of(path: Path) -> dict[str, str]:
-    """The server's keys by setting name; BackupError if the backup has none."""
+    """Server's keys by setting name; BackupError if the backup has none."""
     with tarfile.open(path, "r:") as archive:
         member = archive.extractfile("keys.json") if "keys.json" in archive.getnames() else None
         if member is None:
@@ -91,7 +89,7 @@ def keys_of(path: Path) -> dict[str, str]:
 
 
 def check_fits(manifest: Manifest) -> None:
-    """Raise BackupError for another sort of database or an unknown schema."""
+    """Raise BackupError for another database engine or an unknown schema."""
     if manifest.vendor != connection.vendor:
         text = f"the backup is of {manifest.vendor}, this server's database is {connection.vendor}"
         raise BackupError(f"{text}; restore it where DATABASE_URL is of the same sort")

@@ -15,10 +15,10 @@ from typing import Any, Protocol
 from django.db import connection, connections
 
 LOCK_OWNER = "restore"
-"""Who holds a restored cluster's rounds off, until the agents have had their time."""
+"""Owner of the lock that delays a restored cluster's rounds."""
 
 ERA = 1_577_836_800
-"""The beginning of 2020, in Unix seconds."""
+"""Beginning of 2020, in Unix seconds."""
 
 
 def era_s() -> int:
@@ -52,22 +52,22 @@ LIBPQ = (
 
 
 class BackupError(Exception):
-    """A backup or restore failed; the text says why and what to do."""
+    """Failed backup or restore; the text says why and what to do."""
 
 
 class Engine(Protocol):
     vendor: str
 
     def dump(self, to: Path) -> None:
-        """Write the database, as it is at one moment, to a new file."""
+        """Write a consistent dump to a new file."""
         ...
 
     def refuse_other_connections(self) -> None:
-        """BackupError if others are connected, as far as that can be told."""
+        """Raise BackupError if other connections are found."""
         ...
 
     def staged(self, dump: Path) -> AbstractContextManager[None]:
-        """Within, the default connection is to a database with the dump; changes are kept."""
+        """Use a database with the dump as default connection within; changes are kept."""
         ...
 
 
@@ -82,7 +82,7 @@ def engine() -> Engine:
 
 
 class SqliteEngine:
-    """A database file, copied by SQLite's online backup including its write-ahead log."""
+    """Database file, copied by SQLite's online backup including its write-ahead log."""
 
     vendor = "sqlite"
 
@@ -93,7 +93,7 @@ class SqliteEngine:
         _copy(self.path, to)
 
     def refuse_other_connections(self) -> None:
-        """Nothing to refuse: SQLite cannot tell, and the copy is one transaction."""
+        """Do nothing: SQLite cannot tell, and the copy is one transaction."""
 
     @contextmanager
     def staged(self, dump: Path) -> Iterator[None]:
@@ -114,12 +114,12 @@ class SqliteEngine:
 
 
 class PostgresEngine:
-    """A server, by pg_dump, pg_restore and psql on the PATH in a matching version."""
+    """Server, by pg_dump, pg_restore and psql on the PATH in a matching version."""
 
     vendor = "postgresql"
 
     def dump(self, to: Path) -> None:
-        """pg_dump's custom format, consistent; no comments, as only owners may set some."""
+        """Write pg_dump's custom format; no comments, as only owners may set some."""
         options = ("--format=custom", "--no-owner", "--no-privileges", "--no-comments")
         _run("pg_dump", *options, f"--file={to}", _address())
 
@@ -137,7 +137,7 @@ class PostgresEngine:
             )
 
     def staged(self, dump: Path) -> AbstractContextManager[None]:
-        """In one transaction, tables are dropped, loaded and made safe; the rest in place."""
+        """Drop, load and fence tables in one transaction; work in place."""
         script = dump.with_suffix(".sql")
         _run("pg_restore", "--no-owner", "--no-privileges", f"--file={script}", str(dump))
         with connection.cursor() as cursor:
@@ -162,7 +162,7 @@ class PostgresEngine:
 
 @contextmanager
 def _connected_to(path: Path) -> Iterator[None]:
-    """Inside, the default connection is to another SQLite file."""
+    """Use another SQLite file as default connection within."""
     usual = connections["default"]
     connections["default"] = type(usual)({**usual.settings_dict, "NAME": str(path)}, "default")
     try:

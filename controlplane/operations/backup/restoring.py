@@ -1,9 +1,9 @@
-"""Restoring a backup so that nothing runs twice, whatever was launched after it.
+"""Restoring a backup so that nothing runs twice.
 
-- Every fence and epoch is raised (`engines`): later launches are stale, agents open new sessions.
-- Running assignments become UNKNOWN with a fresh lease: adopted again by their agent, or LOST.
-- Offers are withdrawn; what somebody accepted since is a stray, and stopped.
-- No round is held until all leases of the old server have run out.
+Fences and epochs are raised (`engines`): later launches are stale, agents open new sessions.
+Running assignments become UNKNOWN with a fresh lease: adopted by their agent, or LOST. Offers are
+withdrawn; what was accepted since is stopped as a stray. Rounds wait until all leases of the old
+server have run out.
 """
 
 from __future__ import annotations
@@ -41,8 +41,6 @@ HELD = sorted(str(s) for s in LIVE - {AssignmentState.OFFERED})
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """Result of a restore: when rounds resume by cluster, and secrets without a key."""
-
     manifest: Manifest
     rounds_from: dict[str, datetime]
     unknown: int
@@ -54,7 +52,7 @@ class Restored:
 def restore_backup(path: Path, *, force: bool = False, least_wait_s: float = 0.0) -> Restored:
     """Replace the database by the backup, migrated and safe; rounds wait `least_wait_s` or more.
 
-    Raises BackupError with nothing changed; `force` replaces one with content or other connections.
+    Raises BackupError with nothing changed; `force` replaces a nonempty database or one in use.
     """
     kind = engine()
     with unpacked(path) as (manifest, dump):
@@ -70,7 +68,7 @@ def restore_backup(path: Path, *, force: bool = False, least_wait_s: float = 0.0
 
 
 def refuse_nonempty() -> None:
-    """BackupError if anybody or anything is in the database."""
+    """Raise BackupError unless the database is empty."""
     tables = set(connection.introspection.table_names())
     for model in (User, Cluster, Job):
         if model._meta.db_table in tables and model._default_manager.exists():
@@ -82,7 +80,7 @@ def refuse_nonempty() -> None:
 
 
 def make_safe(manifest: Manifest, now: datetime, least_wait_s: float) -> Restored:
-    """Make a restored database safe (see the module), in a transaction after raising fences."""
+    """Make a restored database safe in a transaction after raising fences."""
     unknown = sum(_lose_contact(pk, now) for pk in _keys(HELD))
     withdrawn = sum(_withdraw(pk, now) for pk in _keys([AssignmentState.OFFERED]))
     Session.objects.all().delete()
@@ -131,7 +129,7 @@ def _withdraw(pk: UUID, now: datetime) -> bool:
 
 
 def _wait(cluster: Cluster, now: datetime, least_wait_s: float) -> datetime:
-    """Hold the cluster's rounds off until nothing of before can run any more; when that is."""
+    """Delay the cluster's rounds until all earlier leases have ended; return that time."""
     clock = clock_of(cluster)
     jobs = Job.objects.filter(cluster=cluster).order_by()
     kinds = jobs.values_list("on_disconnect", flat=True).distinct()

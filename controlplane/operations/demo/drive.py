@@ -1,4 +1,4 @@
-"""Plays the demo's submissions in time and shows how the jobs get on."""
+"""Submission of the demo's jobs in time, and display of their progress."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jobs.lifecycle import ENDED
 from jobs.models import Job
 
 PATIENCE_S = 480.0
-"""The demo gives up after so many seconds; what is unfinished then is reported as it is."""
+"""Time limit of the demo; unfinished jobs are reported as they are."""
 
 _TABLE_EVERY_S = 10.0
 

@@ -1,7 +1,7 @@
-"""The image of the demo's containers, built once for each version of its contents.
+"""Image of the demo's containers, built once per version of its contents.
 
-Packages are fetched here for the base image's Python, so that the build needs no network. Without
-the public base image `docker/base-image` makes one.
+Packages are fetched for the base image's Python, so that the build needs no network. Without the
+public base image `docker/base-image` makes one.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ _PROBE = (
 
 
 class NoEngineError(EmbeddedError):
-    """No Docker Engine answers this user; the message says what to do about it."""
+    """No Docker Engine for this user; the message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """A base image: its name and id, its Python, and where that finds installed packages."""
+    """Base image: name, id, Python, and folder of installed packages."""
 
     name: str
     id: str
@@ -58,7 +58,6 @@ class Base:
 
 
 def check_engine() -> str:
-    """Version of the Docker Engine. Raises NoEngineError with the remedy."""
     instead = "; or run the demo without containers: make demo"
     try:
         answer = _docker("version", "--format", "{{.Server.Version}}", limit_s=30)
@@ -76,7 +75,6 @@ def check_engine() -> str:
 
 
 def demo_image(say: Callable[[str], None]) -> str:
-    """Name of the demo's image, built if missing. Raises EmbeddedError."""
     check_engine()
     base = _probed(_base(say))
     name = f"{NAME}:{loadmaster.__version__}-{_contents(base)}"
@@ -96,7 +94,7 @@ def demo_image(say: Callable[[str], None]) -> str:
 
 
 def _base(say: Callable[[str], None]) -> str:
-    """The base image: the one named, one that is there, the public one, or one made here."""
+    """Base image: the one named, a present one, the public one, or one made here."""
     named = os.environ.get(BASE_VARIABLE)
     if named:
         if not _has(named):
@@ -132,7 +130,7 @@ def _probed(name: str) -> Base:
 
 
 def _contents(base: Base) -> str:
-    """A digest of everything that goes into the image."""
+    """Digest of everything that goes into the image."""
     digest = hashlib.sha256(base.id.encode())
     files = (settings.BASE_DIR / DOCKERFILE, settings.BASE_DIR / "constraints.txt")
     package = sorted(Path(loadmaster.__file__).parent.rglob("*"))

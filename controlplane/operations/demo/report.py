@@ -1,4 +1,4 @@
-"""The demo's report, as `loadmaster.demo.report` checks it, and its summary in words."""
+"""Report of the demo, as checked by `loadmaster.demo.report`, and its summary in words."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from loadmaster.protocol import AssignmentState
 
 
 def report(cluster: Cluster, jobs: QuerySet[Job], started_at: datetime) -> dict[str, Any]:
-    """The report of these jobs; times in seconds from `started_at`, money in EUR or the like."""
+    """Report of these jobs; times in seconds from `started_at`, money in the cluster's currency."""
     rows = [_job(job, started_at) for job in jobs.order_by("submitted_at")]
     rounds = Round.objects.filter(cluster=cluster, started_at__gte=started_at)
     return {
@@ -109,7 +109,7 @@ def _job(job: Job, started_at: datetime) -> dict[str, Any]:
 
 
 def _placement(assignment: Assignment, started_at: datetime) -> dict[str, Any]:
-    """A launch. It holds slots from acceptance on; a withdrawn offer has no `from_s`."""
+    """Launch in the report: it holds slots from acceptance; withdrawn offers have no `from_s`."""
     did = _part_done(assignment)
     return {
         "fence": assignment.fence,
@@ -143,7 +143,7 @@ def _measured_s(assignment: Assignment) -> float | None:
 
 
 def _part_done(assignment: Assignment) -> float | None:
-    """The part of its predictions that a launch came to: 1 if it finished; None if unknown."""
+    """Fraction of its predictions that a launch reached: 1 if it finished; None if unknown."""
     planned = assignment.job.total_steps - assignment.start_steps
     done = max(0, assignment.steps_done - assignment.start_steps)
     run_s, speed = assignment.predicted_run_s, assignment.predicted_steps_per_s
@@ -168,7 +168,7 @@ def _number(value: object) -> float | None:
 
 
 def print_summary(report: dict[str, Any], console: Console) -> None:
-    """Per job and in all: what was predicted, what was measured."""
+    """Print predictions and measurements per job and in total."""
     console.print(_jobs(report))
     found, currency = report["summary"], report["currency"]
     error = found["median_run_time_error"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from controlplane.operations.bootstrap import CLUSTER, TEAM
 
 TIME_SCALE = 60.0
-"""One of our seconds is a minute of the paper."""
+"""Seconds of the paper per second of the demo."""
 
 STEPS_PER_EPOCH = 4
 
@@ -17,10 +17,10 @@ SECONDS_PER_EPOCH: dict[str, dict[str, dict[int, float]]] = {
     "efficientnet": {"V100": {1: 51.6221, 2: 41.2372}, "T4": {1: 88.9881}},
     "convnet": {"V100": {1: 20.5382, 2: 17.8042}, "T4": {1: 41.2582}},
 }
-"""Measured by the paper's authors on ARMIDA, in seconds of the paper."""
+"""Seconds per epoch measured by the paper's authors on ARMIDA."""
 
 P100_OVER_V100 = 1.5
-"""The third type is ours: FP32 peak of a V100 is 1.5 times its own (14, 9.3 TFLOP/s)."""
+"""Ratio of the FP32 peaks (14, 9.3 TFLOP/s), for a type that the paper lacks."""
 
 PROGRAMS = {
     "lstm-big": ("loadmaster.demo.recurrent", "--size", "big", "--batch-size", "64"),
@@ -36,7 +36,7 @@ WEIGHTS = (0.00025371, 0.00044399)
 
 @dataclass(frozen=True, slots=True)
 class DemoJob:
-    """A row of Table V; `submitted_s`, `due_s` (after submission) in the paper's seconds."""
+    """Row of Table V; `submitted_s`, `due_s` (after submission) in the paper's seconds."""
 
     name: str
     application: str
@@ -50,7 +50,7 @@ class DemoJob:
         return self.submitted_s / TIME_SCALE
 
     def request(self, image: str = "") -> dict[str, object]:
-        """The job as anybody would submit it; with an image it runs in a container."""
+        """Submission of the job; with an image it runs in a container."""
         low, high = WEIGHTS
         return {
             "name": self.name,

@@ -1,1 +1,1 @@
-"""The embedded default: everything on one machine under one supervisor."""
+"""Embedded default: everything on one machine under one supervisor."""

@@ -1,4 +1,4 @@
-"""The embedded system: start all in order, enrol local agents, stop all."""
+"""Embedded system: start all in order, enrol local agents, stop all."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from controlplane.operations.embedded.supervisor import Program, Supervisor, pyt
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """A running Loadmaster on this machine; `password` is the admin's, if it was made just now."""
+    """Running Loadmaster on this machine; `password` is a new admin's."""
 
     supervisor: Supervisor
     url: str
@@ -46,7 +46,7 @@ class Local:
 def running_locally(
     port: int, say: Callable[[str], None], runtime: LocalRuntime = PROCESSES
 ) -> Iterator[Local]:
-    """Start everything, yield, and stop everything at the end; "docker" runs jobs in containers."""
+    """Start everything, yield, and stop everything; "docker" runs jobs in containers."""
     if runtime.name == "docker":
         check_engine()
     home: Path = settings.LOADMASTER_HOME
@@ -92,7 +92,7 @@ def _programs(home: Path, port: int, runtime: LocalRuntime) -> Iterator[Program]
 
 
 def _agent(node: EmulatedNode, home: Path, port: int, runtime: LocalRuntime = PROCESSES) -> Program:
-    """The node's agent with its emulated GPUs and, before its first start, a token."""
+    """Node's agent with its emulated GPUs and, before its first start, a token."""
     folder = home / "agents"
     folder.mkdir(mode=0o700, exist_ok=True)
     emulation = folder / f"{node.name}.yaml"
@@ -108,7 +108,7 @@ def _agent(node: EmulatedNode, home: Path, port: int, runtime: LocalRuntime = PR
 
 
 def _is_in(node: EmulatedNode, before: int) -> bool:
-    """True once the node's agent has opened a new session; sets the watts of a new node."""
+    """Return True once the node's agent has a new session; set the watts of a new node."""
     connections.close_all()  # a supervisor holds no connection while it waits
     if (_epoch(node) or 0) <= before:
         return False

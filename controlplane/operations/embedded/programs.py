@@ -1,4 +1,4 @@
-"""Programs of the embedded system: Valkey, web, worker, beat, three emulating agents."""
+"""Programs of the embedded system: Valkey, web, worker, beat, emulating agents."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ save ""
 
 
 def valkey(home: Path) -> Program:
-    """The broker and cache, on a Unix socket that only this user may open."""
+    """Broker and cache, on a Unix socket that only this user may open."""
     path = Path(settings.VALKEY_SOCKET)
     _link_to(path.parent, home)
     folder = home / "valkey"
@@ -46,7 +46,7 @@ WORKER_NICE = 5
 
 
 def web(port: int) -> Program:
-    """The web server, on the loopback address."""
+    """Web server, on the loopback address."""
     url = f"http://127.0.0.1:{port}/healthz"
     argv = python("-m", "controlplane.serve", "--host", "127.0.0.1", "--grace", "3")
     argv += ["--port", str(port), "--workers", str(settings.WEB_CONCURRENCY)]
@@ -54,7 +54,7 @@ def web(port: int) -> Program:
 
 
 def worker(home: Path) -> Program:
-    """The Celery worker that runs the rounds; ready once it says so."""
+    """Celery worker that runs the rounds."""
     argv = python("-m", "celery", "-A", "controlplane", "worker", "--loglevel", "INFO")
     argv += ["--concurrency", "2", "--without-gossip", "--without-mingle"]
     log = home / "logs" / "worker.log"
@@ -64,7 +64,7 @@ def worker(home: Path) -> Program:
 
 
 def beat(home: Path) -> Program:
-    """Celery's clock: periodic rounds and the reconciler."""
+    """Celery beat: periodic rounds and the reconciler."""
     argv = python("-m", "celery", "-A", "controlplane", "beat", "--loglevel", "WARNING")
     argv += ["--pidfile=", "--schedule", str(home / "beat-schedule")]
     return Program("beat", [*argv, "--scheduler", "celery.beat:PersistentScheduler"])
@@ -72,7 +72,7 @@ def beat(home: Path) -> Program:
 
 @dataclass(frozen=True, slots=True)
 class LocalRuntime:
-    """A local agent's runtime, "process" or "docker", and the Engine's network."""
+    """Local agent's runtime, "process" or "docker", and the Engine's network."""
 
     name: str = "process"
     network: str = "bridge"
@@ -95,7 +95,7 @@ def agent(
     token_file: Path,
     runtime: LocalRuntime = PROCESSES,
 ) -> Program:
-    """A local agent with emulated GPUs; its jobs stop with a checkpoint when it stops."""
+    """Local agent with emulated GPUs; its jobs stop with a checkpoint when it stops."""
     argv = python("-m", "loadmaster.agent", "--server", f"http://127.0.0.1:{port}", "--name", name)
     argv += ["--checkpoints", str(home / "checkpoints"), "--state-dir", str(home / "agents" / name)]
     argv += ["--emulate", str(emulation), "--token-file", str(token_file), "--stop-jobs-on-exit"]
@@ -104,7 +104,7 @@ def agent(
 
 
 def free_port(wanted: int) -> int:
-    """`wanted` if nobody listens there, else the next free one of the following twenty."""
+    """Return `wanted` if unused, else the next free one of the following twenty."""
     for port in range(wanted, wanted + 20):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,4 +1,4 @@
-"""The embedded supervisor: one process that starts, restarts and stops the others.
+"""Embedded supervisor: one process that starts, restarts and stops the others.
 
 Children run in sessions of their own and die with the supervisor (PR_SET_PDEATHSIG).
 """
@@ -28,12 +28,12 @@ _LARGEST_LOG = 20_000_000
 
 
 class EmbeddedError(Exception):
-    """The embedded default cannot start or go on; the message says why and what to do."""
+    """Embedded default that cannot start or go on; the message says why and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A child: its command, `ready` (asked until True), and how long it may take to end on SIGTERM.
+    """Child: command, `ready` (asked until True), and time limit after SIGTERM.
 
     `nice` (0 to 19) leaves the processors to others.
     """
@@ -48,7 +48,7 @@ class Program:
 
 
 class Supervisor:
-    """Keeps programs running from `start` to `stop`; a context manager. `home`: lock, logs."""
+    """Context manager that keeps programs running from `start` to `stop`. `home`: lock, logs."""
 
     def __init__(self, home: Path, say: Callable[[str], None] = print) -> None:
         self.home = home
@@ -90,7 +90,7 @@ class Supervisor:
             self.pause(_TICK_S)
 
     def pause(self, seconds: float) -> None:
-        """Wait, restarting what dies. Raises KeyboardInterrupt after a stop request."""
+        """Wait, restarting dead programs. Raises KeyboardInterrupt after a stop request."""
         until = time.monotonic() + seconds
         while True:
             if self.asked_to_stop:
@@ -106,7 +106,7 @@ class Supervisor:
             time.sleep(min(_TICK_S, left))
 
     def stop(self) -> None:
-        """Stop everything, the last started first; what does not end in its time is killed."""
+        """Stop everything, the last started first; kill after a program's time limit."""
         if self.asked_to_stop and self._children:
             self.say("Stopping; jobs save a checkpoint first ...")
         for child in reversed(self._children.values()):
@@ -142,7 +142,7 @@ class _Child:
         return None if self._process is None else self._process.returncode
 
     def restart_due(self) -> bool:
-        """True when its restart is due, with growing delays; EmbeddedError if it always dies."""
+        """Return True if a restart is due, with growing delays; EmbeddedError if it always dies."""
         now = time.monotonic()
         if not self._seen_dead:
             self._seen_dead = True
@@ -170,7 +170,7 @@ class _Child:
 
 
 def _become_child(nice: int) -> None:
-    """In the child, before exec: get SIGTERM when the supervisor dies, and be nice."""
+    """Set the child's death signal and niceness before exec."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if nice:
         os.nice(nice)

@@ -18,19 +18,19 @@ App = Callable[[Scope, Receive, Send], Coroutine[Any, Any, None]]
 
 
 MOST_THREADS = 16
-"""More simultaneous requests share threads."""
+"""Most threads; more simultaneous requests share them."""
 
 
 @dataclass(slots=True)
 class _Thread:
-    """A thread, and how many requests have it."""
+    """Thread, and its number of requests."""
 
     executor: ThreadPoolExecutor
     requests: int = 0
 
 
 class LastingThreads:
-    """An ASGI application in front of Django's that gives each request one of a few threads."""
+    """ASGI application in front of Django's that gives each request one of a few threads."""
 
     def __init__(self, app: App, most: int = MOST_THREADS) -> None:
         self._app, self._most = app, most
@@ -49,7 +49,7 @@ class LastingThreads:
             thread.requests -= 1
 
     def _least_busy(self) -> _Thread:
-        """An idle thread, else a new one, else, if there are enough, the one with the fewest."""
+        """Return an idle thread, a new one, or the least busy one if there are enough."""
         found = min(self._threads, key=lambda thread: thread.requests, default=None)
         if found is None or (found.requests and len(self._threads) < self._most):
             found = _Thread(ThreadPoolExecutor(1, thread_name_prefix="request"))

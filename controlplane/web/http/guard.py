@@ -10,11 +10,11 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 MOST_HEADERS = 100
 LARGEST_HEAD = 64 * 1024
-"""Bytes of the address and all headers together."""
+"""Most bytes of the address and all headers together."""
 
 
 class Phase(Enum):
-    """The part of a request that is waited for."""
+    """Awaited part of a request."""
 
     HEAD = "head"
     BODY = "body"
@@ -112,7 +112,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def _watch(self) -> None:
-        """Let the clock run for what is missing, anew whenever that is something else."""
+        """Start the timer for the awaited part whenever that changes."""
         if self._phase is not self._watched and not self._refused:
             self._watched = self._phase
             patience_s = PATIENCE_S.get(self._phase)

@@ -1,7 +1,7 @@
 """Counters of HTTP requests by route and status, of all web processes of this machine.
 
 prometheus-client's multiprocess files, in LOADMASTER_METRICS_DIR or LOADMASTER_HOME/metrics/<host>:
-whichever process is asked sums them up. Processes elsewhere are scraped there.
+any process sums them up. Processes elsewhere are scraped there.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ LATENCY = Histogram(
 
 
 def count_request(method: str, route: str, status: int, took_s: float) -> None:
-    """Count an answer; methods nobody knows count as one."""
+    """Count an answer; unknown methods count as one."""
     count, seconds = _of(method if method in METHODS else "OTHER", route, status)
     count.inc()
     seconds.observe(took_s)
@@ -56,7 +56,7 @@ def _of(method: str, route: str, status: int) -> tuple[Counter, Histogram]:
 
 
 def http_registry() -> CollectorRegistry:
-    """The sum over this machine's processes, the ended ones included: counters only grow."""
+    """Sum over this machine's processes, the ended ones included: counters only grow."""
     registry = CollectorRegistry()
     MultiProcessCollector(registry, str(FOLDER))
     return registry

@@ -72,7 +72,7 @@ def _guarded(answer: HttpResponseBase) -> HttpResponseBase:
 
 
 class NoNul(AsyncCapable):
-    """Refuse addresses with NUL, on which PostgreSQL fails; forms name the field themselves."""
+    """Refusal of addresses with NUL, on which PostgreSQL fails; forms name the field themselves."""
 
     def __call__(self, request: HttpRequest) -> Answer:
         if not request.path_info.startswith("/api/"):
@@ -111,7 +111,7 @@ class BodyLimit(AsyncCapable):
 
 
 def refusal(request: HttpRequest) -> HttpResponse | None:
-    """The refusal of a body that is too large (413) or of unknown length (411), else None."""
+    """Refusal of a body that is too large (413) or of unknown length (411), else None."""
     limit, length = settings.DATA_UPLOAD_MAX_MEMORY_SIZE, request.META.get("CONTENT_LENGTH") or ""
     if not length and request.META.get("HTTP_TRANSFER_ENCODING"):
         text = "the body does not say how long it is; send it whole, with Content-Length"

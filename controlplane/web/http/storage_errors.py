@@ -1,4 +1,4 @@
-"""Answers when the database is full (507), read-only or away (503), with when to come back.
+"""Answers when the database is full (507), read-only or away (503), with Retry-After.
 
 /readyz fails with the same reason for as long as it lasts.
 """
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 RETRY_AFTER_S = 10
 REMEMBERED_S = 30.0
 LEAST_FREE_BYTES = 32 * 1024 * 1024
-"""With less than this on the disk of a SQLite database the server no longer counts as ready."""
+"""Free bytes on the disk of a SQLite database below which the server is not ready."""
 
 DISK_FULL = "53100"
 READ_ONLY = "25006"
@@ -72,7 +72,7 @@ _last: list[tuple[float, Failure]] = []
 
 
 def failure_of(error: BaseException | None) -> Failure | None:
-    """The failure of the database's storage that an error stands for, else None."""
+    """Failure of the database's storage behind an error, else None."""
     if not isinstance(error, DatabaseError | InterfaceError):
         return None
     cause = error.__cause__
@@ -118,7 +118,7 @@ def _full(database: Path) -> str | None:
 
 
 def noted_failure(error: BaseException | None) -> Failure | None:
-    """`failure_of` an error that is answered now: it is logged, and /readyz tells of it."""
+    """Log an error's failure and report it on /readyz; None if it is none."""
     failure = failure_of(error)
     if failure is None:
         return None

@@ -35,7 +35,7 @@ DOORS = {
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A number of failures within `window_s`."""
+    """Most failures within `window_s`."""
 
     failures: int
     window_s: int
@@ -67,7 +67,7 @@ class Throttle(AsyncCapable):
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """A count that a try went into."""
+    """Count that an attempt went into."""
 
     key: str
     tries: int
@@ -75,13 +75,13 @@ class Count:
 
 
 def begin(door: str, **whom: str) -> list[Count]:
-    """Count a try before it is made, by address and account; `take_back` a good one."""
+    """Count an attempt before it is made, by address and account; `take_back` a good one."""
     limits = {kind: Limit(*settings.THROTTLES[f"{door}:{kind}"]) for kind in whom}
     return [_count(f"{door}:{kind}:{who}", limits[kind]) for kind, who in whom.items()]
 
 
 def retry_after_s(counts: list[Count]) -> int | None:
-    """Seconds to wait if a count is above its limit, else None; the refused try is taken back."""
+    """Seconds to wait if a count is above its limit, else None; takes the refused attempt back."""
     beyond = [count.limit.window_s for count in counts if count.tries > count.limit.failures]
     if not beyond:
         return None
@@ -90,7 +90,7 @@ def retry_after_s(counts: list[Count]) -> int | None:
 
 
 def take_back(counts: list[Count]) -> None:
-    """Count a try no more: it was no failure."""
+    """Take an attempt back that was no failure."""
     for count in counts:
         _add(count.key, -1, count.limit.window_s)
 
@@ -100,7 +100,6 @@ def refusal_text(retry_s: int) -> str:
 
 
 def refusal(request: HttpRequest, counts: list[Count]) -> HttpResponse | None:
-    """429 if any of the counts is above its limit."""
     retry_s = retry_after_s(counts)
     if retry_s is None:
         return None
@@ -124,13 +123,13 @@ def end(request: HttpRequest, answer: HttpResponseBase, counts: list[Count]) -> 
 
 
 def is_failure(request: HttpRequest, answer: HttpResponseBase) -> bool:
-    """True if the credentials were wrong: a page shows its form again (200), the API says 401."""
+    """Return True for wrong credentials: a page shows its form again (200), the API says 401."""
     page = not request.path_info.startswith("/api/")
     return answer.status_code in (401, 403, 429) or (page and answer.status_code == 200)
 
 
 def network_of(address: str) -> str:
-    """The address that is counted: of IPv6 the network that one customer has."""
+    """Counted address: of IPv6 the network of one customer."""
     try:
         found = ipaddress.ip_address(address)
     except ValueError:
@@ -141,7 +140,7 @@ def network_of(address: str) -> str:
 
 
 def _caller(request: HttpRequest) -> dict[str, str]:
-    """The address that opened the connection (the server trusts its proxies), and the account."""
+    """Address that opened the connection (the server trusts its proxies), and the account."""
     whom = {"address": network_of(request.META.get("REMOTE_ADDR", ""))}
     if account := _account(request):
         whom["account"] = hashlib.sha256(account.encode(errors="replace")).hexdigest()

@@ -1,6 +1,6 @@
 """Access log: each request has an id and leaves a line with its route, never query or token.
 
-The id is the client's sane `X-Request-ID`, else a new one; tasks that it starts carry it too. Good
+The id is the client's valid `X-Request-ID`, else a new one; tasks that it starts carry it too. Good
 answers to agents, probes and files are DEBUG.
 """
 
@@ -29,7 +29,7 @@ SAFE_ID = re.compile(r"[A-Za-z0-9._:-]{8,128}")
 UNMATCHED = "unmatched"
 FREQUENT = re.compile(r"/(api/agent/|static/|healthz|readyz|metrics)")
 IDS = {"node_id": "node", "assignment_id": "assignment", "job_id": "job"}
-"""Arguments of addresses that are ids, and the names they have in a log."""
+"""Ids among the arguments of addresses, and their names in a log."""
 
 
 def request_id_of(request: HttpRequest) -> str:
@@ -38,7 +38,7 @@ def request_id_of(request: HttpRequest) -> str:
 
 
 class RequestLog(AsyncCapable):
-    """The outermost middleware. Works for both kinds of servers."""
+    """Outermost middleware, for WSGI and ASGI."""
 
     def __call__(self, request: HttpRequest) -> Answer:
         if self.is_async:
@@ -61,13 +61,13 @@ class RequestLog(AsyncCapable):
 
 
 def route_of(request: HttpRequest) -> str:
-    """The URL pattern of the request, without ids."""
+    """URL pattern of the request, without ids."""
     match = request.resolver_match
     return UNMATCHED if match is None else f"/{match.route}"
 
 
 def user_id_of(request: HttpRequest) -> object:
-    """The user's id if already known; no reason to ask the database."""
+    """User's id if already known, without a query."""
     user = getattr(request, "user", None)
     if isinstance(user, SimpleLazyObject):  # the session's; the API replaces it by a token's
         user = getattr(request, "_cached_user", None)

@@ -23,7 +23,7 @@ _NAMES = (
 )
 _SECRET_NAME = re.compile(_NAMES, re.IGNORECASE)
 _HARMLESS = frozenset({"token_key", "secret_name"})
-"""Names that only look like one: the first characters of a token's hash, the name of a secret."""
+"""Names that only look secret: first characters of a token's hash, name of a secret."""
 
 _INSIDE = (
     (
@@ -43,12 +43,12 @@ DEEPEST = 6
 
 
 def mask_event(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
-    """The event with its secrets masked: structlog's last processor before a line is made."""
+    """Mask the secrets of an event: structlog's last processor before a line is made."""
     return {name: masked(value, name) for name, value in event.items()}
 
 
 def masked(value: Any, name: str = "", depth: int = 0) -> Any:
-    """A value that may be shown: of a field `name`, at `depth` inside of others."""
+    """Mask the value of a field `name`, at `depth` inside of others."""
     if value is None or isinstance(value, bool | int | float):
         return value
     if name and name not in _HARMLESS and _SECRET_NAME.search(name):
@@ -63,7 +63,7 @@ def masked(value: Any, name: str = "", depth: int = 0) -> Any:
 
 
 def masked_text(text: str) -> str:
-    """A text without bearer tokens, passwords in addresses, and values of secret-looking names."""
+    """Mask bearer tokens, passwords in addresses, and values of secret-looking names."""
     for pattern, instead in _INSIDE:
         text = pattern.sub(instead, text)
     return text

@@ -1,4 +1,4 @@
-"""Celery's part of the logs: a task's lines carry its name, its id and the request's id."""
+"""Celery's logs: a task's lines carry its name, its id and the request's id."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def leave_logging(**_: Any) -> None:
 
 @before_task_publish.connect
 def send_id(headers: dict[str, Any] | None = None, **_: Any) -> None:
-    """Put the id of the request at hand, if there is one, on the message."""
+    """Put the current request's id on the message."""
     request_id = get_contextvars().get(HEADER)
     if request_id is not None and headers is not None:
         headers.setdefault(HEADER, request_id)
@@ -26,7 +26,7 @@ def send_id(headers: dict[str, Any] | None = None, **_: Any) -> None:
 
 @task_prerun.connect
 def bind_task(task_id: str = "", task: Any = None, **_: Any) -> None:
-    """Every line until the task ends says which task it is from and who asked for it."""
+    """Bind the task and the request's id to every line until the task ends."""
     # Run in place, by a test or by `apply`, a task belongs to whoever calls it.
     if task is None or task.request.is_eager or task.request.called_directly:
         return

@@ -1,4 +1,4 @@
-"""Shared by admin pages: access, history with values, read-only pages, readable JSON."""
+"""Base of admin pages: access, history with values, read-only pages, readable JSON."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ __all__ = ["PlainModelForm", "detail_action"]
 
 
 class StaffOnly:
-    """Operators, who are Django's staff, may do everything here that the page itself allows."""
+    """Access for operators, who are Django's staff, to all that the page itself allows."""
 
     def _by_operators(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return is_operator(request.user)
@@ -57,7 +57,7 @@ class StaffOnly:
 
 
 class OperatorAdmin(StaffOnly, _ModelAdmin):
-    """An operators' page whose history names old and new values of changed fields."""
+    """Operators' page whose history names old and new values of changed fields."""
 
     unhistoried: tuple[str, ...] = ()
     """Fields whose values stay out of the history (secrets)."""
@@ -79,26 +79,22 @@ class OperatorAdmin(StaffOnly, _ModelAdmin):
 
 
 class AppendOnly(OperatorAdmin):
-    """Rows are added and then never changed: a later one replaces an earlier one."""
+    """Rows that are added and never changed: a later one replaces an earlier one."""
 
     has_change_permission = has_delete_permission = OperatorAdmin._by_nobody
 
 
 class ReadOnly(AppendOnly):
-    """Rows that the loop writes and people only look at."""
+    """Rows that people only read."""
 
     has_add_permission = OperatorAdmin._by_nobody
 
 
 class OperatorInline(StaffOnly, _TabularInline):
-    """Rows of an operator's page."""
-
     extra = 0
 
 
 class ReadOnlyInline(OperatorInline):
-    """Rows that people only look at."""
-
     can_delete = False
     has_add_permission = has_change_permission = OperatorInline._by_nobody
     has_delete_permission = OperatorInline._by_nobody
@@ -114,7 +110,7 @@ def person(request: HttpRequest) -> User | None:
 
 
 def pretty(field: str, description: str) -> Callable[[Any, Model], SafeString]:
-    """A method of an admin page that shows a JSON field so that it can be read."""
+    """Make a method of an admin page that shows a JSON field readably."""
 
     def show(self: object, obj: Model) -> SafeString:
         text = json.dumps(getattr(obj, field), indent=2, sort_keys=True, default=str)

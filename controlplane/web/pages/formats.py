@@ -28,7 +28,7 @@ def duration(seconds: float | None) -> str:
 
 
 def short_duration(seconds: float) -> str:
-    """The largest unit only: 45 s, 3 min, 2 h, 3 d."""
+    """Largest unit only: 45 s, 3 min, 2 h, 3 d."""
     return " ".join(duration(round(seconds)).split(" ")[:2])
 
 
@@ -72,7 +72,7 @@ def quantity(value: float | Decimal | None) -> str:
 
 
 def count(value: int | float | None) -> str:
-    """A whole number with thousands kept apart."""
+    """Whole number with thousands separators."""
     return "" if value is None else f"{value:,.0f}"
 
 
@@ -85,11 +85,11 @@ def part_of(share: object) -> str:
 
 _BLANK = "\\s\\x00-\\x1f\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u2064\ufeff"
 _FORMULA = re.compile(f"(^|[;|\\t\\r\\n])([{_BLANK}]*[=+\\-@\uff1d\uff0b\uff0d\uff20]|^[\\t\\r])")
-"""A cell's beginning, and there the sign of a formula, as wide as in East Asian texts too."""
+"""Beginning of a cell and the sign of a formula, also the wide ones of East Asian texts."""
 
 
 def plain(cell: object) -> object:
-    """A cell that no spreadsheet takes for a formula: an apostrophe stands before its sign.
+    """Cell that no spreadsheet takes for a formula: an apostrophe stands before its sign.
 
     Signs are found behind blanks, invisible characters and other programs' ends of cells.
     """

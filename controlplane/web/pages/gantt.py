@@ -1,4 +1,4 @@
-"""The timeline chart: bars in lanes become the data of a Plotly figure. Pure."""
+"""Timeline chart: bars in lanes become the data of a Plotly figure. Pure."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ PALETTE = (
 OTHERS = "#8f9bac"
 LANE_PX = 34
 BAR = 0.72
-"""Height of a bar, as a part of its lane."""
+"""Height of a bar, as a fraction of its lane."""
 
 GAP = 0.04
-"""Between the rows of a lane: two jobs may have one colour."""
+"""Gap between the rows of a lane: two jobs may have one colour."""
 
 LONGEST_LABEL = 40
-"""Characters of a lane's name on the axis; the whole of it is under the pointer."""
+"""Most characters of a lane's name on the axis; all are under the pointer."""
 
 KINDS = ("ran", "running", "profiling", "planned")
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """Work on a GPU (`lane`), in epoch seconds; `key` gives the colour, "" is another team's job.
+    """Job on a GPU (`lane`), in epoch seconds; `key` gives the colour, "" is another team's job.
 
-    Work that shares its GPU has one of the lane's `rows`, from 0 at the top.
+    A bar that shares its GPU has one of the lane's `rows`, from 0 at the top.
     """
 
     lane: str
@@ -48,7 +48,7 @@ class Bar:
 
 
 def row_of(slot: int, share: float) -> tuple[int, int]:
-    """(row, rows) for work of this slot and share: as many rows as shares fit on a GPU."""
+    """(row, rows) for this slot and share: as many rows as shares fit on a GPU."""
     return slot, max(round(1.0 / share) if share > 0.0 else 1, slot + 1)
 
 
@@ -99,7 +99,7 @@ def figure(
 
 
 def colour(key: str) -> str:
-    """The colour of a job, the same on every page and day."""
+    """Colour of a job, the same on every page and day."""
     if not key:
         return OTHERS
     return PALETTE[hashlib.sha256(key.encode()).digest()[0] % len(PALETTE)]

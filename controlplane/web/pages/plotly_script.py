@@ -9,7 +9,7 @@ SCRIPT = "plotly.min.js"
 
 
 def plotly_folder() -> Path:
-    """The script's folder in the wheel, found without importing the package (slow)."""
+    """Folder of the script in the wheel, found without importing the package (slow)."""
     spec = find_spec("plotly")
     if spec is None or not spec.submodule_search_locations:
         raise FileNotFoundError("plotly is not installed; install the extra `server`")

@@ -12,7 +12,7 @@ from policies.host import registry
 
 @dataclass(frozen=True, slots=True)
 class ParameterHelp:
-    """A parameter in words: accepted `values`, `default` as written in YAML."""
+    """Parameter in words: accepted `values`, `default` as written in YAML."""
 
     name: str
     values: str
@@ -21,7 +21,7 @@ class ParameterHelp:
 
 
 def parameters_of(policy: str) -> tuple[ParameterHelp, ...]:
-    """Parameters of a policy; empty for one that is not known or cannot be loaded."""
+    """Parameters of a policy; empty for one that is unknown or cannot be loaded."""
     try:
         properties: Mapping[str, Mapping[str, Any]] = registry.schema(policy)["properties"]
     except PolicyError:
@@ -33,7 +33,7 @@ def parameters_of(policy: str) -> tuple[ParameterHelp, ...]:
 
 
 def example_of(parameters: tuple[ParameterHelp, ...]) -> str:
-    """The first two, as they are typed in a line: `moves: 200, work: 20000`."""
+    """First two, as they are typed in a line: `moves: 200, work: 20000`."""
     return ", ".join(f"{p.name}: {p.default}" for p in parameters[:2])
 
 

@@ -13,7 +13,7 @@ from whitenoise.storage import CompressedManifestStaticFilesStorage
 from controlplane.web.pages.plotly_script import SCRIPT, plotly_folder
 
 PLOTLY_NAME = f"vendor/plotly-{version('plotly')}.min.js"
-"""The script's static path. The version is part of it, so that browsers may keep it for ever."""
+"""Static path of the script, with its version, so that browsers may keep it for ever."""
 
 
 class _OneFile(FileSystemStorage):
@@ -22,8 +22,6 @@ class _OneFile(FileSystemStorage):
 
 
 class PlotlyFinder(BaseFinder):
-    """Finder of Plotly's script in its wheel."""
-
     def check(self, **kwargs: Any) -> list[Any]:
         return []
 

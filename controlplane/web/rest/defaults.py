@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # APIView reads these defaults while its module is loaded
 
 
 class BearerAuthentication(TokenAuthentication):  # type: ignore[misc]  # the library has no types
-    """knox's tokens; one that is no text at all is as wrong as any other wrong one."""
+    """knox's tokens; one that is no text is as wrong as any other."""
 
     def authenticate_credentials(self, token: bytes) -> Any:
         if not token.isascii() or b"\0" in token:
@@ -27,7 +27,7 @@ class BearerAuthentication(TokenAuthentication):  # type: ignore[misc]  # the li
 
 
 class OperatorsAct(BasePermission):
-    """Reading is for everybody who is logged in, the rest for operators."""
+    """Reading for everybody who is logged in, the rest for operators."""
 
     message = "only operators may do this"
 

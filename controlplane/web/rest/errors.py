@@ -1,4 +1,4 @@
-"""The form of REST errors: {"error": {"code", "detail", "fields"?}}."""
+"""Form of REST errors: {"error": {"code", "detail", "fields"?}}."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ class TooLargeError(APIException):
 def error_body(
     code: str, detail: str, fields: dict[str, list[str]] | None = None
 ) -> dict[str, Any]:
-    """The body of an error."""
     error: dict[str, Any] = {"code": code, "detail": detail}
     if fields:
         error["fields"] = fields
@@ -38,7 +37,7 @@ def error_body(
 
 
 def exception_handler(error: Exception, context: dict[str, Any]) -> Response | None:
-    """DRF's answer in our form; what DRF does not know goes on as it is."""
+    """Convert DRF's answer to our form; errors unknown to DRF go on."""
     response = drf_exception_handler(error, context)
     if response is None:
         return None
@@ -63,7 +62,7 @@ def exception_handler(error: Exception, context: dict[str, Any]) -> Response | N
 @csrf_exempt
 @login_not_required
 def not_found_api(request: HttpRequest) -> JsonResponse:
-    """The answer for an address under /api/ that leads nowhere."""
+    """Return 404 for an unknown address under /api/."""
     return JsonResponse(error_body("not_found", f"there is nothing at {request.path}"), status=404)
 
 

@@ -64,7 +64,7 @@ class BearerScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-c
 
 
 def complete(result: dict[str, Any], **_: Any) -> dict[str, Any]:
-    """A hook of drf-spectacular: adds the refusals that calls may be answered with."""
+    """Add the possible refusals of calls; a hook of drf-spectacular."""
     result.setdefault("components", {}).setdefault("schemas", {})["Error"] = ERROR
     for path, methods in result["paths"].items():
         for method in METHODS:

@@ -1,4 +1,4 @@
-"""Bulk statements: insert, or update with values of their own, many rows at once."""
+"""Bulk statements: inserts and updates of many rows at once."""
 
 from __future__ import annotations
 
@@ -22,11 +22,10 @@ PLAIN: dict[type[models.Field[Any, Any]], type] = {
 """Fields whose values of this very type go to the database unchanged, as does None."""
 
 MOST_ROWS = 500
-"""Rows of one statement, where all its values go along with it."""
+"""Rows per statement that carries its values."""
 
 
 def batches(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    """The items, `size` at a time."""
     return (items[i : i + size] for i in range(0, len(items), size))
 
 

@@ -1,4 +1,4 @@
-"""A mutex in the cache: saves work, and is never what correctness rests on."""
+"""Mutex in the cache: saves work; correctness never rests on it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,7 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def mutex(name: str, most_s: int) -> Iterator[bool]:
-    """True if no other process holds this name, for at most `most_s` seconds; True without a cache.
-
-    It saves work; correctness never rests on it.
-    """
+    """Yield True if no other process holds this name (for `most_s` at most), or without a cache."""
     key, own = f"mutex:{name}", uuid4().hex
     try:
         free = bool(cache.add(key, own, most_s))

@@ -11,13 +11,13 @@ from django.db import models
 
 PACKED = "zlib+json"
 WORTH_BYTES = 2000
-"""Shorter values are kept as they are."""
+"""Fewest bytes worth packing."""
 
 LEVEL = 6
 
 
 def pack(value: Any) -> Any:
-    """The value to store: unchanged if short, else {"zlib+json": base64 of packed JSON}."""
+    """Value to store: unchanged if short, else {"zlib+json": base64 of packed JSON}."""
     if value is None or isinstance(value, int | float | bool):
         return value
     if isinstance(value, dict) and value.keys() == {PACKED}:
@@ -27,19 +27,19 @@ def pack(value: Any) -> Any:
 
 
 def pack_text(text: bytes) -> dict[str, str]:
-    """Packed JSON for a value that is spelled already, however short."""
+    """Packed JSON of a text, however short."""
     return {PACKED: base64.b64encode(zlib.compress(text, LEVEL)).decode()}
 
 
 def unpack(stored: Any) -> Any:
-    """The value that was stored, packed or, as rows of before were, not."""
+    """Stored value, packed or unpacked."""
     if isinstance(stored, dict) and len(stored) == 1 and PACKED in stored:
         return json.loads(zlib.decompress(base64.b64decode(stored[PACKED])))
     return stored
 
 
 class PackedJSONField(models.JSONField):
-    """A JSONField whose longer values are packed at rest. They cannot be searched; nobody does."""
+    """JSONField whose longer values are packed at rest and cannot be searched."""
 
     def get_db_prep_save(self, value: Any, connection: Any) -> Any:
         plain = value is None or hasattr(value, "resolve_expression")

@@ -35,12 +35,12 @@ TONES = {
 """Colours of states of jobs, assignments, nodes, rounds and changes."""
 
 WORDS = {"queued": "waiting"}
-"""States whose word for people is another one."""
+"""States that people know by another word."""
 
 
 @register.filter
 def state(value: object) -> SafeString:
-    """A state as a badge."""
+    """Badge of a state."""
     return _badge(str(value))
 
 
@@ -89,7 +89,7 @@ def done(change: object) -> str:
 
 @register.filter
 def emulated(value: object) -> SafeString:
-    """The mark of what is emulated, or nothing."""
+    """Mark of an emulated thing, or nothing."""
     mark = (
         '<span class="badge emulated" title="A pacing clock in place of hardware">emulated</span>'
     )
@@ -98,7 +98,7 @@ def emulated(value: object) -> SafeString:
 
 @register.filter
 def when(moment: datetime | None) -> SafeString | str:
-    """A time of day today, date and time otherwise; UTC, with the whole of it in the title."""
+    """Time of day today, date and time otherwise; UTC, in full in the title."""
     if moment is None:
         return ""
     utc = moment.astimezone(UTC)
@@ -119,13 +119,12 @@ def ago(moment: datetime | None) -> str:
 
 @register.filter
 def percent(fraction: float) -> str:
-    """A fraction as a percentage."""
     return f"{100 * fraction:.0f}%"
 
 
 @register.filter
 def signed_percent(fraction: float) -> str:
-    """A difference as a percentage with its sign: +3%, -12%."""
+    """Difference as a percentage with its sign: +3%, -12%."""
     return f"{100 * fraction:+.0f}%".replace("-", "−")
 
 

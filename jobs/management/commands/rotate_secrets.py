@@ -10,15 +10,12 @@ from jobs.secrets import rotate
 
 
 class Command(BaseCommand):
-    """May be run at any time and again; the server goes on meanwhile."""
-
     help = (
         "Encrypt every team's secret with the first key of LOADMASTER_SECRETS_KEY (else with the"
         " one made from SECRET_KEY)"
     )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Do it, say how many, and name (never show) what no key opens."""
         rotated, closed = rotate()
         self.stdout.write(f"{rotated} secrets are encrypted with the first key")
         if closed:

@@ -13,8 +13,6 @@ from jobs.people import person_disabled, person_saved, teams_named, tokens_ended
 
 
 class Command(OperatorCommand):
-    """A new person's password is printed once; `manage.py changepassword NAME` sets another."""
-
     help = "Make a person, or change what they may; a new person's password is printed once"
 
     def add_arguments(self, parser: ArgumentParser) -> None:

@@ -11,8 +11,6 @@ from jobs.people import team_saved
 
 
 class Command(OperatorCommand):
-    """People of one team see each other's jobs."""
-
     help = "Make a team, or change its weight or order; people come in by set_person --team"
 
     def add_arguments(self, parser: ArgumentParser) -> None:

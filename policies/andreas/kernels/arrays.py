@@ -1,4 +1,4 @@
-"""Dense arrays of the Randomized Greedy: the data, and what a construction changes."""
+"""Dense arrays of the Randomized Greedy: the data, and the state of a construction."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Instance(NamedTuple):
 
 
 class State(NamedTuple):
-    """A construction in the making: free GPUs, lists and resources as in `Instance`, GPUs `busy`.
+    """Construction in progress: free GPUs, lists and resources as in `Instance`, GPUs `busy`.
 
     `span`: priced seconds to the first end of each node (or priced GPU seconds, `Instance.whole`);
     `job`, `node`, `config`: the placements in order.
@@ -84,7 +84,6 @@ class State(NamedTuple):
 
 
 def new_state(data: Instance) -> State:
-    """Return arrays of the right size."""
     return State(
         data.free.copy(), data.first.copy(), data.after.copy(), data.before.copy(),
         data.capacity.copy(), data.used.copy(), np.zeros(data.free.size),
@@ -101,7 +100,7 @@ def copy(of: Any, to: Any) -> None:
 
 @compiled
 def reset(data: Instance, state: State) -> int:
-    """Empty the nodes. Return the number of free GPUs."""
+    """Empty the nodes and return the number of free GPUs."""
     copy(data.free, state.free)
     copy(data.first, state.first)
     copy(data.after, state.after)

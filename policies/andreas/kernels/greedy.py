@@ -1,9 +1,8 @@
 """ANDREAS' Randomized Greedy (Algorithm 1) as a compiled kernel over dense arrays.
 
-Nodes of one class (`Instance.cost` row) with f free GPUs lie in one list, so that best fit is the
-head of the first list with enough; an iteration costs O(GPUs), not O(jobs): neighbours are swapped
-lazily while the queue is read, reading stops when nothing that is left can fit, and the
-postponement cost is the total minus what was assigned.
+Nodes of one class with f free GPUs form one list, so that best fit is the head of the first list
+with enough. An iteration costs O(GPUs): neighbours are swapped lazily, reading stops when no
+remaining job fits, and the postponement cost is the total minus that of the assigned jobs.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ SLACK = 1e-9
 
 @compiled
 def draw(rng: Ints) -> float:
-    """A number in [0, 1) from xorshift32 (Marsaglia 2003), state rng[0] != 0."""
+    """Draw from [0, 1) by xorshift32 (Marsaglia 2003), state rng[0] != 0."""
     x = rng[0]
     x ^= (x << 13) & 0xFFFFFFFF
     x ^= x >> 17
@@ -56,7 +55,7 @@ def pick(
 
 @compiled
 def extra_watts(power: Floats, c: int, busy: int, gpus: int) -> float:
-    """Extra watts of so many more GPUs on a node of class c with `busy` in use."""
+    """Extra watts of `gpus` more GPUs on a node of class c with `busy` in use."""
     return float(power[c, busy + gpus] - (power[c, busy] if busy > 0 else 0.0))
 
 
@@ -94,7 +93,7 @@ def relink(first: Ints, after: Ints, before: Ints, free: Ints, n: int, c: int, g
 
 @compiled
 def exhausted(first: Ints, least: Ints, at: int, need_carried: int) -> bool:
-    """True if no job from place `at` on, nor the one carried, fits on any node."""
+    """Return True if no job from place `at` on, nor the one carried, fits on any node."""
     for c in range(first.shape[0]):
         for left in range(min(least[c, at], need_carried), first.shape[1]):
             if first[c, left] != NONE:
@@ -104,7 +103,7 @@ def exhausted(first: Ints, least: Ints, at: int, need_carried: int) -> bool:
 
 @compiled
 def best_fit(first: Ints, c: int, gpus: int) -> int:
-    """The node of class c with the fewest free GPUs that suffice, -1 if there is none."""
+    """Node of class c with the fewest free GPUs that suffice, or -1."""
     for left in range(gpus, first.shape[1]):
         if first[c, left] != NONE:
             return int(first[c, left])
@@ -113,7 +112,7 @@ def best_fit(first: Ints, c: int, gpus: int) -> int:
 
 @compiled
 def find_roomy(data: Instance, state: State, watts: float, j: int, k: int) -> int:
-    """The node for job j in configuration k if resources or watts are scarce: own, best fit."""
+    """Node for job j in configuration k if resources or watts are scarce: own, best fit."""
     c, gpus = data.config_class[k], data.config_gpus[k]
     current_node = data.current_node[j]
     stays = k == data.current_config[j] and state.free[current_node] >= gpus
@@ -132,7 +131,7 @@ def find_roomy(data: Instance, state: State, watts: float, j: int, k: int) -> in
 
 @compiled
 def occupancy(free: int, busy: int, most: int) -> int:
-    """Return the order of nodes: open ones by best fit, then closed ones, the largest first."""
+    """Rank of a node: open ones by best fit, then closed ones, the largest first."""
     return free if busy > 0 else 2 * most - free
 
 
@@ -141,10 +140,10 @@ def find_alike(
     alike: Ints, config_class: Ints, time_s: Floats, first: Ints, free: Ints, busy: Ints,
     gpus: int, current_node: int, current_config: int, j: int, k: int,
 ) -> tuple[int, int]:  # fmt: skip
-    """Return the node and configuration for job j among those like k, whatever their class, or -1.
+    """Node and configuration for job j among those like k, whatever their class, or -1.
 
-    Its own node comes first, then those that others run on, by best fit, then a closed one with the
-    most GPUs, for others to share. (Arrays one by one: handing the tuples on costs ten times more.)
+    Own node, then used ones by best fit, then the closed one with the most GPUs. Arrays are passed
+    one by one: tuples cost ten times more.
     """
     found, config, least, most = NONE, k, 0, first.shape[1]
     for other in range(alike.size):
@@ -162,7 +161,7 @@ def find_alike(
 
 @compiled
 def find_alike_roomy(data: Instance, state: State, watts: float, j: int, k: int) -> tuple[int, int]:
-    """Return the same where resources or watts are scarce."""
+    """`find_alike` where resources or watts are scarce."""
     found, config, least, most = NONE, k, 0, state.first.shape[1]
     for other in range(data.alike.size):
         if data.alike[other] != data.alike[k] or data.time_s[j, other] == np.inf:
@@ -179,7 +178,7 @@ def find_alike_roomy(data: Instance, state: State, watts: float, j: int, k: int)
 
 @compiled
 def take(data: Instance, state: State, watts: float, j: int, n: int, c: int, gpus: int) -> float:
-    """Take the scarce resources. Return the watts left."""
+    """Take the scarce resources and return the watts left."""
     for r in range(data.demand.shape[1]):
         state.capacity[n, r] -= data.demand[j, r]
     return watts - extra_watts(data.power, c, state.busy[n], gpus) if watts != np.inf else watts
@@ -201,10 +200,10 @@ def construct(
 ) -> tuple[float, int]:  # fmt: skip
     """Construct once over the queue `order`: (f without the total postponement cost, jobs placed).
 
-    rate = swap = 0: deterministic. A job tries the configuration picked, then the others by rank,
-    on its own node if it runs there just so, else by best fit. In mode paper a job may swap with
-    one neighbour after another and fall back far; in mode coded only the first and second, the
-    third and fourth, ... swap, and a configuration is (GPU type, GPUs): see `find_alike`.
+    rate = swap = 0: deterministic. A job tries the picked configuration, then the others by rank,
+    on its own node if it runs there so, else by best fit. In mode paper a job may swap with several
+    neighbours; in mode coded only pairs (1, 2), (3, 4) ... swap, and a configuration is (GPU type,
+    GPUs): see `find_alike`.
     """
     free, first, after, before = state.free, state.first, state.after, state.before
     busy, span = state.busy, state.span
@@ -271,7 +270,7 @@ def construct(
 
 @compiled
 def running_cost(data: Instance, state: State) -> float:
-    """Energy: each open node at c[n, used] until its first end, or for its whole runs."""
+    """Energy cost: each open node at c[n, used] until its first end, or for its whole runs."""
     cost = 0.0
     for n in range(data.free.size):
         used = data.free[n] - state.free[n]
@@ -313,10 +312,10 @@ def search(
 ) -> tuple[Ints, Ints, float, float]:  # fmt: skip
     """Return the best of deterministic runs over `orders` and randomised ones around the first.
 
-    That is (node, configuration) of every job, -1 where it is postponed, then f of the best and of
-    the first deterministic run, both without the total postponement cost. `least` int64[S, C, E +
-    1]: fewest GPUs that a job from a place in the queue on could use on a node of a class. `seed`
-    in 1 .. 2**32 - 1. (Arrays made in compiled code would take twice the time.)
+    Values: (node, configuration) of every job, -1 where postponed, then f of the best and of the
+    first run without the total postponement cost. `least` int64[S, C, E + 1]: fewest GPUs usable by
+    a job from a place in the queue on. `seed` in 1 .. 2**32 - 1. Arrays made in compiled code would
+    take twice the time.
     """
     node, config = np.full_like(data.current_node, NONE), np.full_like(data.current_node, NONE)
     state, rng = new_state(data), np.array([seed], np.int64)

@@ -1,11 +1,9 @@
 """Local search for the least f (whole runs) around a solution, compiled.
 
-A large neighbourhood search (destroy and repair, Shaw 1998) for a round's solution, beyond the
-ANDREAS paper. A step takes the jobs of one or two nodes, or a few jobs, off their nodes, then puts
-these and some postponed ones back, one after another, each where f grows least or falls most: in
-the order of a noisy penalty, sometimes with fewer GPUs at most than there are. What results stays
-if f has not grown, and now and then although it has; the best solution is kept. It never gets
-worse, so that the search may be stopped after any step.
+Large neighbourhood search (destroy and repair, Shaw 1998), beyond the ANDREAS paper. A step removes
+the jobs of one or two nodes, or a few jobs, then inserts these and some postponed ones by noisy
+penalty where f grows least. A result is kept if f has not grown, and sometimes although it has; the
+best solution never gets worse.
 """
 
 from __future__ import annotations
@@ -20,21 +18,21 @@ from policies.contract.snapshot import Floats, Ints
 from policies.placement.kernels import compiled
 
 ONE_NODE, TWO_NODES = 0.35, 0.65
-"""Cumulative probability of taking off a node's jobs, or those of two nodes; else single jobs."""
+"""Cumulative probability of removing a node's jobs, or those of two nodes; else single jobs."""
 
 MOST_SINGLE = 4
 MOST_POOLED = 32
-"""Jobs that a step puts back at most; of more postponed ones it draws some."""
+"""Most jobs that a step inserts; of more postponed ones it draws some."""
 
 WARM = 4e-4
-"""Initial fraction of |f| by which a solution may be worse and still be continued."""
+"""Initial fraction of |f| by which an accepted solution may be worse."""
 
 
 class Standing(NamedTuple):
-    """A solution as it is changed: `node` and `config` int64[E] (-1: postponed), then by node:
+    """Solution as it is changed: `node` and `config` int64[E] (-1: postponed), then by node:
 
-    GPUs in use by these jobs, priced GPU seconds of their runs, and scarce resources left. `watts`
-    float64[1]: left under the cap.
+    GPUs in use, priced GPU seconds, and scarce resources left. `watts` float64[1]: left under the
+    cap.
     """
 
     node: Ints
@@ -47,7 +45,7 @@ class Standing(NamedTuple):
 
 @compiled
 def energy(data: Instance, n: int, gpus: int, span: float) -> float:
-    """Return the cost of the runs on a node."""
+    """Cost of the runs on a node."""
     return float(data.cost[data.node_class[n], gpus] * span / gpus) if gpus > 0 else 0.0
 
 
@@ -66,7 +64,7 @@ def own_cost(data: Instance, j: int, n: int, k: int) -> tuple[float, float]:
 
 @compiled
 def put(data: Instance, at: Standing, j: int, n: int, k: int, sign: int) -> None:
-    """Count job j on node n in configuration k (sign 1), or no more (-1)."""
+    """Add job j on node n in configuration k (sign 1), or remove it (-1)."""
     gpus, c = data.config_gpus[k], data.config_class[k]
     busy = data.used[n] + at.gpus[n]
     if at.watts[0] != np.inf:
@@ -97,7 +95,7 @@ def has_room(data: Instance, at: Standing, j: int, n: int, k: int) -> bool:
 
 @compiled
 def put_best(data: Instance, at: Standing, j: int, most: int) -> float:
-    """Put job j where f falls most, with at most `most` GPUs, or drop it; change of f."""
+    """Put job j where f falls most, with at most `most` GPUs, or drop it: change of f."""
     best, node, config = 0.0, NONE, NONE
     for i in range(data.fit_count[j]):
         k = data.choice[j, i]
@@ -118,7 +116,7 @@ def put_best(data: Instance, at: Standing, j: int, most: int) -> float:
 
 @compiled
 def take_off(data: Instance, at: Standing, rng: Ints, pool: Ints) -> tuple[float, int]:
-    """Take some jobs off their nodes into `pool`: (by how much f has changed, how many)."""
+    """Take some jobs off their nodes into `pool`: (change of f, number of jobs)."""
     kind, nodes, jobs = draw(rng), data.free.size, at.node.size
     a, b = int(draw(rng) * nodes), int(draw(rng) * nodes)
     single = 1 + int(draw(rng) * MOST_SINGLE)
@@ -147,7 +145,7 @@ def take_off(data: Instance, at: Standing, rng: Ints, pool: Ints) -> tuple[float
 
 @compiled
 def add_postponed(at: Standing, rng: Ints, pool: Ints, count: int, taken: Ints) -> int:
-    """Fill the pool with postponed jobs from a random one on; its size. `taken`: members."""
+    """Fill the pool with postponed jobs from a random one on; return its size. `taken`: members."""
     jobs = at.node.size
     for i in range(count):
         taken[pool[i]] = 1
@@ -166,7 +164,7 @@ def add_postponed(at: Standing, rng: Ints, pool: Ints, count: int, taken: Ints) 
 
 @compiled
 def put_back(data: Instance, at: Standing, rng: Ints, pool: Ints, count: int, key: Floats) -> float:
-    """Put the pool's jobs back, by noisy penalty; by how much f has changed."""
+    """Put the pool's jobs back by noisy penalty; return the change of f."""
     most_gpus, changed, noisy = data.cost.shape[1] - 1, 0.0, draw(rng) < 0.8
     for i in range(count):
         u = draw(rng)
@@ -186,7 +184,6 @@ def put_back(data: Instance, at: Standing, rng: Ints, pool: Ints, count: int, ke
 
 @compiled
 def copy_standing(of: Standing, to: Standing) -> None:
-    """Make `to` equal to `of`."""
     copy(of.node, to.node)
     copy(of.config, to.config)
     copy(of.gpus, to.gpus)
@@ -200,7 +197,7 @@ def descend(
     data: Instance, best: Standing, here: Standing, trial: Standing, cost: float, steps: int,
     rng: Ints,
 ) -> float:  # fmt: skip
-    """Take so many steps from `best`, which costs `cost`. Return the cost of the new `best`."""
+    """Take `steps` steps from `best`, which costs `cost`; return the cost of the new `best`."""
     jobs = best.node.size
     pool, taken = np.zeros(min(MOST_POOLED, jobs), np.int64), np.zeros(jobs, np.int64)
     key = np.zeros(pool.size)
@@ -222,7 +219,7 @@ def descend(
 
 
 def polish(data: Instance, node: Ints, config: Ints, steps: int, seed: int) -> tuple[Ints, Ints]:
-    """Improve (node, config) in so many steps; f never grows. `seed` in 1 .. 2**32 - 1."""
+    """Improve (node, config) in `steps` steps; f never grows. `seed` in 1 .. 2**32 - 1."""
     best, here, trial = (all_postponed(data) for _ in range(3))
     cost = 0.0
     for j in np.flatnonzero(node != NONE).tolist():

@@ -1,1 +1,1 @@
-"""The JSON Schemas of snapshot and plan; `python -m policies.contract.schemas` writes them."""
+"""JSON Schemas of snapshot and plan; `python -m policies.contract.schemas` writes them."""

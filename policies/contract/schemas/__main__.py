@@ -1,4 +1,4 @@
-"""Write the JSON Schemas anew, after a change of form (which asks for a new version number)."""
+"""Write the JSON Schemas; a changed form needs a new version number."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from policies.contract import plan_json, snapshot_json
 
 
 def main(folder: Path = Path(__file__).parent) -> None:
-    """Write both schemas into `folder`."""
     for name, schema in (("snapshot", snapshot_json.schema()), ("plan", plan_json.schema())):
         text = json.dumps(schema, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
         (folder / f"{name}.schema.json").write_text(text, encoding="utf-8")

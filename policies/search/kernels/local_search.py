@@ -1,10 +1,8 @@
 """Multi-start and local search over rollouts (`kernels.rollout`), compiled.
 
-A point of the search determines a rollout: an order of jobs, the running jobs that stay,
-configurations that are set, a rent. The search starts from every order given, with and without the
-running jobs staying, at every rent; then moves change the best point a little, and a change stays
-if the schedule costs no more. The best point never gets worse, so that it may be stopped after any
-move.
+A point is an order of jobs, the running jobs that stay, set configurations and a rent. The search
+starts from every order, with and without running jobs staying, at every rent; moves then change the
+best point, which never gets worse.
 """
 
 from __future__ import annotations
@@ -34,9 +32,7 @@ LEAST_GAIN = 1e-9
 
 
 class Point(NamedTuple):
-    """A point of the search: `order` int64[E], `pinned` int64[E] (1: stays where it runs), `only`
-    int64[E] (-1: any configuration), `rent` float64[1].
-    """
+    """`order`, `pinned` (1: stays), `only` (-1: any) int64[E]; `rent` float64[1]."""
 
     order: Ints
     pinned: Ints
@@ -45,7 +41,7 @@ class Point(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The best schedule: node, configuration and start of every job (-1, -1, inf: none), its cost.
+    """Best schedule: node, configuration and start of every job (-1, -1, inf: none), its cost.
 
     `first_cost`, `start_cost`: cost of the first start and of the best one.
     """
@@ -62,7 +58,7 @@ class Found(NamedTuple):
 def multi_start(
     data: RolloutData, base: Schedule, trial: Schedule, orders: Ints, rents: Floats, point: Point
 ) -> tuple[float, float]:
-    """Return (cost of the first start, of the best). The best is left in `point`."""
+    """Return (cost of the first start, of the best) and leave the best in `point`."""
     best, first, running, pinned = NEVER, NEVER, 0, np.zeros_like(point.pinned)
     for j in range(pinned.size):
         running = 1 if data.current_node[j] != NONE else running
@@ -96,14 +92,14 @@ def insert(order: Ints, at: int, to: int) -> None:
 
 @compiled
 def front(rng: Ints, jobs: int) -> int:
-    """Draw a place in the order, the likelier the nearer to its front: early starts matter most."""
+    """Draw a place in the order, likelier near its front: early starts matter most."""
     u = draw(rng)
     return int(u * u * jobs)
 
 
 @compiled
 def part(order: Ints, pinned: Ints) -> int:
-    """Bring the jobs that do not stay to the front, in their order. Return their number."""
+    """Bring the jobs that do not stay to the front, in their order; return their number."""
     free = 0
     for i in range(order.size):
         if pinned[order[i]] == 0:
@@ -117,10 +113,10 @@ def improve(
     data: RolloutData, base: Schedule, trial: Schedule, moves: int, work: int, rng: Ints,
     point: Point, best: float,
 ) -> float:  # fmt: skip
-    """Improve `point`, whose schedule costs `best`, in place. Return the new cost, never more.
+    """Improve `point`, whose schedule costs `best`, in place; return the new cost.
 
-    It ends after so many moves, or when its rollouts have compared `work` pairs of a job and a
-    node. Running jobs that stay are in `base` before any rollout: they cost no work.
+    It ends after `moves` moves, or when rollouts have compared `work` pairs of a job and a node.
+    Running jobs that stay are in `base` before any rollout: they cost no work.
     """
     order, pinned, only, jobs = point.order, point.pinned, point.only, point.order.size
     running, free = 0, part(order, pinned)
@@ -174,7 +170,7 @@ def search(
 ) -> Found:
     """Return the best schedule after multi-start and local search.
 
-    It starts from `orders` int64[S, E] and `rents` float64[R], S, R >= 1. `seed` in 1 .. 2**32 - 1.
+    `orders` int64[S, E], `rents` float64[R], S, R >= 1. `seed` in 1 .. 2**32 - 1.
     """
     jobs = data.current_node.size
     base, trial, rng = new_schedule(data), new_schedule(data), np.array([seed], np.int64)

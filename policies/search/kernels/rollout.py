@@ -1,10 +1,9 @@
-"""A rollout as a compiled kernel: the whole queue list-scheduled over the GPUs' release times.
+"""Rollout as a compiled kernel: the queue list-scheduled over the GPUs' release times.
 
-A schedule is made by taking jobs in an order, after the running jobs that stay (`keep_running`, the
-same for many rollouts). Each gets the node, GPUs and time at which it costs least, given what was
-placed before it (`list_schedule`): energy at the nodes' power, tardiness, and rent for GPUs that
-others could use. No job starts before its GPU's last release, so a node in use has no gaps, and the
-energy of all jobs adds up to that of the nodes. Jobs that start at once are the decision.
+After the running jobs that stay (`keep_running`), jobs in order get the node, GPUs and time of
+least cost: energy at the nodes' power, tardiness, and rent for GPUs that others could use. No job
+starts before its GPU's last release, so a node in use has no gaps, and the energy of all jobs adds
+up to that of the nodes.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ class RolloutData(NamedTuple):
 
 
 class Schedule(NamedTuple):
-    """A schedule in the making: release and open times of nodes, scarce resources, jobs' starts.
+    """Schedule in progress: release and open times of nodes, scarce resources, jobs' starts.
 
     `queue` as in `RolloutData`, `place` int64[G, N] where a node stands in it. `scarce` float64[2]:
     watts left, and the first end of anything placed so far.
@@ -92,7 +91,6 @@ class Schedule(NamedTuple):
 
 
 def new_schedule(data: RolloutData) -> Schedule:
-    """Return arrays of the right size."""
     return Schedule(
         data.release_s.copy(), data.opened_s.copy(), data.queue.copy(), data.queue.copy(),
         data.capacity.copy(), data.busy.copy(), np.zeros(2),
@@ -121,7 +119,6 @@ def clear(data: RolloutData, to: Schedule) -> None:
 
 @compiled
 def copy_schedule(of: Schedule, to: Schedule) -> None:
-    """Make `to` equal to `of`."""
     copy(of.release_s, to.release_s)
     copy(of.opened_s, to.opened_s)
     copy(of.queue, to.queue)
@@ -163,7 +160,7 @@ def occupy(
 
 @compiled
 def late_cost(end_s: float, slack_s: float, weight: float, haste: float) -> float:
-    """Return the cost of an end at that time, energy apart."""
+    """Cost of an end at that time, without energy."""
     return haste * end_s + (weight * (end_s - slack_s) if end_s > slack_s else 0.0)
 
 
@@ -175,8 +172,8 @@ def scan(
 ) -> tuple[float, int, float]:  # fmt: skip
     """Return the best node of a class for a run: (cost beside that of the GPUs, node, start).
 
-    The node is -1 if none costs less than `enough`. Nodes are sorted by when they are free, so the
-    search ends where a later end alone costs as much, or at a node that is open anyhow.
+    The node is -1 if none costs less than `enough`. Nodes are sorted by release, so the search ends
+    where a later end alone costs as much, or at an open node.
     """
     best, best_n, best_s, last_s, last_open_s = enough, NONE, 0.0, -1.0, -1.0
     for at in range(first, last):
@@ -224,7 +221,7 @@ def cost_of(
 
 @compiled
 def later(data: RolloutData, schedule: Schedule, j: int, n: int, c: int, gpus: int) -> float:
-    """Start of job j on node n if scarce resources delay it; 0 if they do not."""
+    """Start of job j on node n if scarce resources delay it, else 0."""
     free, busy, watts = schedule.capacity, schedule.busy, schedule.scarce[0]
     if fits(data.demand, free, data.power, busy, watts, j, n, c, gpus):
         return 0.0
@@ -235,7 +232,7 @@ def later(data: RolloutData, schedule: Schedule, j: int, n: int, c: int, gpus: i
 def scan_all(
     data: RolloutData, schedule: Schedule, j: int, k: int, run_s: float
 ) -> tuple[float, int, float]:
-    """Return the same as `scan` with scarce resources and several prices, GPUs included."""
+    """`scan` with scarce resources and several prices, GPUs included."""
     best, best_n, best_s, c, gpus = NEVER, NONE, 0.0, data.config_class[k], data.config_gpus[k]
     for at in range(data.first[c], data.first[c + 1]):
         n = schedule.queue[gpus - 1, at]
@@ -252,7 +249,7 @@ def scan_all(
 
 @compiled
 def take(data: RolloutData, schedule: Schedule, j: int, n: int, k: int) -> None:
-    """Take what is scarce now for a job that starts at once."""
+    """Take the scarce resources of a job that starts at once."""
     gpus = data.config_gpus[k]
     for r in range(data.demand.shape[1]):
         schedule.capacity[n, r] -= data.demand[j, r]
@@ -263,7 +260,7 @@ def take(data: RolloutData, schedule: Schedule, j: int, n: int, k: int) -> None:
 
 @compiled
 def staying_cost(data: RolloutData, schedule: Schedule, j: int) -> float:
-    """Return what it costs to leave job j where it runs, inf if it cannot stay."""
+    """Cost of leaving job j where it runs, inf if it cannot stay."""
     n, k = data.current_node[j], data.current_config[j]
     c, gpus = data.config_class[k], data.config_gpus[k]
     if schedule.release_s[n, gpus - 1] > 0.0 or later(data, schedule, j, n, c, gpus) > 0.0:
@@ -273,7 +270,7 @@ def staying_cost(data: RolloutData, schedule: Schedule, j: int) -> float:
 
 @compiled
 def keep_running(data: RolloutData, schedule: Schedule, pinned: Ints) -> float:
-    """Schedule the running jobs that stay (`pinned[j]` 1), before all others. Return their cost."""
+    """Schedule the running jobs that stay (`pinned[j]` 1), before all others; return their cost."""
     clear(data, schedule)
     scarce, total = data.demand.shape[1] > 0 or data.watts != np.inf, 0.0
     for j in range(pinned.size):
@@ -299,9 +296,9 @@ def keep_running(data: RolloutData, schedule: Schedule, pinned: Ints) -> float:
 def list_schedule(
     data: RolloutData, schedule: Schedule, order: Ints, only: Ints, rent: float
 ) -> float:
-    """Schedule the other jobs in this order, each where it costs least. Return their cost.
+    """Schedule the other jobs in this order, each where it costs least; return their cost.
 
-    Configurations of `only` are set (-1: free). Arrays are unpacked once: handing the tuples to a
+    Configurations of `only` are set (-1: free). Arrays are unpacked once: passing the tuples to a
     function costs more than all the work for a job.
     """
     time_s, launch_s, moving, risk = data.time_s, data.launch_s, data.moving, data.risk

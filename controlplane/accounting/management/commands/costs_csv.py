@@ -14,7 +14,7 @@ from controlplane.accounting.costs import as_rows, cost_rows, csv_of
 from controlplane.accounting.query import BY, PERIODS, CostQueryError, read_query
 
 OPERATOR = User(is_staff=True, is_active=True)
-"""An unsaved operator: who may run this command may read the database."""
+"""Unsaved operator, as users of this command can read the database."""
 
 
 class Command(BaseCommand):

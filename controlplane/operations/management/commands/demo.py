@@ -28,7 +28,7 @@ FAST_INTERVALS = {
     "period_s": 5.0, "heartbeat_s": 1.0, "lease_s": 15.0, "grace_s": 6.0, "margin_s": 3.0,
     "restart_cost_s": 0.5, "profiling_steps": 12,
 }  # fmt: skip
-"""Minutes in place of hours: the paper's five minutes between periodic rounds are five seconds."""
+"""Intervals in seconds: five between periodic rounds in place of the paper's five minutes."""
 
 
 class Command(BaseCommand):

@@ -41,7 +41,7 @@ from loadmaster.agent.runtimes.docker.port import (
     ImageMissingError,
     NameTakenError,
 )
-from loadmaster.agent.runtimes.docker.pulling import digest_of, explicit_digest, pinned
+from loadmaster.agent.runtimes.docker.pulling import digest_of, pinned
 from loadmaster.protocol import LaunchSpec, ReasonClass
 
 PULL_TRIES = 3
@@ -189,7 +189,7 @@ class Preparation(threading.Thread):
     def _image(self) -> Image:
         """The image to use: by the job's digest if it has one, else by its name."""
         name = self._task.spec.image
-        digest = self._task.spec.image_digest or explicit_digest(name)
+        digest = self._task.spec.image_digest or name.partition("@")[2]
         policy = self._task.options.pull
         if digest:
             exact, called = pinned(name, digest), f"{name}, of which this job uses {digest},"
