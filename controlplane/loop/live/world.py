@@ -16,7 +16,7 @@ from django.db.models import Q
 import profiling.selectors
 from clusters.events import request_reschedule
 from clusters.models import Cluster, Reason, RescheduleEvent
-from controlplane.execution.services import preempt_gang
+from controlplane.execution.services.stops import preempt_gang
 from controlplane.loop.live import lock as locks
 from controlplane.loop.live import record
 from controlplane.loop.live.apply import Services, apply_plan

@@ -198,8 +198,7 @@ class DockerRuntime(RunFolders):
             if spec is None:
                 return None
             task = Task(run, spec, wanted, folder, self._owner, self._options, self._private)
-            watch = self._watch
-            made = Preparation(self._engine, task, self._shells, watch.look, watch.wake)
+            made = Preparation(self._engine, task, self._shells, self._watch)
             self._preparations[run] = made
             made.start()
         return self._preparations[run]
