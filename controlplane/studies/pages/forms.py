@@ -1,4 +1,4 @@
-"""The form of a simulation: typed input as a study, which `documents` checks."""
+"""Form of a simulation: typed input as a study, which `documents` checks."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ SWITCH_WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class PolicyChoice:
-    """A policy in the form: ticked or not, its parameters as typed, and those it takes."""
+    """Policy in the form: ticked or not, its parameters as typed, and those it takes."""
 
     name: str
     summary: str
@@ -82,12 +82,10 @@ class PolicyChoice:
 
     @property
     def placeholder(self) -> str:
-        """Placeholder of the empty field."""
         return example_of(self.takes) if self.takes else "takes no parameters"
 
 
 def offered() -> list[PolicyChoice]:
-    """The policies that can be chosen."""
     return [
         PolicyChoice(e.name, e.summary, parameters_of(e.name))
         for e in registry.entries()
@@ -105,7 +103,7 @@ def _text(label: str, help_text: str = "", initial: str = "", **attrs: Any) -> f
 
 
 class StudyForm(forms.Form):
-    """A study as a person types it."""
+    """Study as typed."""
 
     name = _text("Name", placeholder="FIFO against the optimiser", maxlength=100)
     team = forms.ChoiceField(label="Who sees it", required=False)
@@ -132,7 +130,6 @@ class StudyForm(forms.Form):
             self._choose("workload", [choice for choice in WORKLOADS if choice[0] not in LIVE])
 
     def policies(self) -> Iterator[PolicyChoice]:
-        """The policies that can be chosen."""
         for policy in offered():
             is_typed = f"policy_{policy.name}" in self.data
             ticked = is_typed if self.is_bound else policy.name in TICKED
@@ -140,13 +137,13 @@ class StudyForm(forms.Form):
             yield replace(policy, ticked=ticked, parameters=typed)
 
     def switches(self) -> Iterator[tuple[str, str, str]]:
-        """(name, words, what was typed) of every switch."""
+        """(name, words, typed text) of every switch."""
         for name, default in asdict(NO_SWITCHES).items():
             typed = self.data.get(f"switch_{name}", f"{default:g}")
             yield name, SWITCH_WORDS.get(name, name.replace("_", " ")), typed
 
     def asked(self, trace: UploadedFile[bytes] | None) -> dict[str, Any]:
-        """The study that was typed. DocumentError for what is no YAML or no number."""
+        """Study as typed. DocumentError for bad YAML or numbers."""
         typed = {name: str(self.data.get(name, "")).strip() for name in self.fields}
         study = {
             "name": typed["name"],
@@ -181,7 +178,7 @@ class StudyForm(forms.Form):
         return found
 
     def show(self, problems: Mapping[str, list[str]]) -> None:
-        """Put messages beside the fields that they name, all others at the top."""
+        """Put messages beside the fields that they name, others at the top."""
         self.full_clean()
         self.errors.clear()
         for name, messages in problems.items():
