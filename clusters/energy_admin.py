@@ -12,12 +12,7 @@ from django.urls import reverse
 
 from clusters.models import EnergyTariff, PueRecord, TariffBand
 from clusters.tariffs import costs_changed
-from controlplane.web.pages.admin_base import (
-    AppendOnly,
-    OperatorInline,
-    detail_action,
-    person,
-)
+from controlplane.web.pages.admin_base import AppendOnly, OperatorInline, detail_action, person
 
 
 class BandInline(OperatorInline):

@@ -30,18 +30,8 @@ _IGNORED = """
 IGNORED = frozenset(_IGNORED.split())
 """Flags (without dashes, `_` written `-`) that are removed with their value."""
 
-SWITCHES = frozenset(
-    [
-        "resume",
-        "verbose",
-        "quiet",
-        "overwrite",
-        "overwrite-output-dir",
-        "debug",
-        "progress",
-        "no-progress",
-    ]
-)
+_SWITCHES = "resume verbose quiet overwrite overwrite-output-dir debug progress no-progress"
+SWITCHES = frozenset(_SWITCHES.split())
 """Flags without a value that are removed."""
 
 _PATH_ENDINGS = ("-dir", "-path", "-file", "-folder", "-root", "-directory", "-seed")

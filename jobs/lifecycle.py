@@ -74,13 +74,9 @@ MOVES: Mapping[tuple[JobState, JobMove], JobState] = {
     (S.RUNNING, M.PREEMPT): S.STOPPING,
     # STOPPED: the assignment is over and the job goes back to the queue (pre-empted, rejected,
     # lost).
-    (S.STARTING, M.STOPPED): S.QUEUED,
-    (S.RUNNING, M.STOPPED): S.QUEUED,
-    (S.STOPPING, M.STOPPED): S.QUEUED,
+    **{(s, M.STOPPED): S.QUEUED for s in (S.STARTING, S.RUNNING, S.STOPPING)},
     # RETRY: it failed by its own fault but has retries left.
-    (S.STARTING, M.RETRY): S.QUEUED,
-    (S.RUNNING, M.RETRY): S.QUEUED,
-    (S.STOPPING, M.RETRY): S.QUEUED,
+    **{(s, M.RETRY): S.QUEUED for s in (S.STARTING, S.RUNNING, S.STOPPING)},
     **{(s, M.COMPLETE): S.COMPLETED for s in (S.STARTING, S.RUNNING, S.STOPPING, S.CANCELLING)},
     **{(s, M.FAIL): S.FAILED for s in (S.PROFILING, S.QUEUED, S.STARTING, S.RUNNING, S.STOPPING)},
     # CANCEL is a wish: with live assignments the job is CANCELLING until they are gone.

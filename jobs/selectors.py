@@ -94,8 +94,8 @@ def jobs_by_id(user: User | AnonymousUser, ids: Sequence[uuid.UUID]) -> dict[uui
 def names_in_waiting(user: User | AnonymousUser, jobs: Iterable[Job]) -> Mapping[str, str]:
     """Names of nodes and visible jobs that block these jobs, by id; two queries."""
     details = [j.waiting_detail for j in jobs if isinstance(j.waiting_detail, dict)]
-    node_ids = _uuids(i for d in details for i in d.get("nodes") or ())
-    job_ids = _uuids(i for d in details for i in d.get("jobs") or ())
+    node_ids = uuids(i for d in details for i in d.get("nodes") or ())
+    job_ids = uuids(i for d in details for i in d.get("jobs") or ())
     rows: list[tuple[uuid.UUID, str]] = []
     if node_ids:
         rows += Node.objects.filter(pk__in=node_ids).values_list("pk", "name")
@@ -104,7 +104,8 @@ def names_in_waiting(user: User | AnonymousUser, jobs: Iterable[Job]) -> Mapping
     return {str(pk): name for pk, name in rows}
 
 
-def _uuids(values: Iterable[object]) -> set[uuid.UUID]:
+def uuids(values: Iterable[object]) -> set[uuid.UUID]:
+    """Those of the values that are UUIDs."""
     found = set()
     for value in values:
         try:

@@ -19,13 +19,7 @@ from jobs.models import Job
 from jobs.moves import LostRaceError, move_job, note_job
 from jobs.selectors import get_job
 from jobs.signals import stop_wanted
-from jobs.submission.submit import (
-    Asked,
-    JobConflict,
-    Submission,
-    begin_all,
-    submit_all,
-)
+from jobs.submission.submit import Asked, JobConflict, Submission, begin_all, submit_all
 from jobs.submission.validation import JobInvalid
 from loadmaster.protocol import StopReason
 

@@ -129,7 +129,7 @@ class PairMeasurement(models.Model):
             models.UniqueConstraint(
                 fields=["first_assignment", "second_assignment", "first_steps", "second_steps"],
                 name="pair_measured_once",
-            ),
+            )
         ]
         ordering = ["id"]
 
@@ -179,7 +179,7 @@ class ProfileRun(models.Model):
             models.UniqueConstraint(
                 fields=["kind", "job", "gpu_type", "gpus"],
                 name="profile_run_once_per_configuration",
-            ),
+            )
         ]
         ordering = ["id"]
 

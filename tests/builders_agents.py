@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from clusters.models import Cluster, Device, Node
 from clusters.services.enrolment import sha256
-from controlplane.execution.services import open_session
+from controlplane.execution.services.sessions import open_session
 from jobs.lifecycle import JobMove, JobState
 from jobs.models import Assignment, AssignmentSlot, Attempt, Job
 from jobs.moves import move_job

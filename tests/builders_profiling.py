@@ -12,7 +12,7 @@ from django.db.models import F
 from django.utils import timezone
 
 from clusters.models import Cluster, Node
-from controlplane.execution.services import stop_profiling
+from controlplane.execution.services.stops import stop_profiling
 from jobs.models import Assignment, Job, Kind, ProgressPoint, UsagePoint
 from loadmaster.protocol import AssignmentState
 from policies.contract.snapshot import Purpose

@@ -88,9 +88,7 @@ def _use_token(token: str, words: Registration, now: datetime) -> EnrolmentToken
     if valid.filter(used_at=None).update(used_at=now):
         return tokens.get()
     again = tokens.filter(
-        expires_at__gt=now,
-        used_by__machine_id=words.machine_id,
-        used_by__session_expires_at=None,
+        expires_at__gt=now, used_by__machine_id=words.machine_id, used_by__session_expires_at=None
     ).first()
     if again is not None:
         return again

@@ -6,7 +6,7 @@ class ExecutionConfig(AppConfig):
     label = "execution"
 
     def ready(self) -> None:
-        from controlplane.execution.services import stop_job
+        from controlplane.execution.services.stops import stop_job
         from jobs.signals import stop_wanted
 
         stop_wanted.connect(

@@ -22,7 +22,7 @@ from clusters.models import Cluster, Node, NodeEvent, Reason
 from clusters.models.nodes import State
 from controlplane.execution.moves import move_assignment
 from controlplane.execution.outcomes import end_assignment, settle_job
-from controlplane.execution.services import preempt_gang
+from controlplane.execution.services.stops import preempt_gang
 from controlplane.web.logs.structured import bound
 from jobs.assignment_lifecycle import LIVE, AssignmentMove
 from jobs.lifecycle import PLACED, JobState

@@ -155,7 +155,7 @@ class AssignmentSlot(models.Model):
         constraints = [
             models.UniqueConstraint(
                 fields=["device", "slot"], condition=Q(live=True), name="a_slot_is_held_once"
-            ),
+            )
         ]
 
     def __str__(self) -> str:

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import yaml
 from django import forms
 from django.contrib.auth.models import User
 from django.http import QueryDict
 from django.utils import timezone
 
 from clusters.models import Cluster, GpuType
+from controlplane.web.pages import typed_yaml
 from jobs.models import Job
 from jobs.selectors import teams_of
 from jobs.services import job_data
@@ -178,11 +178,9 @@ def read_yaml(text: str) -> Any:
     if len(text) > MAX_TYPED:
         raise JobInvalid({"yaml": [f"must have at most {MAX_TYPED} characters"]})
     try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
-        where = f"line {mark.line + 1}: " if mark else ""
-        raise JobInvalid({"yaml": [f"{where}{problem or 'is no YAML'}"]}) from None
+        return typed_yaml.read_yaml(text)
+    except ValueError as error:
+        raise JobInvalid({"yaml": [str(error)]}) from None
 
 
 def _number(typed: str, kind: type[int] | type[float]) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from loadmaster.agent.journal import Entry
-from loadmaster.agent.runtimes.base import Launch, RunId, Term, is_safe_id
+from loadmaster.agent.runtimes.base import RunId, is_safe_id
 from loadmaster.protocol import FEATURES, PROTOCOL_VERSION, LaunchSpec, ReasonClass
 from loadmaster.training.gangs.connection import join_address, parse_address
 
@@ -121,23 +121,8 @@ def checkpoint_folder(spec: LaunchSpec, state_dir: Path, checkpoints: Path) -> P
     return checkpoints / spec.job
 
 
-def launch_of(
-    spec: LaunchSpec,
-    *,
-    state_dir: Path,
-    checkpoints: Path,
-    node: Mapping[str, str],
-    devices: Mapping[str, str],
-    lease_grace_s: float,
-    boot_id: str,
-    gpus: tuple[str, ...] = (),
-    term: Term = Term(),  # noqa: B008 - frozen
-) -> Launch:
-    """A specification's launch here: job variables override the node's, the contract all."""
-    promised = contract(spec, checkpoint_folder(spec, state_dir, checkpoints))
-    environment = {**node, **spec.environment, **spec.secrets, **devices, **promised}
-    grace_s = min(spec.grace_s, lease_grace_s)
-    run = RunId(spec.assignment, spec.fence)
-    return Launch(
-        run, spec, environment, grace_s, boot_id, gpus=gpus, checkpoints=checkpoints, term=term
-    )
+def launch_environment(
+    spec: LaunchSpec, folder: Path, *, node: Mapping[str, str], devices: Mapping[str, str]
+) -> dict[str, str]:
+    """Variables of a job: the node's, over them the job's, over these devices and contract."""
+    return {**node, **spec.environment, **spec.secrets, **devices, **contract(spec, folder)}

@@ -17,21 +17,13 @@ from loadmaster.protocol import MOST_SLOTS, RUNTIMES
 from loadmaster.wire import WireError, from_json, one_of
 
 DEFAULT_STATE_DIR = "~/.local/state/loadmaster-agent"
+FROM_ENVIRONMENT = (
+    "server", "token", "token_file", "state_dir", "rack", "emulate", "checkpoints", "ca",
+    "runtime", "docker", "address", "log_format", "slots_per_gpu",
+)  # fmt: skip
 ENVIRONMENT = {
-    "server": "LOADMASTER_SERVER",
-    "token": "LOADMASTER_TOKEN",
-    "token_file": "LOADMASTER_TOKEN_FILE",
-    "state_dir": "LOADMASTER_STATE_DIR",
     "name": "LOADMASTER_NODE_NAME",
-    "rack": "LOADMASTER_RACK",
-    "emulate": "LOADMASTER_EMULATE",
-    "checkpoints": "LOADMASTER_CHECKPOINTS",
-    "ca": "LOADMASTER_CA",
-    "runtime": "LOADMASTER_RUNTIME",
-    "docker": "LOADMASTER_DOCKER",
-    "address": "LOADMASTER_ADDRESS",
-    "log_format": "LOADMASTER_LOG_FORMAT",
-    "slots_per_gpu": "LOADMASTER_SLOTS_PER_GPU",
+    **{setting: f"LOADMASTER_{setting.upper()}" for setting in FROM_ENVIRONMENT},
 }
 """Variables of the environment, by the setting they give."""
 

@@ -149,18 +149,19 @@ class Executor:
         # a container has a network interface of its own
         on_host = spec.world_size > 1 and self._runtime.name == "process"
         sockets = sockets_of(self._address) if on_host else {}
-        return admission.launch_of(
+        folder = admission.checkpoint_folder(spec, self._state_dir, self._checkpoints)
+        node = {**self._runtime.environment(), **sockets}
+        return Launch(
+            RunId(spec.assignment, spec.fence),
             spec,
-            state_dir=self._state_dir,
-            checkpoints=self._checkpoints,
-            node={**self._runtime.environment(), **sockets},
-            devices=self._devices.environment(
-                spec.devices, spec.kind_name, spec.gang_gpus, spec.share
+            admission.launch_environment(
+                spec, folder, node=node, devices=self._devices.environment(spec)
             ),
-            term=self._term(spec.term_until_s),
-            lease_grace_s=self._session.intervals.grace_s,
+            grace_s=min(spec.grace_s, self._session.intervals.grace_s),
             boot_id=self._boot_id,
             gpus=tuple(uuid for uuid in spec.devices if uuid in hardware),
+            checkpoints=self._checkpoints,
+            term=self._term(spec.term_until_s),
         )
 
     def _term(self, until_s: float | None) -> Term:

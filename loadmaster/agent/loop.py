@@ -132,10 +132,6 @@ class Agent:
         finally:
             self._left.set()
 
-    def wake(self) -> None:
-        """Tick at once."""
-        self._woken.set()
-
     def close(self) -> None:
         """Release the journal, so that another agent may take over; jobs go on."""
         self._left.set()

@@ -9,10 +9,9 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
 from loadmaster import __version__
-from loadmaster.agent.clock import Backoff, Clock, SystemClock
+from loadmaster.agent.clock import Backoff
 from loadmaster.agent.config import AgentConfig, ConfigError
 from loadmaster.agent.journal import Journal, JournalError, JournalHeldError
 from loadmaster.agent.logs import log_context
@@ -166,9 +165,7 @@ def _identify(
             name=config.name,
             rack=config.rack,
         )
-        enrolled = enrol(
-            client, registration, config.token, config.server, path, leave, SystemClock()
-        )
+        enrolled = enrol(config, client, registration, path, leave)
     if enrolled:
         log_context.node = enrolled.node
         log_context.hide(enrolled.token)
@@ -178,12 +175,8 @@ def _identify(
 
 def _leave_on_signals() -> threading.Event:
     leave = threading.Event()
-
-    def on_signal(_number: int, _frame: FrameType | None) -> None:
-        leave.set()
-
-    signal.signal(signal.SIGTERM, on_signal)
-    signal.signal(signal.SIGINT, on_signal)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: leave.set())
     return leave
 
 
@@ -212,13 +205,11 @@ def recall(path: Path, server: str) -> Enrolled | None:
 
 
 def enrol(
+    config: AgentConfig,
     client: AgentClient,
     registration: Registration,
-    token: str,
-    server: str,
     path: Path,
     leave: threading.Event,
-    clock: Clock,
 ) -> Enrolled | None:
     """Register the machine, with retries, and keep the node's token in the file; None on leaving.
 
@@ -227,13 +218,13 @@ def enrol(
     backoff = Backoff()
     while not leave.is_set():
         try:
-            registered = client.register(token, registration)
+            registered = client.register(config.token, registration)
         except TryAgain as error:
-            wait_s = backoff.failed("register", clock.boot_s())
+            wait_s = backoff.failed("register", time.monotonic())
             logger.warning("cannot register yet, next try in %.1f s: %s", wait_s, error)
             leave.wait(wait_s)
             continue
-        enrolled = Enrolled(server, registered.node_id, registered.node_token)
+        enrolled = Enrolled(config.server, registered.node_id, registered.node_token)
         write_whole(path, dumps(enrolled), durable=True)
         return enrolled
     return None

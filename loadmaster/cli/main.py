@@ -172,7 +172,9 @@ def check_journals(
 def main() -> None:
     """Entry point: loads the agent's command only if needed; quiet on Ctrl-C."""
     if {"agent", "--help"} & set(sys.argv[1:]) or len(sys.argv) == 1:
-        _mount_agent()
+        from loadmaster.agent.cli import agent_app  # heavier than a laptop's commands need
+
+        app.add_typer(agent_app, name="agent")
     try:
         app()
     except KeyboardInterrupt:
@@ -183,9 +185,3 @@ def main() -> None:
         sys.exit(0)
     except LoadmasterError as error:
         sys.exit(f"Error: {error}")
-
-
-def _mount_agent() -> None:
-    from loadmaster.agent.cli import agent_app  # heavier than a laptop's commands need
-
-    app.add_typer(agent_app, name="agent")

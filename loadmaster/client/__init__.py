@@ -50,7 +50,6 @@ from loadmaster.client.results import (
     Submission,
     Token,
     read,
-    read_all,
 )
 from loadmaster.client.simulations import SimulationCalls
 from loadmaster.client.sweeps import calls, outcomes
@@ -273,7 +272,7 @@ class Client(SimulationCalls):
 
     def policies(self) -> list[Policy]:
         """The policies a cluster may choose from."""
-        return read_all(Policy, self._rest.call("GET", "policies/"))
+        return [read(Policy, row) for row in as_list(self._rest.call("GET", "policies/"))]
 
     def rounds(self, *, cluster: str | None = None, limit: int | None = None) -> Iterator[Round]:
         """Rounds, newest first."""

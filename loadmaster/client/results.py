@@ -280,8 +280,3 @@ def read(cls: type[T], data: object) -> T:
         first = error.errors(include_url=False, include_input=False)[0]
         path = ".".join(str(part) for part in first["loc"])
         raise ConnectionFailedError(f"The server's answer: {path}: {first['msg']}") from None
-
-
-def read_all(cls: type[T], data: object) -> list[T]:
-    """A dataclass for every entry of a parsed list."""
-    return [read(cls, row) for row in data] if isinstance(data, list) else []

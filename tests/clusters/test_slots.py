@@ -8,7 +8,7 @@ from rest_framework.test import APIClient
 
 from clusters.models import Cluster, Device, Node, RescheduleEvent
 from clusters.services.nodes import NodeStateError, SlotsError, node_set_slots
-from controlplane.execution.services import open_session
+from controlplane.execution.services.sessions import open_session
 from controlplane.loop.live.recheck import FreeCapacity
 from jobs.models import AssignmentSlot
 from loadmaster.protocol import MOST_SLOTS

@@ -237,6 +237,12 @@ def test_htmx_gets_the_part_and_caches_keep_it_apart(ada: Client) -> None:
         assert "HX-Request" in part["Vary"]
 
 
+@pytest.mark.parametrize("path", ["/", "/nodes/", "/rounds/", "/simulations/"])
+def test_a_page_that_htmx_restores_is_whole(ada: Client, path: str) -> None:
+    restoring = {"HX-Request": "true", "HX-History-Restore-Request": "true"}
+    assert "<!doctype html>" in ada.get(path, headers=restoring).content.decode()
+
+
 @pytest.mark.parametrize(
     ("path", "words"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from html import escape
 from typing import Any
 
 import pytest
@@ -15,6 +16,14 @@ from jobs.pages.forms import initial_of
 from tests.builders import a_cluster, a_job, a_node, a_team, a_user
 
 pytestmark = pytest.mark.django_db
+
+MERGES = "\n".join(
+    [
+        "a0: &a0 {k: v}",
+        *(f"a{i}: &a{i} {{<<: [{', '.join([f'*a{i - 1}'] * 9)}]}}" for i in range(1, 10)),
+    ]
+)
+"""Half a kilobyte whose merged names would take 7 GB."""
 
 
 @pytest.fixture(name="team")
@@ -132,6 +141,9 @@ def test_a_pasted_yaml_is_taken_in_place_of_the_form(
             "speed: is no field of a job",
         ),
         ("!!python/object/apply:os.system [ls]", "could not determine a constructor"),
+        ("due: 2020-13-45", "month must be in 1..12"),
+        ("[" * 5000, "is nested too deeply"),
+        (MERGES, "line 1: anchors and aliases are not taken here"),
     ],
 )
 def test_a_pasted_yaml_that_does_not_do_says_so(
@@ -141,7 +153,7 @@ def test_a_pasted_yaml_that_does_not_do_says_so(
     assert answer.status_code == 422
     page = answer.content.decode()
     assert message in page.partition('id="yaml_error"')[2]
-    assert pasted.splitlines()[0].replace("'", "&#x27;") in page
+    assert escape(pasted.splitlines()[0]) in page
 
 
 def test_a_clone_begins_with_what_the_first_one_was(

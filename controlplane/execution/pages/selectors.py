@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from django.contrib.auth.models import User
@@ -13,6 +13,7 @@ from django.core.paginator import Page, Paginator
 from django.db.models import Count, Prefetch, prefetch_related_objects
 from django.utils import timezone
 
+from clusters.intervals import is_silent
 from clusters.models import Cluster, Device, Node
 from clusters.models.nodes import runtimes_of
 from jobs.models import Assignment, AssignmentSlot
@@ -146,8 +147,7 @@ def _node_card(
         )
         for device in node.devices.all()
     ]
-    patience = timedelta(seconds=3 * node.cluster.heartbeat_s)
-    silent = node.last_seen_at is None or now - node.last_seen_at > patience
+    silent = is_silent(node.session_expires_at, now)
     return NodeCard(node, emulated, tuple(devices), silent)
 
 

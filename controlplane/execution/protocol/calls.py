@@ -13,10 +13,10 @@ from clusters.agent_calls import AgentCallError, not_yours, unknown_token
 from clusters.models import Node
 from clusters.services.enrolment import register as register_node
 from clusters.services.enrolment import sha256
-from controlplane.execution import services
 from controlplane.execution.protocol.heartbeat_batch import HeartbeatBatch
 from controlplane.execution.protocol.long_poll import LongPolls
 from controlplane.execution.protocol.requests import Request
+from controlplane.execution.services import assignments, logs, metrics, sessions
 from controlplane.execution.services.heartbeats import Call
 from controlplane.web.http import throttling
 from loadmaster.protocol import (
@@ -73,7 +73,7 @@ def open_session(request: Request) -> Session:
     node = _node(request)
     if node.pk != request.id("node_id"):
         raise not_yours()
-    return services.open_session(node.pk, request.parse(SessionRequest))
+    return sessions.open_session(node.pk, request.parse(SessionRequest))
 
 
 async def heartbeat(request: Request, waiting: Batchers) -> HeartbeatReply:
@@ -94,19 +94,19 @@ async def directives(request: Request, waiting: Batchers) -> Directives | None:
 def accept(request: Request) -> LaunchSpec:
     """Accept an offer; the answer is everything needed to run it, secrets included."""
     node = _node(request)
-    return services.accept(node.pk, request.id("assignment_id"), request.parse(Accept))
+    return assignments.accept(node.pk, request.id("assignment_id"), request.parse(Accept))
 
 
 def report_state(request: Request) -> StateAccepted:
     """Report a state; a replay gets 200, a stale report 409."""
     node, assignment = _node(request), request.id("assignment_id")
-    state = services.report_state(node.pk, assignment, request.parse(StateReport))
+    state = assignments.report_state(node.pk, assignment, request.parse(StateReport))
     return StateAccepted(state)
 
 
 def append_log(request: Request) -> LogAccepted:
     """Append a gzip piece of a stream; 409 says the offset expected."""
-    following = services.append_log(
+    following = logs.append_log(
         _node(request),
         request.id("assignment_id"),
         request.names["stream"],
@@ -122,7 +122,7 @@ def append_log(request: Request) -> LogAccepted:
 def record_metrics(request: Request) -> MetricsAccepted:
     """Take in a batch of samples; a batch seen before changes nothing."""
     node, assignment = _node(request), request.id("assignment_id")
-    return MetricsAccepted(services.record_metrics(node, assignment, request.parse(MetricsBatch)))
+    return MetricsAccepted(metrics.record_metrics(node, assignment, request.parse(MetricsBatch)))
 
 
 def _node(request: Request) -> Node:

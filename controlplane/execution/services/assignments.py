@@ -176,7 +176,14 @@ def report_state(
                 **_report_values(report)
             )
             return report.to
-        _move(assignment, report, observed_at, now)
+        data = {"seq": report.seq}
+        if report.exit_code is not None:
+            data["exit_code"] = report.exit_code
+        move, values = MOVE_TO[report.to], _values(assignment, report, now)
+        try:
+            move_assignment(assignment, move, observed_at=observed_at, data=data, **values)
+        except IllegalAssignmentMoveError as error:
+            raise AgentCallError(409, "illegal_move", str(error)) from error
         if assignment.state == AssignmentState.RUNNING:
             assignment_running(assignment, now)
         elif assignment.state in ENDED:
@@ -225,19 +232,6 @@ def _check_fresh(assignment: Assignment, report: StateReport) -> None:
         raise stale_assignment(
             f"report {report.seq} is older than report {assignment.report_seq}, which is known"
         )
-
-
-def _move(
-    assignment: Assignment, report: StateReport, observed_at: datetime, now: datetime
-) -> None:
-    data = {"seq": report.seq}
-    if report.exit_code is not None:
-        data["exit_code"] = report.exit_code
-    move, values = MOVE_TO[report.to], _values(assignment, report, now)
-    try:
-        move_assignment(assignment, move, observed_at=observed_at, data=data, **values)
-    except IllegalAssignmentMoveError as error:
-        raise AgentCallError(409, "illegal_move", str(error)) from error
 
 
 def _values(assignment: Assignment, report: StateReport, now: datetime) -> dict[str, Any]:

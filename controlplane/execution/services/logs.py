@@ -38,7 +38,12 @@ def append_log(
     if stream not in STREAMS:
         raise invalid("stream", f"must be one of {', '.join(STREAMS)}, not {stream!r}")
     data = unpack(body, digest)
-    _check_owner(node, assignment_id, epoch, fence)
+    if node.epoch != epoch:
+        raise stale_epoch(epoch, node.epoch)
+    if not Assignment.objects.filter(pk=assignment_id, node=node, fence=fence).exists():
+        raise stale_assignment(
+            f"there is no assignment {assignment_id} with fence {fence} on this node"
+        )
     expected = next_offset(assignment_id, stream)
     if offset != expected:
         raise _wrong_offset(offset, expected)
@@ -83,15 +88,6 @@ def next_offset(assignment_id: UUID, stream: str) -> int:
     chunks = LogChunk.objects.filter(assignment_id=assignment_id, stream=stream)
     last = chunks.order_by("-offset").values_list("offset", "size").first()
     return sum(last) if last else 0
-
-
-def _check_owner(node: Node, assignment_id: UUID, epoch: int, fence: int) -> None:
-    if node.epoch != epoch:
-        raise stale_epoch(epoch, node.epoch)
-    if not Assignment.objects.filter(pk=assignment_id, node=node, fence=fence).exists():
-        raise stale_assignment(
-            f"there is no assignment {assignment_id} with fence {fence} on this node"
-        )
 
 
 def _kept(assignment_id: UUID, data: bytes) -> bytes:

@@ -33,7 +33,7 @@ AT_ONCE = 500
 
 
 class PreemptGang(Protocol):
-    """Stop of a gang: `controlplane.execution.services.preempt_gang`."""
+    """Stop of a gang: `controlplane.execution.services.stops.preempt_gang`."""
 
     def __call__(self, assignment_id: UUID, actor: str, now: datetime | None = None) -> object:
         """Pre-empt the gang: its job moves to STOPPING, or to the queue if nothing was accepted."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.conf import settings
@@ -112,17 +112,7 @@ class DeviceRow(NamedTuple):
     emulated: bool
 
 
-class Watched(Protocol):
-    """Node's state and the end of its session."""
-
-    @property
-    def state(self) -> str: ...
-
-    @property
-    def session_expires_at(self) -> datetime | None: ...
-
-
-def is_ready(node: Watched, now: datetime) -> bool:
+def is_ready(node: NodeRow | Node, now: datetime) -> bool:
     """Return True if the node takes new jobs: it is ready and its agent is not silent."""
     return node.state == State.READY and not is_silent(node.session_expires_at, now)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from django.core.paginator import Page, Paginator
 from clusters.models import Device, Node
 from controlplane.loop.models import Round
 from controlplane.web.pages.formats import part_of
-from jobs.selectors import visible_jobs
+from jobs.selectors import uuids, visible_jobs
 
 PAGE_SIZE = 50
 OTHERS = "another team's job"
@@ -92,7 +91,7 @@ def _dicts(values: object) -> list[dict[str, Any]]:
 
 
 def _job_names(user: User, entries: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    ids = _uuids(e.get("job") for e in entries)
+    ids = uuids(e.get("job") for e in entries)
     jobs = visible_jobs(user).filter(pk__in=ids)
     return {str(pk): name for pk, name in jobs.values_list("pk", "name")}
 
@@ -100,7 +99,7 @@ def _job_names(user: User, entries: Iterable[Mapping[str, Any]]) -> dict[str, st
 def _place_names(changes: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """Names of nodes by id, and numbers of GPUs on their nodes by uuid."""
     seats = [s for c in changes for side in ("from", "to") for s in _dicts(c.get(side))]
-    nodes = _uuids(s.get("node") for s in seats)
+    nodes = uuids(s.get("node") for s in seats)
     rows = Node.objects.filter(pk__in=nodes).values_list("pk", "name")
     names = {str(pk): name for pk, name in rows}
     per_node: Counter[Any] = Counter()
@@ -135,13 +134,3 @@ def _seats(seats: object, places: Mapping[str, str]) -> str:
             f"{places.get(node, node)} ({part_of(seat.get('share'))}GPU {', '.join(gpus)})"
         )
     return ", ".join(words)
-
-
-def _uuids(values: Iterable[object]) -> set[uuid.UUID]:
-    found = set()
-    for value in values:
-        try:
-            found.add(uuid.UUID(str(value)))
-        except ValueError:
-            continue
-    return found

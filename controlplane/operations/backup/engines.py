@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from django.db import connection, connections
 
@@ -55,32 +55,6 @@ class BackupError(Exception):
     """Failed backup or restore; the text says why and what to do."""
 
 
-class Engine(Protocol):
-    vendor: str
-
-    def dump(self, to: Path) -> None:
-        """Write a consistent dump to a new file."""
-        ...
-
-    def refuse_other_connections(self) -> None:
-        """Raise BackupError if other connections are found."""
-        ...
-
-    def staged(self, dump: Path) -> AbstractContextManager[None]:
-        """Use a database with the dump as default connection within; changes are kept."""
-        ...
-
-
-def engine() -> Engine:
-    if connection.vendor == "sqlite":
-        return SqliteEngine(Path(str(connection.settings_dict["NAME"])))
-    if connection.vendor == "postgresql":
-        return PostgresEngine()
-    raise BackupError(
-        f"backups of {connection.vendor} are not known here; use SQLite or PostgreSQL"
-    )
-
-
 class SqliteEngine:
     """Database file, copied by SQLite's online backup including its write-ahead log."""
 
@@ -90,6 +64,7 @@ class SqliteEngine:
         self.path = path
 
     def dump(self, to: Path) -> None:
+        """Write a consistent dump to a new file."""
         _copy(self.path, to)
 
     def refuse_other_connections(self) -> None:
@@ -124,6 +99,7 @@ class PostgresEngine:
         _run("pg_dump", *options, f"--file={to}", _address())
 
     def refuse_other_connections(self) -> None:
+        """Raise BackupError if other connections are found."""
         with connection.cursor() as cursor:
             cursor.execute(
                 "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid"
@@ -158,6 +134,17 @@ class PostgresEngine:
         options = ("--no-psqlrc", "--quiet", "--single-transaction", "--set=ON_ERROR_STOP=1")
         _run("psql", *options, *files, _address())
         return nullcontext()
+
+
+def engine() -> SqliteEngine | PostgresEngine:
+    """Return the engine of the default database. Raises BackupError for one that is not known."""
+    if connection.vendor == "sqlite":
+        return SqliteEngine(Path(str(connection.settings_dict["NAME"])))
+    if connection.vendor == "postgresql":
+        return PostgresEngine()
+    raise BackupError(
+        f"backups of {connection.vendor} are not known here; use SQLite or PostgreSQL"
+    )
 
 
 @contextmanager

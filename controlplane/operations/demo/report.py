@@ -205,16 +205,12 @@ def _jobs(report: dict[str, Any]) -> Table:
             str(len(job["moves"])),
             due,
             f"{_short(job['first_loss'])} > {_short(job['final_loss'])}",
-            f"{_sum(placements, 'predicted_run_s'):.1f} /"
-            f" {_sum(placements, 'measured_run_s'):.1f} s",
-            f"{_sum(placements, 'predicted_energy_cost'):.5f} /"
-            f" {_sum(placements, 'energy_cost'):.5f}",
+            f"{_total(placements, 'predicted_run_s'):.1f} /"
+            f" {_total(placements, 'measured_run_s'):.1f} s",
+            f"{_total(placements, 'predicted_energy_cost'):.5f} /"
+            f" {_total(placements, 'energy_cost'):.5f}",
         )
     return table
-
-
-def _sum(placements: list[dict[str, Any]], name: str) -> float:
-    return sum(p[name] or 0.0 for p in placements)
 
 
 def _short(loss: float | None) -> str:

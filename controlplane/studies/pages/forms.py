@@ -8,7 +8,6 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import yaml
 from django import forms
 from django.contrib.auth.models import User
 from django.core.files.uploadedfile import UploadedFile
@@ -16,6 +15,7 @@ from django.core.files.uploadedfile import UploadedFile
 from clusters.models import Cluster
 from controlplane.simulation.switches import NO_SWITCHES
 from controlplane.studies.documents import LIVE, DocumentError
+from controlplane.web.pages import typed_yaml
 from controlplane.web.pages.policy_help import ParameterHelp, example_of, parameters_of
 from jobs.selectors import teams_of
 from policies.host import registry
@@ -221,26 +221,11 @@ class StudyForm(forms.Form):
 
 
 def read_yaml(field: str, text: str) -> Any:
-    """Read YAML. DocumentError names the line of an error."""
+    """Data in YAML. DocumentError names the line of an error."""
     try:
-        for event in yaml.parse(text, Loader=yaml.SafeLoader):
-            # A few of them mean more than any memory holds, and no study needs one.
-            if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
-                where = _line(event.start_mark)
-                raise DocumentError({field: [f"{where}anchors and aliases are not taken here"]})
-        return yaml.safe_load(text)
-    except DocumentError:
-        raise
-    except yaml.YAMLError as error:
-        where = _line(getattr(error, "problem_mark", None))
-        problem = getattr(error, "problem", None) or "is no YAML"
-        raise DocumentError({field: [f"{where}{problem}"]}) from None
-    except (RecursionError, ValueError) as error:
-        raise DocumentError({field: [str(error) or "is no YAML"]}) from None
-
-
-def _line(mark: Any) -> str:
-    return f"line {mark.line + 1}: " if mark else ""
+        return typed_yaml.read_yaml(text)
+    except ValueError as error:
+        raise DocumentError({field: [str(error)]}) from None
 
 
 def _workload(typed: Mapping[str, str], trace: UploadedFile[bytes] | None) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import psutil
 from loadmaster.agent.node.emulated import Emulation
 from loadmaster.agent.node.mps import Mps
 from loadmaster.files import write_whole
-from loadmaster.protocol import DeviceReport, DeviceSample
+from loadmaster.protocol import DeviceReport, DeviceSample, LaunchSpec
 
 GB = 1e9
 
@@ -87,10 +87,8 @@ class Devices:
         """Health, use and watts now; `busy` are the uuids that running assignments hold."""
         return ()
 
-    def environment(
-        self, uuids: Collection[str], kind_name: str, gang_gpus: int = 0, share: float = 1.0
-    ) -> dict[str, str]:
-        """Variables that restrict a job to its devices and share; `gang_gpus`: all ranks' GPUs."""
+    def environment(self, spec: LaunchSpec) -> dict[str, str]:
+        """Variables that restrict a job to its devices and share."""
         return {"CUDA_VISIBLE_DEVICES": ""}
 
     def shared_pace_s(self, kind_name: str, gpus: int, beside: Sequence[str]) -> float | None:
@@ -115,12 +113,10 @@ class EmulatedDevices(Devices):
         uuids = (device.uuid for device in self._reports)
         return tuple(self._emulation.sample(u, u in busy, self._noise) for u in uuids)
 
-    def environment(
-        self, uuids: Collection[str], kind_name: str, gang_gpus: int = 0, share: float = 1.0
-    ) -> dict[str, str]:
+    def environment(self, spec: LaunchSpec) -> dict[str, str]:
         """No real GPU, one thread per library, and the step time."""
         threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-        pace_s = self._emulation.pace_s(kind_name, max(len(uuids), gang_gpus))
+        pace_s = self._emulation.pace_s(spec.kind_name, max(len(spec.devices), spec.gang_gpus))
         pace = {} if pace_s is None else {"LOADMASTER_EMULATED_STEP_S": repr(pace_s)}
         return {"CUDA_VISIBLE_DEVICES": "", **threads, **pace}
 
@@ -175,11 +171,9 @@ class NvidiaDevices(Devices):
         except self._nvml.NVMLError:
             return None
 
-    def environment(
-        self, uuids: Collection[str], kind_name: str, gang_gpus: int = 0, share: float = 1.0
-    ) -> dict[str, str]:
-        shared = self._mps.environment(share) if self._mps else {}
-        return {"CUDA_VISIBLE_DEVICES": ",".join(uuids), **shared}
+    def environment(self, spec: LaunchSpec) -> dict[str, str]:
+        shared = self._mps.environment(spec.share) if self._mps else {}
+        return {"CUDA_VISIBLE_DEVICES": ",".join(spec.devices), **shared}
 
 
 def gpu_type_of(name: str) -> str:

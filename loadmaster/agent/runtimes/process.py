@@ -97,15 +97,13 @@ class ProcessRuntime(RunFolders):
             return RunStatus(RunState.ABSENT)
         if run in self._guards and self._is_guard_gone(run):
             return self.abandon(run)
-        return self._status(folder, run in self._guards or self._is_guarded(folder))
+        return self._status(run, run in self._guards or self._is_guarded(folder))
 
-    def _status(self, folder: Path, guarded: bool) -> RunStatus:
-        ended = guard.read_json(folder / "exit.json")
-        if ended:
+    def _status(self, run: RunId, guarded: bool) -> RunStatus:
+        if ended := guard.read_json(self.folder(run) / "exit.json"):
             return RunStatus(RunState.ENDED, exit_of(ended))
         if guarded:
-            lease = guard.read_json(folder / "lease.json") or {}
-            return RunStatus(RunState.RUNNING, lease_until_s=lease.get("deadline_s"))
+            return RunStatus(RunState.RUNNING, lease_until_s=self._lease_until_s(run))
         return RunStatus(RunState.PREPARED)
 
     def _is_guarded(self, folder: Path) -> bool:
@@ -144,7 +142,7 @@ class ProcessRuntime(RunFolders):
             pass  # its guard lives
         finally:
             os.close(descriptor)
-        return self._status(folder, self._is_guarded(folder))
+        return self._status(run, self._is_guarded(folder))
 
     def _settle(self, folder: Path) -> None:
         started = (folder / "job.json").exists()

@@ -12,7 +12,7 @@ import pytest
 from django.utils import timezone
 
 from clusters.models import Node
-from controlplane.execution.services import stop_assignment
+from controlplane.execution.services.stops import stop_assignment
 from jobs.lifecycle import JobMove
 from jobs.models import Assignment, AssignmentEvent, AssignmentSlot, Job
 from jobs.moves import move_job

@@ -20,13 +20,10 @@ from clusters.models import Node
 from clusters.services.enrolment import issue_enrolment_token, register
 from controlplane.execution.protocol.threads import Threads
 from controlplane.execution.reconciler import reconcile_clusters
-from controlplane.execution.services import (
-    accept,
-    heartbeat,
-    open_session,
-    report_state,
-    stop_assignment,
-)
+from controlplane.execution.services.assignments import accept, report_state
+from controlplane.execution.services.heartbeats import heartbeat
+from controlplane.execution.services.sessions import open_session
+from controlplane.execution.services.stops import stop_assignment
 from jobs.models import Assignment, AssignmentSlot, Job
 from loadmaster.protocol import Accept, AssignmentState, ReasonClass, StopReason
 from tests.builders import a_cluster, a_gpu_type, a_job

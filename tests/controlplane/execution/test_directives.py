@@ -13,7 +13,8 @@ from django.db import connections
 from clusters.models import Node
 from controlplane.execution.protocol.app import AgentProtocol
 from controlplane.execution.protocol.threads import Pools
-from controlplane.execution.services import heartbeat, stop_assignment
+from controlplane.execution.services.heartbeats import heartbeat
+from controlplane.execution.services.stops import stop_assignment
 from jobs.models import Assignment
 from loadmaster.protocol import StopReason
 from tests.builders_agents import (

@@ -14,7 +14,9 @@ from clusters.services.enrolment import sha256
 from controlplane.execution.directives import directive
 from controlplane.execution.gangs import PORTS, Ports, rendezvous
 from controlplane.execution.protocol.long_poll import look
-from controlplane.execution.services import accept, heartbeat, open_session
+from controlplane.execution.services.assignments import accept
+from controlplane.execution.services.heartbeats import heartbeat
+from controlplane.execution.services.sessions import open_session
 from jobs.models import Assignment
 from loadmaster.protocol import Accept, AssignmentState, DirectiveAction, features_with
 from loadmaster.wire import to_json

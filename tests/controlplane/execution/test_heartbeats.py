@@ -19,7 +19,8 @@ from clusters.services import devices
 from clusters.services.devices import flush_samples
 from clusters.services.nodes import node_cordon
 from controlplane.execution.reconciler import reconcile_clusters
-from controlplane.execution.services import heartbeat, open_session
+from controlplane.execution.services.heartbeats import heartbeat
+from controlplane.execution.services.sessions import open_session
 from jobs.models import Assignment
 from loadmaster.protocol import AssignmentState, DeviceSample
 from tests.builders import a_cluster, a_job

@@ -12,7 +12,7 @@ from clusters.models import RescheduleEvent
 from controlplane.execution import outcomes
 from controlplane.execution.moves import move_assignment
 from controlplane.execution.outcomes import assignment_ended, assignment_running, settle_job
-from controlplane.execution.services import stop_assignment
+from controlplane.execution.services.stops import stop_assignment
 from jobs.assignment_lifecycle import AssignmentMove
 from jobs.end_outcomes import FRUITLESS_LAUNCHES, End, Past, end_outcome
 from jobs.lifecycle import JobMove

@@ -18,7 +18,8 @@ from clusters.services.nodes import (
     node_uncordon,
 )
 from controlplane.execution.reconciler import reconcile_clusters
-from controlplane.execution.services import accept, heartbeat
+from controlplane.execution.services.assignments import accept
+from controlplane.execution.services.heartbeats import heartbeat
 from jobs.models import Assignment, AssignmentSlot, Job
 from loadmaster.protocol import Accept, AssignmentState
 from tests.builders import a_job

@@ -34,13 +34,10 @@ from clusters.agent_calls import AgentCallError
 from clusters.models import Device, Node
 from clusters.models.nodes import State
 from controlplane.execution.reconciler import reconcile_clusters
-from controlplane.execution.services import (
-    accept,
-    heartbeat,
-    open_session,
-    report_state,
-    stop_assignment,
-)
+from controlplane.execution.services.assignments import accept, report_state
+from controlplane.execution.services.heartbeats import heartbeat
+from controlplane.execution.services.sessions import open_session
+from controlplane.execution.services.stops import stop_assignment
 from jobs import assignment_lifecycle as lifecycle
 from jobs.assignment_lifecycle import ENDED, LIVE, MOVE_TO
 from jobs.lifecycle import PLACED, JobMove, JobState

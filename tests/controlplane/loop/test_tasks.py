@@ -16,7 +16,7 @@ from kombu.exceptions import OperationalError
 from clusters.events import ROUND_TASK, request_reschedule
 from clusters.models import Cluster, Reason, RescheduleEvent
 from controlplane.celery import app
-from controlplane.execution.services import heartbeat
+from controlplane.execution.services.heartbeats import heartbeat
 from controlplane.loop import tasks
 from controlplane.loop.live.lock import acquire, release
 from controlplane.loop.live.solver import solve_here

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from clusters.models import Node
-from controlplane.execution.services import open_session
+from controlplane.execution.services.sessions import open_session
 from controlplane.operations.bootstrap import CLUSTER, EMULATED_NODES
 from controlplane.operations.embedded.local import _agent
 from tests.builders import a_cluster

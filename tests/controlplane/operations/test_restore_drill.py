@@ -22,7 +22,7 @@ from clusters.events import request_reschedule
 from clusters.models import Reason
 from clusters.services.enrolment import issue_enrolment_token
 from controlplane.execution.reconciler import reconcile_clusters
-from controlplane.execution.services import stop_assignment
+from controlplane.execution.services.stops import stop_assignment
 from controlplane.loop.live.solver import solve_here
 from controlplane.loop.live.world import Ports, hold_round
 from jobs.models import Assignment, Job

@@ -46,15 +46,7 @@ def launch(spec: LaunchSpec) -> Launch:
 
 class TestVariables:
     def environment(self, spec: LaunchSpec) -> dict[str, str]:
-        return admission.launch_of(
-            spec,
-            state_dir=Path("/s"),
-            checkpoints=Path("/c"),
-            node={},
-            devices={},
-            lease_grace_s=5.0,
-            boot_id="b",
-        ).environment
+        return admission.launch_environment(spec, Path("/c"), node={}, devices={})
 
     def test_a_rank_finds_the_others_by_the_usual_names(self) -> None:
         found = self.environment(a_rank(environment={"MASTER_PORT": "1", "RANK": "7"}))
@@ -97,8 +89,8 @@ class TestVariables:
 
     def test_an_emulated_gang_has_the_pace_of_all_its_gpus(self) -> None:
         devices = machine.EmulatedDevices(an_emulation(step_s={"digits": {1: 0.5, 2: 0.25}}), "n1")
-        assert devices.environment(["g0"], "digits")["LOADMASTER_EMULATED_STEP_S"] == "0.5"
-        assert devices.environment(["g0"], "digits", 2)["LOADMASTER_EMULATED_STEP_S"] == "0.25"
+        assert devices.environment(a_spec())["LOADMASTER_EMULATED_STEP_S"] == "0.5"
+        assert devices.environment(a_spec(gang_gpus=2))["LOADMASTER_EMULATED_STEP_S"] == "0.25"
 
     def test_the_token_is_in_no_log(self, tmp_path: Path) -> None:
         world = VirtualWorld(tmp_path)

@@ -11,6 +11,7 @@ import pytest
 
 from loadmaster.agent.node.machine import NvidiaDevices
 from loadmaster.agent.node.mps import CONTROL, PART, PIPES, Mps
+from tests.builders_agent import a_spec
 
 STAND_IN = """#!/bin/sh
 echo "$*|$CUDA_MPS_PIPE_DIRECTORY|$CUDA_MPS_LOG_DIRECTORY|$(test -n "$1" || cat)" >> "$0.calls"
@@ -100,8 +101,7 @@ def test_without_the_program_there_is_no_service(tmp_path: Path) -> None:
 
 def test_gpus_hand_the_services_variables_to_those_who_share_them(tmp_path: Path) -> None:
     devices = NvidiaDevices(FakeNvml, 2, Machine(tmp_path).mps())
-    assert devices.environment(["GPU-1"], "k", share=0.5)[PART] == "50"
-    assert devices.environment(["GPU-1"], "k") == {"CUDA_VISIBLE_DEVICES": "GPU-1"}
-    assert NvidiaDevices(FakeNvml).environment(["GPU-1"], "k", share=0.5) == {
-        "CUDA_VISIBLE_DEVICES": "GPU-1"
-    }
+    whole, half = a_spec(devices=("GPU-1",)), a_spec(devices=("GPU-1",), share=0.5)
+    assert devices.environment(half)[PART] == "50"
+    assert devices.environment(whole) == {"CUDA_VISIBLE_DEVICES": "GPU-1"}
+    assert NvidiaDevices(FakeNvml).environment(half) == {"CUDA_VISIBLE_DEVICES": "GPU-1"}

@@ -200,16 +200,10 @@ class TestAdmission:
         assert found["PYTHONPATH"] == "/p"
 
     def launch(self, **changes: Any) -> dict[str, str]:
-        launch = admission.launch_of(
-            a_spec(**changes),
-            state_dir=Path("/state"),
-            checkpoints=Path("/shared"),
-            node={"PATH": "/bin"},
-            devices={"CUDA_VISIBLE_DEVICES": ""},
-            lease_grace_s=5.0,
-            boot_id="b",
-        )
-        return launch.environment
+        spec = a_spec(**changes)
+        folder = admission.checkpoint_folder(spec, Path("/state"), Path("/shared"))
+        devices = {"CUDA_VISIBLE_DEVICES": ""}
+        return admission.launch_environment(spec, folder, node={"PATH": "/bin"}, devices=devices)
 
     def test_a_jobs_variables_cannot_break_the_contract(self) -> None:
         found = self.launch(
@@ -388,7 +382,7 @@ class TestMachine:
         )
 
     def test_emulated_devices_pace_their_jobs_and_hide_real_gpus(self) -> None:
-        found = EmulatedDevices(an_emulation(), "n1").environment(["emulated-n1-0"], "digits")
+        found = EmulatedDevices(an_emulation(), "n1").environment(a_spec())
         assert found["LOADMASTER_EMULATED_STEP_S"] == "0.05"
         assert (found["CUDA_VISIBLE_DEVICES"], found["OMP_NUM_THREADS"]) == ("", "1")
 
@@ -452,4 +446,5 @@ def test_real_gpus_are_measured_and_one_that_is_gone_is_unhealthy() -> None:
         None,
     )
     assert (first.power_source, second.healthy) == ("measured", False)
-    assert devices.environment(["GPU-1", "GPU-0"], "any") == {"CUDA_VISIBLE_DEVICES": "GPU-1,GPU-0"}
+    spec = a_spec(devices=("GPU-1", "GPU-0"))
+    assert devices.environment(spec) == {"CUDA_VISIBLE_DEVICES": "GPU-1,GPU-0"}

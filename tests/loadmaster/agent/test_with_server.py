@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from clusters.services.enrolment import issue_enrolment_token
-from controlplane.execution.services import stop_assignment
+from controlplane.execution.services.stops import stop_assignment
 from jobs.lifecycle import JobState
 from jobs.models import LogChunk
 from loadmaster.agent.server.client import Unauthorized

@@ -6,7 +6,6 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -41,7 +40,8 @@ from loadmaster.agent.runtimes.docker.port import (
     ImageMissingError,
     NameTakenError,
 )
-from loadmaster.agent.runtimes.docker.pulling import digest_of, explicit_digest, pinned
+from loadmaster.agent.runtimes.docker.pulling import digest_of, pinned
+from loadmaster.agent.runtimes.docker.watch import Watch
 from loadmaster.protocol import LaunchSpec, ReasonClass
 
 PULL_TRIES = 3
@@ -95,17 +95,9 @@ class Preparation(threading.Thread):
     `shells` are the ids of images known to have a shell.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        task: Task,
-        shells: set[str],
-        look: Callable[[], None],
-        wake: Callable[[], None],
-    ) -> None:
+    def __init__(self, engine: Engine, task: Task, shells: set[str], watch: Watch) -> None:
         super().__init__(name=f"prepare {task.run.name}", daemon=True)
-        self._engine, self._task, self._shells = engine, task, shells
-        self._look, self._wake = look, wake
+        self._engine, self._task, self._shells, self._watch = engine, task, shells, watch
         self.fraction = 0.0
         self.error: PreparationError | None = None
         self.done: str | None = None
@@ -117,7 +109,8 @@ class Preparation(threading.Thread):
         while not self.off.is_set():
             try:
                 digest = self._prepare()
-                self._look()  # else an older container of the name would count as this one's end
+                # else an older container of the name would count as this one's end
+                self._watch.look()
                 self.done = digest
                 break
             except EngineDownError as error:
@@ -132,7 +125,7 @@ class Preparation(threading.Thread):
                 break
         if self.off.is_set():
             self._remove_created()
-        self._wake()
+        self._watch.wake()
 
     def _remove_created(self) -> None:
         try:
@@ -189,7 +182,7 @@ class Preparation(threading.Thread):
     def _image(self) -> Image:
         """The image to use: by the job's digest if it has one, else by its name."""
         name = self._task.spec.image
-        digest = self._task.spec.image_digest or explicit_digest(name)
+        digest = self._task.spec.image_digest or name.partition("@")[2]
         policy = self._task.options.pull
         if digest:
             exact, called = pinned(name, digest), f"{name}, of which this job uses {digest},"

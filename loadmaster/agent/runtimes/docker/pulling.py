@@ -69,8 +69,3 @@ def digest_of(image: str, image_id: str, digests: tuple[str, ...]) -> str:
     names = (repository, f"docker.io/{repository}", f"docker.io/library/{repository}")
     own = [digest for name, digest in known.items() if name in names]
     return next(iter([*own, *known.values()]), image_id)
-
-
-def explicit_digest(image: str) -> str:
-    """The digest that a name itself says, or empty."""
-    return image.partition("@")[2]

@@ -198,8 +198,7 @@ class DockerRuntime(RunFolders):
             if spec is None:
                 return None
             task = Task(run, spec, wanted, folder, self._owner, self._options, self._private)
-            watch = self._watch
-            made = Preparation(self._engine, task, self._shells, watch.look, watch.wake)
+            made = Preparation(self._engine, task, self._shells, self._watch)
             self._preparations[run] = made
             made.start()
         return self._preparations[run]
@@ -239,7 +238,9 @@ class DockerRuntime(RunFolders):
     def _start_created(self, run: RunId) -> Exit | None:
         container = self._engine.inspect(run.name)
         if container and container.state == "created":
-            if self._has_moved(run):
+            wanted = guard.read_json(self.folder(run) / "wanted.json") or {}
+            sources = filter(None, [wanted.get("checkpoints"), *wanted.get("mounted", ())])
+            if moved(sources):  # since the container was made; the Engine would follow the link
                 return self._not_started(MOVED, blame=ReasonClass.USER)
             self._engine.start(run.name)
         self._watch.look()
@@ -247,11 +248,6 @@ class DockerRuntime(RunFolders):
 
     def _not_started(self, error: str, **details: Any) -> Exit:
         return Exit(self._clock.wall_s(), started=False, error=error, **details)
-
-    def _has_moved(self, run: RunId) -> bool:
-        """True if a mount source moved since creation; the Engine follows it at the start."""
-        wanted = guard.read_json(self.folder(run) / "wanted.json") or {}
-        return bool(moved(filter(None, [wanted.get("checkpoints"), *wanted.get("mounted", ())])))
 
     def _give_up(self, run: RunId, ended: Exit) -> None:
         if self._claim(run):

@@ -15,10 +15,10 @@ from django.test import Client
 
 from clusters.models import Node
 from clusters.services.enrolment import issue_enrolment_token
-from controlplane.execution import services
 from controlplane.execution.protocol.app import AgentProtocol
 from controlplane.execution.protocol.calls import ENDPOINTS
 from controlplane.execution.protocol.threads import OverloadedError
+from controlplane.execution.services import assignments
 from controlplane.web.http.metrics import http_registry
 from controlplane.web.logs.middleware import log
 from jobs.moves import LostRaceError
@@ -206,7 +206,7 @@ class Failing:
 def test_a_call_that_fails_is_answered_with_the_cause_and_when_to_come_back(
     monkeypatch: pytest.MonkeyPatch, error: Exception, status: int, code: str, retry_after: str
 ) -> None:
-    monkeypatch.setattr(services, "accept", Failing(error))
+    monkeypatch.setattr(assignments, "accept", Failing(error))
     offer = an_offer(a_node_with_agent())
     path = f"/api/agent/v1/assignments/{offer.pk}/accept"
     answer = SiteClient().put(path, dumps(Accept(1, offer.fence)), headers=HEADERS)

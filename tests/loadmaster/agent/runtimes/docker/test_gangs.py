@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.execution.services import stop_assignment
+from controlplane.execution.services.stops import stop_assignment
 from jobs.lifecycle import JobState
 from jobs.models import Assignment, Job, LogChunk
 from loadmaster.protocol import AssignmentState, ReasonClass, StopReason

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from clusters.models import Node
-from controlplane.execution.services import stop_assignment
+from controlplane.execution.services.stops import stop_assignment
 from jobs.lifecycle import JobState
 from jobs.models import LogChunk
 from loadmaster.protocol import AssignmentState, ReasonClass, StopReason
