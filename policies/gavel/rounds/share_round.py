@@ -167,7 +167,7 @@ class _Round:
         return {t: had_s for t, had_s in least.items() if had_s > 0.0}
 
     def _fixed(self) -> Iterable[int]:
-        """Return the jobs that go on whatever their lag: within slices all, else those just launched."""
+        """Return the jobs that go on whatever their lag: within slices all, else new ones."""
         if self.slices_go_on:
             return self.current
         return [job for job, of in self.current.items() if of.run.since_s >= self.snapshot.now_s]
