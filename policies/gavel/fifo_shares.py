@@ -17,8 +17,8 @@ from policies.gavel.solvers.totals import first_in_first_out
 class FifoShares(SharePolicy):
     """Time on unlike GPUs by submission: earlier jobs get most, where fastest (Gavel's FIFO).
 
-    The plan's objective is the sum over the M jobs of throughput / (throughput where fastest) * (M
-    - position), the first position being 0. Unlike `fifo` it may stop and move running jobs.
+    The plan's objective is the sum over the M jobs of throughput / (throughput where fastest) *
+    (M - position), the first position being 0. Unlike `fifo` it may stop and move running jobs.
     """
 
     name: ClassVar[str] = "fifo_shares"

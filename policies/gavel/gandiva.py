@@ -22,7 +22,7 @@ Names = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Gandiva:
-    """Time slicing in rounds; if GPUs are short, random pairs of jobs share one (Gandiva's packing).
+    """Time slicing in rounds; if GPUs are short, random pairs share one (Gandiva's packing).
 
     At the end of each slice, a round's length, all GPUs are given out anew: each unit, a job or a
     pair, has the same part of every GPU type, whatever its speed there, and who lags most comes
