@@ -18,6 +18,7 @@ from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode, Waitin
 from policies.contract.policy import Policy, PolicyError
 from policies.contract.snapshot import JobPhase, JobView, Purpose, Snapshot
 from policies.contract.validation import validate_plan
+from policies.host.garbage import not_collected
 from policies.placement.profiling import merge, reserve_profiling
 
 logger = logging.getLogger(__name__)
@@ -107,6 +108,7 @@ class World(Protocol):
         ...
 
 
+@not_collected()
 def run_round(world: World, policy: Policy, *, name: str = "") -> RoundResult:
     """Run one round; if the policy fails, running jobs go on.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,7 +12,8 @@ from django.http import QueryDict
 from django.utils import timezone
 
 from clusters.models import Cluster, GpuType
-from controlplane.web.pages import typed_yaml
+from controlplane.web.pages import typed as typed_input
+from controlplane.web.pages.typed import TypedForm, text_field
 from jobs.models import Job
 from jobs.selectors import teams_of
 from jobs.services import job_data
@@ -30,22 +30,15 @@ FLAGS = ("may_mix", "may_share", "hold")
 MAX_TYPED = 100_000
 
 
-def _text(
-    label: str, help_text: str = "", initial: str = "", rows: int = 0, **attrs: str
-) -> forms.CharField:
-    area = forms.Textarea(attrs={"rows": rows, "spellcheck": "false", **attrs})
-    return forms.CharField(
-        label=label, help_text=help_text, initial=initial, required=False, max_length=MAX_TYPED,
-        widget=area if rows else forms.TextInput(attrs=attrs),
-    )  # fmt: skip
-
-
+_text = partial(text_field, max_length=MAX_TYPED)
 _whole = partial(_text, inputmode="numeric")
 _decimal = partial(_text, inputmode="decimal")
 
 
-class JobForm(forms.Form):
+class JobForm(TypedForm):
     """Job as typed; fields are named like validation's FIELDS, so that errors find them."""
+
+    places = {"steps": "steps_per_epoch", "gpus": "gpus_min"}
 
     name = _text("Name", placeholder="resnet50-cifar")
     team = forms.ChoiceField(label="Team", required=False)
@@ -121,10 +114,10 @@ class JobForm(forms.Form):
         super().__init__(*args, **kwargs)
         teams = list(teams_of(user).values_list("name", flat=True))
         clusters = list(Cluster.objects.order_by("name").values_list("name", flat=True))
-        self._choose("team", teams)
-        self._choose("cluster", clusters)
+        self.choose("team", zip(teams, teams, strict=True))
+        self.choose("cluster", zip(clusters, clusters, strict=True))
         types = GpuType.objects.order_by("name")
-        self._choose("allowed_types", [t.name for t in types], {t.name: str(t) for t in types})
+        self.choose("allowed_types", [(t.name, str(t)) for t in types])
 
     def data_of_job(self) -> dict[str, Any]:
         """Return input as a job's data; text that is no number stays text for validation."""
@@ -139,25 +132,6 @@ class JobForm(forms.Form):
         if isinstance(self.data, QueryDict):
             data["allowed_types"] = self.data.getlist("allowed_types")
         return {name: value for name, value in data.items() if value not in ("", None, [], {})}
-
-    def show(self, problems: Mapping[str, Sequence[str]]) -> None:
-        """Put messages beside the fields that they name, others at the top."""
-        self.full_clean()
-        self.errors.clear()
-        for name, messages in problems.items():
-            place = {"steps": "steps_per_epoch", "gpus": "gpus_min"}.get(name, name)
-            for message in messages:
-                if place in self.fields:
-                    self.add_error(place, message)
-                else:
-                    self.add_error(None, f"{name}: {message}")
-
-    def _choose(
-        self, name: str, values: Sequence[str], words: Mapping[str, str] | None = None
-    ) -> None:
-        field = self.fields[name]
-        assert isinstance(field, forms.ChoiceField)
-        field.choices = [(v, (words or {}).get(v, v)) for v in values]
 
 
 def initial_of(job: Job) -> dict[str, Any]:
@@ -178,7 +152,7 @@ def read_yaml(text: str) -> Any:
     if len(text) > MAX_TYPED:
         raise JobInvalid({"yaml": [f"must have at most {MAX_TYPED} characters"]})
     try:
-        return typed_yaml.read_yaml(text)
+        return typed_input.read_yaml(text)
     except ValueError as error:
         raise JobInvalid({"yaml": [str(error)]}) from None
 

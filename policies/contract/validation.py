@@ -146,12 +146,12 @@ class _Placements:
             self._breach("empty_placement", detail, job)
         figures = placed.until_s, placed.predicted_run_s, placed.predicted_energy_cost
         for (name, least, most), value in zip(RANGES, figures, strict=True):
-            if value is None:
+            if value is None or least <= value <= most:
                 continue
             if not isfinite(value):
                 detail = f"{name} of job {job} is {value}: give a finite number or none"
                 self._breach("not_finite", detail, job)
-            elif not least <= value <= most:
+            else:
                 detail = f"{name} of job {job} is {value}: must be {least:g} to {most:g} or none"
                 self._breach("out_of_range", detail, job)
         if placed.steps_quota is not None and placed.steps_quota < 1:

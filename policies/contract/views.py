@@ -7,9 +7,10 @@ bytes, `price_per_kwh` in the cluster's currency.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from math import inf
 from typing import Annotated
 
@@ -239,7 +240,7 @@ class ResourceUse:
     age_s: AtLeast0 = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class KindView:
     """Knowledge of the jobs of one kind; `setup_s`: from launch to the first step."""
 
@@ -249,6 +250,12 @@ class KindView:
     pairs: tuple[PairThroughput, ...] = ()
     usage: tuple[ResourceUse, ...] = ()
     setup_s: AtLeast0 = 0.0
+
+    @cached_property
+    def rates(self) -> Mapping[tuple[str, int, bool], float]:
+        """Return what is known of it: steps/s by (GPU type, GPUs, spread)."""
+        known = (t for t in self.throughputs if t.is_known)
+        return {(t.gpu_type, t.gpus, t.spread): t.steps_per_s for t in known}
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,11 +72,11 @@ class Request:
     """(position in `Free`, amount once on a node, amount of each unit), where not both are 0."""
 
     def __post_init__(self) -> None:
-        size = max(len(self.amounts), len(self.per_node))
-        once = self.per_node + (0,) * (size - len(self.per_node))
-        each = self.amounts + (0,) * (size - len(self.amounts))
         wanted = [(self.devices_at, 0, self.gpus)]
-        wanted += [(i, *of) for i, of in enumerate(zip(once, each, strict=True), RESOURCES)]
+        if size := max(len(self.amounts), len(self.per_node)):
+            once = self.per_node + (0,) * (size - len(self.per_node))
+            each = self.amounts + (0,) * (size - len(self.amounts))
+            wanted += [(i, *of) for i, of in enumerate(zip(once, each, strict=True), RESOURCES)]
         needs = tuple([need for need in wanted if need[1] > 0 or need[2] > 0])
         object.__setattr__(self, "needs", needs)
 

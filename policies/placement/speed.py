@@ -49,16 +49,10 @@ class Speeds:
 
     def __init__(self, kinds: Iterable[KindView]) -> None:
         self.kinds = {kind.id: kind for kind in kinds}
-        self._rates: dict[str, dict[tuple[str, int, bool], float]] = {}
 
     def rates(self, kind: str) -> Mapping[tuple[str, int, bool], float]:
         """Return what is known of a kind: steps/s by (GPU type, GPUs, spread)."""
-        if kind not in self._rates:
-            known = self.kinds[kind].throughputs if kind in self.kinds else ()
-            self._rates[kind] = {
-                (t.gpu_type, t.gpus, t.spread): t.steps_per_s for t in known if t.is_known
-            }
-        return self._rates[kind]
+        return self.kinds[kind].rates if kind in self.kinds else {}
 
     def alone(
         self, kind: str, gpu_types: Collection[str], gpus: int, *, spread: bool = False

@@ -34,7 +34,6 @@ from controlplane.loop.rounds import Applied, LastPlan, RoundResult, run_round
 from controlplane.web.logs.structured import bound
 from policies.contract.plan import Plan
 from policies.contract.snapshot import Snapshot
-from policies.host.garbage import not_collected
 from profiling.services import profile_run_started
 
 logger = logging.getLogger(__name__)
@@ -143,7 +142,7 @@ def hold_round(cluster_id: int, ports: Ports) -> RoundResult | None:
     lock = locks.acquire(cluster_id, now, renewal.expires(now_s))
     if lock is None:
         return None
-    with bound(cluster=cluster_id, round=lock.number), renewed(lock, renewal), not_collected():
+    with bound(cluster=cluster_id, round=lock.number), renewed(lock, renewal):
         world = LiveWorld(lock, ports)
         try:
             wanted = is_wanted(lock.cluster_id)

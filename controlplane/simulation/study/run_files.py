@@ -111,15 +111,14 @@ def _run(arrays: Mapping[str, NDArray[Any]]) -> FinishedRun:
         switches=Switches(**plain["switches"]),
         stays=Stays(devices=tuple(map(tuple, plain["devices"])), **stays),
         utilisation=Utilisation(arrays["in_use_time_s"], arrays["in_use_gpus"], plain["gpus"]),
-        pair_estimates=None if pairs is None else _estimates(**pairs),
+        pair_estimates=pairs
+        and PairEstimates(
+            ErrorSummary(**pairs["all"]), ErrorSummary(**pairs["ran"]), pairs["measured"]
+        ),
         **values,
     )
     workload = WorkloadFacts(**{**facts, "skipped": tuple(map(tuple, facts["skipped"]))})
     return FinishedRun(outcome, tuple(plain["job_kinds"]), workload)
-
-
-def _estimates(all: Any, ran: Any, measured: int) -> PairEstimates:  # noqa: A002  # fields' names
-    return PairEstimates(ErrorSummary(**all), ErrorSummary(**ran), measured)
 
 
 def read_timings(folder: Path, run: Run) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -15,8 +15,9 @@ from django.core.files.uploadedfile import UploadedFile
 from clusters.models import Cluster
 from controlplane.simulation.switches import NO_SWITCHES
 from controlplane.studies.documents import LIVE, DocumentError
-from controlplane.web.pages import typed_yaml
+from controlplane.web.pages import typed as typed_input
 from controlplane.web.pages.policy_help import ParameterHelp, example_of, parameters_of
+from controlplane.web.pages.typed import TypedForm, text_field
 from jobs.selectors import teams_of
 from policies.host import registry
 
@@ -95,41 +96,32 @@ def offered() -> list[PolicyChoice]:
     ]
 
 
-def _text(label: str, help_text: str = "", initial: str = "", **attrs: Any) -> forms.CharField:
-    rows = attrs.pop("rows", 0)
-    shown = {"spellcheck": "false", **attrs}
-    widget = forms.Textarea(attrs={"rows": rows, **shown}) if rows else forms.TextInput(attrs=shown)
-    return forms.CharField(
-        label=label, help_text=help_text, initial=initial, required=False, widget=widget
-    )
-
-
-class StudyForm(forms.Form):
+class StudyForm(TypedForm):
     """A study as a person types it."""
 
-    name = _text("Name", placeholder="FIFO against the optimiser", maxlength=100)
+    name = text_field("Name", placeholder="FIFO against the optimiser", maxlength=100)
     team = forms.ChoiceField(label="Who sees it", required=False)
     cluster = forms.ChoiceField(label="Cluster", required=False)
-    cluster_yaml = _text("Cluster file", CLUSTER_HELP, EXAMPLE, rows=7)
+    cluster_yaml = text_field("Cluster file", CLUSTER_HELP, EXAMPLE, rows=7)
     workload = forms.ChoiceField(label="Jobs", required=False, choices=WORKLOADS, initial="poisson")
-    days = _text("Days of history", DAYS_HELP, "7", inputmode="decimal")
+    days = text_field("Days of history", DAYS_HELP, "7", inputmode="decimal")
     trace = forms.FileField(label="Trace file", required=False, help_text=TRACE_HELP)
-    trace_text = _text("or its text", rows=4)
-    jobs = _text("Number of jobs", "At most, of a trace.", "100", inputmode="numeric")
-    options = _text("More options", OPTIONS_HELP, rows=3)
+    trace_text = text_field("or its text", rows=4)
+    jobs = text_field("Number of jobs", "At most, of a trace.", "100", inputmode="numeric")
+    options = text_field("More options", OPTIONS_HELP, rows=3)
     skip_bad = forms.BooleanField(label="Leave bad lines of a trace out", required=False)
-    seeds = _text("Seeds", SEEDS_HELP, "1..3")
+    seeds = text_field("Seeds", SEEDS_HELP, "1..3")
 
     def __init__(self, user: User, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         names = Cluster.objects.order_by("name").values_list("name", flat=True)
         clusters = [(name, f"{name} (live)") for name in names]
         self.has_live = bool(clusters)
-        self._choose("cluster", [*clusters, (WRITTEN, "Written here")])
+        self.choose("cluster", [*clusters, (WRITTEN, "Written here")])
         teams = [(team.name, f"Team {team.name}") for team in teams_of(user)]
-        self._choose("team", [("", "Only me"), *teams])
+        self.choose("team", [("", "Only me"), *teams])
         if not clusters:
-            self._choose("workload", [choice for choice in WORKLOADS if choice[0] not in LIVE])
+            self.choose("workload", [choice for choice in WORKLOADS if choice[0] not in LIVE])
 
     def policies(self) -> Iterator[PolicyChoice]:
         """The policies that can be chosen."""
@@ -180,18 +172,11 @@ class StudyForm(forms.Form):
                 found[field] = [re.sub(pattern, words, message) for message in found[field]]
         return found
 
-    def show(self, problems: Mapping[str, list[str]]) -> None:
-        """Put messages beside the fields that they name, all others at the top."""
-        self.full_clean()
-        self.errors.clear()
-        for name, messages in problems.items():
-            is_written = name == "cluster" and self.data.get("cluster") == WRITTEN
-            place = "cluster_yaml" if is_written else name
-            for message in messages:
-                if place in self.fields:
-                    self.add_error(place, message)
-                else:
-                    self.add_error(None, f"{name}: {message}")
+    def show(self, problems: Mapping[str, Sequence[str]]) -> None:
+        """Put messages beside the fields that they name, others at the top."""
+        if self.data.get("cluster") == WRITTEN:
+            self.places = {"cluster": "cluster_yaml"}
+        super().show(problems)
 
     def _cluster(self, typed: Mapping[str, str]) -> Any:
         if typed["cluster"] and typed["cluster"] != WRITTEN:
@@ -217,16 +202,11 @@ class StudyForm(forms.Form):
         }
         return {name: value for name, value in found.items() if value != defaults[name]}
 
-    def _choose(self, name: str, choices: Any) -> None:
-        field = self.fields[name]
-        assert isinstance(field, forms.ChoiceField)
-        field.choices = choices
-
 
 def read_yaml(field: str, text: str) -> Any:
     """Data in YAML. DocumentError names the line of an error."""
     try:
-        return typed_yaml.read_yaml(text)
+        return typed_input.read_yaml(text)
     except ValueError as error:
         raise DocumentError({field: [str(error)]}) from None
 

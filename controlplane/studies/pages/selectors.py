@@ -13,7 +13,6 @@ from django.contrib.auth.models import User
 from django.core.paginator import Page, Paginator
 
 from controlplane.simulation.report.metrics import fewest_unfinished
-from controlplane.studies.lifecycle import ACTIVE
 from controlplane.studies.models import Simulation, SimulationFile
 from controlplane.studies.running.folders import read_file
 from controlplane.studies.selectors import visible_simulations
@@ -75,11 +74,6 @@ class ResultsTable:
 def simulations_page(user: User, number: int | str | None) -> Page[Simulation]:
     """The simulations the user may see, newest first."""
     return Paginator(visible_simulations(user), PAGE_SIZE).get_page(number)
-
-
-def is_active(simulation: Simulation) -> bool:
-    """Return True if it waits or runs."""
-    return simulation.state in ACTIVE
 
 
 def kept_until(simulation: Simulation) -> datetime | None:

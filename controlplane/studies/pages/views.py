@@ -17,12 +17,12 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 
 from controlplane.studies import services
 from controlplane.studies.documents import DocumentError
+from controlplane.studies.lifecycle import ACTIVE
 from controlplane.studies.models import Simulation
 from controlplane.studies.pages.forms import StudyForm, read_yaml
 from controlplane.studies.pages.selectors import (
     DOWNLOADS,
     MOST_COMPARED,
-    is_active,
     kept_until,
     results_of,
     results_table,
@@ -70,7 +70,11 @@ ACTIONS: dict[str, tuple[Callable[[Simulation], object], str]] = {
 def simulations(request: HttpRequest) -> HttpResponse:
     """Simulations of the reader and their teams."""
     page = simulations_page(_person(request), request.GET.get("page"))
-    context = {"page": page, "query": "", "active": any(is_active(s) for s in page.object_list)}
+    context = {
+        "page": page,
+        "query": "",
+        "active": any(s.state in ACTIVE for s in page.object_list),
+    }
     return page_or_part(request, "studies/list.html", "studies/_list.html", context)
 
 
@@ -218,7 +222,7 @@ def _context(found: Simulation) -> dict[str, Any]:
     return {
         "simulation": found,
         "summary": found.summary,
-        "active": is_active(found),
+        "active": found.state in ACTIVE,
         "percent": 100 * found.progress,
         "table": results_table([(found.name, results)]) if results else None,
         "sizes": sizes_of(found) if results else {},

@@ -7,9 +7,10 @@ predicted.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from math import inf, isfinite
+from operator import itemgetter
 
 import numpy as np
 
@@ -164,21 +165,12 @@ def _energy_cost(snapshot: Snapshot, ends: tuple[Stretch, ...]) -> float:
     for stretch in ends:
         for key in devices_of(stretch.placement.ranks) if stretch.to_s is not None else ():
             until_s[key] = max(until_s.get(key, -inf), stretch.to_s or -inf)
-    of_node: dict[str, list[tuple[float, int]]] = defaultdict(list)
-    for (node, _), to_s in until_s.items():
-        of_node[node].append((to_s, 1))
-    return sum(
-        energy_cost(power_w(snapshot.node_by_id, {node: gpus}), from_s, to_s, snapshot.energy)
-        for node, stays in of_node.items()
-        for gpus, from_s, to_s in _in_use(snapshot.now_s, stays)
-    )
-
-
-def _in_use(now_s: float, stays: list[tuple[float, int]]) -> Iterator[tuple[int, float, float]]:
-    """(GPUs in use, from, to) of a node whose stays (end, GPUs) all run now."""
-    gpus, from_s = sum(count for _, count in stays), now_s
-    for to_s, count in sorted(stays):
-        if to_s > from_s:
-            yield gpus, from_s, to_s
-            from_s = to_s
-        gpus -= count
+    of_node: dict[str, list[float]] = defaultdict(list)
+    for (node, _), to_s in sorted(until_s.items(), key=itemgetter(1)):
+        of_node[node].append(to_s)
+    cost = 0.0
+    for node, ends_s in of_node.items():
+        for i, (from_s, to_s) in enumerate(pairwise([snapshot.now_s, *ends_s])):
+            watts = power_w(snapshot.node_by_id, {node: len(ends_s) - i})
+            cost += energy_cost(watts, from_s, to_s, snapshot.energy)
+    return cost

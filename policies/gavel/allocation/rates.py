@@ -110,11 +110,11 @@ def rates_of(
     """
     found, spread = [], any(column.spread for column in columns)
     for group, row in zip(groups, rows, strict=True):
-        kind, gpus = group.kind, group.gpus
+        known, gpus = speeds.rates(group.kind), group.gpus
         on_several = reach.on_several(group, row) if spread and gpus > 1 else {}
         most = reach.on_one_node(group, row), on_several
         rates = [
-            speeds.alone(kind, (c.gpu_type,), gpus, spread=c.spread)
+            known.get((c.gpu_type, gpus, c.spread), 0.0)
             if gpus <= most[c.spread].get(c.gpu_type, 0)
             else 0.0
             for c in columns
