@@ -11,7 +11,7 @@ from math import log, sqrt
 from random import Random
 
 from controlplane.simulation.switches import Switches
-from policies.contract.snapshot import KindView, Throughput
+from policies.contract.snapshot import KindView
 
 DAY_S = 86_400.0
 
@@ -49,13 +49,12 @@ class Noise:
             return tuple(kinds)
         found = []
         for kind in kinds:
-            seen = [self._estimated(kind.id, i, t) for i, t in enumerate(kind.throughputs)]
+            seen = []
+            for i, known in enumerate(kind.throughputs):
+                factor = self._factor(self.switches.estimate_error, "estimate", kind.id, i)
+                seen.append(replace(known, steps_per_s=known.steps_per_s * factor))
             found.append(replace(kind, throughputs=tuple(seen)))
         return tuple(found)
-
-    def _estimated(self, kind: str, number: int, known: Throughput) -> Throughput:
-        factor = self._factor(self.switches.estimate_error, "estimate", kind, number)
-        return replace(known, steps_per_s=known.steps_per_s * factor)
 
     def _factor(self, relative_sd: float, *what: object) -> float:
         """Lognormal with mean 1 and this standard deviation."""

@@ -13,6 +13,8 @@ from django.contrib.auth.models import User
 from django.core.files.uploadedfile import UploadedFile
 
 from clusters.models import Cluster
+from controlplane.simulation.study.document import StudyError
+from controlplane.simulation.study.files import seeds_of
 from controlplane.simulation.switches import NO_SWITCHES
 from controlplane.studies.documents import LIVE, DocumentError
 from controlplane.web.pages import typed as typed_input
@@ -253,17 +255,11 @@ def as_mapping(typed: str) -> str:
 
 
 def _seeds(typed: str) -> list[int]:
-    found: list[int] = []
-    for word in re.split(r"[\s,]+", typed.strip()):
-        first, dots, last = word.partition("..")
-        if not first.isdecimal() or (dots and not last.isdecimal()) or len(word) > 24:
-            raise DocumentError(
-                {"seeds": ["must be whole numbers such as 1, 2, 3 or a range such as 1..5"]}
-            )
-        if dots and int(last) - int(first) > 1000:
-            raise DocumentError({"seeds": ["are too many"]})
-        found += range(int(first), int(last) + 1) if dots else [int(first)]
-    return found
+    try:
+        return seeds_of(re.sub(r"[\s,]+", ",", typed).replace("..", "-"))
+    except StudyError:
+        problem = "must be whole numbers such as 1, 2, 3 or a range such as 1..5"
+        raise DocumentError({"seeds": [problem]}) from None
 
 
 def _number(field: str, typed: str) -> float | int:

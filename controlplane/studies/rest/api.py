@@ -147,41 +147,32 @@ class SimulationFileView(APIView):
         return HttpResponse(data, content_type=self.media_type, headers=headers)
 
 
-def _described(name: str, words: str, answer: Any) -> Any:
-    return extend_schema_view(
-        get=extend_schema(operation_id=name, description=words, responses=answer)
-    )
+def _described(name: str, answer: Any = OpenApiTypes.STR) -> Any:
+    def decorate(view: type[SimulationFileView]) -> Any:
+        responses = {(200, view.media_type): answer}
+        shown = extend_schema(operation_id=name, description=view.__doc__, responses=responses)
+        return extend_schema_view(get=shown)(view)
+
+    return decorate
 
 
-@_described(
-    "simulation_results",
-    "Costs, times and counts by policy and seed.",
-    {200: OpenApiTypes.OBJECT},
-)
+@_described("simulation_results", OpenApiTypes.OBJECT)
 class ResultsView(SimulationFileView):
-    """Figures by policy and seed."""
+    """Costs, times and counts by policy and seed."""
 
     file, media_type = "results.json", "application/json"
 
 
-@_described(
-    "simulation_jobs",
-    "Every job of every run as CSV.",
-    {(200, "text/csv"): OpenApiTypes.STR},
-)
+@_described("simulation_jobs")
 class JobsView(SimulationFileView):
-    """A line for each job of each run."""
+    """Every job of every run as CSV."""
 
     file, media_type = "jobs.csv", "text/csv"
 
 
-@_described(
-    "simulation_report",
-    "The report as one HTML file that needs no network.",
-    {(200, "text/html"): OpenApiTypes.STR},
-)
+@_described("simulation_report")
 class ReportView(SimulationFileView):
-    """The report, whole in one file."""
+    """The report as one HTML file that needs no network."""
 
     file, media_type = "report.html", "text/html"
 
