@@ -33,8 +33,8 @@ ENDED = frozenset(S) - LIVE
 USES_RETRY = frozenset({ReasonClass.USER, ReasonClass.OOM})
 """Reasons that count against a job's max_retries."""
 
-_RUNNABLE = (S.ACCEPTED, S.PREPARING)
 _HELD_BY_AGENT = (S.ACCEPTED, S.PREPARING, S.RUNNING, S.STOPPING)
+_TAKEN = (*_HELD_BY_AGENT, S.UNKNOWN)
 M = AssignmentMove
 
 MOVES: Mapping[tuple[AssignmentState, AssignmentMove], AssignmentState] = {
@@ -46,24 +46,19 @@ MOVES: Mapping[tuple[AssignmentState, AssignmentMove], AssignmentState] = {
     (S.OFFERED, M.PREEMPT): S.PREEMPTED,
     (S.OFFERED, M.LOSE): S.LOST,
     (S.ACCEPTED, M.PREPARE): S.PREPARING,
-    **{(s, M.RUN): S.RUNNING for s in _RUNNABLE},
+    **{(s, M.RUN): S.RUNNING for s in (S.ACCEPTED, S.PREPARING, S.UNKNOWN)},
     **{(s, M.STOP): S.STOPPING for s in (S.ACCEPTED, S.PREPARING, S.RUNNING, S.UNKNOWN)},
     # A job may end by itself at any moment after its acceptance, also while it is being stopped.
-    **{(s, M.SUCCEED): S.SUCCEEDED for s in _HELD_BY_AGENT},
-    **{(s, M.FAIL): S.FAILED for s in _HELD_BY_AGENT},
-    **{(s, M.CANCEL): S.CANCELLED for s in _HELD_BY_AGENT},
-    **{(s, M.PREEMPT): S.PREEMPTED for s in _HELD_BY_AGENT},
+    **{(s, M.SUCCEED): S.SUCCEEDED for s in _TAKEN},
+    **{(s, M.FAIL): S.FAILED for s in _TAKEN},
+    **{(s, M.CANCEL): S.CANCELLED for s in _TAKEN},
+    **{(s, M.PREEMPT): S.PREEMPTED for s in _TAKEN},
     # The agent is silent: nobody knows. It comes back with the state it reports, or is lost after
     # lease + grace + margin.
     **{(s, M.LOSE_CONTACT): S.UNKNOWN for s in _HELD_BY_AGENT},
     (S.UNKNOWN, M.LOSE): S.LOST,
     (S.UNKNOWN, M.ACCEPT): S.ACCEPTED,
     (S.UNKNOWN, M.PREPARE): S.PREPARING,
-    (S.UNKNOWN, M.RUN): S.RUNNING,
-    (S.UNKNOWN, M.SUCCEED): S.SUCCEEDED,
-    (S.UNKNOWN, M.FAIL): S.FAILED,
-    (S.UNKNOWN, M.CANCEL): S.CANCELLED,
-    (S.UNKNOWN, M.PREEMPT): S.PREEMPTED,
 }
 
 MOVE_TO: Mapping[AssignmentState, AssignmentMove] = {

@@ -1,1 +1,1 @@
-"""The loop on a virtual clock, without Django: same rounds, changes and policies as live."""
+"""Loop on a virtual clock, without Django: same rounds, changes and policies as live."""

@@ -1,7 +1,7 @@
-"""Failures, noise and delays of a simulation, all off by default and stated with every result.
+"""Failures, noise and delays of a simulation, off by default and stated with results.
 
-Everything random is drawn from the run's seed, separately for each purpose, so that turning one
-switch leaves the others' draws as they were.
+Random values are drawn from the run's seed, separately for each purpose, so that turning one switch
+on leaves the others' draws unchanged.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ Deviation = Annotated[float, Field(ge=0, le=1)]
 
 @dataclass(frozen=True, slots=True)
 class Switches:
-    """The switches of one simulation. Seconds are virtual.
+    """Switches of one simulation. Seconds are virtual.
 
-    Costs of changing: `launch_s` from a launch to its first step, `stop_s` from the wish to stop to
-    the devices' release, `restart_cost_s` what every launch of a job but its first takes more (each
-    is added to the scenario's own), `profiling_s` from a kind's first arrival until its speed is
-    known (its jobs wait; it is measured elsewhere, on no node of the cluster).
+    Changes: `launch_s` from a launch to its first step, `stop_s` from the request to the devices'
+    release, `restart_cost_s` extra time of every launch of a job but its first (each is added to
+    the scenario's own), `profiling_s` from a kind's first arrival until its speed is known
+    (measured on no node of the cluster).
 
-    Failures: `node_failures_per_day` per node (exponential gaps), each for `node_repair_s`, in
-    which the node is lost; `job_failure_probability` that a launch fails at a random point of its
-    work. Either way the job waits again, with the steps of its last checkpoint: one every
-    `checkpoint_every_s` of work (0: none but that of an orderly stop).
+    Failures: `node_failures_per_day` per node (exponential gaps), each for `node_repair_s`;
+    `job_failure_probability` that a launch fails at a random point of its work. The job then waits
+    with the steps of its last checkpoint: one every `checkpoint_every_s` of work (0: none but at a
+    stop).
 
-    Decisions: `decision_s` that a round takes, plus `decision_per_job_s` for each job in the
-    snapshot: the world goes on meanwhile, and the plan is applied to what is the case then.
+    Decisions: `decision_s` of a round, plus `decision_per_job_s` for each job in the snapshot,
+    after which the plan is applied to the state of then.
 
-    Noise: `run_time_noise` of the true speed of each launch; `power_noise` of the true power of a
-    node between two changes of its use; `estimate_error` of the throughputs that policies see;
-    `pairs_observed`, the part of the pairs of kinds sharing a GPU that was measured beforehand:
-    policies see the others as estimated, until they run.
+    Noise: `run_time_noise` of the speed of each launch; `power_noise` of a node's power between two
+    changes of its use; `estimate_error` of the throughputs that policies see; `pairs_observed`, the
+    fraction of pairs of kinds measured beforehand: policies see the others as estimated until they
+    run.
     """
 
     launch_s: Seconds = 0.0
@@ -56,10 +56,10 @@ class Switches:
 
     @property
     def turned_on(self) -> dict[str, float]:
-        """The switches that differ from their defaults."""
+        """Return the switches that differ from their defaults."""
         usual = asdict(NO_SWITCHES)
         return {name: value for name, value in asdict(self).items() if value != usual[name]}
 
 
 NO_SWITCHES = Switches()
-"""All off."""
+"""Switches that are all off."""

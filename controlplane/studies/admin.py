@@ -1,5 +1,3 @@
-"""Administration of simulations."""
-
 from __future__ import annotations
 
 from django.contrib import admin
@@ -10,8 +8,6 @@ from controlplane.web.pages.admin_base import ReadOnly, pretty
 
 @admin.register(Simulation)
 class SimulationAdmin(ReadOnly):
-    """Simulations and their progress; share keys are their owners' to give."""
-
     list_display = ("created_at", "name", "user", "team", "state", "progress", "starts", "ended_at")
     list_filter = ("state", "team")
     list_select_related = ("user", "team")

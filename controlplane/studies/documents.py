@@ -1,7 +1,7 @@
-"""The study that a user asks for, checked, with live clusters and histories written out.
+"""Studies that users ask for, checked, with live clusters and histories written out.
 
-A study from the network may name no file of the server and run no code of its own: traces come as
-text, policies are the registered ones.
+A study from the network may name no file of the server and run no code: traces come as text,
+policies are the registered ones.
 """
 
 from __future__ import annotations
@@ -28,13 +28,11 @@ MOST_GPUS = 100_000
 MOST_BANDS, MOST_CLUSTER_DAYS = 48, 400
 MOST_DAYS = 366
 TRIED_CHARACTERS = 256 * 1024
-"""Traces up to this length (some thousand jobs) are read when they are handed in, in tens of
-milliseconds; errors in longer ones are those of the simulation.
-"""
+"""Longest trace that is checked at submission (tens of milliseconds); longer ones fail later."""
 
 
 class DocumentError(ValueError):
-    """A study that cannot be run; `fields` holds messages by field."""
+    """Invalid study; `fields` holds messages by field."""
 
     def __init__(self, fields: dict[str, list[str]]) -> None:
         said = (f"{name}: {message}" for name, found in fields.items() for message in found)
@@ -44,14 +42,14 @@ class DocumentError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """A study to run, as plain JSON, and what it is in short: cluster, workload, policies, runs."""
+    """Study to run, as plain JSON, and its summary: cluster, workload, policies, runs."""
 
     document: Mapping[str, Any]
     summary: Mapping[str, Any]
 
 
 def resolved(user: User, asked: Mapping[str, Any]) -> Resolved:
-    """The study that the user asks for. DocumentError has messages by field."""
+    """Resolve a user's study. DocumentError has messages by field."""
     try:
         _check_text(asked)
         given, start_s = dict(asked), None
@@ -90,7 +88,7 @@ def _cluster(user: User, spec: Mapping[str, Any], start_s: float | None) -> Mapp
 
 
 def _check_cluster(spec: Mapping[str, Any]) -> None:
-    """Sizes, before anything is built of them; everything else is checked when it is."""
+    """Check sizes before anything is built of them."""
     nodes = [node for node in _items(spec.get("nodes")) if isinstance(node, Mapping)]
     counts = [(_count(node.get("count", 1)), _count(node.get("gpus", 1))) for node in nodes]
     gpus = sum(count * gpus for count, gpus in counts)
@@ -165,7 +163,7 @@ def _named(name: object, field: str) -> Cluster:
 
 
 def _check_text(asked: Mapping[str, Any]) -> None:
-    """Texts that no database takes are refused before one has to."""
+    """Refuse texts that no database takes."""
     try:
         text = json.dumps(asked, ensure_ascii=False, default=str)
         text.encode()

@@ -18,7 +18,6 @@ from controlplane.studies.models import Simulation
 S = Simulation.State
 
 ACTIVE = frozenset({S.QUEUED, S.RUNNING})
-"""Everything that is not over."""
 
 
 class SimulationMove(StrEnum):
@@ -59,15 +58,14 @@ FREED: dict[str, Any] = {"slot": None, "owner": "", "expires_at": None, "left_s"
 
 
 class LostRaceError(Exception):
-    """Another process moved the row first: read it again and decide anew."""
+    """Concurrent change of the row: read it again and retry."""
 
 
 def move_simulation(simulation: Simulation, move: SimulationMove, **values: Any) -> Simulation:
-    """Move `simulation` (as it was read) and set `values` with it; one that stops running gives
-    slot and owner back.
+    """Move `simulation` (as read) and set `values`; one that stops running frees its slot.
 
-    Raises IllegalSimulationMoveError if the table has no such move, LostRaceError if state or owner
-    have changed since it was read. The given object is brought up to date.
+    Raises IllegalSimulationMoveError, or LostRaceError if state or owner have changed since it was
+    read. Updates `simulation`.
     """
     before = Simulation.State(simulation.state)
     after = check_move(before, move)

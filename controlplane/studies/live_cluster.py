@@ -36,7 +36,7 @@ from policies.contract.views import is_own
 from policies.placement.speed import devices_of
 
 MOST_JOBS = 20_000
-"""Jobs that a history holds, the newest."""
+"""Newest jobs of a history."""
 
 PRICED_S = 31 * 86_400.0
 """Seconds of prices that are written out; the last price holds after that."""
@@ -46,10 +46,10 @@ NODE_FIELDS = ("name", "gpu_type", "cores", "memory_gb", "rack", "link_gbps")
 JOB_FIELDS = (
     "name", "gpus_min", "gpus_max", "tardiness_weight", "weight", "priority", "cores", "memory_gb",
 )  # fmt: skip
-"""Fields that are called alike in a view and in a cluster file, or the database."""
+"""Fields of the same name in a view and in a cluster file, or the database."""
 
 Places = Mapping[tuple[str, str], tuple[str, str]]
-"""(node, device) as a cluster file calls them, by the live ones."""
+"""(node, device) of a cluster file, by the live ones."""
 
 _JOB, _KIND, _STEP, _TYPE, _TEAM = (
     Form(of) for of in (JobView, KindView, PriceInterval, GpuTypeView, TeamView)
@@ -57,8 +57,9 @@ _JOB, _KIND, _STEP, _TYPE, _TEAM = (
 
 
 def cluster_spec(user: User, cluster: Cluster, start_s: float | None = None) -> dict[str, Any]:
-    """The cluster as it is now, as a cluster file: nodes that are not lost with their healthy GPUs,
-    prices from `start_s` on (seconds since the epoch; default: now), caps, the user's teams.
+    """Cluster as a cluster file: nodes not lost, healthy GPUs, prices from `start_s`, caps, teams.
+
+    `start_s`: Unix seconds, default now.
     """
     now_s = time.time()
     snapshot = observe(cluster.pk, now_s, cluster.round_number, profiling.selectors).snapshot
@@ -105,10 +106,10 @@ def _node(node: NodeView) -> dict[str, Any]:
 
 
 def queue(user: User, cluster: Cluster) -> dict[str, Any]:
-    """The jobs that a round would see now, as a workload: waiting ones arrive at once, running ones
-    have their GPUs. Only those that the user may see; operators see all.
+    """Jobs of a round now, as a workload: waiting ones arrive at once, running ones keep their
+    GPUs.
 
-    Jobs whose speed is not known yet are left out and counted in its note.
+    Only jobs that the user may see. Jobs of unknown speed are left out and counted in its note.
     """
     now_s = time.time()
     snapshot = observe(cluster.pk, now_s, cluster.round_number, profiling.selectors).snapshot
@@ -172,10 +173,9 @@ def _moved(seat: RankPlacement, places: Places) -> RankPlacement:
 
 
 def history(user: User, cluster: Cluster, days: float) -> dict[str, Any]:
-    """The jobs that were submitted in the last days, as a workload: each whole, as it was
-    described, at the speeds known now. Only those that the user may see; operators see all.
+    """Jobs submitted in the last days, as a workload: whole, as described, at present speeds.
 
-    Cancelled jobs are left out, for nobody knows how long they would have run.
+    Only jobs that the user may see. Cancelled jobs are left out, as their run time is unknown.
     """
     since = timezone.now() - timedelta(days=days)
     jobs = (

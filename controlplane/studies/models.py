@@ -1,4 +1,4 @@
-"""Simulations that people asked for, and their files."""
+"""Simulations and their files."""
 
 from __future__ import annotations
 
@@ -11,19 +11,16 @@ from controlplane.web.storage.packed_json import PackedJSONField
 
 
 class Simulation(models.Model):
-    """A study of policies on a simulated cluster that somebody asked for, and how far it is.
+    """Study of policies on a simulated cluster, and its progress.
 
-    `document` is the whole study, with live clusters and histories written out when it was asked
-    for; `summary` says it in short for lists. State changes by the moves of
-    `controlplane.studies.lifecycle` only. One that runs holds a `slot` (no two hold the same, so
-    that no more run at once than there are slots) and is renewed by its `owner` until `expires_at`;
-    one that is no longer renewed goes on elsewhere, for the `starts`-th time. `share_key` is part
-    of its share link; empty while it is not shared.
+    `document` is the whole study with live clusters and histories; `summary` a short form for
+    lists. Only moves of `controlplane.studies.lifecycle` change the state. A running one holds a
+    unique `slot`, which limits their number, and is renewed by its `owner` until `expires_at`; an
+    expired one goes on elsewhere, for the `starts`-th time. `share_key` is part of its share link;
+    empty if not shared.
     """
 
     class State(models.TextChoices):
-        """State of a simulation."""
-
         QUEUED = "queued"
         RUNNING = "running"
         DONE = "done"
@@ -65,7 +62,7 @@ class Simulation(models.Model):
 
 
 class SimulationFile(models.Model):
-    """A result of a simulation, packed by zlib: report.html, results.json, jobs.csv, ..."""
+    """Result of a simulation, packed by zlib: report.html, results.json, jobs.csv, ..."""
 
     simulation = models.ForeignKey(Simulation, on_delete=models.CASCADE, related_name="files")
     name = models.CharField(max_length=40)

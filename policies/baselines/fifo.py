@@ -29,7 +29,7 @@ def queue_plan(snapshot: Snapshot, policy: str, order: Ints) -> Plan:
     """Return the plan that starts jobs in `order` (int64[J], rows of all jobs).
 
     Each gets its cheapest option that meets its due date, else its fastest, by best fit. One that
-    does not fit lets the next one try; its class is then skipped, as what is free only shrinks.
+    does not fit lets the next one try; its class is then skipped, as free capacity only shrinks.
     """
     plan = PlanBuilder(snapshot, never_touch=True)
     classes, decided, unplaceable = plan.classes, plan.decided, set[GroupingKey]()

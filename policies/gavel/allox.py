@@ -23,15 +23,13 @@ class AlloX:
 
     A job of one GPU that is the k-th from the end of a GPU's queue costs k run times there, after
     the GPU comes free: the matching of least cost has the least total completion time (section 4).
-    It is made anew in each round; who is first in a queue of a free GPU starts, the others wait,
-    some of them beside an idle GPU that would take longer than waiting for a better one. A job
-    whose count of GPUs may vary has the fewest it can run on.
+    It is made in each round; the first in a queue of a free GPU starts, the others wait, some
+    beside an idle but slower GPU. Elastic jobs have their fewest GPUs.
 
-    Gangs are beyond AlloX. Here they go first, by arrival, each where it ends soonest on the fewest
-    GPUs it may have, and keep what they run on. Together they have the part of all GPUs that they
-    are of what is wanted, one gang always, and what is left idle. The first for which no node has
-    room has one kept for it: later gangs do not start there, nor, where started jobs stay, single
-    jobs that would not end before it starts.
+    Gangs are beyond AlloX. Here they go first, by arrival, each where it ends soonest on its fewest
+    GPUs, and are never stopped. Together they have their part of all wanted GPUs, one gang always,
+    and leftovers. The first without a node has one reserved: later gangs do not start there, nor,
+    where started jobs stay, single jobs that would not end before it starts.
     """
 
     started: str = parameter(
@@ -84,7 +82,7 @@ class _Singles:
     """Jobs of one GPU by number, and groups of nodes on which each is equally fast.
 
     `rows` int64[J]; `groups`: sets of nodes; `open`: free GPUs of each. `home` int64[J]: the group
-    on a GPU of which a job runs; `times_s` float64[J, G]: with a launch unless it is that.
+    where a job runs on one GPU; `times_s` float64[J, G]: with a launch elsewhere.
     """
 
     def __init__(self, draft: Draft, gangs: Gangs) -> None:
@@ -118,7 +116,7 @@ class _Singles:
         return total_s
 
     def at_home(self, jobs: Ints, group: int) -> Bools:
-        """bool: which of these jobs run on one GPU of that group now."""
+        """bool: True for jobs that run on one GPU of that group now."""
         found: Bools = self.home[jobs] == group
         return found
 
@@ -192,8 +190,8 @@ class _Queue:
     """Jobs that were matched to the GPUs of one group of nodes.
 
     `order` int64: jobs of the `gpus` free GPUs as they would start, of which the first `gpus` do;
-    `later` int64: jobs of GPUs that come free later. `place` int64[J]: of every matched job. Jobs
-    of equal places may be exchanged among like GPUs: those that run start first.
+    `later` int64: jobs of GPUs that come free later. `place` int64[J]: of every matched job.
+    Running jobs of equal places start first.
     """
 
     def __init__(
@@ -218,16 +216,15 @@ class _Queue:
 
     @property
     def starting(self) -> Ints:
-        """Jobs that start, or go on, now."""
         found: Ints = self.order[: self.gpus]
         return found
 
     def keep_running(self) -> float:
-        """Let jobs go on whose restart costs more than the order gains; return what this adds.
+        """Keep jobs whose restart costs more than the order gains; return the added time.
 
-        The matching does not know that a stopped job starts again. One at place b that goes on in
-        the place a of a job that would have started instead costs (a - b) times the difference of
-        their run times more, and saves b restarts.
+        The matching ignores that a stopped job starts again. A job at place b that goes on at the
+        place a of a starting one costs (a - b) times the difference of their run times more, and
+        saves b restarts.
         """
         added = 0.0
         stopped = np.concatenate([self.order[self.gpus :], self.later])

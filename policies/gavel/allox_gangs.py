@@ -1,4 +1,4 @@
-"""Gangs among jobs of one GPU: their part of the GPUs, and the node kept for the first to wait."""
+"""Gangs among jobs of one GPU: their part of the GPUs, and the reserved node."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ WHOLE = 1.0
 
 
 class Draft:
-    """A plan of jobs on one node each; GPUs are counted, and devices chosen when it is complete.
+    """Plan of jobs on one node each; devices are chosen when it is complete.
 
-    So jobs that go on keep their devices, whoever was placed before them. `placed`: by row;
-    `seats`: of jobs that run on whole devices.
+    So jobs that go on keep their devices. `placed`: by row; `seats`: of jobs on whole devices.
     """
 
     def __init__(self, snapshot: Snapshot, *, never_touch: bool) -> None:
@@ -73,11 +72,10 @@ def _fullest_first(group: Group) -> tuple[float, ...]:
 
 
 class Gangs:
-    """The gangs of a plan, placed before its other jobs on their part of the GPUs.
+    """Gangs of a plan, placed before its other jobs on their part of the GPUs.
 
-    Their part is what they are of all GPUs that are wanted. `singles`: jobs that run on one GPU;
-    `ends_s[n]`: seconds after which devices of node n that are taken come free (inf: unknown).
-    `closed`: the node (a set) that jobs of one GPU may not have, for a gang that starts there in
+    `singles`: jobs that run on one GPU; `ends_s[n]`: seconds until taken devices of node n come
+    free (inf: unknown). `closed`: the node (a set) reserved for a gang that starts there in
     `starts_s`.
     """
 
@@ -109,15 +107,15 @@ class Gangs:
         """GPUs that gangs have together at most, unless none has any."""
 
     def place(self) -> None:
-        """Place those that run, then the others by arrival, each where it ends soonest.
+        """Place running ones, then the others by arrival, each where it ends soonest.
 
-        The first that would take more than their part ends this: overtaken, it might wait for ever.
+        The first that would exceed their part ends this: overtaken, it might wait for ever.
         """
         while self.order and not (self.in_use and self._exceeds(self.order[0])):
             self._next()
 
     def fill(self) -> None:
-        """Let the others have what is left, up to the first that does not fit."""
+        """Let gangs have leftover GPUs, up to the first that does not fit."""
         while self.order and self._next():
             pass
 
@@ -133,9 +131,9 @@ class Gangs:
         return self._start_or_wait(row)
 
     def _start_or_wait(self, row: int) -> bool:
-        """Place a gang where it ends soonest, or keep that node for it; return if it starts.
+        """Place a gang where it ends soonest, or reserve that node; return True if it starts.
 
-        It does not wait for a node that lacks only power or resources: GPUs would be idle for it.
+        A node that lacks only power or resources is not reserved: GPUs would idle for it.
         """
         gpus, state = self.draft.jobs.least[row], self.draft.state
         nodes = self.draft.jobs.nodes(row, gpus)

@@ -1,10 +1,9 @@
-"""The base of Gavel's policies: the forms in which each comes, and the way to its plan.
+"""Base of Gavel's policies: their forms, and the way to a plan.
 
-The heterogeneity-agnostic form (section 4.1): all GPUs that a job may use look alike to it. A class
-has one column, the pool of all GPUs of the types on which it runs; a unit of time there is spread
-over these types as N_j, and so is its throughput. Classes with the same types share a pool; pools
-overlap where types do. Each takes from every type its part, so that whatever fits the pools fits
-the types. Pairs have the pools of the types on which both their jobs run together.
+In the heterogeneity-agnostic form (section 4.1) all GPUs that a job may use look alike. A class has
+one column, the pool of all GPUs of the types on which it runs; its time and throughput are spread
+over these types as N_j. Pools overlap where types do; whatever fits the pools fits the types. Pairs
+have the pools of the types on which both their jobs run together.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ WITHOUT_COLUMNS = "types", "gpus", "count", "scale", "weight", "entity", "pairs"
 
 @dataclass(frozen=True)
 class Pools(AllocationProblem):
-    """The problem `whole` with pools for columns; its `column_type` means nothing.
+    """Problem `whole` with pools for columns; its `column_type` means nothing.
 
     `part` float64[T, G]: of a pool's time on each type. `class_columns` int64[M, T], `pair_columns`
-    int64[P, T]: the columns of `whole` in which a class or pair runs on each type.
+    int64[P, T]: columns of `whole` in which a class or pair runs on each type.
     """
 
     whole: AllocationProblem
@@ -61,11 +60,7 @@ class Pools(AllocationProblem):
 
 
 def agnostic(policy: Callable[[AllocationProblem], Divided], problem: AllocationProblem) -> Divided:
-    """The shares of a policy to which GPUs look alike, with its own objective.
-
-    What else a policy is given is by class or GPU type, so that it fits both forms. Raises what the
-    policy raises.
-    """
+    """Return the shares of a policy to which GPUs look alike, with its own objective."""
     pools = pooled(problem)
     return spread(policy(pools), pools)
 
@@ -130,15 +125,15 @@ Solver: TypeAlias = Callable[[AllocationProblem], Shares]
 """Shares of a problem. What else it knows is by class or GPU type, so that it fits both forms."""
 
 Notes: TypeAlias = MutableMapping[str, Any]
-"""What a policy notes while it makes shares, for the next time: plain data in the plan's memory."""
+"""Notes of a policy for the next round: plain data in the plan's memory."""
 
 ONE_STEP = 1.0
-"""Steps left to a job at least: one that is there has something to do, if only to say it ended."""
+"""Least number of steps left to a present job."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharePolicy(ABC):
-    """A row of Gavel's table of policies: says what its shares are (`_solver`), the rest is here.
+    """Row of Gavel's table of policies: defines its shares in `_solver`.
 
     `name` is its name in the registry. Decisions are those of `plan_of` in `rounds.share_round`.
     """
@@ -188,14 +183,14 @@ class SharePolicy(ABC):
 
     @abstractmethod
     def _solver(self, observed: Observed, notes: Notes) -> Solver:
-        """Return how the observed time is shared; it may write notes when it is called."""
+        """Return the solver of the observed time; it may write notes."""
 
     def _grouping(self, snapshot: Snapshot) -> GroupingOptions:
         """Return what job classes distinguish, but for `spread` and `pairs`."""
         return GroupingOptions()
 
     def _depend_on(self, snapshot: Snapshot) -> str:
-        """Return what shares depend on besides the problem: they are made anew when it changes."""
+        """Return further inputs of the shares, which are made again when it changes."""
         return ""
 
     def _fills(self) -> bool:

@@ -1,4 +1,4 @@
-"""Jobs that a plan decides about: the GPUs of one node on which each can run, and those it has."""
+"""Jobs that a plan decides about: the GPUs of one node on which each can run, and its own."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Seat(NamedTuple):
 
 
 class Candidates:
-    """The jobs of a plan that can run on some node, by row.
+    """Jobs of a plan that can run on some node, by row.
 
-    `least`: the fewest GPUs on which a job can run; `runs`, `seats`: of running jobs.
+    `least`: fewest GPUs on which a job can run; `runs`, `seats`: of running jobs.
     """
 
     def __init__(self, plan: PlanBuilder) -> None:
@@ -42,7 +42,7 @@ class Candidates:
             self._find_seat(row)
 
     def nodes(self, row: int, gpus: int) -> int:
-        """Return the open nodes on which a job could have so many GPUs, were they empty."""
+        """Return the open nodes on which a job could have `gpus` GPUs if empty."""
         return sum(o.nodes for o in self.plan.classes.options(row) if o.gpus == gpus)
 
     def request(self, row: int, gpus: int) -> Request:

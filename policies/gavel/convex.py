@@ -1,8 +1,8 @@
 """Share policies written as convex programs with cvxpy.
 
-A policy states a concave objective over the throughputs of job classes. The feasible shares are
-those of Gavel, section 3.1; time slices, gangs, pairs and placements come from the engine. Needs
-the extra `cvxpy`. HiGHS solves linear programs, Clarabel all others.
+A policy states a concave objective over the throughputs of job classes. Feasible shares are
+Gavel's, section 3.1; time slices, gangs, pairs and placements come from the engine. Needs the extra
+`cvxpy`. HiGHS solves linear programs, Clarabel all others.
 """
 
 from __future__ import annotations

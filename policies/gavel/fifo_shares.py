@@ -15,13 +15,10 @@ from policies.gavel.solvers.totals import first_in_first_out
 
 @dataclass(frozen=True, slots=True)
 class FifoShares(SharePolicy):
-    """Time on unlike GPUs by submission: who came first has most, where he is fastest (Gavel's
-    FIFO).
+    """Time on unlike GPUs by submission: earlier jobs get most, where fastest (Gavel's FIFO).
 
-    The plan's objective is the sum over the M jobs of throughput / (throughput where fastest) * (M
-    - position), the first position being
-    0. Unlike `fifo` it may stop a job that runs for one that came before it, and moves jobs to
-       faster GPUs when these come free.
+    The plan's objective is the sum over the M jobs of throughput / (throughput where fastest) *
+    (M - position), the first position being 0. Unlike `fifo` it may stop and move running jobs.
     """
 
     name: ClassVar[str] = "fifo_shares"

@@ -18,13 +18,12 @@ from policies.gavel.solvers.finish_time import Times, finish_time_fairness, isol
 
 @dataclass(frozen=True, slots=True)
 class FinishTimeFairness(SharePolicy):
-    """Time on unlike GPUs shared so that nobody ends much later than with 1/n of the cluster to
-    himself (Themis).
+    """Time on unlike GPUs so that no job ends much later than with 1/n of the cluster (Themis).
 
     The plan's objective is the highest rho_m = (t_m + steps_m / throughput(m, X)) / (t_iso_m +
-    steps_m / throughput(m, X_iso)). t_m is the time since the job came in, t_iso_m the time that
-    the steps done so far would have taken with 1/n of the cluster: added up in the plan's memory, n
-    being the number of jobs when shares were made.
+    steps_m / throughput(m, X_iso)). t_m is the time since the job's arrival, t_iso_m the time of
+    the steps done so far with 1/n of the cluster: added up in the plan's memory, n being the number
+    of jobs when shares were made.
     """
 
     name: ClassVar[str] = "finish_time_fairness"

@@ -15,15 +15,14 @@ from policies.gavel.gandiva_slices import EqualShares, Lags, Slices, Unit, Units
 from policies.placement.plan_builder import PlanBuilder
 
 LENIENT = 0.95
-"""A slice is over after this part of a round's length: live rounds are not held to the second."""
+"""Fraction of a round after which a slice is over: live rounds are not exact."""
 
 Names = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Gandiva:
-    """Time slicing in rounds; where there are more jobs than GPUs, pairs tried at random share one
-    (Gandiva's packing).
+    """Time slicing in rounds; if GPUs are short, random pairs share one (Gandiva's packing).
 
     At the end of each slice, a round's length, all GPUs are given out anew: each unit, a job or a
     pair, has the same part of every GPU type, whatever its speed there, and who lags most comes
@@ -82,7 +81,7 @@ class Gandiva:
 
 @dataclass(frozen=True, slots=True)
 class _Past:
-    """Memory of the round before: when its slice began, pairs by job ids, and those that failed.
+    """Memory of the round before: start of its slice, pairs by job ids, and those that failed.
 
     `began_s`: -inf if there was none; lags count up to `seen_s`.
     """
@@ -95,7 +94,7 @@ class _Past:
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> _Past:
-        """Return what the last plan kept; nothing if that was another policy's."""
+        """Return the last plan's memory; nothing if that was another policy's."""
         kept: Mapping[str, Any] = snapshot.memory.get("gandiva", {})
         pairs, tried = (tuple((a, b) for a, b in kept.get(name, ())) for name in ("pairs", "tried"))
         began_s = float(kept.get("began_s", -np.inf))
@@ -117,7 +116,7 @@ class _Pairs:
         self.tried = {pair for pair in past.tried if present.issuperset(pair)}
 
     def part(self) -> None:
-        """Part the pairs that ran together and are no faster so than by taking turns."""
+        """Separate pairs that ran together and are no faster so than by taking turns."""
         for pair in list(self.pairs):
             seat = self.of.shared_seat(*pair)
             if seat is not None and self.of.gain(*pair, seat.node) <= 1.0:
@@ -125,7 +124,7 @@ class _Pairs:
                 self.tried.add(self._names(*pair))
 
     def adapt(self, rng: np.random.Generator) -> None:
-        """Make pairs while more GPUs are wanted than there are, else part the youngest."""
+        """Make pairs while more GPUs are wanted than present, else separate the youngest."""
         wanted = sum(unit.gpus for unit in self.units(is_end=True))
         missing = wanted - sum(self.of.plan.state.free_gpus().values())
         while self.pairs and missing < 0:

@@ -1,8 +1,8 @@
 """Gandiva's units of time slices: equal time on every GPU type, and the GPUs of one round.
 
 Every unit, a job or a pair that shares a GPU, has the same share of each GPU type, X = N_t / m of
-its time for one GPU and m units, whatever its speed there (like the baselines of Gavel's evaluation
-that ignore speeds). Its lag is its share less the time it has received.
+its time for one GPU and m units, whatever its speed there. Its lag is its share less the time it
+has received.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ Lags = Mapping[str, Mapping[str, float]]
 class Unit(NamedTuple):
     """One or two jobs (rows) that have `gpus` devices together on one of these nodes (a set).
 
-    `seat`: where they run and may go on without a restart; of two that share a device one may still
-    have to come.
+    `seat`: where they run and may go on without a restart; one of two that share may still be
+    missing.
     """
 
     jobs: tuple[int, ...]
@@ -67,10 +67,7 @@ class Units:
         return self.speeds.pair(kinds[one], kinds[other], self.jobs.gpu_type(node))
 
     def gain(self, one: int, other: int, node: int) -> float:
-        """Return the sum of the fractions of their speeds alone that two jobs keep together.
-
-        Above 1 they are faster together than by taking turns.
-        """
+        """Return the sum of the fractions of their speeds alone that two jobs keep together."""
         alone = [self.jobs.rate(job, 1, node) for job in (one, other)]
         both = self.pair_speeds(one, other, node)
         return sum(b / a for b, a in zip(both, alone, strict=True)) if min(alone) > 0.0 else 0.0
@@ -138,7 +135,7 @@ def keep_outside(plan: PlanBuilder) -> list[Placement]:
 
 
 class EqualShares:
-    """The `share` float64[U, T] of its time that each unit should have on each GPU type.
+    """Fraction of time `share` float64[U, T] of each unit on each GPU type.
 
     `gpus` float64[T]: to give; `may` bool[U, T]: types on which a unit can run.
     """
@@ -208,7 +205,7 @@ class Slices:
         self.taken: dict[Unit, Seat] = {}
 
     def keep(self, order: Sequence[int]) -> None:
-        """Keep units where they are, as far as resources and power last."""
+        """Keep units where they are, while resources and power last."""
         for u in order:
             self._keep(self.units[u])
 
@@ -220,10 +217,10 @@ class Slices:
                 self._place(unit, unit.nodes, ())
 
     def give_out(self, lag_s: Lags, rng: np.random.Generator, *, by_type: bool) -> None:
-        """Give out all GPUs anew by the units' claims, by type or in all: the large units first.
+        """Assign all GPUs by the units' claims, by type or in all: the large units first.
 
-        A unit stays where it is if it is of the type chosen for it, or else has as full a node as
-        can be, with the fewest devices that others hope to keep.
+        A unit stays if it is on its chosen type, else it gets a node as full as can be, with the
+        fewest devices that others hope to keep.
         """
         chosen = self._chosen(self.shares.claims(lag_s, by_type=by_type), rng)
         stays = {
@@ -255,8 +252,7 @@ class Slices:
     def _chosen(self, claims: Floats, rng: np.random.Generator) -> dict[int, int]:
         """Return the nodes of a type for each unit whose claim there is among the greatest.
 
-        As in Gavel's mechanism (section 5). Of equal claims those that came first, of equal types
-        the one where a unit is, else by lot.
+        As in Gavel's mechanism (section 5). Ties: earlier units, the current type, else by lot.
         """
         rows, columns = (index.ravel() for index in np.indices(claims.shape))
         lot, arrival_s = rng.permutation(len(self.shares.types)), self.jobs.arrival_s

@@ -1,6 +1,4 @@
-"""Fairness among teams, and inside each among users and by weights, or in the order of a queue
-(Gavel, section 4.3).
-"""
+"""Fairness among teams, and in each among users or by a queue (Gavel, section 4.3)."""
 
 from __future__ import annotations
 
@@ -21,13 +19,12 @@ AS_TEAMS_SAY = "team"
 
 @dataclass(frozen=True, slots=True)
 class Hierarchical(SharePolicy):
-    """Time on unlike GPUs shared among teams by their weights, and inside each among its users, or
-    first in, first out.
+    """Time on unlike GPUs by teams' weights, and in each among its users, or first in, first out.
 
-    A team's users have equal parts of what it has, and their jobs share theirs by their weights. By
-    water filling: what a user cannot use goes to the others of the team, what a team cannot use to
-    the other teams. The plan's objective is the first level: the least throughput over that with
-    equal time on all GPUs, over the part of its team's weight that a job had then.
+    A team's users have equal parts, and their jobs share theirs by weights. By water filling: what
+    a user cannot use goes to the team's others, what a team cannot use to other teams. The plan's
+    objective is the first level: the least throughput over that with equal time on all GPUs, over
+    the part of its team's weight that a job had then.
     """
 
     name: ClassVar[str] = "hierarchical"

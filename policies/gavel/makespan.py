@@ -19,7 +19,7 @@ class Makespan(SharePolicy):
     """Time on unlike GPUs shared so that the last job ends as soon as can be (makespan).
 
     The plan's objective is the time in seconds from when shares were made until all steps are done,
-    launches apart.
+    without launches.
     """
 
     name: ClassVar[str] = "makespan"

@@ -16,12 +16,10 @@ from policies.gavel.solvers.fairness import fair_shares, fairness
 
 @dataclass(frozen=True, slots=True)
 class MaxMinFairness(SharePolicy):
-    """Time on unlike GPUs shared so that the worst-off job makes as much progress as can be
-    (Gavel's LAS).
+    """Time on unlike GPUs so that the worst-off job makes the most progress (Gavel's LAS).
 
-    Every job gets shares of time by GPU type that maximise the least weighted throughput, measured
-    against equal time on all GPUs; the round mechanism turns them into turns. The plan's objective
-    is that least.
+    Shares of time by GPU type maximise the least weighted throughput, relative to equal time on all
+    GPUs: the plan's objective. The round mechanism turns them into time slices.
     """
 
     name: ClassVar[str] = "max_min_fairness"

@@ -12,7 +12,7 @@ from policies.gavel.solvers.totals import total_throughput
 
 @dataclass(frozen=True, slots=True)
 class MaxThroughput(SharePolicy):
-    """Time on unlike GPUs to whom it brings most: the highest sum of throughputs, fair to nobody.
+    """Time on unlike GPUs where it brings most: the highest sum of throughputs, without fairness.
 
     The plan's objective is the sum over all jobs of throughput / (throughput where fastest). A gang
     counts as one job: it waits as long as its GPUs serve more jobs.

@@ -1,6 +1,4 @@
-"""The most progress for the price of GPUs by the hour, with or without SLOs (Gavel, section
-4.2).
-"""
+"""Most progress for the hourly price of GPUs, with or without SLOs (Gavel, section 4.2)."""
 
 from __future__ import annotations
 
@@ -26,14 +24,13 @@ MOST_NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class MinCost(SharePolicy):
-    """Time on unlike GPUs shared for the most progress per price of a GPU hour, with a floor for
-    every job, and SLOs if asked.
+    """Time on unlike GPUs for the most progress per price of a GPU hour, with floors and SLOs.
 
     The plan's objective is that of its form, with prices by the hour. A type without a price counts
     as the dearest; without any price all types cost 1. GPUs that are not worth their price stay
-    idle. With `slos` a job's due date, or its deadline if that is sooner, is its SLO: it is aimed
-    at a round early where all can be. One that can no longer be met beside the others' is dropped:
-    the plan's message and notes name the job, which then has what jobs without an SLO have.
+    idle. With `slos` a job's due date or earlier deadline is its SLO: it is aimed at a round early
+    where all can be. One that can no longer be met beside the others' is dropped: the plan's
+    message and notes name the job, which then counts as without SLO.
     """
 
     name: ClassVar[str] = "min_cost"
@@ -114,7 +111,7 @@ class MinCost(SharePolicy):
 
 
 def prices(snapshot: Snapshot) -> Mapping[str, float]:
-    """What an hour of one GPU costs, by the types that have a price."""
+    """Price of a GPU hour, by the types that have one."""
     return {of.name: of.price_per_hour for of in snapshot.gpu_types if of.price_per_hour > 0.0}
 
 

@@ -17,9 +17,8 @@ from policies.gavel.solvers.totals import shortest_job_first
 class ShortestFirst(SharePolicy):
     """Time on unlike GPUs to the job that can end soonest, then to the others in that order (SJF).
 
-    What counts is what is left to do, where the job is fastest. The plan's objective is the sum
-    over the M jobs of throughput / (throughput where fastest) * (M - position in that order). Long
-    jobs wait as long as shorter ones come in.
+    The remaining work counts, where the job is fastest. The plan's objective is the sum over the M
+    jobs of throughput / (throughput where fastest) * (M - position in that order).
     """
 
     name: ClassVar[str] = "shortest_first"

@@ -1,8 +1,8 @@
 """Free capacity of a cluster while one plan is made: find, take, release, and why not.
 
-Nodes of one class with equal free capacity form a group, an int used as a set of node numbers. So a
-search costs as much as there are groups, and `release` undoes `take` exactly: the state depends on
-the set of allocations, not on their history. Searches over several nodes are in `finders.py`.
+Nodes of one class with equal free capacity form a group, an int used as a set of node numbers, so a
+search costs as much as there are groups. `release` undoes `take` exactly. Searches over several
+nodes are in `finders.py`.
 """
 
 from __future__ import annotations
@@ -36,18 +36,17 @@ class Group(NamedTuple):
 
 
 class Hold(NamedTuple):
-    """An allocation that a job holds, and when it is expected to end (s); inf if nobody knows."""
+    """Allocation of a job and its expected end (s); inf if unknown."""
 
     end_s: float
     allocation: Allocation
 
 
 class ClusterState:
-    """Free capacity of every node, the power in use, and the allocations that are held.
+    """Free capacity of every node, power in use, and held allocations.
 
-    `free[n]`: free capacity of node n; `idle[n]`: its free devices as a bit set; `open`: the nodes
-    on which something may be found (a closed one keeps what it has). `cap_mw`, `used_mw`: power,
-    counted only where there is a cap. `held`: by job.
+    `free[n]`: free capacity of node n; `idle[n]`: its free devices as a bit set; `open`: nodes that
+    `find` searches. `cap_mw`, `used_mw`: power, counted only under a cap. `held`: by job.
     """
 
     def __init__(
@@ -79,7 +78,7 @@ class ClusterState:
         return new
 
     def close(self, node: int) -> None:
-        """Find nothing more on a node (cordoned or draining); what it has can be released."""
+        """Leave a node out of searches (cordoned or draining); its jobs can be released."""
         self.open &= ~(1 << node)
 
     # ---- search
@@ -122,7 +121,7 @@ class ClusterState:
     def place(self, request: Request, where: Iterable[tuple[int, int]]) -> Allocation | None:
         """Return units on given nodes, [(node, units)], if they fit there and the power suffices.
 
-        Types, labels and closed nodes are the caller's to look at.
+        The caller checks types, labels and closed nodes.
         """
         where = list(where)
         if any(request.fitting(self.free[node]) < units for node, units in where):
@@ -137,7 +136,7 @@ class ClusterState:
         return Allocation(request, tuple(parts))
 
     def devices(self, request: Request, node: int, units: int, wanted: int = 0) -> int:
-        """Return the first free devices of a node for so many units, those in `wanted` before."""
+        """Return the first free devices of a node for `units` units, those in `wanted` first."""
         rest = self.idle[node]
         if request.devices_at != DEVICES:
             level = request.devices_at - RESOURCES - len(self.layout.resources)
@@ -166,7 +165,7 @@ class ClusterState:
         return self.step_mw(request, group, group.units) <= self.cap_mw - self.used_mw
 
     def step_mw(self, request: Request, group: Group, units: int) -> int:
-        """Return the additional power of so many units on a node of the group."""
+        """Return the additional power of `units` units on a node of the group."""
         return _step_mw(group.of_class, group.free, request, units)
 
     def extra_mw(self, request: Request, where: Iterable[tuple[int, int]]) -> int:

@@ -1,7 +1,7 @@
-"""Searches of a `ClusterState`, one for each `Span`, and what a request lacks that finds nothing.
+"""Searches of a `ClusterState`, one for each `Span`, and shortages of requests.
 
-Within the power cap, exact. Where the preferred choice needs too much power, a search over several
-nodes takes the one that adds the least: dynamic programming over the nodes.
+Exact under the power cap: where the preferred choice needs too much power, dynamic programming over
+the nodes finds the one that adds the least.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Where: TypeAlias = list[tuple[int, int]]
 
 
 Order: TypeAlias = "Callable[[Group], tuple[float, ...]]"
-"""The key by which groups are tried, least first."""
+"""Sort key of groups, least first."""
 
 
 class Finder(Protocol):
@@ -124,7 +124,7 @@ def by_type(state: ClusterState, request: Request, only: int) -> dict[str, list[
 
 
 def _spread(state: ClusterState, request: Request, groups: Sequence[Group]) -> Allocation | None:
-    """On the fewest nodes: the roomiest first, the last one by best fit."""
+    """Return units on the fewest nodes: the roomiest first, the last one by best fit."""
     roomiest = sorted(groups, key=lambda g: (-g.units, g.free))
     if request.nodes:
         return _within_power(state, request, groups, lambda: _exactly(request, roomiest))
@@ -134,7 +134,7 @@ def _spread(state: ClusterState, request: Request, groups: Sequence[Group]) -> A
 def _within_power(
     state: ClusterState, request: Request, groups: Sequence[Group], choose: Callable[[], Where]
 ) -> Allocation | None:
-    """As chosen; where the power cap forbids that, with the least power."""
+    """Return the chosen units, or those of least power under the power cap."""
     if sum(g.units * g.nodes.bit_count() for g in groups) < request.units:
         return None
     found = state.place(request, where) if (where := choose()) else None
@@ -162,7 +162,7 @@ def _fewest(units: int, groups: Sequence[Group]) -> Where:
 
 
 def _exactly(request: Request, roomiest: Sequence[Group]) -> Where:
-    """On exactly `request.nodes` nodes, the first as full as can be; [] if that cannot be."""
+    """Return units on exactly `request.nodes` nodes, the first as full as can be, or []."""
     nodes = [(n, g.units) for g in roomiest for n in members(g.nodes)][: request.nodes]
     left = request.units
     if not len(nodes) == request.nodes <= left:
@@ -175,7 +175,7 @@ def _exactly(request: Request, roomiest: Sequence[Group]) -> Where:
 
 
 def _least_power(state: ClusterState, request: Request, groups: Iterable[Group]) -> Where:
-    """The units with the least additional power; [] if they do not fit.
+    """Return the units with the least additional power; [] if they do not fit.
 
     Dynamic programming over nodes, by units placed (and nodes used, where their number is given);
     of equal nodes no more than `units` are needed.
@@ -198,7 +198,7 @@ def _free_of(group: Group) -> Free:
 
 
 class ShortageCode(Enum):
-    """The limit that is met first."""
+    """Limit that is met first."""
 
     POWER_CAP = "power"
     CAPACITY = "devices or resources of open nodes"

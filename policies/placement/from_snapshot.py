@@ -1,14 +1,12 @@
-"""The state of a cluster from a snapshot, and the jobs about which a policy does not decide.
+"""State of a cluster from a snapshot, and the jobs about which a policy does not decide.
 
 Training may have every healthy device that no profile run and no unknown job holds. Running jobs
 hold nothing in the state that `cluster_of` returns: a policy takes what it keeps.
 
-A job is eligible when it is not being profiled and all its dependencies are done (those no longer
-in the snapshot are). A job on a node that takes nothing new (cordoned, or turned to profiling)
-stays; on a draining node it stays if it ends in time, and else only where there is no room
-elsewhere. A job launched at this very moment stays: where stops take no time, every stop asks for
-another round of the same moment, and rounds that undid each other's launches would never come to an
-end. The baselines never touch a started job that can stay at all.
+A job is eligible when it is not being profiled and all its dependencies are done. A job on a closed
+node (cordoned, or turned to profiling) stays; on a draining node it stays if it ends in time, and
+else only without room elsewhere. A job launched at this very moment stays: otherwise rounds that
+undo each other's launches might never end. The baselines never touch a started job that can stay.
 """
 
 from __future__ import annotations
@@ -43,7 +41,7 @@ from policies.placement.speed import Speeds
 
 
 def cluster_of(snapshot: Snapshot, *, shares: bool = True) -> ClusterState:
-    """Return what training may have, closed where a node takes none; `shares`: as in `Layout`."""
+    """Return the capacity for training; `shares`: as in `Layout`. Other nodes are closed."""
     present, idle = _devices(snapshot.nodes, snapshot.jobs.position)
     of = Layout(snapshot.nodes, resources_of(snapshot), present, shares=shares)
     cap_mw = inf if snapshot.cap_w is None else capacity_in_thousandths(snapshot.cap_w)
@@ -55,7 +53,7 @@ def cluster_of(snapshot: Snapshot, *, shares: bool = True) -> ClusterState:
 
 
 def resources_of(snapshot: Snapshot) -> tuple[str, ...]:
-    """Return the names of the resources that jobs use and that may run out on some node."""
+    """Return the names of the resources that jobs use and some node may lack."""
     columns = snapshot.jobs.columns
     if columns.gpus_only:
         return ()
@@ -66,9 +64,9 @@ def resources_of(snapshot: Snapshot) -> tuple[str, ...]:
 
 
 def _devices(nodes: Sequence[NodeView], known: Mapping[str, int]) -> tuple[list[int], list[int]]:
-    """Return by node the devices that count, and those that training may have.
+    """Return by node the devices that count, and those for training.
 
-    Not to be had are those that profile runs or unknown jobs hold, and those out of order.
+    Training may not have those that profile runs or unknown jobs hold, and unhealthy ones.
     """
     present, idle = [], []
     for node in nodes:
@@ -123,7 +121,7 @@ def not_eligible(snapshot: Snapshot) -> dict[int, Waiting]:
 
 @dataclass(frozen=True, slots=True)
 class CurrentPlacement:
-    """A running job that stays: its row, its placement now, and when it must leave (a drain)."""
+    """Running job that stays: its row, its placement, and when it must leave (a drain)."""
 
     row: int
     run: Running
@@ -140,7 +138,7 @@ def current_placements(
 ) -> tuple[tuple[CurrentPlacement, ...], dict[int, CurrentPlacement]]:
     """Return the jobs that stay, and by row those that may if there is no capacity elsewhere.
 
-    By arrival, while capacity and power last; `state` has what the former hold taken from it.
+    By arrival, while capacity and power last; the former are taken from `state`.
     """
     pinned: list[CurrentPlacement] = []
     later: list[CurrentPlacement] = []
@@ -175,7 +173,7 @@ def current_placements(
 def _together_free(
     trial: ClusterState, found: list[CurrentPlacement]
 ) -> Iterator[CurrentPlacement]:
-    """Yield those whose devices and resources are free beside those before; whatever the power."""
+    """Yield those whose devices and resources are free beside earlier ones, whatever the power."""
     for stay in found:
         if trial.is_free(stay.allocation):
             trial.take(stay.allocation)
@@ -248,7 +246,7 @@ def _is_pinned(snapshot: Snapshot, speeds: Speeds, stay: CurrentPlacement) -> bo
 
 
 def remaining_s(snapshot: Snapshot, speeds: Speeds, stay: CurrentPlacement) -> float:
-    """Return the time that the rest of a job takes where it runs now; inf if unknown."""
+    """Return the remaining time of a job where it runs now; inf if unknown."""
     columns = snapshot.jobs.columns
     rate = speeds.on_ranks(columns.kinds[stay.row], stay.run.ranks, snapshot.node_by_id)
     steps = columns.numbers["remaining_steps"][stay.row]

@@ -1,8 +1,7 @@
-"""The hot loops, compiled by numba where it may; each runs uncompiled (NUMBA_DISABLE_JIT=1) with
-equal results.
+"""Hot loops, compiled by numba if enabled (NUMBA_DISABLE_JIT=1 runs them uncompiled).
 
-Kernels therefore use only arithmetic that rounds the same way in both: no transcendental functions,
-no fast-math, random numbers from integers of their own.
+Kernels use only arithmetic that rounds the same way in both: no transcendental functions, no
+fast-math, random numbers from integers of their own.
 """
 
 from __future__ import annotations
@@ -19,8 +18,7 @@ Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
 
 def cache_folder() -> Path | None:
-    """Where compiled kernels are kept when the package itself is read-only; None where numba's own
-    choice will do.
+    """Return the folder of compiled kernels if the package is read-only; None for numba's default.
 
     Compiled code is loaded from there, so the folder must be ours alone.
     """

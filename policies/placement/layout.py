@@ -1,8 +1,8 @@
-"""The placement engine's nodes, requests and allocations. All amounts are integers.
+"""Nodes, requests and allocations of the placement engine. All amounts are integers.
 
 Units: thousandths of a core, of 10**9 bytes of memory and of named resources; milliwatts. Demand is
-rounded up and capacity down, once, when a snapshot is read, so that taking and releasing are exact.
-A `Layout` changes when nodes do, not when jobs start or end.
+rounded up and capacity down, once, so that taking and releasing are exact. A `Layout` changes when
+nodes do, not when jobs start or end.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from typing import NamedTuple, TypeAlias
 from policies.contract.views import NodeView
 
 Free: TypeAlias = tuple[int, ...]
-"""A node's free capacity: devices, resources in the layout's order, devices with at least 2, 3 ...
-slots (one number for each number of slots that occurs)."""
+"""Free capacity of a node: devices, resources, devices with at least 2, 3 ... slots."""
 
 DEVICES = 0
 """Position of all free devices in `Free`."""
@@ -26,9 +25,9 @@ RESOURCES = 1
 """Position of the first resource in `Free`."""
 THOUSANDTHS = 1000
 UNLIMITED = 1 << 60
-"""An amount that never runs out."""
+"""Amount that never runs out."""
 ROUNDING = 1e-6
-"""Part of a thousandth that is taken for an error of floating point."""
+"""Fraction of a thousandth that counts as an error of floating point."""
 
 
 def demand_in_thousandths(amount: float) -> int:
@@ -52,11 +51,11 @@ class Span(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """`units` equal workers: each has `gpus` whole devices and `amounts` of the layout's resources.
+    """`units` equal workers with `gpus` whole devices and `amounts` of resources each.
 
-    `per_node`: amounts used once on each node, however many units are there. `nodes`: exactly so
-    many nodes, 0 for any number. `types`: allowed GPU types, preferred ones first; () allows all.
-    `devices_at`: position in `Free` of the devices that will do (see `Layout.request`).
+    `per_node`: amounts used once on each node. `nodes`: exactly so many nodes, 0 for any number.
+    `types`: allowed GPU types, preferred ones first; () allows all. `devices_at`: position in
+    `Free` of suitable devices (see `Layout.request`).
     """
 
     gpus: int = 0
@@ -136,7 +135,7 @@ EVERY = -1
 class NodeClass:
     """Nodes with equal GPU type, capacity and power curve (mW by devices in use).
 
-    `size`: devices of each, also those that are out of order and so no capacity.
+    `size`: devices of each, also unhealthy ones.
     """
 
     gpu_type: str
@@ -155,7 +154,7 @@ class NodeClass:
         return self.power_mw[min(gpus, len(self.power_mw) - 1)]
 
     def powered(self, free: Free, left_mw: float) -> int:
-        """Return how many free devices of a node may be in use for so much additional power."""
+        """Return how many free devices of a node this additional power allows."""
         if left_mw == inf:
             return free[DEVICES]
         used, drawn_mw = self.capacity[DEVICES] - free[DEVICES], self.draw(free)
@@ -169,8 +168,8 @@ class Layout:
 
     `resources`: names in the order of `Free`; `levels`: numbers of slots above 1 that occur.
     `present[n]`: devices of node n that count as capacity; `wide[n]`: by level, those with at least
-    so many slots; not counted unless jobs may share devices (`shares`). `members[c]`: nodes of
-    class c; `labelled`: nodes with a label.
+    so many slots (only if `shares`). `members[c]`: nodes of class c; `labelled`: nodes with a
+    label.
     """
 
     def __init__(
@@ -228,7 +227,7 @@ class Layout:
         )
 
     def amounts(self, demand: Mapping[str, float]) -> tuple[int, ...]:
-        """Return this demand by resource; () if it is empty. What is not counted is unlimited."""
+        """Return this demand by resource; () if it is empty. Missing ones are unlimited."""
         if not demand or not any(demand.values()):
             return ()
         return tuple([demand_in_thousandths(demand.get(name, 0.0)) for name in self.resources])
@@ -257,7 +256,7 @@ class Layout:
         return [i for i, c in enumerate(self.classes) if c.gpu_type in request.types], nodes
 
     def bits(self, n: int, devices: Collection[str]) -> int:
-        """Return the set of these devices of node n; those that it does not have are left out."""
+        """Return the set of these devices of node n, without unknown ones."""
         found, bit = 0, 1
         for device in self.nodes[n].devices:
             if device.id in devices:

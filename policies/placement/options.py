@@ -1,13 +1,10 @@
 """Requests of jobs, classes of equal jobs, and their options with speed, power and price.
 
-Jobs of a class (kind, GPUs, types, labels, demand) fit where any of them fits, so that one that
-found no capacity answers for all.
+Jobs of a class (kind, GPUs, types, labels, demand) fit where any of them fits.
 
-A price that changes while a run lasts: power does not change during a run, so its energy costs
-watts times what one watt costs from now to the end, the integral of price(t) * PUE(t), a function
-of the run time alone. It is handed on as *priced seconds*: how long the run would have to last at
-one price, the reference, to cost the same. At a flat tariff priced seconds are seconds, so that
-whatever multiplies times with a cost per second prices whole runs rightly by taking priced seconds.
+Changing prices count by *priced seconds*: how long a run would have to last at the reference price
+to cost the same. Its energy costs watts times the integral of price(t) * PUE(t), which depends on
+the run time alone, so whatever multiplies times with a cost per second prices runs rightly.
 """
 
 from __future__ import annotations
@@ -57,7 +54,7 @@ def with_quota(demand: Mapping[str, float], ranks: Sequence[RankPlacement]) -> M
 
 
 class JobRequests:
-    """Requests of a snapshot's jobs, and the allocations of what runs."""
+    """Requests of a snapshot's jobs, and the allocations of running ones."""
 
     def __init__(self, snapshot: Snapshot, layout: Layout) -> None:
         self.snapshot, self.layout, self.columns = snapshot, layout, snapshot.jobs.columns
@@ -73,7 +70,7 @@ class JobRequests:
         )
 
     def spread(self, row: int, gpus: int, types: tuple[str, ...] | None = None) -> list[Request]:
-        """Return a gang's requests on 2, 3 ... nodes, to be tried in turn (`find_first`).
+        """Return a gang's requests on 2, 3 ... nodes, for `find_first`.
 
         Over several types only for a job that may mix them.
         """
@@ -113,14 +110,14 @@ class JobRequests:
         )
 
     def demand(self, row: int, ranks: int) -> dict[str, float]:
-        """Return what one of so many processes of a job uses of its node, without zeros."""
+        """Return the demand of one of `ranks` processes of a job on its node, without zeros."""
         if self.columns.gpus_only:
             return {}
         of_rank = rank_demand(self.columns, row, ranks)
         return {name: amount for name, amount in of_rank.items() if amount > 0.0}
 
     def allocation_of(self, row: int, run: Running) -> Allocation | None:
-        """Return what a run holds; None if a node or device of it is gone."""
+        """Return the allocation of a run; None if a node or device of it is gone."""
         index, parts = self.layout.index, list[Part]()
         for seat in run.ranks:
             n, wanted = index.get(seat.node, -1), set(seat.devices)
@@ -143,7 +140,7 @@ GroupingKey: TypeAlias = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """So many GPUs of one of these nodes (a set), where the job has this speed and the node power.
+    """GPUs of one of these nodes (a set), with the job's speed and the node's power.
 
     `power_w`: of a node on which only these GPUs are in use.
     """
@@ -177,7 +174,7 @@ class JobClasses:
         return list(zip(*columns, strict=True))
 
     def options(self, row: int) -> tuple[Option, ...]:
-        """Return the options of a job on one node, were the cluster empty."""
+        """Return the options of a job on one node of the empty cluster."""
         key = self.keys[row]
         if key not in self._options:
             self._options[key] = tuple(self._find(row))
@@ -252,7 +249,7 @@ class Prices:
     """Cost of one watt of IT power over time.
 
     `starts_s` float64[S]: seconds from now at which each price begins, rising, the first 0; the
-    last one holds for ever after. `rates` float64[S]: cost of a watt for a second, PUE included.
+    last one holds for ever. `rates` float64[S]: cost of a watt for a second, PUE included.
     """
 
     starts_s: Floats
@@ -260,7 +257,7 @@ class Prices:
 
     @cached_property
     def reference(self) -> float:
-        """The reference of priced seconds: a flat tariff's price, else the one farthest from 0."""
+        """Reference of priced seconds: a flat tariff's price, else the one farthest from 0."""
         return float(self.rates[np.argmax(np.abs(self.rates))])
 
     @cached_property
@@ -280,16 +277,15 @@ class Prices:
 
     @cached_property
     def _until_step(self) -> Floats:
-        """float64[S]: what a watt has cost when each price begins."""
+        """float64[S]: cost of a watt until each price begins."""
         spent: Floats = np.concatenate([[0.0], np.cumsum(np.diff(self.starts_s) * self.rates[:-1])])
         return spent
 
 
 def prices_of(snapshot: Snapshot, *, emissions: bool = True) -> Prices:
-    """The snapshot's prices from now on; free where none are known.
+    """Return the snapshot's prices from now on; free where none are known.
 
-    `emissions`: with what its operators weigh emissions at, as decisions see it; without, what is
-    paid for energy.
+    `emissions`: with the operators' weight of emissions, as in decisions; else as billed.
     """
     per_kg = snapshot.emissions_cost_per_kg if emissions else 0.0
     ahead = [s for s in snapshot.energy if s.to_s > snapshot.now_s] or list(snapshot.energy[-1:])

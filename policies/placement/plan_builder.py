@@ -1,4 +1,4 @@
-"""A plan in the making: what stays, what is placed, and why the others wait."""
+"""Plan in progress: jobs that stay, placed jobs, and reasons of the others."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from policies.placement.layout import DEVICES, THOUSANDTHS, Allocation, Request,
 from policies.placement.options import GroupingKey, JobClasses, admits, prices_of
 
 MOST_NAMED = 8
-"""Jobs or nodes in the way that are named at most; thousands of jobs would each repeat them."""
+"""Most jobs or nodes that a reason names; thousands of jobs would each repeat them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A job that is given an allocation on one node, and its run time there, a launch included.
+    """Job with an allocation on one node, and its run time there, a launch included.
 
-    `ranks`: of a job that goes on, or that shares its device; None if it is to be made.
+    `ranks`: of a job that goes on, or that shares its device; else None.
     """
 
     row: int
@@ -79,7 +79,7 @@ class PlanBuilder:
         self.placed.append(Placed(row, allocation, run_s))
 
     def copy(self) -> PlanBuilder:
-        """Return a plan of its own with the same placements so far."""
+        """Return a copy of the plan with the same placements."""
         new = copy(self)
         new.state, new.placed = self.state.copy(), self.placed.copy()
         return new
@@ -103,7 +103,7 @@ class PlanBuilder:
         return Plan(policy, PlanStatus.HEURISTIC, found, waiting, objective=value, message=message)
 
     def _placement(self, placed: Placed) -> Placement:
-        """Return a placement, with its part of its node's bill by GPUs beside all that is there."""
+        """Return a placement, with its part of its node's bill by GPUs."""
         (node, _, devices), layout = placed.allocation.parts[0], self.state.layout
         view = layout.nodes[node]
         ranks = placed.ranks or (RankPlacement(view.id, layout.ids(node, devices)),)
@@ -237,7 +237,7 @@ class Reasons:
 def least_shortage(
     state: ClusterState, alternatives: Sequence[tuple[Request, int]]
 ) -> Shortage | None:
-    """Return what these alternatives (request, set of nodes) lack; None if one of them fits.
+    """Return the shortage of these alternatives (request, set of nodes); None if one fits.
 
     Of those that lack power alone, the one that lacks least.
     """
@@ -263,7 +263,7 @@ def cap_rises_s(snapshot: Snapshot, missing_w: float) -> float | None:
 
 
 def why_impossible(snapshot: Snapshot, row: int) -> tuple[WaitCode, tuple[str, ...]]:
-    """Return why a job can run on no node, and the nodes that would do but take no training."""
+    """Return why a job can run on no node, and suitable nodes that take no training."""
     columns = snapshot.jobs.columns
     others, counts = columns.others, columns.counts
     types = set(others["allowed_types"][row]) or set(snapshot.types)

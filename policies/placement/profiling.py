@@ -1,8 +1,7 @@
 """Profile runs: measured beside production, before any policy decides.
 
-`reserve_profiling` keeps the profile runs under way and places the requests of the snapshot on
-nodes that take profiling, on several at once; the snapshot it returns shows their devices as held,
-so that no policy gives them away. `merge` adds the placements to the policy's plan.
+`reserve_profiling` keeps current profile runs and places the snapshot's requests; the snapshot it
+returns shows their devices as held. `merge` adds the placements to the policy's plan.
 """
 
 from __future__ import annotations
@@ -44,15 +43,12 @@ from policies.placement.options import JobRequests
 def reserve_profiling(snapshot: Snapshot) -> tuple[Snapshot, tuple[Placement, ...]]:
     """Return the snapshot with all profile runs' devices held, and the profile runs' placements.
 
-    Requests are served in the order they were wanted, each on devices of one node that takes
-    profiling, free ones first. Devices that training holds are taken at once on nodes for profiling
-    alone; on nodes of both roles only for a request older than `round_s`, fewest first (the policy
-    must then place those jobs anew), and on one such node at a time: while something is measured on
-    one of them, the others keep theirs. A run under way goes on while its devices are healthy and
-    have a slot for it, its node is not lost and the power cap allows it.
-
-    Two requests that name each other are served together or not at all: half of one device each,
-    which has slots for both.
+    Requests are served in order, each on devices of one node that takes profiling, free ones first.
+    Devices of training are taken at once on nodes for profiling alone; on nodes of both roles only
+    for a request older than `round_s`, fewest first (the policy must then place those jobs again),
+    and on one such node at a time. A current run goes on while its devices are healthy and have a
+    slot, its node is not lost and the power cap allows it. Two requests that name each other are
+    served together or not at all: half of one device each.
     """
     if not snapshot.profiling and not any(True for _ in profile_runs(snapshot)):
         return snapshot, ()
@@ -92,7 +88,7 @@ def _together(wanted: Iterable[ProfileRequest]) -> Iterator[tuple[ProfileRequest
 
 
 class _ProfileRuns:
-    """Profile runs on a state that counts neither training nor jobs unknown to the snapshot."""
+    """Profile runs on a state without training and without jobs unknown to the snapshot."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot, self.nodes = snapshot, snapshot.nodes
@@ -105,7 +101,7 @@ class _ProfileRuns:
         self.measuring: set[str] = set()
 
     def kept(self) -> Iterator[Placement]:
-        """Yield the runs under way that go on; two on one device take it together."""
+        """Yield the current runs that go on; two on one device take it together."""
         on: dict[tuple[tuple[str, tuple[str, ...]], ...], list[tuple[str, Running]]] = {}
         for job, run in profile_runs(self.snapshot):
             if self._may_go_on(job, run):
@@ -174,7 +170,7 @@ class _ProfileRuns:
         return True
 
     def _may_go_on(self, job: str, run: Running) -> bool:
-        """Return True if a run's nodes are there, are not to be empty by now, and suit its job."""
+        """Return True if a run's nodes are present, need not be empty by now, and suit its job."""
         labels = set(self.labels[self.position[job]])
         for rank in run.ranks:
             node = self.snapshot.node_by_id.get(rank.node)
@@ -204,7 +200,7 @@ def _devices(node: NodeView, suits: Callable[[DeviceView], bool]) -> int:
 
 
 def _holding(snapshot: Snapshot, placements: tuple[Placement, ...]) -> Snapshot:
-    """The snapshot as if exactly these profile runs were under way."""
+    """Return the snapshot as if exactly these profile runs were current."""
     ended = {(job, run.copy) for job, run in profile_runs(snapshot)}
     holds: dict[tuple[str, str], tuple[SlotHold, ...]] = {}
     for placed in placements:
@@ -228,7 +224,7 @@ def _node_holding(
 def _device_holding(
     device: DeviceView, holds: tuple[SlotHold, ...], ended: set[tuple[str, int]]
 ) -> DeviceView:
-    """The device held by `holds`, and no longer by profile runs that were under way before."""
+    """Return the device held by `holds`, without its former profile runs."""
     others = tuple(h for h in device.held if h.purpose is TRAINING or (h.job, h.copy) not in ended)
     held = (*others, *holds)
     return device if held == device.held else replace(device, held=held)

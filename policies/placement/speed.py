@@ -1,16 +1,16 @@
-"""How fast a job runs on its seats: the one rule of policies, predictions and both worlds.
+"""Speed of a job on its seats: the one rule of policies, predictions and both worlds.
 
 Speed = number of workers x per-worker rate of the slowest seat. A worker is a GPU; its rate on a
-type is what is known of the kind on as many GPUs of that type, consolidated on one node or spread
-over several, divided by their number. Where others share GPUs of the job (colocation):
+type is the kind's speed on as many GPUs of that type, consolidated or spread, divided by their
+number. Where others share GPUs of the job (colocation):
 
-- with one GPU and one other job there: what is known of the pair;
-- else its speed alone times the least fraction that any of its GPUs leaves it, for a gang goes on
-  as its slowest process does. A GPU leaves it the product, over those that share it, of the
-  fractions that each pair keeps of the speed alone with one GPU.
+- with one GPU and one other job: the speed of the pair;
+- else its speed alone times the least fraction that any of its GPUs leaves it, since a gang is as
+  fast as its slowest process. A GPU leaves it the product, over its co-tenants, of the fractions
+  that each pair keeps.
 
 Unknown rates are 0; so are those of two that do not fit into a GPU's memory together. A job that
-has its GPUs to itself is as fast as alone, whatever share of them it holds. See ADR 0018, 0023.
+has its GPUs to itself is as fast as alone, whatever its share of them. See ADR 0018, 0023.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PairRates: TypeAlias = Mapping[tuple[str, str, str], PairSpeed]
 """By kind, other kind and GPU type."""
 
 CoTenants: TypeAlias = Sequence[tuple[str, Sequence[str]]]
-"""Of every GPU of a job that others share: its type, and the kinds of the others."""
+"""Type and kinds of the co-tenants of every shared GPU of a job."""
 
 UNKNOWN: PairSpeed = (0.0, 0.0)
 
@@ -51,13 +51,13 @@ class Speeds:
         self.kinds = {kind.id: kind for kind in kinds}
 
     def rates(self, kind: str) -> Mapping[tuple[str, int, bool], float]:
-        """Return what is known of a kind: steps/s by (GPU type, GPUs, spread)."""
+        """Return the known speeds of a kind: steps/s by (GPU type, GPUs, spread)."""
         return self.kinds[kind].rates if kind in self.kinds else {}
 
     def alone(
         self, kind: str, gpu_types: Collection[str], gpus: int, *, spread: bool = False
     ) -> float:
-        """Return the speed on so many GPUs of these types that nobody shares; 0 if unknown."""
+        """Return the speed on `gpus` unshared GPUs of these types; 0 if unknown."""
         rates = self.rates(kind)
         if len(gpu_types) == 1:
             return rates.get((next(iter(gpu_types)), gpus, spread), 0.0)
@@ -76,7 +76,7 @@ class Speeds:
 
     @cached_property
     def pairs(self) -> PairRates:
-        """Every pair of kinds that is known."""
+        """Known pairs of kinds."""
         return pair_rates_of(self.kinds.values())
 
     def pair(self, kind: str, other: str, gpu_type: str) -> PairSpeed:
@@ -102,7 +102,7 @@ class Speeds:
 
 
 class PlanSpeeds:
-    """Speeds of the placements of a plan, with those that it puts on the same GPUs."""
+    """Speeds of a plan's placements, with their co-tenants in it."""
 
     def __init__(self, snapshot: Snapshot, placements: Iterable[Placement]) -> None:
         self.snapshot, self.speeds = snapshot, Speeds(snapshot.kinds)
@@ -135,10 +135,7 @@ class PlanSpeeds:
 
 
 def pair_rates_of(kinds: Iterable[KindView]) -> PairRates:
-    """Return every known pair of kinds, both ways round, by its best source.
-
-    Two jobs of one kind are equally fast.
-    """
+    """Return every known pair of kinds, both ways round, by its best source."""
     found: dict[tuple[str, str, str], PairSpeed] = {}
     rank = {source: i for i, source in enumerate(Source)}
     known = [(rank[p.source], kind.id, p) for kind in kinds for p in kind.pairs]

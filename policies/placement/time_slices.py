@@ -1,9 +1,8 @@
 """Placements of jobs that have a time slice in the next round.
 
-A job that goes on where it runs keeps its placement. Larger gangs are placed first; one that finds
-no node may have the devices of smaller jobs, which then move. GPUs that are left idle go to jobs
-that run there without a slice, then to waiting jobs. Jobs are numbers, columns the policy's GPU
-types (on one node or spread).
+Running jobs keep their placements. Larger gangs are placed first; one without a node may take the
+devices of smaller jobs, which then move. Idle GPUs go to running jobs without a slice, then to
+waiting jobs. Jobs are numbers, columns the policy's GPU types (on one node or spread).
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ ALONE = -1
 
 
 class Slice(NamedTuple):
-    """A time slice for one job, or for two that share a device, on GPUs of this column."""
+    """Time slice for one job, or for two that share a device, on GPUs of this column."""
 
     jobs: tuple[int, ...]
     column: int
@@ -27,7 +26,7 @@ class Slice(NamedTuple):
 
 
 class CurrentSlice(NamedTuple):
-    """A running job that may go on where it is.
+    """Running job that may go on where it is.
 
     `shares`: it holds a share of its device; `partner`: the job that holds the same, or ALONE.
     """
@@ -41,7 +40,7 @@ class CurrentSlice(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """Jobs on their GPUs in the next round; those `staying` keep what they hold."""
+    """Jobs on their GPUs in the next round; those `staying` keep theirs."""
 
     jobs: tuple[int, ...]
     column: int
@@ -87,17 +86,16 @@ class TimeSlices:
         self.placed: dict[int, Placed] = {}
 
     def keep(self, jobs: Iterable[int]) -> None:
-        """Keep these running jobs where they are, as far as resources and power last."""
+        """Keep these running jobs where they are, while resources and power last."""
         for job in jobs:
             if job not in self.placed:
                 partner = self.current[job].partner
                 self._stay((job,) if partner == ALONE else (job, partner))
 
     def assign(self, slices: Iterable[Slice], *, may_evict: bool) -> None:
-        """Place jobs with a slice, the largest first; they are left out where nothing fits.
+        """Place jobs with a slice, the largest first; omit those that do not fit.
 
-        `may_evict`: a gang for which no node has room may take devices of smaller jobs that would
-        go on.
+        `may_evict`: a gang without a node may take devices of smaller running jobs.
         """
         ordered = sorted(slices, key=_gpus, reverse=True)
         moving = [of for of in ordered if not (self._goes_on(of) and self._stay(of.jobs))]

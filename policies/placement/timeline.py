@@ -1,4 +1,4 @@
-"""The earliest time at which a request fits, as running jobs end when they are expected to."""
+"""Earliest time at which a request fits, by the expected ends of running jobs."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def earliest(
 ) -> tuple[float, ClusterState] | None:
     """Return the earliest time at which a request fits, and the state at that time.
 
-    Jobs are released in copies, in the order of their ends, in steps that double until the request
-    fits; then the end is bisected. A release never hurts, so the answer is exact.
+    Jobs are released in copies in the order of their ends, in doubling steps, then the end is
+    bisected. A release never hurts, so the answer is exact.
     """
     if state.find(request) is not None:
         return now_s, state.copy()

@@ -1,4 +1,4 @@
-"""A cluster in YAML or JSON, made a `Scenario`. See docs/workloads.md for a commented example.
+"""Cluster in YAML or JSON, made a `Scenario`; docs/workloads.md has a commented example.
 
 Times count in seconds from the start of the simulation. Errors name the field: "nodes[1].gpus: must
 be >= 1, not 0".
@@ -49,7 +49,7 @@ Hour = Annotated[float, Field(ge=0, le=DAY_H)]
 
 
 class ClusterFileError(ValueError):
-    """A cluster that cannot be simulated; the message names the field."""
+    """Cluster that cannot be simulated; the message names the field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +65,9 @@ class PowerModel:
 class NodeSpec:
     """`count` equal nodes: named `name` if there is one, else name-1, name-2, ...
 
-    `power_w`: watts with 0, 1, ... GPUs in use; else `power`; else what is measured of V100 and T4
-    nodes. A closed node (0 GPUs in use) costs nothing whatever is said. `cores` and `memory_gb` are
-    unlimited unless given.
+    `power_w`: watts with 0, 1, ... GPUs in use; else `power`; else as measured of V100 and T4
+    nodes. A closed node (0 GPUs in use) costs nothing. `cores` and `memory_gb` default to
+    unlimited.
     """
 
     name: str
@@ -99,7 +99,7 @@ class HourlyPrice:
 
 @dataclass(frozen=True, slots=True)
 class HourlyCap:
-    """A power cap from `from_hour` to `to_hour` of every day."""
+    """Power cap from `from_hour` to `to_hour` of every day."""
 
     from_hour: Hour
     to_hour: Hour
@@ -119,9 +119,10 @@ class EnergySpec:
 
 @dataclass(frozen=True, slots=True)
 class ClusterSpec:
-    """A cluster file. `start_hour`: hour of the day at which the simulation starts; `days`: how
-    many days `by_hour` and `power_caps` reach; after them the last price holds and no cap by hour.
-    `teams`: those that jobs name (weight 1 unless said). `gather_s`, `round_jobs`: see `Scenario`.
+    """Cluster file. `start_hour`: hour of the day at the start of the simulation.
+
+    `days`: days that `by_hour` and `power_caps` reach; afterwards the last price holds and no cap.
+    `teams`: those that jobs name (default weight 1). `gather_s`, `round_jobs`: see `Scenario`.
     """
 
     nodes: tuple[NodeSpec, ...]
@@ -147,12 +148,12 @@ SCENARIO_FIELDS = (
     "round_jobs", "teams", "kinds", "gpu_types",
 )  # fmt: skip
 NODE_FIELDS = ("gpu_type", "cores", "memory_gb", "resources", "labels", "role", "rack", "link_gbps")
-"""Fields taken over as they are."""
+"""Fields copied unchanged."""
 _FORM = Form(ClusterSpec, "cluster")
 
 
 def scenario_of(spec: Mapping[str, Any]) -> Scenario:
-    """The scenario in a cluster file. ClusterFileError names the field and the known ones."""
+    """Build the scenario of a cluster file. ClusterFileError names the field and the known ones."""
     try:
         cluster = _FORM.read(dict(spec))
         check_follow("energy.steps", cluster.energy.steps)
@@ -171,7 +172,7 @@ def scenario_of(spec: Mapping[str, Any]) -> Scenario:
 
 
 def _repeated(names: Sequence[str]) -> int | None:
-    """Position of the first name that stands before it already; None if there is none."""
+    """Position of the first repeated name; None if there is none."""
     if len(set(names)) == len(names):
         return None
     return next(i for i, name in enumerate(names) if name in names[:i])

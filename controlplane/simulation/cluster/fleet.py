@@ -1,4 +1,4 @@
-"""The simulated nodes: holders of devices, one or as many as slots, and views for snapshots."""
+"""Simulated nodes: holders of devices, one or as many as slots, and views for snapshots."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _REST = attrgetter(*[f.name for f in fields(NodeView)[4:]])
 
 
 class Fleet:
-    """Nodes by id with holders and states. A device has one holder; see `shared_fleet`."""
+    """Nodes by id with holders and states. A device has one holder; see `SharedFleet`."""
 
     shares = False
     """Return True if devices may have several holders."""
@@ -50,16 +50,15 @@ class Fleet:
         return self._shown
 
     def has(self, ranks: Iterable[RankPlacement]) -> bool:
-        """Return True if these devices are there, each named once."""
+        """Return True if these devices exist, each named once."""
         keys = list(devices_of(ranks))
         return len(set(keys)) == len(keys) and all(key in self._bare for key in keys)
 
     def taken(self, ranks: Iterable[RankPlacement]) -> list[tuple[str, str]]:
-        """Devices of these seats that somebody holds."""
+        """Devices of these seats that are held."""
         return sorted({key for key in devices_of(ranks) if key in self.holder})
 
     def take(self, launch: Launch) -> None:
-        """The launch holds its devices from now on."""
         for seat in launch.ranks:
             hold = (SlotHold(launch.job, share=seat.share),)
             for device in seat.devices:
@@ -72,23 +71,20 @@ class Fleet:
             self._count(seat.node, len(seat.devices))
 
     def release(self, launch: Launch) -> None:
-        """It no longer does."""
         for key in devices_of(launch.ranks):
             del self.holder[key], self._held[key]
         for seat in launch.ranks:
             self._count(seat.node, -len(seat.devices))
 
     def launches_on(self, node: str) -> list[Launch]:
-        """Launches that hold devices of a node, once each."""
         found = (self.holder.get((node, d.id)) for d in self.nodes[node].devices)
         return list({launch.number: launch for launch in found if launch is not None}.values())
 
     def beside(self, ranks: Iterable[RankPlacement]) -> list[Launch]:
-        """Launches with which one on these seats would have devices together, once each."""
         return []
 
     def change_state(self, node: str, state: NodeState, drain_until_s: float | None = None) -> None:
-        """The node is ready, cordoned, draining or lost from now on."""
+        """Set the state of a node."""
         view = replace(self.nodes[node], state=state, drain_until_s=drain_until_s)
         self.nodes[node] = view
         (self.draining.add if state is NodeState.DRAINING else self.draining.discard)(node)
@@ -113,7 +109,7 @@ class Fleet:
 
 
 class Hold(NamedTuple):
-    """A launch on a device, and the share of it that it holds."""
+    """Launch on a device, and its share of the device."""
 
     launch: Launch
     share: float
@@ -129,26 +125,23 @@ class SharedFleet(Fleet):
         self.holds: dict[tuple[str, str], tuple[Hold, ...]] = {}
 
     def taken(self, ranks: Iterable[RankPlacement]) -> list[tuple[str, str]]:
-        """Devices of these seats that have no room for one more."""
+        """Devices of these seats without a free slot or share."""
         held = {
             (s.node, d) for s in ranks for d in s.devices if not self._fits((s.node, d), s.share)
         }
         return sorted(held)
 
     def take(self, launch: Launch) -> None:
-        """The launch holds its shares of its devices from now on."""
         for seat in launch.ranks:
             for device in seat.devices:
                 key = seat.node, device
                 self._set(key, (*self.holds.get(key, ()), Hold(launch, seat.share)))
 
     def release(self, launch: Launch) -> None:
-        """It no longer does."""
         for key in devices_of(launch.ranks):
             self._set(key, tuple(hold for hold in self.holds[key] if hold.launch is not launch))
 
     def launches_on(self, node: str) -> list[Launch]:
-        """Launches that hold devices of a node, once each."""
         return self._launches((node, d.id) for d in self.nodes[node].devices)
 
     def beside(self, ranks: Iterable[RankPlacement]) -> list[Launch]:

@@ -1,6 +1,4 @@
-"""Energy cost of the simulated nodes: per node by GPUs in use while any is (ANDREAS), and the
-least that remaining work can still cost.
-"""
+"""Energy cost of simulated nodes (ANDREAS), and the least cost of remaining work."""
 
 from __future__ import annotations
 
@@ -28,10 +26,9 @@ from policies.contract.snapshot import (
 
 
 class Meter:
-    """Adds up energy and what it costs; to be told of every change of what a node has in use.
+    """Meter of energy and its cost; needs every change of a node's devices in use.
 
-    `noise(node, number)` is a factor of a node's true power during its `number`-th stretch of
-    constant use.
+    `noise(node, number)` is a factor of a node's power in its `number`-th stretch of constant use.
     """
 
     def __init__(
@@ -49,7 +46,7 @@ class Meter:
         self._stretches: dict[str, int] = {}
 
     def use(self, now_s: float, node: str, devices: int) -> None:
-        """From `now_s` on, so many devices of this node are in use."""
+        """Set the number of devices in use on this node from `now_s` on."""
         before = self._use.pop(node, None)
         if before is not None and before[1] < now_s:  # else one of several changes of a moment
             self._add(*before, now_s)
@@ -57,7 +54,7 @@ class Meter:
             self._use[node] = (self._power_w(node, devices), now_s)
 
     def settle(self, now_s: float) -> None:
-        """Count what is in use up to `now_s`."""
+        """Add up energy and cost until `now_s`."""
         for node, (power_w, since_s) in self._use.items():
             self._add(power_w, since_s, now_s)
             self._use[node] = (power_w, now_s)
@@ -77,8 +74,7 @@ class Meter:
 
 
 class SplitMeter(Meter):
-    """A meter that divides energy among jobs: at every moment a node's watts in proportion to the
-    GPUs that they hold, a shared one by its share (as `accounting.power` does with a node's rest).
+    """Meter that divides energy among jobs in proportion to GPUs held, shared ones by share.
 
     `job_kwh`, `job_cost` float64[J]: energy and cost so far by the jobs' rows; they sum up to all.
     """
@@ -102,7 +98,7 @@ class SplitMeter(Meter):
         self._parts[node] = self.fleet.parts(node)
 
     def settle(self, now_s: float) -> None:
-        """Count, and divide, what is in use up to `now_s`."""
+        """Add up and divide energy and cost until `now_s`."""
         for node in self._use:
             self._divide(node, now_s)
         super().settle(now_s)
@@ -124,7 +120,7 @@ def meter_of(
     jobs: int,
     noise: Callable[[str, int], float] | None = None,
 ) -> Meter:
-    """The meter of a fleet for so many jobs: one that also divides where devices are shared."""
+    """Meter of a fleet; one that divides among jobs where devices are shared."""
     if isinstance(fleet, SharedFleet):
         return SplitMeter(fleet, energy, jobs, noise)
     return Meter(fleet.nodes, energy, noise)
@@ -176,10 +172,10 @@ def remaining_work(
     kinds: Iterable[KindView],
     energy: Sequence[PriceInterval],
 ) -> Remaining:
-    """The least that `steps` of the jobs of `rows` take and cost if each starts alone at `from_s`.
+    """Least time and cost of `steps` of the jobs of `rows` if each starts alone at `from_s`.
 
-    The run time is that of its fastest configuration, the energy that of its cheapest: all that
-    the nodes draw while nothing else runs there.
+    Run time of its fastest configuration, energy of its cheapest: all that the nodes draw while
+    nothing else runs there.
     """
     prices, known = Prices(energy), {k.id: k.throughputs for k in kinds}
     shapes = {

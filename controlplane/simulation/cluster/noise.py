@@ -1,7 +1,6 @@
 """Random draws of a run, each from a stream of its own by purpose and subject.
 
-So a draw depends on the run's seed and on what it is for, never on what was drawn before: turning
-one switch, or another policy, leaves all other draws as they were.
+So turning one switch on, or another policy, leaves all other draws unchanged.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ DAY_S = 86_400.0
 
 
 class Noise:
-    """The draws of one run."""
+    """Draws of one run."""
 
     def __init__(self, seed: int, switches: Switches) -> None:
         self.seed, self.switches = seed, switches
@@ -39,13 +38,13 @@ class Noise:
         return draws.random() if draws.random() < self.switches.job_failure_probability else None
 
     def uptime_s(self, node: str, number: int) -> float:
-        """Seconds that a node is up before its `number`-th failure."""
+        """Seconds of uptime of a node before its `number`-th failure."""
         return self._stream("uptime", node, number).expovariate(
             self.switches.node_failures_per_day / DAY_S
         )
 
     def seen(self, kinds: Iterable[KindView]) -> tuple[KindView, ...]:
-        """The kinds as policies see them: every throughput with a constant error of its own."""
+        """Kinds as policies see them: every throughput with a constant error of its own."""
         if not self.switches.estimate_error:
             return tuple(kinds)
         found = []

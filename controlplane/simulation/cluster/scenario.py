@@ -1,4 +1,4 @@
-"""A cluster to simulate, as plain data."""
+"""Cluster to simulate, as plain data."""
 
 from __future__ import annotations
 
@@ -16,13 +16,12 @@ from policies.contract.snapshot import (
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A cluster to simulate, and how its loop is run.
+    """Cluster to simulate, and intervals of its loop.
 
-    `launch_s`: from a launch to its first step; `stop_s`: from the wish to stop to the devices'
-    release; `restart_cost_s`: what every launch of a job but its first takes more. `gather_s`: a
-    round is held no sooner than this after the last one, events that come meanwhile are answered
-    together. `round_jobs`: a round sees so many of the queued jobs at most (None: all), chosen as
-    `controlplane.simulation.world.queue_window` says, and everything that runs.
+    `launch_s`: from a launch to its first step; `stop_s`: from the request to the devices' release;
+    `restart_cost_s`: extra time of every launch of a job but its first. `gather_s`: least time
+    between rounds, whose events are answered together. `round_jobs`: most queued jobs of a round
+    (None: all), chosen by `controlplane.simulation.world.queue_window`.
     """
 
     nodes: tuple[NodeView, ...]

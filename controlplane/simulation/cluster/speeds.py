@@ -1,4 +1,4 @@
-"""True speeds of jobs, known to the world, and which jobs no node can ever run."""
+"""True speeds of jobs, and jobs that no node can ever run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _Asked(NamedTuple):
 
 
 class Speeds:
-    """True throughputs by kind, and by what a job asks for the best of them."""
+    """True throughputs by kind, and the best of them by request."""
 
     def __init__(
         self, nodes: Iterable[NodeView], kinds: Iterable[KindView], cap_w: float | None = None
@@ -45,11 +45,11 @@ class Speeds:
         self._shapes = _shapes(self.nodes.values())
 
     def of(self, kind: str, ranks: Sequence[RankPlacement]) -> float:
-        """Steps per second of a job of this kind on these seats; 0 where it is not known."""
+        """steps/s of a job of this kind on these seats; 0 if unknown."""
         return self.known.on_ranks(kind, ranks, self.nodes)
 
     def best(self, columns: JobColumns, row: int) -> tuple[float, str]:
-        """(steps/s at the job's fastest, ""), or (0, why no node can ever run it)."""
+        """Return (steps/s at the job's fastest, ""), or (0, reason why no node can ever run it)."""
         counts, others = columns.counts, columns.others
         demand = () if columns.gpus_only else _demand(columns, row)
         asked = _Asked(
@@ -115,9 +115,9 @@ class Speeds:
         return best, ""
 
     def _spread(self, known: Mapping[tuple[str, int, bool], float], may_mix: bool) -> list[float]:
-        """Return the speeds of gangs over several nodes for which there are devices enough.
+        """Return speeds of gangs over several nodes with enough devices.
 
-        A gang that may mix types has those of the fastest first, and the speed of its slowest.
+        Gangs that may mix types have the fastest types, at the speed of their slowest.
         """
         found, gathered = [], dict[int, int]()
         total = Counter(n.gpu_type for n in self.nodes.values() for _ in n.devices)
@@ -130,7 +130,7 @@ class Speeds:
 
 
 def _shapes(nodes: Iterable[NodeView]) -> tuple[NodeView, ...]:
-    """One node of each shape: what makes a difference to what fits there."""
+    """Return one node of each shape."""
     found: dict[tuple[Any, ...], NodeView] = {}
     for n in nodes:
         found.setdefault((len(n.devices), *_SHAPE(n)), n)
@@ -151,7 +151,7 @@ def _has(node: NodeView, demand: tuple[tuple[str, float], ...]) -> bool:
 
 
 def highest_cap_w(power_cap_w: float | None, steps: Sequence[PowerCapStep]) -> float | None:
-    """The most watts the cluster may ever use; None for any number."""
+    """Most watts the cluster may ever use; None if unlimited."""
     always = inf if power_cap_w is None else power_cap_w
     moments = {-inf, *(s.from_s for s in steps), *(s.to_s for s in steps)} - {inf}
     highest = max(

@@ -31,7 +31,7 @@ TIMELINE: Figure = {
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A chart: its element's id, heading, what to know when reading it, and its figure."""
+    """Chart: element id, heading, note and figure."""
 
     id: str
     title: str
@@ -40,7 +40,7 @@ class Chart:
 
 
 def charts_of(summary: Summary) -> list[Chart]:
-    """Every chart but the timelines."""
+    """Charts but for the timelines."""
     policies, seeds = summary.policies, summary.study.seeds
     first = f"seed {seeds[0]}"
     over, error = first, ""
@@ -73,7 +73,7 @@ def timelines_of(summary: Summary) -> list[Chart]:
 
 
 def _mean_by_level(by_seed: Mapping[int, Floats]) -> Floats:
-    """The seeds' mean at each level; seeds of which nothing is known (nan) do not count."""
+    """Mean of the seeds at each level; seeds without figures (nan) do not count."""
     known = [values for values in by_seed.values() if np.isfinite(values).all()]
     return np.array(np.mean(known, axis=0) if known else ())
 
@@ -155,5 +155,5 @@ def _line(
 
 
 def _number(value: float) -> float | None:
-    """Six digits are more than any chart shows; JSON has no nan."""
+    """Round to six digits; None for nan, which JSON lacks."""
     return float(f"{value:.6g}") if np.isfinite(value) else None

@@ -23,7 +23,7 @@ from policies.contract.snapshot import Floats
 from profiling.pairs.estimates import ErrorSummary
 
 SHORTEST_S = 10.0
-"""Run times below this do not count as shorter in the bounded slowdown (Feitelson's bound)."""
+"""Shortest run time that counts in the bounded slowdown (Feitelson's bound)."""
 
 CONFIDENCE = 0.95
 NO_ERRORS = ErrorSummary.of(())
@@ -33,19 +33,19 @@ ERROR_PARTS = {"mean": "mean", "p50": "median", "p90": "p90", "most": "worst"}
 Better = Literal["less", "more", ""]
 
 PART = "part"
-"""The unit of fractions."""
+"""Unit of fractions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A figure of a run: name in files, words and unit in reports, and which way is better."""
+    """Figure of a run: name in files, words and unit in reports, and better direction."""
 
     name: str
     words: str
     unit: str = ""
     better: Better = ""
     always: bool = True
-    """Show it also where no run has it."""
+    """True to show it also where no run has it."""
 
 
 METRICS = (
@@ -83,7 +83,7 @@ METRICS = (
     Metric("pair_ran_error_p90", "Error of estimated pairs that ran, 90%", PART, always=False),
     Metric("pairs_measured", "Measurements of pairs", always=False),
 )
-"""Every figure of a run, in the order of reports."""
+"""Figures of a run, in the order of reports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,7 @@ def intervals(runs: Sequence[Mapping[str, float]]) -> dict[str, Interval]:
 
 
 def fewest_unfinished(means: Sequence[float | None]) -> list[bool]:
-    """Return, by policy, whether it leaves no more jobs unfinished than any other."""
+    """Return, by policy, True if it leaves no more jobs unfinished than any other."""
     known = [mean for mean in means if mean is not None and isfinite(mean)]
     return [mean is None or not known or not mean > min(known) for mean in means]
 

@@ -1,4 +1,4 @@
-"""A study's report: one self-contained HTML file, the same for the same study."""
+"""Report of a study: one self-contained HTML file, the same for the same study."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SEEDS = (
 )
 
 LISTED = 50
-"""Bad lines, unplaceable jobs and failed runs that the page lists; it counts them all."""
+"""Bad lines, unplaceable jobs and failed runs that the page lists; it counts all."""
 
 _UNITS_S = ((86_400.0, 3.0, "d"), (3600.0, 2.0, "h"), (60.0, 2.0, "min"))
 """(seconds, from how many of them on, unit)."""
@@ -116,7 +116,7 @@ def _table(summary: Summary) -> str:
 
 
 def _best(metric: Metric, values: list[Interval], may_be_best: list[bool]) -> list[bool]:
-    """Return which means are the best of those that may be, unless all are alike."""
+    """Return True for the best means of those that may be, unless all are alike."""
     if not metric.better or len({v.mean for v in values if isfinite(v.mean)}) < 2:
         return [False] * len(values)
     known = [v.mean for v, may in zip(values, may_be_best, strict=True) if may and isfinite(v.mean)]
@@ -142,7 +142,7 @@ def _cell(metric: Metric, value: Interval, best: bool, more: str) -> str:
 
 
 def worded(metric: Metric, value: float, like: float | None = None) -> str:
-    """A figure in words; times in the unit that suits `like` (default: the value)."""
+    """Figure in words; times in the unit that suits `like` (default: the value)."""
     if not isfinite(value):
         return "–"
     if metric.name == "utilisation" or metric.unit == PART:
@@ -171,7 +171,6 @@ def _timelines(charts: list[Chart]) -> str:
 
 
 def facts_of(summary: Summary) -> Iterable[tuple[str, str]]:
-    """Facts beside the figures, as (name, words)."""
     study, nodes = summary.study, summary.study.scenario.nodes
     types = Counter(node.gpu_type for node in nodes for _ in node.devices)
     gpus = ", ".join(f"{n:,} x {name}" for name, n in sorted(types.items()))

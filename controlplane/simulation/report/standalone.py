@@ -11,12 +11,12 @@ from pathlib import Path
 from controlplane.web.pages.plotly_script import SCRIPT, plotly_folder
 
 ERROR_BARS = "#7a8594"
-"""A colour that can be seen on light and dark ground."""
+"""Colour that is visible on light and dark ground."""
 PAGES = Path(__file__).with_name("pages")
 
 
 def standalone_page(title: str, main: str, figures: Mapping[str, object]) -> str:
-    """The page of this content; an element with `data-figure` shows the figure of that name."""
+    """Page of this content; an element with `data-figure` shows the figure of that name."""
     data = json.dumps(figures, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     css, js = ((PAGES / name).read_text(encoding="utf-8") for name in ("report.css", "report.js"))
     # Nothing in a script or in the data may end the element that it is put into.
@@ -28,7 +28,7 @@ def standalone_page(title: str, main: str, figures: Mapping[str, object]) -> str
 
 
 def filled(page: str, values: Mapping[str, str]) -> str:
-    """The page with every %%name%% replaced once: what is put in is not looked at again."""
+    """Replace every %%name%% of the page once; inserted text is not searched."""
     text = (PAGES / page).read_text(encoding="utf-8")
     return re.sub(r"%%(\w+)%%", lambda found: values[found[1]], text)
 

@@ -27,17 +27,18 @@ LEVELS = np.linspace(0.0, 1.0, 201)
 """Levels at which distributions are kept."""
 
 Lane: TypeAlias = tuple[int, int, str, int]
-"""A timeline: a node's row, a device, and how many are beside it there."""
+"""Lane of a timeline: node's row, device, and position beside others there."""
 
 BINS = 400
 MOST_STAYS, MOST_LANES = 3000, 64
-"""More bars and lanes than these no chart can show."""
+"""Most bars and lanes of a chart."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """One run over time: GPUs in use (averages between `edges_s`), and placements (lane, job,
-    from_s, to_s), whose lanes are indices into `lanes`. `hidden_*`: how many are left out.
+    """Run over time: GPUs in use between `edges_s`, and placements (lane, job, from_s, to_s).
+
+    `hidden_*`: number of those left out.
     """
 
     edges_s: Floats
@@ -51,8 +52,7 @@ class Timeline:
 
 @dataclass(slots=True)
 class PolicySummary:
-    """One policy, by seed: metrics, quantiles (at LEVELS) of completion time and bounded slowdown,
-    and the jobs that it left unfinished.
+    """Policy by seed: metrics, quantiles (at LEVELS) and unfinished jobs.
 
     `timeline`: the first seed's course, None where that run failed.
     """
@@ -77,7 +77,7 @@ class PolicySummary:
         return relative(own, other)
 
     def add(self, seed: int, outcome: Outcome, *, is_first: bool) -> None:
-        """Take in a run; the `is_first` one is shown over time."""
+        """Add a run; the `is_first` one is shown over time."""
         done = np.isfinite(outcome.completion_s)
         self.runs[seed], self.unfinished[seed] = metrics_of(outcome), outcome.unfinished
         self.jct_s[seed] = np.array(quantiles(outcome.jct_s[done], LEVELS))
@@ -88,7 +88,7 @@ class PolicySummary:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A study's policies, workload facts and unplaceable jobs by seed, and failed runs."""
+    """Policies, workload facts, unplaceable jobs by seed, and failed runs of a study."""
 
     study: Study
     policies: tuple[PolicySummary, ...]
@@ -100,7 +100,7 @@ class Summary:
 def summarise(
     study: Study, finished: Iterable[tuple[Run, FinishedRun]], failures: Sequence[Failure] = ()
 ) -> Summary:
-    """Take in the finished runs one by one, and keep what reports need."""
+    """Summarise the finished runs one by one."""
     policies = tuple(PolicySummary(choice) for choice in study.policies)
     workloads: dict[int, WorkloadFacts] = {}
     unplaceable: dict[int, tuple[Unplaceable, ...]] = {}
@@ -112,7 +112,7 @@ def summarise(
 
 
 def timeline_of(outcome: Outcome) -> Timeline:
-    """The course of a run, cut down to what a chart can show."""
+    """Course of a run, reduced to what a chart can show."""
     stays = outcome.stays
     until_s = float(stays.end_s.max()) if len(stays) else 1.0
     edges_s = np.linspace(0.0, max(until_s, 1.0), BINS + 1)

@@ -46,28 +46,26 @@ Seed = Annotated[int, Field(ge=0, le=2**31 - 1)]
 
 @dataclass(frozen=True, slots=True)
 class PolicyChoice:
-    """A compared policy: by registered name or from a `file`; `label` is unique in its study."""
-
     file: Name | None = None
     name: Name | None = None
     parameters: PlainData = field(default_factory=dict)
     label: Annotated[str, Field(max_length=200)] = ""
 
     def make(self) -> Policy:
-        """The policy with its parameters. PolicyError as the registry raises it."""
+        """Make the policy with its parameters. PolicyError as the registry raises it."""
         if self.file is not None:
             return make_from_file(Path(self.file), self.name, self.parameters)
         return registry.make(self.name or "", self.parameters)
 
     def plain(self) -> dict[str, Any]:
-        """The entry in a study's document."""
+        """Return the entry in a study's document."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         return {name: value for name, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One simulation of a study: a policy (by position) and a seed. `key` names its files."""
+    """Simulation of a study: a policy (by position) and a seed. `key` names its files."""
 
     policy: int
     label: str
@@ -77,7 +75,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a run failed; `everywhere`: every run of the study would."""
+    """Failure of a run; `everywhere`: of every run of the study."""
 
     run: Run
     message: str
@@ -103,8 +101,9 @@ _FORM = Form(StudyDocument, "study")
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """A checked study. `document` is it as plain JSON with every default filled in: the same
-    document, the same results. `trusted` as in `of`.
+    """Checked study. `document` is plain JSON with every default; `trusted` as in `of`.
+
+    Equal documents give equal results.
     """
 
     name: str
@@ -119,10 +118,10 @@ class Study:
 
     @classmethod
     def of(cls, document: Mapping[str, Any], *, trusted: bool = False) -> Study:
-        """The study of a document. StudyError names the field.
+        """Check a document. StudyError names the field.
 
-        `trusted`: it comes from somebody who may run any code here anyway; policies may be files,
-        and workloads may name files.
+        `trusted`: its author may run any code here anyway; policies may be files, and workloads may
+        name files.
         """
         given = _read(document)
         with _errors_of("cluster"):
@@ -148,7 +147,7 @@ class Study:
         return cls(**values, document=plain, trusted=trusted)
 
     def load(self, seed: int) -> Workload:
-        """The workload of one seed. WorkloadError where it cannot be made."""
+        """Load the workload of one seed. WorkloadError where it cannot be made."""
         types = tuple(sorted({node.gpu_type for node in self.scenario.nodes}))
         return load(self.workload, seed, skip_bad=self.skip_bad, gpu_types=types)
 
@@ -233,7 +232,7 @@ def _label(choice: PolicyChoice, others: Sequence[PolicyChoice]) -> str:
 
 
 def _check_json(value: object, path: str = "") -> None:
-    """Plain JSON without NaN: StudyError for anything else, such as the dates that YAML makes."""
+    """Raise StudyError unless plain JSON without NaN; YAML makes dates, for instance."""
     if isinstance(value, Mapping):
         for name, inner in value.items():
             if not isinstance(name, str):

@@ -41,7 +41,7 @@ _Loader.add_implicit_resolver(
 
 
 def read_study(path: Path) -> dict[str, Any]:
-    """The document of a study's file; paths count from its folder."""
+    """Read the document of a study's file; paths count from its folder."""
     document = _document(path)
     for field, read in (("cluster", cluster_of), ("workload", workload_of)):
         value = document.get(field)
@@ -56,17 +56,17 @@ def read_study(path: Path) -> dict[str, Any]:
 
 
 def is_live(cluster: str) -> bool:
-    """Return True if that means a cluster of the database: `live`, or `live:NAME`."""
+    """Return True for a cluster of the database: `live`, or `live:NAME`."""
     return cluster == "live" or cluster.startswith("live:")
 
 
 def cluster_of(words: str, folder: Path) -> dict[str, Any]:
-    """The cluster in a file."""
+    """Read the cluster in a file."""
     return _document(folder / words)
 
 
 def workload_of(words: str, folder: Path) -> dict[str, Any]:
-    """A workload in words: a YAML file, a trace's file, or TYPE[:name=value,...]."""
+    """Parse a workload: a YAML file, a trace's file, or TYPE[:name=value,...]."""
     path = folder / words
     if path.suffix in _DOCUMENTS and "=" not in words:
         return _placed(_document(path), path.parent)
@@ -77,14 +77,14 @@ def workload_of(words: str, folder: Path) -> dict[str, Any]:
 
 
 def policy_of(words: str) -> dict[str, Any]:
-    """A policy in words: NAME[:parameter=value,...], or FILE.py in place of the name."""
+    """Parse a policy: NAME[:parameter=value,...], or FILE.py in place of the name."""
     name, _, values = words.partition(":")
     source = {"file": str(Path(name).resolve())} if name.endswith(".py") else {"name": name}
     return {**source, "parameters": values_of(values, f"policy {name}")}
 
 
 def seeds_of(words: str) -> list[int]:
-    """Seeds in words: 1,2,3 or 1-5."""
+    """Parse seeds: 1,2,3 or 1-5."""
     seeds: list[int] = []
     for part in words.split(","):
         found = re.fullmatch(r"\s*(\d{1,10})(?:-(\d{1,10}))?\s*", part)
@@ -98,12 +98,12 @@ def seeds_of(words: str) -> list[int]:
 
 
 def switches_of(words: Iterable[str]) -> dict[str, Any]:
-    """Switches in words, name=value each."""
+    """Parse switches, name=value each."""
     return {name: value for word in words for name, value in values_of(word, "switch").items()}
 
 
 def values_of(words: str, of: str) -> dict[str, Any]:
-    """name=value,...; values are YAML, so that brackets may hold commas."""
+    """Parse name=value,...; values are YAML, so that brackets may hold commas."""
     values: dict[str, Any] = {}
     for word in _parts(words):
         name, sign, value = word.partition("=")
@@ -128,7 +128,7 @@ def _parts(words: str) -> list[str]:
 
 
 def _placed(workload: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """The workload with the paths of its files counted from `folder`."""
+    """Make the paths of a workload's files count from `folder`."""
     paths = {name: path for name in FILES if isinstance(path := workload.get(name), str) and path}
     return {**workload, **{name: str((folder / path).resolve()) for name, path in paths.items()}}
 

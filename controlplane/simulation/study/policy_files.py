@@ -1,7 +1,7 @@
-"""Policies in files of their own, for trying an idea; the file is run, by the command line only.
+"""Policies in files, for trying an idea; run by the command line only.
 
-It holds a policy as any other: a frozen dataclass whose `__call__` takes a Snapshot and returns a
-Plan, built on `loadmaster.policy_api`. See docs/simulator.md.
+A file holds a frozen dataclass whose `__call__` takes a Snapshot and returns a Plan, built on
+`loadmaster.policy_api`. See docs/simulator.md.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from policies.contract.policy import Policy, PolicyError, checked
 
 
 def make_from_file(path: Path, name: str | None, parameters: Mapping[str, object]) -> Policy:
-    """The policy in a file with these parameters; `name` says which class where there are several.
+    """Make the policy in a file; `name` selects one of several classes.
 
     Raises PolicyError where the file cannot be run or holds no such policy, PolicyParameterError
     naming the parameter.

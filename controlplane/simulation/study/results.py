@@ -1,6 +1,6 @@
-"""Result files of a study: results.json, jobs.csv, report.html, and timings.json apart from them.
+"""Result files of a study: results.json, jobs.csv, report.html, and timings.json.
 
-The first three hold nothing but what follows from the study: the same study gives the same bytes.
+The first three depend on the study alone: the same study gives the same bytes.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def _mean_over_seeds(by_seed: Mapping[int, Floats]) -> list[float]:
 def _finished(
     folder: Path, runs: Sequence[Run], failed: dict[Run, Failure], jobs_csv: IO[str]
 ) -> Iterator[tuple[Run, FinishedRun]]:
-    """The runs that can be read, whose jobs are written as well; the others are failures."""
+    """Yield readable runs and write their jobs; the others are failures."""
     for run in runs:
         if run in failed:
             continue
@@ -162,7 +162,7 @@ def _json(value: object) -> str:
 
 
 def _plain(value: object) -> object:
-    """Numbers that JSON has not (nan, inf) are null."""
+    """Replace numbers that JSON lacks (nan, inf) by null."""
     if isinstance(value, Mapping):
         return {name: _plain(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):

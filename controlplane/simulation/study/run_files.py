@@ -35,7 +35,7 @@ PLAIN = (
     "tardiness_cost", "unfinished_cost", "emissions_kg", "rounds", "makespan_s", "rounds_skipped",
     "round_jobs", "gather_s",
 )  # fmt: skip
-"""Fields of an outcome that JSON knows."""
+"""Fields of an outcome that are plain JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,6 @@ class WorkloadFacts:
 
     @classmethod
     def of(cls, workload: Workload) -> WorkloadFacts:
-        """Facts of a workload that was loaded."""
         jobs, arrival_s = len(workload.jobs), workload.jobs.columns.numbers["arrival_s"]
         span_s = float(arrival_s.max() - arrival_s.min()) if jobs else 0.0
         skipped = tuple((bad.line, bad.problem) for bad in workload.skipped)
@@ -90,7 +89,7 @@ def save(path: Path, run: FinishedRun) -> None:
 
 
 def load(path: Path) -> FinishedRun | None:
-    """The run in a file; None if there is none, or none that can be read."""
+    """Read a run's file; None if it is missing or broken."""
     try:
         with np.load(path, allow_pickle=False) as arrays:
             return _run({name: arrays[name] for name in arrays.files})
@@ -122,7 +121,7 @@ def _run(arrays: Mapping[str, NDArray[Any]]) -> FinishedRun:
 
 
 def read_timings(folder: Path, run: Run) -> dict[str, Any]:
-    """Wall seconds that a finished run took; empty where they are gone."""
+    """Wall seconds of a finished run; empty if lost."""
     path = folder / "runs" / f"{run.key}.timings.json"
     try:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -132,7 +131,7 @@ def read_timings(folder: Path, run: Run) -> dict[str, Any]:
 
 
 class Replacing:
-    """A file written beside its place and moved there unless something is raised."""
+    """File written beside its place and moved there unless an error is raised."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

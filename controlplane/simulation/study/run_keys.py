@@ -41,7 +41,7 @@ def files_in(value: object) -> Iterable[Path]:
 
 @cache
 def digest_of_code() -> str:
-    """SHA-256 of all code that decides and simulates: other code makes another run."""
+    """SHA-256 of all code that decides and simulates."""
     places = (_ROOT / part for part in _CODE)
     files = sorted(
         f for place in places for f in ([place] if place.suffix == ".py" else place.rglob("*.py"))
@@ -50,5 +50,5 @@ def digest_of_code() -> str:
 
 
 def slug(label: str) -> str:
-    """A label as part of a file's name."""
+    """Convert a label to a part of a file name."""
     return re.sub(r"[^a-z0-9]+", "-", label.lower()).strip("-")[:40] or "policy"

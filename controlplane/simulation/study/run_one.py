@@ -1,10 +1,10 @@
-"""One run of a study: in this process, or in a child process that a Celery worker may start.
+"""One run of a study, in this process or in a child process.
 
-    python -m controlplane.simulation.study.run_one FOLDER POLICY SEED KEY PARENT TRUSTED
+python -m controlplane.simulation.study.run_one FOLDER POLICY SEED KEY PARENT TRUSTED
 
 FOLDER holds `study.json`; TRUSTED is "trusted" or empty (see `Study.of`). Standard output gets one
-JSON object a line: `{"completed", "total", ...}` as it goes on, `{"error", "everywhere"}` if it
-fails.
+JSON object a line: `{"completed", "total", ...}` for progress, `{"error", "everywhere"}` for
+failure.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from policies.host.lifetime import die_with
 SAID_EVERY_S = 0.25
 
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
-"""A run takes one processor; how many run at once is the study's choice."""
+"""Environment for one processor per run; the study chooses how many run at once."""
 
 Watch = Callable[[Progress], None]
 
@@ -44,7 +44,7 @@ _ROOT = str(Path(__file__).resolve().parents[3])
 
 
 def attempt(study: Study, run: Run, folder: Path, watch: Watch) -> Failure | None:
-    """Simulate a run and write its files; why it failed, if it did."""
+    """Simulate a run and write its files; return its failure, if any."""
     try:
         _simulate(study, run, folder / "runs", watch)
     except WorkloadError as error:
@@ -88,7 +88,7 @@ def _timings(outcome: Outcome, load_s: float, simulate_s: float) -> dict[str, fl
 
 
 class Child:
-    """One run under way in a process and session of its own, which dies with this one."""
+    """Run in a process and session of its own, which dies with this one."""
 
     def __init__(self, study: Study, folder: Path, run: Run) -> None:
         self.run, self.started_s, self.fraction = run, monotonic(), 0.0
@@ -113,11 +113,10 @@ class Child:
         self._reader.start()
 
     def is_over(self) -> bool:
-        """Return True if the process has ended."""
         return self._process.poll() is not None
 
     def failure(self) -> Failure | None:
-        """Why the run that is over failed; None if its files are there."""
+        """Failure of the ended run; None if its files are there."""
         self._reader.join()
         code, error = self._process.wait(), self._error
         if code == 0:
@@ -132,7 +131,7 @@ class Child:
         return Failure(self.run, f"its process ended with {code}: {last}")
 
     def kill(self) -> None:
-        """End it at once, and whatever it has started."""
+        """Kill it with its children."""
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -150,7 +149,7 @@ class Child:
 
 
 def main(folder: str, policy: str, seed: str, key: str, parent: str, trusted: str) -> int:
-    """The process: 0 if the run was written."""
+    """Run the process; return 0 if the run was written."""
     die_with(int(parent))
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what a policy prints goes to standard error

@@ -1,7 +1,7 @@
-"""Runs a study: every policy with every seed, some at a time, then writes the results.
+"""Execution of a study: every policy with every seed, then the results.
 
-A folder belongs to one study at a time. Every finished run is a file of its own, so that an
-interrupted study goes on where it was when it is run again in the same folder.
+A folder belongs to one study at a time. Finished runs are files, so that an interrupted study
+continues in the same folder.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ LOOKED_EVERY_S = 0.05
 TOLD_EVERY_S = 0.5
 
 LEAST_SEEN = 0.02
-"""Fraction from which on a run's own speed tells how long it takes."""
+"""Fraction from which a run's own speed predicts its length."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunProgress:
-    """A run under way: the policy's label, the seed, and the part of its jobs that are done."""
+    """Current run: the policy's label, the seed, and the fraction of its jobs that are done."""
 
     label: str
     seed: int
@@ -44,7 +44,7 @@ class RunProgress:
 
 @dataclass(frozen=True, slots=True)
 class StudyProgress:
-    """Runs in all, finished, failed, under way; `left_s` is None while unknown."""
+    """Numbers of runs: all, finished, failed, current; `left_s` is None while unknown."""
 
     total: int
     finished: int
@@ -55,14 +55,14 @@ class StudyProgress:
 
     @property
     def fraction(self) -> float:
-        """The part of the study that is done, 0 .. 1, runs counting alike."""
+        """Fraction of the study that is done, runs counting alike."""
         done = self.finished + self.failed + sum(run.fraction for run in self.running)
         return done / max(1, self.total)
 
 
 @dataclass(slots=True)
 class Board:
-    """Durations of runs so far, and the progress that follows."""
+    """Durations of runs so far, and the progress from them."""
 
     total: int
     processes: int
@@ -72,7 +72,7 @@ class Board:
     took_s: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
 
     def finish(self, run: Run, took_s: float | None) -> None:
-        """A run is there; `took_s` None where that is not known."""
+        """Record a finished run; `took_s` None if unknown."""
         self.finished += 1
         if took_s is not None:
             self.took_s[run.policy].append(took_s)
@@ -80,7 +80,7 @@ class Board:
     def progress(
         self, waiting: Sequence[Run], running: Mapping[Run, tuple[float, float]]
     ) -> StudyProgress:
-        """The progress; `running` gives (fraction, seconds so far) of each run under way."""
+        """Progress; `running` gives (fraction, seconds so far) of each current run."""
         shown = tuple(RunProgress(run.label, run.seed, part) for run, (part, _) in running.items())
         left_s, elapsed_s = self._left_s(waiting, running), monotonic() - self.started_s
         return StudyProgress(self.total, self.finished, self.failed, shown, elapsed_s, left_s)
@@ -114,20 +114,17 @@ Tell = Callable[[StudyProgress], None]
 
 
 class StudyBusyError(Exception):
-    """Another process runs a study in this folder."""
+    """Study in this folder that another process runs."""
 
 
 def run_study(
     study: Study, folder: Path, *, processes: int | None = None, on_progress: Tell | None = None
 ) -> Path:
-    """Run what is not there yet, write results.json, jobs.csv, report.html and timings.json, and
-    return the report's path.
+    """Run missing runs, write the result files, and return the report's path.
 
-    `processes` at a time (None: as many as this process may use processors; 0: in this process, one
-    after another). A run that fails is an error of its own, in results and report; the others go
-    on. `on_progress` is called now and then from the caller's thread; what it raises ends the study
-    and its children, and finished runs are kept.
-
+    `processes` at a time (None: as many as this process may use processors; 0: in this process). A
+    failed run is reported in the results; the others go on. `on_progress` is called from the
+    caller's thread; its exceptions end the study and its children, and finished runs are kept.
     Raises StudyError for a workload that cannot be made, and StudyBusyError.
     """
     if processes is None:
@@ -150,7 +147,7 @@ def run_study(
 
 
 class _Work:
-    """The runs that wait, how far the others are, and the callback that is told."""
+    """Waiting runs, progress of the others, and the callback."""
 
     def __init__(
         self, study: Study, folder: Path, board: Board, waiting: list[Run], tell: Tell | None
@@ -230,6 +227,6 @@ def _prepared(study: Study, folder: Path) -> tuple[Run, ...]:
 
 
 def _took_s(folder: Path, run: Run) -> float | None:
-    """Wall seconds a finished run took, as its timings say; None where they are gone."""
+    """Wall seconds of a finished run; None if lost."""
     timings = read_timings(folder, run)
     return timings["load_s"] + timings["simulate_s"] if timings else None

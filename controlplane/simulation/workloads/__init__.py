@@ -35,7 +35,7 @@ TYPES: Mapping[str, tuple[type[Any], Reader]] = {
 
 
 def options_of(spec: Mapping[str, Any]) -> tuple[Any, Reader]:
-    """Options and reader of a specification. WorkloadError names the field and what is known."""
+    """Parse a specification to options and reader. WorkloadError names the field and known ones."""
     of = spec.get("type")
     if not isinstance(of, str) or of not in TYPES:
         raise WorkloadError(f"workload.type: must be one of {', '.join(TYPES)}, not {of!r:.80}")
@@ -46,12 +46,11 @@ def options_of(spec: Mapping[str, Any]) -> tuple[Any, Reader]:
 def load(
     spec: Mapping[str, Any], seed: int, *, skip_bad: bool = False, gpu_types: Sequence[str] = ()
 ) -> Workload:
-    """The workload of a specification, {"type": ..., options of the type}.
+    """Load the workload of a specification, {"type": ..., options of the type}.
 
-    Equal specifications, seeds and files give equal workloads. `skip_bad` leaves bad lines out
-    (`Workload.skipped`) instead of refusing the file. `gpu_types`: the cluster's, on which traces
-    that know none run at the speed of the trace. WorkloadError as `options_of`, and for bad lines
-    with their numbers.
+    Equal specifications, seeds and files give equal workloads. `skip_bad` omits bad lines
+    (`Workload.skipped`) instead of raising. `gpu_types`: the cluster's, on which traces without
+    types run at the speed of the trace. WorkloadError as `options_of`, and for bad lines.
     """
     options, read = options_of(spec)
     return read(options, Context(seed, skip_bad, tuple(gpu_types)))

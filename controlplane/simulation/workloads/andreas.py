@@ -31,7 +31,7 @@ SECONDS_PER_EPOCH: Mapping[str, Mapping[tuple[str, int], float]] = {
     "EfficientNet": {("V100", 1): 51.6221, ("V100", 2): 41.2372, ("T4", 1): 88.9881},
     "ConvNet": {("V100", 1): 20.5382, ("V100", 2): 17.8042, ("T4", 1): 41.2582},
 }
-"""Measured by the authors on ARMIDA; batch sizes 8192 (LSTM, ConvNet) and 4096 (EfficientNet)."""
+"""Seconds measured by the authors on ARMIDA; batch sizes 8192, EfficientNet 4096."""
 
 TEMPLATES = (
     ("LSTM-big", 120), ("LSTM-big", 160), ("LSTM-big", 320), ("LSTM-small", 120),
@@ -68,7 +68,7 @@ def most_gpus(scenario: int) -> Mapping[str, int]:
 
 
 def kinds(scenario: int) -> tuple[KindView, ...]:
-    """The applications, known on every configuration of the scenario's nodes."""
+    """Applications, known on every configuration of the scenario's nodes."""
     return tuple(
         KindView(name, name, tuple(_throughput(name, *c) for c in configurations(scenario)))
         for name in SECONDS_PER_EPOCH
@@ -81,7 +81,7 @@ def configurations(scenario: int) -> list[tuple[str, int]]:
 
 
 def seconds_per_epoch(application: str, gpu_type: str, gpus: int) -> float:
-    """Measured, or on more GPUs by Amdahl's law."""
+    """Measured seconds, or on more GPUs by Amdahl's law."""
     measured = SECONDS_PER_EPOCH[application]
     if (gpu_type, gpus) in measured:
         return measured[gpu_type, gpus]

@@ -23,7 +23,7 @@ from policies.contract.snapshot import (
 )
 
 STEPS_PER_S = 1000.0
-"""Steps/s of jobs of which only a run time is known: a step is a millisecond."""
+"""steps/s of jobs with a known run time only: a step is a millisecond."""
 
 _OTHERS = tuple(
     f for f in fields(JobView) if f.name not in (*JOB_NUMBERS, *JOB_COUNTS, "id", "kind")
@@ -31,20 +31,20 @@ _OTHERS = tuple(
 
 
 LONGEST_RUN_S = 1e9
-"""No job runs longer: 31 years."""
+"""Longest run time of a job: 31 years."""
 
 FURTHEST_S = 1e12
-"""No job arrives, or is due, further from 0."""
+"""Farthest arrival or due date from 0."""
 
 MOST_WEIGHT = 1e12
 
 SHOWN = 20
-"""Bad lines that an error's message lists; `WorkloadError.bad_lines` has them all."""
+"""Bad lines in an error's message; `WorkloadError.bad_lines` has all."""
 
 
 @dataclass(frozen=True, slots=True)
 class BadLine:
-    """A line of a file, counted from 1, or an item of a list, and what is wrong with it."""
+    """Line of a file, counted from 1, or item of a list, and its problem."""
 
     line: int
     problem: str
@@ -55,12 +55,10 @@ class BadLine:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Jobs to simulate, ordered by `arrival_s`, which counts in seconds from 0, and the kinds they
-    are of.
+    """Jobs to simulate by `arrival_s` (seconds from 0), and their kinds.
 
-    `skipped`: lines left out with skip_bad. `facts`: plain JSON data about the workload for the
-    report (where it is from, the load it makes, what was assumed). `seats`: where jobs that arrive
-    at 0 run already, as far as the cluster has those devices.
+    `skipped`: lines left out with skip_bad. `facts`: plain JSON about the workload for the report.
+    `seats`: placements of jobs that arrive at 0 and run already, if the cluster has the devices.
     """
 
     name: str
@@ -72,7 +70,7 @@ class Workload:
 
 
 class WorkloadError(ValueError):
-    """A workload cannot be made; the message says why, `bad_lines` which lines are bad."""
+    """Workload that cannot be made; `bad_lines` names the bad lines."""
 
     def __init__(self, message: str, bad_lines: Sequence[BadLine] = ()) -> None:
         shown = "".join(f"\n  {bad}" for bad in bad_lines[:SHOWN])
@@ -82,9 +80,9 @@ class WorkloadError(ValueError):
 
 
 def jobs_of(ids: Sequence[str], kinds: Sequence[str], **columns: Any) -> Jobs:
-    """Jobs by column: an array or a list of len(ids) values each, or one value for all; else as in
-    JobView. Unless given, `total_steps` is `remaining_steps` (these jobs have not begun), and
-    `gpus_max` is `gpus_min`.
+    """Build jobs by column: an array, a list of len(ids) values, or one value for all.
+
+    Defaults as in JobView; `total_steps` is `remaining_steps`, and `gpus_max` is `gpus_min`.
     """
     count = len(ids)
     usual = {"total_steps": columns.get("remaining_steps", 0.0), "gpus_max": columns["gpus_min"]}
@@ -96,7 +94,7 @@ def jobs_of(ids: Sequence[str], kinds: Sequence[str], **columns: Any) -> Jobs:
 
 
 def by_arrival(jobs: Jobs) -> tuple[Jobs, float]:
-    """The jobs ordered by arrival, with times from the first one's on, and when that was."""
+    """Return the jobs by arrival, with times from the first one's on, and its time."""
     arrival = jobs.columns.numbers["arrival_s"]
     start_s = float(arrival.min()) if len(jobs) else 0.0
     if not len(jobs) or (start_s == 0.0 and bool(np.all(arrival[:-1] <= arrival[1:]))):
@@ -118,7 +116,7 @@ def rows(jobs: Jobs, at: Ints) -> Jobs:
 
 
 def even_kind(name: str, speeds: Mapping[str, float], gpus: Iterable[int]) -> KindView:
-    """A kind with the trace's run time, `speeds[type]` times as fast on each GPU type."""
+    """Kind with the trace's run time, `speeds[type]` times as fast on each GPU type."""
     return KindView(
         name,
         name,
@@ -138,5 +136,5 @@ def _array(given: Mapping[str, Any], name: str, count: int, dtype: Any) -> Any:
 
 
 def _tuple(value: Any, count: int) -> tuple[Any, ...]:
-    """One value for all, or a list of one for each (a tuple is one value)."""
+    """Repeat one value for all, or convert a list (a tuple is one value)."""
     return tuple(value) if isinstance(value, list) else (value,) * count

@@ -25,16 +25,14 @@ from controlplane.simulation.workloads.options import Context, Trace
 from policies.contract.snapshot import Bools, Floats, Ints, Jobs, KindView
 
 LEAST_RUN_S = 1.0
-"""Logs count whole seconds: a run time of 0 means less than one."""
+"""Shortest run time: logs count whole seconds, so that 0 means less than one."""
 
 MOST_GPUS = 1_000_000
 
 
 @dataclass(slots=True)
 class Draft:
-    """Rows of a trace: ids, kinds, arrivals, run times on the job's GPUs, and further columns of
-    `JobView`: arrays, lists of one value a row, or one value for all.
-    """
+    """Rows of a trace: ids, kinds, arrivals, run times, and further columns of `JobView`."""
 
     ids: list[str]
     kinds: list[str]
@@ -44,7 +42,6 @@ class Draft:
     columns: dict[str, Any] = field(default_factory=dict)
 
     def only(self, good: Bools) -> Draft:
-        """The rows that are good."""
         if good.all():
             return self
         at = np.flatnonzero(good)
@@ -78,8 +75,9 @@ def workload_of(
     facts: Mapping[str, Any],
     wanted: Bools | None = None,
 ) -> Workload:
-    """The workload of a checked draft: bad rows left out or refused, in order of arrival, with what
-    the options add. `wanted` bool[M]: rows that the options keep, though others are good too.
+    """Build the workload of a checked draft in order of arrival; bad rows are omitted or raise.
+
+    `wanted` bool[M]: rows that the options keep, though others are good too.
     """
     skipped = findings.settle(options.title, skip_bad=context.skip_bad)
     keep = findings.good if wanted is None else findings.good & wanted
@@ -96,7 +94,7 @@ def workload_of(
 
 
 def even_kinds(jobs: Jobs, speeds: Mapping[str, float]) -> tuple[KindView, ...]:
-    """The kinds of rigid jobs, each known on the counts of GPUs that its jobs ask for."""
+    """Kinds of rigid jobs, each known on the GPU counts of its jobs."""
     counts: dict[str, set[int]] = defaultdict(set)
     gpus = jobs.columns.counts["gpus_min"].tolist()
     for kind, count in set(zip(jobs.columns.kinds, gpus, strict=True)):
@@ -116,7 +114,7 @@ def _jobs(draft: Draft, options: Trace, context: Context) -> Jobs:
 
 
 def _picked(value: Any, at: Ints) -> Any:
-    """The rows `at` of a column; one value for all stays what it is."""
+    """Select rows `at` of a column; one value for all stays."""
     if isinstance(value, list):
         return [value[i] for i in at.tolist()]
     return value[at] if isinstance(value, np.ndarray) else value

@@ -43,9 +43,10 @@ LAYOUTS: Mapping[int, tuple[str, ...]] = {
     11: (*_PUBLISHED, "mode", "weight", "SLO", "arrival"),
     12: (*_PUBLISHED, "mode", "weight", "SLO", "duration", "arrival"),
 }
-"""The columns of a trace by their number. SLO: a multiple of the run time on V100s, or -1. `mode`,
-Shockwave's: whether the batch size changes as the job trains. `duration`: seconds on V100s at the
-first batch size.
+"""Columns of a trace by their number.
+
+SLO: a multiple of the run time on V100s, or -1. `mode`, Shockwave's: batch size changes.
+`duration`: seconds on V100s at the first batch size.
 """
 
 DEFAULTS: Mapping[str, float] = {"weight": 1.0, "SLO": -1.0}
@@ -65,10 +66,11 @@ SLO = "slo"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gavel(Trace):
-    """Options of a Gavel trace: `throughputs` (path of the tables) or `tables` (their text),
-    `gap_s` (mean gap of a stream), `pairs` (jobs may share a GPU, and policies are told how two job
-    types do), `as_static` (jobs of Shockwave's whose batch size changes keep their first one). GPU
-    types are in capitals (V100, P100, K80). `speeds` does not apply.
+    """Options of a Gavel trace; GPU types are in capitals (V100). `speeds` does not apply.
+
+    `throughputs` (path of the tables) or `tables` (their text), `gap_s` (mean gap of a stream),
+    `pairs` (jobs may share a GPU, with the tables' speeds), `as_static` (Shockwave's jobs keep
+    their first batch size).
     """
 
     throughputs: str = ""
@@ -79,7 +81,7 @@ class Gavel(Trace):
 
 
 def read(options: Gavel, context: Context) -> Workload:
-    """The jobs of the trace, rigid, of the kinds that the tables describe."""
+    """Rigid jobs of the trace, of the tables' kinds."""
     if options.speeds:
         raise WorkloadError(
             "speeds: the throughputs of a Gavel trace are measured; leave speeds out"
@@ -147,9 +149,9 @@ def _trace(
 
 
 def _columns(text: str, findings: Findings) -> dict[str, list[str]]:
-    """Fields by column name; the first line's number of fields tells the layout.
+    """Fields by column name; the first line's number of fields gives the layout.
 
-    A column "needs data" that is not 0 or 1 says that the columns are misread.
+    A column "needs data" that is not 0 or 1 shows misread columns.
     """
     layout: tuple[str, ...] = ()
     lines: list[int] = []
@@ -179,7 +181,7 @@ def _columns(text: str, findings: Findings) -> dict[str, list[str]]:
 
 
 def _check_modes(modes: list[str], options: Gavel, findings: Findings) -> int:
-    """Mark jobs whose batch size changes unless they may be read as if it did not; how many are."""
+    """Mark jobs with changing batch size unless `as_static`; return their number."""
     findings.mark(
         _mask(mode not in MODES for mode in modes),
         lambda row: f"the mode must be one of {', '.join(MODES)}, not {quoted(modes[row])}",

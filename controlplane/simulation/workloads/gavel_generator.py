@@ -37,7 +37,7 @@ STATIC = ("static-single", "static-multiple")
 MODES = (*CONTINUOUS, *STATIC)
 
 LONG = 0.2
-"""Part of the jobs whose duration is drawn from `LONG_EXPONENTS`."""
+"""Fraction of jobs whose duration is drawn from `LONG_EXPONENTS`."""
 
 SHORT_EXPONENTS, LONG_EXPONENTS = (1.5, 3.0), (3.0, 4.0)
 MINUTE_S = 60.0
@@ -115,7 +115,7 @@ def durations_s(count: int, rng: np.random.Generator) -> Floats:
 
 
 def _kinds(options: GavelGenerator) -> tuple[KindView, ...]:
-    """By name; those that are known on a GPU of the reference type."""
+    """Kinds by name that are known on a GPU of the reference type."""
     if options.kinds and (options.throughputs or options.tables):
         raise WorkloadError("kinds: give either Gavel's throughput tables or kinds, not both")
     if not (options.kinds or options.throughputs or options.tables):
@@ -140,7 +140,7 @@ def _kinds(options: GavelGenerator) -> tuple[KindView, ...]:
 
 
 def _rate(kind: KindView, gpu_type: str, gpus: int) -> float:
-    """steps/s of a kind together on one node; 0 where it is not known."""
+    """steps/s of a kind together on one node; 0 if unknown."""
     known = (
         t.steps_per_s
         for t in kind.throughputs

@@ -39,11 +39,11 @@ class Tables:
 
     @property
     def job_types(self) -> tuple[str, ...]:
-        """Every job type of the tables, by name."""
+        """Job types of the tables, by name."""
         return tuple(sorted({name for rates in self.rates.values() for name, _ in rates}))
 
     def kind(self, name: str, *, pairs: bool) -> KindView:
-        """Known throughputs of a job type, without zeros (it does not fit that GPU's memory)."""
+        """Known throughputs of a job type, without zeros (too large for that GPU's memory)."""
         found = [
             Throughput(
                 column.removesuffix(SPREAD).upper(),
@@ -60,7 +60,7 @@ class Tables:
 
 
 def tables_of(path: str, text: str) -> Tables:
-    """The tables of a file or text. WorkloadError unless exactly one is given and valid."""
+    """Read the tables of a file or text. WorkloadError unless exactly one is given and valid."""
     if bool(path) == bool(text):
         raise WorkloadError(
             "throughputs: give either the path of Gavel's throughput tables (JSON), or their text"
@@ -70,7 +70,7 @@ def tables_of(path: str, text: str) -> Tables:
 
 
 def read_tables(text: str) -> Tables:
-    """The tables in a text; WorkloadError if it holds none."""
+    """Parse the tables in a text; WorkloadError if it holds none."""
     try:
         raw = json.loads(text)
         rates = {

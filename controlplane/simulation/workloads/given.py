@@ -26,9 +26,9 @@ from policies.contract.snapshot import JobColumns, JobPhase, Jobs, JobView, Kind
 class Given:
     """Jobs and kinds in a snapshot's JSON form (policies/contract/schemas/snapshot.schema.json).
 
-    `whole`: do all steps of each job (a history), not only the remaining ones (a queue). `sort`:
-    put the jobs in order of arrival instead of refusing those that are not. `seated`: jobs that run
-    in the list and arrive with the first one run there from the start. `note`: for the report.
+    `whole`: do all steps of each job, not only the remaining ones. `sort`: accept any order.
+    `seated`: jobs that run in the list and arrive with the first one run from the start. `note`:
+    for the report.
     """
 
     type: str
@@ -44,7 +44,7 @@ class Given:
 _JOB = Form(JobView)
 
 MOST_STEPS = 2**53
-"""Steps are whole, and counted in floats between the files and the books."""
+"""Most steps, which are counted in floats."""
 
 
 def read(options: Given, context: Context) -> Workload:

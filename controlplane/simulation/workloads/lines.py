@@ -20,17 +20,17 @@ from policies.contract.snapshot import Bools, Floats, Ints
 T = TypeVar("T")
 
 PIECE = 50_000
-"""Lines that are in memory as single fields at a time."""
+"""Lines in memory as fields at a time."""
 
 MOST_BYTES = 2_000_000_000
 """Limit of a file's size, unpacked."""
 
 QUOTED = 40
-"""Characters of a bad value that a message shows."""
+"""Characters of a bad value in a message."""
 
 
 def read_text(path: Path) -> str:
-    """The text of a file, unpacked where its name ends in .gz. WorkloadError if there is none."""
+    """Read a file, unpacked if its name ends in .gz. WorkloadError if there is none."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             data = file.read(MOST_BYTES + 1)
@@ -59,7 +59,7 @@ def _pieces(items: Iterable[T]) -> Iterator[list[T]]:
 
 
 class Table:
-    """The rows of a CSV file by column: `header`, `lines` int64[M], and each column's texts."""
+    """Rows of a CSV file by column: `header`, `lines` int64[M], and each column's texts."""
 
     def __init__(self, text: str, findings: Findings, delimiter: str = ",") -> None:
         reader = csv.reader(io.StringIO(text), delimiter=delimiter)
@@ -80,7 +80,7 @@ class Table:
         self.lines = findings.lines = np.array(lines, dtype=np.int64)
 
     def need(self, *names: str) -> None:
-        """WorkloadError unless the file has these columns."""
+        """Raise WorkloadError unless the file has these columns."""
         missing = [name for name in names if name not in self.texts]
         if missing:
             found = ", ".join(self.header) or "none"
@@ -89,7 +89,7 @@ class Table:
             )
 
     def numbers(self, name: str, findings: Findings, default: float | None = None) -> Floats:
-        """A column of numbers; empty fields are `default` or bad; bad rows are 0 and marked."""
+        """Parse a column of numbers; empty fields are `default`; bad rows are 0 and marked."""
         texts = self.texts[name]
         empty = np.fromiter((not t or t.isspace() for t in texts), np.bool_, len(texts))
         if default is None:
@@ -131,7 +131,7 @@ class Findings:
         self._rows: dict[int, str] = {}
 
     def mark(self, bad: Bools, problem: Callable[[int], str]) -> None:
-        """The rows where `bad` holds are bad; `problem(row)` says why."""
+        """Mark rows where `bad` holds; `problem(row)` is the message."""
         for row in np.flatnonzero(bad).tolist():
             self._rows.setdefault(row, problem(row))
 
@@ -146,7 +146,6 @@ class Findings:
         )
 
     def unsorted(self, arrival_s: Floats) -> None:
-        """Mark rows that arrive before a good row above them."""
         good = self.good
         latest = np.maximum.accumulate(np.where(good, arrival_s, -np.inf))
         self.mark(
@@ -165,7 +164,7 @@ class Findings:
 
     @property
     def good(self) -> Bools:
-        """bool[M]: the rows about which nothing was found."""
+        """bool[M]: rows without problems."""
         mask = np.ones(len(self.lines), dtype=np.bool_)
         mask[list(self._rows)] = False
         return mask
@@ -201,5 +200,5 @@ def _float(text: str) -> float:
 
 
 def quoted(text: str) -> str:
-    """A value for a message, not longer than QUOTED characters."""
+    """Value for a message, not longer than QUOTED characters."""
     return repr(text if len(text) <= QUOTED else text[: QUOTED - 3] + "...")

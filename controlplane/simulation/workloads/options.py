@@ -39,12 +39,12 @@ class Context:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """Options of every trace: its `path` or `text`, how much of it is wanted, and assumptions.
+    """Options of every trace: its `path` or `text`, its part to use, and assumptions.
 
     `jobs`: at most so many, from the first on. `time_factor`: multiplies arrivals, so that 0.5
-    doubles the load. `speeds`: how fast each GPU type runs the jobs, 1 as in the trace.
-    `due_factor` [least, most]: due date drawn as arrival + that many run times. `tardiness_weight`
-    [least, most]: drawn, cost per second late.
+    doubles the load. `speeds`: speed of each GPU type, 1 as in the trace. `due_factor` [least,
+    most]: due date drawn as arrival + that many run times. `tardiness_weight` [least, most]: drawn,
+    cost per second late.
     """
 
     type: str
@@ -58,13 +58,13 @@ class Trace:
     tardiness_weight: tuple[Weight, ...] = ()
 
     def read(self) -> str:
-        """The text, or that of the file."""
+        """Text, or that of the file."""
         if bool(self.path) == bool(self.text):
             raise WorkloadError("path: give either a path or a text")
         return self.text or read_text(Path(self.path))
 
     def speed_of(self, gpu_types: tuple[str, ...]) -> dict[str, float]:
-        """Speed by GPU type: as said, else 1 on every type of the cluster."""
+        """Speed by GPU type: as given, else 1 on every type of the cluster."""
         speeds = dict(self.speeds) or dict.fromkeys(gpu_types, 1.0)
         if not speeds:
             raise WorkloadError(
@@ -74,18 +74,18 @@ class Trace:
         return speeds
 
     def due_s(self, arrival_s: Floats, run_s: Floats, rng: np.random.Generator) -> Floats | float:
-        """Due dates, drawn; inf where none are wanted."""
+        """Due dates, drawn; inf by default."""
         if not self.due_factor:
             return inf
         return arrival_s + run_s * drawn(self.due_factor, len(run_s), rng)
 
     def weights(self, count: int, rng: np.random.Generator) -> Floats | float:
-        """Tardiness weights, drawn; 0 where none are wanted."""
+        """Tardiness weights, drawn; 0 by default."""
         return drawn(self.tardiness_weight, count, rng) if self.tardiness_weight else 0.0
 
     @property
     def title(self) -> str:
-        """The workload's name: as said, else the file's, else the type."""
+        """Name of the workload: as given, else the file's, else the type."""
         return self.name or (Path(self.path).name if self.path else self.type)
 
 
@@ -112,6 +112,6 @@ def drawn(limits: tuple[float, ...], count: int, rng: np.random.Generator) -> Fl
 
 
 def one_of(name: str, value: str, known: Sequence[str]) -> None:
-    """WorkloadError unless the value is one of those known."""
+    """Raise WorkloadError unless the value is a known one."""
     if value not in known:
         raise WorkloadError(f"{name}: must be one of {', '.join(known)}, not {value!r}")

@@ -1,4 +1,4 @@
-"""A generator: Poisson arrivals, lognormal run times, random numbers of GPUs."""
+"""Generator: Poisson arrivals, lognormal run times, random numbers of GPUs."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ from policies.contract.forms import OBJECT
 from policies.contract.snapshot import Ints
 
 SHORTEST_SPAN_S = 1e-3
-"""Shorter spans count as arrivals at one moment, for which no load is stated."""
+"""Longest span that counts as one moment, without a load."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Poisson(Trace):
-    """Options beside those of traces: `gap_s`, the mean gap; `run_s`, the median run time, and
-    `sigma`, its spread (the standard deviation of its logarithm); `gpus`, how likely each count is,
+    """Options beside those of traces: `gap_s`, the mean gap; `run_s`, the median run time.
+
+    `sigma`: standard deviation of the run time's logarithm; `gpus`: probability of each count,
     {"1": 0.7, "2": 0.2, "4": 0.1}.
     """
 

@@ -51,7 +51,7 @@ class Swf(Trace):
 
 
 def read(options: Swf, context: Context) -> Workload:
-    """The jobs of the trace, rigid, each as long as its run time says on the GPUs it asks for."""
+    """Rigid jobs of the trace, with its run times on the GPUs they ask for."""
     one_of("gpus", options.gpus, ("processors", "one", "fields"))
     one_of("without_gpus", options.without_gpus, ("leave_out", "one"))
     findings, extra = Findings(), options.gpus == "fields"
@@ -64,7 +64,7 @@ def read(options: Swf, context: Context) -> Workload:
 
 
 def _table(text: str, extra: bool, findings: Findings) -> Floats:
-    """float64[M, 18 or 26] of the lines that are numbers."""
+    """float64[M, 18 or 26] of numeric lines."""
     width = len(FIELDS) + (len(EXTRA) if extra else 0)
     lines, tables = [np.zeros(0, dtype=np.int64)], [np.zeros((0, width))]
     for numbers, texts in pieces(text, ";"):
@@ -87,7 +87,7 @@ def _table(text: str, extra: bool, findings: Findings) -> Floats:
 def _line_by_line(
     numbers: Ints, texts: Sequence[str], width: int, findings: Findings
 ) -> tuple[Ints, Floats]:
-    """The same, slowly, for a piece in which some line cannot be read."""
+    """`_table` line by line, for a piece with an unreadable line."""
     kept, rows = [], []
     for number, text in zip(numbers.tolist(), texts, strict=True):
         fields = text.split()
@@ -172,6 +172,6 @@ def _facts(table: Floats, options: Swf, good: Bools) -> dict[str, Any]:
 
 
 def _names(word: str, numbers: Floats) -> list[str]:
-    """One name for each number, none where the number is -1; equal names are one object."""
+    """Name of each number, none for -1; equal names are one object."""
     names = {n: f"{word} {n:.0f}" if n >= 0 else "" for n in np.unique(numbers).tolist()}
     return [names[n] for n in numbers.tolist()]

@@ -45,9 +45,9 @@ MOST_APART = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Csv(Trace):
-    """Options of a CSV trace: `columns` says which of the file's columns each known one is (see the
-    module); `sort` puts the lines in order of arrival instead of refusing those that are not;
-    `ignore` columns that mean nothing here.
+    """Options of a CSV trace: `columns` maps known columns to the file's (see the module).
+
+    `sort`: accept any order; `ignore`: unused columns.
     """
 
     columns: Annotated[tuple[tuple[str, str], ...], OBJECT] = ()
@@ -62,7 +62,7 @@ class Philly(Trace):
 
 
 def read(options: Csv, context: Context) -> Workload:
-    """The jobs of the file, rigid, each as long as `run_s` says on `gpus` GPUs."""
+    """Rigid jobs of the file, each as long as `run_s` says on `gpus` GPUs."""
     if len(options.delimiter) != 1:
         raise WorkloadError(f"delimiter: must be one character, not {options.delimiter!r}")
     findings = Findings()

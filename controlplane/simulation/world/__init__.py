@@ -1,1 +1,1 @@
-"""The simulated world: a virtual clock, jobs by column, and what a run comes to."""
+"""Simulated world: virtual clock, jobs by column, and outcome of a run."""

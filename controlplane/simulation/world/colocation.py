@@ -1,7 +1,7 @@
-"""Speeds of launches that have devices together, which change whenever one comes or goes.
+"""Speeds of launches that share devices.
 
-They have a device together from the moment the second holds it until one of them has given it up:
-while one only starts or saves itself, the other is no faster.
+They share from the moment the second holds the device until one has released it, also while one
+starts or saves.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 
 class Colocation:
-    """Keeps the speeds of a world whose devices are shared."""
+    """Speeds of a world whose devices are shared."""
 
     def __init__(self, world: SimulatedWorld, fleet: SharedFleet) -> None:
         self.world, self.fleet = world, fleet
 
     def rate(self, placement: Placement) -> float:
-        """Steps per second of a placement that is to be launched now, beside those who are there.
+        """steps/s of a placement to launch now beside those that are there.
 
-        0 where that is not known, or one of those would not go on: such jobs cannot be together.
+        0 if unknown, or if one of those would stop: such jobs cannot share.
         """
         others = self.fleet.beside(placement.ranks)
         rates = [
@@ -49,7 +49,7 @@ class Colocation:
         return 0.0
 
     def changed(self, launch: Launch) -> None:
-        """A launch has come or gone: those on its devices are slower or faster from now on."""
+        """Update speeds on the devices of a launch that began or ended."""
         pairs = self.world.pairs
         if pairs is not None:
             pairs.look(self.world.engine.now_s, self.world.table.columns.kinds)
@@ -62,7 +62,7 @@ class Colocation:
                 pairs.meet(there, self.fleet.nodes[key[0]].gpu_type)
 
     def _find_impossible(self, placement: Placement, pairs: ObservedPairs) -> None:
-        """A policy that went by an estimate has put together what does not fit: now it is known."""
+        """Learn that kinds do not fit together, which a policy had estimated."""
         kinds = self.world.table.columns.kinds
         kind = kinds[self.world.table.row_of[placement.job]]
         for gpu_type, others in self._shared(placement.ranks):
@@ -91,7 +91,7 @@ class Colocation:
         own: Launch | None = None,
         more: Placement | None = None,
     ) -> CoTenants:
-        """With whom these seats are shared, but for `own` launch, once `more` is there too."""
+        """Co-tenants of these seats, without `own` launch, with `more` added."""
         table, kinds = self.world.table, self.world.table.columns.kinds
         coming = set(devices_of(more.ranks)) if more is not None else set()
         found = []

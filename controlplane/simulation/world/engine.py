@@ -12,7 +12,7 @@ Action: TypeAlias = Callable[[], object]
 
 
 class Engine:
-    """Runs actions at their times; `now_s` is the time of the one that runs."""
+    """Queue of actions; `now_s` is the time of the current one."""
 
     def __init__(self, now_s: float = 0.0) -> None:
         self.now_s = now_s
@@ -20,13 +20,13 @@ class Engine:
         self._heap: list[tuple[float, int, Action]] = []
 
     def at(self, time_s: float, action: Action) -> None:
-        """Have `action` run at `time_s`. ValueError for a time that is past."""
+        """Schedule `action` at `time_s`. ValueError for a past time."""
         if not time_s >= self.now_s:
             raise ValueError(f"it is {self.now_s} s already: nothing can be put in at {time_s} s")
         heapq.heappush(self._heap, (time_s, next(self._sequence), action))
 
     def after(self, delay_s: float, action: Action) -> None:
-        """Have `action` run in `delay_s` seconds."""
+        """Schedule `action` in `delay_s` seconds."""
         self.at(self.now_s + delay_s, action)
 
     def step(self) -> bool:
@@ -43,6 +43,5 @@ class Engine:
         self.now_s = max(self.now_s, time_s)
 
     def run(self, until_s: float = inf) -> None:
-        """Run everything up to and including `until_s`, which may put in more."""
         while self._heap and self._heap[0][0] <= until_s:
             self.step()

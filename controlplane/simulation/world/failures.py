@@ -1,4 +1,4 @@
-"""Nodes that fail by chance and are repaired."""
+"""Random failures and repairs of nodes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from controlplane.simulation.world.world import SimulatedWorld
 
 
 class NodeFailures:
-    """Lets the nodes of a world fail, each at times of its own, as long as there is work."""
+    """Failures of a world's nodes, at times of their own, while there is work."""
 
     def __init__(self, world: SimulatedWorld) -> None:
         self.world = world

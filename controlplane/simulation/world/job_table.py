@@ -15,7 +15,7 @@ ROUNDING = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """A launch before its speed changed: first step, last change, last checkpoint."""
+    """Launch before its speed changed: first step, last change, last checkpoint."""
 
     first_step_s: float
     changed_s: float
@@ -24,12 +24,11 @@ class Before:
 
 @dataclass(slots=True)
 class Launch:
-    """A stay of a job on its devices: from `start_s` to `end_s`, from `start_steps` to `end_steps`.
+    """Stay of a job on its devices: `start_s` to `end_s`, `start_steps` to `end_steps`.
 
-    `row` is the job's in its workload, `number` the launch's in the journal. A speed that has
-    changed is as if it had been so always: `first_step_s` is then the moment at which the launch,
-    at `steps_per_s`, would have begun to be where it is (`before` has the true one). `ends_s`,
-    `breaks_s`: when all its steps would be done, and when it fails, as is foreseen now.
+    `row` is the job's in its workload, `number` the launch's in the journal. After a change of
+    speed `first_step_s` is the time from which `steps_per_s` would have led to the present steps
+    (`before` has the true one). `ends_s`, `breaks_s`: expected end and failure.
     """
 
     job: str
@@ -51,7 +50,7 @@ class Launch:
 
     @property
     def goes_on(self) -> bool:
-        """Return True if nobody has asked for its stop."""
+        """Return True if no stop was requested."""
         return self.stop_wanted_s is None and self.end_s == inf
 
     @property
@@ -63,7 +62,7 @@ class Launch:
         return sum(len(seat.devices) * seat.share for seat in ranks)
 
     def steps_at(self, at_s: float) -> int:
-        """Whole steps of the job done at that time; none are done after a stop is asked for."""
+        """Whole steps of the job done at that time; none are done after a requested stop."""
         if self.end_steps is not None:
             return self.end_steps
         working_s = (
@@ -87,7 +86,7 @@ class Launch:
         )
 
     def change_speed(self, now_s: float, steps_per_s: float, every_s: float) -> None:
-        """Change the speed from now on; done work stays done. `every_s`: as above."""
+        """Change the speed from now on; done work stays done. `every_s`: as in `saved_at`."""
         began_s = self.first_step_s if self.before is None else self.before.first_step_s
         self.before = Before(began_s, now_s, self.saved_at(now_s, every_s))
         if now_s > self.first_step_s:
@@ -95,13 +94,12 @@ class Launch:
         self.steps_per_s = steps_per_s
 
     def running(self) -> Running:
-        """The view for a snapshot."""
         return Running(0, self.ranks, self.start_s, self.until_s, self.steps_quota)
 
 
 @dataclass(slots=True)
 class SimulatedJob:
-    """A job so far, for observers: as submitted, with its launches in order."""
+    """Job so far, for observers: as submitted, with its launches in order."""
 
     view: JobView
     total_steps: int
@@ -117,12 +115,10 @@ class SimulatedJob:
 
 
 class JobTable:
-    """All jobs of a workload by arrival, and how far each is, by column; row i of every array is
-    job i.
+    """Jobs of a workload by arrival, with their progress; row i of every array is job i.
 
     `launched` etc. count per job; `first_step_s`, `steps_per_s`, `start_steps` and `stop_wanted_s`
-    are those of the launch that holds devices for the job now; where there is none, `steps_per_s`
-    is 0 and `start_steps` what the job has done.
+    are of the current launch; without one `steps_per_s` is 0 and `start_steps` the steps done.
     """
 
     def __init__(self, jobs: Iterable[JobView]) -> None:
@@ -152,7 +148,7 @@ class JobTable:
         return len(self.columns.ids)
 
     def job(self, row: int, launches: list[Launch]) -> SimulatedJob:
-        """One job as it is now, with these launches."""
+        """Return one job as it is now, with these launches."""
         completed_s = float(self.completed_s[row])
         done = None if isnan(completed_s) else completed_s
         return SimulatedJob(
@@ -164,7 +160,7 @@ class JobTable:
         )
 
     def begin(self, launch: Launch) -> None:
-        """A launch takes its devices."""
+        """Record a launch that takes its devices."""
         row = launch.row
         if not self.launched[row]:
             self.first_start_s[row] = launch.start_s
@@ -173,14 +169,14 @@ class JobTable:
         self.start_steps[row], self.stop_wanted_s[row] = launch.start_steps, inf
 
     def change_speed(self, launch: Launch) -> None:
-        """Its launch is slower or faster from now on."""
+        """Record the changed speed of a launch."""
         self.first_step_s[launch.row], self.steps_per_s[launch.row] = (
             launch.first_step_s,
             launch.steps_per_s,
         )
 
     def end(self, launch: Launch, now_s: float, steps: int) -> None:
-        """It gives them back, with so many steps of the job done."""
+        """Record the end of a launch with `steps` of the job done."""
         row = launch.row
         launch.end_s, launch.end_steps = now_s, steps
         self.steps_done[row] = self.start_steps[row] = steps

@@ -1,4 +1,4 @@
-"""Every launch of a run by column, so that a million of them cost megabytes."""
+"""Launches of a run by column, so that a million of them cost megabytes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ class Journal:
         self._known: dict[tuple[RankPlacement, ...], tuple[RankPlacement, ...]] = {}
 
     def begin(self, launch: Launch) -> None:
-        """Note a launch, and number it."""
         launch.number = len(self.ranks)
         self.row.append(launch.row)
         self.start_steps.append(launch.start_steps)
@@ -32,14 +31,13 @@ class Journal:
         self.ranks.append(self._known.setdefault(launch.ranks, launch.ranks))
 
     def end(self, launch: Launch) -> None:
-        """Note its end."""
         self.end_s[launch.number] = launch.end_s
         self.end_steps[launch.number] = (
             launch.start_steps if launch.end_steps is None else launch.end_steps
         )
 
     def launch(self, number: int, job: str) -> Launch:
-        """One that has ended, as it was."""
+        """Return an ended launch."""
         start_s, steps = self.start_s[number], self.start_steps[number]
         ranks, row = self.ranks[number], self.row[number]
         launch = Launch(job, ranks, start_s, steps, start_s, 0.0, row=row, number=number)
@@ -47,7 +45,7 @@ class Journal:
         return launch
 
     def stays(self, nodes: dict[str, int]) -> Stays:
-        """All of them, one row per launch and node; `nodes` are the rows of the nodes by id."""
+        """Return all launches, a row per launch and node; `nodes`: rows of the nodes by id."""
         seats = [(i, seat) for i, ranks in enumerate(self.ranks) for seat in ranks]
         at = np.array([i for i, _ in seats], dtype=np.int64)
         return Stays(
@@ -70,7 +68,7 @@ class Journal:
         return np.concatenate([start_s, end_s[ended]]), np.concatenate([held, -held[ended]])
 
     def _of_devices(self) -> tuple[Floats, Ints]:
-        """The same of devices: +1 when the first takes one, -1 when the last has given it up."""
+        """Changes of devices in use: +1 by the first holder, -1 after the last one."""
         seats = [
             (i, (seat.node, device))
             for i, ranks in enumerate(self.ranks)

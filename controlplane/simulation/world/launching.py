@@ -1,4 +1,4 @@
-"""The recheck of a placement as in `controlplane.loop.live.recheck`, and its launch."""
+"""Recheck of a placement as in `controlplane.loop.live.recheck`, and its launch."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def refusal(
 def new_launch(
     scenario: Scenario, table: JobTable, placement: Placement, now_s: float, steps_per_s: float
 ) -> Launch:
-    """The launch of an accepted placement; all but a job's first pay for the restart."""
+    """Launch of an accepted placement; all but a job's first pay for the restart."""
     row = table.row_of[placement.job]
     setup_s = scenario.launch_s + (scenario.restart_cost_s if table.launched[row] else 0.0)
     steps, until_s, quota = int(table.steps_done[row]), placement.until_s, placement.steps_quota

@@ -1,9 +1,8 @@
 """Pairs of kinds that share a GPU as policies see them: some estimated, until they run.
 
-At first a part of all pairs is known, the others are estimated from them (`profiling.pairs.study`,
-Gavel's section 6). Two jobs of one GPU each that have worked side by side are a measurement of
-their pair: the first replaces an estimate, the later ones move what is known exponentially weighted
-(`profiling.speeds`), as in the live world. Estimates of other pairs are not made anew.
+Unknown pairs are estimated from known ones (`profiling.pairs.study`, Gavel's section 6). Two jobs
+of one GPU each side by side are a measurement: the first replaces an estimate, later ones are
+smoothed exponentially (`profiling.speeds`), as live. Estimates of other pairs stay.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class ObservedPairs:
         self._changed: set[str] = set()
 
     def meet(self, there: Sequence[Launch], gpu_type: str) -> None:
-        """Note who now has a GPU alone together: two without another GPU are a pair."""
+        """Note two launches that now share a GPU alone, without other GPUs."""
         self._open = [
             o for o in self._open if not any(launch is one for launch in o[:2] for one in there)
         ]
@@ -73,7 +72,7 @@ class ObservedPairs:
             )
 
     def changed(self, kinds: Iterable[KindView]) -> Iterator[KindView]:
-        """Those of these kinds with new pair knowledge, with all that is known."""
+        """Yield those of these kinds with new pair knowledge."""
         for kind in kinds if self._changed else ():
             if kind.id in self._changed:
                 yield replace(

@@ -30,7 +30,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Unplaceable:
-    """A job that was never completed: its row in the workload, its id, and why."""
+    """Job that was never completed: its row in the workload, its id, and the reason."""
 
     index: int
     job: str
@@ -83,27 +83,23 @@ def _no_floats() -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One run of one policy. Arrays have one entry per job, in the workload's order; times are
-    virtual seconds.
+    """Run of one policy. Arrays have one entry per job in workload order; times are virtual
+    seconds.
 
     `first_start_s`, `completion_s`: nan if never. `due_s`: inf if none; `tardiness_weight` cost per
-    second. `busy_s`: time on devices over all launches; `gpu_s`: the same times the GPUs held, a
-    shared one by its share. `job_kwh`, `job_cost`: each job's part of `energy_kwh` and
-    `energy_cost` as `meter.SplitMeter` divides them; empty where no device has room for two.
-    `fastest_s`: the best possible run time from scratch on this cluster (inf for an unplaceable
-    job), for the slowdown. `launches`, `preemptions` (stops asked for by a plan, without another
-    place given), `migrations` (stops for another place or size), `failures` (launches that failed
-    or were lost with their node).
+    second. `busy_s`: time on devices over all launches; `gpu_s`: times the GPUs held, a shared one
+    by its share. `job_kwh`, `job_cost`: each job's part of `energy_kwh` and `energy_cost`
+    (`meter.SplitMeter`); empty where no device is shared. `fastest_s`: best run time from scratch
+    (inf if unplaceable). `preemptions`: stops without another place, `migrations`: with another
+    place or size, `failures`: failed launches or lost nodes.
 
-    `tardiness_cost` is sum_j w_j max(0, completion_j - due_j), over completed jobs. `unplaceable`
-    are jobs that no node can ever run, `unfinished` those that the policy left waiting;
-    `unfinished_cost` is the least energy and tardiness that these would still cost, each started
-    alone when the simulation ended. `energy_kwh` is IT energy, `energy_cost` at the
-    tariff and PUE, `emissions_kg` CO2 at the facility. `makespan_s`: from the first arrival to the
-    last completion. `rounds`: turns of the loop that were taken, `rounds_skipped`: those left out
-    because they could not have changed anything. `pair_estimates`: where policies knew some pairs
-    only by estimates (the switch `pairs_observed`). `decision_s`: wall seconds of each decision;
-    the only thing here that two runs of the same seed do not share.
+    `tardiness_cost` is sum_j w_j max(0, completion_j - due_j) over completed jobs. `unplaceable`
+    jobs can never run, `unfinished` ones were left waiting; `unfinished_cost` is the least energy
+    and tardiness that these would still cost, each started alone at the end. `energy_kwh` is IT
+    energy, `energy_cost` with tariff and PUE, `emissions_kg` CO2. `makespan_s`: from first arrival
+    to last completion. `rounds_skipped` could not have changed anything. `pair_estimates`: only
+    with `pairs_observed`. `decision_s`: wall seconds of each decision, all that differs between
+    runs of one seed.
     """
 
     policy: str
@@ -162,7 +158,7 @@ class Outcome:
 
 
 def outcome_of(simulation: Simulation, name: str, workload: str) -> Outcome:
-    """Everything the simulation came to, jobs by arrival."""
+    """Return the outcome of the simulation, jobs by arrival."""
     world, scenario = simulation.world, simulation.scenario
     table, meter, columns = world.table, world.meter, world.table.columns
     arrival_s, due_s = columns.numbers["arrival_s"], columns.numbers["due_s"]

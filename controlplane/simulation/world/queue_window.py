@@ -10,11 +10,10 @@ from policies.contract.snapshot import Floats
 
 
 def queue_window(queue: Sequence[int], most: int, number: int, due_s: Floats) -> Sequence[int]:
-    """Up to `most` rows of the `queue` (rising) for round `number`, rising; all of them where they
-    are no more than that anyhow.
+    """Return up to `most` rows of the `queue` (rising) for round `number`, rising.
 
     `due_s` float64: due date of every row of the workload. The last quarter moves on with every
-    round, so that each job is looked at now and then whatever stands before it.
+    round, so that each job is considered now and then.
     """
     if len(queue) <= most:
         return queue

@@ -1,4 +1,4 @@
-"""The loop on a simulated cluster: a round at every moment with events, and every H seconds."""
+"""Loop on a simulated cluster: a round at every moment with events, and every H seconds."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ PROGRESS_S = 0.25
 """Wall seconds between two reports of progress."""
 
 FRUITLESS_ROUNDS = 200
-"""Rounds in a row without anything running, started or to come, before giving up."""
+"""Rounds in a row without anything running, started or expected, before giving up."""
 
 
 class SimulationError(Exception):
-    """A round failed, so that the simulation's figures would mean nothing."""
+    """Failed round, after which the simulation's figures would mean nothing."""
 
 
 def simulate(
@@ -43,11 +43,11 @@ def simulate(
     switches: Switches = NO_SWITCHES,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Outcome:
-    """Run a workload on a scenario under a policy to its end; same arguments, same outcome (but for
-    `decision_s`).
+    """Run a workload on a scenario under a policy to its end.
 
-    `name` is the policy's, for the outcome. The workload's kinds stand in for the scenario's of the
-    same id. SimulationError if a round fails; what `on_progress` raises ends the run.
+    Equal arguments give equal outcomes (but for `decision_s`). `name` is the policy's. The
+    workload's kinds replace the scenario's of the same id. SimulationError if a round fails;
+    exceptions of `on_progress` end the run.
     """
     kinds = {k.id: k for k in (*scenario.kinds, *workload.kinds)}
     staged = replace(
@@ -72,7 +72,7 @@ def simulate(
 
 
 class Simulation:
-    """A scenario, jobs that arrive at their `arrival_s`, and a policy.
+    """Scenario, jobs that arrive at their `arrival_s`, and a policy.
 
     `rounds`: results of the rounds, if kept; `seats`: placements of jobs that run from the start.
     """
@@ -121,7 +121,7 @@ class Simulation:
         return self
 
     def _arrivals(self, row: int) -> None:
-        """Have the jobs from `row` on that come in together come in when they do."""
+        """Schedule the arrival of the jobs from `row` on that arrive together."""
         table = self.world.table
         if row < len(table):
             arrival_s = table.columns.numbers["arrival_s"]
@@ -186,7 +186,7 @@ class Simulation:
             self._report()
 
     def _is_hopeless(self) -> bool:
-        """Return True if nothing ran, came or was started for too many rounds."""
+        """Return True if nothing ran, arrived or started for too many rounds."""
         waits = (
             not self.world.launches
             and self.world.arrived == len(self.world.table)
@@ -196,13 +196,13 @@ class Simulation:
         return self._fruitless >= FRUITLESS_ROUNDS and self.engine.now_s >= self._last_change_s()
 
     def _last_change_s(self) -> float:
-        """When the last of the changes of prices and caps known beforehand has come."""
+        """Time of the last known change of prices and caps."""
         prices = (s.from_s for s in self.scenario.energy)
         caps = (at_s for s in self.scenario.power_caps for at_s in (s.from_s, s.to_s) if at_s < inf)
         return max((*prices, *caps), default=-inf)
 
     def _periodic(self, last_s: float) -> None:
-        """A period after the round at `last_s`, unless there was another one since."""
+        """Hold a round a period after that at `last_s`, unless there was another since."""
         if last_s == self._last_round_s:
             self.world.tell("periodic")
 

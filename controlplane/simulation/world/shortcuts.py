@@ -1,15 +1,12 @@
-"""Work that a simulation may leave out because it provably makes no difference.
+"""Shortcuts of a simulation that provably make no difference.
 
-A policy that decides about the queue alone (`policies.contract.policy.queue_only`) never touches
-what runs, and whether a job fits depends on what is free only. So its rounds need not see what runs
-(devices held by jobs that a snapshot does not know are taken), and a round with an empty queue or
-without a free device need not be held at all. That needs a cluster in which nothing else of what
-runs matters: no power cap, no resources that could run out before the GPUs do, no jobs that wait
-for others, no devices with room for two.
+A policy that decides about the queue alone (`policies.contract.policy.queue_only`) depends on free
+capacity only, so its rounds need not see running jobs, and rounds with an empty queue or no free
+device are left out. That needs a cluster without power cap, scarce resources, dependencies or
+shared devices.
 
-A stop that takes no time has ended when the plan that asked for it launches: nobody need be
-deferred to a round that carries the plan out at the same moment. That needs rounds that take no
-time and are held as soon as they are wanted.
+A stop that takes no time has ended when its plan launches, so nothing is deferred. That needs
+rounds that take no time and are held at once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Jobs and kinds of a snapshot, as columns of the workload with what has changed."""
+"""Jobs and kinds of a snapshot, as columns of the workload with changes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ CHANGING = ("phase", "running", "received_s")
 
 
 class SnapshotBuilder:
-    """Snapshots' jobs; columns whose values are all the same are built once."""
+    """Builder of snapshots' jobs; columns of equal values are built once."""
 
     def __init__(self, table: JobTable, kinds: tuple[KindView, ...], scenario: Scenario) -> None:
         self.table, self.columns = table, table.columns
@@ -56,7 +56,7 @@ class SnapshotBuilder:
         self._kinds_shown: tuple[KindView, ...] | None = None
 
     def enter(self, row: int) -> bool:
-        """A job comes in; whether its kind has never been seen before."""
+        """Add a job; return True if its kind is new."""
         kind = self.columns.kinds[row]
         is_new = kind not in self._seen
         self._seen.add(kind)
@@ -66,7 +66,6 @@ class SnapshotBuilder:
         return is_new
 
     def leave(self, row: int) -> None:
-        """A job is done."""
         kind = self.columns.kinds[row]
         self._present[kind] -= 1
         if not self._present[kind]:
@@ -75,18 +74,18 @@ class SnapshotBuilder:
         self._received.pop(row, None)
 
     def receive(self, launch: Launch) -> None:
-        """A launch has ended: what its job has received so far."""
+        """Add the time of an ended launch to its job."""
         before = self._received.get(launch.row, ())
         self._received[launch.row] = self._with(before, launch.ranks, launch.start_s, launch.end_s)
 
     def learn(self, changed: Callable[[Iterable[KindView]], Iterable[KindView]]) -> None:
-        """More is known of some kinds now: those that `changed` gives back of all."""
+        """Replace the kinds that `changed` yields."""
         for kind in list(changed(self._kinds.values())):
             self._kinds[kind.id] = kind
             self._kinds_shown = None
 
     def kinds(self) -> tuple[KindView, ...]:
-        """The kinds of the jobs that are in the system, in the scenario's order."""
+        """Kinds of present jobs, in the scenario's order."""
         if self._kinds_shown is None:
             present = sorted(self._present, key=self._place.__getitem__)
             self._kinds_shown = tuple(self._kinds[k] for k in present)
@@ -112,9 +111,7 @@ class SnapshotBuilder:
         launches: Mapping[int, Launch],
         now_s: float,
     ) -> Jobs:
-        """These jobs as they are now. `running`: what is committed, by row, None where that is
-        hidden and none of it is among these jobs; `launches`: what holds devices, by row.
-        """
+        """Return these jobs as they are now. `running`: by row, None if hidden."""
         cut = (
             self._cut
             if self._cut is not None and self._cut.rows == rows
@@ -189,7 +186,7 @@ class SnapshotBuilder:
 
 
 class _Workload:
-    """Columns of a whole workload as they are as long as it lasts, ready to be cut."""
+    """Constant columns of a whole workload, ready to be cut."""
 
     def __init__(self, table: JobTable, restart_cost_s: float) -> None:
         columns = table.columns
@@ -204,7 +201,7 @@ class _Workload:
 
 
 class _Cut:
-    """The unchanging columns of some rows, shared by rounds of the same jobs."""
+    """Constant columns of some rows, shared by rounds of the same jobs."""
 
     def __init__(self, whole: _Workload, rows: tuple[int, ...]) -> None:
         self.rows, self.at = rows, (at := np.array(rows, dtype=np.int64))
@@ -222,11 +219,9 @@ def _other(whole: _Workload, rows: tuple[int, ...], name: str) -> tuple[Any, ...
 
 
 class Lazy(dict[str, Values]):
-    """Columns of these names that are made when they are asked for: most policies look at few of
-    them.
+    """Columns made on demand, since most policies read few.
 
-    A dictionary, so that a column that was made costs no call; whoever asks for all of them has all
-    made.
+    A dictionary, so that a present column costs no call; reading all columns makes them all.
     """
 
     def __init__(self, names: Collection[str], make: Callable[[str], Values]) -> None:
@@ -249,19 +244,15 @@ class Lazy(dict[str, Values]):
         return iter(self.keys())
 
     def get(self, name: str, default: Any = None, /) -> Any:
-        """The column, or `default` where there is none of that name."""
         return self[name] if name in self._names else default
 
     def keys(self) -> dict_keys[str, Values]:
-        """All names."""
         return self._whole().keys()
 
     def values(self) -> dict_values[str, Values]:
-        """All columns."""
         return self._whole().values()
 
     def items(self) -> dict_items[str, Values]:
-        """All names and columns."""
         return self._whole().items()
 
     def _whole(self) -> dict[str, Values]:

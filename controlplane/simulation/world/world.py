@@ -1,9 +1,8 @@
-"""A cluster on a virtual clock: jobs advance by their kind's throughput and stop in two phases.
+"""Cluster on a virtual clock: jobs advance by their kind's throughput and stop in two phases.
 
-Snapshots and the application of plans follow `controlplane.loop.live`: a launch that is asked to
-stop holds its devices until the stop has ended, its job waits meanwhile, a launch on those devices
-is deferred, and the end of the stop asks for the next round. Launching, stopping and restarting
-take no time unless the scenario says so. Profile runs are not simulated.
+As in `controlplane.loop.live`, a stopping launch holds its devices, its job waits, a launch on
+those devices is deferred, and the end of the stop requests the next round. Launching, stopping and
+restarting take no time by default. Profile runs are not simulated.
 """
 
 from __future__ import annotations
@@ -58,14 +57,14 @@ __all__ = ["Scenario", "SimulatedWorld"]
 
 LAUNCHES = (Start, Migrate, Resize)
 TRAINING = Purpose.TRAINING
-"""Looked up once: every round asks for each change and each running job."""
+"""Looked up once, for every change and running job of every round."""
 
 
 class SimulatedWorld:
-    """World of a simulation. `on_event` is called with the reason whenever a round is wanted.
+    """World of a simulation. `on_event` is called with the reason of each wanted round.
 
-    `table` holds all jobs of the workload; those come in by `submit`. `hides_running`: snapshots
-    show the queue only, see `controlplane.simulation.world.shortcuts`.
+    `table` holds all jobs of the workload; `submit` adds them. `hides_running`: snapshots show the
+    queue only, see `controlplane.simulation.world.shortcuts`.
     """
 
     def __init__(
@@ -118,7 +117,7 @@ class SimulatedWorld:
 
     @property
     def jobs(self) -> Mapping[str, SimulatedJob]:
-        """Submitted jobs by id as they are now; for observers, not for every round."""
+        """Submitted jobs by id as they are now, for observers."""
         of_job: dict[int, list[Launch]] = {row: [] for row in range(self.arrived)}
         for number, row in enumerate(self.journal.row):
             under_way = self.launches.get(row)
@@ -157,7 +156,7 @@ class SimulatedWorld:
         )
 
     def submit(self, rows: range) -> None:
-        """Let these jobs of the workload in; one that no node can ever run is reported."""
+        """Submit these jobs of the workload; one that no node can ever run is reported."""
         self.arrived = rows.stop
         let_in = [row for row in rows if self._can_run(row)]
         for row in let_in:
@@ -171,9 +170,10 @@ class SimulatedWorld:
             self.tell("submission")
 
     def seat(self, placements: Iterable[Placement]) -> None:
-        """Launch what runs from the start; a job whose devices are missing or taken waits.
+        """Launch jobs that run from the start; others wait.
 
-        So does one that is not there yet; of several places of a job the first counts.
+        A job waits if its devices are missing or taken, or if it has not arrived; its first
+        placement counts.
         """
         waiting, row_of = set(self.queue), self.table.row_of
         for placement in placements:
@@ -207,7 +207,7 @@ class SimulatedWorld:
         return self._last_plan
 
     def apply(self, plan: Plan, carried: int | None = None) -> Applied:
-        """Apply the plan: stop, keep, then launch what finds its devices free."""
+        """Apply the plan: stop, keep, then launch on free devices."""
         self._take_time()
         todo = changes(self._current(), plan)
         real = [c for c in todo if not isinstance(c, Keep) or c.changes_term]
@@ -221,12 +221,12 @@ class SimulatedWorld:
         return Applied(todo, tuple(rejected))
 
     def tell(self, reason: str) -> None:
-        """Something happened for which a round is wanted."""
+        """Report an event that needs a round."""
         self._reasons.append(reason)
         self.on_event(reason)
 
     def lose(self, node: str) -> None:
-        """A node fails: what ran there is lost since its last checkpoint, and waits again."""
+        """Fail a node: its jobs wait, with the steps of their last checkpoints."""
         if self.fleet.nodes[node].state is NodeState.LOST:
             return
         for launch in self.fleet.launches_on(node):
@@ -235,18 +235,18 @@ class SimulatedWorld:
         self.tell("node_lost")
 
     def restore(self, node: str) -> None:
-        """A node takes work (again)."""
+        """Make a node ready again."""
         self.fleet.change_state(node, NodeState.READY)
         self.tell("node_joined")
 
     def drain(self, node: str, until_s: float) -> None:
-        """Drain a node by `until_s`: what still runs there then is asked to stop."""
+        """Drain a node by `until_s`, when remaining jobs are stopped."""
         self.fleet.change_state(node, NodeState.DRAINING, until_s)
         self.engine.at(max(until_s, self.engine.now_s), partial(self._end_drain, node, until_s))
         self.tell("node_drained")
 
     def fail(self, launch: Launch) -> None:
-        """A launch fails: its job goes on from its last checkpoint, when it has devices again."""
+        """Fail a launch: its job waits, with the steps of its last checkpoint."""
         if launch.end_s == inf:
             self.table.failed[launch.row] += 1
             self._release(
@@ -278,13 +278,13 @@ class SimulatedWorld:
         self.tell("profile")
 
     def _take_time(self) -> None:
-        """The world goes on while it is decided; the plan meets what is the case then."""
+        """Let time pass during a decision, whose plan is applied to the later state."""
         takes_s = self.switches.decision_s + self.switches.decision_per_job_s * len(self.active)
         if takes_s:
             self.engine.pass_until(self.engine.now_s + takes_s)
 
     def _current(self) -> dict[PlacementKey, Running]:
-        """Placements that go on; none where they were not shown."""
+        """Placements that go on; none if hidden."""
         if self.hides_running:
             return {}
         ids = self.table.columns.ids
@@ -337,7 +337,7 @@ class SimulatedWorld:
         return None
 
     def foresee_end(self, launch: Launch) -> None:
-        """Schedule its end and its failure, unless it is stopped or changes speed before."""
+        """Schedule the end and failure of a launch."""
         work_s, now_s = (
             (int(self.table.total_steps[launch.row]) - launch.start_steps) / launch.steps_per_s,
             self.engine.now_s,
@@ -373,9 +373,7 @@ class SimulatedWorld:
         self.engine.after(self.scenario.stop_s, partial(self._stopped, launch))
 
     def _end_stops(self) -> None:
-        """End what the plan has stopped where stops take no time; the number of the round that this
-        saves is not given again, so that policies which draw by lot draw the same.
-        """
+        """End stops that take no time; skip the saved round's number, which seeds depend on."""
         for launch in self._stopping:
             self._release(launch, launch.steps_at(self.engine.now_s))
         self.number += bool(self._stopping)
@@ -398,7 +396,7 @@ class SimulatedWorld:
         self.tell("completion")
 
     def _release(self, launch: Launch, steps: int) -> None:
-        """Its devices are free again and its job waits."""
+        """Free the devices of a launch; its job waits."""
         if launch.goes_on:
             del self._running[launch.row]
             insort(self.queue, launch.row)
@@ -417,7 +415,7 @@ class SimulatedWorld:
 
 
 def _empty_snapshot(scenario: Scenario) -> Snapshot:
-    """The scenario before anything has happened."""
+    """Snapshot of the scenario at its start."""
     return Snapshot(
         cluster=scenario.cluster,
         now_s=0.0,

@@ -1,4 +1,4 @@
-"""The form of a simulation: typed input as a study, which `documents` checks."""
+"""Form of a simulation: typed input as a study, which `documents` checks."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ SWITCH_WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class PolicyChoice:
-    """A policy in the form: ticked or not, its parameters as typed, and those it takes."""
+    """Policy in the form: ticked or not, its parameters as typed, and those it takes."""
 
     name: str
     summary: str
@@ -85,12 +85,10 @@ class PolicyChoice:
 
     @property
     def placeholder(self) -> str:
-        """Placeholder of the empty field."""
         return example_of(self.takes) if self.takes else "takes no parameters"
 
 
 def offered() -> list[PolicyChoice]:
-    """The policies that can be chosen."""
     return [
         PolicyChoice(e.name, e.summary, parameters_of(e.name))
         for e in registry.entries()
@@ -126,7 +124,6 @@ class StudyForm(TypedForm):
             self.choose("workload", [choice for choice in WORKLOADS if choice[0] not in LIVE])
 
     def policies(self) -> Iterator[PolicyChoice]:
-        """The policies that can be chosen."""
         for policy in offered():
             is_typed = f"policy_{policy.name}" in self.data
             ticked = is_typed if self.is_bound else policy.name in TICKED
@@ -134,13 +131,13 @@ class StudyForm(TypedForm):
             yield replace(policy, ticked=ticked, parameters=typed)
 
     def switches(self) -> Iterator[tuple[str, str, str]]:
-        """(name, words, what was typed) of every switch."""
+        """(name, words, typed text) of every switch."""
         for name, default in asdict(NO_SWITCHES).items():
             typed = self.data.get(f"switch_{name}", f"{default:g}")
             yield name, SWITCH_WORDS.get(name, name.replace("_", " ")), typed
 
     def asked(self, trace: UploadedFile[bytes] | None) -> dict[str, Any]:
-        """The study that was typed. DocumentError for what is no YAML or no number."""
+        """Study as typed. DocumentError for bad YAML or numbers."""
         typed = {name: str(self.data.get(name, "")).strip() for name in self.fields}
         study = {
             "name": typed["name"],

@@ -1,4 +1,4 @@
-"""Contents of the pages of simulations, in a constant number of queries."""
+"""Rows of the pages of simulations, in a constant number of queries."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from controlplane.web.pages.formats import duration, quantity
 PAGE_SIZE = 50
 MOST_COMPARED = 8
 SAME = 1e-3
-"""Figures that differ by less, relatively, are equally good."""
+"""Relative difference below which figures are equally good."""
 
 SHOWN = (
     "total_cost", "energy_cost", "tardiness_cost", "jct_mean_s", "makespan_s", "utilisation",
@@ -44,7 +44,7 @@ DOWNLOADS = {
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A figure in words, half its confidence interval, and whether it is the best."""
+    """Figure in words, half its confidence interval, and True if it is the best."""
 
     heading: str
     words: str
@@ -64,7 +64,7 @@ class PolicyRow:
 
 @dataclass(frozen=True, slots=True)
 class ResultsTable:
-    """Policies by figures; `notes`: what a reader must know beside them."""
+    """Policies by figures; `notes`: facts beside them."""
 
     headings: tuple[str, ...]
     rows: tuple[PolicyRow, ...]
@@ -77,7 +77,7 @@ def simulations_page(user: User, number: int | str | None) -> Page[Simulation]:
 
 
 def kept_until(simulation: Simulation) -> datetime | None:
-    """When retention removes it; None for one that is not over, is shared, or stays for ever."""
+    """Time of removal by retention; None if active, shared, or kept for ever."""
     days, ended_at = settings.KEEP_DAYS["simulations"], simulation.ended_at
     if ended_at is None or simulation.share_key or not days:
         return None
@@ -85,7 +85,7 @@ def kept_until(simulation: Simulation) -> datetime | None:
 
 
 def results_of(simulation: Simulation) -> dict[str, Any] | None:
-    """The document of results.json; None while there is none."""
+    """Document of results.json; None while there is none."""
     data = read_file(simulation, "results.json")
     return None if data is None else json.loads(data)
 
@@ -96,7 +96,7 @@ def sizes_of(simulation: Simulation) -> dict[str, int]:
 
 
 def results_table(found: Sequence[tuple[str, Mapping[str, Any]]]) -> ResultsTable:
-    """The policies of one study or of several, (name, results.json) each, side by side."""
+    """Policies of one or several studies, (name, results.json) each, side by side."""
     metrics = {m["name"]: m for m in found[0][1].get("metrics", ())} if found else {}
     several = len(found) > 1
     studies = [name if several else "" for name, results in found for _ in _policies(results)]

@@ -1,4 +1,4 @@
-"""The pages of simulations. Views parse, call one service or selector, and answer."""
+"""Views of simulations."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ REPORT_POLICY = {
 }
 
 IN_PLACE = ("policies", "switches")
-"""Fields of a study without a form field of their own, and where their errors show."""
+"""Fields of a study without a form field, and the place of their errors."""
 
 ACTIONS: dict[str, tuple[Callable[[Simulation], object], str]] = {
     "cancel": (services.simulation_cancel, "The simulation is cancelled."),
@@ -68,7 +68,6 @@ ACTIONS: dict[str, tuple[Callable[[Simulation], object], str]] = {
 
 @require_GET
 def simulations(request: HttpRequest) -> HttpResponse:
-    """Simulations of the reader and their teams."""
     page = simulations_page(_person(request), request.GET.get("page"))
     context = {
         "page": page,
@@ -80,7 +79,6 @@ def simulations(request: HttpRequest) -> HttpResponse:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def new(request: HttpRequest) -> HttpResponse:
-    """Ask for a simulation by the form, or by a pasted study."""
     user = _person(request)
     if request.method != "POST":
         return _form(request, StudyForm(user), _study_of(user, request.GET.get("from")))
@@ -122,7 +120,7 @@ def _form(
 
 
 def _study_of(user: User, pk: str | None) -> str:
-    """An earlier study as YAML to edit; empty if none is asked for, 404 if hidden."""
+    """Earlier study as YAML to edit; empty if none is asked for, 404 if hidden."""
     if not pk:
         return ""
     found = get_simulation(user, pk)
@@ -132,7 +130,6 @@ def _study_of(user: User, pk: str | None) -> str:
 
 @require_GET
 def simulation(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
-    """One simulation: how far it is, then what it came to."""
     found = get_simulation(_person(request), pk)
     context = _context(found)
     if link := link_of(found):
@@ -146,7 +143,6 @@ def simulation(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
 
 @require_POST
 def simulation_action(request: HttpRequest, pk: uuid.UUID, action: str) -> HttpResponse:
-    """Cancel, delete, share or stop sharing."""
     found = get_simulation(_person(request), pk)
     if action not in ACTIONS:
         raise Http404(f"there is no action {action}")
@@ -162,7 +158,6 @@ def simulation_action(request: HttpRequest, pk: uuid.UUID, action: str) -> HttpR
 
 @require_GET
 def simulation_file(request: HttpRequest, pk: uuid.UUID, name: str) -> HttpResponse:
-    """A file of it, to be kept."""
     found = get_simulation(_person(request), pk)
     data = read_file(found, name) if name in DOWNLOADS or name == "report.html" else None
     if data is None:
@@ -175,7 +170,6 @@ def simulation_file(request: HttpRequest, pk: uuid.UUID, name: str) -> HttpRespo
 
 @require_GET
 def simulation_report(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
-    """The report, for the frame of its page."""
     return _report(get_simulation(_person(request), pk))
 
 
@@ -193,13 +187,11 @@ def shared(request: HttpRequest, link: str) -> HttpResponse:
 @login_not_required
 @require_GET
 def shared_report(request: HttpRequest, link: str) -> HttpResponse:
-    """The report of a shared simulation, for the frame of its page."""
     return _report(shared_simulation(link))
 
 
 @require_GET
 def compare(request: HttpRequest) -> HttpResponse:
-    """The policies of several simulations side by side."""
     user = _person(request)
     asked = list(dict.fromkeys(request.GET.getlist("id")))[:MOST_COMPARED]
     chosen = [get_simulation(user, pk) for pk in asked]

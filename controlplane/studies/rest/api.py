@@ -119,16 +119,14 @@ class SimulationViewSet(mixins.ListModelMixin, GenericViewSet[Simulation]):
 
 
 class JsonForErrors(BaseContentNegotiation):
-    """Any accepted type is answered: the file is what it is, and errors are JSON."""
+    """Answer in any accepted type: the file is what it is, and errors are JSON."""
 
     def select_parser(self, request: Request, parsers: Any) -> Any:
-        """The first one."""
         return parsers[0]
 
     def select_renderer(
         self, request: Request, renderers: Any, format_suffix: str | None = None
     ) -> Any:
-        """The first one, which is JSON's."""
         return renderers[0], renderers[0].media_type
 
 

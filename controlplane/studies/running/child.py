@@ -1,9 +1,9 @@
-"""Runs the study of FOLDER/study.json: python -m controlplane.studies.running.child FOLDER.
+"""Child process of a simulation: python -m controlplane.studies.running.child FOLDER.
 
-This process knows no database. It tells its progress on standard output, one JSON object a line:
-{"progress": 0.25, "message": "...", "left_s": 60}, at the end {"done": true}, {"error": "..."} if
-the study cannot be run, {"busy": true} if another process works in the folder. It yields to
-everything else on the machine, keeps a limit of memory, and ends with its parent.
+Without database. Standard output gets one JSON object a line: {"progress": 0.25, "message": "...",
+"left_s": 60}, at the end {"done": true}, {"error": "..."} if the study cannot be run, {"busy":
+true} if another process works in the folder. It is nice, limits its memory, and ends with its
+parent.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Say = Callable[[Mapping[str, Any]], None]
 
 
 def main() -> int:
-    """Run the study; 0 if it is done, 1 if it could not be."""
+    """Run the study; return 0 if done, 1 on failure."""
     given = _arguments()
     answers, sys.stdout = sys.stdout, sys.stderr  # a policy that prints must not garble the answers
 
@@ -58,7 +58,7 @@ def main() -> int:
 
 
 def run(folder: Path, processes: int, say: Say) -> None:
-    """Run the study of the folder, telling how far it is."""
+    """Run the study of the folder and report its progress."""
     from controlplane.simulation.study.study import Study, run_study
 
     study = Study.of(json.loads((folder / "study.json").read_text()))

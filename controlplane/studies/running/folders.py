@@ -1,7 +1,6 @@
 """Working folders of simulations on their worker's machine, for the server's user alone.
 
-It holds what an interrupted study needs to go on. What a study comes to goes into the database, so
-that every web process has it.
+They hold what an interrupted study needs; results go into the database for every web process.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ LEVEL = 6
 
 
 class TooLargeError(Exception):
-    """A result is larger than the database should hold."""
+    """Result that is too large for the database."""
 
 
 def folder_of(simulation: Simulation) -> Path:
-    """The simulation's folder, made if need be, with its study in it."""
+    """Create the simulation's folder with its study if missing, and return it."""
     root = Path(settings.SIMULATIONS_DIR)
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder = root / str(simulation.pk)
@@ -44,7 +43,7 @@ def remove_folder(simulation: Simulation) -> None:
 
 
 def sweep() -> int:
-    """Remove the folders of simulations that are over or deleted; how many there were."""
+    """Remove the folders of ended or deleted simulations; return their number."""
     root = Path(settings.SIMULATIONS_DIR)
     there = {path.name: path for path in (root.iterdir() if root.is_dir() else ())}
     ids = [name for name in there if _is_uuid(name)]

@@ -1,8 +1,7 @@
-"""Equal jobs become classes: the rows of an allocation problem; some classes also in pairs.
+"""Classes of equal jobs: the rows of an allocation problem; some classes also in pairs.
 
-Jobs are first put into groups: same kind, GPUs, weight, team, willingness to share and constraints
-(types, labels, resources). Groups that differ in constraints only and have the same row of rates
-are one class.
+Groups have the same kind, GPUs, weight, team, willingness to share and constraints (types, labels,
+resources). Groups that differ in constraints only and have the same row of rates are one class.
 """
 
 from __future__ import annotations
@@ -43,12 +42,12 @@ ClassKey: TypeAlias = tuple[str, int, float, str, str, bool, str, tuple[float, .
 
 @dataclass(frozen=True)
 class JobClasses:
-    """An allocation problem with the names behind its numbers.
+    """Allocation problem with the names behind its numbers.
 
     By row of the snapshot: `group_of` (-1: takes no part) and `class_of` (-1: no claim, as its
     weight is 0 or it can run nowhere now). `rates[g]`: steps/s of a group by column. `keys[m]`
-    names class m from one snapshot to the next; `entities`: the team of each entity of the problem,
-    once for each of its users where these are told apart.
+    names class m across snapshots; `entities`: the team of each entity of the problem, once for
+    each of its users where these are told apart.
     """
 
     problem: AllocationProblem
@@ -101,7 +100,7 @@ class JobClasses:
 
     @cached_property
     def fingerprint(self) -> str:
-        """What shares depend on, in 32 characters: equal for equal problems of the same classes."""
+        """Digest of the inputs of shares, in 32 characters."""
         p = self.problem
         arrays = (p.gpus, p.rates, p.count, p.scale, p.weight, p.entity, p.pairs, p.pair_rates)
         names = repr((self.keys, p.types, p.columns)).encode()
@@ -267,10 +266,9 @@ def with_pairs(
 
     `kind` int64[M]: each class's row in `colocated` float64[K, K, C], steps/s of a job of the first
     kind with one of the second on its GPU, 0 if unknown. `sharing` bool[M]: classes whose jobs may
-    share. A pair of one class needs two jobs; both classes have the same scale. A pair is worth it
-    on the columns where the fractions that both keep of their speed alone add up to more than 1.
-    With `partners`, a pair must be among so many best of one of its classes: else pairs of single
-    jobs grow quadratically.
+    share. A pair needs equal scales, and two jobs if within one class; it is worth it where the
+    fractions kept of the speeds alone add up to more than 1. With `partners`, a pair must be among
+    so many best of one of its classes: else pairs of single jobs grow quadratically.
     """
     first, second = _candidates(problem, sharing)
     both = colocated[kind[first], kind[second]], colocated[kind[second], kind[first]]
@@ -290,7 +288,7 @@ def colocated_rates(
 ) -> Floats:
     """float64[K, K, C]: steps/s of a job of the first kind with one of the second on its GPU.
 
-    0 if unknown, and on GPU types without devices for two (`wide` names those with).
+    0 if unknown, and on GPU types without devices for two (all but `wide`).
     """
     table = np.zeros((len(kinds), len(kinds), len(columns)))
     for c, column in enumerate(columns):
@@ -321,8 +319,7 @@ def _kept(together: Floats, alone: Floats) -> Floats:
 def among_best(first: Ints, second: Ints, gain: Floats, classes: int, partners: int) -> Bools:
     """Return True for pairs among the best `partners` of one of their classes.
 
-    Of equals those next in the order of classes, in a ring, so that equal jobs do not all choose
-    the same.
+    Ties go by a ring of classes, so that equal jobs do not all choose the same.
     """
     owner, other = np.concatenate([first, second]), np.concatenate([second, first])
     order = np.lexsort(((other - owner) % classes, -np.concatenate([gain, gain]), owner))

@@ -28,11 +28,11 @@ PLAIN = GroupingOptions()
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """A snapshot's job classes, and the cluster without the jobs that take part (`state`).
+    """Job classes of a snapshot, and the cluster without the jobs that take part (`state`).
 
-    All jobs take part but those that must wait whatever the capacity (`waiting`, by row) and those
-    that stay on nodes which take nothing new (`pinned`). `fallback`: by row, where jobs on draining
-    nodes may stay if there is no room elsewhere.
+    Left out are jobs that wait whatever the capacity (`waiting`, by row) and those that stay on
+    closed nodes (`pinned`). `fallback`: by row, placements on draining nodes if there is no room
+    elsewhere.
     """
 
     snapshot: Snapshot
@@ -55,9 +55,9 @@ class Observed:
 
 
 def observe(snapshot: Snapshot, options: GroupingOptions = PLAIN) -> Observed:
-    """Return what this snapshot has to share, with `gpus_min` GPUs for each job.
+    """Return what a snapshot has to share, with `gpus_min` GPUs for each job.
 
-    A job of weight 0, or that can run nowhere now, is in no class and has what is left over.
+    A job of weight 0, or that can run nowhere now, is in no class and gets leftover GPUs.
     """
     waiting = not_eligible(snapshot)
     state = cluster_of(snapshot)
@@ -71,10 +71,10 @@ def observe(snapshot: Snapshot, options: GroupingOptions = PLAIN) -> Observed:
 def _outside(
     snapshot: Snapshot, waiting: Mapping[int, Waiting], state: ClusterState
 ) -> tuple[tuple[CurrentPlacement, ...], Mapping[int, CurrentPlacement]]:
-    """Return the jobs that stay on nodes which take nothing new, and those that may if need be.
+    """Return the jobs that stay on closed nodes, and those that may if need be.
 
-    What the former hold is taken from `state`. A job launched at this very moment takes part: it
-    has its share, on its own devices.
+    The former are taken from `state`. A job launched at this very moment takes part: it has its
+    share, on its own devices.
     """
     if all(node.takes_training for node in snapshot.nodes):
         return (), {}

@@ -1,10 +1,9 @@
-"""What share policies divide: time on GPUs among classes of equal jobs (Gavel, section 3.1).
+"""Problem of share policies: time on GPUs among classes of equal jobs (Gavel, section 3.1).
 
-Jobs with the same row of throughputs, scale factor, weight, entity and willingness to share are
-interchangeable in every objective that looks neither at steps nor at a place in a queue: any
-optimum averaged over their permutations is one too. So a row here is a *class* of `count` jobs, its
-share the time of all of them together. Objectives that tell jobs apart have classes of one job.
-Pairs of classes share devices. Linear programs have their variables and coefficients from here.
+Jobs with the same throughputs, scale factor, weight, entity and willingness to share are
+interchangeable in every objective without steps or queue positions, so a row here is a *class* of
+`count` jobs, its share the time of all of them. Other objectives have classes of one job. Pairs of
+classes share devices.
 """
 
 from __future__ import annotations
@@ -93,8 +92,8 @@ class AllocationProblem:
 class Shares:
     """Shares of time: a job's part is its class's, divided by `count`.
 
-    `alone` float64[M, C]: of all jobs of a class together, in parts of the wall clock (at most
-    `count`); `paired` float64[P, C]: of all pairs of the two classes together.
+    `alone` float64[M, C]: of all jobs of a class, as fractions of the wall clock (at most `count`);
+    `paired` float64[P, C]: of all pairs of the two classes.
     """
 
     alone: Floats
@@ -155,11 +154,11 @@ class Coefficients:
 
 @dataclass(frozen=True)
 class Variables:
-    """Where time can be given: a variable for each class, then each pair, and column where it runs.
+    """Variables: one for each class, then each pair, and column where it runs.
 
     `of`, `column` int64[A]: of classes; `pair`, `pair_column` int64[B]: of pairs. Columns of types
     without a GPU are left out. A pair of one class needs two jobs: with n >= 2 of them, w in such
-    pairs (2 w / n of each job's time) can be had whenever the class's total, these pairs counted
+    pairs (2 w / n of each job's time) is feasible whenever the class's total, these pairs counted
     twice, is at most n - spread evenly over the n (n - 1) / 2 pairs of jobs.
     """
 
@@ -189,7 +188,7 @@ class Variables:
 
     @property
     def size(self) -> int:
-        """How many variables: A + B."""
+        """Number of variables, A + B."""
         return len(self.of) + len(self.pair)
 
     @cached_property

@@ -19,7 +19,7 @@ GroupKey: TypeAlias = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class GroupingOptions:
-    """What a policy's job classes distinguish.
+    """Distinctions of a policy's job classes.
 
     `spread`: time on several nodes has columns of its own. `pairs`: jobs that may share devices
     have rows together. `teams`: a class is of one team; with `users` of one user of it. `queues`:
@@ -35,10 +35,10 @@ class GroupingOptions:
 
 
 class JobGroup(NamedTuple):
-    """What jobs of a group have in common. `demand`: what they use of a node beside GPUs.
+    """Common properties of a group's jobs. `demand`: resources of a node beside GPUs.
 
-    `queued`: the id of the one job whose position in its team's queue matters; `user`: the owner
-    where users are told apart.
+    `queued`: the id of a job whose queue position matters; `user`: the owner where users are told
+    apart.
     """
 
     kind: str
@@ -104,7 +104,7 @@ def rates_of(
     reach: Reach,
     speeds: Speeds,
 ) -> list[tuple[float, ...]]:
-    """Return steps/s of each group on each column; 0 where the nodes do not give enough GPUs.
+    """Return steps/s of each group on each column; 0 where nodes have too few GPUs.
 
     `rows`: of a job of each group.
     """
@@ -124,7 +124,7 @@ def rates_of(
 
 
 class Reach:
-    """The most GPUs that a job can be given, were the nodes empty."""
+    """Most GPUs that a job could have on empty nodes."""
 
     def __init__(self, state: ClusterState, requests: JobRequests) -> None:
         self.state, self.requests = state, requests
@@ -153,7 +153,7 @@ class Reach:
         return self._on_several[key]
 
     def _usable(self, group: JobGroup, row: int, ranks: int) -> Iterator[tuple[str, int, int]]:
-        """Yield (GPU type, free devices, nodes) of nodes that would do for a process if empty.
+        """Yield (GPU type, free devices, nodes) of nodes that suit a process if empty.
 
         Devices of a node that the power cap never allows together are left out.
         """

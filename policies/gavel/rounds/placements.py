@@ -19,7 +19,7 @@ from policies.placement.time_slices import ALONE, CurrentSlice, Placed
 
 WHOLE = 1.0
 HALF = 0.5
-"""The share of a device that each of two jobs on it is given."""
+"""Share of a device of each of two jobs on it."""
 
 OnClass: TypeAlias = tuple[int, Request, int, bool]
 """Of a group on nodes of a class: column, request, nodes that would do, may it share a device."""
@@ -212,7 +212,7 @@ def to_placements(
 ) -> tuple[Placement, ...]:
     """Return the placements in the jobs' order.
 
-    Jobs on draining nodes that found no place stay there until the drain, as far as power lasts.
+    Jobs on draining nodes without a place elsewhere stay until the drain, while power lasts.
     """
     state, made = observed.state, _Placements(observed, requests, current)
     found = {job: made.placement(job, of) for job, of in placed.items()}

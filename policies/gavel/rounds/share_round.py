@@ -1,12 +1,9 @@
-"""The round of every share policy: shares when something has changed, then time slices.
+"""Round of every share policy: shares after changes, then time slices.
 
-Two steps (Gavel, sections 3 and 5): an allocation of time, made anew when jobs, nodes or
-throughputs have changed (or a period has passed), and a mechanism that gives out time slices.
-Slices last a round: in a round that an event asks for before they end, running jobs go on, and free
-GPUs are given out. No placement has a term of its own: a job that goes on is kept without a word to
-its node, and one that loses its slice is pre-empted by the plan of the round at its end. (With a
-term as long as the slice every job would be stopped at its end unless it were prolonged in time; a
-round that fails could not.)
+An allocation of time is made when jobs, nodes or throughputs have changed (or a period has passed),
+and a mechanism assigns time slices (Gavel, sections 3 and 5). Slices last a round: in an earlier
+round running jobs go on, and free GPUs are assigned. Placements have no term: a job that loses its
+slice is pre-empted by the next plan, since with terms a failed round would stop every job.
 """
 
 from __future__ import annotations
@@ -47,9 +44,9 @@ from policies.placement.plan_builder import Holders, for_power, why_impossible
 from policies.placement.time_slices import TimeSlices
 
 EARLY = 0.1
-"""Part of a round. A round in the last tenth of a slice counts as its end: periodic rounds are
-never held on the second. A slice that would go on for longer than a round was given out by another
-clock, or when rounds were longer, and is over.
+"""Fraction of a round by which a slice may end early, as periodic rounds are not exact.
+
+A slice that would last longer than a round is over: its clock or the intervals have changed.
 """
 
 Allocate: TypeAlias = Callable[[Observed], Shares]
@@ -58,11 +55,11 @@ Allocate: TypeAlias = Callable[[Observed], Shares]
 
 @dataclass(frozen=True, slots=True)
 class ShareRule:
-    """What tells a share policy from others.
+    """Rule of a share policy.
 
-    `memory_of`: name and parameters, whose memory is its own. Shares are made anew when the problem
-    or what they also `depend_on` has changed, and, with `recompute_s` above 0, when they are as
-    old. With `fills`, GPUs that the shares leave idle go to any job that can use them.
+    `memory_of`: name and parameters, whose memory is its own. Shares are made when the problem or
+    what they also `depend_on` has changed, and, with `recompute_s` above 0, when they are as old.
+    With `fills`, GPUs that the shares leave idle go to any job that can use them.
     """
 
     name: str
@@ -95,7 +92,7 @@ class _Round:
         self.account = self._account(before)
 
     def plan(self) -> Plan:
-        """Place the jobs that go on, then those with a slice, then others on what is left."""
+        """Place running jobs, then those with a slice, then others."""
         slices = TimeSlices(self.observed.state, self.requests, self.current)
         slices.keep(self._fixed())
         fills, account = self.rule.fills, self.account
@@ -170,10 +167,7 @@ class _Round:
         return {t: had_s for t, had_s in least.items() if had_s > 0.0}
 
     def _fixed(self) -> Iterable[int]:
-        """Return the jobs that go on whatever their lag.
-
-        While slices last all of them, at their end those launched only now.
-        """
+        """Return the jobs that go on whatever their lag: within slices all, else new ones."""
         if self.slices_go_on:
             return self.current
         return [job for job, of in self.current.items() if of.run.since_s >= self.snapshot.now_s]
@@ -220,7 +214,7 @@ def waiting_of(
 ) -> tuple[Waiting, ...]:
     """Return a reason for each job of the snapshot without a placement, in the jobs' order.
 
-    `placements`: what runs next; `round_end_s`: when slices are given out again.
+    `placements`: of the next round; `round_end_s`: end of its slices.
     """
     ids = observed.snapshot.jobs.columns.ids
     placed = {p.job for p in placements if p.purpose is Purpose.TRAINING}

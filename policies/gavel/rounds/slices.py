@@ -38,10 +38,7 @@ SMALLEST_SHARE = 1e-6
 
 MOST_AHEAD = 1.0
 MOST_BEHIND = 10.0
-"""Rounds that a row may be ahead of its share, or behind it, when shares are made anew.
-
-Time that nobody else wanted, or that it missed for want of a node, is not counted for longer.
-"""
+"""Rounds that a row may be ahead of its share, or behind, when shares are made."""
 
 VERSION = 2
 """Of the memory's form."""
@@ -58,12 +55,12 @@ Credits: TypeAlias = Mapping[str, Mapping[str, float]]
 
 @dataclass(frozen=True, slots=True)
 class ServiceAccount:
-    """n entries: `names`, `rows` and `columns` (their numbers now, of entries still there).
+    """Account of n entries: `names`, `rows` and `columns` (present numbers).
 
     `share` float64[n], `received_s` float64[n] since `made_s`, `ahead_s` float64[n]: by how much
     the row was ahead of its share then (below 0: behind). `policy`: whose shares these are,
-    `problem`: the fingerprint of what was shared. `received_s` counts up to `seen_s`; the slices
-    given out end at `round_end_s`.
+    `problem`: the fingerprint of the problem. `received_s` counts up to `seen_s`; slices end at
+    `round_end_s`.
     """
 
     policy: str
@@ -135,10 +132,10 @@ def opened(
     round_s: float,
     before: ServiceAccount | None,
 ) -> ServiceAccount:
-    """Return a new account for shares just made; rows of the one before take their lag along.
+    """Return a new account for new shares; rows keep their lag of the one before.
 
-    Time received counts from now on (Gavel, section 5). If no lag were taken along, then with
-    events in every round rows with small shares would never run.
+    Time received counts from now on (Gavel, section 5). Without kept lags, events in every round
+    would starve rows with small shares.
     """
     table = np.concatenate([shares.alone, shares.paired]) if len(shares.paired) else shares.alone
     row, column = np.nonzero(table > SMALLEST_SHARE)
@@ -178,12 +175,12 @@ def _taken_along(
 
 
 PATIENCE = 10.0
-"""Rounds that a job may be ahead of another of its class on this type before they change places.
+"""Rounds that a job may be ahead of another of its class here before they change places.
 
-Gavel changes places in every round: the same mean for all, with three times as many migrations.
+Gavel changes places in every round: the same mean, with three times as many migrations.
 """
 SLIGHT = 1e-6
-"""Part of a round. A lag that is less is an error of rounding."""
+"""Fraction of a round below which a lag is a rounding error."""
 
 
 def running_rows(
@@ -205,9 +202,8 @@ def running_rows(
 class Selection:
     """Slices for jobs that are not in `placed`, of `left` GPUs by type.
 
-    `free` by row: jobs of a class without a place; 1 for a pair, whose jobs are looked for when its
-    turn comes; last (-1) a number for jobs of no class. With `lagging_only` no row has a slice that
-    would put it ahead of its share: GPUs stay idle where shares leave them so.
+    `free` by row: jobs of a class without a place; 1 for a pair; last (-1) jobs of no class. With
+    `lagging_only` no slice puts a row ahead of its share: GPUs may stay idle.
     """
 
     def __init__(
@@ -233,10 +229,7 @@ class Selection:
             self.free[self.class_of[job]] -= 1
 
     def slices(self) -> Iterator[Slice]:
-        """Take rows by lag as long as their GPUs fit.
-
-        Each comes again, its lag a slice less, until it can have none: what is left only shrinks.
-        """
+        """Take rows by lag as long as their GPUs fit; each comes again, its lag a slice less."""
         left, free, round_s, due = self.left, self.free, self.round_s, self._due()
         most_s = -SLIGHT * round_s if self.lagging_only else inf
         while due and due[0][0] < most_s and any(left):
@@ -320,9 +313,9 @@ class ClassQueues:
         self.queues: dict[tuple[int, int], list[int]] = {}
 
     def of(self, of_class: int, column: int, taken: Container[int]) -> list[int]:
-        """Return the jobs of a class that are not taken, the first one last; it is not taken.
+        """Return the jobs of a class that are not taken, the first one last.
 
-        A job that is taken once must be so in every later question.
+        A job that is taken once must be so in every later call.
         """
         queue = self.queues.get((of_class, column))
         if queue is None:

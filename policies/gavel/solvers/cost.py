@@ -69,9 +69,9 @@ def min_cost(
 ) -> CostShares:
     """Shares of the most progress per cost; the objective is that of the form.
 
-    `cost` float64[T] of a GPU of each type for a unit of time, above 0. `floor`, from 0 to 1: the
-    least part that each job gets of its throughput with 1/n of the cluster. `slos` are met as far
-    as they can be. Raises ValueError, SolverFailedError.
+    `cost` float64[T] of a GPU of each type for a unit of time, above 0. `floor`, from 0 to 1: least
+    fraction of a job's throughput with 1/n of the cluster. `slos` are met as far as possible.
+    Raises ValueError, SolverFailedError.
     """
     if not 0.0 <= floor <= 1.0 or (cost <= 0.0).any():
         raise ValueError("a floor is from 0 to 1, costs are above 0")

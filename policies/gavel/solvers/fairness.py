@@ -39,11 +39,11 @@ from policies.gavel.solvers.program import DUST, PRICED, Program
 
 
 class Scaled:
-    """A program with a row for each class that counts: per_m * throughput of a job / unit >= 0.
+    """Program with a row for each class that counts: per_m * throughput of a job / unit >= 0.
 
-    `of` int64[K]: the classes with per_m > 0 that can run, `rows` int64[K]: theirs, `best`
-    float64[K]: what a job has in them with all its time where it is fastest. The unit is about the
-    most that the lowest of them can be, so that rows are near 1.
+    `of` int64[K]: classes with per_m > 0 that can run, `rows` int64[K]: theirs, `best` float64[K]:
+    a job's value with all its time where it is fastest. The unit is about the highest possible
+    minimum, so that rows are near 1.
     """
 
     def __init__(self, problem: AllocationProblem, per: Floats, unit: float | None = None) -> None:
@@ -69,10 +69,10 @@ class Levels(Scaled):
         return self.program.solve() * self.unit
 
     def fill(self) -> None:
-        """Give what the level leaves over to whom it brings most, with nobody below the level.
+        """Use leftover time where it brings most, with no job below the level.
 
-        Nothing is left if every class that can run has a price on its row: it has exactly the level
-        in every optimum (complementary slackness).
+        Nothing is left if every class that can run has a price on its row (complementary
+        slackness).
         """
         priced = int((np.abs(self.program.duals(self.rows)) > PRICED).sum())
         if priced == (self.program.variables.best_rates > 0.0).sum():
@@ -86,8 +86,7 @@ class Levels(Scaled):
 def max_min(problem: AllocationProblem, per: Floats, *, fill: bool) -> Shares:
     """Shares of the highest level, their objective; 0 if no class with per_m > 0 can run.
 
-    With `fill`, time that the level leaves over goes to whom it brings most. Raises
-    SolverFailedError.
+    With `fill`, leftover time goes where it brings most. Raises SolverFailedError.
     """
     levels = Levels(problem, per)
     if not len(levels.of):
@@ -99,15 +98,15 @@ def max_min(problem: AllocationProblem, per: Floats, *, fill: bool) -> Shares:
 
 
 def idle(problem: AllocationProblem) -> Shares:
-    """Nobody gets anything."""
+    """Shares of zeros."""
     return Shares(np.zeros(problem.rates.shape), np.zeros(problem.pair_rates.shape[:2]), 0.0)
 
 
 def highest_level(problem: AllocationProblem, best: Floats) -> float:
-    """A bound of the highest level, given the `best` of each class (0: it does not count).
+    """Bound of the highest level, given the `best` of each class (0: it does not count).
 
-    The least of any job's best, and of what all GPUs could do if each job ran where it takes the
-    least of their time. 1 if no class counts.
+    The least of any job's best, and of all GPUs if each job ran where it takes the least of their
+    time. 1 if no class counts.
     """
     if not len(of := np.flatnonzero(best > 0.0)):
         return 1.0
@@ -121,10 +120,7 @@ def inverse(rates: Floats) -> Floats:
 
 
 def fairness(problem: AllocationProblem, *, fill: bool = False) -> Shares:
-    """Shares of the highest least normalised throughput, their objective, of jobs that can run.
-
-    Raises SolverFailedError.
-    """
+    """Shares of the highest least normalised throughput. Raises SolverFailedError."""
     return max_min(problem, fair_scaling(problem) / problem.weight, fill=fill)
 
 
@@ -143,10 +139,10 @@ SLACKS = (1e-12, 1e-9, 1e-8, 1e-7, 1e-6)
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """A weight that jobs share: by their own weights, or in the order of a queue (`fifo`).
+    """Weight that jobs share: by their own weights, or in the order of a queue (`fifo`).
 
-    Entities with the same `whole` above 0 are its parts (the users of a team): those of them with a
-    job that rises share one weight equally, which each of them names.
+    Entities with the same `whole` above 0 are its parts (a team's users): those with a rising job
+    share one weight equally, which each of them names.
     """
 
     weight: float = 1.0
@@ -196,9 +192,9 @@ def hierarchical_shares(
 ) -> Filled:
     """Fairness among entities by their weights, and inside each fairness or FIFO, water filled.
 
-    `problem.entity` names each class's row in `entities`. `position` int64[M] is a class's position
-    in its entity's queue, lowest first; only entities with `fifo` need it, and their classes have
-    one job each. ValueError where that or a weight above 0 is missing. Raises SolverFailedError.
+    `problem.entity` names each class's row in `entities`. `position` int64[M]: position in its
+    entity's queue, lowest first, for entities with `fifo`, whose classes have one job each.
+    ValueError where that or a weight above 0 is missing. Raises SolverFailedError.
     """
     if any(e.weight <= 0.0 for e in entities):
         raise ValueError("an entity's weight must be above 0")

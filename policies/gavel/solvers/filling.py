@@ -1,10 +1,8 @@
 """Max-min fairness of few classes, water filled on a dense tableau: a tenth of a solver's time.
 
-For so small a program most of the time of a solver goes into being called, and a cluster in steady
-state has some dozens of classes, whose shares are wanted at every event. One tableau is kept
-through all levels, and what a level changes is a column. Rows are in the form B^-1 A, `value` B^-1
-b; columns are time of a class on a column of the problem, slacks of the rows (jobs' time, GPUs,
-levels), and last the rise z of the level.
+One tableau is kept through all levels, and what a level changes is a column. Rows are in the form
+B^-1 A, `value` B^-1 b; columns are time of a class on a column of the problem, slacks of the rows
+(jobs' time, GPUs, levels), and last the rise z of the level.
 """
 
 from __future__ import annotations
@@ -111,8 +109,8 @@ def stop(
 ) -> int:
     """Stop classes with a price on their rows at `reached`; the slack of the highest price, or -1.
 
-    From then on the rise is no part of their rows: its column is that of the rise before less those
-    of their slacks (each a column of an identity, so that B^-1 of them is in the table).
+    The rise leaves their rows: its column is that of before less those of their slacks (identity
+    columns, so that B^-1 of them is in the table).
     """
     best, highest = priced, -1
     for k in range(len(slack)):
@@ -131,10 +129,10 @@ def fill(
 ) -> Floats:
     """float64[K]: levels at which the classes of `slack` columns got stuck, rising together.
 
-    `table` float64[R, V], `value` float64[R], `basis` int64[R]: changed to those of the last
-    optimum. `begin` int64[K]: a column of each class that enters first, so that levels can rise
-    without a step that gains nothing. `priced`: the part of a rise's price that marks a class as
-    stuck (complementary slackness). All levels are below 0 if an optimum was not found.
+    `table` float64[R, V], `value` float64[R], `basis` int64[R]: changed to the last optimum's.
+    `begin` int64[K]: a column of each class that enters first, so that levels rise without a
+    degenerate step. `priced`: fraction of a rise's price that marks a class as stuck. All levels
+    are below 0 if an optimum was not found.
     """
     level, reached, last = np.full(len(slack), -1.0), 0.0, table.shape[1] - 1
     gain = np.zeros(table.shape[1])
@@ -236,8 +234,8 @@ def small_filling(problem: AllocationProblem, per: Floats, unit: float) -> Small
     """Shares with which no job could have more without a poorer one's having less.
 
     `per` float64[M]: of a job's throughput for its level, 0 if it cannot run; `unit`: about the
-    highest level. None where another solver must find them: with pairs, with more classes than
-    MOST_CLASSES or none, and where what is found does not hold to MISSED.
+    highest level. None with pairs, no or over MOST_CLASSES classes, or where the result misses
+    MISSED.
     """
     of = np.flatnonzero(per * problem.fastest_rates > 0.0)
     if not 0 < len(of) <= MOST_CLASSES or len(problem.pairs):

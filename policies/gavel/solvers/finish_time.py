@@ -34,8 +34,7 @@ def makespan(problem: AllocationProblem, steps: Floats, *, fill: bool = True) ->
     """Shares under which all jobs with steps left end soonest; the objective is that time (s).
 
     `steps` float64[M]: left to each job of a class. Jobs that can run nowhere do not count (inf if
-    all are such). With `fill`, time left over goes to whom it brings most. Raises
-    SolverFailedError.
+    all are such). With `fill`, leftover time goes where it brings most. Raises SolverFailedError.
     """
     found = max_min(problem, inverse(steps), fill=fill)
     return Shares(
@@ -69,10 +68,10 @@ def finish_time_fairness(
     precision: float = 1e-6,
     fill: bool = True,
 ) -> Shares:
-    """Shares whose highest rho, their objective, is the lowest possible to a part of `precision`.
+    """Shares whose highest rho, their objective, is the lowest possible to `precision`.
 
-    Jobs without steps left and those that can run nowhere do not count; 0 where no job does. With
-    `fill`, time left over goes to whom it brings most. Raises SolverFailedError.
+    Jobs without steps left or that can run nowhere do not count; 0 without jobs. With `fill`,
+    leftover time goes where it brings most. Raises SolverFailedError.
     """
     search = _Search(problem, times)
     if not len(search.of):
@@ -123,7 +122,7 @@ class _Search:
         )
 
     def _start(self) -> float:
-        """The u at which GPUs just suffice if each job runs where it is most efficient."""
+        """u at which GPUs just suffice if each job runs where it is most efficient."""
         low, high = 0.0, self.highest
         cost = self.problem.count[self.of] * self.problem.scale[self.of] / self.best
         for _ in range(HALVINGS):
@@ -137,7 +136,7 @@ class _Search:
         return u / (1.0 - self.age * u)
 
     def _tangent(self) -> float:
-        """The highest u = at * (1 + d) with T_m / g_m(at) >= 1 + d / (1 - a_m at)."""
+        """Highest u = at * (1 + d) with T_m / g_m(at) >= 1 + d / (1 - a_m at)."""
         per = np.zeros(len(self.problem.count))
         per[self.of] = self.per / self._needed(self.at)
         self.scaled = Scaled(self.problem, per, unit=1.0)
@@ -161,7 +160,7 @@ class _Search:
         return self.per * self.scaled.program.throughputs()[self.of] / self.problem.count[self.of]
 
     def fill(self) -> None:
-        """Give what is left to whom it brings most, with no rho above what was reached."""
+        """Use leftover time where it brings most, with no rho above what was reached."""
         program = self.scaled.program
         enough = np.minimum(
             self._needed(self.lowest) + MARGIN * self.best, self._scaled_throughputs()

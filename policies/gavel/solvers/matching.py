@@ -42,13 +42,12 @@ class Matching:
 
 
 def match(times_s: Floats, machines: Machines) -> Matching:
-    """The matching of least total completion time.
+    """Matching of least total completion time.
 
-    `times_s` float64[J, M]: run times, inf where a job cannot run on a group; each job runs
-    somewhere. Of equal jobs the first run first. Places are made as needed: where none of a
-    group's last places is used, further ones would not be either (they cost more than a place
-    whose price is 0), so that the optimum over some places is that over all. SolverFailedError
-    where the jobs cannot be matched.
+    `times_s` float64[J, M]: run times, inf where impossible; each job runs somewhere. Of equal jobs
+    the first run first. Places are added as needed: where none of a group's last places is used,
+    further ones would not be either, so the optimum is that over all. SolverFailedError where the
+    jobs cannot be matched.
     """
     jobs = len(times_s)
     machines = Machines(np.minimum(machines.gpus, jobs), machines.ready_s)

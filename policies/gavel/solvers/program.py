@@ -32,15 +32,13 @@ from policies.gavel.allocation.problem import (
 )
 
 TOLERANCE = 1e-6
-"""By how much a constraint may be broken, relative to its bound where that is above 1."""
+"""Allowed violation of a constraint, relative to its bound where that is above 1."""
 DUST = 1e-9
 """Time of a class, in parts of its jobs' wall clock, that no solver of doubles tells from none."""
 PRICED = 1e-9
 """A dual below this may be an error of rounding."""
 MOST = 1e12
-"""Largest coefficient of a throughput. One this large asks for a part of the time that no solver
-tells from none (`DUST`); HiGHS refuses those from 1e15 on.
-"""
+"""Largest coefficient of a throughput; HiGHS refuses those from 1e15 on."""
 MANY_CLASSES = 500
 """Classes from which the interior point method finds the first basis faster."""
 
@@ -59,9 +57,9 @@ OPTIONS: Mapping[str, Any] = {
     "primal_feasibility_tolerance": 1e-10,
     "dual_feasibility_tolerance": 1e-10,
 }
-"""Presolving costs these programs more than it saves. The primal simplex (4) goes on from a basis
-that a changed cost or a loosened constraint leaves feasible, here several times faster than the
-dual. Tolerances are tighter than HiGHS' own: shares may be small.
+"""Options of HiGHS: no presolving, and the primal simplex (4), which restarts fastest here.
+
+Tolerances are tighter than HiGHS' own: shares may be small.
 """
 
 CAREFUL: Mapping[str, Any] = {**OPTIONS, "presolve": "choose", "simplex_strategy": 1}
@@ -69,7 +67,7 @@ CAREFUL: Mapping[str, Any] = {**OPTIONS, "presolve": "choose", "simplex_strategy
 
 
 class Program:
-    """The linear program of a problem, which maximises.
+    """Linear program of a problem, which maximises.
 
     Its first columns are the problem's `variables`; `class_rows` and `type_rows` its first rows.
     SolverFailedError if HiGHS refuses a change: wrong shapes or infinite coefficients.
@@ -197,10 +195,10 @@ class Program:
         return objective
 
     def keep_optimum(self) -> None:
-        """Bound the program to its optima, for a second objective: what has a price stays there.
+        """Bound the program to its optima, for a second objective: priced rows and columns are
+        fixed.
 
-        By complementary slackness that is all of them and nothing else. The basis stays feasible,
-        whatever was rounded.
+        By complementary slackness these are all optima. The basis stays feasible.
         """
         lp, found = self._highs.getLp(), self._read
         columns = found.col_dual, found.col_value, lp.col_lower_, lp.col_upper_, self.bound_columns
@@ -240,7 +238,7 @@ class Program:
         return added(found.row, found.value * self.values[found.column], len(self.class_rows))
 
     def shares(self, objective: float, unit: float = 1.0, dust: float = DUST) -> Shares:
-        """The last solution divided by `unit`, as shares.
+        """Return the last solution divided by `unit`, as shares.
 
         At most `dust` for each of a class's jobs becomes 0: no job must start for an error of
         rounding. Raises SolverFailedError where a constraint is broken by more than TOLERANCE.

@@ -13,20 +13,12 @@ from policies.gavel.solvers.program import Method, Program
 
 
 def total_throughput(problem: AllocationProblem) -> Shares:
-    """Shares that maximise sum_m throughput(m, X) / throughput(m, X_fastest) over all jobs, which
-    is their objective.
-
-    Raises SolverFailedError.
-    """
+    """Maximise sum_m throughput(m, X) / throughput(m, X_fastest). Raises SolverFailedError."""
     return best_total(problem, inverse(problem.fastest_rates))
 
 
 def best_total(problem: AllocationProblem, value: Floats) -> Shares:
-    """Shares that maximise the sum over all jobs of value[m] * throughput(m, X). Raises
-    SolverFailedError.
-
-    By the simplex, which is quicker here than for the lowest of many throughputs.
-    """
+    """Maximise the sum over all jobs of value[m] * throughput(m, X). Raises SolverFailedError."""
     program = Program(problem)
     if not program.variables.size:
         return idle(problem)
@@ -35,8 +27,7 @@ def best_total(problem: AllocationProblem, value: Floats) -> Shares:
 
 
 def first_in_first_out(problem: AllocationProblem, position: Ints) -> Shares:
-    """Shares that maximise sum_m throughput(m, X) / throughput(m, X_fastest) * (M - place_m), which
-    is their objective.
+    """Maximise sum_m throughput(m, X) / throughput(m, X_fastest) * (M - place_m).
 
     `position` int64[M]: of a class's jobs in the queue, from 0; M is the number of all jobs. Raises
     SolverFailedError.
@@ -45,8 +36,7 @@ def first_in_first_out(problem: AllocationProblem, position: Ints) -> Shares:
 
 
 def shortest_job_first(problem: AllocationProblem, steps: Floats) -> Shares:
-    """Shares under which the job that can end soonest does, and others follow in that order as in a
-    queue.
+    """Serve the job that can end soonest, then the others in that order as in a queue.
 
     `steps` float64[M] left to each job of a class; the objective is the sum of the queue. Jobs that
     can run nowhere come last. Raises SolverFailedError.

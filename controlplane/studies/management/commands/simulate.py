@@ -49,8 +49,6 @@ SHOWN = (
 
 
 class Command(BaseCommand):
-    """Exit 0; 1: runs failed or were stopped (results are kept); 2: the study is invalid."""
-
     help = (
         "Compare policies on a simulated cluster; the same command again goes on with what is not"
         " finished"
@@ -58,7 +56,6 @@ class Command(BaseCommand):
     requires_system_checks: tuple[str, ...] = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """A study's file, options that differ from it, and how to run it."""
         add = parser.add_argument
         workload = "FILE|TYPE[:NAME=VALUE,...]|history[:days=N]|queue"
         policy = "NAME|FILE.py[:PARAMETER=VALUE,...]"
@@ -76,7 +73,6 @@ class Command(BaseCommand):
         add("--output", type=Path, default=Path("simulation"), help=output)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Check, run, say what came of it."""
         if options["processes"] is not None and options["processes"] < 0:
             raise CommandError("--processes: must be at least 0", returncode=2)
         try:
@@ -124,7 +120,6 @@ class Command(BaseCommand):
 
 
 def told(progress: StudyProgress) -> str:
-    """The progress as a line."""
     over = f"{progress.finished} of {progress.total} runs are finished"
     failed = f", {progress.failed} failed" if progress.failed else ""
     left = "" if progress.left_s is None else f"; about {progress.left_s:,.0f} s left"
@@ -132,7 +127,7 @@ def told(progress: StudyProgress) -> str:
 
 
 def _document(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The study's file with what the options say put over it."""
+    """Study's file with the options applied."""
     document = read_study(options["study"]) if options["study"] else {}
     given = {
         "name": options["name"],
@@ -151,7 +146,7 @@ def _document(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _live(document: dict[str, Any]) -> dict[str, Any]:
-    """The study with a live cluster, and its history, written out as they are now."""
+    """Study with the live cluster and its history written out."""
     cluster, workload = document.get("cluster"), document.get("workload")
     given: Mapping[str, Any] = workload if isinstance(workload, Mapping) else {}
     of = given.get("type")
