@@ -112,17 +112,8 @@ def _count(value: object) -> int:
 
 
 def _workload(user: User, spec: Mapping[str, Any]) -> Mapping[str, Any]:
-    if (of := spec.get("type")) == "history":
-        return _history(user, spec)
-    if of == "queue":
-        _check_options(spec, "queue", "cluster")
-        found = queue(user, _named(spec.get("cluster"), "workload.cluster"))
-        if not found["jobs"]:
-            raise StudyError(
-                "workload: you may see no job of this cluster that waits or runs now at a speed"
-                " that is known"
-            )
-        return found
+    if (of := spec.get("type")) in LIVE:
+        return live_workload(user, spec, _named(spec.get("cluster"), "workload.cluster"))
     for field, most in (("jobs", MOST_JOBS), ("nodes", MOST_NODES)):
         wanted = spec.get(field)
         if isinstance(wanted, int) and wanted > most:
@@ -133,27 +124,30 @@ def _workload(user: User, spec: Mapping[str, Any]) -> Mapping[str, Any]:
     return spec
 
 
-def _history(user: User, spec: Mapping[str, Any]) -> Mapping[str, Any]:
-    _check_options(spec, "history", "cluster", "days")
-    days = spec.get("days", 7)
-    if isinstance(days, bool) or not isinstance(days, int | float) or not 0 < days <= MOST_DAYS:
-        raise StudyError(
-            f"workload.days: must be more than 0 and at most {MOST_DAYS}, not {days!r:.60}"
-        )
-    found = history(user, _named(spec.get("cluster"), "workload.cluster"), float(days))
-    if not found["jobs"]:
-        raise StudyError(
-            "workload.days: you may see no job of this cluster that was submitted in the last"
-            f" {days:g} days"
-        )
-    return found
-
-
-def _check_options(spec: Mapping[str, Any], of: str, *known: str) -> None:
+def live_workload(
+    user: User, spec: Mapping[str, Any], cluster: Cluster, most_days: int = MOST_DAYS
+) -> dict[str, Any]:
+    """A cluster's queue or history as a workload. StudyError if the user may see no job of it."""
+    of, days = spec["type"], spec.get("days", 7)
+    known = ("cluster", "days") if of == "history" else ("cluster",)
     if extra := sorted(set(spec) - {"type", *known}):
         raise StudyError(
             f"workload.{extra[0]}: no such option of a {of}; known are: {', '.join(known)}"
         )
+    if isinstance(days, bool) or not isinstance(days, int | float) or not 0 < days <= most_days:
+        raise StudyError(
+            f"workload.days: must be more than 0 and at most {most_days}, not {days!r:.60}"
+        )
+    if of == "history":
+        found, which = (
+            history(user, cluster, float(days)),
+            f"was submitted in the last {days:g} days",
+        )
+    else:
+        found, which = queue(user, cluster), "waits or runs now at a speed that is known"
+    if not found["jobs"]:
+        raise StudyError(f"workload: you may see no job of {cluster.name} that {which}")
+    return found
 
 
 def _named(name: object, field: str) -> Cluster:

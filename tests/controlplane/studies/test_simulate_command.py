@@ -212,7 +212,7 @@ def test_a_live_clusters_queue_goes_on_from_where_it_is(simulate: Simulate, tmp_
 @pytest.mark.django_db
 def test_a_queue_of_nothing_is_refused(simulate: Simulate) -> None:
     a_node(a_cluster(name="idle"))
-    with pytest.raises(CommandError, match="no job of idle waits or runs now"):
+    with pytest.raises(CommandError, match="no job of idle that waits or runs now"):
         simulate("--cluster", "live", "--workload", "queue", "--policy", "fifo")
 
 

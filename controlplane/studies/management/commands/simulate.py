@@ -33,12 +33,12 @@ from controlplane.simulation.study.study import (
     StudyProgress,
     run_study,
 )
-from controlplane.studies.live_cluster import cluster_spec, history, queue
+from controlplane.studies.documents import LIVE, live_workload
+from controlplane.studies.live_cluster import cluster_spec
 from controlplane.studies.pages.selectors import notes_of
 
 OPERATOR = User(is_staff=True, is_active=True)
-HISTORY, QUEUE = "history", "queue"
-HISTORY_DAYS = 30.0
+HISTORY_DAYS, MOST_HISTORY_DAYS = 30, 3660
 TOLD_EVERY_S = 10.0
 SHOWN = (
     ("total_cost", "total cost"),
@@ -151,24 +151,14 @@ def _live(document: dict[str, Any]) -> dict[str, Any]:
     given: Mapping[str, Any] = workload if isinstance(workload, Mapping) else {}
     of = given.get("type")
     if not isinstance(cluster, str):
-        if of in (HISTORY, QUEUE):
+        if of in LIVE:
             raise StudyError(f"workload: a {of} is a live cluster's; give --cluster live too")
         return document
     row = _cluster(cluster.partition(":")[2])
     written: dict[str, Any] = {"cluster": cluster_spec(OPERATOR, row)}
-    if of == HISTORY:
-        days = given.get("days", HISTORY_DAYS)
-        if isinstance(days, bool) or not isinstance(days, int | float) or not 0 < days <= 3660:
-            raise StudyError(f"workload.days: must be a number of days up to 3660, not {days!r}")
-        written["workload"] = history(OPERATOR, row, days)
-    elif of == QUEUE:
-        if extra := sorted(set(given) - {"type"}):
-            raise StudyError(f"workload.{extra[0]}: no such option of a queue, which has none here")
-        written["workload"] = found = queue(OPERATOR, row)
-        if not found["jobs"]:
-            raise StudyError(
-                f"workload: no job of {row.name} waits or runs now at a speed that is known"
-            )
+    if of in LIVE:
+        asked = {"days": HISTORY_DAYS, **given} if of == "history" else given
+        written["workload"] = live_workload(OPERATOR, asked, row, MOST_HISTORY_DAYS)
     return {**document, **written}
 
 
