@@ -73,7 +73,6 @@ def hint_after(cluster_id: int, backoff_s: float) -> None:
 
 
 def _hint(cluster_id: int) -> None:
-    """Hint a worker unless a hint is pending."""
     if _is_first(_key(cluster_id), HINT_LIVES_S):
         _send(cluster_id)
 

@@ -71,7 +71,7 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class EndOutcome:
-    """The job's move and its reason; a requeued job backs off `units` of time first."""
+    """Move of the job and its reason; a requeued job backs off `units` of time first."""
 
     move: JobMove
     reason_class: str = ""

@@ -105,7 +105,7 @@ def names_in_waiting(user: User | AnonymousUser, jobs: Iterable[Job]) -> Mapping
 
 
 def uuids(values: Iterable[object]) -> set[uuid.UUID]:
-    """Those of the values that are UUIDs."""
+    """Values that are UUIDs."""
     found = set()
     for value in values:
         try:

@@ -117,7 +117,7 @@ def _json(text: str, what: str) -> Any:
 
 
 def _table(plan: Plan, snapshot: Snapshot) -> str:
-    """The plan for people: a line per placement and per waiting job."""
+    """Plan for people: a line per placement and per waiting job."""
     rows = [("job", "decision", "where or why", "run s", "cost")]
     nodes = snapshot.node_by_id
     for placed in plan.placements:

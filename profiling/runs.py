@@ -158,7 +158,6 @@ def begin_all(jobs: Sequence[Job], now: datetime) -> None:
 
 
 def _settled(kinds: Iterable[int], cluster: Cluster) -> set[int]:
-    """Those of these kinds that are known and have no open run."""
     opened = ProfileRun.objects.filter(kind=OuterRef("kind"), job__cluster=cluster, state__in=OPEN)
     settled = Profile.objects.filter(~Exists(opened), kind__in=kinds, spread=False)
     return set(settled.values_list("kind_id", flat=True))

@@ -112,7 +112,7 @@ def _modelled_power(assignment: Assignment, intervals: Iterable[Interval]) -> It
 
 
 def _rest_power(assignment: Assignment, intervals: Iterable[Interval]) -> list[PowerStep]:
-    """Its part of the node's other watts, which changes with co-tenants."""
+    """Watts of its part of the rest of the node, which changes with co-tenants."""
     node = assignment.node
     total, steps = node.devices.count(), list[PowerStep]()
     for p in intervals:

@@ -46,7 +46,6 @@ def run_cluster_round(cluster_id: int) -> None:
 
 
 def _backs_off(cluster_id: int) -> bool:
-    """Return True while the cluster backs off after a long round."""
     left_s = backoff_s(cluster_id, timezone.now())
     if left_s > 0 and is_wanted(cluster_id):
         hint_after(cluster_id, left_s)

@@ -83,7 +83,6 @@ def prune(now: datetime, *, budget_s: float = 60.0, names: tuple[str, ...] = ())
 
 
 def _delete(rows: QuerySet[Any]) -> int:
-    """Delete the first BATCH; foreign keys to them must be SET NULL."""
     model: type[Model] = rows.model
     keys = list(rows.order_by("pk").values_list("pk", flat=True)[:BATCH])
     if keys:

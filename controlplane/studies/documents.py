@@ -184,7 +184,6 @@ def _try_trace(study: Study) -> None:
 
 
 def _by_field(message: str) -> dict[str, list[str]]:
-    """A study's error by the field it begins with."""
     place, _, rest = message.partition(": ")
     field = place.partition(".")[0].partition("[")[0]
     if field not in FIELDS:

@@ -43,11 +43,11 @@ MOVES: Mapping[tuple[S, M], S] = {
 
 
 class IllegalSimulationMoveError(Exception):
-    """The table has no such move from that state."""
+    """Move that the table does not have from that state."""
 
 
 def check_move(state: S, move: M) -> S:
-    """The state that `move` leads to from `state`; IllegalSimulationMoveError if none."""
+    """Return the state after `move`; raise IllegalSimulationMoveError if the table has none."""
     if (state, move) not in MOVES:
         raise IllegalSimulationMoveError(f"a simulation that is {state} cannot {move}")
     return MOVES[state, move]

@@ -150,7 +150,7 @@ def _left_out(unknown: int) -> str:
 
 
 def _queued(job: JobView, now_s: float, known: Mapping[str, JobView], places: Places) -> JobView:
-    """The job for a cluster file's simulation: present from now, with its remaining work."""
+    """Job for a cluster file's simulation: present from now, with its remaining work."""
     there = [
         run
         for run in job.running

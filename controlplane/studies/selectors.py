@@ -34,7 +34,7 @@ def visible_simulations(user: User | AnonymousUser) -> QuerySet[Simulation]:
 
 
 def get_simulation(user: User | AnonymousUser, pk: uuid.UUID | str) -> Simulation:
-    """The simulation if this user may see it, else Http404."""
+    """Return the simulation if this user may see it, else raise Http404."""
     try:
         return visible_simulations(user).get(pk=pk)
     except (Simulation.DoesNotExist, ValidationError):
@@ -42,14 +42,14 @@ def get_simulation(user: User | AnonymousUser, pk: uuid.UUID | str) -> Simulatio
 
 
 def link_of(simulation: Simulation) -> str:
-    """The last part of the shared simulation's address; empty if it is not shared."""
+    """Last part of the shared simulation's address; empty if it is not shared."""
     if not simulation.share_key:
         return ""
     return Signer(salt=_SALT).sign(f"{simulation.pk.hex}.{simulation.share_key}")
 
 
 def shared_simulation(link: str) -> Simulation:
-    """The simulation of a share link; Http404 if not shared any more."""
+    """Simulation of a share link; Http404 if not shared any more."""
     try:
         pk, _, key = Signer(salt=_SALT).unsign(link).partition(".")
         found = Simulation.objects.defer("document").filter(pk=uuid.UUID(pk), share_key=key).first()

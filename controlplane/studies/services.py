@@ -28,7 +28,7 @@ MOST_ACTIVE = 20
 
 
 class SimulationConflictError(ConflictError):
-    """The simulation's present state does not allow it."""
+    """Action that the simulation's present state does not allow."""
 
 
 def simulation_create(user: User, asked: Mapping[str, Any]) -> Simulation:

@@ -1,1 +1,1 @@
-"""The pages of jobs."""
+"""Pages of jobs."""

@@ -1,4 +1,4 @@
-"""The submission form: turns input into a job's data; `jobs.submission.validation` checks it."""
+"""Submission form: turns input into a job's data; `jobs.submission.validation` checks it."""
 
 from __future__ import annotations
 

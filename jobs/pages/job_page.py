@@ -1,4 +1,4 @@
-"""The page of one job, in a constant number of queries."""
+"""Page of one job, in a constant number of queries."""
 
 from __future__ import annotations
 

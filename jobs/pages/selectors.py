@@ -1,4 +1,4 @@
-"""The queue page in a constant number of queries."""
+"""Queue page in a constant number of queries."""
 
 from __future__ import annotations
 

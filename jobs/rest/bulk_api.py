@@ -59,7 +59,7 @@ def _reader(field: Field[Any, Any, Any, Any]) -> Callable[[Job], Any]:
 
 
 def error_of(answer: Answer) -> Mapping[str, Any]:
-    """The error of a refused submission as REST shows it: code, detail, messages by field."""
+    """Error of a refused submission as REST shows it: code, detail, messages by field."""
     if isinstance(answer, JobInvalid):
         return {"code": "invalid", "detail": str(answer), "fields": answer.fields}
     return {"code": "conflict", "detail": str(answer)}

@@ -62,7 +62,6 @@ def to_plan(
 
 
 def _allocation(plan: PlanBuilder, problem: Problem, solution: Solution, job: int) -> Allocation:
-    """Return devices of the job's node, those that it holds now first."""
     n, row = int(problem.numbers[solution.node[job]]), int(problem.rows[job])
     gpus, layout = int(problem.config_gpus[solution.config[job]]), plan.state.layout
     request, node = plan.classes.requests.on_one_node(row, gpus), layout.nodes[n].id

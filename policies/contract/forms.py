@@ -147,7 +147,6 @@ class Form(Generic[T]):
         return FormError(path, problem, self.name)
 
     def _schema_at(self, loc: tuple[int | str, ...]) -> dict[str, Any]:
-        """Return the part of the schema that describes the value at that place."""
         node = self._resolved(self._schema)
         for part in loc:
             fields = node.get("properties", {})
@@ -225,7 +224,6 @@ def shown(value: object) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Convert mappings and numpy's numbers to JSON types."""
     return dict(value) if isinstance(value, Mapping) else value.item()
 
 

@@ -346,7 +346,7 @@ class Snapshot:
 
     @cached_property
     def cap_w(self) -> float | None:
-        """The lowest cap in watts from now to the next periodic round; None if unlimited."""
+        """Lowest cap in watts from now to the next periodic round; None if unlimited."""
         return min((cap for _, cap in self.caps_ahead), default=None)
 
 

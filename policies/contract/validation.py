@@ -280,7 +280,6 @@ class _Placements:
 
 
 def _stays(placed: Placement, running: tuple[Running, ...]) -> bool:
-    """Return True if the job is on the same devices already."""
     devices = {(rank.node, frozenset(rank.devices)) for rank in placed.ranks}
     same = [r for r in running if (r.purpose, r.copy) == (placed.purpose, placed.copy)]
     return any({(s.node, frozenset(s.devices)) for s in r.ranks} == devices for r in same)
@@ -370,7 +369,6 @@ def _power(plan: Plan, snapshot: Snapshot) -> Iterator[Violation]:
 
 
 def _devices_in_use(plan: Plan, at_s: float) -> set[tuple[str, str]]:
-    """Devices of the placements that do not end by `at_s`."""
     going_on = (p for p in plan.placements if p.until_s is None or p.until_s > at_s)
     return {(rank.node, device) for p in going_on for rank in p.ranks for device in rank.devices}
 

@@ -69,7 +69,6 @@ class AlloX:
         return draft.build("allox", total_s)
 
     def _considered(self, singles: _Singles) -> Ints:
-        """int64: jobs to match, by arrival: all that run, and the oldest that wait."""
         order = np.argsort(singles.arrival_s, kind="stable")
         waits = singles.home[order] == NOWHERE
         part = int(self.alpha * np.count_nonzero(waits))

@@ -198,7 +198,6 @@ class SharePolicy(ABC):
         return True
 
     def _message(self, snapshot: Snapshot, notes: Notes) -> str:
-        """Return what the plan says of the notes."""
         return ""
 
     def _allocate(self, notes: Notes, observed: Observed) -> Shares:

@@ -46,7 +46,6 @@ class Hierarchical(SharePolicy):
     )
 
     def _grouping(self, snapshot: Snapshot) -> GroupingOptions:
-        """In a team with a queue jobs are told apart."""
         names = tuple(dict.fromkeys(snapshot.jobs.columns.others["team"]))
         entities = zip(names, self._entities(snapshot, names), strict=True)
         return GroupingOptions(

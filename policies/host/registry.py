@@ -167,7 +167,6 @@ def _entry_point(name: str) -> EntryPoint:
 
 
 def _is_policy(found: object) -> bool:
-    """Return True for a class of frozen dataclasses whose instances can be called."""
     if not (isinstance(found, type) and is_dataclass(found)):
         return False
     frozen: bool = getattr(found, "__dataclass_params__").frozen  # noqa: B009  (an attribute that dataclasses do not declare)

@@ -181,7 +181,7 @@ def _together_free(
 
 
 def training_run(runs: tuple[Running, ...]) -> Running | None:
-    """The one placement a job trains on; None if there is none, or several copies."""
+    """Placement a job trains on; None if there is none, or several copies."""
     if len(runs) == 1:
         return runs[0] if runs[0].purpose is TRAINING else None
     training = [r for r in runs if r.purpose is TRAINING]

@@ -303,7 +303,6 @@ class Layout:
             found[c] |= 1 << n
 
     def _new_class(self, n: int, node: NodeView, present: int) -> int:
-        """Add the class of node n and return its number."""
         capacity = self.free(n, present, capacity_of(node, self.resources))
         power_mw = tuple([demand_in_thousandths(watts) for watts in node.power_w]) or (0,)
         self.classes.append(NodeClass(node.gpu_type, capacity, power_mw, len(node.devices)))

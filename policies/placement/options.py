@@ -164,7 +164,6 @@ class JobClasses:
 
     @cached_property
     def keys(self) -> Sequence[GroupingKey]:
-        """The class of each job of the snapshot."""
         counts, numbers, others = self.columns.counts, self.columns.numbers, self.columns.others
         columns = [self.columns.kinds, counts["gpus_min"].tolist(), counts["gpus_max"].tolist()]
         columns += [others["allowed_types"], others["labels"]]
@@ -203,7 +202,6 @@ class JobClasses:
 
     @cached_property
     def _numbers(self) -> Sequence[tuple[float, float]]:
-        """Due date and remaining steps of each job."""
         numbers = self.columns.numbers
         due_s, steps = numbers["due_s"].tolist(), numbers["remaining_steps"].tolist()
         return list(zip(due_s, steps, strict=True))
@@ -298,7 +296,6 @@ def prices_of(snapshot: Snapshot, *, emissions: bool = True) -> Prices:
 
 @lru_cache(maxsize=256)
 def _flat(rate: float) -> Prices:
-    """One price for ever."""
     return Prices(frozen(np.zeros(1)), frozen(np.array([rate])))
 
 

@@ -65,7 +65,7 @@ def reserve_profiling(snapshot: Snapshot) -> tuple[Snapshot, tuple[Placement, ..
 
 
 def merge(plan: Plan, placements: Iterable[Placement]) -> Plan:
-    """The plan with these profile placements; duplicates (job, purpose, copy) are dropped."""
+    """Plan with these profile placements; duplicates (job, purpose, copy) are dropped."""
     placements = tuple(placements)
     if not placements:
         return plan
@@ -162,7 +162,6 @@ class _ProfileRuns:
         return allocation is not None and self._take(allocation)
 
     def _take(self, allocation: Allocation) -> bool:
-        """Take an allocation if it is free and the power cap allows it; return if it was taken."""
         if not self.state.try_take(allocation):
             return False
         nodes = [self.nodes[part.node] for part in allocation.parts]
@@ -195,7 +194,6 @@ class _ProfileRuns:
 
 
 def _devices(node: NodeView, suits: Callable[[DeviceView], bool]) -> int:
-    """Return the set of a node's devices that suit."""
     return sum(1 << i for i, device in enumerate(node.devices) if suits(device))
 
 
@@ -224,7 +222,6 @@ def _node_holding(
 def _device_holding(
     device: DeviceView, holds: tuple[SlotHold, ...], ended: set[tuple[str, int]]
 ) -> DeviceView:
-    """Return the device held by `holds`, without its former profile runs."""
     others = tuple(h for h in device.held if h.purpose is TRAINING or (h.job, h.copy) not in ended)
     held = (*others, *holds)
     return device if held == device.held else replace(device, held=held)

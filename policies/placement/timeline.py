@@ -41,7 +41,6 @@ def earliest(
 
 
 def _after(state: ClusterState, ended: Sequence[End]) -> ClusterState:
-    """Return the state after these jobs have ended."""
     new = state.copy()
     for _, _, job in ended:
         new.release(new.held[job].allocation, job)

@@ -1,1 +1,1 @@
-"""The page of kinds."""
+"""Page of kinds."""

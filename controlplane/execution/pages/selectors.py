@@ -116,7 +116,6 @@ def cluster_nodes(user: User, page: Page[Node]) -> tuple[ClusterNodes, ...]:
 
 
 def _counts() -> Mapping[int, tuple[int, int, int]]:
-    """(nodes, GPUs of nodes not lost, busy GPUs) by cluster; three queries."""
     nodes = dict(Node.objects.order_by().values_list("cluster").annotate(n=Count("pk")))
     there = Device.objects.exclude(node__state="lost").order_by()
     gpus = dict(there.values_list("node__cluster").annotate(n=Count("pk")))

@@ -259,7 +259,6 @@ class Launcher:
 
 
 def _measured_together(placements: Iterable[Placement]) -> list[list[Placement]]:
-    """Profile runs, grouped by the devices that they share."""
     found: dict[object, list[Placement]] = defaultdict(list)
     for placement in placements:
         if placement.purpose is Purpose.PROFILING:

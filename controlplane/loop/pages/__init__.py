@@ -1,1 +1,1 @@
-"""The pages of the timeline and of rounds."""
+"""Pages of the timeline and of rounds."""

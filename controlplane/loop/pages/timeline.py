@@ -99,7 +99,6 @@ def _places(
 
 
 def _expected(cluster: Cluster) -> Mapping[tuple[str, str, int], float]:
-    """Expected ends by (job, purpose, copy), from the latest round."""
     rounds = Round.objects.filter(cluster=cluster).order_by("-number")
     for runs, started in rounds.values_list("runs_expected", "started_at")[:NEWEST_ROUNDS]:
         if runs is not None:

@@ -1,1 +1,1 @@
-"""The demo: eight real training jobs on emulated GPUs, after ANDREAS' Table V."""
+"""Demo: eight real training jobs on emulated GPUs, after ANDREAS' Table V."""

@@ -108,7 +108,6 @@ def _agent(node: EmulatedNode, home: Path, port: int, runtime: LocalRuntime = PR
 
 
 def _is_in(node: EmulatedNode, before: int) -> bool:
-    """Return True once the node's agent has a new session; set the watts of a new node."""
     connections.close_all()  # a supervisor holds no connection while it waits
     if (_epoch(node) or 0) <= before:
         return False

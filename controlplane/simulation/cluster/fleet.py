@@ -41,7 +41,7 @@ class Fleet:
         self._changed: set[str] = set()
 
     def views(self) -> tuple[NodeView, ...]:
-        """All nodes as a snapshot shows them; the same tuple until something changes."""
+        """Nodes as a snapshot shows them; the same tuple until something changes."""
         if self._changed:
             for node in self._changed:
                 self._views[self.index[node]] = self._drawn(node)
@@ -179,7 +179,7 @@ class SharedFleet(Fleet):
 
 
 def fleet_of(nodes: Sequence[NodeView]) -> Fleet:
-    """The fleet of these nodes; with slots only if any device has them, as that costs more."""
+    """Fleet of these nodes; with slots only if any device has them, as that costs more."""
     return (
         SharedFleet(nodes) if any(d.slots > 1 for n in nodes for d in n.devices) else Fleet(nodes)
     )

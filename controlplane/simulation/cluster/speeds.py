@@ -130,7 +130,6 @@ class Speeds:
 
 
 def _shapes(nodes: Iterable[NodeView]) -> tuple[NodeView, ...]:
-    """Return one node of each shape."""
     found: dict[tuple[Any, ...], NodeView] = {}
     for n in nodes:
         found.setdefault((len(n.devices), *_SHAPE(n)), n)
@@ -138,7 +137,6 @@ def _shapes(nodes: Iterable[NodeView]) -> tuple[NodeView, ...]:
 
 
 def _demand(columns: JobColumns, row: int) -> tuple[tuple[str, float], ...]:
-    """Demand of the job on a node of its own, without amounts of 0."""
     numbers, units = columns.numbers, max(1, int(columns.counts["units"][row]))
     own = [(name, float(numbers[name][row])) for name in ("cores", "memory_gb")]
     amounts = (*own, *columns.others["resources"][row])

@@ -96,7 +96,7 @@ class Interval:
 
 
 def metrics_of(outcome: Outcome) -> dict[str, float]:
-    """All METRICS of a run by name; nan where there is nothing to average."""
+    """METRICS of a run by name; nan where there is nothing to average."""
     done = np.isfinite(outcome.completion_s)
     tardiness_s = outcome.tardiness_s[done]
     slowdown, bounded = slowdowns(outcome)

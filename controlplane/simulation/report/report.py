@@ -36,7 +36,6 @@ _UNITS_S = ((86_400.0, 3.0, "d"), (3600.0, 2.0, "h"), (60.0, 2.0, "min"))
 
 
 def report_of(summary: Summary) -> str:
-    """The page."""
     charts, timelines = charts_of(summary), timelines_of(summary)
     sections = "".join(chart_section(c.id, c.title, c.note) for c in charts)
     facts = (

@@ -152,7 +152,7 @@ class Study:
         return load(self.workload, seed, skip_bad=self.skip_bad, gpu_types=types)
 
     def runs(self) -> tuple[Run, ...]:
-        """All runs, seed by seed, so that an interrupted study has compared its first seeds."""
+        """Runs, seed by seed, so that an interrupted study has compared its first seeds."""
         shared = [digest_of_code(), {**self.document, "name": "", "policies": [], "seeds": []}]
         named = files_in(self.workload) if self.trusted else ()
         inputs = digest([shared, [digest_of_file(path) for path in named]])
@@ -223,7 +223,6 @@ def _check(choice: PolicyChoice, path: str, trusted: bool) -> None:
 
 
 def _label(choice: PolicyChoice, others: Sequence[PolicyChoice]) -> str:
-    """The given label, else the name, with the parameters where the name is not enough."""
     name = choice.name or Path(choice.file or "").stem
     same = [c for c in others if not c.label and (c.name, c.file) == (choice.name, choice.file)]
     if choice.label or len(same) < 2 or not choice.parameters:

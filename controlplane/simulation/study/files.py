@@ -128,7 +128,6 @@ def _parts(words: str) -> list[str]:
 
 
 def _placed(workload: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Make the paths of a workload's files count from `folder`."""
     paths = {name: path for name in FILES if isinstance(path := workload.get(name), str) and path}
     return {**workload, **{name: str((folder / path).resolve()) for name, path in paths.items()}}
 

@@ -46,7 +46,6 @@ def _run(path: Path) -> ModuleType:
 
 
 def _policies_in(module: ModuleType) -> dict[str, type]:
-    """Dataclasses of the module whose instances can be called."""
     return {
         v.__name__: v
         for v in vars(module).values()

@@ -62,7 +62,6 @@ def write_results(
 
 
 def results_of(summary: Summary) -> dict[str, Any]:
-    """The document of results.json."""
     study, currency = summary.study, summary.study.scenario.currency
     return {
         "version": VERSION,
@@ -162,7 +161,6 @@ def _json(value: object) -> str:
 
 
 def _plain(value: object) -> object:
-    """Replace numbers that JSON lacks (nan, inf) by null."""
     if isinstance(value, Mapping):
         return {name: _plain(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):

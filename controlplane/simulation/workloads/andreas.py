@@ -63,7 +63,6 @@ class Andreas:
 
 
 def most_gpus(scenario: int) -> Mapping[str, int]:
-    """The GPUs of a node by type."""
     return {"V100": 2 * scenario, "T4": scenario}
 
 
@@ -133,7 +132,6 @@ def _times_s(on: list[tuple[str, int]]) -> Floats:
 
 
 def _facts(options: Andreas, arrival_s: Floats, shortest_s: Floats) -> dict[str, Any]:
-    """`load`: arriving work on one fastest GPU each, over what all GPUs could do meanwhile."""
     of_v100, of_t4 = most_gpus(options.scenario).values()
     gpus = (options.nodes - options.nodes // 2) * of_v100 + options.nodes // 2 * of_t4
     span_s = float(arrival_s[-1]) if len(arrival_s) else 0.0

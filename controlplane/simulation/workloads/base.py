@@ -136,5 +136,4 @@ def _array(given: Mapping[str, Any], name: str, count: int, dtype: Any) -> Any:
 
 
 def _tuple(value: Any, count: int) -> tuple[Any, ...]:
-    """Repeat one value for all, or convert a list (a tuple is one value)."""
     return tuple(value) if isinstance(value, list) else (value,) * count

@@ -114,7 +114,6 @@ def _jobs(draft: Draft, options: Trace, context: Context) -> Jobs:
 
 
 def _picked(value: Any, at: Ints) -> Any:
-    """Select rows `at` of a column; one value for all stays."""
     if isinstance(value, list):
         return [value[i] for i in at.tolist()]
     return value[at] if isinstance(value, np.ndarray) else value

@@ -79,7 +79,6 @@ def read(options: Given, context: Context) -> Workload:
 
 
 def _placements(columns: JobColumns) -> tuple[Placement, ...]:
-    """Placements of jobs that run in the list and arrive at 0."""
     arrival_s, running = columns.numbers["arrival_s"].tolist(), columns.others["running"]
     return tuple(
         Placement(job, run.ranks)

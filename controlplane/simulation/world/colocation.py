@@ -62,7 +62,6 @@ class Colocation:
                 pairs.meet(there, self.fleet.nodes[key[0]].gpu_type)
 
     def _find_impossible(self, placement: Placement, pairs: ObservedPairs) -> None:
-        """Learn that kinds do not fit together, which a policy had estimated."""
         kinds = self.world.table.columns.kinds
         kind = kinds[self.world.table.row_of[placement.job]]
         for gpu_type, others in self._shared(placement.ranks):

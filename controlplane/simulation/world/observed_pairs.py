@@ -92,7 +92,6 @@ class ObservedPairs:
 
 
 def _works(launch: Launch, now_s: float) -> bool:
-    """Return True if it has done anything at its present speed."""
     until_s = now_s if launch.stop_wanted_s is None else launch.stop_wanted_s
     return min(until_s, launch.end_s) > launch.first_step_s
 

@@ -191,7 +191,7 @@ def outcome_of(simulation: Simulation, name: str, workload: str) -> Outcome:
 
 
 def _unfinished_cost(simulation: Simulation) -> float:
-    """The least energy and tardiness that unfinished jobs still cost if each starts alone now."""
+    """Least energy and tardiness that unfinished jobs still cost if each starts alone now."""
     world, scenario, now_s = simulation.world, simulation.scenario, simulation.engine.now_s
     table, numbers, rows = world.table, world.table.columns.numbers, world.active
     steps = (table.total_steps - table.steps_done)[rows]

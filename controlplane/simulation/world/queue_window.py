@@ -1,4 +1,4 @@
-"""The window of a long queue (ADR 0014): half by age, a quarter by due date, one cyclic."""
+"""Window of a long queue (ADR 0014): half by age, a quarter by due date, one cyclic."""
 
 from __future__ import annotations
 

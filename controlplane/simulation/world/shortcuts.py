@@ -40,7 +40,6 @@ def stops_at_once(scenario: Scenario, switches: Switches) -> bool:
 
 
 def _is_roomy(nodes: Iterable[NodeView], columns: JobColumns) -> bool:
-    """True if cores and memory suffice for the hungriest jobs on every GPU."""
     if not len(columns.ids):
         return True
     units = columns.counts["units"].clip(min=1)

@@ -181,7 +181,7 @@ class SimulatedWorld:
                 self._launch(placement)
 
     def snapshot(self) -> Snapshot:
-        """The cluster as `controlplane.loop.live.observe` would show it, for the next round."""
+        """Snapshot as `controlplane.loop.live.observe` would make it, for the next round."""
         self.number += 1
         if self.pairs is not None:
             self.pairs.look(self.engine.now_s, self.table.columns.kinds)
@@ -284,7 +284,6 @@ class SimulatedWorld:
             self.engine.pass_until(self.engine.now_s + takes_s)
 
     def _current(self) -> dict[PlacementKey, Running]:
-        """Placements that go on; none if hidden."""
         if self.hides_running:
             return {}
         ids = self.table.columns.ids

@@ -1,1 +1,1 @@
-"""The pages of simulations."""
+"""Pages of simulations."""

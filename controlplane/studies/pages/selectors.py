@@ -72,7 +72,6 @@ class ResultsTable:
 
 
 def simulations_page(user: User, number: int | str | None) -> Page[Simulation]:
-    """The simulations the user may see, newest first."""
     return Paginator(visible_simulations(user), PAGE_SIZE).get_page(number)
 
 
@@ -158,7 +157,7 @@ def _mean(found: object) -> float | None:
 def _best(
     means: Sequence[Mapping[str, float | None]], may_be_best: Sequence[bool], metric: str
 ) -> float | None:
-    """The best mean of the policies that may be best; None if all means are alike."""
+    """Best mean of the policies that may be best; None if all means are alike."""
     found = [of.get(metric) for of in means]
     every = [mean for mean in found if mean is not None]
     known = [m for m, may in zip(found, may_be_best, strict=True) if may and m is not None]

@@ -69,7 +69,6 @@ class SimulationViewSet(mixins.ListModelMixin, GenericViewSet[Simulation]):
 
     @extend_schema(parameters=FILTERS)
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        """The simulations, newest first."""
         return super().list(request, *args, **kwargs)
 
     @extend_schema(responses=SimulationDetailSerializer)

@@ -55,7 +55,7 @@ def sweep() -> int:
 
 
 def packed_files(simulation: Simulation, folder: Path) -> list[SimulationFile]:
-    """The study's files as rows to write. TooLargeError names one that is too large."""
+    """Files of the study as rows to write. TooLargeError names one that is too large."""
     found = []
     for name in FILES:
         path = folder / name

@@ -1,4 +1,4 @@
-"""The process in which a study runs, seen from the worker that started it."""
+"""Process in which a study runs, seen from the worker that started it."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ LOG = "log.txt"
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The last message of the process: how far it is, and whether and how it has ended (`error` is
-    empty for a good end). `busy`: another process still works in the folder.
+    """Last message of the process; `busy`: another process still works in the folder.
+
+    `error` is empty for a good end.
     """
 
     progress: float = 0.0
@@ -64,7 +65,6 @@ class StudyProcess:
 
     @property
     def pid(self) -> int:
-        """Its process id, which is that of its group."""
         return self._process.pid
 
     def __enter__(self) -> StudyProcess:
@@ -82,7 +82,7 @@ class StudyProcess:
         self._process.wait()
 
     def listen(self, for_s: float) -> Status:
-        """Its output within that time, or until it has ended."""
+        """Read its output within that time, or until it has ended."""
         until_s = time.monotonic() + for_s
         while not self.status.ended and (left_s := until_s - time.monotonic()) > 0:
             pipe = self._process.stdout

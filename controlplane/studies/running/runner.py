@@ -52,7 +52,7 @@ def _process(folder: Path) -> StudyProcess:
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Everything that running asks of others; tests put something else there."""
+    """Dependencies of running simulations, replaceable in tests."""
 
     process: Callable[[Path], StudyProcess] = _process
     stopping: Callable[[], bool] = is_stopping

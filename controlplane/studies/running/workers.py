@@ -37,7 +37,7 @@ def hint_simulations() -> None:
 
 @worker_shutting_down.connect
 def begin_stopping(**_: Any) -> None:
-    """The worker takes no more tasks and waits for those it has."""
+    """Take no more tasks and wait for current ones."""
     _FLAG[0] = 1
 
 

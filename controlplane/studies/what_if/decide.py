@@ -45,7 +45,7 @@ _MUTEX = threading.BoundedSemaphore(1)
 
 
 class WhatIfError(ValueError):
-    """The question makes no sense; `field` names what is wrong, the message what would be right."""
+    """Invalid question; `field` names the place, the message the remedy."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(message)
@@ -147,7 +147,6 @@ def _solver() -> SolverProcess:
 
 
 def _names(user: User, snapshot: Snapshot) -> dict[str, str]:
-    """Names of the jobs that the user may know of, by id; one query, none for operators."""
     names = {job.id: job.name for job in snapshot.jobs}
     if is_operator(user):
         return names
@@ -193,7 +192,6 @@ def _why(entry: Waiting, snapshot: Snapshot, names: Mapping[str, str]) -> str:
 
 
 def _worded(ranks: tuple[RankPlacement, ...], snapshot: Snapshot) -> str:
-    """Nodes by name, and GPUs by their numbers there."""
     found = []
     for rank in ranks:
         node = snapshot.node_by_id[rank.node]

@@ -1,4 +1,4 @@
-"""The page of another policy's decision about the present."""
+"""Page of another policy's decision about the present."""
 
 from __future__ import annotations
 
@@ -138,7 +138,6 @@ def _tone(now: float | None, then: float | None) -> str:
 
 
 def _drawn(found: WhatIf) -> Sequence[Any]:
-    """Nodes for the charts: those in use first, then by name."""
     stretches = (*found.current.stretches, *found.proposed.stretches)
     used = {rank.node for stretch in stretches for rank in stretch.placement.ranks}
     nodes = sorted(found.snapshot.nodes, key=lambda n: (n.id not in used, n.name))[:NODES_DRAWN]

@@ -1,1 +1,1 @@
-"""The problem that share policies solve: job classes, rates, pairs, and capacity."""
+"""Problem of share policies: job classes, rates, pairs, and capacity."""

@@ -69,28 +69,23 @@ class JobClasses:
 
     @cached_property
     def account_rows(self) -> list[tuple[int, ...]]:
-        """The classes of each row of a service account: each class, then each pair."""
         return [*[(m,) for m in range(len(self.keys))], *map(tuple, self.problem.pairs.tolist())]
 
     @cached_property
     def row_keys(self) -> list[tuple[str, ...]]:
-        """The class keys of each row of a service account."""
         return [tuple([self.keys[m] for m in of]) for of in self.account_rows]
 
     @cached_property
     def row_of(self) -> dict[tuple[str, ...], int]:
-        """The number of the row with these class keys."""
         return {key: row for row, key in enumerate(self.row_keys)}
 
     @cached_property
     def column_names(self) -> list[str]:
-        """The name of each column."""
         columns = self.problem.columns
         return [f"{c.gpu_type} spread" if c.spread else c.gpu_type for c in columns]
 
     @cached_property
     def pair_row(self) -> dict[tuple[int, int], int]:
-        """The number of each pair of classes, the first not above the second."""
         return {(a, b): p for p, (a, b) in enumerate(self.problem.pairs.tolist())}
 
     @cached_property
@@ -175,7 +170,6 @@ def _by_job(
 def _by_class(
     keys: Sequence[ClassKey | None], group_of: Sequence[int]
 ) -> tuple[tuple[str, ...], list[int], list[int]]:
-    """Return the same with a class per key, in the order of the keys."""
     example = {key: g for g, key in enumerate(keys) if key is not None}
     ordered = sorted(example)
     number = {key: m for m, key in enumerate(ordered)}
@@ -240,7 +234,6 @@ def _paired(
 
 
 def _types_for_two(state: ClusterState) -> frozenset[str]:
-    """Return the GPU types with a free device that two jobs may share."""
     at = state.layout.devices_at(2)
     return frozenset(
         of.gpu_type

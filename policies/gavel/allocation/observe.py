@@ -45,7 +45,6 @@ class Observed:
 
     @property
     def problem(self) -> AllocationProblem:
-        """The allocation problem of the classes."""
         return self.classes.problem
 
     def number(self, name: str) -> Floats:

@@ -170,7 +170,6 @@ class Variables:
 
     @classmethod
     def of_problem(cls, problem: AllocationProblem) -> Variables:
-        """The variables of a problem."""
         there = (problem.usage[problem.gpus <= 0.0] == 0.0).all(axis=0)
         of, column = np.nonzero((problem.rates > 0.0) & there)
         first, second = problem.pairs.T

@@ -126,7 +126,7 @@ def current_slices(observed: Observed, requests: GroupRequests) -> dict[int, Cur
 
 
 class _Search:
-    """The current placement of a running job; None if it may not go on there as it is."""
+    """Search for the current placement of a running job; None if it may not go on there."""
 
     def __init__(self, observed: Observed, requests: GroupRequests) -> None:
         self.observed, self.requests, self.layout = observed, requests, observed.state.layout

@@ -50,7 +50,7 @@ A slice that would last longer than a round is over: its clock or the intervals 
 """
 
 Allocate: TypeAlias = Callable[[Observed], Shares]
-"""How time is shared. Raises SolverFailedError where no shares can be had."""
+"""Solver of shares. Raises SolverFailedError without any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,6 @@ class _Round:
 
     @property
     def _fingerprint(self) -> str:
-        """What shares depend on, in few characters."""
         return self.classes.fingerprint + self.rule.depend_on
 
     def _opened(self, before: ServiceAccount | None) -> ServiceAccount:

@@ -44,10 +44,10 @@ VERSION = 2
 """Of the memory's form."""
 
 KEPT = ("problem", "made_s", "seen_s", "round_end_s", "objective", "credit")
-"""What a memory has beside the entries."""
+"""Keys of the memory beside the entries."""
 
 Name: TypeAlias = tuple[tuple[str, ...], str]
-"""The classes of an entry's row, and its column."""
+"""Classes of an entry's row, and its column."""
 
 Credits: TypeAlias = Mapping[str, Mapping[str, float]]
 """By job, and GPU type: the time that others of its class had received when it came in."""

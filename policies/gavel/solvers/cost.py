@@ -25,9 +25,9 @@ from policies.gavel.solvers.finish_time import isolated_rates
 from policies.gavel.solvers.program import Program
 
 MISSING = 1e-7
-"""The part of an SLO's steps that may be missing of one that is called met."""
+"""Fraction of an SLO's steps that may be missing when it counts as met."""
 HELD = 1.0 - 2e-7
-"""The part that a program asks for of a throughput which another found possible but for MISSING."""
+"""Fraction demanded of a throughput that another program found possible but for MISSING."""
 
 
 class CostForm(Enum):
@@ -132,7 +132,6 @@ def _best_ratio(problem: AllocationProblem, cost: Floats, needed: Floats) -> Sha
 
 
 def _stretched(program: Program, needed: Floats) -> int:
-    """Multiply the bounds of the feasible set, and what is needed, by a new column."""
     problem, needs = program.problem, program.add_throughputs(inverse(needed), 0.0)
     limited = np.concatenate([program.class_rows, program.type_rows])
     limits = np.concatenate([problem.count, problem.gpus]).astype(np.float64)
@@ -143,5 +142,4 @@ def _stretched(program: Program, needed: Floats) -> int:
 
 
 def _row(values: Floats) -> Coefficients:
-    """One row with these values in the first columns."""
     return Coefficients(np.zeros(len(values), dtype=np.int64), np.arange(len(values)), values)

@@ -132,7 +132,7 @@ def fair_scaling(problem: AllocationProblem) -> Floats:
 GAIN = 1e-7
 """Rise that counts as none, relative to the highest level and to a job's best."""
 CAP = 1e-2
-"""How far a probe lets a job rise, in parts of what it has at its best."""
+"""Limit of a job's rise in a probe, as a fraction of its best."""
 SLACKS = (1e-12, 1e-9, 1e-8, 1e-7, 1e-6)
 """Fraction of a level not demanded again, as it was feasible within tolerance only."""
 
@@ -181,7 +181,7 @@ def filled_by_tableau(problem: AllocationProblem) -> SmallFilled | None:
 
 
 def filled_by_programs(problem: AllocationProblem) -> Filled:
-    """The same of any classes and pairs, by linear programs. Raises SolverFailedError."""
+    """Max-min shares of any classes and pairs, by linear programs. Raises SolverFailedError."""
     whole = Entity(float((problem.weight * problem.count)[problem.equal_rates > 0.0].sum()))
     nobody = np.zeros(0, dtype=np.int64)
     return _Filling(problem, [whole], np.zeros(len(problem.count), dtype=np.int64), nobody).run()
@@ -209,7 +209,7 @@ def hierarchical_shares(
 
 
 class _Filling:
-    """The program that is kept. Arrays over the K runnable classes or the E entities."""
+    """Program of a filling. Arrays over the K runnable classes or the E entities."""
 
     def __init__(
         self, problem: AllocationProblem, entities: Sequence[Entity], entity: Ints, queue: Ints
@@ -286,7 +286,6 @@ class _Filling:
         return fastest
 
     def _stop(self, stuck: Bools) -> None:
-        """Fix the levels of these classes at what they have reached."""
         self.floor[stuck & self.rising] = self.base[self.entity[stuck & self.rising]]
         self.stuck |= stuck
         self._let_rise(np.flatnonzero(stuck & self.rising), False)
@@ -337,7 +336,7 @@ class _Filling:
         )
 
     def _solve(self, costs: Floats, columns: Ints) -> float:
-        """The highest sum at which nobody falls below what he has."""
+        """Return the highest sum at which no job falls below its level."""
         self.program.maximise(costs, columns)
         for slack in SLACKS[self.slack :]:
             self.programs += 1

@@ -50,7 +50,7 @@ def pivot(table: Floats, value: Floats, gain: Floats, basis: Ints, row: int, col
 
 @compiled
 def entering(gain: Floats, by_index: bool) -> int:
-    """The column that gains most by time, or the first that gains; -1 where none does."""
+    """Column that gains most by time, or the first that gains; -1 where none does."""
     best, found = SMALLEST_GAIN, -1
     for j in range(len(gain)):
         if gain[j] > best:
@@ -96,7 +96,7 @@ def rise(table: Floats, value: Floats, gain: Floats, basis: Ints) -> bool:
 
 @compiled
 def row_of(basis: Ints, column: int) -> int:
-    """The row in whose basis a column is; -1 where it is in none."""
+    """Row in whose basis a column is; -1 where it is in none."""
     for i in range(len(basis)):
         if basis[i] == column:
             return i
@@ -210,7 +210,7 @@ def filled(
 
 
 MOST_CLASSES = 100
-"""The tableau grows with the square of the classes: with more HiGHS is as fast."""
+"""Most classes: the tableau grows with their square, and beyond HiGHS is as fast."""
 STUCK_PRICE = 1e-6
 """Relative price above which a job counts as stuck; lower ones may be rounding errors."""
 MISSED = 1e-9
@@ -226,7 +226,6 @@ class SmallFilled:
 
     @property
     def rounds(self) -> int:
-        """How many levels there are."""
         return len(set(self.level.tolist()))
 
 

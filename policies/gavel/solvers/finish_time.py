@@ -156,7 +156,6 @@ class _Search:
         return float(1.0 / (self.age + inverse(scaled)).max()) if (scaled > 0.0).all() else 0.0
 
     def _scaled_throughputs(self) -> Floats:
-        """T_m in the program's last solution."""
         return self.per * self.scaled.program.throughputs()[self.of] / self.problem.count[self.of]
 
     def fill(self) -> None:

@@ -44,7 +44,7 @@ MANY_CLASSES = 500
 
 
 class Method(Enum):
-    """How HiGHS solves: both end in a vertex (the interior point by crossing over)."""
+    """Methods of HiGHS: both end in a vertex (the interior point by crossing over)."""
 
     SIMPLEX = "simplex"
     INTERIOR = "ipm"
