@@ -139,10 +139,8 @@ def live_workload(
             f"workload.days: must be more than 0 and at most {most_days}, not {days!r:.60}"
         )
     if of == "history":
-        found, which = (
-            history(user, cluster, float(days)),
-            f"was submitted in the last {days:g} days",
-        )
+        found = history(user, cluster, float(days))
+        which = f"was submitted in the last {days:g} days"
     else:
         found, which = queue(user, cluster), "waits or runs now at a speed that is known"
     if not found["jobs"]:
