@@ -62,8 +62,9 @@ def test_under_a_power_cap_a_second_job_on_a_device_takes_no_more_power(
 ) -> None:
     """One of the node's GPUs in use takes 530 W, two take 700 W."""
     Cluster.objects.filter(pk=cluster.pk).update(power_cap_w=600.0)
-    a, b, _ = two_together_and_one_alone(cluster, node)
-    a_round(cluster, lambda *_: Plan("told", PlanStatus.HEURISTIC, (a, b)))
+    a, b, c = two_together_and_one_alone(cluster, node)
+    waits = (Waiting(c.job, WaitCode.POSTPONED),)
+    a_round(cluster, lambda *_: Plan("told", PlanStatus.HEURISTIC, (a, b), waits))
     assert sorted(of.job.name for of in Assignment.objects.all()) == ["a", "b"]
 
 
