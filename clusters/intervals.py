@@ -55,11 +55,11 @@ def lost_after(
     )
 
 
-def clock_of(cluster: Cluster) -> Intervals:
-    return clocks_of([cluster.pk])[cluster.pk]
+def intervals_of(cluster: Cluster) -> Intervals:
+    return intervals_by_cluster([cluster.pk])[cluster.pk]
 
 
-def clocks_of(clusters: Iterable[int]) -> dict[int, Intervals]:
+def intervals_by_cluster(clusters: Iterable[int]) -> dict[int, Intervals]:
     heard = Count("nodes", filter=~Q(nodes__state=State.LOST))
     rows = Cluster.objects.filter(pk__in=list(clusters)).annotate(heard=heard).order_by()
     return {

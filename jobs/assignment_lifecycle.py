@@ -25,7 +25,7 @@ class AssignmentMove(StrEnum):
 
 
 LIVE = frozenset({S.OFFERED, S.ACCEPTED, S.PREPARING, S.RUNNING, S.STOPPING, S.UNKNOWN})
-"""States that hold device slots."""
+"""States that hold device slots; an offer holds them for its job, not yet on the node."""
 
 ENDED = frozenset(S) - LIVE
 """Final states."""
@@ -33,15 +33,17 @@ ENDED = frozenset(S) - LIVE
 USES_RETRY = frozenset({ReasonClass.USER, ReasonClass.OOM})
 """Reasons that count against a job's max_retries."""
 
-_HELD_BY_AGENT = (S.ACCEPTED, S.PREPARING, S.RUNNING, S.STOPPING)
-_TAKEN = (*_HELD_BY_AGENT, S.UNKNOWN)
+HELD_BY_AGENT = (S.ACCEPTED, S.PREPARING, S.RUNNING, S.STOPPING)
+"""States of what an agent holds and reports."""
+
+_TAKEN = (*HELD_BY_AGENT, S.UNKNOWN)
 M = AssignmentMove
 
 MOVES: Mapping[tuple[AssignmentState, AssignmentMove], AssignmentState] = {
     (S.OFFERED, M.ACCEPT): S.ACCEPTED,
     (S.OFFERED, M.REJECT): S.REJECTED,
     (S.ACCEPTED, M.REJECT): S.REJECTED,
-    # An offer nobody has taken holds nothing on the node: it may be withdrawn at once.
+    # Nothing runs of an offer that nobody has taken: it may be withdrawn at once.
     (S.OFFERED, M.CANCEL): S.CANCELLED,
     (S.OFFERED, M.PREEMPT): S.PREEMPTED,
     (S.OFFERED, M.LOSE): S.LOST,
@@ -55,7 +57,7 @@ MOVES: Mapping[tuple[AssignmentState, AssignmentMove], AssignmentState] = {
     **{(s, M.PREEMPT): S.PREEMPTED for s in _TAKEN},
     # The agent is silent: nobody knows. It comes back with the state it reports, or is lost after
     # lease + grace + margin.
-    **{(s, M.LOSE_CONTACT): S.UNKNOWN for s in _HELD_BY_AGENT},
+    **{(s, M.LOSE_CONTACT): S.UNKNOWN for s in HELD_BY_AGENT},
     (S.UNKNOWN, M.LOSE): S.LOST,
     (S.UNKNOWN, M.ACCEPT): S.ACCEPTED,
     (S.UNKNOWN, M.PREPARE): S.PREPARING,
@@ -74,7 +76,7 @@ MOVE_TO: Mapping[AssignmentState, AssignmentMove] = {
     S.UNKNOWN: M.LOSE_CONTACT,
     S.LOST: M.LOSE,
 }
-"""Move that an agent's report of a state stands for."""
+"""Move to each state; agents report all of these states but UNKNOWN and LOST."""
 
 
 class IllegalAssignmentMoveError(Exception):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 from django.utils import timezone
 
 from clusters.models import Cluster, Device, Node
 from clusters.services.enrolment import sha256
+from controlplane.execution.services.heartbeats import Call, renew_one
 from controlplane.execution.services.sessions import open_session
 from jobs.lifecycle import JobMove, JobState
 from jobs.models import Assignment, AssignmentSlot, Attempt, Job
@@ -17,6 +19,7 @@ from loadmaster.protocol import (
     AssignmentState,
     DeviceReport,
     Heartbeat,
+    HeartbeatReply,
     KnownAssignment,
     Registration,
     SessionRequest,
@@ -164,3 +167,8 @@ def a_heartbeat(*assignments: Assignment, epoch: int = 1, seq: int = 1, **values
         for a in assignments
     )
     return Heartbeat(epoch=epoch, seq=seq, sent_at_s=1e9, assignments=known, **values)
+
+
+def heartbeat(node_pk: UUID, beat: Heartbeat, now: datetime | None = None) -> HeartbeatReply:
+    """Renew session and leases of a node whose token has been checked."""
+    return renew_one(Call(node_pk, beat), now)

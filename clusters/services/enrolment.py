@@ -11,7 +11,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from clusters.agent_calls import AgentCallError, bad_token, check_registration, invalid
-from clusters.intervals import clock_of
+from clusters.intervals import intervals_of
 from clusters.models import Cluster, EnrolmentToken, GpuType, Node, NodeEvent
 from clusters.models.nodes import Role
 from clusters.services.devices import sync_devices
@@ -63,7 +63,7 @@ def register(token: str, words: Registration, now: datetime | None = None) -> Re
         node = _enrol(enrolment, words, sha256(node_token), now)
         EnrolmentToken.objects.filter(pk=enrolment.pk).update(used_by=node)
     return Registered(
-        node_id=str(node.pk), node_token=node_token, intervals=clock_of(enrolment.cluster)
+        node_id=str(node.pk), node_token=node_token, intervals=intervals_of(enrolment.cluster)
     )
 
 

@@ -17,14 +17,14 @@ from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from clusters.events import request_reschedule
-from clusters.intervals import clock_of, lost_after
+from clusters.intervals import intervals_of, lost_after
 from clusters.models import Cluster, Node, NodeEvent, Reason
 from clusters.models.nodes import State
 from controlplane.execution.moves import move_assignment
 from controlplane.execution.outcomes import end_assignment, settle_job
 from controlplane.execution.services.stops import preempt_gang
 from controlplane.web.logs.structured import bound
-from jobs.assignment_lifecycle import LIVE, AssignmentMove
+from jobs.assignment_lifecycle import HELD_BY_AGENT, LIVE, AssignmentMove
 from jobs.lifecycle import PLACED, JobState
 from jobs.models import Assignment, Job
 from jobs.moves import LostRaceError, lock_assignment
@@ -35,7 +35,6 @@ log = logging.getLogger(__name__)
 AT_ONCE = 500
 """Rows of each sort per pass."""
 
-SILENT = tuple(LIVE - {AssignmentState.OFFERED, AssignmentState.UNKNOWN})
 MENDED_STATES = tuple(PLACED | {JobState.CANCELLING})
 
 
@@ -50,7 +49,7 @@ def reconcile_clusters(now: datetime | None = None) -> int:
 
 
 def _reconcile(cluster: Cluster, now: datetime) -> int:
-    clock = clock_of(cluster)
+    clock = intervals_of(cluster)
     return (
         _lose_contact(cluster, now)
         + _lose_assignments(cluster, clock, now)
@@ -68,7 +67,9 @@ def _lose_contact(cluster: Cluster, now: datetime) -> int:
         move_assignment(assignment, AssignmentMove.LOSE_CONTACT, data=data)
         return True
 
-    return _each(_of(cluster).filter(state__in=SILENT, lease_expires_at__lt=now), lose_contact)
+    return _each(
+        _of(cluster).filter(state__in=HELD_BY_AGENT, lease_expires_at__lt=now), lose_contact
+    )
 
 
 def _lose_assignments(cluster: Cluster, clock: Intervals, now: datetime) -> int:
@@ -103,7 +104,7 @@ def _withdraw_ignored(cluster: Cluster, clock: Intervals, now: datetime) -> int:
 
 def _lose_nodes(cluster: Cluster, clock: Intervals, now: datetime) -> int:
     """Mark nodes lost after grace + margin without session; they return with their state."""
-    before = now - (lost_after(now, clock) - now)
+    before = now - timedelta(seconds=clock.grace_s + clock.margin_s)
     never = Q(session_expires_at=None) & Q(heard_at__lt=before - timedelta(seconds=clock.lease_s))
     silent = (
         Node.objects.filter(cluster=cluster)

@@ -101,21 +101,21 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """A newer launch of the ended assignment is offered: drop its unsent reports."""
+    """Drop the unsent reports of an ended assignment: a newer launch of it is offered."""
 
     entry: Entry
 
 
 @dataclass(frozen=True, slots=True)
 class StopStray:
-    """A run that the journal does not know goes on."""
+    """Stop a run that the journal does not know."""
 
     run: RunId
 
 
 @dataclass(frozen=True, slots=True)
 class RemoveStray:
-    """Remains of a run that the journal does not know."""
+    """Remove what is left of a run that the journal does not know."""
 
     run: RunId
 

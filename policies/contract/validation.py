@@ -60,7 +60,7 @@ RESOURCE_CODES = {"cores": "node_cores", "memory_gb": "node_memory"}
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """Breach of a rule: its code, its subject, and a sentence with values and remedy."""
+    """Breach of a rule: its code, its subject, and a sentence with the values."""
 
     code: str
     detail: str
@@ -158,7 +158,7 @@ class _Placements:
             detail = f"steps_quota of job {job} is {placed.steps_quota}: must be >= 1 or none"
             self._breach("out_of_range", detail, job)
         if placed.until_s is not None and placed.until_s <= now_s:
-            detail = f"until_s of job {job} is {placed.until_s}, but it is {now_s} already"
+            detail = f"until_s of job {job} is {placed.until_s}, which is past: it is {now_s}"
             self._breach("out_of_range", detail, job)
 
     def _rank(
@@ -243,6 +243,7 @@ class _Placements:
             if not device.healthy:
                 detail = f"device {name} of node {node} is unhealthy: move job {holders[0][0]}"
                 yield Violation("device_unhealthy", detail, holders[0][0], node)
+            # one who holds no more than a whole device breaks nothing here
             if len(holders) > min(1, device.slots) or holders[0][1] > 1.0:
                 yield from self._shared(node, device, holders)
             strangers = [hold.job for hold in device.held if hold.job not in self.position]

@@ -21,10 +21,11 @@ class CostSearch:
     """Least energy and tardiness cost by a search over rollouts of the whole queue.
 
     A rollout schedules all jobs in an order on the GPUs' release times, each where and when it
-    costs least, and adds up energy and tardiness. It starts from several orders (pressure, due
-    date, ATC, weight over run time), with and without the running jobs staying, at several rents
-    for GPUs; a local search moves jobs, sets configurations and stops running jobs. Jobs that start
-    at once in the best schedule are the decision.
+    costs least, and adds up energy and tardiness. The search starts from several orders (least
+    slack per run time, due date, apparent tardiness cost, weight over run time), with and without
+    the running jobs staying, at several prices for occupied GPUs; a local search moves jobs, sets
+    configurations and stops running jobs. Jobs that start at once in the best schedule are the
+    decision.
     """
 
     moves: int = parameter(

@@ -1,4 +1,4 @@
-"""Data of rollouts (`kernels.rollout`) of a round's problem, and the orders and rents to try."""
+"""Data of rollouts of a round's problem, orders to try, and prices of occupied GPUs (rents)."""
 
 from __future__ import annotations
 

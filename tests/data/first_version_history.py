@@ -24,7 +24,6 @@ from clusters.models import Cluster, EnergyTariff, Node, PueRecord, Reason, Tari
 from clusters.services.enrolment import issue_enrolment_token, sha256
 from clusters.services.nodes import node_cordon, node_drain
 from controlplane.execution.services.assignments import accept, report_state
-from controlplane.execution.services.heartbeats import heartbeat
 from controlplane.execution.services.logs import append_log
 from controlplane.execution.services.metrics import record_metrics
 from controlplane.execution.services.sessions import open_session
@@ -51,6 +50,7 @@ from loadmaster.protocol import (
 )
 from profiling.models import Profile
 from tests.builders import a_gpu_type, a_node
+from tests.builders_agents import heartbeat
 from tests.builders_live import a_round
 
 NODE_TOKEN = "node-token-of-{}"

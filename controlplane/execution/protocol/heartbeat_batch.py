@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Generic, TypeVar
 
 from clusters.agent_calls import AgentCallError
-from clusters.intervals import clocks_of
+from clusters.intervals import intervals_by_cluster
 from controlplane.execution.protocol.answers import database_refusal
 from controlplane.execution.protocol.threads import OverloadedError, Pools
 from controlplane.execution.services.heartbeats import (
@@ -88,14 +88,14 @@ WAITING = 5000
 PER_NODE = 3
 """Heartbeats per node and batch; more are renewed one by one."""
 
-CLOCKS_LIVE_S = 2.0
+INTERVALS_LIVE_S = 2.0
 """Lifetime of cached intervals, which change with the number of nodes and by operators."""
 
 
-class Clocks:
+class CachedIntervals:
     """Intervals by cluster, cached for a short while."""
 
-    def __init__(self, live_s: float = CLOCKS_LIVE_S) -> None:
+    def __init__(self, live_s: float = INTERVALS_LIVE_S) -> None:
         self._live_s = live_s
         self._known: dict[int, Intervals] = {}
         self._since_s = 0.0
@@ -105,7 +105,7 @@ class Clocks:
             self._known, self._since_s = {}, time.monotonic()
         missing = [pk for pk in clusters if pk not in self._known]
         if missing:
-            self._known |= clocks_of(missing)
+            self._known |= intervals_by_cluster(missing)
         return self._known
 
 
@@ -114,7 +114,7 @@ class HeartbeatBatch:
 
     def __init__(self, pools: Pools) -> None:
         self._pools = pools
-        self._clocks = Clocks()
+        self._intervals = CachedIntervals()
         self._commits = GroupCommit(self._together, pause_s=PAUSE_S, most=MOST, waiting=WAITING)
 
     async def take(self, call: Call) -> HeartbeatReply:
@@ -152,7 +152,7 @@ class HeartbeatBatch:
 
     def _renew(self, calls: Sequence[Call]) -> list[Outcome]:
         try:
-            return renew_all(calls, clocks=self._clocks, wait=False)
+            return renew_all(calls, intervals=self._intervals, wait=False)
         except Exception as error:
             if failure_of(error) is not None:
                 raise

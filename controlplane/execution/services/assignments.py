@@ -20,7 +20,7 @@ from clusters.agent_calls import (
     moment,
     stale_assignment,
 )
-from clusters.intervals import clock_of, job_lease_s
+from clusters.intervals import intervals_of, job_lease_s
 from clusters.models import Node
 from controlplane.execution.gangs import (
     GangImpossibleError,
@@ -133,9 +133,9 @@ def accept(
 
 def _take(node: Node, assignment: Assignment, epoch: int, grace_s: float, now: datetime) -> None:
     if assignment.state == AssignmentState.OFFERED and assignment.desired == "run":
-        lease = timedelta(seconds=job_lease_s(clock_of(node.cluster), assignment.job.on_disconnect))
+        lease_s = job_lease_s(intervals_of(node.cluster), assignment.job.on_disconnect)
         values: dict[str, Any] = {"epoch": epoch, "accepted_at": now, "grace_s": grace_s}
-        values["lease_expires_at"] = now + lease
+        values["lease_expires_at"] = now + timedelta(seconds=lease_s)
         move_assignment(assignment, AssignmentMove.ACCEPT, **values)
     elif assignment.state not in LIVE or assignment.epoch != epoch:
         raise stale_assignment(

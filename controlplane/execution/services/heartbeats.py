@@ -16,7 +16,7 @@ from django.utils import timezone
 
 from clusters.agent_calls import AgentCallError, stale_epoch
 from clusters.events import note_nodes_joined
-from clusters.intervals import clocks_of, is_silent, job_lease_s
+from clusters.intervals import intervals_by_cluster, is_silent, job_lease_s
 from clusters.models import Device, Node, NodeEvent
 from clusters.models.nodes import State
 from clusters.services.devices import keep_samples, note_health
@@ -25,7 +25,7 @@ from controlplane.execution.moves import move_assignment
 from controlplane.execution.outcomes import assignment_running
 from controlplane.execution.services.sessions import restore_lost_node, token_refusals
 from controlplane.web.storage.bulk import update_rows
-from jobs.assignment_lifecycle import ENDED, LIVE, MOVE_TO
+from jobs.assignment_lifecycle import ENDED, HELD_BY_AGENT, LIVE, MOVE_TO
 from jobs.models import Assignment
 from jobs.moves import lock_assignment
 from loadmaster.protocol import (
@@ -40,12 +40,9 @@ from loadmaster.protocol import (
     StopReason,
 )
 
-HELD_BY_AGENT = frozenset(LIVE - {AssignmentState.OFFERED, AssignmentState.UNKNOWN})
-"""States that an agent may report of an assignment that is not over."""
-
 UNWELL = "its agent reports that the machine is unhealthy"
 
-Clocks = Callable[[Iterable[int]], Mapping[int, Intervals]]
+IntervalsOf = Callable[[Iterable[int]], Mapping[int, Intervals]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +65,7 @@ class Renewed:
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """Locked row: nothing was written, renew this heartbeat by itself."""
+    """Heartbeat not written, as its row is locked or its batch failed: renew it by itself."""
 
 
 Outcome = Renewed | AgentCallError | Busy
@@ -105,16 +102,11 @@ class _Renewal:
         return self.beat.seq >= self.row.heartbeat_seq
 
 
-def heartbeat(node_pk: UUID, beat: Heartbeat, now: datetime | None = None) -> HeartbeatReply:
-    """Renew session and leases; answer with pending wishes. Raises AgentCallError if stale.
-
-    An older heartbeat than the newest renews nothing and gets no leases.
-    """
-    return renew_one(Call(node_pk, beat), now)
-
-
 def renew_one(call: Call, now: datetime | None = None) -> HeartbeatReply:
-    """Renew one heartbeat, waiting for rows. Raises AgentCallError."""
+    """Renew session and leases by one heartbeat, waiting for rows. Raises AgentCallError if stale.
+
+    A heartbeat older than the newest renews nothing and gets no leases.
+    """
     now = now or timezone.now()
     (outcome,) = renew_all([call], now)
     if isinstance(outcome, AgentCallError):
@@ -128,7 +120,7 @@ def renew_all(
     calls: Sequence[Call],
     now: datetime | None = None,
     *,
-    clocks: Clocks = clocks_of,
+    intervals: IntervalsOf = intervals_by_cluster,
     wait: bool = True,
 ) -> list[Outcome]:
     """Renew heartbeats of different nodes in one transaction; an outcome for each, in order.
@@ -139,7 +131,7 @@ def renew_all(
     with transaction.atomic():
         rows = _lock_nodes({call.node for call in calls}, wait=wait)
         refused = _refusals(calls, rows)
-        clock = clocks({row.cluster_id for row in rows.values()})
+        clock = intervals({row.cluster_id for row in rows.values()})
         renewals = {
             index: _Renewal(rows[call.node], call.beat, clock[rows[call.node].cluster_id])
             for index, call in enumerate(calls)

@@ -20,7 +20,7 @@ from clusters.agent_calls import (
     unknown_token,
 )
 from clusters.events import request_reschedule
-from clusters.intervals import clock_of, is_silent
+from clusters.intervals import intervals_of, is_silent
 from clusters.models import Node, NodeEvent, Reason
 from clusters.models.nodes import State
 from clusters.services.devices import sync_devices
@@ -94,7 +94,9 @@ def open_session(node_pk: UUID, request: SessionRequest, now: datetime | None = 
             request_reschedule(node.cluster, Reason.NODE_JOINED, node=node)
     for pk in unwritten:
         _end_unstarted(pk, epoch, now)
-    return Session(epoch, clock_of(node.cluster), adopt=tuple(str(pk) for pk in adopt), stop=stop)
+    return Session(
+        epoch, intervals_of(node.cluster), adopt=tuple(str(pk) for pk in adopt), stop=stop
+    )
 
 
 def restore_lost_node(node: Node) -> None:
@@ -123,7 +125,7 @@ def _begin(node: Node, request: SessionRequest, now: datetime) -> int:
         machine_id=request.machine_id,
         boot_id=request.boot_id,
         session_secret_sha256=sha256(request.session_secret),
-        session_expires_at=now + timedelta(seconds=clock_of(node.cluster).lease_s),
+        session_expires_at=now + timedelta(seconds=intervals_of(node.cluster).lease_s),
         heartbeat_seq=0,
         last_seen_at=now,
         gpu_type=gpu_type_of(request.devices),

@@ -141,7 +141,9 @@ class FreeCapacity:
             return []
         used = self.in_use.copy()
         for seat in placement.ranks:
-            used[seat.node] += len(seat.devices)
+            keys = ((seat.node, uuid) for uuid in seat.devices)
+            found = (self.devices[key] for key in keys if key in self.devices)
+            used[seat.node] += sum(not self.slots.get(device.pk) for device in found)
         needed = power_w(self.curves, used)
         if needed <= cap * (1 + TOLERANCE):
             return []

@@ -23,7 +23,7 @@ from django.utils import timezone
 from redis.exceptions import RedisError
 
 from clusters.events import request_reschedule
-from clusters.intervals import clock_of, job_lease_s, lost_after
+from clusters.intervals import intervals_of, job_lease_s, lost_after
 from clusters.models import Cluster, EnrolmentToken, Node, NodeEvent, Reason
 from controlplane.execution.moves import move_assignment
 from controlplane.execution.outcomes import end_assignment
@@ -109,7 +109,7 @@ def _keys(states: list[str]) -> list[UUID]:
 def _lose_contact(pk: UUID, now: datetime) -> bool:
     assignment = lock_assignment(pk)
     lease = timedelta(
-        seconds=job_lease_s(clock_of(assignment.node.cluster), assignment.job.on_disconnect)
+        seconds=job_lease_s(intervals_of(assignment.node.cluster), assignment.job.on_disconnect)
     )
     if assignment.state == AssignmentState.UNKNOWN:
         Assignment.objects.filter(pk=pk).update(lease_expires_at=now + lease)
@@ -130,7 +130,7 @@ def _withdraw(pk: UUID, now: datetime) -> bool:
 
 def _wait(cluster: Cluster, now: datetime, least_wait_s: float) -> datetime:
     """Delay the cluster's rounds until all earlier leases have ended; return that time."""
-    clock = clock_of(cluster)
+    clock = intervals_of(cluster)
     jobs = Job.objects.filter(cluster=cluster).order_by()
     kinds = jobs.values_list("on_disconnect", flat=True).distinct()
     lease_s = max((job_lease_s(clock, kind) for kind in kinds), default=clock.lease_s)

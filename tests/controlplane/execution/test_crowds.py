@@ -21,7 +21,6 @@ from clusters.services.enrolment import issue_enrolment_token, register
 from controlplane.execution.protocol.threads import Threads
 from controlplane.execution.reconciler import reconcile_clusters
 from controlplane.execution.services.assignments import accept, report_state
-from controlplane.execution.services.heartbeats import heartbeat
 from controlplane.execution.services.sessions import open_session
 from controlplane.execution.services.stops import stop_assignment
 from jobs.models import Assignment, AssignmentSlot, Job
@@ -35,6 +34,7 @@ from tests.builders_agents import (
     a_running_assignment,
     a_session_request,
     an_offer,
+    heartbeat,
 )
 from tests.builders_asgi import close_threads
 

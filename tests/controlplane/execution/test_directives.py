@@ -13,7 +13,6 @@ from django.db import connections
 from clusters.models import Node
 from controlplane.execution.protocol.app import AgentProtocol
 from controlplane.execution.protocol.threads import Pools
-from controlplane.execution.services.heartbeats import heartbeat
 from controlplane.execution.services.stops import stop_assignment
 from jobs.models import Assignment
 from loadmaster.protocol import StopReason
@@ -23,6 +22,7 @@ from tests.builders_agents import (
     a_node_with_agent,
     a_running_assignment,
     an_offer,
+    heartbeat,
 )
 from tests.builders_asgi import Said, ask, close_threads, nothing
 

@@ -15,7 +15,6 @@ from controlplane.execution.directives import directive
 from controlplane.execution.gangs import PORTS, Ports, rendezvous
 from controlplane.execution.protocol.long_poll import look
 from controlplane.execution.services.assignments import accept
-from controlplane.execution.services.heartbeats import heartbeat
 from controlplane.execution.services.sessions import open_session
 from jobs.models import Assignment
 from loadmaster.protocol import Accept, AssignmentState, DirectiveAction, features_with
@@ -28,6 +27,7 @@ from tests.builders_agents import (
     a_running_assignment,
     a_session_request,
     an_offer,
+    heartbeat,
 )
 
 pytestmark = pytest.mark.django_db

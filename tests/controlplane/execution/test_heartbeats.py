@@ -19,7 +19,6 @@ from clusters.services import devices
 from clusters.services.devices import flush_samples
 from clusters.services.nodes import node_cordon
 from controlplane.execution.reconciler import reconcile_clusters
-from controlplane.execution.services.heartbeats import heartbeat
 from controlplane.execution.services.sessions import open_session
 from jobs.models import Assignment
 from loadmaster.protocol import AssignmentState, DeviceSample
@@ -31,6 +30,7 @@ from tests.builders_agents import (
     a_node_with_agent,
     a_running_assignment,
     a_session_request,
+    heartbeat,
 )
 
 pytestmark = pytest.mark.django_db

@@ -19,7 +19,6 @@ from clusters.services.nodes import (
 )
 from controlplane.execution.reconciler import reconcile_clusters
 from controlplane.execution.services.assignments import accept
-from controlplane.execution.services.heartbeats import heartbeat
 from jobs.models import Assignment, AssignmentSlot, Job
 from loadmaster.protocol import Accept, AssignmentState
 from tests.builders import a_job
@@ -29,6 +28,7 @@ from tests.builders_agents import (
     a_node_with_agent,
     a_running_assignment,
     an_offer,
+    heartbeat,
 )
 
 S = AssignmentState

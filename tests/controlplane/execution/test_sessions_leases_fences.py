@@ -35,7 +35,6 @@ from clusters.models import Device, Node
 from clusters.models.nodes import State
 from controlplane.execution.reconciler import reconcile_clusters
 from controlplane.execution.services.assignments import accept, report_state
-from controlplane.execution.services.heartbeats import heartbeat
 from controlplane.execution.services.sessions import open_session
 from controlplane.execution.services.stops import stop_assignment
 from jobs import assignment_lifecycle as lifecycle
@@ -52,7 +51,7 @@ from loadmaster.protocol import (
     StopReason,
 )
 from tests.builders import a_cluster, a_job, a_node
-from tests.builders_agents import CLOCK, a_session_request
+from tests.builders_agents import CLOCK, a_session_request, heartbeat
 from tests.conftest import EXAMPLES
 
 S = AssignmentState

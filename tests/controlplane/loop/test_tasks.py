@@ -16,7 +16,6 @@ from kombu.exceptions import OperationalError
 from clusters.events import ROUND_TASK, request_reschedule
 from clusters.models import Cluster, Reason, RescheduleEvent
 from controlplane.celery import app
-from controlplane.execution.services.heartbeats import heartbeat
 from controlplane.loop import tasks
 from controlplane.loop.live.lock import acquire, release
 from controlplane.loop.live.solver import solve_here
@@ -27,7 +26,7 @@ from controlplane.studies.running.workers import SIMULATION_TASK
 from jobs.models import Assignment
 from loadmaster.protocol import DeviceSample
 from tests.builders import a_cluster, a_job, a_node
-from tests.builders_agents import a_heartbeat, a_node_with_agent
+from tests.builders_agents import a_heartbeat, a_node_with_agent, heartbeat
 from tests.builders_live import IN_ONE_TRANSACTION_S, a_round
 
 pytestmark = pytest.mark.django_db

@@ -76,10 +76,10 @@ def test_where_there_is_no_docker_at_all_it_says_what_to_install(
 def test_the_image_is_built_once_and_named_by_version_and_contents(
     docker: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fetched: list[str] = []
-    monkeypatch.setattr(image, "_fetch", lambda base, site: fetched.append(base.python))
+    installed: list[str] = []
+    monkeypatch.setattr(image, "_install", lambda base, *_: installed.append(base.python))
     names = [demo_image(print), demo_image(print)]
-    assert fetched == ["3.12"]
+    assert installed == ["3.12", "3.12"]  # libraries and data, each once
     assert names[0] == names[1]
     assert names[0].startswith("loadmaster-demo:")
     builds = [

@@ -57,6 +57,17 @@ def test_two_jobs_share_a_device_in_two_slots(cluster: Cluster, node: Node) -> N
     ]
 
 
+def test_under_a_power_cap_a_second_job_on_a_device_takes_no_more_power(
+    cluster: Cluster, node: Node
+) -> None:
+    """One of the node's GPUs in use takes 530 W, two take 700 W."""
+    Cluster.objects.filter(pk=cluster.pk).update(power_cap_w=600.0)
+    a, b, c = two_together_and_one_alone(cluster, node)
+    waits = (Waiting(c.job, WaitCode.POSTPONED),)
+    a_round(cluster, lambda *_: Plan("told", PlanStatus.HEURISTIC, (a, b), waits))
+    assert sorted(of.job.name for of in Assignment.objects.all()) == ["a", "b"]
+
+
 def test_jobs_on_one_device_are_expected_to_be_as_fast_as_their_pair_and_to_halve_its_watts(
     cluster: Cluster, node: Node
 ) -> None:
