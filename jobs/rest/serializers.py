@@ -233,7 +233,11 @@ class AssignmentSerializer(serializers.ModelSerializer[Assignment]):
 class LogQuery(serializers.Serializer[Any]):
     """A wanted piece of a log."""
 
-    stream = serializers.ChoiceField(choices=STREAMS, default="stdout")
+    stream = serializers.ChoiceField(
+        choices=STREAMS,
+        default="stdout",
+        error_messages={"invalid_choice": f"must be {' or '.join(STREAMS)}"},
+    )
     cursor = serializers.CharField(
         default="", allow_blank=True, help_text="From the answer before; leave out to begin"
     )

@@ -52,6 +52,14 @@ class SimulationCalls:
         """Remove a simulation with all it came to."""
         self._rest.call("DELETE", f"simulations/{segment(simulation_id)}/")
 
+    def share_simulation(self, simulation_id: str) -> Simulation:
+        """Create a link /shared/simulations/{share}/ that shows a simulation to anybody."""
+        return self._simulation("POST", simulation_id, "share/")
+
+    def unshare_simulation(self, simulation_id: str) -> Simulation:
+        """Take a simulation's link back."""
+        return self._simulation("DELETE", simulation_id, "share/")
+
     def simulation_file(self, simulation_id: str, name: str) -> bytes:
         """A result: results.json, jobs.csv or report.html. NotFoundError while missing."""
         path = f"simulations/{segment(simulation_id)}/{segment(name)}"

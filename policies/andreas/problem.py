@@ -136,9 +136,16 @@ class Problem:
         return grown
 
     @cached_property
+    def allowed_s(self) -> Floats:
+        """float64[E, K]: run times; inf where one node would take more than the power cap."""
+        cap_w = np.inf if self.snapshot.cap_w is None else self.snapshot.cap_w
+        fits = self.power[self.config_class, self.config_gpus] <= cap_w + TOLERANCE
+        return np.where(fits, self.run_s, np.inf)
+
+    @cached_property
     def fastest_s(self) -> Floats:
         """float64[E]: the least run time after a launch; inf if it fits nowhere."""
-        fastest: Floats = np.min(self.run_s + self.move_s[:, None], axis=1, initial=np.inf)
+        fastest: Floats = np.min(self.allowed_s + self.move_s[:, None], axis=1, initial=np.inf)
         return fastest
 
     @cached_property
@@ -157,7 +164,7 @@ class Problem:
     @cached_property
     def cheapest(self) -> Floats:
         """float64[E]: energy cost of each job's cheapest run; 0 if it fits nowhere."""
-        costs = self.energy_cost(self.prices.priced_s(self.run_s + self.move_s[:, None]))
+        costs = self.energy_cost(self.prices.priced_s(self.allowed_s + self.move_s[:, None]))
         least = np.min(costs, axis=1, initial=np.inf)
         return np.where(np.isfinite(least), least, 0.0)
 
@@ -188,10 +195,7 @@ def build(snapshot: Snapshot, *, charged: bool = True) -> Problem:
     mask &= np.all(demand[:, None, :] <= whole[members][None, :, :], axis=2)
     types = np.array([snapshot.type_index[node.gpu_type] for node in examples], dtype=np.int64)
     prices, power, launch_times = prices_of(snapshot), _power(examples), plan.classes.launch_times
-    # A configuration that takes more power than the cluster may use fits at no time.
-    powered = power[config_class, config_gpus] <= state.cap_mw / THOUSANDTHS + TOLERANCE
-    possible = mask[:, config_class] & powered
-    run_s = _run_s(snapshot, rows, possible, types[config_class], config_gpus)
+    run_s = _run_s(snapshot, rows, mask[:, config_class], types[config_class], config_gpus)
     launches_s = np.array([launch_times.of(row) for row in rows.tolist()], dtype=np.float64)
     return Problem(
         snapshot=snapshot, plan=plan, rows=rows, nodes=nodes,

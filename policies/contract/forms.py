@@ -43,6 +43,10 @@ PROBLEMS = {
     "bool_type": "must be true or false",
     "int_type": "must be an integer",
     "int_from_float": "must be an integer",
+    "int_parsing": "must be an integer",
+    "bool_parsing": "must be true or false",
+    "float_parsing": "must be a finite number",
+    "string_too_short": "must have at least {min_length} characters",
     "float_type": "must be a finite number",
     "finite_number": "must be a finite number",
     "value_error": "{error}",
@@ -56,7 +60,9 @@ SIGNS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<="}
 NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 """NUL character in a JSON text."""
 
-WITHOUT_VALUE = frozenset({"missing", "value_error", "json_invalid", "string_too_long"})
+WITHOUT_VALUE = frozenset(
+    {"missing", "value_error", "json_invalid", "string_too_long", "string_too_short"}
+)
 
 
 class FormError(ValueError):
@@ -140,7 +146,8 @@ class Form(Generic[T]):
         if kind in ("greater_than", "greater_than_equal", "less_than_equal"):
             limits = self._schema_at(loc)
             wanted = " and ".join(f"{s} {limits[k]:g}" for k, s in SIGNS.items() if k in limits)
-            return FormError(path, f"must be {wanted}, not {shown(found)}")
+            given = found if isinstance(found, str) else shown(found)  # a number as text
+            return FormError(path, f"must be {wanted}, not {given:.40}")
         problem = PROBLEMS.get(kind, first["msg"]).format(**first.get("ctx", {}))
         if kind not in WITHOUT_VALUE:
             problem += f", not {shown(found)}"

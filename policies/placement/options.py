@@ -173,10 +173,10 @@ class JobClasses:
         return list(zip(*columns, strict=True))
 
     def options(self, row: int) -> tuple[Option, ...]:
-        """Return the options of a job on one node of the empty cluster."""
+        """Return the options of a job on one node of the empty cluster, within the power cap."""
         key = self.keys[row]
         if key not in self._options:
-            self._options[key] = tuple(self._find(row))
+            self._options[key] = tuple(self.options_within(self.cap_mw, row))
         return self._options[key]
 
     def ranked(self, row: int) -> list[tuple[Option, float]]:
@@ -206,8 +206,11 @@ class JobClasses:
         due_s, steps = numbers["due_s"].tolist(), numbers["remaining_steps"].tolist()
         return list(zip(due_s, steps, strict=True))
 
-    def _find(self, row: int) -> list[Option]:
-        """Nodes are grouped by type and by power with so many GPUs in use; demand as when empty."""
+    def options_within(self, cap_mw: float, row: int) -> list[Option]:
+        """Return the options of a job on one node of the empty cluster, within this power cap.
+
+        Nodes are grouped by type and by power with so many GPUs in use.
+        """
         kind, least, most = self.keys[row][:3]
         base, nodes = self.requests.on_one_node(row, 0), dict[tuple[int, str, float, float], int]()
         for c, allowed in self._admitting(base):
@@ -218,7 +221,7 @@ class JobClasses:
             curve = view.power_w or (0.0,)
             for gpus in range(least, min(most, of_class.size) + 1):
                 rate = self.speeds.alone(kind, (of_class.gpu_type,), gpus)
-                if rate > 0.0 and of_class.power_at(gpus) <= self.cap_mw:
+                if rate > 0.0 and of_class.power_at(gpus) <= cap_mw:
                     power_w = curve[min(gpus, len(curve) - 1)]
                     key = gpus, of_class.gpu_type, rate, power_w
                     nodes[key] = nodes.get(key, 0) | allowed

@@ -218,7 +218,7 @@ class Reasons:
             yield Waiting(columns.ids[row], code, one.nodes, one.jobs, one.watts, one.earliest_s)
 
     def _reason(self, row: int, holders: Holders) -> Waiting:
-        options = self.classes.options(row)
+        options = self.classes.options_within(inf, row)
         if not options:
             code, nodes = why_impossible(self.snapshot, row)
             return Waiting("", code, nodes)

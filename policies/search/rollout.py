@@ -95,7 +95,7 @@ def _by_class(problem: Problem) -> Ints:
 def _time_s(problem: Problem) -> Floats:
     """float64[E, K]: run times without launch, inf where no node has enough free GPUs."""
     fits = problem.config_gpus <= _most_gpus(problem, problem.gpus)[problem.config_class]
-    return np.where(fits, np.maximum(problem.run_s, SHORTEST_S), np.inf)
+    return np.where(fits, np.maximum(problem.allowed_s, SHORTEST_S), np.inf)
 
 
 def _closes(problem: Problem) -> Ints:

@@ -118,3 +118,9 @@ def test_the_same_properties_give_the_same_kind_and_a_given_name_is_its_name() -
     assert kind("", "python", "a.py", "--seed", "1") == kind("", "python", "a.py", "--seed", "2")
     assert kind("", "python", "a.py")[1] == ""
     assert kind("bert", "python", "a.py")[1] == "bert"
+
+
+def test_the_digest_of_a_command_is_the_same_in_every_version() -> None:
+    """With another digest all kinds without a name would be measured anew."""
+    of = digest(runtime="docker", image="pytorch:2", command=["python", "train.py", "--seed", "1"])
+    assert of == "b6450bc8bb9e2820df3d56b207bf984f477496be3b0bef4ccf61444844ba336b"

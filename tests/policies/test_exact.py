@@ -86,6 +86,16 @@ def priced_by_the_hour(snapshot: Snapshot) -> Snapshot:
     return replace(snapshot, energy=steps)
 
 
+def test_a_bound_is_not_raised_by_what_decides_ties() -> None:
+    """One job costs millions to postpone; the other waits for nothing, as no node is its own."""
+    dear = a_job("a", remaining_steps=1e6, due_s=0.0, tardiness_weight=100.0)
+    nowhere = a_job("b", allowed_types=("K80",))
+    problem = build(a_snapshot([a_node("n1")], [dear, nowhere]))
+    policy = Exact(opening="free")
+    solved = policy.solve(problem)
+    assert solved.bound <= policy.f.value(problem, solved.solution)
+
+
 @any_model
 @patient
 @given(snapshot=snapshots(), by_the_hour=st.booleans())

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from policies.contract.plan import WaitCode
 from policies.contract.snapshot import Snapshot
 from policies.host import registry
 from policies.placement.from_snapshot import cluster_of
 from policies.placement.options import JobClasses
-from tests.builders_policies import a_job, a_kind, a_node, a_snapshot
+from tests.builders_policies import a_job, a_kind, a_node, a_snapshot, on
 from tests.policies.test_contract import VARIANTS, decide
 from tests.policies.test_contract_of_variants import VARIANTS as MORE_VARIANTS
 
@@ -74,3 +76,21 @@ def test_no_share_is_of_a_type_that_the_cap_never_allows() -> None:
     capped = replace(snapshot, power_cap_w=400.0)
     assert decide("min_cost", snapshot).placements[0].ranks[0].node == "fast"
     assert decide("min_cost", capped).placements[0].ranks[0].node == "slow"
+
+
+@pytest.mark.parametrize("name", ["cost_search", "randomized_greedy", "exact", "fifo", "allox"])
+def test_a_job_that_the_cap_never_allows_waits_for_power_until_the_cap_rises(name: str) -> None:
+    snapshot = a_snapshot([a_node("fast", "V100")], [a_job("a")], KINDS, power_cap_w=400.0)
+    (waiting,) = decide(name, snapshot).waiting
+    assert (waiting.code, waiting.watts) == (WaitCode.POWER_CAP, 130.0)
+
+
+@pytest.mark.parametrize("name", ["cost_search", "exact"])
+def test_a_running_job_above_a_lowered_cap_is_shrunk_rather_than_replaced(name: str) -> None:
+    nodes = [a_node("fast", "V100", 2)]
+    both = on("fast", "gpu0", "gpu1")
+    runs = a_job("a", gpus_max=2, remaining_steps=1e4, total_steps=1e5, running=both)
+    waits = a_job("b", gpus_max=2, remaining_steps=1e4, total_steps=1e5)
+    snapshot = a_snapshot(nodes, [waits, runs], KINDS, power_cap_w=540.0)
+    (placed,) = decide(name, snapshot).placements
+    assert (placed.job, placed.gpus) == ("a", 1)

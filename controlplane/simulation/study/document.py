@@ -190,7 +190,9 @@ def _errors_of(path: str) -> Iterator[None]:
     try:
         yield
     except (ClusterFileError, WorkloadError, PolicyError) as error:
-        raise StudyError(f"{path}: {str(error).removeprefix(f'{path}: ')}") from error
+        said = str(error)
+        named = said.startswith((f"{path}:", f"{path}.", f"{path}["))
+        raise StudyError(said if named else f"{path}: {said}") from error
 
 
 def _labelled(choices: Sequence[PolicyChoice], trusted: bool) -> tuple[PolicyChoice, ...]:
