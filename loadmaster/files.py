@@ -18,8 +18,9 @@ def write_whole(path: Path, content: bytes, *, durable: bool = False, mode: int 
     `durable` waits until content and name are on the disk.
     """
     temporary = path.with_name(f".{path.name}.tmp")
+    flags = os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
-        descriptor = os.open(temporary, os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC, mode)
+        descriptor = os.open(temporary, flags, mode)
         with os.fdopen(descriptor, "wb") as file:
             os.fchmod(descriptor, mode)  # whatever the umask
             file.write(content)

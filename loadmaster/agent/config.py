@@ -43,6 +43,13 @@ def _absolute(path: Path) -> Path:
     return path.expanduser().absolute()
 
 
+def _text(given: Any) -> Any:
+    """Refuse a token that YAML reads as a number, without showing it."""
+    if not isinstance(given, str):
+        raise ValueError("must be a text: put it in quotes")
+    return given
+
+
 def _number(given: Any) -> Any:
     return int(given) if isinstance(given, str) and given.isdecimal() else given
 
@@ -68,7 +75,7 @@ class AgentConfig:
 
     server: Annotated[str, AfterValidator(_server)]
     state_dir: Annotated[Path, AfterValidator(_absolute)]
-    token: str = ""
+    token: Annotated[str, BeforeValidator(_text)] = ""
     name: str = ""
     rack: str = ""
     emulate: Annotated[Path | None, EMPTY_IS_NONE] = None

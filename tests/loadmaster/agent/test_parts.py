@@ -21,6 +21,7 @@ from loadmaster.agent.node.emulated import EmulationError, parse_emulation, read
 from loadmaster.agent.node.machine import EmulatedDevices, NvidiaDevices
 from loadmaster.agent.outcome import outcome_of, sample_of
 from loadmaster.agent.runtimes.base import Exit, RunId, StopBy
+from loadmaster.files import write_json
 from loadmaster.protocol import AssignmentState, ReasonClass
 from tests.builders_agent import a_spec, an_emulation
 
@@ -448,3 +449,20 @@ def test_real_gpus_are_measured_and_one_that_is_gone_is_unhealthy() -> None:
     assert (first.power_source, second.healthy) == ("measured", False)
     spec = a_spec(devices=("GPU-1", "GPU-0"))
     assert devices.environment(spec) == {"CUDA_VISIBLE_DEVICES": "GPU-1,GPU-0"}
+
+
+def test_a_token_that_yaml_reads_as_a_number_is_refused_and_not_shown(tmp_path: Path) -> None:
+    file = tmp_path / "agent.yaml"
+    file.write_text("server: http://s\ntoken: 123456789\n")
+    with pytest.raises(ConfigError, match="--token: must be a text: put it in quotes") as caught:
+        read_config({"config": file}, {})
+    assert "123456789" not in str(caught.value)
+
+
+def test_a_file_is_not_written_through_a_link_in_its_place(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_text("theirs")
+    (tmp_path / ".account.json.tmp").symlink_to(other)
+    with pytest.raises(OSError, match="symbolic"):
+        write_json(tmp_path / "account.json", {"token": "secret"})
+    assert other.read_text() == "theirs"
