@@ -1,7 +1,5 @@
 """Refusals of agents' calls with status, code and remedy, and checks of their payloads."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import UTC, datetime
 

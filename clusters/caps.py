@@ -5,8 +5,6 @@ may be left out. Hours are of the cluster's wall clock, "to" 00:00 is the day's 
 included. The lowest of several caps holds, beside the cluster's constant one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time

@@ -1,7 +1,5 @@
 """Administration of tariffs and PUE, whose rows never change."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from django.contrib import admin, messages

@@ -1,7 +1,5 @@
 """Rescheduling events, which request a round; one round answers all pending ones."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Iterable

@@ -5,8 +5,6 @@ heartbeats. The agent counts a lease from when it *sent* the renewal, the server
 *received* it: the server waits longer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 

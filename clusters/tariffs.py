@@ -1,7 +1,5 @@
 """A cluster's tariffs and PUE: prices over time, versions in force, new versions."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 

@@ -1,7 +1,5 @@
 """Application configuration, and units in the labels of model fields."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from django.apps import AppConfig, apps

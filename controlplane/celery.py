@@ -1,7 +1,5 @@
 """Celery application. Tasks are idempotent hints; a reconciler finds missed work."""
 
-from __future__ import annotations
-
 import os
 from importlib import import_module
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Settings from the environment: numbers, switches, addresses. Pure, so testable."""
 
-from __future__ import annotations
-
 import re
 import ssl
 from collections.abc import Mapping

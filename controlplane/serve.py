@@ -1,7 +1,5 @@
 """`python -m controlplane.serve`: uvicorn with bounded connections and rare garbage collections."""
 
-from __future__ import annotations
-
 import argparse
 import gc
 import multiprocessing

@@ -1,7 +1,5 @@
 """Settings: differences between installations come from the environment; see docs/settings.md."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import tempfile

@@ -4,8 +4,6 @@ Starts `manage.py demo` in a temporary folder, waits until jobs run side by side
 pages with Chromium (`LOADMASTER_CHROMIUM`, `/usr/bin/chromium`) into `docs/images/`.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

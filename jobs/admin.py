@@ -1,7 +1,5 @@
 """Administration of teams and jobs. Jobs change only by actions, through the transition table."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, cast
 

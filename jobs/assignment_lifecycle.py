@@ -1,7 +1,5 @@
 """Transition table of assignments: state and move to next state. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from enum import StrEnum
 

@@ -1,7 +1,5 @@
 """Outcome of a launch: the ends of its ranks become one move of the job. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

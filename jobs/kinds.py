@@ -4,8 +4,6 @@ A kind is the user's name for it, else the sha256 of runtime, image and normalis
 flags stay in: a kind split too finely costs a measurement, one too wide wrong decisions.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

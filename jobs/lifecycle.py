@@ -6,8 +6,6 @@ profiling --^         |  ^        |   `-> queued (pre-empted, lost, retried) | f
                     stopping (pre-emption under way) ; cancelling -> cancelled
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from enum import StrEnum
 

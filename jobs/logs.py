@@ -1,7 +1,5 @@
 """A job's log: outputs of its training assignments in order, read by an opaque cursor."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import codecs

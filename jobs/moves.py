@@ -4,8 +4,6 @@ Rows are locked in the order node, job, assignment, so that transactions cannot 
 are FOR NO KEY UPDATE: rows that merely refer to a locked one do not wait.
 """
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """People and teams, as operators set them up from the command line."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Iterable, Sequence
 

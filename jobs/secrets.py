@@ -4,8 +4,6 @@ The first key of LOADMASTER_SECRETS_KEY (Fernet keys, separated by commas) encry
 those derived from SECRET_KEY and SECRET_KEY_FALLBACKS, still decrypt.
 """
 
-from __future__ import annotations
-
 import base64
 import os
 from collections.abc import Mapping

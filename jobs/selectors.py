@@ -1,7 +1,5 @@
 """Visibility of jobs and teams: every read of a job on a user's behalf begins here."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

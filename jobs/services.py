@@ -1,7 +1,5 @@
 """Actions on jobs: submit, cancel, hold, release, requeue, clone. Safe to repeat and to race."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterable
 from typing import Any, Concatenate, ParamSpec

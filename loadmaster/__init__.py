@@ -1,7 +1,5 @@
 """Everything outside the server: client, command line, agent, training library."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from loadmaster.version import __version__

@@ -1,7 +1,5 @@
 """Share policies written with cvxpy: `ConvexPolicy` and its `ShareProblem`. Needs extra `cvxpy`."""
 
-from __future__ import annotations
-
 from policies.gavel.convex import ConvexPolicy, ShareProblem
 
 __all__ = ["ConvexPolicy", "ShareProblem"]

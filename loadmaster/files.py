@@ -1,7 +1,5 @@
 """Small files that are written whole or not at all."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

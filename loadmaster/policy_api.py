@@ -3,8 +3,6 @@
 Name it in an entry point of the group `loadmaster.policies`; `validate_plan` checks its plans.
 """
 
-from __future__ import annotations
-
 from policies.contract.plan import PLAN_VERSION, Placement, Plan, PlanStatus, WaitCode, Waiting
 from policies.contract.policy import (
     Policy,

@@ -20,8 +20,6 @@ Both sides read strictly, and a server is upgraded before its agents: a field th
 not know is marked LATER and left out at its default (see FEATURES).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated

@@ -7,8 +7,6 @@
 Needs `pip install 'loadmaster[torch]'`. Ranks of a gang call `init_process_group(...)` as usual.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import random

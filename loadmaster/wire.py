@@ -1,7 +1,5 @@
 """Dataclass <-> JSON, strictly: see `policies.contract.forms`."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from typing import Any, TypeVar

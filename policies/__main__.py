@@ -6,8 +6,6 @@ solve --policy randomized_greedy --snapshot FILE [--parameters '{"mode": "coded"
 -m policies serve
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -1,7 +1,5 @@
 """Administration of measured kinds: read-only, but a kind's measurements can be discarded."""
 
-from __future__ import annotations
-
 from django.contrib import admin
 
 from controlplane.web.pages.admin_base import ReadOnly, ReadOnlyInline

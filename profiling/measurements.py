@@ -1,7 +1,5 @@
 """Measurements of kinds from an assignment's samples."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Measured and estimated speeds of kinds, and the runs that measure them."""
 
-from __future__ import annotations
-
 from uuid import UUID
 
 from django.db import models

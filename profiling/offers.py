@@ -1,7 +1,5 @@
 """Configurations that a cluster's profiling nodes can measure now and a job can use."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta

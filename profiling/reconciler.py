@@ -1,7 +1,5 @@
 """Periodic reconciliation: lost ends, changed roles, new nodes, jobs that started unknown."""
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta
 from uuid import UUID
 

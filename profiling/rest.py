@@ -1,7 +1,5 @@
 """REST of kinds."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from django.contrib.auth.models import AnonymousUser, User

@@ -12,8 +12,6 @@ Without figures or nodes to measure, the speed is assumed: by the user's walltim
 allowed GPUs (declared), else by an hour (estimated).
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress

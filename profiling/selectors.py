@@ -1,7 +1,5 @@
 """Kinds and requested measurements for a snapshot."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime

@@ -1,7 +1,5 @@
 """Services of the profiler, to be called inside the caller's transaction."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from django.db import transaction

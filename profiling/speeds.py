@@ -5,8 +5,6 @@ warm-up, each with its segment's mean time, which stalls and late samples do not
 <- s + alpha * (measured - s) with alpha = max(ALPHA, 1 / (samples + 1)).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise

@@ -2,8 +2,6 @@
 it is about.
 """
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta
 from decimal import Decimal
 from itertools import count

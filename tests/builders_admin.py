@@ -1,7 +1,5 @@
 """The administration's addresses and forms, as a browser would use them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from django.test import Client

@@ -2,8 +2,6 @@
 in virtual or real time.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import hashlib

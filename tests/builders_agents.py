@@ -1,7 +1,5 @@
 """Builders of what agents say and of what is assigned to them."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID

@@ -1,7 +1,5 @@
 """Requests to ASGI applications, and a test client that knows the agent protocol."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import threading

@@ -1,7 +1,5 @@
 """A server in a process of its own, and visitors who keep what their browser complains of."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket

@@ -1,7 +1,5 @@
 """Fill the browser tests' database, or with `--do` run some lines in it."""
 
-from __future__ import annotations
-
 import sys
 
 import django

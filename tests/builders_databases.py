@@ -2,8 +2,6 @@
 PostgreSQL server at hand.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

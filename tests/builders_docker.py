@@ -4,8 +4,6 @@ their own.
 `tests/with-docker` provides the Engine and the base image.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import tarfile

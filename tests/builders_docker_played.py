@@ -1,7 +1,5 @@
 """A Docker Engine that is played, for what a real one does too seldom."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from dataclasses import replace

@@ -2,8 +2,6 @@
 agents as processes.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import queue

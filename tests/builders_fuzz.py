@@ -5,8 +5,6 @@ schemathesis draws the requests; what makes them reach further than the first ch
 most get ids, names, fences and epochs of things that are there.
 """
 
-from __future__ import annotations
-
 import os
 import random
 from collections import Counter

@@ -1,7 +1,5 @@
 """One real rank in this process, and connections by which a test plays the others."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections.abc import Callable

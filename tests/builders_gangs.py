@@ -2,8 +2,6 @@
 start them.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import socket

@@ -1,7 +1,5 @@
 """Builders of the small clusters of Gavel's exact cases, and of simulations of share policies."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property

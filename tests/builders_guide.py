@@ -6,8 +6,6 @@ prints, `...` standing for whatever differs. A block `bash` needs root, systemd,
 machine: it is only looked at. There is no third kind.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 from collections.abc import Iterator, Mapping

@@ -2,8 +2,6 @@
 as agents ship it.
 """
 
-from __future__ import annotations
-
 from datetime import timedelta
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Builders for the loop: ANDREAS' validation experiment (Table V), and scenarios to simulate."""
 
-from __future__ import annotations
-
 from math import inf
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Builders of studies that run in a second, and of outcomes without a simulation."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from math import inf, nan
 from typing import Any

@@ -1,7 +1,5 @@
 """Builders of what pages show: a small cluster at work, with a past."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal

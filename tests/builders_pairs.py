@@ -1,7 +1,5 @@
 """Tables of pairs that share a GPU: one made of few factors, and a part of Gavel's."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -7,8 +7,6 @@ Kinds that jobs name but nobody gives are made up (1 step/s on one GPU of every 
 more); devices are marked as held by the jobs that run on them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import inf

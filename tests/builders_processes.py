@@ -2,8 +2,6 @@
 a copy of it on disk.
 """
 
-from __future__ import annotations
-
 import os
 import sqlite3
 import subprocess

@@ -4,8 +4,6 @@ hypothesis.
 problem = a_problem([[2, 1, 0.5], [3, 2, 1]], gpus=[1, 2, 3])
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any

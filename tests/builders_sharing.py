@@ -1,7 +1,5 @@
 """Builders of launches that share a GPU, and of kinds whose pairs are known."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any

@@ -1,7 +1,5 @@
 """Any snapshot that the contract allows, for hypothesis."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any

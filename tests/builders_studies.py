@@ -2,8 +2,6 @@
 simulate.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import zlib

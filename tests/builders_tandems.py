@@ -2,8 +2,6 @@
 and any such snapshot.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any

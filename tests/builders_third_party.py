@@ -2,8 +2,6 @@
 of its policies are broken.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

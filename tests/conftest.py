@@ -1,7 +1,5 @@
 """What every test shares."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

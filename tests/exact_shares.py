@@ -5,8 +5,6 @@ more than the level while nobody falls below his own. Programs are solved by the
 Bland's rule, which ends whatever the ties.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 

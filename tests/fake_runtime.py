@@ -1,7 +1,5 @@
 """A clock that tests move, and a runtime that plays jobs by it."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Every library the project names is pinned, and its reason is written down."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The documents hold: their links lead somewhere, and what they tell people to type exists."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from functools import cache

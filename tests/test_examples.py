@@ -1,7 +1,5 @@
 """Property tests draw more examples by night."""
 
-from __future__ import annotations
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

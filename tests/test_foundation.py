@@ -1,7 +1,5 @@
 """The frame stands: builders fill the database, and the lifecycle tables have no dead ends."""
 
-from __future__ import annotations
-
 from typing import TypeVar
 
 import pytest

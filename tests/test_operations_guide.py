@@ -2,8 +2,6 @@
 it says they print.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import signal

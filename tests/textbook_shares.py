@@ -4,8 +4,6 @@ They share with the product only the feasible set of `policies.gavel.convex.Shar
 `excess` checks once more in plain loops.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import cvxpy as cp

@@ -8,8 +8,6 @@ numbers is seen in the result. With TORCH_JOB_JOURNALS it keeps a journal of its
 `loadmaster.demo.journals` describes.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

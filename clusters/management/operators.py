@@ -1,7 +1,5 @@
 """Base of operators' commands, clusters and nodes by name, and times."""
 
-from __future__ import annotations
-
 from argparse import ArgumentTypeError
 from datetime import datetime
 from math import isfinite

@@ -1,7 +1,5 @@
 """Clusters and GPU types."""
 
-from __future__ import annotations
-
 from decimal import Decimal
 from zoneinfo import available_timezones
 

@@ -1,7 +1,5 @@
 """Energy prices: tariffs and PUE, append-only; later rows replace earlier ones."""
 
-from __future__ import annotations
-
 from decimal import Decimal
 
 from django.conf import settings

@@ -1,7 +1,5 @@
 """Nodes, GPUs, enrolment tokens, and rescheduling events."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """REST of clusters, nodes, GPU types and policies. Users read; only operators change."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """Devices of a node: reports, health and samples."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence

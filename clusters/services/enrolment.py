@@ -1,7 +1,5 @@
 """Enrolment: a single-use token becomes a node and its token; only hashes are kept."""
 
-from __future__ import annotations
-
 import hashlib
 import secrets
 from datetime import datetime, timedelta

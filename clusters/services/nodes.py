@@ -1,7 +1,5 @@
 """Operators' actions on nodes: compare-and-swap with an event, and a reschedule event."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any

@@ -1,7 +1,5 @@
 """REST of energy and cost."""
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 from django.contrib.auth.models import User

@@ -1,7 +1,5 @@
 """Sums over the energy ledger by hour, day, node, team or job: predicted, billed, measured."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 `meter` updates running assignments; at its end all hours of one are written anew.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace

@@ -6,8 +6,6 @@ idle_w, are shared in proportion to GPUs held (ANDREAS). A shared GPU's watts ar
 its running jobs (`loadmaster.agent.node.sampling`), without samples by their shares.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Directives for the assignments of a node."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from datetime import datetime
 

@@ -4,8 +4,6 @@ A gang meets at rank 0's node. Its port is unique among gangs that live at that 
 the ports that systems give to outgoing connections.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from uuid import UUID
 

@@ -1,7 +1,5 @@
 """Changes of assignments: the only way to move a state or request a stop, by compare-and-swap."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import Any
 

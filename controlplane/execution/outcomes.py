@@ -1,7 +1,5 @@
 """Effects of assignments' starts and ends on jobs, in the transaction of the assignment."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from datetime import datetime, timedelta

@@ -3,8 +3,6 @@
 Everything is idempotent and looks again with rows locked: any number of processes may run it.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta

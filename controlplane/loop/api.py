@@ -1,7 +1,5 @@
 """REST of rounds."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from django.db.models import QuerySet

@@ -4,8 +4,6 @@ Placements that the plan drops are stopped; jobs that it does not mention go on.
 because starts may need what they free.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias

@@ -3,8 +3,6 @@
 Each cluster's round number marks how far counting has come; an emptied cache begins anew.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from bisect import bisect_left

@@ -1,7 +1,5 @@
 """Runs of the scheduling loop."""
 
-from __future__ import annotations
-
 from django.db import models
 
 from controlplane.web.storage.packed_json import PackedJSONField

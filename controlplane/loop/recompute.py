@@ -1,7 +1,5 @@
 """Recomputation of a stored round: figures from the rows, plan from its snapshot."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Rounds that are due, and the Celery task that holds them: it may be lost, doubled or overlap."""
 
-from __future__ import annotations
-
 import time
 from datetime import datetime, timedelta
 

@@ -1,7 +1,5 @@
 """First contents of an empty database; every step may be repeated."""
 
-from __future__ import annotations
-
 import secrets
 from dataclasses import dataclass
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """System checks: `check` finds errors, `check --deploy` also mistakes for production."""
 
-from __future__ import annotations
-
 import ipaddress
 import os
 from collections.abc import Sequence

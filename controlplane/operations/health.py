@@ -1,7 +1,5 @@
 """Public /healthz: the process lives. /readyz: database, cache and migrations work."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable

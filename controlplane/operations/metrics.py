@@ -3,8 +3,6 @@
 A part that cannot be read is left out, and `loadmaster_database_up` or `_cache_up` is 0.
 """
 
-from __future__ import annotations
-
 import hmac
 import logging
 import time

@@ -4,8 +4,6 @@ Jobs, attempts, events, assignments with their costs, the ledger, tariffs, measu
 simulations stay for ever. Output and samples of ended jobs stay for LEAST_DAYS.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

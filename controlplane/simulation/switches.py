@@ -4,8 +4,6 @@ Random values are drawn from the run's seed, separately for each purpose, so tha
 on leaves the others' draws unchanged.
 """
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from typing import Annotated
 

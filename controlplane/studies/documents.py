@@ -4,8 +4,6 @@ A study from the network may name no file of the server and run no code: traces 
 policies are the registered ones.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

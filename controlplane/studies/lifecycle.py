@@ -5,8 +5,6 @@ queued -> running -> done | failed
 queued, running -> cancelled
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any

@@ -1,7 +1,5 @@
 """Live clusters, their queues and their histories, written out as parts of a study."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import replace

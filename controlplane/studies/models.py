@@ -1,7 +1,5 @@
 """Simulations and their files."""
 
-from __future__ import annotations
-
 from uuid import uuid4
 
 from django.conf import settings

@@ -5,8 +5,6 @@ id and its random share key, signed by the server: nobody can make one without t
 server's secret. Taking it back forgets the key; sharing again makes another link.
 """
 
-from __future__ import annotations
-
 import uuid
 
 from django.contrib.auth.models import AnonymousUser, User

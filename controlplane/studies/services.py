@@ -1,7 +1,5 @@
 """Services on simulations: create, cancel, delete, share."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Operators, who see and act on everything."""
 
-from __future__ import annotations
-
 from django.contrib.auth.models import AnonymousUser, User
 
 

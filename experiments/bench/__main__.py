@@ -1,7 +1,5 @@
 """`python -m experiments.bench`: every benchmark, one after another, as JSON lines."""
 
-from __future__ import annotations
-
 from experiments.bench import gap, policies, shares, simulator, traces, workloads
 from experiments.bench.figures import show
 

@@ -1,7 +1,5 @@
 """Clusters and workloads to measure on: those of ANDREAS' first scenario, and a year's jobs."""
 
-from __future__ import annotations
-
 from math import inf
 
 import numpy as np

@@ -18,8 +18,6 @@ for possible or impossible. Lines:
 `profiling.pairs.completion.Settings` has its values.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from ast import literal_eval

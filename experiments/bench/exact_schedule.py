@@ -14,8 +14,6 @@ rest of its jobs sooner, which costs nothing. Run times are rounded down and due
 the bound holds for the true times.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field

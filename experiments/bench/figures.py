@@ -3,8 +3,6 @@
 Times are of the processor, which on an idle machine are those of the clock.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import platform

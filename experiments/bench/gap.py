@@ -8,8 +8,6 @@ others minimise something else, and f of what they start now is no measure of wh
 end: for that, simulate.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace

@@ -3,8 +3,6 @@
 The kernel is held against its goals; the whole policy also builds arrays and names devices.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 

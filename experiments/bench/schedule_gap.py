@@ -10,8 +10,6 @@ to the best schedule known, in percent; beside it how many of those were proven 
 over these, and the mean gap to the bound over all.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Iterator, Sequence

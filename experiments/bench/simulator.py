@@ -4,8 +4,6 @@ Every run goes through the same `run_round`, policies and validation as the live
 `--million` a hundredth of the million jobs is run, and the goal is a hundredth too.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from dataclasses import replace

@@ -4,8 +4,6 @@ The value is the mean total cost over seeds, the goal the best of FIFO, EDF and 
 says how far below their mean the policy is. Labels and cells are those of `make reproduce-andreas`.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterator, Sequence
 from functools import partial

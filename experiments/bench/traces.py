@@ -6,8 +6,6 @@ completion time is that of jobs 4000 to 5000; the goal of time is 30 s (the publ
 are made anew at every arrival and end, time slices given every 360 s.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

@@ -1,7 +1,5 @@
 """Time to read a million lines of SWF and of CSV: `python -m experiments.bench.workloads`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """`python -m experiments.chaos --kills 200` or `--partitions 50`; see docs/chaos.md."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

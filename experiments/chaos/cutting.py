@@ -1,7 +1,5 @@
 """Partitions: the link between agent and server is cut, in one direction or both."""
 
-from __future__ import annotations
-
 import time
 
 from experiments.chaos.network import Network

@@ -1,7 +1,5 @@
 """Strike blow after blow, wait for rest, and report what the jobs' journals show."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections import Counter

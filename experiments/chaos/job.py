@@ -1,7 +1,5 @@
 """The job that chaos runs: steps that only count, with a journal of its own in CHAOS_JOURNALS."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys

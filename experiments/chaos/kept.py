@@ -1,7 +1,5 @@
 """Ports and networks that an interrupted run must find again for its agents."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import socket

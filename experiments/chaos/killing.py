@@ -1,7 +1,5 @@
 """Kills: SIGKILL for a part of the system, which comes back by itself a moment later."""
 
-from __future__ import annotations
-
 import contextlib
 
 import psutil

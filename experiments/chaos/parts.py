@@ -1,7 +1,5 @@
 """Programs of the system under chaos, which are killed and restarted one by one."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

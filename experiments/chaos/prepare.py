@@ -6,8 +6,6 @@ REDIS_URL), so the harness itself needs neither Django nor a database: it knows 
 its users and agents do.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import dataclass

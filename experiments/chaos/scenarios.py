@@ -1,7 +1,5 @@
 """The two runs: kills and partitions, each from a seed and a folder to a result."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

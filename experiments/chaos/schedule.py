@@ -1,7 +1,5 @@
 """Targets and times of blows: a function of the seed alone. Pure."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Jobs of the chaos, submitted by a user who knows only REST and never gives up."""
 
-from __future__ import annotations
-
 import json
 import sys
 import threading

@@ -4,8 +4,6 @@ Without --inside it makes the surroundings (an empty home, for PostgreSQL a serv
 tests/with-postgres) and runs itself in them, once for each database.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import subprocess

@@ -6,8 +6,6 @@ are barely read. Latencies count from when a heartbeat was *due*: a generator or
 behind shows up in them instead of hiding it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import time

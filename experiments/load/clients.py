@@ -1,7 +1,5 @@
 """Clients of API and pages: offered rates, latencies from when a request was due."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time

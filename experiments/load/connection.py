@@ -1,7 +1,5 @@
 """A kept-alive HTTP/1.1 connection, and the parsing of its answers."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import cast
 

@@ -1,7 +1,5 @@
 """A fleet in the database: enrolled nodes with sessions, a part of them at work."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Report of a run: lines as scenarios end, a table for people, JSON for programs."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

@@ -1,7 +1,5 @@
 """One run on one database: start everything, play the scenarios, print their figures."""
 
-from __future__ import annotations
-
 import argparse
 import time
 from collections.abc import Callable, Sequence

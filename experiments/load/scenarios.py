@@ -1,7 +1,5 @@
 """Scenarios of a run: submissions, pages, a job's way to RUNNING on an idle cluster."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -6,8 +6,6 @@ some dozen measured kinds, of which some run, most wait and the rest are over. E
 from the seed of the random numbers, but for ids and tokens.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Results in files, one for each simulation, so that a stopped run goes on where it was."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Assignments: placements committed for agents, their slots, events, logs and samples."""
 
-from __future__ import annotations
-
 import uuid
 
 from django.core.validators import MinValueValidator

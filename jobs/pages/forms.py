@@ -1,7 +1,5 @@
 """Submission form: turns input into a job's data; `jobs.submission.validation` checks it."""
 
-from __future__ import annotations
-
 import shlex
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Page of one job, in a constant number of queries."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """REST of jobs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 

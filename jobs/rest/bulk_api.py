@@ -1,7 +1,5 @@
 """REST of submitting many jobs in one call, each accepted or refused alone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter

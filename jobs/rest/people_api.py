@@ -1,7 +1,5 @@
 """REST of the caller, their API tokens, and teams with their secrets."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """Serializers of jobs. `jobs.submission.validation` checks input; JobInput only documents it."""
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """Feasibility: jobs that no node of a cluster could ever serve are refused."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property

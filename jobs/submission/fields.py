@@ -1,7 +1,5 @@
 """Readers of job fields: plain data in, a value or a FieldError with a remedy out."""
 
-from __future__ import annotations
-
 import math
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Submission of many jobs in one transaction, each with its answer."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

@@ -1,7 +1,5 @@
 """Validation of jobs: plain data and a user become a JobRequest or JobInvalid."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """`python -m loadmaster.agent`: the same as `loadmaster agent`."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 

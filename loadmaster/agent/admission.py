@@ -1,7 +1,5 @@
 """Admission of offers, and the environment a job is started with. Pure."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Collection, Iterable, Mapping

@@ -1,7 +1,5 @@
 """`loadmaster agent`: the command that runs on every node."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import typer

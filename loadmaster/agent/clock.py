@@ -1,7 +1,5 @@
 """Time: the agent's clock, swapped in tests, and the pauses before retries."""
 
-from __future__ import annotations
-
 import random
 import time
 from typing import Protocol

@@ -1,7 +1,5 @@
 """The agent's settings: command line, then environment, then a YAML file."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Carries out the actions of `reconcile` by journal, runtime and server."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from dataclasses import replace

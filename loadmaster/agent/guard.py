@@ -10,8 +10,6 @@ subreaper of whatever the job starts. It shares the run folder with the agent:
 - `job.json`: the job's process; `stdout.log`, `stderr.log`; `exit.json`: how it ended.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import fcntl

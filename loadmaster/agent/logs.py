@@ -4,8 +4,6 @@ From the name of a launch in a line (`lm-{assignment}-{fence}`) come the fields 
 `fence` and `job` of a JSON line. Nothing but the standard library.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import re

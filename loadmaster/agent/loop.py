@@ -1,7 +1,5 @@
 """The agent: pull -> reconcile -> act -> report, again and again."""
 
-from __future__ import annotations
-
 import logging
 import queue
 import random

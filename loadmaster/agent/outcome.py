@@ -1,7 +1,5 @@
 """Progress of a run from its JSON lines, and the meaning of its end. Pure but for reading."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

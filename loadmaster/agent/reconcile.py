@@ -4,8 +4,6 @@ Wishes are repeated until done, and an action lost in a crash is found again: no
 on having seen an event.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 

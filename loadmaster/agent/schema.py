@@ -1,7 +1,5 @@
 """JSON Schema of the agent protocol; `python -m loadmaster.agent.schema` prints it."""
 
-from __future__ import annotations
-
 import json
 import sys
 from typing import Any

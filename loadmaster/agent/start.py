@@ -1,7 +1,5 @@
 """Start of an agent: enrol the node once, put the parts together, run until told to leave."""
 
-from __future__ import annotations
-
 import logging
 import signal
 import socket

@@ -1,7 +1,5 @@
 """Commands about jobs."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

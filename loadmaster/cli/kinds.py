@@ -1,7 +1,5 @@
 """Commands about kinds: known speeds of jobs, and measuring them anew."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import typer

@@ -3,8 +3,6 @@
 Exit codes: 0 done, 1 refused or failed, 2 something was written wrongly.
 """
 
-from __future__ import annotations
-
 import sys
 from dataclasses import asdict
 from itertools import chain

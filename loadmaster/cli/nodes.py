@@ -1,7 +1,5 @@
 """Commands about clusters and nodes; all but looking is for operators."""
 
-from __future__ import annotations
-
 import sys
 from time import sleep
 from typing import Annotated, Any

@@ -4,8 +4,6 @@ Texts of others (names, reasons, logs) cannot command the terminal: each control
 as its picture (ESC as ␛), one for one, so text may arrive in pieces.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import sys

@@ -1,7 +1,5 @@
 """Commands about simulations."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Annotated, Any

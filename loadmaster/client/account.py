@@ -1,7 +1,5 @@
 """Server and token of client and command line: as given, else of the last login."""
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import asdict, dataclass

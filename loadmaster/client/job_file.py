@@ -1,7 +1,5 @@
 """Job files: YAML or JSON as in docs/jobs.md, with values replaced by `--set`."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from datetime import date, datetime

@@ -1,7 +1,5 @@
 """HTTP of the client: sending, retries, errors from refusals. Exceptions come first."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Iterator, Mapping

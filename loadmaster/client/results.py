@@ -1,7 +1,5 @@
 """Results of the client. Unknown fields are ignored, missing ones take their defaults."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal

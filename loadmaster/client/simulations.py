@@ -1,7 +1,5 @@
 """The client's calls for simulations, and study files with traces read in."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Many jobs in one call: what the client asks for, and how it reads what came of each."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

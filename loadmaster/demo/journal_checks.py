@@ -5,8 +5,6 @@ Launches of a rank with one checkpoint folder are a chain: one at a time, each g
 that an earlier one has done, not before the newest whole checkpoint.
 """
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """The demo's report: every claim is computed from the facts in its file."""
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """Cost of a solution: ANDREAS' proxy f (eq. 1), as published or of whole runs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -5,8 +5,6 @@ remaining steps / throughput, c[k] = P(g) / 1000 * price * PUE / 3600 per second
 Changing prices count by priced seconds (`policies.placement.options`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """ANDREAS' Randomized Greedy (Filippini et al., Algorithm 1): energy and tardiness."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Earliest due date first."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """First in, first out, and the plan of any queue."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

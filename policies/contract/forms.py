@@ -5,8 +5,6 @@ numbers are finite, and a boolean is none. Errors name the path and the remedy, 
 which may be secrets, but those that should be one of a few names.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -4,8 +4,6 @@
 `schemas/plan.schema.json`; `plan_json` reads and writes it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum

@@ -1,7 +1,5 @@
 """JSON form of a plan, read strictly: `policies/contract/schemas/plan.schema.json`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from policies.contract import forms

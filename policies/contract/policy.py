@@ -4,8 +4,6 @@ A policy is a frozen dataclass whose fields are its parameters, with meaning and
 metadata, and whose `__call__` decides. The JSON Schema and all checks follow from the fields.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import Field, field, fields
 from math import inf, isfinite

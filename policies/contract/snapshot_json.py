@@ -3,8 +3,6 @@
 See `policies/contract/schemas/snapshot.schema.json`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

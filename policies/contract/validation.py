@@ -22,8 +22,6 @@ A rank uses the job's cores, memory and resources times its part of the units, m
 ranks)); `cpu_quota` replaces the cores.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ and jobs, beside those of people. Units are in the names: `_s` seconds, `_w` wat
 bytes, `price_per_kwh` in the cluster's currency.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum

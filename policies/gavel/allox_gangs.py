@@ -1,7 +1,5 @@
 """Gangs among jobs of one GPU: their part of the GPUs, and the reserved node."""
 
-from __future__ import annotations
-
 from collections import Counter
 from math import inf
 

@@ -6,8 +6,6 @@ over these types as N_j. Pools overlap where types do; whatever fits the pools f
 have the pools of the types on which both their jobs run together.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, replace

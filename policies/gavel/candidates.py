@@ -1,7 +1,5 @@
 """Jobs that a plan decides about: the GPUs of one node on which each can run, and its own."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from policies.contract.snapshot import Running

@@ -5,8 +5,6 @@ Gavel's, section 3.1; time slices, gangs, pairs and placements come from the eng
 `cvxpy`. HiGHS solves linear programs, Clarabel all others.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass

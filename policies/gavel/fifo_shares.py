@@ -1,7 +1,5 @@
 """First in, first out over unlike GPUs, as shares of time (Gavel, section 4.2)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar

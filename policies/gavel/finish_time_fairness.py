@@ -1,7 +1,5 @@
 """Finish-time fairness over unlike GPUs (Themis; Gavel, section 4.2)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -5,8 +5,6 @@ its time for one GPU and m units, whatever its speed there. Its lag is its share
 has received.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Fairness among teams, and in each among users or by a queue (Gavel, section 4.3)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """Max-min fairness over unlike GPUs (Gavel's least attained service, section 4.1)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import ClassVar
 

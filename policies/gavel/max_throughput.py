@@ -1,7 +1,5 @@
 """The highest throughput of all jobs together over unlike GPUs (Gavel, section 4.2)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Most progress for the hourly price of GPUs, with or without SLOs (Gavel, section 4.2)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf

@@ -1,7 +1,5 @@
 """The shortest job first over unlike GPUs (Gavel, section 4.2)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar

@@ -5,8 +5,6 @@ output: {"schema": ..., "file": ...}, or {"error": text, "parameter": whether a 
 See `policies.host.third_parties`.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -4,8 +4,6 @@ They stay until it ends; looking through them again and again takes a seventh of
 time, and up to a third of a live round's over ten thousand nodes (measured).
 """
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager

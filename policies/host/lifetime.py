@@ -1,7 +1,5 @@
 """Child processes: their environment, lifetime and memory."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import resource

@@ -5,8 +5,6 @@ An entry point of the group `loadmaster.policies` names a frozen dataclass (see
 is asked of another process, as an import may never end (`policies.host.third_parties`, ADR 0020).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, is_dataclass

@@ -5,8 +5,6 @@ Request: {"id": ..., "policy": name, "parameters": {...}, "snapshot": form}. Ans
 {"ready": true}; only answers go to standard output; the process ends when its input does.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -5,8 +5,6 @@ parameters ask here; only who runs a policy imports it (ADR 0020). Answers are k
 process lives, failures for KEPT_S.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

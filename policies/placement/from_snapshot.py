@@ -9,8 +9,6 @@ else only without room elsewhere. A job launched at this very moment stays: othe
 undo each other's launches might never end. The baselines never touch a started job that can stay.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf

@@ -4,8 +4,6 @@ Kernels use only arithmetic that rounds the same way in both: no transcendental 
 fast-math, random numbers from integers of their own.
 """
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Callable

@@ -5,8 +5,6 @@ rounded up and capacity down, once, so that taking and releasing are exact. A `L
 nodes do, not when jobs start or end.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum

@@ -7,8 +7,6 @@ to cost the same. Its energy costs watts times the integral of price(t) * PUE(t)
 the run time alone, so whatever multiplies times with a cost per second prices runs rightly.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache

@@ -4,8 +4,6 @@
 returns shows their devices as held. `merge` adds the placements to the policy's plan.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf

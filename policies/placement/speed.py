@@ -13,8 +13,6 @@ Unknown rates are 0; so are those of two that do not fit into a GPU's memory tog
 has its GPUs to itself is as fast as alone, whatever its share of them. See ADR 0018, 0023.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property

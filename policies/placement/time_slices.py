@@ -5,8 +5,6 @@ devices of smaller jobs, which then move. Idle GPUs go to running jobs without a
 waiting jobs. Jobs are numbers, columns the policy's GPU types (on one node or spread).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 

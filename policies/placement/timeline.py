@@ -1,7 +1,5 @@
 """Earliest time at which a request fits, by the expected ends of running jobs."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Sequence
 from math import inf
 from typing import TypeAlias

@@ -1,7 +1,5 @@
 """Search over simulated schedules of the whole queue for the least total cost."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Data of rollouts of a round's problem, orders to try, and prices of occupied GPUs (rents)."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from policies.andreas.kernels.arrays import NONE

@@ -1,7 +1,5 @@
 """Rows of the kinds' page and of REST: figures per kind and pair, and errors of estimates."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime

@@ -1,7 +1,5 @@
 """Page of kinds: a table with a column for each GPU type."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import cast
 

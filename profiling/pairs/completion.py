@@ -12,8 +12,6 @@ with m the mean of what is observed, u_i and v_j in R^rank and c > 0 the `regula
 alternating least squares, which never raise the objective. A seed makes the first V.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf, isfinite

@@ -5,8 +5,6 @@ if steady and with five steps or more of each. On an emulated device the agent s
 down while it is shared.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta

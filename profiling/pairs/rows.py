@@ -4,8 +4,6 @@ Unmeasured pairs are estimated by fingerprints in every round; a snapshot holds 
 that are worth sharing.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass

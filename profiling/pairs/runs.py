@@ -6,8 +6,6 @@ without waiting. A run is two placements on one device (ADR 0003, 0019) until bo
 steps, or either ends. Only the reconciler looks after pair runs.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta

@@ -3,8 +3,6 @@
 Gavel's section 7.6 and figure 14: the loss by estimates against an oracle.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 

@@ -2,8 +2,6 @@
 it refuses.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import permutations, product
 from math import inf

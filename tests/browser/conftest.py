@@ -1,7 +1,5 @@
 """A real server with its own database and a real browser, shared by the browser tests."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """The page of energy and cost in a real browser."""
 
-from __future__ import annotations
-
 import pytest
 from playwright.sync_api import expect
 

@@ -2,8 +2,6 @@
 violates.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

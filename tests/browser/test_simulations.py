@@ -2,8 +2,6 @@
 in its frame.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import pytest

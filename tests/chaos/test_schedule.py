@@ -1,7 +1,5 @@
 """The schedule of blows depends on the seed alone, and gives every part its share."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

@@ -2,8 +2,6 @@
 at once.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

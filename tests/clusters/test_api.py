@@ -1,7 +1,5 @@
 """REST: clusters, nodes and rounds. Everybody who is logged in may look, operators may act."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Caps by hour: what operators wrote, as steps over time."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any

@@ -2,8 +2,6 @@
 against the wall clock.
 """
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, time
 from itertools import pairwise
 from zoneinfo import ZoneInfo

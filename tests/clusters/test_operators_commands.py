@@ -1,7 +1,5 @@
 """What operators say by `manage.py`: clusters, types, prices, nodes; and what they ask it for."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from decimal import Decimal
 from io import StringIO

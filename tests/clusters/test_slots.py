@@ -1,7 +1,5 @@
 """How many jobs may share a GPU: the agent offers a number, an operator's holds from then on."""
 
-from __future__ import annotations
-
 import pytest
 from django.test import Client
 from rest_framework.test import APIClient

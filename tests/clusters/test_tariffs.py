@@ -1,7 +1,5 @@
 """A cluster's rows of tariffs and PUE as prices over time, and the versions in force."""
 
-from __future__ import annotations
-
 from datetime import datetime, time, timedelta
 from decimal import Decimal
 from typing import Any

@@ -1,7 +1,5 @@
 """What pages say, to whom, and in how many queries."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta

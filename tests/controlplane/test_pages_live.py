@@ -1,7 +1,5 @@
 """The stream of live pages: it names what has changed, to those who may see it, and ends."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 

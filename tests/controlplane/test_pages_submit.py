@@ -1,7 +1,5 @@
 """The form of a submission: the same validation as every other way in."""
 
-from __future__ import annotations
-
 from html import escape
 from typing import Any
 

@@ -2,8 +2,6 @@
 work, nothing is done twice.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -2,8 +2,6 @@
 remedy, and all is documented.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

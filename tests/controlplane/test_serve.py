@@ -1,7 +1,5 @@
 """The web server as several processes behind one address."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

@@ -5,8 +5,6 @@ The live side is real from the events to the agent's services; virtual are only 
 work itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta

@@ -2,8 +2,6 @@
 make_first_version.py.
 """
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 from datetime import time, timedelta

@@ -8,8 +8,6 @@ every table of the house has rows, and writes into FOLDER the database (first-ve
 first-version.sql.gz) and what a reader has to find in it (first-version.json).
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

@@ -2,8 +2,6 @@
 entrypoint, a wheel for nodes.
 """
 
-from __future__ import annotations
-
 import configparser
 import os
 import re

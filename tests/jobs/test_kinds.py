@@ -1,7 +1,5 @@
 """Which jobs are of one kind."""
 
-from __future__ import annotations
-
 import pytest
 
 from jobs.kinds import digest, is_ignored, kinds_for, normalised_command

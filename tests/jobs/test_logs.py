@@ -1,7 +1,5 @@
 """A job's log is one text, whatever its launches were: nothing lost, nothing twice."""
 
-from __future__ import annotations
-
 import base64
 
 import pytest

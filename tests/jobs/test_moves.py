@@ -2,8 +2,6 @@
 event; all of them or none.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

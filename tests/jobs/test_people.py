@@ -1,7 +1,5 @@
 """People and teams from the command line: made, changed, let in and not let in."""
 
-from __future__ import annotations
-
 import re
 from io import StringIO
 

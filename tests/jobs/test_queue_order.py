@@ -2,8 +2,6 @@
 every job.
 """
 
-from __future__ import annotations
-
 import random
 from datetime import datetime, timedelta
 from importlib import import_module

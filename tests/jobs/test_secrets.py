@@ -1,7 +1,5 @@
 """Secrets rest encrypted and come out only for the agent that starts a job."""
 
-from __future__ import annotations
-
 from io import StringIO
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What people do with jobs, and what becomes of them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

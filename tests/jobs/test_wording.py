@@ -1,7 +1,5 @@
 """Reasons for waiting in words."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 
 import pytest

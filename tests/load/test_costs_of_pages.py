@@ -2,8 +2,6 @@
 and a larger one.
 """
 
-from __future__ import annotations
-
 import pytest
 from django.contrib.auth.models import User
 from django.db import connection, transaction

@@ -1,7 +1,5 @@
 """The table of a run, and which goals count as reached."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

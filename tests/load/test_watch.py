@@ -1,7 +1,5 @@
 """What a run says of the programs it ran."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

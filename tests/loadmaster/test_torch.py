@@ -2,8 +2,6 @@
 saved and read back.
 """
 
-from __future__ import annotations
-
 import random
 import subprocess
 import sys

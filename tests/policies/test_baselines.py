@@ -2,8 +2,6 @@
 configurations, started jobs left alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from math import inf

@@ -1,7 +1,5 @@
 """The solver process: warm, killed when it is late, started again, and gone with its parent."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

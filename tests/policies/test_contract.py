@@ -1,7 +1,5 @@
 """What every registered policy keeps to, over any snapshot."""
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 import pytest

@@ -2,8 +2,6 @@
 and shared devices.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from inspect import signature
 

@@ -1,7 +1,5 @@
 """Rules that every policy keeps over any snapshot: one suite that draws the policy as well."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import inf
 

@@ -2,8 +2,6 @@
 it worse, what it decides.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 from math import inf

@@ -4,8 +4,6 @@ Golden files are written by `python -m tests.policies.test_forms`; it refuses to
 exists another meaning.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping

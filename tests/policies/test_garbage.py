@@ -1,7 +1,5 @@
 """Putting off the search for garbage."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """The policies' command line, and the serving loop without a process around it."""
 
-from __future__ import annotations
-
 import io
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Clusters with something odd: every built-in policy gives a plan that may be applied."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Under any power cap something starts where nothing runs and something could."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Policies by name: known ones, parameters with ranges, and third parties that may be broken."""
 
-from __future__ import annotations
-
 from importlib.metadata import EntryPoint
 from pathlib import Path
 

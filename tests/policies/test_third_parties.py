@@ -2,8 +2,6 @@
 everybody else goes on.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

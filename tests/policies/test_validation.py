@@ -1,7 +1,5 @@
 """The judge finds what breaks a rule, says where, and lets the rest pass."""
 
-from __future__ import annotations
-
 from math import inf, nan
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What estimates promise, whatever numbers they are made of."""
 
-from __future__ import annotations
-
 from math import isfinite
 
 import pytest

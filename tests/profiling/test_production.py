@@ -1,7 +1,5 @@
 """Production's measurements refine what is known of a kind."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -2,8 +2,6 @@
 comes.
 """
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

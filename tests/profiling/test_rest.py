@@ -1,7 +1,5 @@
 """REST: who sees what of kinds, and forgetting one."""
 
-from __future__ import annotations
-
 import pytest
 from django.test import Client
 

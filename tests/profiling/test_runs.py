@@ -1,7 +1,5 @@
 """Profile runs from a job's submission until it goes on."""
 
-from __future__ import annotations
-
 import pytest
 
 from clusters.models import Cluster, Reason, RescheduleEvent

@@ -1,7 +1,5 @@
 """What a snapshot learns of kinds."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

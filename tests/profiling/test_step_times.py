@@ -1,7 +1,5 @@
 """How fast a launch went, whatever came between its steps."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

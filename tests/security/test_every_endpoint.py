@@ -2,8 +2,6 @@
 with who it is for.
 """
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import re

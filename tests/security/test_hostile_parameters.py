@@ -2,8 +2,6 @@
 every database.
 """
 
-from __future__ import annotations
-
 from urllib.parse import quote
 
 import pytest

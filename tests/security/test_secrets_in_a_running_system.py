@@ -2,8 +2,6 @@
 database, broker, logs, journals.
 """
 
-from __future__ import annotations
-
 import base64
 import os
 import re

@@ -2,8 +2,6 @@
 database, answers, pages or logs.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 from typing import Any

@@ -1,7 +1,5 @@
 """Too many wrong tries at a door are answered 429; what is inside is never counted."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from typing import Any

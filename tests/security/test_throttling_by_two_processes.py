@@ -1,7 +1,5 @@
 """Two web processes over one Valkey count wrong tries together, whichever of them is asked."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """manage.py enrol_token CLUSTER [--role ROLE] [--hours H]: a token that enrols one machine."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser

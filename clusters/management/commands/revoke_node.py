@@ -1,7 +1,5 @@
 """manage.py revoke_node CLUSTER NODE: end a node's token; its agent is refused from now on."""
 
-from __future__ import annotations
-
 from argparse import ArgumentParser
 from typing import Any
 

@@ -1,7 +1,5 @@
 """manage.py set_cluster NAME [--timezone Z] [--lease-s S] ...: create or change a cluster."""
 
-from __future__ import annotations
-
 import json
 from argparse import ArgumentParser, ArgumentTypeError
 from decimal import Decimal, InvalidOperation

@@ -1,7 +1,5 @@
 """manage.py set_gpu_type NAME --tflops T --memory-gb M --idle-w I --peak-w P: a GPU type."""
 
-from __future__ import annotations
-
 from argparse import ArgumentParser
 from decimal import Decimal
 from typing import Any

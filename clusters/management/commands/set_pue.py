@@ -1,7 +1,5 @@
 """manage.py set_pue CLUSTER [PUE] [--from TIME]: facility energy over IT energy, by version."""
 
-from __future__ import annotations
-
 from argparse import ArgumentParser
 from typing import Any
 from zoneinfo import ZoneInfo

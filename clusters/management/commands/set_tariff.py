@@ -1,7 +1,5 @@
 """manage.py set_tariff CLUSTER [PRICE] [--band "01234 08:00-20:00 0.24"] [--from TIME]."""
 
-from __future__ import annotations
-
 from argparse import ArgumentParser
 from datetime import time
 from decimal import Decimal, InvalidOperation

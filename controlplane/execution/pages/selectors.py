@@ -1,7 +1,5 @@
 """Rows of the page of nodes, in a constant number of queries."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Views of nodes and operators' actions on them."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """Agent protocol as an ASGI application: routing, guards, answers and refusals."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 

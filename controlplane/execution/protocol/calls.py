@@ -1,7 +1,5 @@
 """Calls of the agent protocol: each parses its request, calls one service, and answers."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Callable, Mapping

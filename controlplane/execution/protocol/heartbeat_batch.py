@@ -1,7 +1,5 @@
 """Group commit of heartbeats in a web process: those that arrive during a batch form the next."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

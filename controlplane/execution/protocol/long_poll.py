@@ -3,8 +3,6 @@
 A poll that misses a wish (its transaction was open for RECENT_S) is made up by the next heartbeat.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import time

@@ -1,7 +1,5 @@
 """Agent protocol's part of the OpenAPI document."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from enum import Enum

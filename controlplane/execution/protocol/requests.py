@@ -1,7 +1,5 @@
 """Requests of agents: bounds and checks before parsing."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar

@@ -1,7 +1,5 @@
 """Threads for the database, each with its own connection."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

@@ -1,7 +1,5 @@
 """Acceptance and state reports of assignments, by compare-and-swap."""
 
-from __future__ import annotations
-
 import re
 from datetime import datetime, timedelta
 from math import inf

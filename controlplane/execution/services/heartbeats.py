@@ -3,8 +3,6 @@
 Samples of devices go through the cache, everything else to the database.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta

@@ -1,7 +1,5 @@
 """Logs of assignments: consecutive pieces, bounded in size and in bytes kept."""
 
-from __future__ import annotations
-
 import hashlib
 import zlib
 from uuid import UUID

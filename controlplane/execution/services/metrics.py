@@ -1,7 +1,5 @@
 """Progress and use of assignments: newest values in rows, samples thinned to one a second."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from math import inf

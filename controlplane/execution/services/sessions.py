@@ -1,7 +1,5 @@
 """Sessions: one agent at a time acts for a node; a growing epoch refuses older sessions."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterable
 from datetime import datetime, timedelta

@@ -1,7 +1,5 @@
 """Stops of assignments, jobs and gangs."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from uuid import UUID
 

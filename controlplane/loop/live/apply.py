@@ -6,8 +6,6 @@ slot is held once, a fence launches once. A launch that waits for a stop is defe
 requests a round that launches it or decides again.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Each gang is checked against the newest state and earlier launches (`recheck`). 
 that the database refuses are launched one by one in savepoints. Profile runs follow.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Live assignments of a cluster and the slots they hold, read as columns."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Only the number's owner may apply a plan. A thread renews the lock for as long a
 A dead owner is followed at once on its own machine, elsewhere when the lock has expired.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Callable, Iterator

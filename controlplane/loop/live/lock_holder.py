@@ -3,8 +3,6 @@
 (machine and process namespace, pid, start of the process, random). Knows no Django.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from functools import cache

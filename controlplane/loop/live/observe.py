@@ -6,8 +6,6 @@ jobs, and those that depend on one left out. A silent node is shown as cordoned.
 that a job avoids, are labels (`capabilities`).
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext

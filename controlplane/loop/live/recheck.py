@@ -4,8 +4,6 @@ A refusal is *deferred* if a current stop is in the way, whose end requests a ne
 the state has changed since the snapshot.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime

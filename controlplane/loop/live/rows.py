@@ -4,8 +4,6 @@ Of a long queue a round sees LOADMASTER_ROUND_JOBS: half by turns of the teams, 
 date, a quarter that moves on with each round; jobs with open dependencies get the rest.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta

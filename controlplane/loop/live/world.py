@@ -1,7 +1,5 @@
 """Live cluster as a world of the loop, for the one round whose lock is held."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Mapping

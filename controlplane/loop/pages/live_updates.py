@@ -4,8 +4,6 @@ A row that commits after a later one is missed, so pages also refresh now and th
 `job:<id>`, `nodes`, `rounds`, of visible jobs only.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable

@@ -1,7 +1,5 @@
 """Rows of the pages of rounds, in a constant number of queries."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

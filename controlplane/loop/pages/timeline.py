@@ -1,7 +1,5 @@
 """Bars of the timeline, in a constant number of queries."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace

@@ -3,8 +3,6 @@
 Teams' secrets in it are encrypted and lost without the server's keys: keep those elsewhere.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

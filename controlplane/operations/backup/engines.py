@@ -1,7 +1,5 @@
 """Dump and load of databases: SQLite by its online backup, PostgreSQL by its tools."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sqlite3

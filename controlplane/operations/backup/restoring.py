@@ -6,8 +6,6 @@ withdrawn; what was accepted since is stopped as a stray. Rounds wait until all 
 server have run out.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path

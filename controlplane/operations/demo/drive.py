@@ -1,7 +1,5 @@
 """Submission of the demo's jobs in time, and display of their progress."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 

@@ -4,8 +4,6 @@ Packages are fetched for the base image's Python, so that the build needs no net
 public base image `docker/base-image` makes one.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Report of the demo, as checked by `loadmaster.demo.report`, and its summary in words."""
 
-from __future__ import annotations
-
 import os
 import platform
 from datetime import datetime

@@ -1,7 +1,5 @@
 """Table V of the ANDREAS paper with minutes for hours: submission, duration, due date."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from controlplane.operations.bootstrap import CLUSTER, TEAM

@@ -1,7 +1,5 @@
 """Embedded system: start all in order, enrol local agents, stop all."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

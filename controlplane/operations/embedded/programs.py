@@ -1,7 +1,5 @@
 """Programs of the embedded system: Valkey, web, worker, beat, emulating agents."""
 
-from __future__ import annotations
-
 import os
 import socket
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Times count in seconds from the start of the simulation. Errors name the field: 
 be >= 1, not 0".
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Simulated nodes: holders of devices, one or as many as slots, and views for snapshots."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace

@@ -1,7 +1,5 @@
 """Energy cost of simulated nodes (ANDREAS), and the least cost of remaining work."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

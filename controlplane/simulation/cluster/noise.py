@@ -3,8 +3,6 @@
 So turning one switch on, or another policy, leaves all other draws unchanged.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 from math import log, sqrt

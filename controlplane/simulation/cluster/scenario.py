@@ -1,7 +1,5 @@
 """Cluster to simulate, as plain data."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from policies.contract.snapshot import (

@@ -1,7 +1,5 @@
 """True speeds of jobs, and jobs that no node can ever run."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf

@@ -1,7 +1,5 @@
 """Charts of a study's report as Plotly's {data, layout}; deterministic."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape

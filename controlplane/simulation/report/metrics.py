@@ -8,8 +8,6 @@ Jobs that are never completed are counted (`unfinished`) but in no average over 
 charges the least that they would still cost, and only policies that leave the fewest can be best.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite, nan, sqrt

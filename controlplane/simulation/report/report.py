@@ -1,7 +1,5 @@
 """Report of a study: one self-contained HTML file, the same for the same study."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

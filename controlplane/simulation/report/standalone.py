@@ -1,7 +1,5 @@
 """HTML pages that hold everything they need: style, charts, and Plotly's script."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

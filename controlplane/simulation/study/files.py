@@ -1,7 +1,5 @@
 """A study from a YAML file or a command line, as the document that `Study.of` checks."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path

@@ -4,8 +4,6 @@ A file holds a frozen dataclass whose `__call__` takes a Snapshot and returns a 
 `loadmaster.policy_api`. See docs/simulator.md.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping
 from dataclasses import is_dataclass

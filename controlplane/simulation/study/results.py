@@ -3,8 +3,6 @@
 The first three depend on the study alone: the same study gives the same bytes.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Iterator, Mapping, Sequence

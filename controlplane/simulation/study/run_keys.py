@@ -1,7 +1,5 @@
 """Digests of everything that decides a run's result, to reuse finished runs."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable

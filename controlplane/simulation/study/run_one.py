@@ -7,8 +7,6 @@ JSON object a line: `{"completed", "total", ...}` for progress, `{"error", "ever
 failure.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -4,8 +4,6 @@ A folder belongs to one study at a time. Finished runs are files, so that an int
 continues in the same folder.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -1,7 +1,5 @@
 """Workloads: readers of traces and seeded generators by `type`; see docs/workloads.md."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

@@ -12,8 +12,6 @@ The load is what decides: `tuning` 2.5 is the published program's default, 1.0 g
 the paper.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """Workloads: jobs by arrival as columns, their kinds, and what could not be read."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any

@@ -7,8 +7,6 @@ Shockwave's, which go on from there, eleven or twelve. A stream (`.csv`) has
 mean gap of one second.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any

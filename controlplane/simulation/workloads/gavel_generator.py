@@ -11,8 +11,6 @@ kind's throughputs say.
 Every aspect has random numbers of its own: the same jobs, with weights or due dates or without.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Annotated
 

@@ -8,8 +8,6 @@ A GPU type with `_unconsolidated` behind it is one whose GPUs are on several nod
 tables have this form too.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """Jobs as a JSON list in a snapshot's form: a live queue, history, or generated."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Options of a workload: strict frozen dataclasses whose errors list known names."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf

@@ -1,7 +1,5 @@
 """Generator: Poisson arrivals, lognormal run times, random numbers of GPUs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated
 

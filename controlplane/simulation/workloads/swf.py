@@ -7,8 +7,6 @@ GPUs, 22 MICs and 23 memory (KB) of each unit, 24 the original number, 25 applic
 predicted power (W).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

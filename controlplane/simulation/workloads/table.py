@@ -12,8 +12,6 @@ Philly's has `timestamp,duration,num_gpus,gpu_time,cluster`; the subsets drawn f
 `row,submit,num_gpus,duration_s,...`, are read as well. It is in no order, and is put in order.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf

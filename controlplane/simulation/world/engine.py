@@ -1,7 +1,5 @@
 """A virtual clock: a heap of (time_s, sequence, action), stable for equal times."""
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Callable
 from itertools import count

@@ -1,7 +1,5 @@
 """Random failures and repairs of nodes."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from controlplane.simulation.world.world import SimulatedWorld

@@ -1,7 +1,5 @@
 """Simulated jobs by column, and launches. A stop loses the current step."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import floor, inf, isnan, nan

@@ -1,7 +1,5 @@
 """Launches of a run by column, so that a million of them cost megabytes."""
 
-from __future__ import annotations
-
 from array import array
 from math import inf
 

@@ -1,7 +1,5 @@
 """Recheck of a placement as in `controlplane.loop.live.recheck`, and its launch."""
 
-from __future__ import annotations
-
 from math import isnan
 
 from controlplane.loop.rounds import RejectCode, Rejected

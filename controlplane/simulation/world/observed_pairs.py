@@ -5,8 +5,6 @@ of one GPU each side by side are a measurement: the first replaces an estimate, 
 smoothed exponentially (`profiling.speeds`), as live. Estimates of other pairs stay.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 

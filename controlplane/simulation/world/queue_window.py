@@ -1,7 +1,5 @@
 """Window of a long queue (ADR 0014): half by age, a quarter by due date, one cyclic."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -9,8 +9,6 @@ A stop that takes no time has ended when its plan launches, so nothing is deferr
 rounds that take no time and are held at once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from controlplane.simulation.cluster.scenario import Scenario

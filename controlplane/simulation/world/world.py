@@ -5,8 +5,6 @@ those devices is deferred, and the end of the stop requests the next round. Laun
 restarting take no time by default. Profile runs are not simulated.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial

@@ -1,7 +1,5 @@
 """Rows of the pages of simulations, in a constant number of queries."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Views of simulations."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Callable
 from typing import Any, cast

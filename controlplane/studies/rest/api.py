@@ -1,7 +1,5 @@
 """REST: simulations. Views parse, call one service or selector, answer."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, cast
 

@@ -1,7 +1,5 @@
 """Simulations as REST shows them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from drf_spectacular.utils import inline_serializer

@@ -3,8 +3,6 @@
 They hold what an interrupted study needs; results go into the database for every web process.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import zlib

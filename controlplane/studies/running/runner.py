@@ -5,8 +5,6 @@ simulation holds a slot and renews its row; one that is not renewed any more is 
 reconciler, and the next worker goes on with what is finished.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable

@@ -5,8 +5,6 @@ that is being stopped tells its simulations, so that they leave at once and go o
 tells its main process only, with which the pool's processes share a byte of memory.
 """
 
-from __future__ import annotations
-
 import logging
 import mmap
 from typing import Any

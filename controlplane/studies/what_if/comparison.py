@@ -4,8 +4,6 @@ Both plans are measured with one yardstick, the snapshot's throughputs, whatever
 predicted.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from itertools import pairwise

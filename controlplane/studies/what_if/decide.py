@@ -4,8 +4,6 @@ Jobs of other teams are there without their names, as on the timeline: that they
 seen, and nothing else.
 """
 
-from __future__ import annotations
-
 import atexit
 import threading
 import time

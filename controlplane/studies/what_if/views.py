@@ -1,7 +1,5 @@
 """Page of another policy's decision about the present."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """ASGI: types of applications, and lasting threads for what Django does synchronously."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Bounds on one connection, which uvicorn lacks: headers, and time for head and body."""
 
-from __future__ import annotations
-
 import asyncio
 from enum import Enum
 from typing import cast

@@ -4,8 +4,6 @@ prometheus-client's multiprocess files, in LOADMASTER_METRICS_DIR or LOADMASTER_
 any process sums them up. Processes elsewhere are scraped there.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 from functools import cache

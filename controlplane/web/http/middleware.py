@@ -1,7 +1,5 @@
 """Middleware for WSGI and ASGI: body limit, security headers, NUL check, streaming static files."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any
 

@@ -3,8 +3,6 @@
 /readyz fails with the same reason for as long as it lasts.
 """
 
-from __future__ import annotations
-
 import logging
 import shutil
 import sys

@@ -3,8 +3,6 @@
 While the cache is away each process counts for itself.
 """
 
-from __future__ import annotations
-
 import hashlib
 import ipaddress
 import json

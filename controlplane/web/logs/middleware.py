@@ -4,8 +4,6 @@ The id is the client's valid `X-Request-ID`, else a new one; tasks that it start
 answers to agents, probes and files are DEBUG.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 import time

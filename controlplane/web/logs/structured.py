@@ -3,8 +3,6 @@
 Reads no Django settings, so that settings may call `config`.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Celery's logs: a task's lines carry its name, its id and the request's id."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from celery.signals import before_task_publish, setup_logging, task_postrun, task_prerun

@@ -1,7 +1,5 @@
 """Numbers, times and CSV cells as people read them. Pure."""
 
-from __future__ import annotations
-
 import re
 from datetime import datetime
 from decimal import Decimal

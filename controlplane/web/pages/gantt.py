@@ -1,7 +1,5 @@
 """Timeline chart: bars in lanes become the data of a Plotly figure. Pure."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass

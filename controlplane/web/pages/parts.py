@@ -1,7 +1,5 @@
 """Pages of which htmx may ask for a part."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Plotly's script in its wheel, for pages and for reports."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Help on a policy's parameters, from its schema."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

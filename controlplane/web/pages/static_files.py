@@ -1,7 +1,5 @@
 """Static files: Plotly's script, and names that work before `collectstatic`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from importlib.metadata import version
 from typing import Any

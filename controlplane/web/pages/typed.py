@@ -1,7 +1,5 @@
 """Text and YAML that people type on a page."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 

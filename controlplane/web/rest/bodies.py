@@ -1,7 +1,5 @@
 """Bodies of REST requests: bounded JSON, and serializers that refuse unknown fields."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from io import BytesIO
 from typing import IO, Any

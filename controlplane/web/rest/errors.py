@@ -1,7 +1,5 @@
 """Form of REST errors: {"error": {"code", "detail", "fields"?}}."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from django.contrib.auth.decorators import login_not_required

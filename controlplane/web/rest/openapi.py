@@ -1,7 +1,5 @@
 """Parts of the OpenAPI document that drf-spectacular cannot see: tokens and refusals."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from drf_spectacular.extensions import OpenApiAuthenticationExtension

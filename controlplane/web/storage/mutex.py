@@ -1,7 +1,5 @@
 """Mutex in the cache: saves work; correctness never rests on it."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager

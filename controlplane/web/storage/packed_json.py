@@ -1,7 +1,5 @@
 """JSON stored packed: a snapshot of a thousand jobs is a megabyte of repeated names."""
 
-from __future__ import annotations
-
 import base64
 import json
 import zlib

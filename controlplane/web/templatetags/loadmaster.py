@@ -1,7 +1,5 @@
 """Template filters for numbers, times and states; built in, need no load."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from datetime import UTC, datetime

@@ -11,8 +11,6 @@ A run that was stopped goes on where it was. results.json is the same for the sa
 calls are in timings.json.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import platform

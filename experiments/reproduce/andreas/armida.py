@@ -6,8 +6,6 @@ real run is simulated as well: with what the paper's simulator leaves out, the c
 reconfigurations, and with noise in what nodes draw.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from math import inf

@@ -1,7 +1,5 @@
 """The page of the reproduction: figures 2 and 3 by load, the paper's claims and tables."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any

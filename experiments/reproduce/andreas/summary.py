@@ -1,7 +1,5 @@
 """Means over seeds, savings, and the paper's claims beside what was found."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

@@ -12,8 +12,6 @@ have for instance, stands in the report with the reason. results.json is the sam
 options; times on this machine are in timings.json.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

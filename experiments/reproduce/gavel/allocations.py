@@ -1,7 +1,5 @@
 """Experiments on shares alone: hierarchies over time, and time to solve."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial

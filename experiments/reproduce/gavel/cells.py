@@ -1,7 +1,5 @@
 """One simulation or computation of an experiment, its file, and its error."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Charts of an experiment, as Plotly has them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A policy that is told estimates of pairs instead of what they really do (figure 14)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from math import isfinite
 

@@ -1,7 +1,5 @@
 """The experiments: figures of the paper's evaluation with their claims, as data."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 from experiments.reproduce.gavel import notes

@@ -1,7 +1,5 @@
 """A run's figures by the paper's definitions: completion times, finish-time fairness, GPU hours."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The mechanism's ideal (figure 13b): every job progresses all the time with exactly its share."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from math import inf
 from time import perf_counter

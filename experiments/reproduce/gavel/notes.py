@@ -1,7 +1,5 @@
 """Differences of each experiment from the paper's."""
 
-from __future__ import annotations
-
 STEADY = """Of seed 0 the jobs are the published program's own stream where its file is there, else
 drawn as the paper says. Average over the window of jobs in a steady state. Rounds of 6 minutes and,
 other than in the paper, also whenever a job arrives or ends; a GPU whose job ends is given on at

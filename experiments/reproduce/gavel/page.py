@@ -1,7 +1,5 @@
 """One HTML file with everything in it: for each figure its claims, charts, means and remarks."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any

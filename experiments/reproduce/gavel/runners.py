@@ -1,7 +1,5 @@
 """Runners of cells, by the `runner` that a spec names."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

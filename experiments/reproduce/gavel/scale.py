@@ -1,7 +1,5 @@
 """Scales of the experiments: as in the paper, or small enough for minutes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Clusters of the experiments, and snapshots of them for what looks at shares alone."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from controlplane.simulation.cluster.scenario import Scenario

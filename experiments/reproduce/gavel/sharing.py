@@ -1,7 +1,5 @@
 """Proof that the simulator runs jobs that share a GPU at the speeds of pairs."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import numpy as np

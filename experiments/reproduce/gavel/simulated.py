@@ -1,7 +1,5 @@
 """Experiments of the simulator: a workload on a cluster under a policy."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from time import perf_counter
 from typing import Any

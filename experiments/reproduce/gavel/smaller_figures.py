@@ -1,7 +1,5 @@
 """Experiments on timelines, scaling, rounds, the estimator, costs, and table 3."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from experiments.reproduce.gavel import notes

@@ -1,7 +1,5 @@
 """Means over seeds, and what the paper says beside what was found."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any

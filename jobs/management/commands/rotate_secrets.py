@@ -1,7 +1,5 @@
 """manage.py rotate_secrets: encrypt all secrets with the first key, so that old keys can go."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError

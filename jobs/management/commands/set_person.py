@@ -1,7 +1,5 @@
 """manage.py set_person NAME [--team T] [--operator] [--disable]: create, change, or disable."""
 
-from __future__ import annotations
-
 from argparse import ArgumentParser
 from typing import Any
 

@@ -1,7 +1,5 @@
 """manage.py set_team NAME [--weight W] [--order fairness|fifo]: create or change a team."""
 
-from __future__ import annotations
-
 from argparse import ArgumentParser
 from typing import Any
 

@@ -18,8 +18,6 @@ An emulated device is a pacing clock: the real training step runs inside `step_s
 `step_s` over what its kind keeps while others share the device. Its watts are modelled and say so.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Iterable, Mapping, Sized

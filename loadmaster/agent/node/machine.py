@@ -1,7 +1,5 @@
 """The machine: its identity, cores, memory and GPUs."""
 
-from __future__ import annotations
-
 import math
 import os
 import random

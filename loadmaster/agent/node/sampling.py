@@ -1,7 +1,5 @@
 """Use of devices by runs: samples, runs over their memory, and the pace of emulated devices."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections import Counter

@@ -1,7 +1,5 @@
 """Launch folders shared by runtimes: files, and orders to the guard by files."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

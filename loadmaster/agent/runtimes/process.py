@@ -1,7 +1,5 @@
 """The process runtime: a command in its own folder, under a guard."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

@@ -1,7 +1,5 @@
 """The agent's side of the protocol over HTTP: a call is made once; TryAgain may be repeated."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import math

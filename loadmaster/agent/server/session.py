@@ -1,7 +1,5 @@
 """The agent's session with the server: heartbeats, leases, directives."""
 
-from __future__ import annotations
-
 import logging
 import random
 from collections.abc import Callable, Iterable

@@ -1,7 +1,5 @@
 """Uploads of runs: logs by offset, progress and use in batches, in bounded memory."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections import deque

@@ -4,8 +4,6 @@ Rank 0 leads; the others connect to it and prove the launch's token. To end, the
 rank for its promised step and tells all the greatest: no rank waits in vain for one that has left.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 

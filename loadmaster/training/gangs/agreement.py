@@ -1,7 +1,5 @@
 """One rank's side of the agreement on the last step, shared by training and receiving threads."""
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import os

@@ -4,8 +4,6 @@ The token never travels; what follows is neither secret nor signed. The kernel's
 a lost machine.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import hmac

@@ -1,7 +1,5 @@
 """Rank 0: accepts the members and agrees with them on the last step."""
 
-from __future__ import annotations
-
 import contextlib
 import ipaddress
 import os

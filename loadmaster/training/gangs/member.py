@@ -1,7 +1,5 @@
 """Any rank but 0: follows the lead."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import socket

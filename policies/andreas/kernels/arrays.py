@@ -1,7 +1,5 @@
 """Dense arrays of the Randomized Greedy: the data, and the state of a construction."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

@@ -5,8 +5,6 @@ with enough. An iteration costs O(GPUs): neighbours are swapped lazily, reading 
 remaining job fits, and the postponement cost is the total minus that of the assigned jobs.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from policies.andreas.kernels.arrays import NONE, TOP, Instance, State, new_state, reset

@@ -6,8 +6,6 @@ penalty where f grows least. A result is kept if f has not grown, and sometimes 
 best solution never gets worse.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

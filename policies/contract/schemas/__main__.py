@@ -1,7 +1,5 @@
 """Write the JSON Schemas; a changed form needs a new version number."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -4,8 +4,6 @@ Groups have the same kind, GPUs, weight, team, willingness to share and constrai
 resources). Groups that differ in constraints only and have the same row of rates are one class.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache

@@ -1,7 +1,5 @@
 """A snapshot as share policies see it: job classes, and the cluster that they divide."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

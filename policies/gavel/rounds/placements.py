@@ -1,7 +1,5 @@
 """Placements of a share policy's round: requests of its jobs, what may go on, and the result."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace

@@ -6,8 +6,6 @@ round running jobs go on, and free GPUs are assigned. Placements have no term: a
 slice is pre-empted by the next plan, since with terms a failed round would stop every job.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

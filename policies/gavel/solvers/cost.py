@@ -10,8 +10,6 @@ one program. A ratio is best where only the cheapest progress is made, so withou
 starve. A pair's GPUs are paid for once.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import Enum
 from math import inf

@@ -23,8 +23,6 @@ last basis. The paper finds the stuck by a mixed-integer program (appendix A.1),
 same set.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf

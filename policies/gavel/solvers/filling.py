@@ -5,8 +5,6 @@ B^-1 A, `value` B^-1 b; columns are time of a class on a column of the problem, 
 (jobs' time, GPUs, levels), and last the rise z of the level.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

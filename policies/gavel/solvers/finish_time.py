@@ -17,8 +17,6 @@ from above: it falls towards the optimum, quadratically, and never leaves where 
 program's shares say how low rho is with them, so both sides of the optimum are known.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import inf
 

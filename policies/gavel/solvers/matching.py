@@ -6,8 +6,6 @@ is the sum over jobs of r_m + k * t[j, m], each job having a place (m, k) of its
 least weight (Le et al., AlloX, EuroSys 2020, section 4; Bruno, Coffman and Sethi, 1974).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -10,8 +10,6 @@ A policy adds its objective, and rows and columns of its own. The model is kept:
 costs, bounds and coefficients may be changed, and the next `solve` starts from the last basis.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from enum import Enum
 from math import inf, isfinite

@@ -1,7 +1,5 @@
 """Sums over jobs as programs: total throughput, and queues as weights (Gavel, section 4.2)."""
 
-from __future__ import annotations
-
 from math import inf
 
 import numpy as np

@@ -5,8 +5,6 @@ starts from every order, with and without running jobs staying, at every rent; m
 best point, which never gets worse.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

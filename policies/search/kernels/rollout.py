@@ -6,8 +6,6 @@ starts before its GPU's last release, so a node in use has no gaps, and the ener
 up to that of the nodes.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

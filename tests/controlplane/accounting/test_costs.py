@@ -1,7 +1,5 @@
 """Costs summed up: by whom, when and where, who may see them, as a page, a file and by the API."""
 
-from __future__ import annotations
-
 import csv
 import io
 from decimal import Decimal

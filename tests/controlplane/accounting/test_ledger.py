@@ -1,7 +1,5 @@
 """The energy ledger: what an assignment drew, hour by hour."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from itertools import pairwise

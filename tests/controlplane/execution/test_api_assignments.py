@@ -2,8 +2,6 @@
 calls get.
 """
 
-from __future__ import annotations
-
 import uuid
 from datetime import timedelta
 from typing import Any

@@ -1,7 +1,5 @@
 """How machines come in over HTTP, and how every call is refused that should be."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What agents ship beside states: output without gaps, progress and use."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 from typing import Any

@@ -1,7 +1,5 @@
 """Many heartbeats in one transaction, and rows written in bulk."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from datetime import timedelta

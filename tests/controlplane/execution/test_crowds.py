@@ -2,8 +2,6 @@
 for ever.
 """
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable

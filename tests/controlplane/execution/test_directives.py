@@ -1,7 +1,5 @@
 """The long poll: at once, soon, or not at all."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """What the ranks of a gang are told of each other, and of a term that is changed."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from typing import Any
 from uuid import UUID

@@ -1,7 +1,5 @@
 """Heartbeats on a virtual clock: what they renew, bring back, and cost."""
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta
 from typing import Any
 

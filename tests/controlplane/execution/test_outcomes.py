@@ -1,7 +1,5 @@
 """What becomes of jobs when their assignments end."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from typing import Any
 

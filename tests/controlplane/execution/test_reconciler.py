@@ -2,8 +2,6 @@
 nobody moved on.
 """
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta
 
 import pytest

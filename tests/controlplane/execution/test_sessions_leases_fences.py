@@ -9,8 +9,6 @@ heartbeats fail to come; gangs fall together.
 # hypothesis runs state machines by a function without types.
 # mypy: allow-untyped-calls
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """From what is committed to a plan: what is started, kept, pre-empted, migrated, resized."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings

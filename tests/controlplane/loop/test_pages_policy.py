@@ -1,7 +1,5 @@
 """What browsers are allowed to do on our pages, and that pages keep to it."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A stored round once more: its figures from the rows they rest on, its plan from its snapshot."""
 
-from __future__ import annotations
-
 import hashlib
 from datetime import time, timedelta
 from decimal import Decimal

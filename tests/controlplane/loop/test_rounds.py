@@ -2,8 +2,6 @@
 rule stops it.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -2,8 +2,6 @@
 long as that breaks no rule.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 

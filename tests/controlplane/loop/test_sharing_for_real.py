@@ -1,7 +1,5 @@
 """Two jobs on one emulated GPU: rounds on the server, a real agent, and real training processes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from html import unescape
 from pathlib import Path

@@ -2,8 +2,6 @@
 whichever share policy asked it.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from controlplane.loop.rounds import decide_or_keep

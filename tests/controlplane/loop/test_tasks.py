@@ -2,8 +2,6 @@
 goes wrong.
 """
 
-from __future__ import annotations
-
 from datetime import timedelta
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Backups: what is in the file, what is refused, and that a restored house is safe."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sqlite3

@@ -2,8 +2,6 @@
 database holds.
 """
 
-from __future__ import annotations
-
 import json
 from datetime import timedelta
 from decimal import Decimal

@@ -1,7 +1,5 @@
 """Health: what a probe sees, without a login and without secrets."""
 
-from __future__ import annotations
-
 import pytest
 from django.core.cache import cache
 from django.db import DatabaseError, connection

@@ -2,8 +2,6 @@
 in it is new.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Starting the embedded default again: when the local agents count as being in."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

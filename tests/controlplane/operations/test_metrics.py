@@ -1,7 +1,5 @@
 """/metrics: who may read it, what it says, and what that costs."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

@@ -4,8 +4,6 @@ agents come back to it.
 Agents, server and rounds are real; played are the jobs, and the one clock that everybody has.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime

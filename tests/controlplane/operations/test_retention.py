@@ -1,7 +1,5 @@
 """What is pruned, what never is, and that rounds are packed."""
 
-from __future__ import annotations
-
 import json
 from datetime import timedelta
 from io import StringIO

@@ -5,8 +5,6 @@ How far predicted run times were off is the one claim left to `make demo` itself
 an idle machine.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

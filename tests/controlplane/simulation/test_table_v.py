@@ -7,8 +7,6 @@ time, 2849 s against 2600 s, and J6, which it then crowds out, is late too), 1.0
 with ConvNet at 0.85 of its time, J6 then being late by a second. At 0.79 and below nothing is late.
 """
 
-from __future__ import annotations
-
 from functools import cache
 
 import pytest

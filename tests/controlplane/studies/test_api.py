@@ -1,7 +1,5 @@
 """Simulations by REST: who may do what, what is refused and why, and the files."""
 
-from __future__ import annotations
-
 import json
 from datetime import timedelta
 from decimal import Decimal

@@ -2,8 +2,6 @@
 when it is read.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

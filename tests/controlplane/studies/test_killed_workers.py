@@ -2,8 +2,6 @@
 to the same figures.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

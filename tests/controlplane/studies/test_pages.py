@@ -2,8 +2,6 @@
 would decide.
 """
 
-from __future__ import annotations
-
 import re
 from copy import deepcopy
 from datetime import UTC, datetime

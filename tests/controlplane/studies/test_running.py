@@ -2,8 +2,6 @@
 cancelled.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from datetime import timedelta

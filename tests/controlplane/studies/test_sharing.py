@@ -1,7 +1,5 @@
 """Share links: unguessable, revocable, and good for looking at one simulation only."""
 
-from __future__ import annotations
-
 import pytest
 from django.contrib.auth.models import User
 from django.core.signing import Signer

@@ -1,7 +1,5 @@
 """The administration: who gets in, what may be changed there, and what the history keeps of it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -2,8 +2,6 @@
 and stays in the history.
 """
 
-from __future__ import annotations
-
 from datetime import time, timedelta
 from decimal import Decimal
 from typing import Any

@@ -1,7 +1,5 @@
 """The largest body of a request, whatever it is for."""
 
-from __future__ import annotations
-
 import pytest
 from django.test import RequestFactory
 

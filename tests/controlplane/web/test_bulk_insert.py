@@ -1,7 +1,5 @@
 """Rows inserted in bulk are the rows the ORM would have written."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from typing import Any
 

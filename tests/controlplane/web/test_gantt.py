@@ -1,7 +1,5 @@
 """The timeline's figure: bars become traces of a chart."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

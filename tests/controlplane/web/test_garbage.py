@@ -1,7 +1,5 @@
 """A web process makes full collections seldom, and still makes them."""
 
-from __future__ import annotations
-
 import gc
 import time
 import weakref

@@ -2,8 +2,6 @@
 each.
 """
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable

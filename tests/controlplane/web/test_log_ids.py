@@ -2,8 +2,6 @@
 about.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import logging

@@ -1,7 +1,5 @@
 """The server's logs: ids where they belong, secrets nowhere."""
 
-from __future__ import annotations
-
 import io
 import json
 import logging

@@ -1,7 +1,5 @@
 """One at a time by the cache, which may be away."""
 
-from __future__ import annotations
-
 from unittest.mock import patch
 
 import pytest

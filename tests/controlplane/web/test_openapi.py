@@ -1,7 +1,5 @@
 """The OpenAPI document: complete, valid, and for people who are logged in."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

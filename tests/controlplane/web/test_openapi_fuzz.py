@@ -4,8 +4,6 @@ answer it does not describe.
 `make fuzz REQUESTS=100000 SEED=7` runs the same for longer.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import os

@@ -1,7 +1,5 @@
 """Fields whose names end in a unit are shown with it."""
 
-from __future__ import annotations
-
 from io import StringIO
 
 import pytest

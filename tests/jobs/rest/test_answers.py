@@ -1,7 +1,5 @@
 """Answers to many submissions at once are what the serializer says of each of them."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

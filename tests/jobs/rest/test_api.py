@@ -1,7 +1,5 @@
 """REST: jobs, as their owners, colleagues, operators, strangers and anonymous callers see them."""
 
-from __future__ import annotations
-
 import json
 import uuid
 from typing import Any

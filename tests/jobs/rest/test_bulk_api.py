@@ -1,7 +1,5 @@
 """Many jobs in one call: each taken or refused by itself."""
 
-from __future__ import annotations
-
 import pytest
 from django.contrib.auth.models import User
 

@@ -1,7 +1,5 @@
 """REST: who am I, teams, secrets and tokens."""
 
-from __future__ import annotations
-
 import pytest
 from django.contrib.auth.models import User
 from knox.models import AuthToken

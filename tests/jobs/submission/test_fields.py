@@ -1,7 +1,5 @@
 """Single fields: what they take, and what they say to what they do not take."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo

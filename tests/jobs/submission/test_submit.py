@@ -2,8 +2,6 @@
 queries than a few.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

@@ -1,7 +1,5 @@
 """The one validation: what is wrong is named with what would be right, all at once."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -2,8 +2,6 @@
 tells of a fall.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What the agent writes to stderr: text or JSON, with ids, without secrets."""
 
-from __future__ import annotations
-
 import io
 import json
 import logging

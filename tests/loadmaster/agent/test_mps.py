@@ -2,8 +2,6 @@
 one was not at hand.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Jobs that share a GPU: their pace on an emulated one, and who has no room beside whom."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

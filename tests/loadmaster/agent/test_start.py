@@ -1,7 +1,5 @@
 """An agent that starts while its predecessor is still leaving."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 

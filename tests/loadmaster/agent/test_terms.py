@@ -1,7 +1,5 @@
 """Terms between server, agent and job: prolonged or not, whatever the machines' clocks say."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """`loadmaster costs` against a real server on a real socket."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

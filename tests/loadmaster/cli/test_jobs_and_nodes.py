@@ -1,7 +1,5 @@
 """The command line against a real server: answers, exit codes, and where the token is kept."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

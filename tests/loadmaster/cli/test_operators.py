@@ -1,7 +1,5 @@
 """What operators ask of the command line: an empty node, a kind measured anew."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """`loadmaster simulate` and its like against a real server on a real socket."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What others wrote does nothing to the terminal of who reads it."""
 
-from __future__ import annotations
-
 import io
 import json
 

@@ -1,7 +1,5 @@
 """The client against a real server on a real socket, and against servers that misbehave."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable, Iterator

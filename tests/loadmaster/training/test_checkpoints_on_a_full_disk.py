@@ -2,8 +2,6 @@
 one stands and is resumed.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

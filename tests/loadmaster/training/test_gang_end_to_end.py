@@ -2,8 +2,6 @@
 several nodes, and move it.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Iterator

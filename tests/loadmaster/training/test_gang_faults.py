@@ -2,8 +2,6 @@
 what nobody understands.
 """
 
-from __future__ import annotations
-
 import socket
 import threading
 import time

@@ -2,8 +2,6 @@
 of it is left waiting.
 """
 
-from __future__ import annotations
-
 import signal
 import time
 from pathlib import Path

@@ -2,8 +2,6 @@
 fall together.
 """
 
-from __future__ import annotations
-
 import contextlib
 import random
 import socket

@@ -2,8 +2,6 @@
 ranks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import islice
 

@@ -1,7 +1,5 @@
 """The next snapshot of a cluster shares what follows from what has not changed."""
 
-from __future__ import annotations
-
 import pytest
 
 from policies.contract.snapshot import GpuTypeView

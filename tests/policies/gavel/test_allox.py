@@ -2,8 +2,6 @@
 and move; gangs.
 """
 
-from __future__ import annotations
-
 from itertools import product
 from typing import Any
 

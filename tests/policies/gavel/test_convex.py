@@ -1,7 +1,5 @@
 """Share policies written with cvxpy: shares like those of our own programs, and clear errors."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

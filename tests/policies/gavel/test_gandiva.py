@@ -1,7 +1,5 @@
 """Gandiva: pairs tried at random and kept where they beat taking turns; equal turns otherwise."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter, defaultdict
 from dataclasses import replace

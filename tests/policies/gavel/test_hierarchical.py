@@ -1,7 +1,5 @@
 """Teams by the snapshot: their weights, their queues, and what one of them cannot use."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

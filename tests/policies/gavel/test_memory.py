@@ -1,7 +1,5 @@
 """Plans depend on the snapshot alone, with its memory as it was kept or read again."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from typing import Any

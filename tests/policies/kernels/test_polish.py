@@ -2,8 +2,6 @@
 clusters the proven least.
 """
 
-from __future__ import annotations
-
 from statistics import mean
 from typing import Any
 

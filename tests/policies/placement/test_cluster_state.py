@@ -1,7 +1,5 @@
 """The placement engine against brute force, on random small clusters."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 from dataclasses import replace
 from math import inf

@@ -1,7 +1,5 @@
 """What a run costs whose price changes while it lasts."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 from math import inf

@@ -1,7 +1,5 @@
 """Profile runs are placed beside production and never on each other's devices."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace

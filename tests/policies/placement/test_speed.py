@@ -1,7 +1,5 @@
 """How fast jobs are that have a GPU together: the rule of both worlds."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """The page of kinds shows the pairs that share a GPU, and how far their estimates were off."""
 
-from __future__ import annotations
-
 import pytest
 from django.test import Client
 

@@ -1,7 +1,5 @@
 """What completing a matrix promises, on tables made of few factors."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

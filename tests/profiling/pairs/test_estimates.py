@@ -1,7 +1,5 @@
 """Partners to profile beside, speeds of pairs, and the errors of their estimates."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a kind's fingerprint says of pairs that nobody measured."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import isfinite, nan
 

@@ -1,7 +1,5 @@
 """Pairs of kinds that share a GPU: measured from launches, told to policies, shown on the page."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from typing import Any
 

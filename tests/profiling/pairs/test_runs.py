@@ -1,7 +1,5 @@
 """Pair runs: whom a kind is measured beside, how such a run ends, and what follows."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Kinds as a policy sees them where only a part of their pairs was measured."""
 
-from __future__ import annotations
-
 import pytest
 
 from policies.contract.snapshot import KindView, Source

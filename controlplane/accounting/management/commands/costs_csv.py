@@ -1,7 +1,5 @@
 """manage.py costs_csv CLUSTER [--by team] [--period last-month]: energy and cost as CSV."""
 
-from __future__ import annotations
-
 from argparse import ArgumentParser
 from typing import Any
 

@@ -1,7 +1,5 @@
 """manage.py leases [--node NAME]: what nodes hold now, what is wanted, and until when."""
 
-from __future__ import annotations
-
 from argparse import ArgumentParser
 from datetime import datetime
 from typing import Any

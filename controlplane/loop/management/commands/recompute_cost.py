@@ -1,7 +1,5 @@
 """`manage.py recompute_cost ROUND`: figures as stored, recomputed, and their difference."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser

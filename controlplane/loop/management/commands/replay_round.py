@@ -1,7 +1,5 @@
 """`manage.py replay_round ID`: decide a stored round again; exit 1 if the plans differ."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser

@@ -1,7 +1,5 @@
 """manage.py backup FILE: the database, whole, into one file; while the server runs."""
 
-from __future__ import annotations
-
 from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any

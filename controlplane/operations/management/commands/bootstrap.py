@@ -1,7 +1,5 @@
 """Fill an empty database: cluster, GPU types, prices, team and admin."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from django.core.management.base import BaseCommand

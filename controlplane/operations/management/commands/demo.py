@@ -1,7 +1,5 @@
 """The demo: start everything, run eight jobs on emulated GPUs, report, stop."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

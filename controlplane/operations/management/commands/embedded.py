@@ -1,7 +1,5 @@
 """Start everything on this machine and stay until Ctrl-C."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser

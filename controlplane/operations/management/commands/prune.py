@@ -1,7 +1,5 @@
 """manage.py prune: let old snapshots, output and samples go, as beat does every hour."""
 
-from __future__ import annotations
-
 from argparse import ArgumentParser
 from typing import Any
 

@@ -1,7 +1,5 @@
 """manage.py restore FILE: load a backup, migrate it, make it safe. Stop servers first."""
 
-from __future__ import annotations
-
 import os
 from argparse import ArgumentParser
 from pathlib import Path

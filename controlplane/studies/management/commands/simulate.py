@@ -1,7 +1,5 @@
 """manage.py simulate STUDY.yaml, or --cluster C --workload W --policy P ..."""
 
-from __future__ import annotations
-
 import json
 from argparse import ArgumentParser
 from collections.abc import Mapping

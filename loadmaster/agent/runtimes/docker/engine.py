@@ -1,7 +1,5 @@
 """A real Docker Engine by its HTTP interface, with its failures told apart."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import socket

@@ -3,8 +3,6 @@
 A job may change a folder that it writes to, so all is checked again right before use (`moved`).
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass

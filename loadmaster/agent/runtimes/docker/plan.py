@@ -1,7 +1,5 @@
 """The container of a launch: mounts, limits, rights. Pure."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The port to a Docker Engine, its answers and failures; `engine` is the real one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol

@@ -1,7 +1,5 @@
 """Prepares a container in a thread: image, owners of folders, container with guard."""
 
-from __future__ import annotations
-
 import logging
 import os
 import threading

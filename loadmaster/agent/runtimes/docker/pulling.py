@@ -1,7 +1,5 @@
 """Image references and the progress of a pull. Pure."""
 
-from __future__ import annotations
-
 from typing import Any
 
 READY = frozenset({"Already exists", "Pull complete"})

@@ -1,7 +1,5 @@
 """The Docker runtime: containers by name and label, with the guard as first process."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

@@ -1,7 +1,5 @@
 """The end of a container's run, from what the Engine and the guard say. Pure."""
 
-from __future__ import annotations
-
 import signal
 from dataclasses import replace
 from typing import Any

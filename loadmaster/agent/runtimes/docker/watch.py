@@ -1,7 +1,5 @@
 """A thread that watches containers, so that the loop never waits for the Engine."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import threading

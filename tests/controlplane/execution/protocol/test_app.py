@@ -1,7 +1,5 @@
 """Guards, answers and traces of the agent protocol, for whatever call."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Heartbeats that arrive together: one batch, an answer for each."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

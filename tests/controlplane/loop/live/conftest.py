@@ -1,7 +1,5 @@
 """A cluster and its node for tests of the live world."""
 
-from __future__ import annotations
-
 import pytest
 
 from clusters.models import Cluster, Node

@@ -2,8 +2,6 @@
 constraints as the last judge.
 """
 
-from __future__ import annotations
-
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any

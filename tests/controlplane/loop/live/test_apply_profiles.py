@@ -1,7 +1,5 @@
 """A plan's profile runs come true beside their jobs, which go on waiting."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

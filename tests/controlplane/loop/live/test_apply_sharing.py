@@ -2,8 +2,6 @@
 change.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from clusters.models import Cluster, Device, Node

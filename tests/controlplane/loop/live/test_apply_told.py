@@ -2,8 +2,6 @@
 round has its lock.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

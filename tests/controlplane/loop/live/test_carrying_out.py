@@ -2,8 +2,6 @@
 is replayed to it exactly.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import timedelta
 from io import StringIO

@@ -2,8 +2,6 @@
 they are tried again.
 """
 
-from __future__ import annotations
-
 from datetime import timedelta
 from typing import Any
 

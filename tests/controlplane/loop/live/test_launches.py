@@ -2,8 +2,6 @@
 takes no others along.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

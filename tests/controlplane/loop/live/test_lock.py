@@ -1,7 +1,5 @@
 """One round per cluster at a time: a row with an owner, an expiry and a number that only grows."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 
 import pytest

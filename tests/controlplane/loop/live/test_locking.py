@@ -5,8 +5,6 @@ Seen under kills on PostgreSQL: one transaction held a job and, at its commit, w
 key of a node that a round had locked whole; the round wanted the job.
 """
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest

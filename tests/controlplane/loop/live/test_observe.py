@@ -1,7 +1,5 @@
 """What a policy is shown of the live cluster."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from decimal import Decimal
 from math import inf

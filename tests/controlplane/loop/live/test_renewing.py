@@ -1,7 +1,5 @@
 """A holder that works keeps its lock however short that is; one that died or lost it does not."""
 
-from __future__ import annotations
-
 import threading
 from datetime import datetime, timedelta
 

@@ -2,8 +2,6 @@
 where it is not.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

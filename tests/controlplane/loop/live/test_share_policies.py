@@ -2,8 +2,6 @@
 are told.
 """
 
-from __future__ import annotations
-
 from decimal import Decimal
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Live rounds are solved in a child process."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

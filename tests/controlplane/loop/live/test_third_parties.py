@@ -2,8 +2,6 @@
 what runs goes on.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import tomllib

@@ -1,7 +1,5 @@
 """Of a long queue a round sees a window: no team hides another, nobody waits unseen for ever."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any

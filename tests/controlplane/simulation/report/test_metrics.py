@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from math import isnan, nan, sqrt
 
 import numpy as np

@@ -2,8 +2,6 @@
 its figures are the paper's.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Means, claims and verdicts on made-up rows, computed by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

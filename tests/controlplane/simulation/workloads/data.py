@@ -2,8 +2,6 @@
 LOADMASTER_DATA says.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

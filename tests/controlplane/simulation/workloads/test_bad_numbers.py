@@ -2,8 +2,6 @@
 reaches a policy.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import zlib

@@ -1,7 +1,5 @@
 """Philly's CSV, our own, and JSON lists of jobs."""
 
-from __future__ import annotations
-
 from math import inf
 from typing import Any
 

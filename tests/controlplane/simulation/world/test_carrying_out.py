@@ -2,8 +2,6 @@
 that draws lots does not flap.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 from math import inf

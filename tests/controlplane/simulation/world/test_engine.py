@@ -1,7 +1,5 @@
 """The virtual clock."""
 
-from __future__ import annotations
-
 import pytest
 
 from controlplane.simulation.world.engine import Engine

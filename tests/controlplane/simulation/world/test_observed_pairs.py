@@ -2,8 +2,6 @@
 is learned.
 """
 
-from __future__ import annotations
-
 from math import isnan
 from pathlib import Path
 from typing import Any

@@ -2,8 +2,6 @@
 decided about.
 """
 
-from __future__ import annotations
-
 from math import inf
 
 import pytest

@@ -1,7 +1,5 @@
 """Leaving out work must change nothing: runs with and without shortcuts come to the same."""
 
-from __future__ import annotations
-
 from math import inf
 from typing import Any
 

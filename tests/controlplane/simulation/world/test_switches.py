@@ -1,7 +1,5 @@
 """Every switch does what it says, and nothing while it is off."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from math import inf, nan
 from typing import Any

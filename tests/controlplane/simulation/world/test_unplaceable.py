@@ -1,7 +1,5 @@
 """Jobs that no node can ever run are reported with the reason rather than waited for."""
 
-from __future__ import annotations
-
 from math import inf, isinf, isnan
 from typing import Any
 

@@ -2,8 +2,6 @@
 per node.
 """
 
-from __future__ import annotations
-
 from math import inf
 
 import pytest

@@ -1,7 +1,5 @@
 """What a snapshot has to divide, and among whom."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

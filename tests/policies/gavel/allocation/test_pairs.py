@@ -1,7 +1,5 @@
 """Which pairs of classes are worth a row."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from policies.gavel.allocation.job_classes import with_pairs

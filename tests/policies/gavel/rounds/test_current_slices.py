@@ -1,7 +1,5 @@
 """Placements on which running jobs may go on."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from policies.contract.snapshot import Snapshot

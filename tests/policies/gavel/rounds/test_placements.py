@@ -1,7 +1,5 @@
 """Predicted run times in the placements of share policies."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Gavel's rounds: from shares and time received to turns, and from turns to seats."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from itertools import pairwise

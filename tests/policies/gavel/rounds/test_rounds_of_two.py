@@ -1,7 +1,5 @@
 """Gavel's rounds where two jobs share a device: turns of pairs, and who is left alone."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

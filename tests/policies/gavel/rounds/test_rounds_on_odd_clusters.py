@@ -1,7 +1,5 @@
 """Rounds of share policies on clusters that are odd: no nodes, two ranks on one, fewer slots."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The order in which jobs of a class get GPUs of a type."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from hypothesis import given, settings

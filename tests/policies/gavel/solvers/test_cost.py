@@ -1,7 +1,5 @@
 """The least cost per progress, its floor and its SLOs."""
 
-from __future__ import annotations
-
 from math import inf
 
 import cvxpy as cp

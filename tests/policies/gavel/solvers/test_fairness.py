@@ -2,8 +2,6 @@
 paper proves.
 """
 
-from __future__ import annotations
-
 from unittest.mock import patch
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The step of the dense simplex in which a column enters the basis."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Finish-time fairness by Newton's method, against plain bisection."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """The shortest makespan by one program."""
 
-from __future__ import annotations
-
 from functools import partial
 from math import inf
 

@@ -1,7 +1,5 @@
 """The linear program that all share policies build on: its limits, its changes, its failures."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from math import inf

@@ -1,7 +1,5 @@
 """Queues and sums of throughputs as programs."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -2,8 +2,6 @@
 to 1e-6.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

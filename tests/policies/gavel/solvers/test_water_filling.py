@@ -2,8 +2,6 @@
 efficiency, queues inside entities.
 """
 
-from __future__ import annotations
-
 from itertools import count
 from typing import Any
 

@@ -2,8 +2,6 @@
 on the host.
 """
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which folders of the host containers may have: no Engine needed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The docker runtime's pure parts: no Engine needed."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import threading

@@ -2,8 +2,6 @@
 cut off, started again.
 """
 
-from __future__ import annotations
-
 import json
 import signal
 import uuid

@@ -1,7 +1,5 @@
 """Containers by a real Engine: launched, limited, stopped, told of, adopted."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The docker runtime over an Engine that is played: no Engine needed."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import threading

@@ -1,7 +1,5 @@
 """A training job's whole way through containers: real agents, real Engine, the real server."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 
