@@ -220,7 +220,8 @@ class _Placements:
 
     def placement(self, job: int, placed: Placed) -> Placement:
         """Return a job's placement with its predicted run time; a launch takes time too."""
-        rate = self._rate(job, placed)
+        alone = self.requests.rate(job, placed.column)
+        rate = alone if len(placed.jobs) == 1 else self._beside(job, placed, alone)
         run_s = self.steps[job] / rate if rate > 0.0 else inf
         if job in placed.staying:
             run, run_s = self.current[job].run, predicted(run_s, LONGEST_RUN_S)
@@ -228,11 +229,8 @@ class _Placements:
         run_s = predicted(run_s + self.launch_times.of(job), LONGEST_RUN_S)
         return Placement(self.ids[job], self._ranks(placed), 0, predicted_run_s=run_s)
 
-    def _rate(self, job: int, placed: Placed) -> float:
-        """Return steps/s, beside another if it shares its device; 0 if unknown."""
-        alone = self.requests.rate(job, placed.column)
-        if len(placed.jobs) == 1:
-            return alone
+    def _beside(self, job: int, placed: Placed, alone: float) -> float:
+        """Return the steps/s of a job that shares its device; 0 if unknown."""
         others = [self.kinds[other] for other in placed.jobs if other != job]
         gpu_type = self.observed.problem.columns[placed.column].gpu_type
         return self.speeds.colocated(self.kinds[job], alone, 1, [(gpu_type, others)])
