@@ -22,8 +22,8 @@ from typer import Option
 
 from loadmaster.client import ApiError, AuthenticationError, Client, InvalidError, LoadmasterError
 from loadmaster.client.account import credentials
-from loadmaster.client.job_file import JobFileError
 from loadmaster.client.results import Job, Node
+from loadmaster.strict_yaml import DocumentError
 
 Json = Annotated[bool, Option("--json", help="Answer in JSON.")]
 USAGE = 2
@@ -86,7 +86,7 @@ def exit_on_error() -> Iterator[None]:
     except InvalidError as error:
         complain(error)
         raise typer.Exit(USAGE) from None
-    except JobFileError as error:
+    except DocumentError as error:
         fail(str(error), USAGE)
     except AuthenticationError as error:
         fail(f"{error.detail} (loadmaster login gives a new token)", FAILURE)

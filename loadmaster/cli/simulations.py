@@ -2,16 +2,14 @@
 
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-import yaml
 from typer import Argument, Option
 
 from loadmaster.cli.output import (
     FAILURE,
     SHORT_ID,
-    USAGE,
     Json,
     connected,
     err,
@@ -25,6 +23,7 @@ from loadmaster.cli.output import (
     table,
 )
 from loadmaster.client import Client
+from loadmaster.client.job_file import parse_settings
 from loadmaster.client.results import Simulation
 from loadmaster.client.simulations import SIMULATED, read_study_file
 
@@ -70,7 +69,8 @@ def what_if(
     as_json: Json = False,
 ) -> None:
     """Show what a policy would decide about the live queue now, changing nothing."""
-    chosen = dict(_parameter(text) for text in parameters or [])
+    with exit_on_error():
+        chosen = parse_settings(parameters or [])
     with connected(context) as client:
         found = client.what_if(cluster, policy, chosen)
     if shown_as_json(context, as_json, found):
@@ -184,16 +184,6 @@ def _write(path: Path, data: bytes) -> None:
         path.write_bytes(data)
     except OSError as error:
         fail(f"{path} cannot be written: {error.strerror}")
-
-
-def _parameter(text: str) -> tuple[str, Any]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        fail(f"--set {text}: must be name=value", USAGE)
-    try:
-        return name.strip(), yaml.safe_load(value)
-    except yaml.YAMLError:
-        fail(f"--set {text}: the value is no YAML", USAGE)
 
 
 def _figure(value: float | None) -> str:

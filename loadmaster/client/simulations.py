@@ -5,16 +5,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from loadmaster.client.job_file import JobFileError, read_text
 from loadmaster.client.rest import Rest, WaitTimeoutError, as_object, content, given, segment
 from loadmaster.client.results import Simulation, read
+from loadmaster.strict_yaml import read_fields, read_text
 
 LARGEST = 2_000_000
 """Bytes of a study with all it names, as far as a server takes them."""
 
-TOO_LARGE = f"is larger than {LARGEST:,} bytes; manage.py simulate takes larger ones"
+REMEDY = "; manage.py simulate takes larger ones"
 
 TEXTS = {"path": "text", "throughputs": "tables"}
 """Options of a workload that name a file, and those that hold its text instead."""
@@ -95,12 +93,12 @@ class SimulationCalls:
 def read_study_file(path: Path) -> dict[str, Any]:
     """The study in a file, with the files it names in place of their names.
 
-    Paths count from the study's folder. Raises JobFileError, naming what cannot be read.
+    Paths count from the study's folder. Raises DocumentError, naming what cannot be read.
     """
-    study = _mapping(path)
+    study = _fields(path)
     cluster, workload = study.get("cluster"), study.get("workload")
     if isinstance(cluster, str):
-        study["cluster"] = _mapping(path.parent / cluster)
+        study["cluster"] = _fields(path.parent / cluster)
     if isinstance(workload, dict):
         study["workload"] = _with_texts(workload, path.parent)
     return study
@@ -112,17 +110,11 @@ def _with_texts(workload: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     for name, text in TEXTS.items():
         if isinstance(file := workload.get(name), str):
             del found[name]
-            found[text] = read_text(folder / file, LARGEST, TOO_LARGE)
+            found[text] = read_text(folder / file, LARGEST, REMEDY)
             if name == "path":
                 found.setdefault("name", Path(file).name)
     return found
 
 
-def _mapping(path: Path) -> dict[str, Any]:
-    try:
-        found = yaml.safe_load(read_text(path, LARGEST, TOO_LARGE))
-    except yaml.YAMLError as error:
-        raise JobFileError(f"{path}: {error}") from None
-    if not isinstance(found, dict):
-        raise JobFileError(f"{path}: must hold fields by name, such as `policies`")
-    return {str(name): value for name, value in found.items()}
+def _fields(path: Path) -> dict[str, Any]:
+    return read_fields(path, LARGEST, example="policies: [fifo]", remedy=REMEDY)

@@ -1,7 +1,7 @@
-"""Simulated nodes: holders of devices, one or as many as slots, and views for snapshots."""
+"""Simulated nodes: holders of devices, and views for snapshots."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from operator import attrgetter
 from typing import NamedTuple
@@ -15,18 +15,28 @@ _REST = attrgetter(*[f.name for f in fields(NodeView)[4:]])
 """All fields of a node but the first four; `replace` costs four times as much."""
 
 
-class Fleet:
-    """Nodes by id with holders and states. A device has one holder; see `SharedFleet`."""
+class Hold(NamedTuple):
+    """Launch on a device, its share of the device, and its view in snapshots."""
 
-    shares = False
-    """Return True if devices may have several holders."""
+    launch: Launch
+    share: float
+    view: SlotHold
+
+
+class Fleet:
+    """Nodes by id with their states, and launches by (node, device).
+
+    A device is full when all its slots or shares are taken; in use it counts once.
+    """
 
     def __init__(self, nodes: Iterable[NodeView]) -> None:
         self.nodes = {n.id: n for n in nodes}
         self.index = {n: i for i, n in enumerate(self.nodes)}
-        self.holder: dict[tuple[str, str], Launch] = {}
+        self.holds: dict[tuple[str, str], tuple[Hold, ...]] = {}
         self._bare = {(n.id, d.id): d for n in self.nodes.values() for d in n.devices}
         self._held: dict[tuple[str, str], DeviceView] = {}
+        self.shares = any(d.slots > 1 for d in self._bare.values())
+        """True if devices may have several holders."""
         self.in_use = dict.fromkeys(self.nodes, 0)
         self.draining = {n.id for n in self.nodes.values() if n.state is NodeState.DRAINING}
         self._usable = {
@@ -53,76 +63,6 @@ class Fleet:
         return len(set(keys)) == len(keys) and all(key in self._bare for key in keys)
 
     def taken(self, ranks: Iterable[RankPlacement]) -> list[tuple[str, str]]:
-        """Devices of these seats that are held."""
-        return sorted({key for key in devices_of(ranks) if key in self.holder})
-
-    def take(self, launch: Launch) -> None:
-        for seat in launch.ranks:
-            hold = (SlotHold(launch.job, share=seat.share),)
-            for device in seat.devices:
-                key = seat.node, device
-                self.holder[key] = launch
-                d = self._bare[key]
-                self._held[key] = DeviceView(
-                    d.id, d.memory_gb, d.slots, d.healthy, hold, d.emulated
-                )
-            self._count(seat.node, len(seat.devices))
-
-    def release(self, launch: Launch) -> None:
-        for key in devices_of(launch.ranks):
-            del self.holder[key], self._held[key]
-        for seat in launch.ranks:
-            self._count(seat.node, -len(seat.devices))
-
-    def launches_on(self, node: str) -> list[Launch]:
-        found = (self.holder.get((node, d.id)) for d in self.nodes[node].devices)
-        return list({launch.number: launch for launch in found if launch is not None}.values())
-
-    def beside(self, ranks: Iterable[RankPlacement]) -> list[Launch]:
-        return []
-
-    def change_state(self, node: str, state: NodeState, drain_until_s: float | None = None) -> None:
-        """Set the state of a node."""
-        view = replace(self.nodes[node], state=state, drain_until_s=drain_until_s)
-        self.nodes[node] = view
-        (self.draining.add if state is NodeState.DRAINING else self.draining.discard)(node)
-        usable = sum(d.healthy for d in view.devices) if view.takes_training else 0
-        was = self._usable[node]
-        self._usable[node] = usable
-        self.free += (usable - self.in_use[node] if usable else 0) - (
-            was - self.in_use[node] if was else 0
-        )
-        self._changed.add(node)
-
-    def _count(self, node: str, devices: int) -> None:
-        self.in_use[node] += devices
-        if self._usable[node]:
-            self.free -= devices
-        self._changed.add(node)
-
-    def _drawn(self, node: str) -> NodeView:
-        bare, held = self.nodes[node], self._held
-        devices = tuple([held.get((node, d.id), d) for d in bare.devices])
-        return NodeView(bare.id, bare.name, bare.gpu_type, devices, *_REST(bare))
-
-
-class Hold(NamedTuple):
-    """Launch on a device, and its share of the device."""
-
-    launch: Launch
-    share: float
-
-
-class SharedFleet(Fleet):
-    """Nodes whose devices have slots: full when all slots or shares are; in use counts once."""
-
-    shares = True
-
-    def __init__(self, nodes: Iterable[NodeView]) -> None:
-        super().__init__(nodes)
-        self.holds: dict[tuple[str, str], tuple[Hold, ...]] = {}
-
-    def taken(self, ranks: Iterable[RankPlacement]) -> list[tuple[str, str]]:
         """Devices of these seats without a free slot or share."""
         held = {
             (s.node, d) for s in ranks for d in s.devices if not self._fits((s.node, d), s.share)
@@ -131,13 +71,14 @@ class SharedFleet(Fleet):
 
     def take(self, launch: Launch) -> None:
         for seat in launch.ranks:
+            own = Hold(launch, seat.share, SlotHold(launch.job, share=seat.share))
             for device in seat.devices:
                 key = seat.node, device
-                self._set(key, (*self.holds.get(key, ()), Hold(launch, seat.share)))
+                self._set(key, (*self.holds.get(key, ()), own))
 
     def release(self, launch: Launch) -> None:
         for key in devices_of(launch.ranks):
-            self._set(key, tuple(hold for hold in self.holds[key] if hold.launch is not launch))
+            self._set(key, tuple([hold for hold in self.holds[key] if hold.launch is not launch]))
 
     def launches_on(self, node: str) -> list[Launch]:
         return self._launches((node, d.id) for d in self.nodes[node].devices)
@@ -154,30 +95,45 @@ class SharedFleet(Fleet):
                 found[hold.launch.row] += hold.share
         return found
 
+    def change_state(self, node: str, state: NodeState, drain_until_s: float | None = None) -> None:
+        """Set the state of a node."""
+        view = replace(self.nodes[node], state=state, drain_until_s=drain_until_s)
+        self.nodes[node] = view
+        (self.draining.add if state is NodeState.DRAINING else self.draining.discard)(node)
+        usable = sum(d.healthy for d in view.devices) if view.takes_training else 0
+        was = self._usable[node]
+        self._usable[node] = usable
+        self.free += (usable - self.in_use[node] if usable else 0) - (
+            was - self.in_use[node] if was else 0
+        )
+        self._changed.add(node)
+
+    def _drawn(self, node: str) -> NodeView:
+        bare, held = self.nodes[node], self._held
+        devices = tuple([held.get((node, d.id), d) for d in bare.devices])
+        return NodeView(bare.id, bare.name, bare.gpu_type, devices, *_REST(bare))
+
     def _launches(self, keys: Iterable[tuple[str, str]]) -> list[Launch]:
         holds = [hold for key in keys for hold in self.holds.get(key, ())]
         return list({hold.launch.number: hold.launch for hold in holds}.values())
 
     def _fits(self, key: tuple[str, str], share: float) -> bool:
         held = self.holds.get(key, ())
-        return (
+        return not held or (
             len(held) < self._bare[key].slots
             and sum(hold.share for hold in held) + share <= 1.0 + TOLERANCE
         )
 
     def _set(self, key: tuple[str, str], holds: tuple[Hold, ...]) -> None:
-        before, node = key in self.holds, key[0]
+        """Set the holders of a device, and count it."""
+        more, node = bool(holds) - (key in self.holds), key[0]
         if holds:
             d, self.holds[key] = self._bare[key], holds
-            of = tuple(SlotHold(hold.launch.job, share=hold.share) for hold in holds)
-            self._held[key] = DeviceView(d.id, d.memory_gb, d.slots, d.healthy, of, d.emulated)
+            views = tuple([hold.view for hold in holds])
+            self._held[key] = DeviceView(d.id, d.memory_gb, d.slots, d.healthy, views, d.emulated)
         else:
             del self.holds[key], self._held[key]
-        self._count(node, bool(holds) - before)
-
-
-def fleet_of(nodes: Sequence[NodeView]) -> Fleet:
-    """Fleet of these nodes; with slots only if any device has them, as that costs more."""
-    return (
-        SharedFleet(nodes) if any(d.slots > 1 for n in nodes for d in n.devices) else Fleet(nodes)
-    )
+        self.in_use[node] += more
+        if self._usable[node]:
+            self.free -= more
+        self._changed.add(node)

@@ -10,7 +10,7 @@ from math import inf
 import numpy as np
 
 from clusters.energy import JOULES_PER_KWH
-from controlplane.simulation.cluster.fleet import Fleet, SharedFleet
+from controlplane.simulation.cluster.fleet import Fleet
 from policies.contract.snapshot import (
     Floats,
     Ints,
@@ -79,7 +79,7 @@ class SplitMeter(Meter):
 
     def __init__(
         self,
-        fleet: SharedFleet,
+        fleet: Fleet,
         energy: Sequence[PriceInterval],
         jobs: int,
         noise: Callable[[str, int], float] | None = None,
@@ -110,18 +110,6 @@ class SplitMeter(Meter):
         for row, part in self._parts[node].items():
             self.job_kwh[row] += power_w * kwh * part / held
             self.job_cost[row] += power_w * cost * part / held
-
-
-def meter_of(
-    fleet: Fleet,
-    energy: Sequence[PriceInterval],
-    jobs: int,
-    noise: Callable[[str, int], float] | None = None,
-) -> Meter:
-    """Meter of a fleet; one that divides among jobs where devices are shared."""
-    if isinstance(fleet, SharedFleet):
-        return SplitMeter(fleet, energy, jobs, noise)
-    return Meter(fleet.nodes, energy, noise)
 
 
 class Prices:

@@ -5,10 +5,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from controlplane.simulation.study.document import MOST_SEEDS, StudyError
 from controlplane.simulation.workloads import FILES
+from loadmaster.strict_yaml import DocumentError, StrictLoader, parse_yaml, read_fields
 
 LARGEST = 50_000_000
 TRACES: Mapping[str, str] = {".swf": "swf", ".csv": "csv"}
@@ -17,20 +16,10 @@ TRACES: Mapping[str, str] = {".swf": "swf", ".csv": "csv"}
 _DOCUMENTS = (".yaml", ".yml", ".json")
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML's safe loader that reads 1e9 as a number and refuses duplicate names."""
+class _Loader(StrictLoader):
+    """The strict loader that also reads 1e9 as a number."""
 
 
-def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
-    names: list[object] = []
-    for key, _ in node.value:
-        names.append(loader.construct_object(key))
-        if names[-1] in names[:-1]:
-            raise StudyError(f"line {key.start_mark.line + 1}: {names[-1]!r} is given twice")
-    return loader.construct_mapping(node, deep=True)
-
-
-_Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
     re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"),
@@ -109,7 +98,10 @@ def values_of(words: str, of: str) -> dict[str, Any]:
             raise StudyError(f"{of}: write name=value, not {word!r}")
         if name.strip() in values:
             raise StudyError(f"{of}: {name.strip()} is given twice")
-        values[name.strip()] = _yaml(value, f"{of}: {name.strip()}")
+        try:
+            values[name.strip()] = parse_yaml(value, _Loader)
+        except DocumentError as error:
+            raise StudyError(f"{of}: {name.strip()}: {error}") from None
     return values
 
 
@@ -142,22 +134,6 @@ def _policy_placed(item: object, folder: Path) -> object:
 
 def _document(path: Path) -> dict[str, Any]:
     try:
-        if path.stat().st_size > LARGEST:
-            raise StudyError(f"{path} is larger than {LARGEST:,} bytes")
-        found = _yaml(path.read_text(encoding="utf-8"), str(path))
-    except OSError as error:
-        raise StudyError(f"{path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise StudyError(f"{path} is no UTF-8 text") from None
-    if not isinstance(found, dict):
-        raise StudyError(f"{path}: must hold fields by name, such as `name: ...`")
-    return found
-
-
-def _yaml(text: str, of: str) -> Any:
-    try:
-        return yaml.load(text, Loader=_Loader)  # noqa: S506  # a subclass of the safe loader
-    except yaml.YAMLError as error:
-        raise StudyError(f"{of}: is no YAML: {' '.join(str(error).split())}") from None
-    except StudyError as error:
-        raise StudyError(f"{of}: {error}") from None
+        return read_fields(path, LARGEST, example="name: ...", loader=_Loader)
+    except DocumentError as error:
+        raise StudyError(str(error)) from None

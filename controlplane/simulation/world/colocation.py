@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from controlplane.simulation.cluster.fleet import SharedFleet
+from controlplane.simulation.cluster.fleet import Fleet
 from controlplane.simulation.world.job_table import Launch
 from controlplane.simulation.world.observed_pairs import ObservedPairs
 from policies.contract.plan import Placement
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class Colocation:
     """Speeds of a world whose devices are shared."""
 
-    def __init__(self, world: SimulatedWorld, fleet: SharedFleet) -> None:
+    def __init__(self, world: SimulatedWorld, fleet: Fleet) -> None:
         self.world, self.fleet = world, fleet
 
     def rate(self, placement: Placement) -> float:

@@ -24,8 +24,8 @@ from controlplane.loop.changes import (
     changes,
 )
 from controlplane.loop.rounds import ENDED_STOP, Applied, LastPlan, Rejected
-from controlplane.simulation.cluster.fleet import SharedFleet, fleet_of
-from controlplane.simulation.cluster.meter import meter_of
+from controlplane.simulation.cluster.fleet import Fleet
+from controlplane.simulation.cluster.meter import Meter, SplitMeter
 from controlplane.simulation.cluster.noise import Noise
 from controlplane.simulation.cluster.scenario import Scenario
 from controlplane.simulation.cluster.speeds import Speeds, highest_cap_w
@@ -80,13 +80,15 @@ class SimulatedWorld:
         self._stops_at_once = stops_at_once(scenario, switches)
         self._stopping: list[Launch] = []
         self.noise = Noise(scenario.seed, switches)
-        self.fleet = fleet_of(scenario.nodes)
+        self.fleet = Fleet(scenario.nodes)
         cap_w = highest_cap_w(scenario.power_cap_w, scenario.power_caps)
         self.speeds = Speeds(scenario.nodes, scenario.kinds, cap_w)
         noise = self.noise.power if switches.power_noise else None
-        self.meter = meter_of(self.fleet, scenario.energy, len(table), noise)
-        self.colocation = (
-            Colocation(self, self.fleet) if isinstance(self.fleet, SharedFleet) else None
+        self.colocation = Colocation(self, self.fleet) if self.fleet.shares else None
+        self.meter = (
+            SplitMeter(self.fleet, scenario.energy, len(table), noise)
+            if self.fleet.shares
+            else Meter(self.fleet.nodes, scenario.energy, noise)
         )
         self.pairs = (
             ObservedPairs(scenario.kinds, switches.pairs_observed, scenario.seed)

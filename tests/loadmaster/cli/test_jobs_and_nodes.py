@@ -179,10 +179,11 @@ def test_warnings_are_said_and_the_job_goes_in(ada: User, node: Node, tmp_path: 
     ("text", "said"),
     [
         ("[", "is no YAML"),
-        ("- a", "must hold the fields"),
+        ("- a", "must hold fields"),
         ("name: a\nname: b", "given twice"),
         ("", "must hold"),
         ("a: *x", "is no YAML"),
+        ("a: 2026-02-30", "is no YAML that can be used"),
     ],
 )
 def test_a_file_that_is_no_job_exits_2(ada: User, tmp_path: Path, text: str, said: str) -> None:

@@ -113,11 +113,13 @@ def test_one_that_fails_exits_1_and_says_why(
     [
         ({"policies": [{"name": "best"}]}, "known are"),
         ({"workload": {"type": "csv", "path": "no.csv"}}, "cannot be read"),
+        ({"cluster": "twice.yaml"}, "line 2: 'name' is given twice"),
     ],
 )
 def test_a_wrong_study_exits_2_naming_what_is_wrong(
     tmp_path: Path, fields: dict[str, Any], words: str
 ) -> None:
+    (tmp_path / "twice.yaml").write_text("name: a\nname: b\n")
     done = run("simulate", a_file(tmp_path, **fields))
     assert done.exit_code == 2
     assert words in done.output

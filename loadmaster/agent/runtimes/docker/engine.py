@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import os
 import socket
 import tarfile
 from collections.abc import Callable, Iterator
@@ -10,12 +11,12 @@ from typing import Any
 
 import docker
 import requests
-from docker.errors import APIError, DockerException, ImageNotFound, NotFound
+from docker.errors import APIError, DockerException, ImageNotFound, NotFound, TLSParameterError
 from docker.types import DeviceRequest, LogConfig, Mount
 from docker.utils import parse_repository_tag
 
 from loadmaster.agent.runtimes.base import GB, RunId
-from loadmaster.agent.runtimes.docker.options import DockerOptions
+from loadmaster.agent.runtimes.docker.options import DockerOptions, OptionError
 from loadmaster.agent.runtimes.docker.plan import (
     ASSIGNMENT,
     CPU_PERIOD_US,
@@ -52,9 +53,7 @@ class DockerEngine:
         self._images: Any = self._api  # its calls for images have no types
 
     def _connect(self, timeout_s: int) -> docker.APIClient:
-        given: dict[str, Any] = dict(docker.utils.kwargs_from_env())
-        if self._host:
-            given = {"base_url": self._host}
+        given = {"base_url": self._host} if self._host else _from_environment()
         where = str(given.get("base_url") or USUAL_SOCKET)
         try:
             _try_socket(where)
@@ -193,6 +192,17 @@ class DockerEngine:
         with contextlib.suppress(_GoneError, NameTakenError), _translated():
             return stats_of(self._api.stats(name, stream=False, one_shot=True))
         return None
+
+
+def _from_environment() -> dict[str, Any]:
+    try:
+        return dict(docker.utils.kwargs_from_env())
+    except TLSParameterError as error:
+        place = os.environ.get("DOCKER_CERT_PATH") or "~/.docker, as it is not set"
+        raise OptionError(
+            f"DOCKER_CERT_PATH: {place}: it must name a folder with cert.pem, key.pem and ca.pem;"
+            " correct it, or unset it and DOCKER_TLS_VERIFY"
+        ) from error
 
 
 def _try_socket(address: str) -> None:

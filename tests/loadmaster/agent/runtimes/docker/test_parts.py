@@ -133,6 +133,14 @@ class TestStart:
         assert "no Docker Engine answers at" in caplog.text
         assert "systemctl start docker" in caplog.text
 
+    def test_certificates_that_are_not_there_are_told_with_their_variable(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("DOCKER_CERT_PATH", str(tmp_path))
+        config = AgentConfig("http://s", tmp_path, runtime="docker")
+        with pytest.raises(ConfigError, match=f"DOCKER_CERT_PATH: {tmp_path}: .* or unset it"):
+            runtime_of(config, Identity("m", "b", "h"))
+
     def test_a_wrong_option_is_a_wrong_setting(self, tmp_path: Path) -> None:
         config = AgentConfig("http://s", tmp_path, runtime="docker", docker={"pull": "x"})
         with pytest.raises(ConfigError, match=r"docker\.pull"):
