@@ -225,9 +225,9 @@ class _Placements:
                     detail = f"device {name} of node {node} is unhealthy: move job {holders[0][0]}"
                     yield Violation("device_unhealthy", detail, holders[0][0], node)
                 # one who holds no more than a whole device breaks nothing here
-                if len(holders) > min(1, device.slots) or holders[0][1] > 1.0:
+                if len(holders) > 1 or device.slots < 1 or holders[0][1] > 1.0:
                     yield from self._shared(node, device, holders)
-                strangers = list[str]()
+                strangers: list[str] = []
                 for hold in device.held:
                     if hold.job not in self.position:
                         strangers.append(hold.job)

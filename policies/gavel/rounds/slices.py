@@ -86,8 +86,9 @@ class ServiceAccount:
         """Add the time until now; `running`: (row, column, since when) of everything that runs."""
         received, seen_s = self.received_s.tolist(), self.seen_s
         for row, column, since_s in running:
-            if (i := self.entry.get((row, column))) is not None:
-                received[i] += max(0.0, now_s - max(since_s, seen_s))
+            since_s = max(since_s, seen_s)
+            if since_s < now_s and (i := self.entry.get((row, column))) is not None:
+                received[i] += now_s - since_s
         self.received_s, self.seen_s = np.array(received, dtype=np.float64), now_s
 
     def to_memory(self) -> dict[str, Any]:
