@@ -363,8 +363,6 @@ def _shares(plan: Plan) -> Iterator[tuple[str, float]]:
 
 
 def _power(plan: Plan, snapshot: Snapshot) -> Iterator[Violation]:
-    if snapshot.power_cap_w is None and not snapshot.power_caps:
-        return
     for since_s, cap in snapshot.caps_ahead:
         devices = _devices_in_use(plan, since_s)
         needed = power_w(snapshot.node_by_id, Counter(node for node, _ in devices))

@@ -26,17 +26,21 @@ class GroupRequests:
         self.observed, self.classes = observed, observed.classes
         self.group_of, self.rates = observed.classes.group_of, observed.classes.rates
         self.layout, self.jobs = observed.state.layout, observed.requests
-        self._of: dict[Hashable, Sequence[Request]] = {}
+        self._of: dict[tuple[int, int, int, bool], Sequence[Request]] = {}
         self._search_keys: dict[int, Hashable] = {}
-        self._admitting: dict[Hashable, int] = {}
+        self._admitting: dict[tuple[int, int], int] = {}
+        numbers: dict[Hashable, int] = {}
+        every = [group.constraints for group in self.classes.groups]
+        self._constraints = [numbers.setdefault(of, len(numbers)) for of in every]
         columns, number = observed.problem.columns, observed.classes.column_of
         self._nearer = [number.get((c.gpu_type, False)) if c.spread else None for c in columns]
 
     def of(self, job: int, column: int) -> Sequence[Request]:
         """Return a job's alternatives on a column: one node if it runs on one, else several."""
         nearer, g = self._nearer[column], self.group_of[job]
-        group, on_one = self.classes.groups[g], column if nearer is None else nearer
-        key = group.constraints, group.gpus, column, self.rates[g][on_one] > 0.0
+        on_one = column if nearer is None else nearer
+        gpus, runs_on_one = self.classes.groups[g].gpus, self.rates[g][on_one] > 0.0
+        key = self._constraints[g], gpus, column, runs_on_one
         if key not in self._of:
             self._of[key] = self._requests(job, column, on_one)
         return self._of[key]
@@ -59,7 +63,7 @@ class GroupRequests:
         if g not in self._search_keys:
             group, runs_on = self.classes.groups[g], frozenset(self.columns(job))
             partners = g if group.shares else None
-            self._search_keys[g] = group.gpus, group.constraints, runs_on, partners
+            self._search_keys[g] = group.gpus, self._constraints[g], runs_on, partners
         return self._search_keys[g]
 
     def columns(self, job: int) -> Sequence[int]:
@@ -85,10 +89,10 @@ class GroupRequests:
 
     def admitting(self, job: int, ranks: int) -> int:
         """Return the open nodes that would do for one of a job's processes, were they empty."""
-        constraints, layout = self.classes.groups[self.group_of[job]].constraints, self.layout
-        key = constraints, ranks
+        g, layout = self.group_of[job], self.layout
+        key = self._constraints[g], ranks
         if key not in self._admitting:
-            types, labels, _ = constraints
+            types, labels, _ = self.classes.groups[g].constraints
             request = layout.request(0, self.jobs.demand(job, ranks), types=types, labels=labels)
             classes, nodes = layout.admitting(request)
             roomy = [c for c in classes if request.fitting(layout.classes[c].capacity) > 0]
