@@ -213,7 +213,10 @@ class _Placements:
 
     def on_devices(self) -> Iterator[Violation]:
         """Yield the breaches of placements that share devices."""
-        for view in [self.nodes[node] for node in self.holders if node in self.nodes]:
+        used = [self.nodes[node] for node in self.holders if node in self.nodes]
+        held = {hold.job for view in used for device in view.devices for hold in device.held}
+        unknown = held - self.position.keys()
+        for view in used:
             node, devices = view.id, {device.id: device for device in view.devices}
             for name, holders in self.holders[node].items():
                 device = devices.get(name)
@@ -227,10 +230,7 @@ class _Placements:
                 # one who holds no more than a whole device breaks nothing here
                 if len(holders) > 1 or device.slots < 1 or holders[0][1] > 1.0:
                     yield from self._shared(node, device, holders)
-                strangers: list[str] = []
-                for hold in device.held:
-                    if hold.job not in self.position:
-                        strangers.append(hold.job)
+                strangers = [h.job for h in device.held if h.job in unknown] if unknown else []
                 if strangers and len(holders) + len(strangers) > device.slots:
                     where = f"device {name} of node {node}"
                     detail = (

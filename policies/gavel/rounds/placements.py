@@ -130,22 +130,27 @@ class _Search:
         self.classes, self.idle = observed.classes, observed.state.idle
         self.index, number = self.layout.index, self.classes.column_of
         self.columns = [number.get((node.gpu_type, False)) for node in self.layout.nodes]
+        self.group_of, self.rates = self.classes.group_of, self.classes.rates
+        self._suitable: dict[tuple[int, int], tuple[Request, int]] = {}
 
     def on_one_node(self, row: int, run: Running) -> CurrentSlice | None:
         """Return the placement of one process."""
-        rank, group = run.ranks[0], self.classes.groups[self.classes.group_of[row]]
+        rank, g = run.ranks[0], self.group_of[row]
         n = self.index.get(rank.node, -1)
         column = self.columns[n] if n >= 0 else None
-        if column is None or self.requests.rate(row, column) <= 0.0:
+        if column is None or self.rates[g][column] <= 0.0:
             return None
+        if (g, column) not in self._suitable:
+            of_group = self.requests.of(row, column)[0], self.requests.admitting(row, 1)
+            self._suitable[g, column] = of_group
+        request, nodes = self._suitable[g, column]
         shares, devices = rank.share != WHOLE, self.layout.bits(n, rank.devices)
-        if not len(rank.devices) == devices.bit_count() == group.gpus:
+        if not len(rank.devices) == devices.bit_count() == request.gpus:
             return None
-        if devices & ~self.idle[n] or (shares and not group.shares):
+        if devices & ~self.idle[n] or not nodes >> n & 1:
             return None
-        if not self.requests.admitting(row, 1) >> n & 1:
+        if shares and not self.classes.groups[g].shares:
             return None
-        request = self.requests.of(row, column)[0]
         if rank.cpu_quota is not None:
             demand = with_quota(self.observed.requests.demand(row, 1), run.ranks)
             request = replace(request, amounts=self.layout.amounts(demand))

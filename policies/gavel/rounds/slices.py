@@ -109,13 +109,11 @@ def from_memory(
     if (memory.get("policy"), memory.get("version")) != (policy, VERSION):
         return None
     names = [(tuple(of), column) for of, column in memory["names"]]
+    share, received_s, ahead_s = (np.array(memory[name], dtype=np.float64) for name in BY_ENTRY)
     return ServiceAccount(
-        policy=policy,
-        names=names,
-        entry=_numbers(names, classes),
-        **{name: memory[name] for name in KEPT},
-        **{name: np.array(memory[name], dtype=np.float64) for name in BY_ENTRY},
-    )
+        policy=policy, names=names, entry=_numbers(names, classes), share=share,
+        received_s=received_s, ahead_s=ahead_s, **{name: memory[name] for name in KEPT},
+    )  # fmt: skip
 
 
 def opened(
