@@ -5,6 +5,7 @@ starts from every order, with and without running jobs staying, at every rent; m
 best point, which never gets worse.
 """
 
+from copy import deepcopy
 from typing import NamedTuple
 
 import numpy as np
@@ -173,7 +174,7 @@ def search(
     """
     jobs = data.current_node.size
     empty, rng = empty_schedule(data), np.array([seed], np.int64)
-    base, trial = (Schedule(*map(np.copy, empty)) for _ in range(2))
+    base, trial = (deepcopy(empty) for _ in range(2))
     free, anywhere = np.zeros(jobs, np.int64), np.full(jobs, NONE, np.int64)
     point = Point(orders[0].copy(), free, anywhere, rents[:1].copy())
     first, best = multi_start(data, empty, base, trial, orders, rents, point)

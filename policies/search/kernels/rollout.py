@@ -94,7 +94,7 @@ def empty_schedule(data: RolloutData) -> Schedule:
     np.put_along_axis(place, data.queue, np.arange(place.shape[1])[None, :], axis=1)
     return Schedule(
         data.release_s, data.opened_s, data.queue, place, data.capacity, data.busy,
-        np.array([data.watts, NEVER]), none, none, np.full(none.size, NEVER),
+        np.array([data.watts, NEVER]), none, none.copy(), np.full(none.size, NEVER),
     )  # fmt: skip
 
 
