@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any
 
 from django.contrib import admin, messages
-from django.db.models import QuerySet
 from django.forms import ModelForm
 from django.http import HttpRequest
 
@@ -36,9 +35,9 @@ from controlplane.web.pages.admin_base import (
     OperatorAdmin,
     ReadOnly,
     ReadOnlyInline,
-    for_each,
     person,
     pretty,
+    row_action,
     save_changed,
 )
 
@@ -116,11 +115,18 @@ class DeviceInline(ReadOnlyInline):
     show_change_link = True
 
 
+def _node_action(description: str, act: Callable[..., Node], **given: str) -> Any:
+    return row_action(
+        description,
+        lambda node, user: act(node, actor=user.get_username(), **given),
+        NodeStateError,
+    )
+
+
 @admin.register(Node)
 class NodeAdmin(OperatorAdmin):
     list_display = ("name", "cluster", "gpu_type", "role", "state", "emulated", "last_seen_at")
     list_filter = ("cluster", "gpu_type", "role", "state", "emulated")
-    list_select_related = ("cluster", "gpu_type")
     search_fields = ("name", "machine_id")
     inlines = (DeviceInline,)
     actions = ("cordon", "uncordon", "drain", "to_production", "to_profiling", "to_both")
@@ -130,8 +136,7 @@ class NodeAdmin(OperatorAdmin):
         "features", "address", "emulated", "created_at",
     )  # fmt: skip
 
-    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
+    has_add_permission = OperatorAdmin._by_nobody
 
     def save_model(
         self, request: HttpRequest, obj: Node, form: ModelForm[Node], change: bool
@@ -140,35 +145,12 @@ class NodeAdmin(OperatorAdmin):
         if form.changed_data:
             costs_changed([obj.cluster])
 
-    @admin.action(description="Cordon: keep what runs, take nothing new")
-    def cordon(self, request: HttpRequest, nodes: QuerySet[Node]) -> None:
-        self._each(request, nodes, node_cordon)
-
-    @admin.action(description="Uncordon: take work again")
-    def uncordon(self, request: HttpRequest, nodes: QuerySet[Node]) -> None:
-        self._each(request, nodes, node_uncordon)
-
-    @admin.action(description="Drain: jobs save a checkpoint and move elsewhere")
-    def drain(self, request: HttpRequest, nodes: QuerySet[Node]) -> None:
-        self._each(request, nodes, node_drain)
-
-    @admin.action(description="Role: production")
-    def to_production(self, request: HttpRequest, nodes: QuerySet[Node]) -> None:
-        self._each(request, nodes, node_set_role, role=Role.PRODUCTION)
-
-    @admin.action(description="Role: profiling")
-    def to_profiling(self, request: HttpRequest, nodes: QuerySet[Node]) -> None:
-        self._each(request, nodes, node_set_role, role=Role.PROFILING)
-
-    @admin.action(description="Role: production and profiling")
-    def to_both(self, request: HttpRequest, nodes: QuerySet[Node]) -> None:
-        self._each(request, nodes, node_set_role, role=Role.BOTH)
-
-    def _each(
-        self, request: HttpRequest, nodes: QuerySet[Node], act: Callable[..., Node], **given: str
-    ) -> None:
-        actor = request.user.get_username()
-        for_each(self, request, nodes, lambda n: act(n, actor=actor, **given), (NodeStateError,))
+    cordon = _node_action("Cordon: keep what runs, take nothing new", node_cordon)
+    uncordon = _node_action("Uncordon: take work again", node_uncordon)
+    drain = _node_action("Drain: jobs save a checkpoint and move elsewhere", node_drain)
+    to_production = _node_action("Role: production", node_set_role, role=Role.PRODUCTION)
+    to_profiling = _node_action("Role: profiling", node_set_role, role=Role.PROFILING)
+    to_both = _node_action("Role: production and profiling", node_set_role, role=Role.BOTH)
 
 
 @admin.register(Device)
@@ -178,15 +160,13 @@ class DeviceAdmin(OperatorAdmin):
         "uuid", "node", "slots", "memory_gb", "healthy", "emulated", "power_w", "power_source",
     )  # fmt: skip
     list_filter = ("node__cluster", "healthy", "emulated")
-    list_select_related = ("node",)
     search_fields = ("uuid", "node__name")
     readonly_fields = (
         "node", "uuid", "parent_uuid", "mig_profile", "memory_gb", "healthy", "emulated",
         "gpu_fraction", "memory_used_gb", "power_w", "power_source", "temperature_c",
     )  # fmt: skip
 
-    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
+    has_add_permission = OperatorAdmin._by_nobody
 
     def save_model(
         self, request: HttpRequest, obj: Device, form: ModelForm[Device], change: bool
@@ -201,7 +181,6 @@ class DeviceAdmin(OperatorAdmin):
 class EnrolmentTokenAdmin(AppendOnly):
     list_display = ("id", "cluster", "role", "expires_at", "used_at", "used_by", "created_by")
     list_filter = ("cluster", "role")
-    list_select_related = ("cluster", "used_by", "created_by")
     fields = ("cluster", "role", "expires_at")
 
     def save_model(
@@ -220,7 +199,6 @@ class EnrolmentTokenAdmin(AppendOnly):
 class NodeEventAdmin(ReadOnly):
     list_display = ("at", "node", "event", "actor", "data")
     list_filter = ("event", "node__cluster")
-    list_select_related = ("node",)
 
 
 @admin.register(RescheduleEvent)

@@ -4,11 +4,11 @@ from django.core.exceptions import ValidationError
 from unfold.widgets import UnfoldAdminSelectWidget
 
 from clusters.models import Cluster, Device
+from clusters.models.clusters import check_policy
 from clusters.services.devices import held_slots
 from controlplane.web.pages.admin_base import PlainModelForm
 from controlplane.web.pages.policy_help import parameters_of
 from loadmaster.protocol import MOST_SLOTS
-from policies.contract.policy import PolicyError, PolicyParameterError, UnknownPolicyError
 from policies.host import registry
 
 
@@ -36,21 +36,9 @@ class ClusterForm(PlainModelForm):
     def clean(self) -> dict[str, Any] | None:
         """Let the policy check its parameters."""
         cleaned = super().clean() or self.cleaned_data
-        name, parameters = cleaned.get("policy"), cleaned.get("policy_parameters")
-        if name is None or "policy_parameters" in self.errors:
-            return cleaned
-        if not isinstance(parameters or {}, dict):
-            self.add_error("policy_parameters", 'must be an object such as {"iterations": 1000}')
-            return cleaned
-        try:
-            registry.check(name, parameters)
-        except UnknownPolicyError as error:
-            self.add_error("policy", str(error))
-        except PolicyParameterError as error:
-            self.add_error("policy_parameters", str(error))
-        except PolicyError as error:
-            self.add_error("policy", str(error))
-        cleaned["policy_parameters"] = parameters or {}
+        if "policy" in cleaned and "policy_parameters" in cleaned:
+            cleaned["policy_parameters"] = cleaned["policy_parameters"] or {}
+            check_policy(cleaned["policy"], cleaned["policy_parameters"])
         return cleaned
 
 

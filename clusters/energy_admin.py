@@ -16,14 +16,10 @@ from controlplane.web.pages.admin_base import AppendOnly, OperatorInline, detail
 class BandInline(OperatorInline):
     model = TariffBand
 
-    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return obj is None and super().has_add_permission(request, obj)
+    def _while_new(self, request: HttpRequest, obj: Any = None) -> bool:
+        return obj is None and self._by_operators(request)
 
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return obj is None and super().has_change_permission(request, obj)
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return obj is None and super().has_delete_permission(request, obj)
+    has_add_permission = has_change_permission = has_delete_permission = _while_new
 
     def get_extra(self, request: HttpRequest, obj: Any = None, **kwargs: Any) -> int:
         return len(_copied_bands(request)) or 1
@@ -36,7 +32,6 @@ class EnergyTariffAdmin(AppendOnly):
         "created_by",
     )  # fmt: skip
     list_filter = ("cluster",)
-    list_select_related = ("cluster", "created_by")
     date_hierarchy = "effective_from"
     inlines = (BandInline,)
     actions = ("new_version",)
@@ -103,7 +98,6 @@ def _copied_bands(request: HttpRequest) -> list[dict[str, Any]]:
 class PueAdmin(AppendOnly):
     list_display = ("cluster", "pue", "effective_from", "created_by", "created_at")
     list_filter = ("cluster",)
-    list_select_related = ("cluster", "created_by")
     readonly_fields = ("created_at", "created_by")
 
     def save_model(self, request: HttpRequest, obj: PueRecord, form: Any, change: bool) -> None:

@@ -15,6 +15,7 @@ from controlplane.operations.health import healthz, readyz
 from controlplane.operations.metrics import MetricsView
 from controlplane.studies.pages import views as studies
 from controlplane.studies.what_if.views import what_if_page
+from controlplane.web.pages.account import ChangePassword
 from controlplane.web.rest.errors import not_found_api
 from jobs.pages import views as jobs
 from profiling.pages import views as profiling
@@ -23,7 +24,7 @@ PAGES = [
     path("", jobs.queue, name="queue"),
     path("login/", LoginView.as_view(redirect_authenticated_user=True), name="login"),
     path("logout/", LogoutView.as_view(), name="logout"),
-    path("password/", rounds.ChangePassword.as_view(), name="password"),
+    path("password/", ChangePassword.as_view(), name="password"),
     path("submit/", jobs.submit, name="submit"),
     path("jobs/<uuid:job_id>/", jobs.job, name="job"),
     path("jobs/<uuid:job_id>/<slug:action>/", jobs.job_action, name="job_action"),
@@ -60,7 +61,7 @@ API: list[URLPattern | URLResolver] = [
     path("costs/", CostsView.as_view(), name="api-costs"),
     path("", include("profiling.rest")),
     path("", include(rounds_router.urls)),
-    path("", include("controlplane.studies.rest.urls")),
+    path("", include("controlplane.studies.rest.api")),
     re_path(r"[\s\S]*", not_found_api),
 ]
 urlpatterns: list[URLPattern | URLResolver] = [

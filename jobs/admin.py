@@ -1,12 +1,9 @@
 """Administration of teams and jobs. Jobs change only by actions, through the transition table."""
 
-from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 from django import forms
 from django.contrib import admin
-from django.contrib.auth.models import User
-from django.db.models import QuerySet
 from django.http import HttpRequest
 from unfold.widgets import UnfoldAdminPasswordWidget
 
@@ -16,8 +13,8 @@ from controlplane.web.pages.admin_base import (
     PlainModelForm,
     ReadOnly,
     ReadOnlyInline,
-    for_each,
     pretty,
+    row_action,
 )
 from jobs.models import (
     Assignment,
@@ -72,7 +69,6 @@ class SecretAdmin(OperatorAdmin):
     unhistoried = ("value",)
     list_display = ("team", "name", "updated_at")
     list_filter = ("team",)
-    list_select_related = ("team",)
 
     def get_readonly_fields(
         self, request: HttpRequest, obj: Secret | None = None
@@ -103,7 +99,6 @@ class JobAdmin(ReadOnly):
         "total_steps", "submitted_at",
     )  # fmt: skip
     list_filter = ("state", "cluster", "team")
-    list_select_related = ("cluster", "team", "user")
     search_fields = ("=id", "name", "user__username", "kind__name")
     date_hierarchy = "submitted_at"
     inlines = (AttemptInline, JobEventInline)
@@ -114,34 +109,16 @@ class JobAdmin(ReadOnly):
     waiting_shown = pretty("waiting_detail", "why it waits")
     received_shown = pretty("received_s", "device seconds received")
 
-    @admin.action(description="Cancel")
-    def cancel(self, request: HttpRequest, jobs: QuerySet[Job]) -> None:
-        self._each(request, jobs, job_cancel)
-
-    @admin.action(description="Hold")
-    def hold(self, request: HttpRequest, jobs: QuerySet[Job]) -> None:
-        self._each(request, jobs, job_hold)
-
-    @admin.action(description="Release")
-    def release(self, request: HttpRequest, jobs: QuerySet[Job]) -> None:
-        self._each(request, jobs, job_release)
-
-    @admin.action(description="Requeue")
-    def requeue(self, request: HttpRequest, jobs: QuerySet[Job]) -> None:
-        self._each(request, jobs, job_requeue)
-
-    def _each(
-        self, request: HttpRequest, jobs: QuerySet[Job], act: Callable[[Job, User], Job]
-    ) -> None:
-        person = cast(User, request.user)
-        for_each(self, request, jobs, lambda job: act(job, person), (JobConflict,))
+    cancel = row_action("Cancel", job_cancel, JobConflict)
+    hold = row_action("Hold", job_hold, JobConflict)
+    release = row_action("Release", job_release, JobConflict)
+    requeue = row_action("Requeue", job_requeue, JobConflict)
 
 
 @admin.register(Attempt)
 class AttemptAdmin(ReadOnly):
     list_display = ("job", "number", "started_at", "ended_at", "outcome", "reason_class")
     list_filter = ("outcome", "reason_class")
-    list_select_related = ("job",)
     search_fields = ("job__name",)
 
 
@@ -149,7 +126,6 @@ class AttemptAdmin(ReadOnly):
 class JobEventAdmin(ReadOnly):
     list_display = ("at", "job", "event", "from_state", "to_state", "actor")
     list_filter = ("event",)
-    list_select_related = ("job",)
     search_fields = ("=job__id", "job__name", "actor")
 
 
@@ -170,7 +146,6 @@ class AssignmentAdmin(ReadOnly):
         "ended_at", "energy_cost",
     )  # fmt: skip
     list_filter = ("state", "purpose", "node__cluster", "node")
-    list_select_related = ("job", "node")
     search_fields = ("=id", "job__name", "node__name")
     date_hierarchy = "created_at"
     inlines = (SlotInline, EventInline)
@@ -180,4 +155,3 @@ class AssignmentAdmin(ReadOnly):
 class AssignmentEventAdmin(ReadOnly):
     list_display = ("at", "assignment", "move", "from_state", "to_state")
     list_filter = ("move",)
-    list_select_related = ("assignment",)

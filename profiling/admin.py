@@ -35,7 +35,6 @@ class ProfileAdmin(ReadOnly):
         "kind", "gpu_type", "gpus", "spread", "steps_per_s", "source", "samples", "updated_at",
     )  # fmt: skip
     list_filter = ("source", "gpu_type")
-    list_select_related = ("kind", "gpu_type")
     search_fields = ("kind__name", "kind__digest")
 
 
@@ -43,14 +42,12 @@ class ProfileAdmin(ReadOnly):
 class ProfileRunAdmin(ReadOnly):
     list_display = ("kind", "job", "gpu_type", "gpus", "steps", "state", "failures", "created_at")
     list_filter = ("state", "gpu_type")
-    list_select_related = ("kind", "job", "gpu_type")
 
 
 @admin.register(Measurement)
 class MeasurementAdmin(ReadOnly):
     list_display = ("at", "kind", "gpu_type", "gpus", "purpose", "steps", "steps_per_s")
     list_filter = ("purpose", "gpu_type")
-    list_select_related = ("kind", "gpu_type")
 
 
 @admin.register(PairProfile)
@@ -60,7 +57,6 @@ class PairProfileAdmin(ReadOnly):
         "samples", "updated_at",
     )  # fmt: skip
     list_filter = ("source", "gpu_type")
-    list_select_related = ("first", "second", "gpu_type")
     search_fields = ("first__name", "second__name", "first__digest", "second__digest")
 
 
@@ -71,7 +67,6 @@ class PairMeasurementAdmin(ReadOnly):
         "estimated_first_steps_per_s", "estimated_second_steps_per_s",
     )  # fmt: skip
     list_filter = ("gpu_type",)
-    list_select_related = ("first", "second", "gpu_type")
 
 
 @admin.register(PairRun)
@@ -80,4 +75,3 @@ class PairRunAdmin(ReadOnly):
         "first", "second", "gpu_type", "state", "failures", "reason", "created_at", "ended_at",
     )  # fmt: skip
     list_filter = ("state", "gpu_type")
-    list_select_related = ("first", "second", "gpu_type")

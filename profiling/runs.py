@@ -131,16 +131,11 @@ def settle(kind: Kind, cluster: Cluster, now: datetime, *, background: bool = Fa
             lent = _want(known, job, offered)
 
 
-def begin(job: Job, now: datetime) -> bool:
-    """Request runs that a job needs; a queued job becomes PROFILING. False if unneeded."""
-    offered = offers(job.cluster, now)
-    known = _knowledge(lock_kind(job.kind_id), job.cluster, now)
-    _drop(known, offered)
-    return _begin(known, job, offered)
-
-
 def begin_all(jobs: Sequence[Job], now: datetime) -> None:
-    """`begin` for jobs of one cluster; locks kinds in order, only those that may need a run."""
+    """Request runs that jobs of one cluster need; queued ones that wait become PROFILING.
+
+    Locks kinds in order, only those that may need a run.
+    """
     if not jobs:
         return
     by_kind = defaultdict[int, list[Job]](list)
@@ -158,17 +153,16 @@ def begin_all(jobs: Sequence[Job], now: datetime) -> None:
 def _settled(kinds: Iterable[int], cluster: Cluster) -> set[int]:
     opened = ProfileRun.objects.filter(kind=OuterRef("kind"), job__cluster=cluster, state__in=OPEN)
     settled = Profile.objects.filter(~Exists(opened), kind__in=kinds, spread=False)
-    return set(settled.values_list("kind_id", flat=True))
+    return set(settled.order_by().values_list("kind_id", flat=True))
 
 
-def _begin(known: Knowledge, job: Job, offered: Offers) -> bool:
+def _begin(known: Knowledge, job: Job, offered: Offers) -> None:
     _want(known, job, offered)
     waits = known.awaits(job)
     if waits and job.state == JobState.QUEUED:
         move_job(job, JobMove.PROFILE)
     if not waits and not known.anything:
         known.anything = assume(job)
-    return waits
 
 
 def backs_off(run: PairRun, heartbeat_s: float, now: datetime) -> bool:

@@ -147,7 +147,7 @@ def throughputs(
 ) -> list[Throughput]:
     """Throughput per wanted configuration, known or estimated; sorted by type and GPUs."""
     anchors = known.anchors
-    oldest_s = max((_age_s(p, now) for p in anchors.values()), default=0.0)
+    oldest_s = max((pairs.age_s(p, now) for p in anchors.values()), default=0.0)
     measured = any(p.source == Source.MEASURED for p in anchors.values())
     wanted = [c for c in wanted if c in anchors or not (measured and c in known.unfit)]
     speeds = estimate(str(kind), {c: p.steps_per_s for c, p in anchors.items()}, wanted, pool)
@@ -155,7 +155,7 @@ def throughputs(
     for (gpu_type, gpus), speed in sorted(speeds.items()):
         own = anchors.get((gpu_type, gpus))
         source = Source(own.source) if own else Source.ESTIMATED
-        age_s = _age_s(own, now) if own else oldest_s
+        age_s = pairs.age_s(own, now) if own else oldest_s
         found.append(Throughput(gpu_type, gpus, speed, source, age_s))
     return found
 
@@ -166,7 +166,7 @@ def _view(
     wanted = [(t, g) for t, most in counts.items() for g in range(1, most + 1)]
     speeds = throughputs(kind.pk, known, wanted, pool, now)
     for p in known.spread:
-        name, age_s = p.gpu_type.name, _age_s(p, now)
+        name, age_s = p.gpu_type.name, pairs.age_s(p, now)
         if name in counts and p.steps_per_s > 0:
             speeds.append(Throughput(name, p.gpus, p.steps_per_s, Source(p.source), age_s, True))
     setup_s, usage = usual_s if kind.setup_s is None else kind.setup_s, _usage(known, counts, now)
@@ -182,7 +182,13 @@ def _usage(known: Known, counts: dict[str, int], now: datetime) -> tuple[Resourc
         if p.cores is not None and p.memory_gb is not None:
             fraction = 1.0 if p.gpu_fraction is None else p.gpu_fraction
             found[gpu_type] = ResourceUse(
-                gpu_type, p.cores, p.memory_gb, fraction, p.gpu_w, Source(p.source), _age_s(p, now)
+                gpu_type,
+                p.cores,
+                p.memory_gb,
+                fraction,
+                p.gpu_w,
+                Source(p.source),
+                pairs.age_s(p, now),
             )
     return tuple(found.values())
 
@@ -210,10 +216,6 @@ def _counts(cluster: Cluster) -> tuple[dict[str, int], frozenset[str]]:
         counts[gpu_type] = max(counts.get(gpu_type, 1), size)
         shared |= {gpu_type} if (slots or 1) > 1 else set()
     return counts, frozenset(shared)
-
-
-def _age_s(profile: Profile, now: datetime) -> float:
-    return max(0.0, (now - profile.updated_at).total_seconds())
 
 
 def _among(rows: QuerySet[Row], name: str, keys: list[int]) -> QuerySet[Row]:

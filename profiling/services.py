@@ -15,7 +15,7 @@ from policies.contract.snapshot import Purpose, Source
 from profiling.measurements import Observation, is_telling, is_training, observe, record
 from profiling.models import Measurement, PairMeasurement, PairProfile, PairRun, Profile, ProfileRun
 from profiling.pairs.measurements import observe_pairs, record_impossible, record_pair
-from profiling.runs import COMMANDS_FAULT, OPEN, R, begin, begin_all, give_up, lock_kind, settle
+from profiling.runs import COMMANDS_FAULT, OPEN, R, begin_all, give_up, lock_kind, settle
 
 RETRIES = 2
 """Failures of a profile run that are forgiven."""
@@ -30,19 +30,14 @@ _NOBODYS_FAULT = frozenset(
 
 
 def request_profiles(jobs: Sequence[Job]) -> None:
-    """Apply `request_profile` to jobs of one cluster; an error aborts the caller's transaction."""
+    """Request missing measurements for saved jobs of one cluster.
+
+    A queued job that has to wait becomes PROFILING; a held one waits for its release. A speed is
+    assumed if nothing is known and nothing can be measured. An error aborts the caller's
+    transaction.
+    """
     with transaction.atomic(savepoint=False):
         begin_all(jobs, timezone.now())
-
-
-def request_profile(job: Job) -> bool:
-    """Request missing measurements of a saved job's kind; True if the job has to wait.
-
-    A queued job then becomes PROFILING; a held one waits for its release. An assumption is written
-    if nothing is known and nothing can be measured.
-    """
-    with transaction.atomic():
-        return begin(job, timezone.now())
 
 
 def profile_run_started(job: Job, copy: int) -> None:

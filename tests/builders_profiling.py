@@ -16,7 +16,7 @@ from loadmaster.protocol import AssignmentState
 from policies.contract.snapshot import Purpose
 from profiling import reconciler
 from profiling.models import ProfileRun
-from profiling.services import profile_run_ended, profile_run_started, request_profile
+from profiling.services import profile_run_ended, profile_run_started, request_profiles
 from tests.builders import a_job, a_kind, a_node
 
 
@@ -37,7 +37,7 @@ def a_profiled_job(
 ) -> Job:
     """Such a job after its submission: PROFILING where anything can be measured."""
     job = a_new_job(cluster, kind, gpus=gpus, **values)
-    request_profile(job)
+    request_profiles([job])
     return job
 
 

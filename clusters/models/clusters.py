@@ -8,6 +8,7 @@ from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 
 from clusters.caps import CapHoursError, read_cap_hours
+from policies.contract.policy import PolicyError, PolicyParameterError
 from policies.host import registry
 
 
@@ -21,6 +22,19 @@ def check_power_cap_hours(entries: object) -> None:
         read_cap_hours(entries)
     except CapHoursError as error:
         raise ValidationError(str(error)) from None
+
+
+def check_policy(policy: str, parameters: object) -> None:
+    """Check a policy's name and parameters; ValidationError by the cluster's fields."""
+    if not isinstance(parameters, dict):
+        said = 'must be an object such as {"iterations": 1000}'
+        raise ValidationError({"policy_parameters": said})
+    try:
+        registry.check(policy, parameters)
+    except PolicyParameterError as error:
+        raise ValidationError({"policy_parameters": str(error)}) from None
+    except PolicyError as error:
+        raise ValidationError({"policy": str(error)}) from None
 
 
 class Cluster(models.Model):

@@ -6,10 +6,10 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from clusters.models import Cluster, Device, EnrolmentToken, GpuType, Node
+from clusters.models.clusters import check_policy
 from clusters.models.nodes import Role, runtimes_of
 from controlplane.web.rest.bodies import OnlySettable
 from loadmaster.protocol import MOST_SLOTS, AssignmentState
-from policies.contract.policy import PolicyError
 from policies.host import registry
 
 ASSIGNMENT_STATES = [(str(s), str(s)) for s in AssignmentState]
@@ -35,27 +35,17 @@ class ClusterSerializer(OnlySettable, serializers.ModelSerializer[Cluster]):
             same = self.instance is not None and policy == self.instance.policy
             kept = self.instance.policy_parameters if self.instance and same else {}
             parameters = attrs.get("policy_parameters", kept)
-            attrs["policy_parameters"] = _checked_policy(policy, parameters)
+            if policy not in registry.names():
+                said = f"{policy!r} is no policy; known are: {', '.join(registry.names())}"
+                raise serializers.ValidationError({"policy": said})
+            check_policy(policy, parameters)
+            attrs["policy_parameters"] = parameters
         names = ("lease_s", "heartbeat_s")
         lease_s, heartbeat_s = (attrs.get(n, getattr(self.instance, n, 0.0)) for n in names)
         if lease_s < 2 * heartbeat_s:
             said = f"must be at least two heartbeats ({2 * heartbeat_s:g} s)"
             raise serializers.ValidationError({"lease_s": said})
         return attrs
-
-
-def _checked_policy(policy: str, parameters: object) -> dict[str, Any]:
-    if not isinstance(parameters, dict):
-        said = "must be an object of the policy's parameters"
-        raise serializers.ValidationError({"policy_parameters": said})
-    if policy not in registry.names():
-        said = f"{policy!r} is no policy; known are: {', '.join(registry.names())}"
-        raise serializers.ValidationError({"policy": said})
-    try:
-        registry.check(policy, parameters)
-    except PolicyError as error:
-        raise serializers.ValidationError({"policy_parameters": str(error)}) from None
-    return parameters
 
 
 class GpuTypeSerializer(OnlySettable, serializers.ModelSerializer[GpuType]):

@@ -55,11 +55,11 @@ def node_set_role(node: Node, role: str, actor: str = "") -> Node:
     return node
 
 
-def node_revoke(node: Node, actor: str = "") -> Node:
+def node_revoke(node: Node) -> Node:
     """Revoke the node's token; its jobs end with their leases."""
     with transaction.atomic():
         Node.objects.filter(pk=node.pk).update(token_sha256="")
-        NodeEvent.objects.create(node=node, event="revoked", actor=actor)
+        NodeEvent.objects.create(node=node, event="revoked")
     node.token_sha256 = ""
     return node
 

@@ -11,5 +11,4 @@ class EnergyEntryAdmin(ReadOnly):
         "cost",
     )  # fmt: skip
     list_filter = ("cluster", "team", "purpose")
-    list_select_related = ("cluster", "node", "team", "job")
     date_hierarchy = "hour"

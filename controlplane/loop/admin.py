@@ -11,7 +11,6 @@ class RoundAdmin(ReadOnly):
         "solve_s",
     )  # fmt: skip
     list_filter = ("cluster", "status", "policy")
-    list_select_related = ("cluster",)
     date_hierarchy = "started_at"
     exclude = ("reasons", "parameters", "snapshot", "plan", "runs_expected", "changes", "rejected")
     readonly_fields = (

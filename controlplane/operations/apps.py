@@ -5,7 +5,6 @@ from django.apps import AppConfig
 
 class OperationsConfig(AppConfig):
     name = "controlplane.operations"
-    label = "operations"
 
     def ready(self) -> None:
         from controlplane.operations import checks  # noqa: F401  # importing it registers them

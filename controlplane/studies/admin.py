@@ -8,7 +8,6 @@ from controlplane.web.pages.admin_base import ReadOnly, pretty
 class SimulationAdmin(ReadOnly):
     list_display = ("created_at", "name", "user", "team", "state", "progress", "starts", "ended_at")
     list_filter = ("state", "team")
-    list_select_related = ("user", "team")
     date_hierarchy = "created_at"
     exclude = ("document", "summary", "share_key")
     readonly_fields = ("summary_shown",)

@@ -12,6 +12,7 @@ from typing import Any
 from django.utils import timezone
 
 from controlplane.studies.models import Simulation
+from jobs.moves import LostRaceError
 
 S = Simulation.State
 
@@ -53,10 +54,6 @@ def check_move(state: S, move: M) -> S:
 
 FREED: dict[str, Any] = {"slot": None, "owner": "", "expires_at": None, "left_s": None}
 """Fields that a simulation clears when it stops running."""
-
-
-class LostRaceError(Exception):
-    """Concurrent change of the row: read it again and retry."""
 
 
 def move_simulation(simulation: Simulation, move: SimulationMove, **values: Any) -> Simulation:

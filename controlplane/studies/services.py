@@ -11,7 +11,6 @@ from controlplane.studies.documents import DocumentError, resolved
 from controlplane.studies.lifecycle import (
     ACTIVE,
     IllegalSimulationMoveError,
-    LostRaceError,
     SimulationMove,
     move_simulation,
 )
@@ -19,6 +18,7 @@ from controlplane.studies.models import Simulation
 from controlplane.studies.running.folders import remove_folder
 from controlplane.studies.running.workers import hint_simulations
 from controlplane.web.rest.errors import ConflictError
+from jobs.moves import LostRaceError
 from jobs.selectors import teams_of
 
 MOST_ACTIVE = 20

@@ -43,7 +43,6 @@ from profiling.pairs.fingerprints import (
     Pair,
     Retained,
     Rules,
-    alone_by_likeness,
     retained_of,
 )
 
@@ -208,7 +207,7 @@ def _introduced(
     rules: Rules = USUAL,
 ) -> tuple[Book, Retained, set[str]]:
     """Estimates after the kind was measured beside chosen partners on each of the types."""
-    others = {k for k, _, _ in truth if k != kind and (twins or _model(k) != _model(kind))}
+    others = _others(truth, kind, twins)
     seen = {pair: s for pair, s in truth.items() if {*pair[:2]} <= others}
     book = Book.of(seen, sorted(others), rules=rules, seed=seed)
     chosen = [
@@ -223,6 +222,11 @@ def _introduced(
     return Book.of(seen, sorted(others), rules=rules, seed=seed), seen, others
 
 
+def _others(truth: Retained, kind: str, twins: bool) -> set[str]:
+    """The other kinds, without those of the same model unless `twins`."""
+    return {k for k, _, _ in truth if k != kind and (twins or _model(k) != _model(kind))}
+
+
 def hash_of(kind: str) -> int:
     """A number of the name, the same in every process."""
     return sum(map(ord, kind))
@@ -232,14 +236,12 @@ def _model(kind: str) -> str:
     return kind.split(" (batch")[0]
 
 
-def alone(truth: Retained, speeds: Alone, partners: int) -> Iterator[Figure]:
+def alone(truth: Retained, speeds: Alone) -> Iterator[Figure]:
     """Own speeds on two types from the third."""
     for twins in (True, False):
-        by_pool, by_likeness = [], []
+        found = []
         for kind in sorted({k for k, _, _ in truth}):
-            book, _, others = _introduced(
-                truth, kind, partners, Choice.INFORMATIVE, 0, twins=twins, types=(ORIGIN,)
-            )
+            others = _others(truth, kind, twins)
             told = {
                 (k, t): s
                 for (k, t), s in speeds.items()
@@ -247,17 +249,10 @@ def alone(truth: Retained, speeds: Alone, partners: int) -> Iterator[Figure]:
             }
             pooled = _pooled(kind, told)
             for gpu_type in TYPES[1:]:
-                measured, like = (
-                    speeds[kind, gpu_type],
-                    alone_by_likeness(book, kind, told, gpu_type),
-                )
-                by_pool.append(PairError(kind, "", gpu_type, pooled[gpu_type, 1], measured))
-                by_likeness += (
-                    [PairError(kind, "", gpu_type, like, measured)] if like is not None else []
-                )
+                measured = speeds[kind, gpu_type]
+                found.append(PairError(kind, "", gpu_type, pooled[gpu_type, 1], measured))
         unknown = "" if twins else ", model unknown"
-        yield _figure(f"alone on a type from {ORIGIN}, by all kinds{unknown}", by_pool)
-        yield _figure(f"alone on a type from {ORIGIN}, by like references{unknown}", by_likeness)
+        yield _figure(f"alone on a type from {ORIGIN}, by all kinds{unknown}", found)
 
 
 def _pooled(kind: str, told: Alone) -> Mapping[tuple[str, int], float]:
@@ -337,9 +332,11 @@ def main() -> None:
             else partly_observed(truth, fraction, options.seeds)
         )
         show(lines)
-    for partners in () if options.choose else options.partners:
+    if options.choose:
+        return
+    for partners in options.partners:
         show(new_kinds(truth, partners, options.seeds))
-        show(alone(truth, speeds, partners))
+    show(alone(truth, speeds))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ F^T).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import product
@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from policies.contract.snapshot import PairThroughput, Source
 from profiling.pairs.completion import Floats
 from profiling.pairs.fingerprints import Alone, Book, Pair
 
@@ -82,22 +83,34 @@ class ErrorSummary:
 
 
 def pair_rates(book: Book, kinds: Sequence[str], alone: Alone) -> dict[Pair, Rates]:
-    """Known steps/s of each pair of these kinds, in both orders, on the book's types."""
+    """Known steps/s of each pair of these kinds on the book's types, once, in their order."""
     shares, found = book.estimates(kinds), dict[Pair, Rates]()
     for t, gpu_type in enumerate(book.types):
         own = np.array([alone.get((kind, gpu_type), 0.0) for kind in kinds])
         rates = np.where(own[:, None] > 0, shares[t] * own[:, None], np.nan)
         both = np.isfinite(rates) & np.isfinite(rates.T)
-        for i, j in np.argwhere(both).tolist():
+        for i, j in np.argwhere(np.triu(both)).tolist():
             pair = float(rates[i, j]), float(rates[j, i])
             # A pair shares or it does not: if either number says not, both do.
             found[kinds[i], kinds[j], gpu_type] = pair if min(pair) > 0.0 else (0.0, 0.0)
     return found
 
 
-def worth_sharing(rates: Rates, alone: Rates) -> bool:
+def worth_sharing(pair: Pair, rates: Rates, alone: Alone) -> bool:
     """Return True if the pair's normalised throughputs add up to over 1 (Gavel, section 3.1)."""
-    return min(alone) > 0.0 and sum(r / a for r, a in zip(rates, alone, strict=True)) > 1.0
+    first, second, gpu_type = pair
+    own = alone[first, gpu_type], alone[second, gpu_type]
+    return min(own) > 0.0 and sum(r / a for r, a in zip(rates, own, strict=True)) > 1.0
+
+
+def views_of_pair(
+    pair: Pair, rates: Rates, source: Source, age_s: float = 0.0
+) -> Iterator[tuple[str, PairThroughput]]:
+    """Yield (kind, its view of the pair) for both kinds, once for two jobs of one kind."""
+    (first, second, gpu_type), (own, others) = pair, rates
+    yield first, PairThroughput(second, gpu_type, own, others, source, age_s)
+    if first != second:
+        yield second, PairThroughput(first, gpu_type, others, own, source, age_s)
 
 
 def next_partners(

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import exp, isfinite, log
+from math import isfinite
 
 import numpy as np
 
@@ -56,25 +56,16 @@ class Rules:
 
     `completed_weight`: of a column with a completed entry in a distance. `nearest_weight`: of the
     nearest reference's row against the kind's own; 1 is the paper's. `possible`: least completed
-    chance to share. `like`: references that `alone_by_likeness` asks.
+    chance to share.
     """
 
     settings: Settings = DEFAULT
     completed_weight: float = 0.1
     nearest_weight: float = 0.5
     possible: float = 0.7
-    like: int = 3
 
 
 USUAL = Rules()
-
-
-@dataclass(frozen=True, slots=True)
-class Likeness:
-    """Reference kind and its distance; 0 if all known interference is equal."""
-
-    reference: str
-    distance: float
 
 
 @dataclass(frozen=True)
@@ -147,15 +138,6 @@ class Book:
                 found[:, r] = _distance(prints, seen, row, self.rules.completed_weight)
                 found[row, r] = np.inf
         return found
-
-    def likenesses(self, kind: str) -> tuple[Likeness, ...]:
-        """References by distance to the kind, without itself; KeyError for an unknown kind."""
-        of = self.distances[self.row_of[kind]]
-        return tuple(
-            Likeness(self.references[r], float(of[r]))
-            for r in np.argsort(of, kind="stable")
-            if isfinite(of[r])
-        )
 
     def estimates(self, kinds: Sequence[str]) -> Floats:
         """float64[T, n, n]: s[kinds[i]|kinds[j],t], measured or estimated; NaN if unknown."""
@@ -230,29 +212,6 @@ def references_of(
         beside.setdefault(kind, set()).add((other, gpu_type))
     able = [kind for kind, seen in beside.items() if len({other for other, _ in seen}) >= least]
     return tuple(sorted(sorted(able, key=lambda kind: (-len(beside[kind]), kind))[:most]))
-
-
-def alone_by_likeness(book: Book, kind: str, alone: Alone, gpu_type: str) -> float | None:
-    """Estimated steps/s of a kind alone on an unmeasured type; None without like references.
-
-    The geometric mean, over the types the kind was measured on and the `Rules.like` nearest
-    references measured on both, of s[kind,u] * s[reference,t] / s[reference,u]. Not in the paper.
-    """
-    if kind not in book.row_of:
-        return None
-    logs = []
-    for origin in sorted(t for k, t in alone if k == kind and t != gpu_type and alone[k, t] > 0):
-        ratios = (
-            _log_ratio(alone, like.reference, origin, gpu_type) for like in book.likenesses(kind)
-        )
-        nearest = [ratio for ratio in ratios if ratio is not None][: book.rules.like]
-        logs += [log(alone[kind, origin]) + ratio for ratio in nearest]
-    return exp(sum(logs) / len(logs)) if logs else None
-
-
-def _log_ratio(alone: Alone, kind: str, origin: str, target: str) -> float | None:
-    below, above = alone.get((kind, origin), 0.0), alone.get((kind, target), 0.0)
-    return log(above / below) if above > 0 and below > 0 else None
 
 
 def _check(measured: Retained) -> None:

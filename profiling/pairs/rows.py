@@ -5,9 +5,10 @@ that are worth sharing.
 """
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain
 from typing import NamedTuple
 
 from django.db.models import Count
@@ -16,9 +17,9 @@ from clusters.models import Cluster
 from jobs.lifecycle import JobState
 from jobs.models import Job
 from policies.contract.snapshot import PairThroughput, Source
-from profiling.models import PairProfile
+from profiling.models import PairProfile, Profile
 from profiling.pairs.completion import CompletionError
-from profiling.pairs.estimates import Rates, pair_rates, worth_sharing
+from profiling.pairs.estimates import Rates, pair_rates, views_of_pair, worth_sharing
 from profiling.pairs.fingerprints import Alone, Book, Pair, references_of, retained_of
 
 log = logging.getLogger(__name__)
@@ -116,13 +117,14 @@ def pair_views(
     here = [row for row in rows if row.gpu_type in types and shown >= {row.first, row.second}]
     known = {row.pair for row in here}
     ages = _ages_s(rows, now)
-    found: dict[int, list[PairThroughput]] = {kind: [] for kind in kinds}
+    told = [views_of_pair(row.pair, row.rates, Source(row.source), age_s(row, now)) for row in here]
     for pair, rates in _estimated(kinds, types, rows, speeds).items():
         if pair not in known:
-            age_s = max(ages.get(int(kind), 0.0) for kind in pair[:2])
-            _tell(found, pair, rates, Source.ESTIMATED, age_s)
-    for row in here:
-        _tell(found, row.pair, row.rates, Source(row.source), _age_s(row, now))
+            oldest_s = max(ages.get(int(kind), 0.0) for kind in pair[:2])
+            told.append(views_of_pair(pair, rates, Source.ESTIMATED, oldest_s))
+    found: dict[int, list[PairThroughput]] = {kind: [] for kind in kinds}
+    for kind, view in chain.from_iterable(told):
+        found[int(kind)].append(view)
     for views in found.values():
         views.sort(key=lambda v: (v.gpu_type, int(v.other)))
     return {kind: tuple(views) for kind, views in found.items()}
@@ -137,26 +139,10 @@ def _estimated(
         return {}
     names, alone = [str(kind) for kind in sorted(kinds)], speeds.believed
     return {
-        (first, second, where): rates
-        for (first, second, where), rates in pair_rates(book, names, alone).items()
-        if where in types
-        and int(first) <= int(second)
-        and worth_sharing(rates, (alone[first, where], alone[second, where]))
+        pair: rates
+        for pair, rates in pair_rates(book, names, alone).items()
+        if pair[2] in types and worth_sharing(pair, rates, alone)
     }
-
-
-def _tell(
-    found: Mapping[int, list[PairThroughput]],
-    pair: Pair,
-    rates: Rates,
-    source: Source,
-    age_s: float,
-) -> None:
-    """Add the pair to both kinds, once for two jobs of one kind."""
-    (first, second, gpu_type), (own, others) = pair, rates
-    found[int(first)].append(PairThroughput(second, gpu_type, own, others, source, age_s))
-    if first != second:
-        found[int(second)].append(PairThroughput(first, gpu_type, others, own, source, age_s))
 
 
 def _ages_s(rows: Iterable[PairRow], now: datetime) -> dict[int, float]:
@@ -165,9 +151,9 @@ def _ages_s(rows: Iterable[PairRow], now: datetime) -> dict[int, float]:
     for row in rows:
         if row.source == Source.MEASURED:
             for kind in (row.first, row.second):
-                found[kind] = max(found.get(kind, 0.0), _age_s(row, now))
+                found[kind] = max(found.get(kind, 0.0), age_s(row, now))
     return found
 
 
-def _age_s(row: PairRow, now: datetime) -> float:
+def age_s(row: PairRow | Profile, now: datetime) -> float:
     return max(0.0, (now - row.updated_at).total_seconds())

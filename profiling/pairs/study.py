@@ -8,9 +8,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from policies.contract.snapshot import KindView, PairThroughput, Source
-from profiling.pairs.estimates import ErrorSummary, Rates, errors_of, pair_rates, worth_sharing
-from profiling.pairs.fingerprints import USUAL, Alone, Book, Pair, Rules, references_of, retained_of
+from policies.contract.snapshot import KindView, Source
+from profiling.pairs.estimates import (
+    ErrorSummary,
+    Rates,
+    errors_of,
+    pair_rates,
+    views_of_pair,
+    worth_sharing,
+)
+from profiling.pairs.fingerprints import Alone, Book, Pair, references_of, retained_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +28,7 @@ class PartlyMeasured:
     errors: ErrorSummary
 
 
-def with_estimates(
-    kinds: Sequence[KindView], observed: float, *, rules: Rules = USUAL, seed: int = 0
-) -> PartlyMeasured:
+def with_estimates(kinds: Sequence[KindView], observed: float, *, seed: int = 0) -> PartlyMeasured:
     """Hide all but the fraction `observed` of pairs, drawn by the seed, and estimate the others.
 
     Only estimates worth sharing are shown. ValueError for a fraction outside [0, 1],
@@ -36,15 +41,12 @@ def with_estimates(
     measured = {
         pair: rates for (pair, rates), is_in in zip(truth.items(), drawn, strict=True) if is_in
     }
-    guessed = _estimates([k.id for k in kinds], measured, alone, rules, seed)
+    guessed = _estimates(sorted(k.id for k in kinds), measured, alone, seed)
     missing = {pair: rates for pair, rates in truth.items() if pair not in measured}
-    worth = {
-        (first, second, where): rates
-        for (first, second, where), rates in guessed.items()
-        if (first, second, where) in missing
-        and worth_sharing(rates, (alone[first, where], alone[second, where]))
-    }
-    told = [*_views(measured, Source.MEASURED), *_views(worth, Source.ESTIMATED)]
+    told = [view for pair in measured for view in views_of_pair(pair, truth[pair], Source.MEASURED)]
+    for pair, rates in guessed.items():
+        if pair in missing and worth_sharing(pair, rates, alone):
+            told += views_of_pair(pair, rates, Source.ESTIMATED)
     found = {
         k.id: sorted((v for kind, v in told if kind == k.id), key=lambda v: (v.gpu_type, v.other))
         for k in kinds
@@ -77,20 +79,9 @@ def _truth(kinds: Sequence[KindView]) -> dict[Pair, Rates]:
 
 
 def _estimates(
-    kinds: Sequence[str], measured: dict[Pair, Rates], alone: Alone, rules: Rules, seed: int
+    kinds: Sequence[str], measured: dict[Pair, Rates], alone: Alone, seed: int
 ) -> dict[Pair, Rates]:
     retained = retained_of(measured, alone)
     if len(references_of(retained)) < 2:
         return {}
-    book = Book.of(retained, rules=rules, seed=seed)
-    return {
-        pair: rates for pair, rates in pair_rates(book, kinds, alone).items() if pair[0] <= pair[1]
-    }
-
-
-def _views(pairs: dict[Pair, Rates], source: Source) -> Iterable[tuple[str, PairThroughput]]:
-    """Yield (kind, pair) of both kinds of every pair."""
-    for (first, second, gpu_type), (own, others) in pairs.items():
-        yield first, PairThroughput(second, gpu_type, own, others, source)
-        if first != second:
-            yield second, PairThroughput(first, gpu_type, others, own, source)
+    return pair_rates(Book.of(retained, seed=seed), kinds, alone)

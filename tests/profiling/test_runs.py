@@ -8,7 +8,7 @@ from jobs.models import Job, JobEvent, Kind
 from jobs.moves import move_job
 from loadmaster.protocol import AssignmentState
 from profiling.models import Measurement, Profile, ProfileRun
-from profiling.services import RETRIES, forget, profile_run_ended, request_profile
+from profiling.services import RETRIES, forget, profile_run_ended, request_profiles
 from tests.builders import a_cluster, a_gpu_type, a_kind, a_node
 from tests.builders_profiling import (
     a_new_job,
@@ -94,8 +94,8 @@ def test_without_anything_to_go_by_an_hour_is_assumed_and_called_an_estimate(
 def test_a_held_job_is_asked_for_but_stays_held(cluster: Cluster) -> None:
     a_profiling_node(cluster)
     job = a_new_job(cluster, state="held")
-    assert request_profile(job)
-    assert state_of(job) == "held"
+    request_profiles([job])
+    assert (state_of(job), run_of(job).state) == ("held", "wanted")
 
 
 def test_a_known_kind_is_not_profiled_again(cluster: Cluster) -> None:
@@ -103,7 +103,7 @@ def test_a_known_kind_is_not_profiled_again(cluster: Cluster) -> None:
     first = a_profiled_job(cluster)
     measure(run_of(first), node)
     second = a_new_job(cluster, first.kind)
-    assert not request_profile(second)
+    request_profiles([second])
     assert state_of(second) == "queued"
     assert ProfileRun.objects.count() == 1
 
@@ -289,7 +289,7 @@ def test_a_job_that_asks_again_gets_copies_that_no_earlier_launch_had(cluster: C
     job = a_profiled_job(cluster)
     place(run_of(job), node)
     ProfileRun.objects.all().delete()
-    request_profile(job)
+    request_profiles([job])
     assert run_of(job).copy == 2
 
 
@@ -301,7 +301,9 @@ def test_clusters_measure_for_themselves_but_share_what_is_known(cluster: Cluste
     here, there = a_profiled_job(cluster, kind), a_profiled_job(elsewhere, kind)
     assert configurations(here) == configurations(there) == {("V100", 1)}
     measure(run_of(here), node)
-    assert not request_profile(a_new_job(elsewhere, kind))
+    known = a_new_job(elsewhere, kind)
+    request_profiles([known])
+    assert state_of(known) == "queued"
 
 
 def test_a_forgotten_kind_keeps_its_numbers_as_estimates_and_is_measured_again(

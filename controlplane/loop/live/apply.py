@@ -8,14 +8,13 @@ requests a round that launches it or decides again.
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
 from uuid import UUID
 
 from clusters.models import Node
+from controlplane.execution.services.stops import preempt_gang
 from controlplane.loop.changes import Change, Keep, Migrate, Preempt, Resize, Start, changes, key_of
-from controlplane.loop.live.launches import ACTOR, Launcher, ProfileRunStarted, time_of
+from controlplane.loop.live.launches import ACTOR, Launcher, time_of
 from controlplane.loop.live.live_assignments import Gang, LiveAssignments
 from controlplane.loop.live.observe import Observation
 from controlplane.loop.models import Round
@@ -30,33 +29,15 @@ AT_ONCE = 500
 """Assignments per statement."""
 
 
-class PreemptGang(Protocol):
-    """Stop of a gang: `controlplane.execution.services.stops.preempt_gang`."""
-
-    def __call__(self, assignment_id: UUID, actor: str, now: datetime | None = None) -> object:
-        """Pre-empt the gang: its job moves to STOPPING, or to the queue if nothing was accepted."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Services:
-    """Calls to other applications that applying a plan needs."""
-
-    preempt_gang: PreemptGang
-    profile_run_started: ProfileRunStarted
-
-
-def apply_plan(
-    observed: Observation, plan: Plan, of_round: Round, services: Services, now: datetime
-) -> Applied:
+def apply_plan(observed: Observation, plan: Plan, of_round: Round, now: datetime) -> Applied:
     """Apply the plan in a transaction that holds the round's lock; see `Applied`."""
-    launcher = Launcher(observed, plan, of_round, services.profile_run_started, now)
+    launcher = Launcher(observed, plan, of_round, now)
     gangs = {gang.key: gang for gang in LiveAssignments(observed.cluster).gangs()}
     todo = changes({key: gang.running for key, gang in gangs.items()}, plan)
     _lock(todo)
     for change in todo:
         if isinstance(change, Preempt | Migrate | Resize):
-            services.preempt_gang(gangs[key_of(change)].assignments[0].pk, ACTOR, now)
+            preempt_gang(gangs[key_of(change)].assignments[0].pk, ACTOR, now)
     kept = [(c, c.placement, gangs[c.key]) for c in todo if isinstance(c, Keep) and c.placement]
     _change_terms([(wanted, gang) for keep, wanted, gang in kept if keep.changes_term], now)
     _expect([(wanted, gang) for _, wanted, gang in kept], launcher, observed.snapshot.jobs)

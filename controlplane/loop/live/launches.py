@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any, Protocol
+from typing import Any
 from uuid import UUID
 
 from django.db import IntegrityError, transaction
@@ -26,6 +26,7 @@ from jobs.moves import LostRaceError, Moving, move_jobs, note_job
 from policies.contract.plan import Placement, Plan
 from policies.contract.snapshot import Purpose, RankPlacement
 from policies.placement.speed import PlanSpeeds, devices_of
+from profiling.services import profile_run_started
 
 ACTOR = "round"
 OFFER = "offer"
@@ -38,14 +39,6 @@ OF_A_JOB = ("state", "fence", "kind_id", "cores", "memory_gb", "checkpoint_steps
 
 FASTER = (IntegrityError, LostRaceError)
 """Errors of a launch that a concurrent write has overtaken."""
-
-
-class ProfileRunStarted(Protocol):
-    """Notice to the profiler of a placed run: `profiling.services.profile_run_started`."""
-
-    def __call__(self, job: Job, copy: int) -> None:
-        """Note it, in the transaction that writes the assignment."""
-        ...
 
 
 class _RefusedError(Exception):
@@ -66,15 +59,8 @@ class PreparedLaunch:
 class Launcher:
     """Launcher of a plan's gangs in the caller's transaction, which holds the round's lock."""
 
-    def __init__(
-        self,
-        observed: Observation,
-        plan: Plan,
-        of_round: Round,
-        started: ProfileRunStarted,
-        now: datetime,
-    ) -> None:
-        self.observed, self.round, self.started, self.now = observed, of_round, started, now
+    def __init__(self, observed: Observation, plan: Plan, of_round: Round, now: datetime) -> None:
+        self.observed, self.round, self.now = observed, of_round, now
         self.speeds = PlanSpeeds(observed.snapshot, plan.placements)
         self.in_use = Counter(
             node for node, _ in {key for p in plan.placements for key in devices_of(p.ranks)}
@@ -197,7 +183,7 @@ class Launcher:
             raise LostRaceError(f"job {job.pk} is no longer {job.state} at fence {job.fence}")
         job.fence += 1
         note_job(job, "profile_run", actor=ACTOR, data=data)
-        self.started(job, launch.placement.copy)
+        profile_run_started(job, launch.placement.copy)
         _offer([launch])
 
     def _data(self, launch: PreparedLaunch) -> dict[str, Any]:

@@ -14,10 +14,9 @@ from django.db.models import Q
 import profiling.selectors
 from clusters.events import request_reschedule
 from clusters.models import Cluster, Reason, RescheduleEvent
-from controlplane.execution.services.stops import preempt_gang
 from controlplane.loop.live import lock as locks
 from controlplane.loop.live import record
-from controlplane.loop.live.apply import Services, apply_plan
+from controlplane.loop.live.apply import apply_plan
 from controlplane.loop.live.lock import (
     EXPIRY_S,
     RENEW_S,
@@ -32,7 +31,6 @@ from controlplane.loop.rounds import Applied, LastPlan, RoundResult, run_round
 from controlplane.web.logs.structured import bound
 from policies.contract.plan import Plan
 from policies.contract.snapshot import Snapshot
-from profiling.services import profile_run_started
 
 logger = logging.getLogger(__name__)
 
@@ -44,8 +42,6 @@ Solve: TypeAlias = Callable[[str, Mapping[str, Any], Snapshot], Plan]
 
 OVERHEAD_S = 30.0
 """Longest time of a round beside its solver."""
-
-SERVICES = Services(preempt_gang, profile_run_started)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +55,6 @@ class Ports:
     solve: Solve
     clock: Clock = time.time
     knowledge: Knowledge = profiling.selectors
-    services: Services = SERVICES
     hold_s: float | None = None
     expiry_s: float = EXPIRY_S
     renew_s: float = RENEW_S
@@ -110,7 +105,7 @@ class LiveWorld:
         now = self._now()
         with transaction.atomic():
             locks.check(self.lock, now)
-            applied = apply_plan(observed, plan, row, self.ports.services, now)
+            applied = apply_plan(observed, plan, row, now)
             record.close_round(row, observed, plan, written, applied, now, carried)
             if record.wants_another(row, observed, plan, applied):
                 request_reschedule(observed.cluster, Reason.LEFTOVER)

@@ -11,10 +11,9 @@ from django.core.paginator import Page, Paginator
 from clusters.models import Device, Node
 from controlplane.loop.models import Round
 from controlplane.web.pages.formats import part_of
-from jobs.selectors import uuids, visible_jobs
+from jobs.selectors import OTHERS, uuids, visible_jobs
 
 PAGE_SIZE = 50
-OTHERS = "another team's job"
 
 
 @dataclass(frozen=True, slots=True)

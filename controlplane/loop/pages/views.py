@@ -1,13 +1,9 @@
 from datetime import timedelta
 from typing import cast
 
-from django.contrib import messages
-from django.contrib.auth.forms import PasswordChangeForm
 from django.contrib.auth.models import User
-from django.contrib.auth.views import PasswordChangeView
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse, QueryDict
 from django.shortcuts import render
-from django.urls import reverse_lazy
 from django.utils import timezone
 from django.views.decorators.http import require_GET
 
@@ -27,16 +23,6 @@ SPANS = {
     "7d": ("Last 7 days", 604_800),
 }
 """Spans of the timeline: words and seconds."""
-
-
-class ChangePassword(PasswordChangeView):
-    template_name = "registration/password.html"
-    success_url = reverse_lazy("queue")
-
-    def form_valid(self, form: PasswordChangeForm) -> HttpResponse:
-        response = super().form_valid(form)
-        messages.success(self.request, "Your password is changed.")
-        return response
 
 
 @require_GET

@@ -1,7 +1,7 @@
 """Submission of the demo's jobs in time, and display of their progress."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from django.db import connections
 from django.db.models import QuerySet
@@ -23,12 +23,11 @@ def play(
     client: loadmaster.Client,
     console: Console,
     pause: Callable[[float], None],
-    jobs: Sequence[DemoJob] = JOBS,
     image: str = "",
 ) -> QuerySet[Job]:
     """Submit every job at its time through REST, wait for all, return their rows."""
     began, shown = time.monotonic(), 0.0
-    waiting = list(jobs)
+    waiting = list(JOBS)
     submitted: list[str] = []
     while time.monotonic() - began < PATIENCE_S:
         elapsed = time.monotonic() - began

@@ -96,7 +96,7 @@ def _job(job: Job, started_at: datetime) -> dict[str, Any]:
         "tardiness_cost": tardiness_s * job.tardiness_weight,
         "first_loss": job.first_loss,
         "final_loss": job.last_loss,
-        "moves": [
+        "events": [
             {"event": e.event, "from": e.from_state, "to": e.to_state,
              "at_s": _since(started_at, e.at)}
             for e in job.events.all()
@@ -187,7 +187,7 @@ def _jobs(report: dict[str, Any]) -> Table:
     in_docker = "docker" in report.get("runtimes", ())
     where = "jobs in Docker containers" if in_docker else "jobs as processes"
     headings = (
-        "job", "kind", "where", "moves", "due date", "loss", "run time predicted / measured",
+        "job", "kind", "where", "launches", "due date", "loss", "run time predicted / measured",
         "energy cost predicted / billed",
     )  # fmt: skip
     title = f"Demo report (emulated GPUs, {where})"
@@ -200,7 +200,7 @@ def _jobs(report: dict[str, Any]) -> Table:
             job["name"],
             job["kind"],
             where,
-            str(len(job["moves"])),
+            str(len(placements)),
             due,
             f"{_short(job['first_loss'])} > {_short(job['final_loss'])}",
             f"{_total(placements, 'predicted_run_s'):.1f} /"

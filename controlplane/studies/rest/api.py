@@ -6,6 +6,7 @@ from typing import Any, ClassVar, cast
 from django.contrib.auth.models import User
 from django.db.models import QuerySet
 from django.http import HttpResponse
+from django.urls import URLPattern, URLResolver, include, path
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import (
     OpenApiParameter,
@@ -19,6 +20,7 @@ from rest_framework.exceptions import NotFound, ValidationError
 from rest_framework.negotiation import BaseContentNegotiation
 from rest_framework.request import Request
 from rest_framework.response import Response
+from rest_framework.routers import SimpleRouter
 from rest_framework.views import APIView
 from rest_framework.viewsets import GenericViewSet
 
@@ -205,3 +207,15 @@ def _user(request: Request) -> User:
 
 def _simulation(request: Request, pk: str) -> Simulation:
     return get_simulation(_user(request), pk)
+
+
+router = SimpleRouter()
+router.register("simulations", SimulationViewSet, basename="simulation")
+
+urlpatterns: list[URLPattern | URLResolver] = [
+    path("", include(router.urls)),
+    path("simulations/<uuid:pk>/results.json", ResultsView.as_view(), name="simulation-results"),
+    path("simulations/<uuid:pk>/jobs.csv", JobsView.as_view(), name="simulation-jobs"),
+    path("simulations/<uuid:pk>/report.html", ReportView.as_view(), name="simulation-report"),
+    path("clusters/<slug:name>/what-if/", WhatIfView.as_view(), name="what-if"),
+]

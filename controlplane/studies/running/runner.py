@@ -18,7 +18,7 @@ from django.db import Error, IntegrityError, transaction
 from django.utils import timezone
 
 from controlplane.loop.live.lock_holder import new_owner, owner_has_ended
-from controlplane.studies.lifecycle import LostRaceError, SimulationMove, move_simulation
+from controlplane.studies.lifecycle import SimulationMove, move_simulation
 from controlplane.studies.models import Simulation, SimulationFile
 from controlplane.studies.running.folders import (
     TooLargeError,
@@ -29,6 +29,7 @@ from controlplane.studies.running.folders import (
 )
 from controlplane.studies.running.process import Status, StudyProcess
 from controlplane.studies.running.workers import is_stopping
+from jobs.moves import LostRaceError
 
 logger = logging.getLogger(__name__)
 

@@ -20,14 +20,12 @@ import profiling.selectors
 from clusters.models import Cluster
 from controlplane.loop.changes import key_of
 from controlplane.loop.live.observe import observe
-from controlplane.loop.live.world import Solve
-from controlplane.loop.pages.selectors import OTHERS
 from controlplane.loop.rounds import decide_or_keep, kept
 from controlplane.studies.what_if.comparison import Figures, differences, figures, sides
 from controlplane.web.operators import is_operator
 from controlplane.web.pages.formats import part_of
 from controlplane.web.rest.errors import ConflictError
-from jobs.selectors import visible_jobs
+from jobs.selectors import OTHERS, visible_jobs
 from jobs.wording import reason_for_waiting
 from policies.contract.plan import Plan, WaitCode, Waiting
 from policies.contract.policy import PolicyError, UnknownPolicyError
@@ -92,13 +90,7 @@ class WhatIf:
     snapshot: Snapshot
 
 
-def what_if(
-    user: User,
-    cluster: Cluster,
-    policy: str,
-    parameters: Mapping[str, Any],
-    solve: Solve | None = None,
-) -> WhatIf:
+def what_if(user: User, cluster: Cluster, policy: str, parameters: Mapping[str, Any]) -> WhatIf:
     """Ask the policy about the cluster now. WhatIfError if unknown, BusyError."""
     try:
         registry.check(policy, parameters)
@@ -106,14 +98,15 @@ def what_if(
         raise WhatIfError("policy", str(error)) from None
     except PolicyError as error:
         raise WhatIfError("parameters", str(error)) from None
-    ask = solve or solve_apart
     # One question at a time in each web process: an answer takes a processor.
     if not _MUTEX.acquire(timeout=PATIENCE_S):
         raise BusyError("others are asking just now; try again in a few seconds")
     try:
         observed = observe(cluster.pk, time.time(), cluster.round_number + 1, profiling.selectors)
         snapshot = observed.snapshot
-        plan, failure = decide_or_keep(snapshot, lambda seen: ask(policy, parameters, seen), policy)
+        plan, failure = decide_or_keep(
+            snapshot, lambda seen: solve_apart(policy, parameters, seen), policy
+        )
     finally:
         _MUTEX.release()
     present, at = kept(snapshot, cluster.policy, ""), datetime.fromtimestamp(snapshot.now_s, UTC)

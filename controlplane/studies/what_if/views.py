@@ -12,7 +12,6 @@ from django.shortcuts import render
 from django.views.decorators.http import require_http_methods
 
 from clusters.models import Cluster
-from controlplane.loop.pages.selectors import OTHERS
 from controlplane.studies.documents import DocumentError
 from controlplane.studies.pages.forms import as_mapping, offered, read_yaml
 from controlplane.studies.what_if.comparison import Stretch
@@ -20,6 +19,7 @@ from controlplane.studies.what_if.decide import BusyError, WhatIf, WhatIfError, 
 from controlplane.web.pages.formats import quantity
 from controlplane.web.pages.gantt import Bar, figure, row_of
 from controlplane.web.pages.static_files import PLOTLY_NAME
+from jobs.selectors import OTHERS
 from policies.contract.snapshot import Purpose
 
 NODES_DRAWN = 24

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from django import forms
 from django.contrib import admin, messages
@@ -61,6 +61,11 @@ class OperatorAdmin(StaffOnly, _ModelAdmin):
 
     unhistoried: tuple[str, ...] = ()
     """Fields whose values stay out of the history (secrets)."""
+
+    def get_list_select_related(self, request: HttpRequest) -> bool | list[str] | tuple[str, ...]:
+        """Return the relations that the list shows, to read them with its rows."""
+        relations = {field.name for field in self.opts.concrete_fields if field.is_relation}
+        return self.list_select_related or [n for n in self.list_display if n in relations]
 
     def construct_change_message(
         self, request: HttpRequest, form: Form, formsets: Any, add: bool = False
@@ -125,21 +130,22 @@ def pretty(field: str, description: str) -> Callable[[Any, Model], SafeString]:
     return admin.display(description=description)(show)
 
 
-def for_each(
-    page: admin.ModelAdmin[Any],
-    request: HttpRequest,
-    rows: QuerySet[Any],
-    act: Callable[[Any], object],
-    refusals: tuple[type[Exception], ...],
-) -> None:
-    """Act on every chosen row in its own transaction; report successes and refusals."""
-    done = 0
-    for row in rows:
-        try:
-            with transaction.atomic():
-                act(row)
-            done += 1
-        except refusals as error:
-            page.message_user(request, f"{row}: {error}", messages.ERROR)
-    if done:
-        page.message_user(request, f"Done for {done}.", messages.SUCCESS)
+def row_action(
+    description: str, act: Callable[[Any, User], object], refusal: type[Exception]
+) -> Callable[[admin.ModelAdmin[Any], HttpRequest, QuerySet[Any]], None]:
+    """Make an action that acts on each chosen row in its own transaction and reports refusals."""
+
+    @admin.action(description=description)
+    def act_on_each(page: admin.ModelAdmin[Any], request: HttpRequest, rows: QuerySet[Any]) -> None:
+        done = 0
+        for row in rows:
+            try:
+                with transaction.atomic():
+                    act(row, cast(User, request.user))
+                done += 1
+            except refusal as error:
+                page.message_user(request, f"{row}: {error}", messages.ERROR)
+        if done:
+            page.message_user(request, f"Done for {done}.", messages.SUCCESS)
+
+    return act_on_each

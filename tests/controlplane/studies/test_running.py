@@ -15,7 +15,6 @@ from controlplane.studies import documents
 from controlplane.studies.lifecycle import (
     MOVES,
     IllegalSimulationMoveError,
-    LostRaceError,
     SimulationMove,
     check_move,
     move_simulation,
@@ -24,6 +23,7 @@ from controlplane.studies.models import Simulation
 from controlplane.studies.running.folders import folder_of, read_file, sweep
 from controlplane.studies.running.runner import MOST_STARTS, claim, reconcile_simulations, run_next
 from controlplane.studies.services import simulation_cancel, simulation_delete
+from jobs.moves import LostRaceError
 from tests.builders import a_user
 from tests.builders_studies import a_simulation, after, pretending
 

@@ -113,25 +113,24 @@ def test_speeds_of_pairs_are_fractions_of_the_kinds_own(book: Book) -> None:
     assert (own / 2.0, others / 10.0) == pytest.approx(
         (book.measured["0.0", "1.0", "A"], book.measured["1.0", "0.0", "A"])
     )
-    assert rates["1.0", "0.0", "A"] == (others, own)
-    assert set(rates) == {
-        *((k, q, "A") for k in ("0.0", "1.0") for q in ("0.0", "1.0")),
-        ("1.0", "1.0", "B"),
-    }
+    assert pair_rates(book, ("1.0", "0.0"), alone)["1.0", "0.0", "A"] == (others, own)
+    of_a = {("0.0", "0.0", "A"), ("0.0", "1.0", "A"), ("1.0", "1.0", "A")}
+    assert set(rates) == {*of_a, ("1.0", "1.0", "B")}
 
 
 def test_if_one_of_two_cannot_run_beside_the_other_neither_can() -> None:
     truth = sharing_kinds(2, 2, ("A",))
     book = Book.of({**truth, ("0.0", "1.0", "A"): 0.0})
-    assert pair_rates(book, ("0.0", "1.0"), {("0.0", "A"): 1.0, ("1.0", "A"): 1.0})[
-        "1.0", "0.0", "A"
-    ] == (0.0, 0.0)
+    alone = {("0.0", "A"): 1.0, ("1.0", "A"): 1.0}
+    for kinds in (("0.0", "1.0"), ("1.0", "0.0")):
+        assert pair_rates(book, kinds, alone)[*kinds, "A"] == (0.0, 0.0)
 
 
 def test_sharing_is_worth_it_where_both_together_do_more_than_by_turns() -> None:
-    assert worth_sharing((6.0, 5.0), (10.0, 10.0))
-    assert not worth_sharing((5.0, 5.0), (10.0, 10.0))
-    assert not worth_sharing((5.0, 5.0), (0.0, 1.0))
+    pair = ("a", "b", "V100")
+    assert worth_sharing(pair, (6.0, 5.0), {("a", "V100"): 10.0, ("b", "V100"): 10.0})
+    assert not worth_sharing(pair, (5.0, 5.0), {("a", "V100"): 10.0, ("b", "V100"): 10.0})
+    assert not worth_sharing(pair, (5.0, 5.0), {("a", "V100"): 0.0, ("b", "V100"): 1.0})
 
 
 def test_errors_are_told_by_mean_and_quantiles() -> None:

@@ -1,6 +1,0 @@
-from django.apps import AppConfig
-
-
-class AccountingConfig(AppConfig):
-    name = "controlplane.accounting"
-    label = "accounting"

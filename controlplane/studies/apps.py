@@ -1,6 +1,0 @@
-from django.apps import AppConfig
-
-
-class StudiesConfig(AppConfig):
-    name = "controlplane.studies"
-    label = "studies"

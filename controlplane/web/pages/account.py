@@ -1,0 +1,11 @@
+"""Page of a person's own account."""
+
+from django.contrib.auth.views import PasswordChangeView
+from django.contrib.messages.views import SuccessMessageMixin
+from django.urls import reverse_lazy
+
+
+class ChangePassword(SuccessMessageMixin, PasswordChangeView):  # type: ignore[type-arg]  # at run time it takes none
+    template_name = "registration/password.html"
+    success_url = reverse_lazy("queue")
+    success_message = "Your password is changed."
