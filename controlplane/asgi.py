@@ -2,12 +2,12 @@
 
 import os
 
-from django.core.asgi import get_asgi_application
+import django
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
-_django = get_asgi_application()
+django.setup(set_prefix=False)
 
 from controlplane.execution.protocol.app import AgentProtocol  # noqa: E402  # needs loaded apps
-from controlplane.web.http.asgi import LastingThreads  # noqa: E402  # as above
+from controlplane.web.http.asgi import LastingThreads, ThreadedHandler  # noqa: E402  # as above
 
-application = AgentProtocol(LastingThreads(_django))
+application = AgentProtocol(LastingThreads(ThreadedHandler()))

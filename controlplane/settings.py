@@ -161,7 +161,7 @@ _CACHE = env.str("LOADMASTER_CACHE_URL", "") or environment.cache_location(_BROK
 _REDIS_CA = env.str("LOADMASTER_REDIS_CA", "")
 CACHES = {
     "default": {
-        "BACKEND": "django.core.cache.backends.redis.RedisCache",
+        "BACKEND": "controlplane.web.storage.shared_cache.SharedRedisCache",
         "LOCATION": environment.cache_address(_CACHE),
         "OPTIONS": environment.tls_options(_CACHE, _REDIS_CA),
     }

@@ -39,6 +39,12 @@ class Offers:
     back: tuple[Offer, ...]
 
 
+_READ = (
+    "gpu_type__name", "state", "last_seen_at", "cores", "reserved_cores", "memory_gb",
+    "reserved_memory_gb", "labels", "features",
+)  # fmt: skip
+
+
 def offers(cluster: Cluster, now: datetime) -> Offers:
     """Offers of all nodes of role profiling or both; one query."""
     working = Q(devices__healthy=True)
@@ -46,6 +52,7 @@ def offers(cluster: Cluster, now: datetime) -> Offers:
         Node.objects.filter(cluster=cluster)
         .exclude(role=Role.PRODUCTION)
         .select_related("gpu_type")
+        .only(*_READ)
     )
     nodes = there.annotate(
         healthy=Count("devices", filter=working), slots=Max("devices__slots", filter=working)

@@ -147,7 +147,7 @@ def begin_all(jobs: Sequence[Job], now: datetime) -> None:
 def _settled(kinds: Iterable[int], cluster: Cluster) -> set[int]:
     opened = ProfileRun.objects.filter(kind=OuterRef("kind"), job__cluster=cluster, state__in=OPEN)
     settled = Profile.objects.filter(~Exists(opened), kind__in=kinds, spread=False)
-    return set(settled.values_list("kind_id", flat=True))
+    return set(settled.order_by().values_list("kind_id", flat=True))
 
 
 def _begin(known: Knowledge, job: Job, offered: Offers) -> None:

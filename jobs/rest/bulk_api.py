@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from operator import attrgetter
 from typing import Any, cast
 
@@ -34,26 +35,28 @@ def bodies(submissions: Sequence[Submission]) -> list[dict[str, Any]]:
 
 
 def _rows(serializer: SubmissionSerializer, jobs: Iterable[Job]) -> list[dict[str, Any]]:
-    """`serializer.data` of many jobs at half the CPU time: fields are resolved once."""
-    shown = [
-        (name, _reader(field), field.to_representation)
-        for name, field in serializer.fields.items()
-        if not field.write_only
-    ]
-    rows = []
-    for job in jobs:
-        values = ((name, read(job), shape) for name, read, shape in shown)
-        rows.append(
-            {name: None if value is None else shape(value) for name, value, shape in values}
-        )
-    return rows
+    """`serializer.data` of many jobs at half the CPU time: fields are resolved once a process."""
+    return [{name: show(serializer, job) for name, show in _fields()} for job in jobs]
 
 
-def _reader(field: Field[Any, Any, Any, Any]) -> Callable[[Job], Any]:
-    if isinstance(field, RelatedField | SerializerMethodField):
-        return field.get_attribute
-    read = attrgetter(".".join(field.source_attrs))
-    return (lambda job: read(job)()) if field.source_attrs[-1] == "__str__" else read
+@cache
+def _fields() -> list[tuple[str, Callable[[SubmissionSerializer, Job], Any]]]:
+    """Names of the fields, and functions from the serializer and a job to what is shown."""
+    fields = SubmissionSerializer().fields.items()
+    return [(name, _shown(field)) for name, field in fields if not field.write_only]
+
+
+def _shown(field: Field[Any, Any, Any, Any]) -> Callable[[SubmissionSerializer, Job], Any]:
+    if isinstance(field, SerializerMethodField):
+        return lambda serializer, job: getattr(serializer, str(field.method_name))(job)
+    related, source = isinstance(field, RelatedField), ".".join(field.source_attrs)
+    read = field.get_attribute if related else attrgetter(source.removesuffix(".__str__"))
+
+    def show(_: SubmissionSerializer, job: Job) -> Any:
+        value = read(job)
+        return None if value is None else field.to_representation(value)
+
+    return show
 
 
 def error_of(answer: Answer) -> Mapping[str, Any]:

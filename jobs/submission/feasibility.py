@@ -116,16 +116,15 @@ class Inventory:
         """Capacities of the cluster's empty production nodes, equal nodes once."""
         if cluster.pk not in self._capacities:
             nodes = Node.objects.filter(cluster=cluster).exclude(role=Role.PROFILING)
-            rows = nodes.annotate(gpus=Count("devices")).values_list(
+            counted = nodes.annotate(gpus=Count("devices")).order_by("gpu_type__name")
+            rows = counted.values_list(
                 "gpu_type__name", "gpus", F("cores") - F("reserved_cores"),
                 F("memory_gb") - F("reserved_memory_gb"), "labels", "features",
-            )  # fmt: skip
-            self._capacities[cluster.pk] = list(
-                dict.fromkeys(
-                    NodeCapacity(type_, gpus, cores, gb, frozenset(labels), frozenset(features))
-                    for type_, gpus, cores, gb, labels, features in rows
-                )
-            )
+            ).distinct()  # fmt: skip
+            self._capacities[cluster.pk] = [
+                NodeCapacity(type_, gpus, cores, gb, frozenset(labels), frozenset(features))
+                for type_, gpus, cores, gb, labels, features in rows
+            ]
         return self._capacities[cluster.pk]
 
     def kinds(self, names: Mapping[str, str]) -> Mapping[str, Kind]:

@@ -152,7 +152,7 @@ def test_nodes_cost_the_same_queries_whatever_their_number(
     for _ in range(2):
         for _ in range(3):
             a_node(node.cluster)
-        with django_assert_num_queries(5):
+        with django_assert_num_queries(4):
             member.get(NODES)
 
 

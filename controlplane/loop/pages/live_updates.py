@@ -113,12 +113,12 @@ async def stream(
 
 
 @require_GET
-async def live(request: HttpRequest) -> HttpResponseBase:
+def live(request: HttpRequest) -> HttpResponseBase:
     """Event stream. Under WSGI the answer is 204, so that the browser does not retry."""
-    user = await request.auser()
-    if not isinstance(request, ASGIRequest) or user.pk is None:
+    pk = request.user.pk
+    if not isinstance(request, ASGIRequest) or pk is None:
         return HttpResponse(status=204)
-    answer = StreamingHttpResponse(stream(user.pk), content_type="text/event-stream")
+    answer = StreamingHttpResponse(stream(pk), content_type="text/event-stream")
     answer["Cache-Control"] = "no-cache"
     answer["X-Accel-Buffering"] = "no"
     return answer

@@ -1,9 +1,8 @@
-"""Middleware for WSGI and ASGI: body limit, security headers, NUL check, streaming static files."""
+"""Middleware: body limit, security headers, NUL check, streaming static files."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
-from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from csp.middleware import CSPMiddleware, PolicyParts
 from django.conf import settings
 from django.core.exceptions import BadRequest
@@ -13,22 +12,14 @@ from whitenoise.middleware import WhiteNoiseMiddleware
 
 from controlplane.web.rest.errors import error_body
 
-Answer = HttpResponseBase | Awaitable[HttpResponseBase]
 
+class Middleware:
+    """Base of middleware that works in the request's thread, under WSGI as under ASGI."""
 
-class AsyncCapable:
-    """Base of middleware for WSGI and ASGI; `get_response` gives a coroutine if `is_async`."""
-
-    sync_capable = True
-    async_capable = True
-
-    def __init__(self, get_response: Callable[[HttpRequest], Any]) -> None:
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
         self.get_response = get_response
-        self.is_async = iscoroutinefunction(get_response)
-        if self.is_async:
-            markcoroutinefunction(self)
 
-    def __call__(self, request: HttpRequest) -> Any:
+    def __call__(self, request: HttpRequest) -> HttpResponseBase:
         return self.get_response(request)
 
 
@@ -52,33 +43,25 @@ _DEVICES = "camera display-capture geolocation microphone midi payment serial us
 PERMISSIONS = ", ".join(f"{feature}=()" for feature in _DEVICES.split())
 
 
-class SecurityHeaders(AsyncCapable):
+class SecurityHeaders(Middleware):
     """Headers that Django leaves out: no device permissions, no caching of answers."""
 
-    def __call__(self, request: HttpRequest) -> Answer:
+    def __call__(self, request: HttpRequest) -> HttpResponseBase:
         answer = self.get_response(request)
-        return _guarded(answer) if isinstance(answer, HttpResponseBase) else self._later(answer)
-
-    async def _later(self, answer: Awaitable[HttpResponseBase]) -> HttpResponseBase:
-        return _guarded(await answer)
-
-
-def _guarded(answer: HttpResponseBase) -> HttpResponseBase:
-    answer.setdefault("Permissions-Policy", PERMISSIONS)
-    answer.setdefault("Cache-Control", "no-store")
-    return answer
+        answer.setdefault("Permissions-Policy", PERMISSIONS)
+        answer.setdefault("Cache-Control", "no-store")
+        return answer
 
 
-class NoNul(AsyncCapable):
+class NoNul(Middleware):
     """Refusal of addresses with NUL, on which PostgreSQL fails; forms name the field themselves."""
 
-    def __call__(self, request: HttpRequest) -> Answer:
+    def __call__(self, request: HttpRequest) -> HttpResponseBase:
         if not request.path_info.startswith("/api/"):
             query = request.META.get("QUERY_STRING", "")
             if "\0" in request.path_info or "\0" in query or "%00" in query:
                 raise BadRequest("the address holds a NUL character")
-        answer: Answer = self.get_response(request)
-        return answer
+        return self.get_response(request)
 
 
 class StaticFiles(WhiteNoiseMiddleware):  # type: ignore[misc]  # whitenoise is untyped
@@ -97,15 +80,11 @@ async def _blocks(content: Iterable[bytes]) -> AsyncIterator[bytes]:
         yield block
 
 
-class BodyLimit(AsyncCapable):
+class BodyLimit(Middleware):
     """Answer 413 to a body declared too large, before it is read, 411 to one without a length."""
 
-    def __call__(self, request: HttpRequest) -> Answer:
-        refused = refusal(request)
-        if refused is None:
-            answer: Answer = self.get_response(request)
-            return answer
-        return _later(refused) if self.is_async else refused
+    def __call__(self, request: HttpRequest) -> HttpResponseBase:
+        return refusal(request) or self.get_response(request)
 
 
 def refusal(request: HttpRequest) -> HttpResponse | None:
@@ -124,7 +103,3 @@ def _refuse(request: HttpRequest, status: int, code: str, detail: str) -> HttpRe
     if request.path.startswith("/api/"):
         return JsonResponse(error_body(code, detail), status=status)
     return HttpResponse(detail, status=status, content_type="text/plain")
-
-
-async def _later(answer: HttpResponseBase) -> HttpResponseBase:
-    return answer

@@ -15,7 +15,7 @@ from django.db import DatabaseError, InterfaceError, connection
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, JsonResponse
 from django.views.defaults import server_error
 
-from controlplane.web.http.middleware import AsyncCapable
+from controlplane.web.http.middleware import Middleware
 from controlplane.web.rest.errors import error_body
 
 log = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ def failure_of(error: BaseException | None) -> Failure | None:
     return found
 
 
-class StorageFailures(AsyncCapable):
+class StorageFailures(Middleware):
     """Middleware that answers for views whose database failed."""
 
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:

@@ -10,7 +10,6 @@ import logging
 import time
 from dataclasses import dataclass
 
-from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.core.cache import BaseCache, cache
 from django.core.cache.backends.locmem import LocMemCache
@@ -18,7 +17,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase, JsonRespons
 from django.shortcuts import render
 from redis.exceptions import RedisError
 
-from controlplane.web.http.middleware import Answer, AsyncCapable
+from controlplane.web.http.middleware import Middleware
 from controlplane.web.rest.errors import error_body
 
 log = logging.getLogger(__name__)
@@ -39,28 +38,16 @@ class Limit:
     window_s: int
 
 
-class Throttle(AsyncCapable):
+class Throttle(Middleware):
     """Middleware: 429 with Retry-After after too many failures of an address or account."""
 
-    def __call__(self, request: HttpRequest) -> Answer:
+    def __call__(self, request: HttpRequest) -> HttpResponseBase:
         door = DOORS.get(request.path_info) if request.method == "POST" else None
         if door is None:
-            answer: Answer = self.get_response(request)
-            return answer
-        if self.is_async:
-            return self._later(request, door)
+            return self.get_response(request)
         counts = begin(door, **_caller(request))
         refused = refusal(request, counts)
         return refused or end(request, self.get_response(request), counts)
-
-    async def _later(self, request: HttpRequest, door: str) -> HttpResponseBase:
-        whom = await sync_to_async(_caller)(request)
-        counts = await sync_to_async(begin)(door, **whom)
-        refused = await sync_to_async(refusal)(request, counts)
-        if refused is not None:
-            return refused
-        answer = await self.get_response(request)
-        return await sync_to_async(end)(request, answer, counts)
 
 
 @dataclass(frozen=True, slots=True)

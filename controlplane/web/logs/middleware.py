@@ -18,7 +18,7 @@ from django.utils.functional import SimpleLazyObject
 from structlog.contextvars import bind_contextvars, clear_contextvars, get_contextvars
 
 from controlplane.web.http.metrics import count_request
-from controlplane.web.http.middleware import Answer, AsyncCapable
+from controlplane.web.http.middleware import Middleware
 
 log = logging.getLogger("loadmaster.access")
 
@@ -35,21 +35,13 @@ def request_id_of(request: HttpRequest) -> str:
     return given if SAFE_ID.fullmatch(given) else uuid4().hex
 
 
-class RequestLog(AsyncCapable):
-    """Outermost middleware, for WSGI and ASGI."""
+class RequestLog(Middleware):
+    """Outermost middleware."""
 
-    def __call__(self, request: HttpRequest) -> Answer:
-        if self.is_async:
-            return self._later(request)
+    def __call__(self, request: HttpRequest) -> HttpResponseBase:
         with _own_ids(request):
             began = time.perf_counter()
-            response: HttpResponseBase = self.get_response(request)
-            return _logged(request, response, time.perf_counter() - began)
-
-    async def _later(self, request: HttpRequest) -> HttpResponseBase:
-        with _own_ids(request):
-            began = time.perf_counter()
-            response: HttpResponseBase = await self.get_response(request)
+            response = self.get_response(request)
             return _logged(request, response, time.perf_counter() - began)
 
     def process_view(

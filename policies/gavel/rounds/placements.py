@@ -4,7 +4,6 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
-from typing import TypeAlias
 
 from policies.contract.plan import LONGEST_RUN_S, Placement, predicted
 from policies.contract.snapshot import RankPlacement, Running
@@ -19,9 +18,6 @@ WHOLE = 1.0
 HALF = 0.5
 """Share of a device of each of two jobs on it."""
 
-OnClass: TypeAlias = tuple[int, Request, int, bool]
-"""Of a group on nodes of a class: column, request, nodes that would do, may it share a device."""
-
 
 class GroupRequests:
     """Requests by job (its row) and column; jobs of a group have the same ones."""
@@ -30,18 +26,19 @@ class GroupRequests:
         self.observed, self.classes = observed, observed.classes
         self.group_of, self.rates = observed.classes.group_of, observed.classes.rates
         self.layout, self.jobs = observed.state.layout, observed.requests
-        self._of: dict[tuple[int, int], Sequence[Request]] = {}
+        self._of: dict[Hashable, Sequence[Request]] = {}
         self._search_keys: dict[int, Hashable] = {}
         self._admitting: dict[Hashable, int] = {}
-        self._constraints = [(g.types, g.labels, g.demand) for g in self.classes.groups]
         columns, number = observed.problem.columns, observed.classes.column_of
         self._nearer = [number.get((c.gpu_type, False)) if c.spread else None for c in columns]
 
     def of(self, job: int, column: int) -> Sequence[Request]:
         """Return a job's alternatives on a column: one node if it runs on one, else several."""
-        key = self.group_of[job], column
+        nearer, g = self._nearer[column], self.group_of[job]
+        group, on_one = self.classes.groups[g], column if nearer is None else nearer
+        key = group.constraints, group.gpus, column, self.rates[g][on_one] > 0.0
         if key not in self._of:
-            self._of[key] = self._requests(job, column)
+            self._of[key] = self._requests(job, column, on_one)
         return self._of[key]
 
     def together(self, first: int, second: int, column: int) -> Request | None:
@@ -62,7 +59,7 @@ class GroupRequests:
         if g not in self._search_keys:
             group, runs_on = self.classes.groups[g], frozenset(self.columns(job))
             partners = g if group.shares else None
-            self._search_keys[g] = group.gpus, self._constraints[g], runs_on, partners
+            self._search_keys[g] = group.gpus, group.constraints, runs_on, partners
         return self._search_keys[g]
 
     def columns(self, job: int) -> Sequence[int]:
@@ -88,24 +85,22 @@ class GroupRequests:
 
     def admitting(self, job: int, ranks: int) -> int:
         """Return the open nodes that would do for one of a job's processes, were they empty."""
-        g = self.group_of[job]
-        key = self._constraints[g], ranks
+        constraints, layout = self.classes.groups[self.group_of[job]].constraints, self.layout
+        key = constraints, ranks
         if key not in self._admitting:
-            group, layout = self.classes.groups[g], self.layout
-            demand = self.jobs.demand(job, ranks)
-            request = layout.request(0, demand, types=group.types, labels=group.labels)
+            types, labels, _ = constraints
+            request = layout.request(0, self.jobs.demand(job, ranks), types=types, labels=labels)
             classes, nodes = layout.admitting(request)
             roomy = [c for c in classes if request.fitting(layout.classes[c].capacity) > 0]
             among = sum(layout.members[c] for c in roomy)
             self._admitting[key] = among & nodes & self.observed.state.open
         return self._admitting[key]
 
-    def _requests(self, job: int, column: int) -> list[Request]:
+    def _requests(self, job: int, column: int, on_one: int) -> list[Request]:
         group, of = self.classes.groups[self.group_of[job]], self.observed.problem.columns[column]
-        one = column if self._nearer[column] is None else self._nearer[column]
-        found, types = [], (of.gpu_type,)
-        if one is not None and self.rate(job, one) > 0.0:
-            demand, labels = self.jobs.demand(job, 1), group.labels
+        found, types, (_, labels, _) = [], (of.gpu_type,), group.constraints
+        if self.rate(job, on_one) > 0.0:
+            demand = self.jobs.demand(job, 1)
             found.append(self.layout.request(group.gpus, demand, types=types, labels=labels))
         if of.spread:
             found += self.jobs.spread(job, group.gpus, types=types)
@@ -129,37 +124,28 @@ class _Search:
     def __init__(self, observed: Observed, requests: GroupRequests) -> None:
         self.observed, self.requests, self.layout = observed, requests, observed.state.layout
         self.classes, self.idle = observed.classes, observed.state.idle
-        self.index, self.class_of = self.layout.index, self.layout.class_of
-        self._on_class: dict[tuple[int, int], OnClass | None] = {}
+        self.index, number = self.layout.index, self.classes.column_of
+        self.columns = [number.get((node.gpu_type, False)) for node in self.layout.nodes]
 
     def on_one_node(self, row: int, run: Running) -> CurrentSlice | None:
         """Return the placement of one process."""
-        rank = run.ranks[0]
+        rank, group = run.ranks[0], self.classes.groups[self.classes.group_of[row]]
         n = self.index.get(rank.node, -1)
-        if n < 0 or (on_class := self._of_group(row, self.class_of[n])) is None:
+        column = self.columns[n] if n >= 0 else None
+        if column is None or self.requests.rate(row, column) <= 0.0:
             return None
-        column, request, nodes, may_share = on_class
         shares, devices = rank.share != WHOLE, self.layout.bits(n, rank.devices)
-        if not len(rank.devices) == devices.bit_count() == request.gpus:
+        if not len(rank.devices) == devices.bit_count() == group.gpus:
             return None
-        if devices & ~self.idle[n] or not nodes >> n & 1 or (shares and not may_share):
+        if devices & ~self.idle[n] or (shares and not group.shares):
             return None
+        if not self.requests.admitting(row, 1) >> n & 1:
+            return None
+        request = self.requests.of(row, column)[0]
         if rank.cpu_quota is not None:
             demand = with_quota(self.observed.requests.demand(row, 1), run.ranks)
             request = replace(request, amounts=self.layout.amounts(demand))
         return CurrentSlice(row, run, column, Allocation(request, (Part(n, 1, devices),)), shares)
-
-    def _of_group(self, row: int, c: int) -> OnClass | None:
-        """Return where and how jobs of this one's group run on nodes of class c; None if not."""
-        g = self.classes.group_of[row]
-        if (g, c) not in self._on_class:
-            column = self.classes.column_of.get((self.layout.classes[c].gpu_type, False))
-            found = None
-            if column is not None and self.requests.rate(row, column) > 0.0:
-                request, nodes = self.requests.of(row, column)[0], self.requests.admitting(row, 1)
-                found = column, request, nodes, self.classes.groups[g].shares
-            self._on_class[g, c] = found
-        return self._on_class[g, c]
 
     def of(self, row: int, run: Running) -> CurrentSlice | None:
         """Return the placement of a gang of several processes, on nodes of one type."""

@@ -20,7 +20,7 @@ rounds. By lag no job on a GPU of n jobs is ever ahead by a slice, nor behind by
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
 from math import inf
 from typing import Any, TypeAlias
@@ -53,7 +53,7 @@ Credits: TypeAlias = Mapping[str, Mapping[str, float]]
 """By job, and GPU type: the time that others of its class had received when it came in."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ServiceAccount:
     """Account of n entries: `names`, `rows` and `columns` (present numbers).
 
@@ -81,19 +81,13 @@ class ServiceAccount:
         lag: Floats = self.share * (now_s - self.made_s) - self.received_s - self.ahead_s
         return lag
 
-    def after(
-        self, now_s: float, running: Iterable[tuple[int, int, float]], credit: Credits
-    ) -> ServiceAccount:
-        """Return the account now; `running`: (row, column, since when) of everything that runs."""
+    def receive(self, now_s: float, running: Iterable[tuple[int, int, float]]) -> None:
+        """Add the time until now; `running`: (row, column, since when) of everything that runs."""
         received, seen_s = self.received_s.tolist(), self.seen_s
         for row, column, since_s in running:
             if (i := self.entry.get((row, column))) is not None:
                 received[i] += max(0.0, now_s - max(since_s, seen_s))
-        return replace(self, received_s=np.array(received), seen_s=now_s, credit=credit)
-
-    def until(self, round_end_s: float) -> ServiceAccount:
-        """Return the account of a round that ends then."""
-        return replace(self, round_end_s=round_end_s)
+        self.received_s, self.seen_s = np.array(received, dtype=np.float64), now_s
 
     def to_memory(self) -> dict[str, Any]:
         """Return the account as plain data."""
@@ -140,14 +134,16 @@ def opened(
     table = np.concatenate([shares.alone, shares.paired]) if len(shares.paired) else shares.alone
     row, column = np.nonzero(table > SMALLEST_SHARE)
     share, keys, columns = table[row, column], classes.row_keys, classes.column_names
-    names = [(keys[r], columns[c]) for r, c in zip(row.tolist(), column.tolist(), strict=True)]
+    places = list(zip(row.tolist(), column.tolist(), strict=True))
+    names = [(keys[r], columns[c]) for r, c in places]
     ahead_s = np.zeros(len(row))
     if before is not None:
         ahead_s = _taken_along(names, share, before, now_s, round_s)
     return ServiceAccount(
         policy=policy, problem=problem, made_s=now_s, seen_s=now_s,
         round_end_s=now_s if before is None else before.round_end_s,
-        objective=shares.objective, names=names, entry=_numbers(names, classes), share=share,
+        objective=shares.objective, names=names, share=share,
+        entry={place: i for i, place in enumerate(places)},
         received_s=np.zeros(len(row)), ahead_s=ahead_s,
         credit={} if before is None else before.credit,
     )  # fmt: skip
@@ -155,13 +151,10 @@ def opened(
 
 def _numbers(names: Iterable[Name], classes: JobClasses) -> dict[tuple[int, int], int]:
     """Return the number of the entry of each (row, column) that is still there."""
-    row_of = classes.row_of
+    row_of = {key: row for row, key in enumerate(classes.row_keys)}
     column_of = {name: c for c, name in enumerate(classes.column_names)}
-    found = {}
-    for i, (key, column) in enumerate(names):
-        if key in row_of and column in column_of:
-            found[row_of[key], column_of[column]] = i
-    return found
+    places = ((row_of.get(key), column_of.get(column)) for key, column in names)
+    return {(r, c): i for i, (r, c) in enumerate(places) if r is not None and c is not None}
 
 
 def _taken_along(

@@ -303,7 +303,7 @@ def test_everybody_sees_their_own_and_their_teams(
         (operator, both),
     ):
         client = api(user)
-        with django_assert_num_queries(4 if user is not stranger else 3):
+        with django_assert_num_queries(3 if user is not stranger else 2):
             rows = client.get(ALL).json()["results"]
         assert {row["id"] for row in rows} == {str(s.pk) for s in seen}
 

@@ -5,11 +5,15 @@ each.
 import asyncio
 import threading
 from collections.abc import Callable
+from traceback import walk_stack
+from types import CodeType
 from typing import Any
 
 from asgiref.sync import sync_to_async
+from django.http import HttpRequest, HttpResponse
 
-from controlplane.web.http.asgi import LastingThreads
+from controlplane.web.http.asgi import LastingThreads, ThreadedHandler
+from controlplane.web.logs.middleware import RequestLog
 from tests.builders_asgi import ask
 
 
@@ -55,3 +59,16 @@ def test_more_requests_than_threads_share_them_and_all_threads_end() -> None:
     assert (len(used), len(set(used))) == (100, 3)
     app.close()
     assert threading.active_count() <= before
+
+
+def test_django_answers_a_request_in_one_visit_to_its_thread() -> None:
+    callers = list[CodeType]()
+
+    class Noting(ThreadedHandler):
+        def _get_response(self, request: HttpRequest) -> HttpResponse:
+            callers.extend(frame.f_code for frame, _ in walk_stack(None))
+            return HttpResponse("noted")
+
+    said = asyncio.run(ask(Noting(), "GET", "/healthz", {}))
+    assert (said.status, said.body) == (200, b"noted")
+    assert RequestLog.__call__.__code__ in callers, "the outermost middleware is in another thread"

@@ -154,6 +154,7 @@ def test_an_expired_token_is_401(user: User) -> None:
     )
     AuthToken.objects.filter(user=user).update(expiry=answer.json()["created"])
     assert api(token=answer.json()["token"]).get("/api/v1/me/").status_code == 401
+    assert api(user).get("/api/v1/me/").status_code == 200, "another of the user's tokens"
 
 
 @pytest.mark.parametrize("password", ["wrong", PASSWORD + " ", "\0"])

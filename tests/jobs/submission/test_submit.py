@@ -102,6 +102,13 @@ def test_a_key_whose_first_job_was_refused_is_free_for_the_next(user: User, node
     assert Job.objects.get() == made.job
 
 
+def test_equal_nodes_are_looked_at_once(node: Node) -> None:
+    for gpus, labels in ((2, []), (2, []), (4, []), (4, ["fast"])):
+        a_node(node.cluster, gpus=gpus, labels=labels)
+    capacities = Inventory().capacities(node.cluster)
+    assert sorted((c.gpus, *c.labels) for c in capacities) == [(2,), (4,), (4, "fast")]
+
+
 @pytest.mark.django_db(transaction=True)
 def test_a_cluster_deleted_after_it_was_read_spoils_only_its_own_job(
     user: User, node: Node

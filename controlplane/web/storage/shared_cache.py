@@ -1,0 +1,20 @@
+"""Cache over Redis whose connections all requests of a process share."""
+
+import functools
+from typing import Any
+
+from django.core.cache.backends.redis import RedisCache, RedisCacheClient
+
+
+class SharedRedisCache(RedisCache):
+    """Django's cache; under ASGI its own opens a connection for each request."""
+
+    @property
+    def _cache(self) -> RedisCacheClient:
+        servers, options = self._servers, self._options  # type: ignore[attr-defined]  # not in the stubs
+        return _client(tuple(servers), tuple(options.items()))
+
+
+@functools.cache
+def _client(servers: tuple[str, ...], options: tuple[tuple[str, Any], ...]) -> RedisCacheClient:
+    return RedisCacheClient(list(servers), **dict(options))
