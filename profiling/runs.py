@@ -109,7 +109,7 @@ def lock_kind(kind_id: int) -> Kind:
 
 
 def settle(kind: Kind, cluster: Cluster, now: datetime, *, background: bool = False) -> None:
-    """Bring the locked kind's runs and jobs in line; `background` lets queued jobs lend commands."""
+    """Bring the locked kind's runs and jobs in line; `background`: queued jobs lend commands."""
     offered = offers(cluster, now)
     known = _knowledge(kind, cluster, now)
     _drop(known, offered)
