@@ -87,8 +87,5 @@ _FORMULA = re.compile(f"(^|[;|\\t\\r\\n])([{_BLANK}]*[=+\\-@\uff1d\uff0b\uff0d\u
 
 
 def plain(cell: object) -> object:
-    """Cell that no spreadsheet takes for a formula: an apostrophe stands before its sign.
-
-    Signs are found behind blanks, invisible characters and other programs' ends of cells.
-    """
+    """Cell that no spreadsheet takes for a formula: an apostrophe stands before its sign."""
     return _FORMULA.sub(r"\1'\2", cell) if isinstance(cell, str) else cell

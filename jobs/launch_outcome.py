@@ -94,10 +94,7 @@ class Past:
 def end_outcome(
     ends: Sequence[End], past: Past, *, cancelling: bool, work_done: bool
 ) -> EndOutcome:
-    """Return the move of a job after all ranks ended.
-
-    Trouble on one rank excuses crashes of the others, since a gang fails together.
-    """
+    """Return the move of a job after all ranks ended; trouble on one excuses crashes of others."""
     complete = work_done and all(end.state is S.SUCCEEDED for end in ends)
     if cancelling:
         return EndOutcome(JobMove.COMPLETE if complete else JobMove.CANCELLED)
