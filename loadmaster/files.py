@@ -66,14 +66,22 @@ def open_plain(path: Path, flags: int = os.O_RDONLY) -> int:
     return descriptor
 
 
+def parse_object(text: bytes) -> dict[str, Any] | None:
+    """The JSON object in a text, or None if it is none."""
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return data if isinstance(data, dict) else None
+
+
 def read_object(path: Path) -> dict[str, Any] | None:
     """The JSON object in a small file, or None if there is none that can be read."""
     try:
         with os.fdopen(open_plain(path), "rb") as file:
-            data = json.loads(file.read(LARGEST_OBJECT))
-    except (OSError, ValueError, RecursionError):
+            return parse_object(file.read(LARGEST_OBJECT))
+    except OSError:
         return None
-    return data if isinstance(data, dict) else None
 
 
 def private_folder(path: Path) -> Path:
