@@ -101,6 +101,12 @@ def key_of(change: Change) -> PlacementKey:
     return change.key if isinstance(change, Keep | Preempt) else change.placement.key
 
 
+def sides(change: Start | Stop) -> tuple[tuple[RankPlacement, ...], tuple[RankPlacement, ...]]:
+    """(ranks before, ranks afterwards) of the job; empty for nowhere."""
+    before = () if isinstance(change, Start) else change.before.ranks
+    return before, () if isinstance(change, Preempt) else change.placement.ranks
+
+
 def describe(change: Change) -> dict[str, Any]:
     """Change as plain data, for the round's record."""
     job, purpose, copy = key_of(change)

@@ -119,11 +119,9 @@ class KindsTable:
 def visible_kinds(user: User | AnonymousUser) -> QuerySet[Kind]:
     """Kinds of the jobs a user may see, for operators all; newest first."""
     kinds = Kind.objects.order_by("-pk")
-    return (
-        kinds
-        if is_operator(user)
-        else kinds.filter(pk__in=visible_jobs(user).order_by().values("kind_id"))
-    )
+    if is_operator(user):
+        return kinds
+    return kinds.filter(pk__in=visible_jobs(user).order_by().values("kind_id"))
 
 
 def kinds_table(user: User | AnonymousUser) -> KindsTable:

@@ -13,17 +13,7 @@ from operator import itemgetter
 import numpy as np
 
 from clusters.energy import cost_per_hour, energy_cost
-from controlplane.loop.changes import (
-    Change,
-    Keep,
-    Migrate,
-    Preempt,
-    Resize,
-    Start,
-    changes,
-    current_of,
-    key_of,
-)
+from controlplane.loop.changes import Keep, Start, Stop, changes, current_of, key_of
 from controlplane.simulation.cluster.meter import remaining_work
 from policies.contract.plan import Placement, Plan
 from policies.contract.snapshot import Purpose, RankPlacement, Snapshot
@@ -114,27 +104,13 @@ def figures(plan: Plan, snapshot: Snapshot) -> Figures:
     )
 
 
-def differences(plan: Plan, snapshot: Snapshot) -> tuple[Change, ...]:
+def differences(plan: Plan, snapshot: Snapshot) -> tuple[Start | Stop, ...]:
     """Changes of training work that the plan would make, starts last."""
     return tuple(
         change
         for change in changes(current_of(snapshot), plan)
         if not isinstance(change, Keep) and key_of(change)[1] is Purpose.TRAINING
     )
-
-
-def sides(change: Change) -> tuple[tuple[RankPlacement, ...], tuple[RankPlacement, ...]]:
-    """(present ranks, planned ranks) of the job; empty for nowhere."""
-    match change:
-        case Start(placement=placement):
-            return (), placement.ranks
-        case Preempt(before=before):
-            return before.ranks, ()
-        case (
-            Migrate(placement=placement, before=before) | Resize(placement=placement, before=before)
-        ):
-            return before.ranks, placement.ranks
-    return (), ()
 
 
 def _seats(ranks: tuple[RankPlacement, ...]) -> list[tuple[str, tuple[str, ...]]]:

@@ -14,12 +14,12 @@ from typing import Any
 from django.contrib.auth.models import User
 
 from clusters.models import Cluster
-from controlplane.loop.changes import key_of
+from controlplane.loop.changes import key_of, sides
 from controlplane.loop.live.observe import observe
 from controlplane.loop.live.record import waiting_detail
 from controlplane.loop.live.solver import kept_solver
 from controlplane.loop.rounds import decide_or_keep, kept
-from controlplane.studies.what_if.comparison import Figures, differences, figures, sides
+from controlplane.studies.what_if.comparison import Figures, differences, figures
 from controlplane.web.pages.formats import part_of
 from controlplane.web.rest.errors import ConflictError
 from jobs.selectors import OTHERS, seen_by

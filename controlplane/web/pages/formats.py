@@ -46,11 +46,9 @@ def due(
 
 def ago(moment: datetime | None, now: datetime) -> str:
     """ "12 s ago", or "never"."""
-    return (
-        "never"
-        if moment is None
-        else f"{short_duration(max(0.0, (now - moment).total_seconds()))} ago"
-    )
+    if moment is None:
+        return "never"
+    return f"{short_duration(max(0.0, (now - moment).total_seconds()))} ago"
 
 
 def quantity(value: float | Decimal | None) -> str:
