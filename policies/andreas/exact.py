@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from policies.andreas.objective import Objective
-from policies.andreas.problem import Problem, build
-from policies.andreas.solution import to_plan
 from policies.contract.plan import Plan, PlanStatus
 from policies.contract.policy import PolicyError, fraction, parameter
 from policies.contract.snapshot import Snapshot
+from policies.cost_model.problem import Problem, build
+from policies.cost_model.solution import to_plan
 
 if TYPE_CHECKING:
     from policies.andreas.exact_model import Solved

@@ -6,15 +6,15 @@ from typing import Any
 import numpy as np
 
 from policies.andreas.configuration import choose, instance, least_gpus
-from policies.andreas.kernels.arrays import nonzero_seed
 from policies.andreas.kernels.greedy import CODED, PAPER, search
 from policies.andreas.kernels.polish import polish
 from policies.andreas.objective import Objective
-from policies.andreas.problem import Problem, build
-from policies.andreas.solution import Solution, to_plan
 from policies.contract.plan import Plan
 from policies.contract.policy import fraction, parameter
 from policies.contract.snapshot import Floats, Ints, Snapshot
+from policies.cost_model.kernels import nonzero_seed
+from policies.cost_model.problem import Problem, build
+from policies.cost_model.solution import Solution, to_plan
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from policies.andreas.kernels.arrays import NONE, nonzero_seed
-from policies.andreas.problem import Problem, build
-from policies.andreas.solution import Solution, to_plan
 from policies.contract.plan import Plan
 from policies.contract.policy import fraction, parameter
 from policies.contract.snapshot import Ints, Snapshot
+from policies.cost_model.kernels import NONE, nonzero_seed
+from policies.cost_model.problem import Problem, build
+from policies.cost_model.solution import Solution, to_plan
 from policies.search.kernels.local_search import Found, search
 from policies.search.rollout import orders, rents, rollout_data
 

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from policies.andreas.kernels.arrays import NONE
-from policies.andreas.problem import Problem, build
 from policies.contract import plan_json
 from policies.contract.plan import Plan, WaitCode
 from policies.contract.snapshot import PriceInterval, Snapshot
+from policies.cost_model.kernels import NONE
+from policies.cost_model.problem import Problem, build
 from policies.search.cost_search import CostSearch, starting_now
 from policies.search.kernels.local_search import Found, search
 from policies.search.kernels.rollout import (

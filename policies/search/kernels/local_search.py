@@ -10,9 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from policies.andreas.kernels.arrays import NONE, copy
-from policies.andreas.kernels.greedy import draw
 from policies.contract.snapshot import Floats, Ints
+from policies.cost_model.kernels import NONE, copy, draw
 from policies.placement.kernels import compiled
 from policies.search.kernels.rollout import (
     NEVER,

@@ -10,9 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from policies.andreas.kernels.arrays import NONE, copy
-from policies.andreas.kernels.greedy import extra_watts, fits
 from policies.contract.snapshot import Floats, Ints
+from policies.cost_model.kernels import NONE, copy, extra_watts, fits
 from policies.placement.kernels import compiled
 
 NEVER = np.inf
@@ -33,7 +32,7 @@ class RolloutData(NamedTuple):
     so many free; `closes` int64[K]: 1 if the configuration takes whole nodes, so that the first is
     the best. `base`, `slope` float64[C]: cost per second of a node in use, and of each GPU in use
     beside it. `rent` float64[C]: worth of a GPU to others, as a share of the best one. `demand`,
-    `capacity`, `power`, `busy`, `watts`: scarce now, as in `policies.andreas.kernels.arrays`;
+    `capacity`, `power`, `busy`, `watts`: scarce now, as in `policies.cost_model.problem`;
     `retry_s` when a job without watts or resources, and no end to wait for, is tried again.
     `step_s`, `step_priced_s`, `step_rate` float64[S]: when each price begins, the priced seconds
     until then, and those of a second from then on (`policies.placement.options`).

@@ -4,10 +4,9 @@ import logging
 import os
 import threading
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
-from loadmaster.agent.runtimes.base import RunId
 from loadmaster.agent.runtimes.docker import port
 from loadmaster.agent.runtimes.docker.mounts import (
     Mount,
@@ -28,12 +27,12 @@ from loadmaster.agent.runtimes.docker.plan import (
     SHELL,
     WORK,
     ContainerPlan,
-    Wanted,
+    Task,
     container_plan,
 )
 from loadmaster.agent.runtimes.docker.pulling import digest_of, pinned
 from loadmaster.agent.runtimes.docker.watch import Watch
-from loadmaster.protocol import LaunchSpec, ReasonClass
+from loadmaster.protocol import ReasonClass
 
 PULL_TRIES = 3
 PULL_PAUSE_S = 2.0
@@ -65,19 +64,6 @@ class PreparationError(Exception):
     def __init__(self, blame: ReasonClass, text: str) -> None:
         super().__init__(text)
         self.blame = blame
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """Image and folders to prepare; `private` are folders of the host that no job gets."""
-
-    run: RunId
-    spec: LaunchSpec
-    wanted: Wanted
-    folder: Path
-    owner: str
-    options: DockerOptions
-    private: tuple[Path, ...] = ()
 
 
 class Preparation(threading.Thread):
@@ -137,16 +123,7 @@ class Preparation(threading.Thread):
         mounts = self._job_mounts()
         self._give_folders_to(user)
         self.fraction = 1.0
-        plan = container_plan(
-            task.run,
-            task.spec,
-            task.wanted,
-            folder=task.folder,
-            owner=task.owner,
-            user=user,
-            mounts=mounts,
-            options=task.options,
-        )
+        plan = container_plan(task, user, mounts)
         working_dir = image.working_dir if image.working_dir not in ("", "/") else WORK
         self._create(replace(plan, image=image.id, working_dir=working_dir), image)
         return digest_of(task.spec.image, image.id, image.digests)

@@ -35,12 +35,13 @@ from loadmaster.agent.runtimes.docker.mounts import (
 )
 from loadmaster.agent.runtimes.docker.options import DockerOptions
 from loadmaster.agent.runtimes.docker.plan import (
+    Task,
     Wanted,
     job_environment,
     launch_data,
     launch_script,
 )
-from loadmaster.agent.runtimes.docker.preparing import MOVED, Preparation, Task
+from loadmaster.agent.runtimes.docker.preparing import MOVED, Preparation
 from loadmaster.agent.runtimes.docker.verdict import end_of, start_failure
 from loadmaster.agent.runtimes.docker.watch import Watch
 from loadmaster.agent.runtimes.folders import FILES, NEVER_STARTED, RunFolders, exit_of
