@@ -71,11 +71,8 @@ class ClusterAdmin(OperatorAdmin):
         self, request: HttpRequest, obj: Cluster | None = None
     ) -> tuple[str, ...]:
         """Freeze time zone and currency: decisions and bills stay in them."""
-        return (
-            (*self.readonly_fields, "currency")
-            if obj and obj.rounds.exists()
-            else self.readonly_fields
-        )
+        fixed = ("currency",) if obj and obj.rounds.exists() else ()
+        return (*self.readonly_fields, *fixed)
 
     def save_model(
         self, request: HttpRequest, obj: Cluster, form: ModelForm[Cluster], change: bool

@@ -62,11 +62,8 @@ class DeviceForm(PlainModelForm):
 
 
 def _label(entry: registry.PolicyEntry) -> str:
-    return (
-        f"{entry.name} (cannot be used: {entry.error})"
-        if entry.error
-        else f"{entry.name}: {entry.summary}"
-    )
+    said = f" (cannot be used: {entry.error})" if entry.error else f": {entry.summary}"
+    return f"{entry.name}{said}"
 
 
 def _parameters_help(policy: str) -> str:

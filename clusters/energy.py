@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass
 from datetime import UTC, datetime, time, timedelta
 from itertools import groupby, pairwise
-from operator import add
+from operator import add, attrgetter
 from zoneinfo import ZoneInfo
 
 from policies.contract.snapshot import PriceInterval
@@ -82,10 +82,7 @@ def energy_kwh(power_w: float, from_s: float, to_s: float) -> float:
 def energy_cost(
     power_w: float, from_s: float, to_s: float, steps: Sequence[PriceInterval]
 ) -> float:
-    """Cost of a constant IT power over [from_s, to_s]; 0 without steps.
-
-    Before the first step its prices hold, after the last one its.
-    """
+    """Cost of constant IT power over [from_s, to_s]; the outer steps hold beyond; 0 without any."""
     return sum(
         cost_per_hour(power_w, s) * (until - since) / HOUR_S
         for since, until, s in _pieces(from_s, to_s, steps)
@@ -153,13 +150,10 @@ def _step(
 
 
 def _merged(steps: Iterable[PriceInterval]) -> Iterator[PriceInterval]:
-    for prices, same in groupby(steps, key=_prices):
+    prices_of = attrgetter("price_per_kwh", "pue", "emissions_g_per_kwh")
+    for prices, same in groupby(steps, key=prices_of):
         touching = list(same)
         yield PriceInterval(touching[0].from_s, touching[-1].to_s, *prices)
-
-
-def _prices(step: PriceInterval) -> tuple[float, float, float]:
-    return (step.price_per_kwh, step.pue, step.emissions_g_per_kwh)
 
 
 def wall_clock_edges(

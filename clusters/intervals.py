@@ -44,10 +44,7 @@ def is_silent(session_expires_at: datetime | None, now: datetime) -> bool:
 def lost_after(
     lease_end: datetime, clock: Intervals, promised_grace_s: float | None = None
 ) -> datetime:
-    """Time by which all under that lease has ended: lease + grace + margin after the last renewal.
-
-    `promised_grace_s`: grace that its launch was told, if known.
-    """
+    """Time by which all under that lease has ended: lease, grace (promised at launch), margin."""
     return lease_end + timedelta(
         seconds=max(clock.grace_s, promised_grace_s or 0.0) + clock.margin_s
     )

@@ -26,10 +26,7 @@ def price_steps(
     *,
     zone: str = "",
 ) -> tuple[PriceInterval, ...]:
-    """Prices over [from_s, to_s] in Unix seconds; `zone` replaces the cluster's.
-
-    `known_by` leaves out later rows: rows never change.
-    """
+    """Prices over [from_s, to_s] by rows known at `known_by`; `zone`: other than the cluster's."""
     end = datetime.fromtimestamp(to_s, UTC)
     tariffs = EnergyTariff.objects.filter(
         cluster=cluster, effective_from__lte=end

@@ -50,10 +50,7 @@ def read_log(
     rank: int = 0,
     limit: int = PIECE,
 ) -> LogPiece:
-    """Return the piece after `cursor`, else from byte `offset` (from the end if negative).
-
-    Raises BadCursor. Invalid UTF-8 is replaced.
-    """
+    """Return the piece after `cursor`, else from byte `offset` (< 0: from the end). BadCursor."""
     # The job is read before its output: whatever is written later belongs to a reader who comes
     # back.
     over, now = job.is_over, timezone.now()

@@ -70,11 +70,8 @@ def reason_for_waiting(
 
 def _no_runtime(detail: Mapping[str, Any], names: Mapping[str, str]) -> str:
     runtime, nodes = detail.get("runtime"), _listed(detail.get("nodes"), names, "a node", "nodes")
-    said = (
-        f"No node with the runtime {runtime} is ready"
-        if runtime
-        else SENTENCES["runtime_unavailable"]
-    )
+    known = f"No node with the runtime {runtime} is ready"
+    said = known if runtime else SENTENCES["runtime_unavailable"]
     return f"{said}: {nodes} would do when ready again" if nodes else said
 
 

@@ -30,12 +30,12 @@ def write_whole(path: Path, content: bytes, *, durable: bool = False, mode: int 
         temporary.unlink(missing_ok=True)
         raise
     if durable:
-        sync_folder(path.parent)
+        sync(path.parent)
 
 
-def sync_folder(folder: Path) -> None:
-    """Make a folder's names durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+def sync(path: Path) -> None:
+    """Flush a file's content, or a folder's names, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:
@@ -66,14 +66,22 @@ def open_plain(path: Path, flags: int = os.O_RDONLY) -> int:
     return descriptor
 
 
+def parse_object(text: bytes) -> dict[str, Any] | None:
+    """The JSON object in a text, or None if it is none."""
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return data if isinstance(data, dict) else None
+
+
 def read_object(path: Path) -> dict[str, Any] | None:
     """The JSON object in a small file, or None if there is none that can be read."""
     try:
         with os.fdopen(open_plain(path), "rb") as file:
-            data = json.loads(file.read(LARGEST_OBJECT))
-    except (OSError, ValueError, RecursionError):
+            return parse_object(file.read(LARGEST_OBJECT))
+    except OSError:
         return None
-    return data if isinstance(data, dict) else None
 
 
 def private_folder(path: Path) -> Path:

@@ -4,6 +4,7 @@ from uuid import UUID
 
 from django.db import models
 from django.db.models import F, Q
+from django.utils import timezone
 
 from jobs.models import Kind
 
@@ -96,6 +97,10 @@ class PairProfile(models.Model):
             f"{self.first} beside {self.second} on {self.gpu_type}: {speeds} steps/s"
             f" ({self.source})"
         )
+
+    @property
+    def age_s(self) -> float:
+        return (timezone.now() - self.updated_at).total_seconds()
 
 
 class PairMeasurement(models.Model):

@@ -8,7 +8,7 @@ from django.db.models import Exists, F, Max, Min, OuterRef, Q, QuerySet, Sum
 
 from clusters.events import request_reschedule
 from clusters.models import Cluster, Reason
-from jobs.end_outcomes import LONGEST_BACKOFF_S
+from jobs.launch_outcome import LONGEST_BACKOFF_S
 from jobs.lifecycle import JobState
 from jobs.models import Assignment, Job
 from loadmaster.protocol import AssignmentState

@@ -109,10 +109,7 @@ def lock_kind(kind_id: int) -> Kind:
 
 
 def settle(kind: Kind, cluster: Cluster, now: datetime, *, background: bool = False) -> None:
-    """Bring runs and waiting jobs of the locked kind in line with profiles and offers.
-
-    With `background`, queued jobs lend their command for missing measurements.
-    """
+    """Bring the locked kind's runs and jobs in line; `background`: queued jobs lend commands."""
     offered = offers(cluster, now)
     known = _knowledge(kind, cluster, now)
     _drop(known, offered)
@@ -132,10 +129,7 @@ def settle(kind: Kind, cluster: Cluster, now: datetime, *, background: bool = Fa
 
 
 def begin_all(jobs: Sequence[Job], now: datetime) -> None:
-    """Request runs that jobs of one cluster need; queued ones that wait become PROFILING.
-
-    Locks kinds in order, only those that may need a run.
-    """
+    """Request the runs that jobs of one cluster need, kinds locked in order."""
     if not jobs:
         return
     by_kind = defaultdict[int, list[Job]](list)

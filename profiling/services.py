@@ -30,11 +30,9 @@ _NOBODYS_FAULT = frozenset(
 
 
 def request_profiles(jobs: Sequence[Job]) -> None:
-    """Request missing measurements for saved jobs of one cluster.
+    """Request missing measurements for saved jobs of one cluster, in the caller's transaction.
 
-    A queued job that has to wait becomes PROFILING; a held one waits for its release. A speed is
-    assumed if nothing is known and nothing can be measured. An error aborts the caller's
-    transaction.
+    A queued job that has to wait becomes PROFILING; a speed is assumed if none can be measured.
     """
     with transaction.atomic(savepoint=False):
         begin_all(jobs, timezone.now())

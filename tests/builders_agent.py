@@ -19,6 +19,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import httpx
 
+from loadmaster.agent.clock import SystemClock
+from loadmaster.agent.executor import Parts
 from loadmaster.agent.journal import Journal
 from loadmaster.agent.loop import Agent, Timing
 from loadmaster.agent.node.emulated import Emulation
@@ -376,17 +378,17 @@ def an_agent(
     """An agent of node n1 in this process, with real processes unless a runtime is given."""
     client = AgentClient("http://server", transport=server.transport())
     client.identify("n1", NODE_TOKEN)
-    return Agent(
+    parts = Parts(
         client=client,
         journal=Journal(state_dir / "journal.jsonl"),
         runtime=runtime or ProcessRuntime(state_dir / "runs"),
         devices=devices or EmulatedDevices(an_emulation(), "n1"),
         identity=Identity("machine", boot_id(), "host"),
         state_dir=state_dir,
-        clock=clock,
-        timing=FAST,
-        jitter=random.Random(1),
+        checkpoints=state_dir / "checkpoints",
+        clock=clock or SystemClock(),
     )
+    return Agent(parts, timing=FAST, jitter=random.Random(1))
 
 
 def until(holds: Callable[[], object], agent: Agent | None = None, within_s: float = 15.0) -> None:

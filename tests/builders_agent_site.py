@@ -10,6 +10,7 @@ import httpx
 from clusters.models import Cluster, Node
 from clusters.services.enrolment import issue_enrolment_token
 from jobs.models import Assignment
+from loadmaster.agent.executor import Parts
 from loadmaster.agent.journal import Journal
 from loadmaster.agent.loop import Agent
 from loadmaster.agent.node.emulated import Emulation
@@ -99,17 +100,17 @@ class NodeSite:
 
     def start(self) -> Agent:
         self.runtime = self._runtime(self.state_dir)
-        return Agent(
+        parts = Parts(
             client=self.client,
             journal=Journal(self.state_dir / "journal.jsonl"),
             runtime=self.runtime,
             devices=self.devices,
             identity=self.identity,
             state_dir=self.state_dir,
-            checkpoints=self.checkpoints,
+            checkpoints=self.checkpoints or self.state_dir / "checkpoints",
             address="127.0.0.1",
-            timing=FAST,
         )
+        return Agent(parts, timing=FAST)
 
     def restart(self) -> None:
         """The agent leaves, its jobs go on, and another begins in its place."""

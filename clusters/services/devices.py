@@ -144,10 +144,7 @@ def _next_number() -> int:
 
 
 def flush_samples() -> int:
-    """Write each device's newest cached sample; return the number of devices written.
-
-    One process flushes at a time; a long flush is followed by a pause.
-    """
+    """Write each device's newest cached sample, one process at a time; return their number."""
     began_s = time.monotonic()
     try:
         if not cache.add(_FLUSHING, True, FLUSH_S):

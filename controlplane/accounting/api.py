@@ -14,7 +14,7 @@ from rest_framework.views import APIView
 
 from clusters.models import Cluster
 from controlplane.accounting.costs import CostRow, as_rows, cost_rows, cost_total
-from controlplane.accounting.query import BY, PERIODS, CostQueryError, read_query
+from controlplane.accounting.query import BY, PERIODS, CostQueryError, asked_of, read_query
 
 MOST_ROWS = 1000
 
@@ -88,11 +88,8 @@ class CostsView(APIView):
     )
     def get(self, request: Request) -> Response:
         """Sum up the energy and cost of a time by hour, day, node, team or job."""
-        cluster = _cluster(request.query_params.get("cluster", ""))
-        asked = {
-            name: request.query_params.get(name, "").strip()
-            for name in ("by", "period", "from", "to")
-        }
+        asked = asked_of(request.query_params)
+        cluster = _cluster(asked["cluster"])
         try:
             query = read_query(cluster, asked, timezone.now())
         except CostQueryError as error:

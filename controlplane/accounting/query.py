@@ -1,5 +1,6 @@
 """Queries of costs: cluster, time and grouping."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from zoneinfo import ZoneInfo
@@ -15,6 +16,14 @@ PERIODS = {
     "last-month": "Last month",
 }
 BY = {"hour": "Hour", "day": "Day", "node": "Node", "team": "Team", "job": "Job"}
+
+
+ASKED = ("cluster", "period", "from", "to", "by")
+
+
+def asked_of(given: Mapping[str, str]) -> dict[str, str]:
+    """Fields of a query from an address."""
+    return {name: given.get(name, "").strip() for name in ASKED}
 
 
 class CostQueryError(ValueError):

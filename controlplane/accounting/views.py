@@ -28,13 +28,19 @@ from controlplane.accounting.costs import (
     csv_of,
     sees_all_costs,
 )
-from controlplane.accounting.query import BY, PERIODS, CostQuery, CostQueryError, read_query
+from controlplane.accounting.query import (
+    BY,
+    PERIODS,
+    CostQuery,
+    CostQueryError,
+    asked_of,
+    read_query,
+)
 from controlplane.web.pages.static_files import PLOTLY_NAME
 
 PAGE_SIZE = 100
 HOURLY = timedelta(days=3)
 """Longest span that the chart shows by hours; longer ones by days."""
-ASKED = ("cluster", "period", "from", "to", "by")
 PARTS = (
     ("measured_kwh", "GPUs, measured", "#2f7f93"),
     ("modelled_kwh", "GPUs, modelled", "#7fb5c2"),
@@ -44,7 +50,7 @@ PARTS = (
 
 @require_GET
 def costs(request: HttpRequest) -> HttpResponse:
-    user, asked = cast(User, request.user), _asked(request)
+    user, asked = cast(User, request.user), asked_of(request.GET)
     cluster = _cluster(asked)
     if cluster is None:
         return render(request, "accounting/costs.html", {"cluster": None})
@@ -84,10 +90,6 @@ def costs_csv(request: HttpRequest) -> StreamingHttpResponse:
     )
 
 
-def _asked(request: HttpRequest) -> dict[str, str]:
-    return {name: request.GET.get(name, "").strip() for name in ASKED}
-
-
 def _cluster(asked: dict[str, str]) -> Cluster | None:
     clusters = Cluster.objects.order_by("name")
     return clusters.filter(name=asked["cluster"]).first() or clusters.first()
@@ -102,7 +104,7 @@ def _query_or_message(request: HttpRequest, cluster: Cluster, asked: dict[str, s
 
 
 def _query_or_404(request: HttpRequest) -> CostQuery:
-    asked = _asked(request)
+    asked = asked_of(request.GET)
     cluster = _cluster(asked)
     if cluster is None:
         raise Http404("there is no cluster")

@@ -18,7 +18,7 @@ from controlplane.execution.moves import move_assignment, request_stop
 from controlplane.web.logs.structured import bound
 from jobs.assignment_lifecycle import ENDED as ENDED_ASSIGNMENTS
 from jobs.assignment_lifecycle import LIVE, AssignmentMove
-from jobs.end_outcomes import End, EndOutcome, Past, end_outcome, troubles_of
+from jobs.launch_outcome import End, EndOutcome, Past, end_outcome, troubles_of
 from jobs.lifecycle import PLACED, JobMove, JobState
 from jobs.models import Assignment, Attempt, Job
 from jobs.moves import move_job

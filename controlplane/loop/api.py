@@ -53,11 +53,9 @@ class RoundViewSet(ReadOnlyModelViewSet[Round]):
 
     def get_queryset(self) -> QuerySet[Round]:
         rounds = of_cluster(self.request, Round.objects.select_related("cluster")).order_by("-id")
-        return (
-            rounds.defer("snapshot", "plan", "runs_expected", "changes", "rejected")
-            if self.action == "list"
-            else rounds
-        )
+        if self.action == "list":
+            return rounds.defer("snapshot", "plan", "runs_expected", "changes", "rejected")
+        return rounds
 
     def get_serializer_class(self) -> type[BaseSerializer[Round]]:
         return RoundSerializer if self.action == "list" else RoundDetailSerializer

@@ -4,7 +4,7 @@ Placements that the plan drops are stopped; jobs that it does not mention go on.
 because starts may need what they free.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -101,6 +101,21 @@ def key_of(change: Change) -> PlacementKey:
     return change.key if isinstance(change, Keep | Preempt) else change.placement.key
 
 
+def sides(change: Start | Stop) -> tuple[tuple[RankPlacement, ...], tuple[RankPlacement, ...]]:
+    """(ranks before, ranks afterwards) of the job; empty for nowhere."""
+    before = () if isinstance(change, Start) else change.before.ranks
+    return before, () if isinstance(change, Preempt) else change.placement.ranks
+
+
+def needs_stop(before: Sequence[RankPlacement], after: Sequence[RankPlacement]) -> bool:
+    """Return True if nodes, devices or shares differ, whatever the order of ranks."""
+    one, other = (
+        sorted((rank.node, tuple(sorted(rank.devices)), rank.share) for rank in ranks)
+        for ranks in (before, after)
+    )
+    return one != other
+
+
 def describe(change: Change) -> dict[str, Any]:
     """Change as plain data, for the round's record."""
     job, purpose, copy = key_of(change)
@@ -119,14 +134,10 @@ def _of_running(
 ) -> Stop | Keep:
     if placement is None:
         return Preempt(key, run) if key[0] in decided else Keep(key, run)
-    if _seats(placement.ranks) == _seats(run.ranks):
+    if not needs_stop(run.ranks, placement.ranks):
         return Keep(key, run, placement)
     same_size = _size(placement.ranks) == _size(run.ranks)
     return Migrate(placement, run) if same_size else Resize(placement, run)
-
-
-def _seats(ranks: tuple[RankPlacement, ...]) -> list[tuple[str, tuple[str, ...], float]]:
-    return sorted((seat.node, tuple(sorted(seat.devices)), seat.share) for seat in ranks)
 
 
 def _size(ranks: tuple[RankPlacement, ...]) -> float:

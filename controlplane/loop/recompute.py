@@ -8,12 +8,12 @@ from controlplane.loop.live.record import cost_rate_per_h, last_plan
 from controlplane.loop.live.solver import solve_here
 from controlplane.loop.models import Round
 from controlplane.loop.rounds import carry_out_or_decide
-from policies.andreas.problem import build
 from policies.andreas.randomized_greedy import RandomizedGreedy
-from policies.andreas.solution import Solution
 from policies.contract import forms, plan_json, snapshot_json
 from policies.contract.plan import Plan, PlanStatus
 from policies.contract.snapshot import Purpose, Snapshot
+from policies.cost_model.problem import build
+from policies.cost_model.solution import Solution
 from policies.host.registry import make
 from policies.placement.profiling import reserve_profiling
 from policies.search.cost_search import CostSearch

@@ -70,11 +70,7 @@ class LastPlan:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Plan of a round before it is applied.
-
-    `failure`: reason why the policy's plan was unusable, so that `plan` keeps running jobs.
-    `carried`: the round whose plan this one carries out.
-    """
+    """Plan of a round; `failure`: why the policy gave none; `carried`: round whose plan it is."""
 
     plan: Plan
     failure: str | None = None
@@ -110,10 +106,7 @@ class World(Protocol):
 
 @not_collected()
 def run_round(world: World, policy: Policy, *, name: str = "") -> RoundResult:
-    """Run one round; if the policy fails, running jobs go on.
-
-    `name` is the policy's, for the plan of a round in which it fails.
-    """
+    """Run one round; if the policy, `name` in the round's plan, fails, running jobs go on."""
     snapshot = world.snapshot()
     found = carry_out_or_decide(snapshot, policy, world.last_plan, name)
     return RoundResult(
@@ -133,10 +126,7 @@ def carry_out_or_decide(
 
 
 def carried_out(snapshot: Snapshot, last: LastPlan) -> Plan | None:
-    """Last plan as this round's own, starting what waited for stops; None to decide anew.
-
-    It must be valid, mention every ended job, and change nothing else.
-    """
+    """Last plan as this round's, if valid, knowing all ended jobs, starting only deferred ones."""
     plan = last.plan
     knows = {w.job for w in plan.waiting} | {p.job for p in plan.placements}
     todo = changes(current_of(snapshot), plan)

@@ -98,10 +98,7 @@ def is_held(cluster_id: int, now: datetime) -> bool:
 
 
 def backoff_s(cluster_id: int, now: datetime) -> float:
-    """Seconds of backoff left after a long round: twice its length, at most LONGEST_BACKOFF_S.
-
-    So rounds of up to 2.5 s take a third of a worker at most.
-    """
+    """Seconds left after a long round: twice its length, at most LONGEST_BACKOFF_S."""
     rounds = Round.objects.filter(cluster=cluster_id).only("started_at", "ended_at")
     last = rounds.order_by("-number").first()
     if last is None or last.ended_at is None:

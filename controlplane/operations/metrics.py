@@ -35,8 +35,8 @@ from rest_framework.views import APIView
 
 from clusters.models import Cluster, Node, RescheduleEvent
 from clusters.models.nodes import State
-from controlplane.loop.metrics import KEY as ROUNDS_KEY
-from controlplane.loop.metrics import RECONCILE_KEY, RoundCounts
+from controlplane.loop.round_counts import KEY as ROUNDS_KEY
+from controlplane.loop.round_counts import RECONCILE_KEY, RoundCounts
 from controlplane.operations.health import BEAT_KEY
 from controlplane.web.http.metrics import http_registry
 from controlplane.web.rest.defaults import BearerAuthentication

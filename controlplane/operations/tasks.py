@@ -7,7 +7,7 @@ from clusters.services.devices import flush_samples
 from controlplane.accounting.ledger import meter
 from controlplane.execution.reconciler import reconcile_clusters
 from controlplane.execution.services.stops import stop_profiling
-from controlplane.loop.metrics import note_reconciled
+from controlplane.loop.round_counts import note_reconciled
 from controlplane.loop.tasks import ask_for_periodic_rounds, overdue_clusters, run_cluster_round
 from controlplane.operations.health import note_beat
 from controlplane.operations.retention import prune

@@ -55,12 +55,9 @@ _JOB, _KIND, _STEP, _TYPE, _TEAM = (
 
 
 def cluster_spec(user: User, cluster: Cluster, start_s: float | None = None) -> dict[str, Any]:
-    """Cluster as a cluster file: nodes not lost, healthy GPUs, prices from `start_s`, caps, teams.
-
-    `start_s`: Unix seconds, default now.
-    """
+    """Cluster file of usable nodes, caps, teams, and prices from `start_s` (Unix; default now)."""
     now_s = time.time()
-    snapshot = observe(cluster.pk, now_s, cluster.round_number, profiling.selectors).snapshot
+    snapshot = observe(cluster.pk, now_s, cluster.round_number).snapshot
     start_s = now_s if start_s is None else start_s
     steps = [
         replace(step, from_s=step.from_s - start_s, to_s=step.to_s - start_s)
@@ -104,13 +101,12 @@ def _node(node: NodeView) -> dict[str, Any]:
 
 
 def queue(user: User, cluster: Cluster) -> dict[str, Any]:
-    """Jobs of a round now, as a workload: waiting ones arrive at once, running ones keep their
-    GPUs.
+    """Jobs of a round now as a workload: waiting ones arrive at once, running ones keep GPUs.
 
     Only jobs that the user may see. Jobs of unknown speed are left out and counted in its note.
     """
     now_s = time.time()
-    snapshot = observe(cluster.pk, now_s, cluster.round_number, profiling.selectors).snapshot
+    snapshot = observe(cluster.pk, now_s, cluster.round_number).snapshot
     of_live = visible_jobs(user).filter(cluster=cluster).exclude(state__in=ENDED)
     own = {str(pk) for pk in of_live.values_list("pk", flat=True)}
     kinds = {kind.id: kind for kind in snapshot.kinds if kind.throughputs}

@@ -15,7 +15,7 @@ from django.http import Http404
 
 from controlplane.studies.models import Simulation
 from controlplane.web.operators import is_operator
-from jobs.models import Membership
+from jobs.selectors import teams_of
 
 _SALT = "loadmaster.simulation"
 
@@ -27,8 +27,7 @@ def visible_simulations(user: User | AnonymousUser) -> QuerySet[Simulation]:
         return rows
     if not user.is_authenticated:
         return rows.none()
-    teams = Membership.objects.filter(user=user.pk).values("team")
-    return rows.filter(Q(user=user.pk) | Q(team__in=teams))
+    return rows.filter(Q(user=user.pk) | Q(team__in=teams_of(user)))
 
 
 def get_simulation(user: User | AnonymousUser, pk: uuid.UUID | str) -> Simulation:

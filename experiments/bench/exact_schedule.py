@@ -23,8 +23,8 @@ import numpy as np
 from ortools.sat.python import cp_model
 
 from policies.andreas.exact_model import run_solver
-from policies.andreas.kernels.arrays import NONE
 from policies.contract.plan import PlanStatus
+from policies.cost_model.kernels import NONE
 from policies.search.kernels.local_search import Found
 from policies.search.kernels.rollout import RolloutData
 

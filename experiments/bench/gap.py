@@ -20,11 +20,11 @@ import numpy as np
 from experiments.bench.clusters import a_cluster
 from experiments.bench.figures import Figure, figure, show
 from policies.andreas.exact import Exact
-from policies.andreas.kernels.arrays import NONE
-from policies.andreas.problem import Problem, build
-from policies.andreas.solution import Solution
 from policies.contract.plan import Plan, PlanStatus
 from policies.contract.snapshot import JobColumns, JobPhase, Jobs, Running, SlotHold, Snapshot
+from policies.cost_model.kernels import NONE
+from policies.cost_model.problem import Problem, build
+from policies.cost_model.solution import Solution
 from policies.host import registry
 
 INSTANCES = 100

@@ -9,8 +9,8 @@ from functools import partial
 from experiments.bench.clusters import a_cluster
 from experiments.bench.figures import Figure, figure, milliseconds, show
 from policies.andreas.kernels.greedy import search
-from policies.andreas.problem import build
 from policies.andreas.randomized_greedy import RandomizedGreedy
+from policies.cost_model.problem import build
 
 GOALS_MS = ((10, 100, 2.0), (100, 1000, 25.0), (1000, 10000, 300.0))
 """(nodes, jobs, milliseconds of 1000 iterations in mode paper)."""

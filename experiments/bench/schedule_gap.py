@@ -22,8 +22,8 @@ import numpy as np
 from experiments.bench.clusters import a_cluster
 from experiments.bench.exact_schedule import Judged, judge
 from experiments.bench.figures import Figure, figure, show
-from policies.andreas.problem import build
 from policies.contract.snapshot import Snapshot
+from policies.cost_model.problem import build
 from policies.search.cost_search import CostSearch
 from policies.search.kernels.local_search import Found, search
 from policies.search.rollout import orders, rents, rollout_data

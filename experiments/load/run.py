@@ -80,11 +80,16 @@ def _play(stage: Stage, report: Report, scenarios: list[str], wanted: argparse.N
     if "rounds" in scenarios:
         report.scenario("round", a_round(seeded.cluster))
     if "heartbeats" in scenarios:
+        # The first rounds after rows were written in bulk start hundreds of jobs at once, for which
+        # SQLite lets nobody else write; from then on a cluster has one in five minutes.
+        _wait_for_quiet(Cluster.objects.get(name=seeded.cluster))
         cluster = Cluster.objects.create(
             name="fleet", policy="fifo", heartbeat_s=10.0, lease_s=60.0
         )
         agents = make_fleet(cluster, wanted.agents, prefix="fleet")
         _take_stock()
+        RescheduleEvent.objects.create(cluster=cluster, reason=Reason.OPERATOR)
+        _wait_for_quiet(cluster)
         _watched(report, "heartbeats", lambda: _heartbeats(stage, agents, wanted.seconds))
     return lost
 
@@ -147,7 +152,7 @@ def a_round(cluster: str) -> Figures:
 
 
 def _wait_for_quiet(cluster: Cluster, patience_s: float = 60.0) -> None:
-    """Until no round is wanted or held: the one that is measured is to be alone."""
+    """Until no round is wanted or held: what is measured is to be alone."""
     until_s = time.monotonic() + patience_s
     while time.monotonic() < until_s and (
         RescheduleEvent.objects.filter(cluster=cluster, round=None).exists()

@@ -30,7 +30,7 @@ def agent(
     *,
     context: typer.Context,
     server: str | None = Option(None, help="The server's address."),
-    token: str | None = Option(None, help="Enrolment token, needed once; others see arguments."),
+    token: str | None = Option(None, help="Enrolment token, needed once; safer in --token-file."),
     token_file: Path | None = Option(None, help="File with the enrolment token."),
     state_dir: Path | None = Option(None, help="The agent's own folder, kept between starts."),
     name: str | None = Option(None, help="The node's name; the host's by default."),
@@ -39,11 +39,13 @@ def agent(
     checkpoints: Path | None = Option(None, help="Folder of checkpoints that all nodes share."),
     runtime: str | None = Option(None, help="How jobs are run: process or docker."),
     docker: list[str] | None = Option(None, help=DOCKER_HELP),
-    address: str | None = Option(None, help="Where gangs' other nodes reach it (found out)."),
-    slots_per_gpu: int | None = Option(None, help="Jobs per GPU until an operator says so (1)."),
+    address: str | None = Option(None, help="Where other nodes reach this one, for gangs."),
+    slots_per_gpu: int | None = Option(
+        None, help="Jobs that may share each GPU until an operator says so; 1 by default."
+    ),
     mps: bool | None = Option(None, help="Let jobs share GPUs by NVIDIA's MPS (by default)."),
     ca: str | None = Option(None, help="File of certificate authorities."),
-    insecure: bool | None = Option(None, "--insecure", help="Take any certificate, for trials."),
+    insecure: bool | None = Option(None, "--insecure", help="Accept any certificate; for trials."),
     stop_jobs_on_exit: bool | None = Option(
         None,
         "--stop-jobs-on-exit",

@@ -2,14 +2,14 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from loadmaster.agent import admission, reconcile
-from loadmaster.agent.clock import Backoff, Clock
+from loadmaster.agent.clock import Backoff, Clock, SystemClock
 from loadmaster.agent.journal import Entry, Journal, JournalError
 from loadmaster.agent.logs import log_context
-from loadmaster.agent.node.machine import Devices, sockets_of
+from loadmaster.agent.node.machine import Devices, Identity, sockets_of
 from loadmaster.agent.outcome import outcome_of, standing
 from loadmaster.agent.runtimes.base import (
     Exit,
@@ -33,31 +33,34 @@ LONGEST_REASON = 2000
 STRAY_GRACE_S = 10.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """Parts that an agent is put together from; `address`: where other nodes reach this one."""
+
+    client: AgentClient
+    journal: Journal
+    runtime: Runtime
+    devices: Devices
+    identity: Identity
+    state_dir: Path
+    checkpoints: Path
+    address: str = ""
+    clock: Clock = field(default_factory=SystemClock)
+
+
 class Executor:
     """Carries out actions; what fails for the moment is found again by the next reconciliation."""
 
     def __init__(
         self,
-        *,
-        client: AgentClient,
-        journal: Journal,
-        runtime: Runtime,
-        devices: Devices,
-        clock: Clock,
+        parts: Parts,
         shipper: Shipper,
         session: ServerSession,
-        state_dir: Path,
-        boot_id: str,
-        checkpoints: Path | None = None,
-        address: str = "",
-        shares: Callable[[RunId], bool] = lambda run: False,
+        shares: Callable[[RunId], bool],
     ) -> None:
-        self._client, self._journal, self._runtime = client, journal, runtime
-        self._devices, self._clock = devices, clock
-        self._shipper, self._session = shipper, session
-        self._state_dir, self._boot_id = state_dir, boot_id
-        self._checkpoints = checkpoints or state_dir / "checkpoints"
-        self._address, self._shares, self._backoff = address, shares, Backoff()
+        self._parts, self._shipper, self._session = parts, shipper, session
+        self._journal, self._runtime, self._clock = parts.journal, parts.runtime, parts.clock
+        self._shares, self._backoff = shares, Backoff()
         self.is_leaving = False
         """True while the agent shuts down and stops its jobs itself."""
 
@@ -96,7 +99,7 @@ class Executor:
             return
         try:
             sent_s = self._clock.boot_s()
-            spec = self._client.accept(run.assignment, Accept(epoch, run.fence))
+            spec = self._parts.client.accept(run.assignment, Accept(epoch, run.fence))
             self._session.note_time(sent_s)
             log_context.take(spec)
             self._take(run, spec)
@@ -117,7 +120,7 @@ class Executor:
 
     def _take(self, run: RunId, spec: LaunchSpec) -> None:
         live = [entry for entry in self._journal.entries.values() if not entry.has_ended]
-        own = {device.uuid for device in self._devices.reports()}
+        own = {device.uuid for device in self._parts.devices.reports()}
         launch = self._launch_of(spec)
         problem = admission.objection(spec, run, runtime=self._runtime.name, devices=own, live=live)
         problem = problem or self._runtime.objection(launch)
@@ -143,22 +146,21 @@ class Executor:
         self._session.settle_offer(run.assignment)
 
     def _launch_of(self, spec: LaunchSpec) -> Launch:
-        hardware = {device.uuid for device in self._devices.reports() if not device.emulated}
+        parts, devices = self._parts, self._parts.devices
+        hardware = {device.uuid for device in devices.reports() if not device.emulated}
         # a container has a network interface of its own
         on_host = spec.world_size > 1 and self._runtime.name == "process"
-        sockets = sockets_of(self._address) if on_host else {}
-        folder = admission.checkpoint_folder(spec, self._state_dir, self._checkpoints)
-        node = {**self._runtime.environment(), **sockets}
+        sockets = sockets_of(parts.address) if on_host else {}
+        folder = admission.checkpoint_folder(spec, parts.state_dir, parts.checkpoints)
+        node, own = {**self._runtime.environment(), **sockets}, devices.environment(spec)
         return Launch(
             RunId(spec.assignment, spec.fence),
             spec,
-            admission.launch_environment(
-                spec, folder, node=node, devices=self._devices.environment(spec)
-            ),
+            admission.launch_environment(spec, folder, node=node, devices=own),
             grace_s=min(spec.grace_s, self._session.intervals.grace_s),
-            boot_id=self._boot_id,
+            boot_id=parts.identity.boot_id,
             gpus=tuple(uuid for uuid in spec.devices if uuid in hardware),
-            checkpoints=self._checkpoints,
+            checkpoints=parts.checkpoints,
             term=self._term(spec.term_until_s),
         )
 
@@ -171,7 +173,7 @@ class Executor:
         self._journal.note(replace(moved, told_fraction=fraction))
 
     def _launch(self, entry: Entry, lease_until_s: float) -> None:
-        boot_id = self._boot_id
+        boot_id = self._parts.identity.boot_id
         entry = replace(entry, launched=True, lease_until_s=lease_until_s, boot_id=boot_id)
         digest = self._runtime.poll(entry.run).image_digest
         try:

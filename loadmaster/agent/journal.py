@@ -12,13 +12,12 @@ import logging
 import os
 import secrets
 from collections import OrderedDict
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from loadmaster.agent.runtimes.base import RunId, StopBy
-from loadmaster.files import sync_folder, write_whole
+from loadmaster.files import sync, write_whole
 from loadmaster.protocol import AssignmentState, ReasonClass, StateReport
 from loadmaster.wire import WireError, from_json, to_json
 
@@ -104,74 +103,30 @@ class Entry:
         return replace(self, unsent=tuple(move for move in self.unsent if move.seq > seq))
 
 
-@dataclass(slots=True)
-class _State:
-    secret: str = ""
-    entries: dict[str, Entry] = field(default_factory=dict)
-    ends: OrderedDict[str, int] = field(default_factory=OrderedDict)
-
-    def apply(self, line: dict[str, Any]) -> None:
-        match line:
-            case {"secret": str(secret)}:
-                self.secret = secret
-            case {"entry": data}:
-                entry = from_json(Entry, data)
-                self.entries[entry.assignment] = entry
-            case {"end": str(assignment), "fence": int(fence)}:
-                self._end(assignment, fence)
-            case _:
-                raise WireError("", "is no line of a journal")
-
-    def _end(self, assignment: str, fence: int) -> None:
-        entry = self.entries.get(assignment)
-        if entry and entry.fence <= fence:
-            del self.entries[assignment]
-        self.ends[assignment] = max(fence, self.ends.pop(assignment, 0))
-        while len(self.ends) > REMEMBERED_ENDS:
-            self.ends.popitem(last=False)
-
-    def lines(self) -> list[dict[str, Any]]:
-        ends = [{"end": assignment, "fence": fence} for assignment, fence in self.ends.items()]
-        return [
-            {"secret": self.secret},
-            *ends,
-            *({"entry": to_json(entry)} for entry in self.entries.values()),
-        ]
-
-
 class Journal:
-    """The journal in a file, locked by one agent; JournalError if it is held or damaged."""
+    """The journal in a file, locked by one agent; JournalError if it is held or damaged.
+
+    `session_secret` proves to the server that a new session is the same agent's as the last;
+    `entries` are by assignment, `ends` the highest fences of those that are over and forgotten.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = _locked(path.with_suffix(".lock"))
-        self._state = _State()
+        self.session_secret = ""
+        self.entries: dict[str, Entry] = {}
+        self.ends: OrderedDict[str, int] = OrderedDict()
         self._lines = 0
         self._size = 0
         self.is_failing = False
         """True if the last write failed: such a node takes no new work."""
         try:
             self._load()
-            if not self._state.secret:
+            if not self.session_secret:
                 self._append({"secret": secrets.token_urlsafe(32)})
         except BaseException:
             os.close(self._lock)
             raise
-
-    @property
-    def session_secret(self) -> str:
-        """Proves to the server that a new session is the same agent's as the last."""
-        return self._state.secret
-
-    @property
-    def entries(self) -> Mapping[str, Entry]:
-        """Entries by assignment."""
-        return self._state.entries
-
-    @property
-    def ends(self) -> Mapping[str, int]:
-        """The highest fence of assignments that are over and forgotten."""
-        return self._state.ends
 
     def put(self, entry: Entry) -> None:
         """Store an entry durably before acting on it; JournalError if the disk is full."""
@@ -190,12 +145,12 @@ class Journal:
             self._append(line)
         except JournalError as error:
             logger.warning("%s", error)
-            self._state.apply(line)
+            self._apply(line)
 
     def is_writable(self) -> bool:
         """True if the next entry can probably be written; failed writes are retried."""
         if self.is_failing:
-            self._try({"secret": self._state.secret})
+            self._try({"secret": self.session_secret})
         return not self.is_failing
 
     def close(self) -> None:
@@ -206,7 +161,7 @@ class Journal:
         whole, _, torn = raw.rpartition(b"\n")
         for number, line in enumerate(whole.splitlines(), 1):
             try:
-                self._state.apply(json.loads(line))
+                self._apply(json.loads(line))
             except (ValueError, KeyError, AttributeError) as error:
                 raise JournalError(
                     f"{self._path}, line {number}: {error}. Move the file away to begin anew."
@@ -215,6 +170,34 @@ class Journal:
         self._size = len(raw) - len(torn)
         if torn:
             os.truncate(self._path, self._size)
+
+    def _apply(self, line: dict[str, Any]) -> None:
+        match line:
+            case {"secret": str(secret)}:
+                self.session_secret = secret
+            case {"entry": data}:
+                entry = from_json(Entry, data)
+                self.entries[entry.assignment] = entry
+            case {"end": str(assignment), "fence": int(fence)}:
+                self._end(assignment, fence)
+            case _:
+                raise WireError("", "is no line of a journal")
+
+    def _end(self, assignment: str, fence: int) -> None:
+        entry = self.entries.get(assignment)
+        if entry and entry.fence <= fence:
+            del self.entries[assignment]
+        self.ends[assignment] = max(fence, self.ends.pop(assignment, 0))
+        while len(self.ends) > REMEMBERED_ENDS:
+            self.ends.popitem(last=False)
+
+    def _compacted(self) -> list[dict[str, Any]]:
+        ends = [{"end": assignment, "fence": fence} for assignment, fence in self.ends.items()]
+        return [
+            {"secret": self.session_secret},
+            *ends,
+            *({"entry": to_json(entry)} for entry in self.entries.values()),
+        ]
 
     def _append(self, line: dict[str, Any]) -> None:
         raw = json.dumps(line, separators=(",", ":")).encode() + b"\n"
@@ -228,7 +211,7 @@ class Journal:
         self.is_failing = False
         self._size += len(raw)
         self._lines += 1
-        self._state.apply(line)
+        self._apply(line)
         self._compact_if_long()
 
     def _write(self, raw: bytes) -> None:
@@ -243,10 +226,10 @@ class Journal:
         finally:
             os.close(descriptor)
         if is_new:
-            sync_folder(self._path.parent)
+            sync(self._path.parent)
 
     def _compact_if_long(self) -> None:
-        lines = self._state.lines()
+        lines = self._compacted()
         if self._lines <= max(COMPACT_ABOVE_LINES, 4 * len(lines)):
             return
         raw = b"".join(json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in lines)

@@ -6,21 +6,19 @@ import random
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 from loadmaster import __version__
-from loadmaster.agent.clock import Backoff, Clock, SystemClock
-from loadmaster.agent.executor import Executor
-from loadmaster.agent.journal import Entry, Journal, Move
+from loadmaster.agent.clock import Backoff
+from loadmaster.agent.executor import Executor, Parts
+from loadmaster.agent.journal import Entry, Move
 from loadmaster.agent.logs import log_context
-from loadmaster.agent.node.machine import Devices, Identity
 from loadmaster.agent.node.sampling import Sampler, Sharing
 from loadmaster.agent.reconcile import View, reconcile
-from loadmaster.agent.runtimes.base import RunId, RunState, RunStatus, Runtime, StopBy, StopOrder
-from loadmaster.agent.server.client import INCURABLE, AgentClient, AgentError, Refused, TryAgain
+from loadmaster.agent.runtimes.base import RunId, RunState, RunStatus, StopBy, StopOrder
+from loadmaster.agent.server.client import INCURABLE, AgentError, Refused, TryAgain
 from loadmaster.agent.server.session import ServerSession, known_assignment
 from loadmaster.agent.server.shipping import Shipper
-from loadmaster.protocol import DeviceSample, Directives, ErrorCode, SessionRequest, features_with
+from loadmaster.protocol import Directives, ErrorCode, SessionRequest, features_with
 
 logger = logging.getLogger(__name__)
 
@@ -51,47 +49,26 @@ class Agent:
     """
 
     def __init__(
-        self,
-        *,
-        client: AgentClient,
-        journal: Journal,
-        runtime: Runtime,
-        devices: Devices,
-        identity: Identity,
-        state_dir: Path,
-        checkpoints: Path | None = None,
-        address: str = "",
-        clock: Clock | None = None,
-        timing: Timing | None = None,
-        jitter: random.Random | None = None,
+        self, parts: Parts, *, timing: Timing | None = None, jitter: random.Random | None = None
     ) -> None:
-        self._client, self._journal, self._runtime = client, journal, runtime
-        self._devices, self._identity, self._address = devices, identity, address
-        self._clock, self._timing = clock or SystemClock(), timing or Timing()
-        self._shipper = Shipper(client, runtime)
-        self._sampler = Sampler(runtime, devices, self._shipper, self._clock)
-        self._sharing = Sharing(runtime, devices)
-        asked, samples = self._session_request, self._samples
+        self._parts, self._client, self._timing = parts, parts.client, timing or Timing()
+        self._journal, self._runtime, self._clock = parts.journal, parts.runtime, parts.clock
+        self._shipper = Shipper(self._client, self._runtime)
+        self._sampler = Sampler(self._runtime, parts.devices, self._shipper, self._clock)
+        self._sharing = Sharing(self._runtime, parts.devices)
         self.session = ServerSession(
-            client, journal, self._clock, asked, samples, jitter, runtime.trouble
+            self._client,
+            self._journal,
+            self._clock,
+            self._session_request,
+            lambda: self._sampler.devices(self._running()),
+            jitter,
+            self._runtime.trouble,
         )
-        self._executor = Executor(
-            client=client,
-            journal=journal,
-            runtime=runtime,
-            devices=devices,
-            clock=self._clock,
-            shipper=self._shipper,
-            session=self.session,
-            state_dir=state_dir,
-            boot_id=identity.boot_id,
-            checkpoints=checkpoints,
-            address=address,
-            shares=self._sharing.shares,
-        )
-        log_context.hide(journal.session_secret)
-        for entry in journal.entries.values():  # adopted from the agent before
-            if spec := runtime.spec(entry.run):
+        self._executor = Executor(parts, self._shipper, self.session, self._sharing.shares)
+        log_context.hide(self._journal.session_secret)
+        for entry in self._journal.entries.values():  # adopted from the agent before
+            if spec := self._runtime.spec(entry.run):
                 log_context.take(spec)
         self._backoff = Backoff(jitter=jitter)
         self._since_s: dict[str, float] = {}
@@ -155,18 +132,15 @@ class Agent:
 
     def _session_request(self) -> SessionRequest:
         return SessionRequest(
-            machine_id=self._identity.machine_id,
-            boot_id=self._identity.boot_id,
+            machine_id=self._parts.identity.machine_id,
+            boot_id=self._parts.identity.boot_id,
             session_secret=self._journal.session_secret,
-            devices=self._devices.reports(),
+            devices=self._parts.devices.reports(),
             assignments=tuple(known_assignment(entry) for entry in self._journal.entries.values()),
             agent_version=__version__,
             features=features_with(self._runtime.name),
-            address=self._runtime.address(self._address),
+            address=self._runtime.address(self._parts.address),
         )
-
-    def _samples(self) -> tuple[DeviceSample, ...]:
-        return self._sampler.devices(self._running())
 
     def _running(self) -> list[Entry]:
         entries = self._journal.entries.values()

@@ -1,6 +1,5 @@
 """Progress of a run from its JSON lines, and the meaning of its end. Pure but for reading."""
 
-import json
 import math
 import re
 import signal
@@ -8,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from loadmaster.agent.runtimes.base import PROGRESS, Exit, RunId, Runtime, StopBy
+from loadmaster.files import parse_object
 from loadmaster.protocol import OUT_OF_SHARED_MEMORY, ProgressSample
 from loadmaster.protocol import AssignmentState as State
 from loadmaster.protocol import ReasonClass as Reason
@@ -136,7 +136,7 @@ def read_samples(
     end = chunk.rfind(b"\n") + 1
     if end == 0:  # no whole line yet, or one that is too long to be one of ours
         return (), offset + (len(chunk) if len(chunk) == CHUNK else 0)
-    samples = (sample_of(_parsed(line)) for line in chunk[:end].splitlines())
+    samples = (sample_of(parse_object(line) or {}) for line in chunk[:end].splitlines())
     return tuple(_with_setup(runtime, run, sample) for sample in samples if sample), offset + end
 
 
@@ -154,7 +154,7 @@ def standing(runtime: Runtime, run: RunId) -> Standing:
     chunk = runtime.read(run, PROGRESS, max(0, size - CHUNK), CHUNK)
     found = Standing()
     for line in chunk.splitlines():
-        data = _parsed(line)
+        data = parse_object(line) or {}
         if data.get("event") == FELL:
             fell = str(data.get("reason") or "its gang fell apart")
             found = replace(found, left=False, fell=fell)
@@ -174,14 +174,6 @@ def sample_of(data: dict[str, Any]) -> ProgressSample | None:
     optional = {name: _number(data.get(name)) for name in names}
     elapsed_s = _number(data.get("elapsed_s")) or 0.0
     return ProgressSample(at_s, str(event), step, launch_steps, elapsed_s, **optional)
-
-
-def _parsed(line: bytes) -> dict[str, Any]:
-    try:
-        data = json.loads(line)
-    except (ValueError, RecursionError):
-        return {}
-    return data if isinstance(data, dict) else {}
 
 
 def _count(value: object) -> int | None:

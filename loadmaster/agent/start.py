@@ -11,6 +11,7 @@ from pathlib import Path
 from loadmaster import __version__
 from loadmaster.agent.clock import Backoff
 from loadmaster.agent.config import AgentConfig, ConfigError
+from loadmaster.agent.executor import Parts
 from loadmaster.agent.journal import Journal, JournalError, JournalHeldError
 from loadmaster.agent.logs import log_context
 from loadmaster.agent.loop import Agent
@@ -72,17 +73,17 @@ def _run(config: AgentConfig, leave: threading.Event) -> None:
         identity = machine.identity(state_dir)
         runtime = runtime_of(config, identity)
         if _identify(config, client, devices, identity, leave):
-            agent = Agent(
+            parts = Parts(
                 client=client,
                 journal=journal,
                 runtime=runtime,
                 devices=devices,
                 identity=identity,
                 state_dir=state_dir,
-                checkpoints=config.checkpoints,
+                checkpoints=config.checkpoints or state_dir / "checkpoints",
                 address=config.address or machine.address_towards(config.server),
             )
-            agent.run(leave, stop_jobs=config.stop_jobs_on_exit)
+            Agent(parts).run(leave, stop_jobs=config.stop_jobs_on_exit)
     finally:
         if runtime:
             runtime.close()

@@ -52,7 +52,6 @@ from loadmaster.client.results import (
     read,
 )
 from loadmaster.client.simulations import SimulationCalls
-from loadmaster.client.sweeps import calls, outcomes
 
 __all__ = [
     "ApiError", "AuthenticationError", "Client", "ConflictError", "ConnectionFailedError",
@@ -61,6 +60,13 @@ __all__ = [
 ]  # fmt: skip
 
 ENDED = ("completed", "failed", "cancelled")
+MOST_A_CALL = 100
+
+_REFUSALS: Mapping[str, tuple[int, type[ApiError]]] = {
+    "invalid": (400, InvalidError),
+    "conflict": (409, ConflictError),
+}
+"""Status and error of a job that is refused among others, by code."""
 
 
 class Client(SimulationCalls):
@@ -130,10 +136,20 @@ class Client(SimulationCalls):
 
         In the place of a refused job is the error that `submit` would have raised.
         """
+        keys = idempotency_keys
+        if keys is None:
+            keys = [str(uuid.uuid4()) for _ in jobs]
+        if len(keys) != len(jobs):
+            text = f"there are {len(jobs)} jobs and {len(keys)} idempotency keys"
+            raise LoadmasterError(f"{text}; give one for each job")
+        pairs = zip(jobs, keys, strict=True)
+        keyed = [{"job": dict(job), "idempotency_key": key} for job, key in pairs]
         found: list[Submission | ApiError] = []
-        for body in calls(jobs, idempotency_keys):
+        for start in range(0, len(keyed), MOST_A_CALL):
+            body = {"jobs": keyed[start : start + MOST_A_CALL]}
             answer = self._rest.send("POST", "jobs/bulk/", repeatable=True, json=body)
-            found += outcomes(content(answer))
+            rows = as_list(as_object(content(answer)).get("results"))
+            found += [_outcome(as_object(row)) for row in rows]
         return found
 
     def clone(
@@ -321,8 +337,7 @@ class Client(SimulationCalls):
     def _submission(self, path: str, body: Mapping[str, Any], key: str) -> Submission:
         headers = {"Idempotency-Key": key}
         answer = self._rest.send("POST", path, repeatable=True, json=dict(body), headers=headers)
-        data, is_new = as_object(content(answer)), answer.status_code == 201
-        return Submission(read(Job, data), tuple(data.get("warnings", ())), created=is_new)
+        return _submission_of(as_object(content(answer)), created=answer.status_code == 201)
 
     def _act(self, job_id: str, verb: str) -> Job:
         return read(Job, self._rest.call("POST", f"jobs/{segment(job_id)}/{verb}/"))
@@ -330,3 +345,15 @@ class Client(SimulationCalls):
     def _node(self, node_id: str, verb: str, body: Mapping[str, Any]) -> Node:
         path = f"nodes/{segment(node_id)}/{verb}/"
         return read(Node, self._rest.call("POST", path, json=given(body)))
+
+
+def _submission_of(job: Mapping[str, Any], *, created: bool) -> Submission:
+    return Submission(read(Job, job), tuple(job.get("warnings", ())), created=created)
+
+
+def _outcome(row: Mapping[str, Any]) -> Submission | ApiError:
+    if row.get("job"):
+        return _submission_of(as_object(row["job"]), created=bool(row.get("created")))
+    error = as_object(row.get("error"))
+    status, kind = _REFUSALS.get(str(error.get("code")), (400, ApiError))
+    return kind(status, str(error.get("code")), str(error.get("detail")), error.get("fields"))

@@ -10,7 +10,6 @@ import errno
 import fcntl
 import hashlib
 import json
-import os
 import re
 import sys
 import time
@@ -18,6 +17,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from loadmaster.files import sync
 
 KEPT = 2
 LOCK_WAIT_S = 10.0
@@ -103,11 +104,7 @@ class Disk:
 
     def sync(self, path: Path) -> None:
         """Flush a file or a folder to the disk."""
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync(path)
 
     def rename(self, source: Path, target: Path) -> None:
         """Give the file its new name in one step, replacing what had it."""

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from policies.andreas.kernels.arrays import NONE, TOP, Instance
+from policies.andreas.kernels.arrays import TOP, Instance
 from policies.andreas.objective import Objective
-from policies.andreas.problem import Problem
 from policies.contract.snapshot import Floats, Ints
+from policies.cost_model.kernels import NONE
+from policies.cost_model.problem import Problem
 
 TINY = 1e-30
 

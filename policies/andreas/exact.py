@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from policies.andreas.objective import Objective
-from policies.andreas.problem import Problem, build
-from policies.andreas.solution import to_plan
 from policies.contract.plan import Plan, PlanStatus
-from policies.contract.policy import PolicyError, parameter
+from policies.contract.policy import PolicyError, fraction, parameter
 from policies.contract.snapshot import Snapshot
+from policies.cost_model.problem import Problem, build
+from policies.cost_model.solution import to_plan
 
 if TYPE_CHECKING:
     from policies.andreas.exact_model import Solved
@@ -27,51 +27,37 @@ class Exact:
 
     objective: str = parameter(
         "whole",
-        meaning=(
-            "whole: the energy of whole runs counts; first_end: of each node until its first job"
-            " ends, as published"
-        ),
+        "whole: the energy of whole runs counts; first_end: of each node until its first job"
+        " ends, as published",
         choices=("whole", "first_end"),
     )
     pricing: str = parameter(
         "used",
-        meaning=(
-            "used: a node's energy at its GPUs in use, as it is billed; own: at each job's own GPUs"
-            " (the paper's 4k)"
-        ),
+        "used: a node's energy at its GPUs in use, as it is billed; own: at each job's own GPUs"
+        " (the paper's 4k)",
         choices=("used", "own"),
     )
     opening: str = parameter(
         "matching",
-        meaning=(
-            "matching: as many nodes are open as jobs can be matched to; free: nodes may idle where"
-            " that costs less"
-        ),
+        "matching: as many nodes are open as jobs can be matched to; free: nodes may idle where"
+        " that costs less",
         choices=("matching", "free"),
     )
     rho: float = parameter(
-        100.0,
-        meaning="weight of the worst-case tardiness of a postponed job",
-        minimum=0.0,
-        maximum=1e9,
+        100.0, "weight of the worst-case tardiness of a postponed job", minimum=0.0, maximum=1e9
     )
-    hysteresis: float = parameter(
-        0.5,
-        meaning=(
-            "whole: what moving or stopping a running job must save, as a fraction of its energy"
-        ),
-        minimum=0.0,
-        maximum=1.0,
+    hysteresis: float = fraction(
+        0.5, "whole: what moving or stopping a running job must save, as a fraction of its energy"
     )
     budget: float = parameter(
         10.0,
-        meaning="CP-SAT's deterministic time, about seconds on a fast core",
+        "CP-SAT's deterministic time, about seconds on a fast core",
         minimum=0.001,
         maximum=3600.0,
     )
     most_seats: int = parameter(
         20_000,
-        meaning="(job, node, GPUs) to choose from at most; a larger cluster is refused",
+        "(job, node, GPUs) to choose from at most; a larger cluster is refused",
         minimum=1,
         maximum=1_000_000,
     )

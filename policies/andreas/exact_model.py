@@ -22,12 +22,12 @@ from typing import Any, TypeAlias
 import numpy as np
 from ortools.sat.python import cp_model
 
-from policies.andreas.kernels.greedy import extra_watts
 from policies.andreas.objective import Objective
-from policies.andreas.problem import Problem
-from policies.andreas.solution import Solution
 from policies.contract.plan import PlanStatus
 from policies.contract.policy import SolverFailedError
+from policies.cost_model.kernels import extra_watts
+from policies.cost_model.problem import Problem
+from policies.cost_model.solution import Solution
 
 Seat: TypeAlias = tuple[int, int, int]
 RESOLUTION = 2**40

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from policies.andreas.kernels.arrays import NONE
-from policies.andreas.problem import Problem
-from policies.andreas.solution import Solution
 from policies.contract.snapshot import Floats, Ints
+from policies.cost_model.kernels import NONE
+from policies.cost_model.problem import Problem
+from policies.cost_model.solution import Solution
 
 
 @dataclass(frozen=True, slots=True)

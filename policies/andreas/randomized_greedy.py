@@ -6,15 +6,15 @@ from typing import Any
 import numpy as np
 
 from policies.andreas.configuration import choose, instance, least_gpus
-from policies.andreas.kernels.arrays import nonzero_seed
 from policies.andreas.kernels.greedy import CODED, PAPER, search
 from policies.andreas.kernels.polish import polish
 from policies.andreas.objective import Objective
-from policies.andreas.problem import Problem, build
-from policies.andreas.solution import Solution, to_plan
 from policies.contract.plan import Plan
-from policies.contract.policy import parameter
+from policies.contract.policy import fraction, parameter
 from policies.contract.snapshot import Floats, Ints, Snapshot
+from policies.cost_model.kernels import nonzero_seed
+from policies.cost_model.problem import Problem, build
+from policies.cost_model.solution import Solution, to_plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,70 +31,45 @@ class RandomizedGreedy:
 
     mode: str = parameter(
         "paper",
-        meaning="paper: as published; coded: as the authors' program does it",
+        "paper: as published; coded: as the authors' program does it",
         choices=("paper", "coded"),
     )
     iterations: int = parameter(
         1000,
-        meaning="randomised constructions; coded: at most nodes x jobs x GPUs",
+        "randomised constructions; coded: at most nodes x jobs x GPUs",
         minimum=0,
         maximum=1_000_000,
     )
     rho: float = parameter(
-        100.0,
-        meaning="weight of the worst-case tardiness of a postponed job",
-        minimum=0.0,
-        maximum=1e9,
+        100.0, "weight of the worst-case tardiness of a postponed job", minimum=0.0, maximum=1e9
     )
-    alpha: float = parameter(
-        0.05,
-        meaning="coded: part of the configurations that meet the due date to draw from",
-        minimum=0.0,
-        maximum=1.0,
+    alpha: float = fraction(
+        0.05, "coded: part of the configurations that meet the due date to draw from"
     )
-    pi: float = parameter(
-        0.05,
-        meaning="coded: probability that a configuration is drawn instead of the cheapest taken",
-        minimum=0.0,
-        maximum=1.0,
+    pi: float = fraction(
+        0.05, "coded: probability that a configuration is drawn instead of the cheapest taken"
     )
-    swap: float = parameter(
+    swap: float = fraction(
         0.55,
-        meaning=(
-            "coded: probability that a job swaps with a heavier next one (1 - swap with a lighter"
-            " one)"
-        ),
-        minimum=0.0,
-        maximum=1.0,
+        "coded: probability that a job swaps with a heavier next one (1 - swap with a lighter one)",
     )
-    intensity: float = parameter(
+    intensity: float = fraction(
         1.0,
-        meaning=(
-            "paper: greatest probability of drawing a configuration, and factor of that of swapping"
-        ),
-        minimum=0.0,
-        maximum=1.0,
+        "paper: greatest probability of drawing a configuration, and factor of that of swapping",
     )
 
     objective: str = parameter(
         "whole",
-        meaning=(
-            "paper: whole: f counts the energy of whole runs; first_end: of each node until its"
-            " first job ends, as published"
-        ),
+        "paper: whole: f counts the energy of whole runs; first_end: of each node until its"
+        " first job ends, as published",
         choices=("whole", "first_end"),
     )
-    hysteresis: float = parameter(
-        0.5,
-        meaning=(
-            "paper: what moving or stopping a running job must save, as a fraction of its energy"
-        ),
-        minimum=0.0,
-        maximum=1.0,
+    hysteresis: float = fraction(
+        0.5, "paper: what moving or stopping a running job must save, as a fraction of its energy"
     )
     polish: int = parameter(
         0,
-        meaning="paper, whole: steps of a local search from the best construction, for a lower f",
+        "paper, whole: steps of a local search from the best construction, for a lower f",
         minimum=0,
         maximum=1_000_000,
     )

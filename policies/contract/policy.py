@@ -51,8 +51,8 @@ def queue_only(policy: Policy) -> bool:
 
 def parameter(
     default: Any,
-    *,
     meaning: str,
+    *,
     minimum: float | None = None,
     maximum: float | None = None,
     choices: Sequence[str] | None = None,
@@ -61,6 +61,11 @@ def parameter(
     limits = {"minimum": minimum, "maximum": maximum, "enum": list(choices) if choices else None}
     metadata = {"description": meaning, **{k: v for k, v in limits.items() if v is not None}}
     return field(default=default, metadata=metadata)
+
+
+def fraction(default: float, meaning: str) -> Any:
+    """Field of a policy from 0 to 1."""
+    return parameter(default, meaning, minimum=0.0, maximum=1.0)
 
 
 def parameters_schema(policy: type) -> dict[str, Any]:

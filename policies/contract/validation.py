@@ -76,6 +76,7 @@ def validate_plan(plan: Plan, snapshot: Snapshot) -> tuple[Violation, ...]:
         *placements.violations(),
         *_identity(plan),
         *_completeness(plan, snapshot),
+        *_numbers(plan, snapshot.now_s),
         *_plan_numbers(plan),
         *placements.on_devices(),
         *placements.on_nodes(),
@@ -92,7 +93,8 @@ class _Placements:
         self.nodes, self.others = snapshot.node_by_id, self.columns.others
         counts = self.columns.counts
         self.least, self.most = counts["gpus_min"].tolist(), counts["gpus_max"].tolist()
-        self.holders: dict[tuple[str, str], list[tuple[str, float]]] = defaultdict(list)
+        self.holders: dict[str, dict[str, list[tuple[str, float]]]]
+        self.holders = defaultdict(lambda: defaultdict(list))
         self.used: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
         self.found: list[Violation] = []
 
@@ -106,7 +108,6 @@ class _Placements:
                 detail = f"job {placed.job} is not in the snapshot: place only its jobs"
                 self._breach("unknown_job", detail, placed.job)
                 continue
-            self._numbers(placed)
             for rank in placed.ranks:
                 self._rank(placed, row, rank, labels[row], types[row])
             if placed.purpose is PROFILING:
@@ -125,10 +126,12 @@ class _Placements:
         self.found.append(Violation(code, detail, job, node))
 
     def _put(self, placed: Placement, row: int | None) -> None:
-        demand = None
+        demand, is_empty = None, not placed.ranks
         for rank in placed.ranks:
+            on_node, holder = self.holders[rank.node], (placed.job, rank.share)
             for device in rank.devices:
-                self.holders[rank.node, device].append((placed.job, rank.share))
+                on_node[device].append(holder)
+            is_empty = is_empty or not rank.devices
             if row is None or (self.columns.gpus_only and rank.cpu_quota is None):
                 continue
             demand = demand or rank_demand(self.columns, row, len(placed.ranks))
@@ -136,28 +139,9 @@ class _Placements:
             used = self.used[rank.node]
             for name, amount in own.items():
                 used[name] += amount
-
-    def _numbers(self, placed: Placement) -> None:
-        job, now_s = placed.job, self.snapshot.now_s
-        if not placed.ranks or not all(rank.devices for rank in placed.ranks):
-            detail = f"a rank of job {job} has no device: give each rank at least one"
-            self._breach("empty_placement", detail, job)
-        figures = placed.until_s, placed.predicted_run_s, placed.predicted_energy_cost
-        for (name, least, most), value in zip(RANGES, figures, strict=True):
-            if value is None or least <= value <= most:
-                continue
-            if not isfinite(value):
-                detail = f"{name} of job {job} is {value}: give a finite number or none"
-                self._breach("not_finite", detail, job)
-            else:
-                detail = f"{name} of job {job} is {value}: must be {least:g} to {most:g} or none"
-                self._breach("out_of_range", detail, job)
-        if placed.steps_quota is not None and placed.steps_quota < 1:
-            detail = f"steps_quota of job {job} is {placed.steps_quota}: must be >= 1 or none"
-            self._breach("out_of_range", detail, job)
-        if placed.until_s is not None and placed.until_s <= now_s:
-            detail = f"until_s of job {job} is {placed.until_s}, which is past: it is {now_s}"
-            self._breach("out_of_range", detail, job)
+        if is_empty:
+            detail = f"a rank of job {placed.job} has no device: give each rank at least one"
+            self._breach("empty_placement", detail, placed.job)
 
     def _rank(
         self,
@@ -229,28 +213,30 @@ class _Placements:
 
     def on_devices(self) -> Iterator[Violation]:
         """Yield the breaches of placements that share devices."""
-        used = [self.nodes[node] for node in {n for n, _ in self.holders} if node in self.nodes]
-        devices = {(n.id, d.id): d for n in used for d in n.devices}
-        for (node, name), holders in self.holders.items():
-            device = devices.get((node, name))
-            if device is None:
-                if node in self.nodes:
+        used = [self.nodes[node] for node in self.holders if node in self.nodes]
+        held = {hold.job for view in used for device in view.devices for hold in device.held}
+        unknown = held - self.position.keys()
+        for view in used:
+            node, devices = view.id, {device.id: device for device in view.devices}
+            for name, holders in self.holders[node].items():
+                device = devices.get(name)
+                if device is None:
                     detail = f"node {node} has no device {name}"
                     yield Violation("unknown_device", detail, holders[0][0], node)
-                continue
-            if not device.healthy:
-                detail = f"device {name} of node {node} is unhealthy: move job {holders[0][0]}"
-                yield Violation("device_unhealthy", detail, holders[0][0], node)
-            # one who holds no more than a whole device breaks nothing here
-            if len(holders) > min(1, device.slots) or holders[0][1] > 1.0:
-                yield from self._shared(node, device, holders)
-            strangers = [hold.job for hold in device.held if hold.job not in self.position]
-            if strangers and len(holders) + len(strangers) > device.slots:
-                where = f"device {name} of node {node}"
-                detail = (
-                    f"{where} is still held by {strangers[0]}, which the snapshot does not know"
-                )
-                yield Violation("device_taken", detail, holders[0][0], node)
+                    continue
+                if not device.healthy:
+                    detail = f"device {name} of node {node} is unhealthy: move job {holders[0][0]}"
+                    yield Violation("device_unhealthy", detail, holders[0][0], node)
+                # one who holds no more than a whole device breaks nothing here
+                if len(holders) > 1 or device.slots < 1 or holders[0][1] > 1.0:
+                    yield from self._shared(node, device, holders)
+                strangers = [h.job for h in device.held if h.job in unknown] if unknown else []
+                if strangers and len(holders) + len(strangers) > device.slots:
+                    where = f"device {name} of node {node}"
+                    detail = (
+                        f"{where} is still held by {strangers[0]}, which the snapshot does not know"
+                    )
+                    yield Violation("device_taken", detail, holders[0][0], node)
 
     def _shared(
         self, node: str, device: DeviceView, holders: Sequence[tuple[str, float]]
@@ -285,7 +271,7 @@ def _stays(placed: Placement, running: tuple[Running, ...]) -> bool:
 
 
 def _identity(plan: Plan) -> Iterator[Violation]:
-    keys = [p.key for p in plan.placements]
+    keys = [(p.job, p.purpose, p.copy) for p in plan.placements]
     if len(set(keys)) == len(keys):
         return
     for (job, purpose, copy), times in Counter(keys).items():
@@ -295,14 +281,14 @@ def _identity(plan: Plan) -> Iterator[Violation]:
 
 
 def _completeness(plan: Plan, snapshot: Snapshot) -> Iterator[Violation]:
-    phases = snapshot.jobs.columns.others["phase"]
+    ids, phases = snapshot.jobs.columns.ids, snapshot.jobs.columns.others["phase"]
     training = {p.job for p in plan.placements if p.purpose is TRAINING}
-    profiled = {p.job for p in plan.placements if p.purpose is PROFILING}
     waiting = {w.job for w in plan.waiting}
-    for job, phase in zip(snapshot.jobs.columns.ids, phases, strict=True):
-        if job in training or job in waiting:
-            continue
-        if not (phase is JobPhase.PROFILING and job in profiled):
+    missing = [row for row, job in enumerate(ids) if job not in training and job not in waiting]
+    profiled = {p.job for p in plan.placements if p.purpose is PROFILING} if missing else set()
+    for row in missing:
+        job = ids[row]
+        if not (phases[row] is JobPhase.PROFILING and job in profiled):
             detail = f"job {job} is neither placed nor waiting: say which"
             yield Violation("job_missing", detail, job)
     for entry in plan.waiting:
@@ -331,6 +317,29 @@ def _waiting_entry(
         yield Violation("awaiting_profile", detail, job)
 
 
+def _numbers(plan: Plan, now_s: float) -> Iterator[Violation]:
+    for name, least, most in RANGES:
+        for placed in plan.placements:
+            value = getattr(placed, name)
+            if value is None or least <= value <= most:
+                continue
+            given = f"{name} of job {placed.job} is {value}"
+            if not isfinite(value):
+                detail = f"{given}: give a finite number or none"
+                yield Violation("not_finite", detail, placed.job)
+            else:
+                detail = f"{given}: must be {least:g} to {most:g} or none"
+                yield Violation("out_of_range", detail, placed.job)
+    for placed in plan.placements:
+        job, quota, until_s = placed.job, placed.steps_quota, placed.until_s
+        if quota is not None and quota < 1:
+            detail = f"steps_quota of job {job} is {quota}: must be >= 1 or none"
+            yield Violation("out_of_range", detail, job)
+        if until_s is not None and until_s <= now_s:
+            detail = f"until_s of job {job} is {until_s}, which is past: it is {now_s}"
+            yield Violation("out_of_range", detail, job)
+
+
 def _plan_numbers(plan: Plan) -> Iterator[Violation]:
     numbers = [("objective", plan.objective), ("bound", plan.bound), *_shares(plan)]
     for entry in plan.waiting:
@@ -354,8 +363,6 @@ def _shares(plan: Plan) -> Iterator[tuple[str, float]]:
 
 
 def _power(plan: Plan, snapshot: Snapshot) -> Iterator[Violation]:
-    if snapshot.power_cap_w is None and not snapshot.power_caps:
-        return
     for since_s, cap in snapshot.caps_ahead:
         devices = _devices_in_use(plan, since_s)
         needed = power_w(snapshot.node_by_id, Counter(node for node, _ in devices))

@@ -129,6 +129,10 @@ class DeviceView:
     emulated: bool = False
 
 
+READY, FOR_PROFILING = NodeState.READY, NodeRole.PROFILING
+"""Looked up once: class attributes of enums are slow on Python 3.11."""
+
+
 @dataclass(frozen=True, slots=True)
 class NodeView:
     """Machine with GPUs of one type.
@@ -156,12 +160,12 @@ class NodeView:
     @property
     def takes_training(self) -> bool:
         """Return True if new production work may be placed here."""
-        return self.state is NodeState.READY and self.role is not NodeRole.PROFILING
+        return self.state is READY and self.role is not FOR_PROFILING
 
     @property
     def takes_profiling(self) -> bool:
         """Return True if profile runs may be placed here."""
-        return self.state is NodeState.READY and self.role is not NodeRole.PRODUCTION
+        return self.state is READY and self.role is not NodeRole.PRODUCTION
 
     def draw_w(self, gpus: int) -> float:
         """Power with `gpus` GPUs in use; 0 if unknown or without work."""

@@ -161,12 +161,11 @@ class SharePolicy(ABC):
 
     def __call__(self, snapshot: Snapshot) -> Plan:
         """Return the plan. Raises SolverFailedError where no shares can be had."""
-        memory, pairs = snapshot.memory, self.form == "sharing"
-        own = memory.get("policy") == repr(self)
-        notes: Notes = dict(memory.get("notes", {})) if own else {}
+        memory, pairs, own = snapshot.memory, self.form == "sharing", repr(self)
+        notes: Notes = dict(memory.get("notes", {})) if memory.get("policy") == own else {}
         rule = ShareRule(
             name=self.name,
-            memory_of=repr(self),
+            memory_of=own,
             allocate=partial(self._allocate, notes),
             options=replace(self._grouping(snapshot), spread=self.spread, pairs=pairs),
             recompute_s=self.recompute_s,

@@ -199,7 +199,9 @@ class ClusterState:
 
     def try_take(self, allocation: Allocation) -> bool:
         """Take an allocation if it is free and the power cap allows it; return if it was taken."""
-        if not self.is_free(allocation) or not self.has_power_for(allocation):
+        if not self.is_free(allocation):
+            return False
+        if self.cap_mw < inf and not self.has_power_for(allocation):
             return False
         for part in allocation.parts:
             self._change(part, allocation.request, 1)
@@ -219,8 +221,9 @@ class ClusterState:
         request, parts = allocation.request, allocation.parts
         if len(parts) > 1 and len({part.node for part in parts}) < len(parts):
             return self._are_free_together(allocation)
+        uses = bool(self.layout.resources)
         for node, units, devices in parts:
-            if devices & ~self.idle[node] or not self._has(node, request.used(units)):
+            if devices & ~self.idle[node] or (uses and not self._has(node, request.used(units))):
                 return False
         return True
 

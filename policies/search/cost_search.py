@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from policies.andreas.kernels.arrays import NONE, nonzero_seed
-from policies.andreas.problem import Problem, build
-from policies.andreas.solution import Solution, to_plan
 from policies.contract.plan import Plan
-from policies.contract.policy import parameter
+from policies.contract.policy import fraction, parameter
 from policies.contract.snapshot import Ints, Snapshot
+from policies.cost_model.kernels import NONE, nonzero_seed
+from policies.cost_model.problem import Problem, build
+from policies.cost_model.solution import Solution, to_plan
 from policies.search.kernels.local_search import Found, search
 from policies.search.rollout import orders, rents, rollout_data
 
@@ -26,39 +26,27 @@ class CostSearch:
     decision.
     """
 
-    moves: int = parameter(
-        200, meaning="steps of the local search at most", minimum=0, maximum=1_000_000
-    )
+    moves: int = parameter(200, "steps of the local search at most", minimum=0, maximum=1_000_000)
     work: int = parameter(
         20_000,
-        meaning=(
-            "bound of the local search's work: steps x jobs (without running ones that stay) x"
-            " nodes"
-        ),
+        "bound of the local search's work: steps x jobs (without running ones that stay) x nodes",
         minimum=0,
         maximum=10**9,
     )
     risk: float = parameter(
         2.0,
-        meaning=(
-            "by how much a planned wait may grow, as a fraction of it, because of jobs that are"
-            " still to come"
-        ),
+        "by how much a planned wait may grow, as a fraction of it, because of jobs that are"
+        " still to come",
         minimum=0.0,
         maximum=100.0,
     )
-    hysteresis: float = parameter(
-        0.1,
-        meaning="what moving or stopping a running job must save, as a fraction of its energy",
-        minimum=0.0,
-        maximum=1.0,
+    hysteresis: float = fraction(
+        0.1, "what moving or stopping a running job must save, as a fraction of its energy"
     )
     haste: float = parameter(
         0.5,
-        meaning=(
-            "what a second of waiting costs a job without due date or tardiness weight, as a part"
-            " of its energy cost a second"
-        ),
+        "what a second of waiting costs a job without due date or tardiness weight, as a part"
+        " of its energy cost a second",
         minimum=0.0,
         maximum=100.0,
     )

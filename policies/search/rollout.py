@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from policies.andreas.kernels.arrays import NONE
-from policies.andreas.problem import Problem
 from policies.contract.snapshot import Floats, Ints
+from policies.cost_model.kernels import NONE
+from policies.cost_model.problem import Problem
 from policies.search.kernels.rollout import RolloutData
 
 LOOK_AHEAD = (8.0, 2.0, 0.5)

@@ -1,6 +1,6 @@
 """Rows of the kinds' page and of REST: figures per kind and pair, and errors of estimates."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -28,46 +28,25 @@ MOST_COMPARED = 5000
 
 
 @dataclass(frozen=True, slots=True)
-class PairLine:
-    """Measured pair: names, type, steps/s of each, number of measurements, age."""
-
-    first: str
-    second: str
-    gpu_type: str
-    first_steps_per_s: float
-    second_steps_per_s: float
-    samples: int
-    age_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class PairsTable:
     """Newest measured pairs, and the errors of their earlier estimates."""
 
-    lines: tuple[PairLine, ...] = ()
+    lines: tuple[PairProfile, ...] = ()
     errors: ErrorSummary = field(default_factory=lambda: ErrorSummary.of(()))
 
 
 NO_PAIRS = PairsTable()
 
 
-def pairs_table(names: Mapping[int, str]) -> PairsTable:
-    """Table of pairs of visible kinds (names by primary key); two queries."""
-    known = PairProfile.objects.filter(first__in=names, second__in=names, source=Source.MEASURED)
-    now, newest = timezone.now(), known.select_related("gpu_type").order_by("-updated_at", "-pk")
-    lines = []
-    for p in newest[:MOST_SHOWN]:
-        kinds, speeds = (
-            (names[p.first_id], names[p.second_id]),
-            (p.first_steps_per_s, p.second_steps_per_s),
-        )
-        age_s = (now - p.updated_at).total_seconds()
-        lines.append(PairLine(*kinds, p.gpu_type.name, *speeds, p.samples, age_s))
-    return PairsTable(tuple(lines), ErrorSummary.of(_errors(names)))
+def pairs_table(kinds: Collection[int]) -> PairsTable:
+    """Table of pairs of visible kinds, by primary key; two queries."""
+    known = PairProfile.objects.filter(first__in=kinds, second__in=kinds, source=Source.MEASURED)
+    newest = known.select_related("first", "second", "gpu_type").order_by("-updated_at", "-pk")
+    return PairsTable(tuple(newest[:MOST_SHOWN]), ErrorSummary.of(_errors(kinds)))
 
 
-def _errors(names: Mapping[int, str]) -> list[PairError]:
-    compared = PairMeasurement.objects.filter(first__in=names, second__in=names)
+def _errors(kinds: Collection[int]) -> list[PairError]:
+    compared = PairMeasurement.objects.filter(first__in=kinds, second__in=kinds)
     rows = compared.filter(estimated_first_steps_per_s__isnull=False).order_by("-pk").values_list(
         "first_id", "second_id", "gpu_type__name", "estimated_first_steps_per_s",
         "estimated_second_steps_per_s",
@@ -140,17 +119,15 @@ class KindsTable:
 def visible_kinds(user: User | AnonymousUser) -> QuerySet[Kind]:
     """Kinds of the jobs a user may see, for operators all; newest first."""
     kinds = Kind.objects.order_by("-pk")
-    return (
-        kinds
-        if is_operator(user)
-        else kinds.filter(pk__in=visible_jobs(user).order_by().values("kind_id"))
-    )
+    if is_operator(user):
+        return kinds
+    return kinds.filter(pk__in=visible_jobs(user).order_by().values("kind_id"))
 
 
 def kinds_table(user: User | AnonymousUser) -> KindsTable:
     """Content of the page, in a constant number of queries."""
     kinds = list(visible_kinds(user)[:MOST_KINDS])
-    return replace(table_of(user, kinds), pairs=pairs_table({kind.pk: str(kind) for kind in kinds}))
+    return replace(table_of(user, kinds), pairs=pairs_table([kind.pk for kind in kinds]))
 
 
 def table_of(user: User | AnonymousUser, kinds: Iterable[Kind]) -> KindsTable:

@@ -44,8 +44,8 @@ def kinds_page(
     told = {p.gpu_type for k in table.kinds for p in k.profiles}
     told |= {run.gpu_type for k in table.kinds for run in k.runs}
     types = tuple(GpuType.objects.filter(name__in=told).order_by("name"))
-    names = {kind.name for kind in fitting}
-    pairs = tuple(p for p in table.pairs.lines if p.first in names or p.second in names)
+    ids = {kind.id for kind in fitting}
+    pairs = tuple(p for p in table.pairs.lines if p.first_id in ids or p.second_id in ids)
     shown = replace(table, pairs=replace(table.pairs, lines=pairs))
     return shown, types, [KindLine(k, tuple(_cell(k, t) for t in types)) for k in fitting]
 

@@ -122,10 +122,7 @@ def next_partners(
     choice: Choice = Choice.INFORMATIVE,
     seed: int = 0,
 ) -> tuple[Partner, ...]:
-    """Next `count` partners on these GPU types, most informative first.
-
-    References already measured beside the kind on a type, and the kind itself, are left out.
-    """
+    """Next `count` unmeasured partners of the kind on these GPU types, most informative first."""
     able = [
         Partner(reference, gpu_type)
         for gpu_type, reference in product(book.types, book.references)

@@ -188,10 +188,7 @@ class Book:
 
 
 def retained_of(rates: Mapping[Pair, tuple[float, float]], alone: Alone) -> dict[Pair, float]:
-    """Retained fractions of each pair, where the kinds' own speeds are known.
-
-    A pair of one kind gives two observations of one number: their mean.
-    """
+    """Retained fractions where own speeds are known; of a pair of one kind, the mean of both."""
     found: dict[Pair, float] = {}
     for (kind, other, gpu_type), (own, others) in rates.items():
         first, second = alone.get((kind, gpu_type), 0.0), alone.get((other, gpu_type), 0.0)

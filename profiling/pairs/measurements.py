@@ -86,10 +86,7 @@ def observe_pair(one: Assignment, other: Assignment) -> PairObservation | None:
 
 
 def record_pair(seen: PairObservation) -> Learnt | None:
-    """Write the measurement and update the pair's profile, with both kinds locked.
-
-    None, and no change, until both have done twice the steps of their last measurement.
-    """
+    """Record the measurement with both kinds locked; None until both did twice the steps."""
     for kind in sorted(set(seen.kinds)):
         lock_kind(kind)
     first, second = seen.kinds

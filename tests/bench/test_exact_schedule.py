@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from experiments.bench.exact_schedule import judge
-from policies.andreas.problem import build
 from policies.contract.snapshot import JobView, PriceInterval, Snapshot
+from policies.cost_model.problem import build
 from policies.search.kernels.local_search import Found, search
 from policies.search.kernels.rollout import RolloutData
 from policies.search.rollout import orders, rents, rollout_data

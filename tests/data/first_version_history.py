@@ -64,49 +64,9 @@ def history() -> dict[str, Any]:
     ada, bert = people["ada"], people["bert"]
     set_secret(Team.objects.get(name="vision"), "wandb", "value-of-the-kept-secret")
     _profiled(cluster, ada)
-    jobs = [
-        _submit(
-            ada,
-            name=f"digits-{i}",
-            kind="digits",
-            epochs=3,
-            steps_per_epoch=100,
-            due=(timezone.now() + timedelta(hours=2 + i)).isoformat(),
-            tardiness_weight=0.001,
-        )
-        for i in range(6)
-    ]
-    jobs.append(
-        _submit(bert, name="language", kind="digits", steps=50, environment={"WANDB": "off"})
-    )
-    jobs.append(
-        _submit(
-            ada,
-            name="with-secret",
-            kind="digits",
-            steps=40,
-            environment={"KEY": {"secret": "wandb"}},
-        )
-    )
-    _submit(ada, key="kept-idempotency-key", name="once", kind="digits", steps=10)
-    a_round(cluster)
-    running = [a for a in _offered() if _take(a)]
-    _reports(running)
-    _end(running[0], AssignmentState.SUCCEEDED)
-    _end(
-        running[1],
-        AssignmentState.FAILED,
-        ReasonClass.USER,
-        exit_code=1,
-        reason="ValueError: no such column",
-    )
-    _submit(bert, name="unknown-kind", steps=1000, command=["python", "other.py"])
-    a_round(cluster)
-    taken = [a for a in _offered() if _take(a)]
-    _reports([a for a in taken if a.purpose == "profiling"])
-    for assignment in taken:
-        if assignment.purpose == "profiling":
-            _end(assignment, AssignmentState.SUCCEEDED)
+    jobs = _first_jobs(ada, bert)
+    _run_first(cluster)
+    _run_profiling(cluster, bert)
     failing = _submit(
         ada,
         name="fails",
@@ -133,6 +93,61 @@ def history() -> dict[str, Any]:
         "password": PASSWORD,
         "secrets": {"wandb": "value-of-the-kept-secret"},
     }
+
+
+def _first_jobs(ada: User, bert: User) -> list[Job]:
+    jobs = [
+        _submit(
+            ada,
+            name=f"digits-{i}",
+            kind="digits",
+            epochs=3,
+            steps_per_epoch=100,
+            due=(timezone.now() + timedelta(hours=2 + i)).isoformat(),
+            tardiness_weight=0.001,
+        )
+        for i in range(6)
+    ]
+    jobs.append(
+        _submit(bert, name="language", kind="digits", steps=50, environment={"WANDB": "off"})
+    )
+    jobs.append(
+        _submit(
+            ada,
+            name="with-secret",
+            kind="digits",
+            steps=40,
+            environment={"KEY": {"secret": "wandb"}},
+        )
+    )
+    _submit(ada, key="kept-idempotency-key", name="once", kind="digits", steps=10)
+    return jobs
+
+
+def _run_first(cluster: Cluster) -> None:
+    """A round whose first job succeeds and whose second one fails."""
+    a_round(cluster)
+    running = [a for a in _offered() if _take(a)]
+    _reports(running)
+    _end(running[0], AssignmentState.SUCCEEDED)
+    _end(
+        running[1],
+        AssignmentState.FAILED,
+        ReasonClass.USER,
+        exit_code=1,
+        reason="ValueError: no such column",
+    )
+
+
+def _run_profiling(cluster: Cluster, bert: User) -> None:
+    """A round that profiles a kind not known yet."""
+    _submit(bert, name="unknown-kind", steps=1000, command=["python", "other.py"])
+    a_round(cluster)
+    taken = [a for a in _offered() if _take(a)]
+    _reports([a for a in taken if a.purpose == "profiling"])
+    for assignment in taken:
+        if assignment.purpose == "profiling":
+            _end(assignment, AssignmentState.SUCCEEDED)
 
 
 def _cluster() -> Cluster:

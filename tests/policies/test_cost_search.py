@@ -2,6 +2,7 @@
 it worse, what it decides.
 """
 
+from copy import deepcopy
 from dataclasses import replace
 from itertools import pairwise
 from math import inf
@@ -11,18 +12,18 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from policies.andreas.kernels.arrays import NONE
-from policies.andreas.problem import Problem, build
 from policies.contract import plan_json
 from policies.contract.plan import Plan, WaitCode
 from policies.contract.snapshot import PriceInterval, Snapshot
+from policies.cost_model.kernels import NONE
+from policies.cost_model.problem import Problem, build
 from policies.search.cost_search import CostSearch, starting_now
 from policies.search.kernels.local_search import Found, search
 from policies.search.kernels.rollout import (
     RolloutData,
+    empty_schedule,
     keep_running,
     list_schedule,
-    new_schedule,
 )
 from policies.search.rollout import orders, rents, rollout_data
 from tests.builders_policies import a_job, a_kind, a_node, a_snapshot, on
@@ -119,7 +120,8 @@ def test_running_jobs_that_stay_cost_the_search_no_work() -> None:
     ]
     problem = build(a_snapshot([a_node("a", "V100", 1), a_node("b", "V100", 1)], jobs, KINDS))
     data, _ = rollout_data(problem)
-    kept = keep_running(data, schedule := new_schedule(data), np.ones(2, np.int64))
+    empty = empty_schedule(data)
+    kept = keep_running(data, empty, schedule := deepcopy(empty), np.ones(2, np.int64))
     assert schedule.node.tolist() == data.current_node.tolist()
     assert list_schedule(data, schedule, np.arange(2), np.full(2, NONE), 0.0) == 0.0
     assert kept == pytest.approx(found(problem)[1].cost)

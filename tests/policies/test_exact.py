@@ -13,15 +13,14 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from policies.andreas.exact import Exact
-from policies.andreas.kernels.arrays import NONE
-from policies.andreas.kernels.greedy import extra_watts
-from policies.andreas.problem import Problem, build
 from policies.andreas.randomized_greedy import RandomizedGreedy
-from policies.andreas.solution import Solution
 from policies.contract.plan import PlanStatus
 from policies.contract.policy import PolicyError, SolverFailedError
 from policies.contract.snapshot import PowerCapStep, PriceInterval, Snapshot
 from policies.contract.validation import validate_plan
+from policies.cost_model.kernels import NONE, extra_watts
+from policies.cost_model.problem import Problem, build
+from policies.cost_model.solution import Solution
 from tests.builders_policies import a_job, a_kind, a_node, a_snapshot, on
 from tests.builders_snapshots import snapshots
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from policies.host.garbage import not_collected
+from policies.host.garbage import not_collected, seldom_collected
 
 
 @pytest.fixture(autouse=True)
@@ -29,3 +29,10 @@ def _fail_within() -> None:
     with not_collected():
         assert not gc.isenabled()
         raise ZeroDivisionError
+
+
+def test_collections_are_as_frequent_afterwards_as_before() -> None:
+    before = gc.get_threshold()
+    with seldom_collected():
+        assert gc.get_threshold()[0] > before[0]
+    assert gc.get_threshold() == before

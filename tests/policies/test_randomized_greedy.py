@@ -17,16 +17,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from policies.andreas.kernels.arrays import NONE
 from policies.andreas.kernels.greedy import search
 from policies.andreas.objective import Objective
-from policies.andreas.problem import Problem, build
 from policies.andreas.randomized_greedy import RandomizedGreedy
-from policies.andreas.solution import Solution
 from policies.contract import plan_json
 from policies.contract.plan import Plan, WaitCode
 from policies.contract.policy import PolicyParameterError
 from policies.contract.snapshot import JobView, Snapshot
+from policies.cost_model.kernels import NONE
+from policies.cost_model.problem import Problem, build
+from policies.cost_model.solution import Solution
 from policies.host.registry import make
 from tests.builders_policies import a_job, a_kind, a_node, a_snapshot, on
 from tests.builders_snapshots import snapshots

@@ -15,13 +15,10 @@ class Command(OperatorCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("cluster", help="name of the cluster the machine joins")
-        parser.add_argument(
-            "--role", choices=Role.values, default=Role.PRODUCTION, help="what the node is for"
-        )
-        parser.add_argument(
-            "--hours", type=finite, default=1.0, help="how long the token may be used"
-        )
+        add = parser.add_argument
+        add("cluster", help="name of the cluster the machine joins")
+        add("--role", choices=Role.values, default=Role.PRODUCTION, help="what the node is for")
+        add("--hours", type=finite, default=1.0, help="how long the token may be used")
 
     def handle(self, *args: Any, **options: Any) -> None:
         cluster = the_cluster(options["cluster"])

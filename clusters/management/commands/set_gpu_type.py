@@ -28,14 +28,11 @@ class Command(OperatorCommand):
     help = "Make a GPU type known, or change its figures (TFLOP/s for estimates, watts for costs)"
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument(
-            "name", help="as the driver calls it; an agent that is refused says the name"
-        )
+        add = parser.add_argument
+        add("name", help="as the driver calls it; an agent that is refused says the name")
         for figure, meaning in FIGURES.items():
-            parser.add_argument(f"--{figure.replace('_', '-')}", type=finite, help=meaning)
-        parser.add_argument(
-            "--emulated", action="store_true", help="it is a pacing clock in place of hardware"
-        )
+            add(f"--{figure.replace('_', '-')}", type=finite, help=meaning)
+        add("--emulated", action="store_true", help="it is a pacing clock in place of hardware")
 
     def handle(self, *args: Any, name: str, emulated: bool, **options: Any) -> None:
         kind = GpuType.objects.filter(name=name).first() or GpuType(name=name, emulated=emulated)

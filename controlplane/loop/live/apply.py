@@ -13,7 +13,7 @@ from uuid import UUID
 
 from clusters.models import Node
 from controlplane.execution.services.stops import preempt_gang
-from controlplane.loop.changes import Change, Keep, Migrate, Preempt, Resize, Start, changes, key_of
+from controlplane.loop.changes import Change, Keep, Preempt, Stop, changes, key_of, sides
 from controlplane.loop.live.launches import ACTOR, Launcher, time_of
 from controlplane.loop.live.live_assignments import Gang, LiveAssignments
 from controlplane.loop.live.observe import Observation
@@ -36,12 +36,12 @@ def apply_plan(observed: Observation, plan: Plan, of_round: Round, now: datetime
     todo = changes({key: gang.running for key, gang in gangs.items()}, plan)
     _lock(todo)
     for change in todo:
-        if isinstance(change, Preempt | Migrate | Resize):
+        if isinstance(change, Stop):
             preempt_gang(gangs[key_of(change)].assignments[0].pk, ACTOR, now)
     kept = [(c, c.placement, gangs[c.key]) for c in todo if isinstance(c, Keep) and c.placement]
     _change_terms([(wanted, gang) for keep, wanted, gang in kept if keep.changes_term], now)
     _expect([(wanted, gang) for _, wanted, gang in kept], launcher, observed.snapshot.jobs)
-    wanted = [c.placement for c in todo if isinstance(c, Start | Migrate | Resize)]
+    wanted = [c.placement for c in todo if not isinstance(c, Keep | Preempt)]
     return Applied(todo, launcher.launch(wanted))
 
 
@@ -76,8 +76,6 @@ def _lock(todo: Sequence[Change]) -> None:
     nodes, jobs = set[str](), set[str]()
     for change in (c for c in todo if not isinstance(c, Keep)):
         jobs.add(key_of(change)[0])
-        before = () if isinstance(change, Start) else change.before.ranks
-        after = () if isinstance(change, Preempt) else change.placement.ranks
-        nodes |= {rank.node for rank in (*before, *after)}
+        nodes |= {rank.node for side in sides(change) for rank in side}
     for rows in (Node.objects.filter(pk__in=nodes), Job.objects.filter(pk__in=jobs)):
         list(rows.select_for_update(no_key=True).order_by("pk").values_list("pk"))

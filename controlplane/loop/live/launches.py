@@ -149,12 +149,11 @@ class Launcher:
         refused = self.free.refusal(placement, job)
         if refused is not None:
             return refused
-        port = self._gang_port(placement, job)
-        return PreparedLaunch(
-            placement,
-            job,
-            [self._rank(placement, rank, job, port) for rank in range(len(placement.ranks))],
-        )
+        ranks, port = placement.ranks, None
+        if len(ranks) > 1:
+            port = self.ports.choose(self.free.nodes[ranks[0].node], job.pk, job.fence + 1)
+        rows = [self._rank(placement, rank, job, port) for rank in range(len(ranks))]
+        return PreparedLaunch(placement, job, rows)
 
     def _take(self, launch: PreparedLaunch) -> None:
         for assignment, slots in launch.ranks:
@@ -195,11 +194,6 @@ class Launcher:
             "gpus": launch.placement.gpus,
         }
 
-    def _gang_port(self, placement: Placement, job: Job) -> int | None:
-        if len(placement.ranks) <= 1:
-            return None
-        return self.ports.choose(self.free.nodes[placement.ranks[0].node], job.pk, job.fence + 1)
-
     def _rank(
         self, placement: Placement, rank: int, job: Job, port: int | None
     ) -> tuple[Assignment, list[AssignmentSlot]]:
@@ -223,11 +217,7 @@ class Launcher:
         ]
 
     def _predicted(self, placement: Placement, seat: RankPlacement, job: Job) -> dict[str, Any]:
-        """Predicted figures of a rank: the gang's speed beside co-tenants, watts, and the policy's
-        figures.
-
-        Watts are the rank's part of its node's, by the GPUs it holds, a shared one by its share.
-        """
+        """Speed beside co-tenants, the rank's part of its node's watts, the policy's figures."""
         node = self.observed.snapshot.node_by_id[seat.node]
         part = len(seat.devices) * seat.share / self.held[seat.node]
         power_w = node.draw_w(self.in_use[seat.node]) * part

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from django.db import connection, connections, transaction
 
+import profiling.selectors
 from clusters.energy import power_curve
 from clusters.models import Cluster, EnergyTariff, PueRecord, RescheduleEvent
 from clusters.models.nodes import State, runtimes_of
@@ -59,10 +60,7 @@ class Knowledge(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """Snapshot with its cluster, event ids, and the jobs blocked by dependencies.
-
-    `cut`: more jobs queue than the snapshot shows.
-    """
+    """Snapshot with cluster, event ids and blocked jobs; `cut`: more jobs queue than it shows."""
 
     cluster: Cluster
     snapshot: Snapshot
@@ -73,7 +71,9 @@ class Observation:
     cut: bool = False
 
 
-def observe(cluster_id: int, now_s: float, number: int, knowledge: Knowledge) -> Observation:
+def observe(
+    cluster_id: int, now_s: float, number: int, knowledge: Knowledge = profiling.selectors
+) -> Observation:
     """Snapshot of the cluster at `now_s` (epoch) for round `number`. One consistent read."""
     now = datetime.fromtimestamp(now_s, UTC)
     with _consistent_read():

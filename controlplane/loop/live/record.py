@@ -26,8 +26,8 @@ from controlplane.web.storage.packed_json import pack, pack_text
 from jobs.lifecycle import JobState
 from jobs.models import Job
 from policies.contract import forms, plan_json
-from policies.contract.plan import Plan, PlanStatus, WaitCode
-from policies.contract.snapshot import Purpose, Snapshot
+from policies.contract.plan import Plan, PlanStatus, WaitCode, Waiting
+from policies.contract.snapshot import Jobs, Purpose, Snapshot
 from policies.contract.validation import power_w
 from policies.contract.views import runtime_of
 
@@ -83,10 +83,7 @@ def close_round(
     now: datetime,
     carried: int | None = None,
 ) -> None:
-    """Close the round in the transaction that applies it: row, refusals, answered events, memory.
-
-    `carried`: the number of the round whose plan it is.
-    """
+    """Close the round in the applying transaction; `carried`: the round whose plan it is."""
     placed = [p for p in plan.placements if p.predicted_run_s is not None]
     runs_expected = [[p.job, p.purpose.value, p.copy, p.predicted_run_s] for p in placed]
     status = Round.Status.PARTIAL if applied.rejected else Round.Status.APPLIED
@@ -117,10 +114,7 @@ def close_round(
 
 
 def wants_another(row: Round, observed: Observation, plan: Plan, applied: Applied) -> bool:
-    """Return True if stale placements or idle GPUs need one more round.
-
-    A cut round that started over half of its jobs has left GPUs to those it did not see.
-    """
+    """Return True if stale placements, idle GPUs or jobs not seen need one more round."""
     started = sum(isinstance(c, Start) for c in applied.changes) - len(applied.rejected)
     if observed.cut and started > settings.ROUND_JOBS // 2:
         return True
@@ -227,18 +221,21 @@ def _reasons(observed: Observation, plan: Plan) -> dict[str, list[Any]]:
         for job, others in observed.blocked.items()
     }
     for entry in plan.waiting:
-        earliest_s = None if entry.earliest_s is None else round(entry.earliest_s)
-        given: dict[str, Any] = {
-            "nodes": list(entry.nodes),
-            "jobs": list(entry.jobs),
-            "watts": entry.watts,
-            "earliest_s": earliest_s,
-        }
-        if entry.code is WaitCode.RUNTIME_UNAVAILABLE:
-            jobs = observed.snapshot.jobs
-            given["runtime"] = runtime_of(jobs.columns.others["labels"][jobs.position[entry.job]])
-        reasons[entry.job] = [entry.code.value, {n: v for n, v in given.items() if v}]
+        reasons[entry.job] = [entry.code.value, waiting_detail(entry, observed.snapshot.jobs)]
     return reasons
+
+
+def waiting_detail(entry: Waiting, jobs: Jobs) -> dict[str, Any]:
+    """Particulars of a reason for waiting as stored, without empty ones."""
+    given: dict[str, Any] = {
+        "nodes": list(entry.nodes),
+        "jobs": list(entry.jobs),
+        "watts": entry.watts,
+        "earliest_s": None if entry.earliest_s is None else round(entry.earliest_s),
+    }
+    if entry.code is WaitCode.RUNTIME_UNAVAILABLE:
+        given["runtime"] = runtime_of(jobs.columns.others["labels"][jobs.position[entry.job]])
+    return {name: value for name, value in given.items() if value}
 
 
 def _rejections(applied: Applied) -> dict[str, list[Any]]:

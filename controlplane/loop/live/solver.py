@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 def solve_in_child(policy: str, parameters: Mapping[str, Any], snapshot: Snapshot) -> Plan:
     """Solve in the child, started on first use. PolicyError, also on timeout or death."""
-    return _solver().solve(snapshot, policy, parameters)
+    return kept_solver("SOLVER_TIMEOUT_S").solve(snapshot, policy, parameters)
 
 
 def solve_here(policy: str, parameters: Mapping[str, Any], snapshot: Snapshot) -> Plan:
@@ -28,7 +28,7 @@ def solve_here(policy: str, parameters: Mapping[str, Any], snapshot: Snapshot) -
 def start_solver() -> None:
     """Start this process's solver, which warms up in the background."""
     try:
-        _solver().start()
+        kept_solver("SOLVER_TIMEOUT_S").start()
     except OSError as error:  # the first round tries again, and says in its own words what is wrong
         logger.warning("the solver does not start: %s", error)
 
@@ -36,13 +36,14 @@ def start_solver() -> None:
 def await_solver() -> None:
     """Wait until the solver has warmed up; its failure is reported by the round."""
     try:
-        _solver().await_ready()
+        kept_solver("SOLVER_TIMEOUT_S").await_ready()
     except (OSError, PolicyError) as error:
         logger.warning("the solver does not start: %s", error)
 
 
 @cache
-def _solver() -> SolverProcess:
-    solver = SolverProcess(settings.SOLVER_TIMEOUT_S)
+def kept_solver(setting: str) -> SolverProcess:
+    """Child of this process for questions limited by that setting, kept until it ends."""
+    solver = SolverProcess(getattr(settings, setting))
     atexit.register(solver.close)
     return solver

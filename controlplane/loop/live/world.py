@@ -123,10 +123,7 @@ class LiveWorld:
 
 
 def hold_round(cluster_id: int, ports: Ports) -> RoundResult | None:
-    """Answer the cluster's waiting events by one round; None without events, or without the lock.
-
-    Events count as answered only with the plan's commit.
-    """
+    """Answer waiting events by one round's commit; None without events or lock."""
     if not is_wanted(cluster_id):
         return None
     ports.await_solver()

@@ -6,9 +6,8 @@ A row that commits after a later one is missed, so pages also refresh now and th
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
-from typing import ParamSpec, TypeVar
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import ParamSpec, TypeAlias, TypeVar
 
 from asgiref.sync import sync_to_async
 from django.contrib.auth.models import User
@@ -33,21 +32,21 @@ RETRY_MS = 3_000
 MOST_ROWS = 500
 
 
-@dataclass(frozen=True, slots=True)
-class Cursors:
-    """Newest rows already sent."""
+OF_JOBS: Mapping[type[Model], str] = {
+    JobEvent: "job",
+    AssignmentEvent: "assignment__job",
+    ProgressPoint: "assignment__job",
+    LogChunk: "assignment__job",
+}
+"""Followed rows of jobs, with the path to the job."""
 
-    job_event: int = 0
-    assignment_event: int = 0
-    progress: int = 0
-    log: int = 0
-    round: int = 0
-    node_event: int = 0
+Cursors: TypeAlias = Mapping[type[Model], int]
+"""Newest row already sent of each followed model."""
 
 
 def newest() -> Cursors:
-    followed = (JobEvent, AssignmentEvent, ProgressPoint, LogChunk, Round, NodeEvent)
-    return Cursors(*map(_newest, followed))
+    followed: list[type[Model]] = [*OF_JOBS, Round, NodeEvent]
+    return {model: _newest(model) for model in followed}
 
 
 def changes_since(user_id: int, cursors: Cursors) -> tuple[frozenset[str], Cursors] | None:
@@ -55,27 +54,25 @@ def changes_since(user_id: int, cursors: Cursors) -> tuple[frozenset[str], Curso
     user = User.objects.filter(pk=user_id, is_active=True).first()
     if user is None:
         return None
-    moved, by_event = _job_rows(user, JobEvent, cursors.job_event, "job")
-    placed, by_move = _job_rows(user, AssignmentEvent, cursors.assignment_event)
-    stepped, by_step = _job_rows(user, ProgressPoint, cursors.progress)
-    wrote, by_log = _job_rows(user, LogChunk, cursors.log)
-    decided, acted = _newest(Round), _newest(NodeEvent)
-    topics = {f"job:{pk}" for pk in by_event | by_move | by_step | by_log}
-    topics |= {"jobs"} if by_event or by_move or by_step else set()
-    topics |= (
-        {"nodes"} if placed > cursors.assignment_event or acted > cursors.node_event else set()
-    )
-    topics |= {"rounds"} if decided > cursors.round else set()
-    return frozenset(topics), Cursors(moved, placed, stepped, wrote, decided, acted)
+    after: dict[type[Model], int] = {}
+    jobs: dict[type[Model], set[str]] = {}
+    for model, path in OF_JOBS.items():
+        after[model], jobs[model] = _job_rows(user, model, cursors[model], path)
+    after |= {model: _newest(model) for model in (Round, NodeEvent)}
+    moved = {model for model, cursor in after.items() if cursor > cursors[model]}
+    listed = jobs[JobEvent] | jobs[AssignmentEvent] | jobs[ProgressPoint]
+    topics = {f"job:{pk}" for pk in listed | jobs[LogChunk]}
+    topics |= {"jobs"} if listed else set()
+    topics |= {"nodes"} if moved & {AssignmentEvent, NodeEvent} else set()
+    topics |= {"rounds"} if Round in moved else set()
+    return frozenset(topics), after
 
 
 def _newest(model: type[Model]) -> int:
     return model._default_manager.aggregate(newest=Max("pk"))["newest"] or 0
 
 
-def _job_rows(
-    user: User, model: type[Model], cursor: int, path: str = "assignment__job"
-) -> tuple[int, set[str]]:
+def _job_rows(user: User, model: type[Model], cursor: int, path: str) -> tuple[int, set[str]]:
     """(newest id, visible jobs) of rows after the cursor; a large burst takes several turns."""
     rows = model._default_manager.filter(pk__gt=cursor).order_by("pk")
     after = list(rows.values_list("pk", f"{path}_id", f"{path}__team_id")[:MOST_ROWS])

@@ -33,10 +33,7 @@ class EmbeddedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Child: command, `ready` (asked until True), and time limit after SIGTERM.
-
-    `nice` (0 to 19) leaves the processors to others.
-    """
+    """Child: command, `ready` (asked until True), time limit after SIGTERM, niceness (0 to 19)."""
 
     name: str
     argv: Sequence[str]

@@ -19,9 +19,9 @@ from controlplane.simulation.report.summary import LEVELS, PolicySummary, Summar
 from controlplane.simulation.study.document import Failure, Run, Study
 from controlplane.simulation.study.run_files import (
     FinishedRun,
-    Replacing,
     load,
     read_timings,
+    replacing,
     write_text,
 )
 from controlplane.web.pages.formats import plain
@@ -45,7 +45,7 @@ def write_results(
     """Write all four files and return the report's path."""
     failed = {failure.run: failure for failure in failures}
     with (
-        Replacing(folder / "jobs.csv") as part,
+        replacing(folder / "jobs.csv") as part,
         part.open("w", encoding="utf-8", newline="") as file,
     ):
         csv.writer(file, lineterminator="\n").writerow(CSV_COLUMNS)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any
@@ -84,7 +85,7 @@ def save(path: Path, run: FinishedRun) -> None:
     arrays |= {f"stays_{name}": getattr(stays, name) for name in STAY_COLUMNS}
     arrays |= {"in_use_time_s": in_use.time_s, "in_use_gpus": in_use.gpus_in_use}
     arrays["plain"] = np.frombuffer(json.dumps(plain).encode(), dtype=np.uint8)
-    with Replacing(path) as part, part.open("wb") as file:
+    with replacing(path) as part, part.open("wb") as file:
         np.savez_compressed(file, allow_pickle=False, **arrays)
 
 
@@ -130,25 +131,19 @@ def read_timings(folder: Path, run: Run) -> dict[str, Any]:
     return found
 
 
-class Replacing:
-    """File written beside its place and moved there unless an error is raised."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.part = path.with_name(f".{path.name}.{os.getpid()}.part")
-
-    def __enter__(self) -> Path:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        return self.part
-
-    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        if kind is None:
-            self.part.replace(self.path)
-        else:
-            self.part.unlink(missing_ok=True)
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Give a file to write beside its place; it is moved there unless an error is raised."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        yield part
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:
     """Replace a file's text."""
-    with Replacing(path) as part:
+    with replacing(path) as part:
         part.write_text(text, encoding="utf-8", newline="\n")

@@ -1,15 +1,7 @@
-"""The generator of ANDREAS' evaluation (Filippini et al., V-B): ten templates of measured
-applications, arriving at a mixed rate.
+"""Generator of ANDREAS' evaluation (Filippini et al., V-B); docs/workloads.md states the model.
 
-J = 10 N jobs. Clusters of ten jobs alternate between a high and a low rate: with t1 the shortest
-time of a job on one GPU and G the most GPUs of a node, lambda_j = N * G / t1, high = lambda /
-tuning, low = lambda / 4 / tuning, gaps exponential. Due dates are d = S + U(t_min, t_max) over the
-configurations of the nodes; weights five priorities. The times on more GPUs than were measured
-follow Amdahl's law through the two measurements on V100s: T(g) = T(1) * (1 - p + p / g), p = 2 * (1
-- T(2) / T(1)).
-
-The load is what decides: `tuning` 2.5 is the published program's default, 1.0 gives the margins of
-the paper.
+Rates: lambda = N * G / t1, high = lambda / tuning, low = high / 4. Times on more GPUs than were
+measured: T(g) = T(1) * (1 - p + p / g), p = 2 * (1 - T(2) / T(1)).
 """
 
 from collections.abc import Mapping

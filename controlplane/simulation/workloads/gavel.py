@@ -1,10 +1,7 @@
-"""Gavel's traces, whose jobs are of the types of its throughput tables (JSON).
+"""Gavel's and Shockwave's traces, of the job types of their tables; see docs/workloads.md.
 
-A `.trace` has columns between tabs, told by their number (`LAYOUTS`): Gavel's first traces had six
-or seven, those before the working directory had a column of its own nine, the published ones ten;
-Shockwave's, which go on from there, eleven or twelve. A stream (`.csv`) has
-`job_id,unit_arrival,job_type,scale_factor,total_steps,v100_duration_s`, whose arrivals are for a
-mean gap of one second.
+A `.trace` has columns between tabs, told by their number (`LAYOUTS`). A stream (`.csv`) has
+`job_id,unit_arrival,job_type,scale_factor,total_steps,v100_duration_s`.
 """
 
 from collections.abc import Iterable, Mapping

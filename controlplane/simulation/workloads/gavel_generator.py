@@ -1,12 +1,4 @@
-"""The workloads of Gavel's evaluation (Narayanan et al., section 7.1), drawn: continuous-single,
-continuous-multiple and static.
-
-Arrivals are a Poisson process (static: all at the start). A job's duration is 10^x minutes with x
-uniform in [1.5, 3] for 80% of the jobs and in [3, 4] for 20%, as in Gandiva's evaluation. Single:
-one GPU each; multiple: 70% one, 25% two to four, 5% eight, as in the traces of Microsoft. Its kind
-is drawn among those that are known on as many GPUs of the reference type, its steps are what the
-duration makes of that kind's speed there. On other GPU types it therefore takes as long as the
-kind's throughputs say.
+"""Workloads of Gavel's evaluation (Narayanan et al., section 7.1), drawn; see docs/workloads.md.
 
 Every aspect has random numbers of its own: the same jobs, with weights or due dates or without.
 """
@@ -48,12 +40,10 @@ SHORTEST_SPAN_S = 1e-3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GavelGenerator:
-    """Options: `mode`; `jobs`; `gap_s`, the mean gap of continuous arrivals (900 s unless given);
-    the kinds, as Gavel's tables (`throughputs`, their path, or `tables`, their text) or in a
-    snapshot's form (`kinds`); `reference`, the GPU type that durations are for; `pairs` (jobs may
-    share a GPU, and policies are told how two kinds do); `heavy`, the part of the jobs whose weight
-    is `heavy_weight` (Gavel: 0.2 and 5); `slos`, of which each job draws one (Gavel: 1.2, 2 and
-    10): its due date in durations; `tardiness_weight` [least, most], drawn, cost per second late.
+    """Options; `gap_s`: mean gap of continuous arrivals (900 s unless given).
+
+    The kinds are Gavel's tables (`throughputs`, their path, or `tables`, their text) or `kinds` in
+    a snapshot's form. `slos`: each job draws one, its due date in durations.
     """
 
     type: str

@@ -1,10 +1,7 @@
-"""Traces in the Standard Workload Format (Feitelson's archive): 18 numbers a line, -1 where nothing
-is known, comments after `;`.
+"""Traces in the Standard Workload Format (Feitelson's archive); see docs/workloads.md.
 
-Fields used: 1 job number, 2 submit time, 4 run time, 5 allocated and 8 requested processors, 9
-requested time, 12 user, 15 queue. The trace of CINECA's Eurora adds 19 nodes (units), 20 cores, 21
-GPUs, 22 MICs and 23 memory (KB) of each unit, 24 the original number, 25 application type, 26
-predicted power (W).
+18 numbers a line (`FIELDS`), -1 where nothing is known, comments after `;`. The trace of CINECA's
+Eurora adds eight (`EXTRA`).
 """
 
 from collections.abc import Sequence

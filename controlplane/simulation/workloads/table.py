@@ -1,12 +1,4 @@
-"""Traces as CSV: Loadmaster's own, and those of Microsoft's Philly cluster.
-
-Loadmaster's has a header of the columns below in any order, and a line a job.
-
-    id,arrival_s,run_s,gpus,kind,due_s,walltime_s,tardiness_weight,weight,priority,team,user,cores,memory_gb,allowed_types
-
-`arrival_s` and `run_s` are needed, the others may be missing or empty. Times count from one moment,
-whichever; `due_s` is such a time too, and empty where there is none. `allowed_types` are separated
-by `|`. `columns` renames: {"run_s": "duration"} reads the column `duration` as `run_s`.
+"""Traces as CSV: Loadmaster's own, and those of Microsoft's Philly cluster; see docs/workloads.md.
 
 Philly's has `timestamp,duration,num_gpus,gpu_time,cluster`; the subsets drawn from it,
 `row,submit,num_gpus,duration_s,...`, are read as well. It is in no order, and is put in order.

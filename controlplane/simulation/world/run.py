@@ -21,6 +21,7 @@ from controlplane.simulation.world.world import Scenario, SimulatedWorld
 from policies.contract.plan import Placement, Plan
 from policies.contract.policy import Policy
 from policies.contract.snapshot import JobView, Snapshot
+from policies.host.garbage import seldom_collected
 
 PROGRESS_S = 0.25
 """Wall seconds between two reports of progress."""
@@ -115,7 +116,8 @@ class Simulation:
 
     def run(self, until_s: float = inf) -> Simulation:
         """Run until nothing is left to do, or until that time. SimulationError if a round fails."""
-        self.engine.run(until_s)
+        with seldom_collected():
+            self.engine.run(until_s)
         self.world.meter.settle(self.engine.now_s)
         self._report()
         return self

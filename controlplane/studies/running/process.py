@@ -24,10 +24,7 @@ LOG = "log.txt"
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Last message of the process; `busy`: another process still works in the folder.
-
-    `error` is empty for a good end.
-    """
+    """Last message; `error`: empty for a good end; `busy`: another process has the folder."""
 
     progress: float = 0.0
     message: str = ""

@@ -13,20 +13,10 @@ from operator import itemgetter
 import numpy as np
 
 from clusters.energy import cost_per_hour, energy_cost
-from controlplane.loop.changes import (
-    Change,
-    Keep,
-    Migrate,
-    Preempt,
-    Resize,
-    Start,
-    changes,
-    current_of,
-    key_of,
-)
+from controlplane.loop.changes import Keep, Start, Stop, changes, current_of, key_of, needs_stop
 from controlplane.simulation.cluster.meter import remaining_work
 from policies.contract.plan import Placement, Plan
-from policies.contract.snapshot import Purpose, RankPlacement, Snapshot
+from policies.contract.snapshot import Purpose, Snapshot
 from policies.contract.validation import power_w
 from policies.placement.speed import PlanSpeeds, devices_of
 
@@ -77,7 +67,7 @@ def stretches(plan: Plan, snapshot: Snapshot) -> tuple[Stretch, ...]:
         job = jobs.get(placement.job)
         speed = speeds.of(placement)
         before = running.get(placement.key)
-        moves = before is None or _seats(before.ranks) != _seats(placement.ranks)
+        moves = before is None or needs_stop(before.ranks, placement.ranks)
         began = job is not None and job.remaining_steps < job.total_steps
         restart_s = job.restart_cost_s if job and moves and began else 0.0
         run_s = job.remaining_steps / speed + restart_s if job and speed > 0 else None
@@ -114,31 +104,13 @@ def figures(plan: Plan, snapshot: Snapshot) -> Figures:
     )
 
 
-def differences(plan: Plan, snapshot: Snapshot) -> tuple[Change, ...]:
+def differences(plan: Plan, snapshot: Snapshot) -> tuple[Start | Stop, ...]:
     """Changes of training work that the plan would make, starts last."""
     return tuple(
         change
         for change in changes(current_of(snapshot), plan)
         if not isinstance(change, Keep) and key_of(change)[1] is Purpose.TRAINING
     )
-
-
-def sides(change: Change) -> tuple[tuple[RankPlacement, ...], tuple[RankPlacement, ...]]:
-    """(present ranks, planned ranks) of the job; empty for nowhere."""
-    match change:
-        case Start(placement=placement):
-            return (), placement.ranks
-        case Preempt(before=before):
-            return before.ranks, ()
-        case (
-            Migrate(placement=placement, before=before) | Resize(placement=placement, before=before)
-        ):
-            return before.ranks, placement.ranks
-    return (), ()
-
-
-def _seats(ranks: tuple[RankPlacement, ...]) -> list[tuple[str, tuple[str, ...]]]:
-    return sorted((seat.node, tuple(sorted(seat.devices))) for seat in ranks)
 
 
 def _lateness(

@@ -4,35 +4,30 @@ Jobs of other teams are there without their names, as on the timeline: that they
 seen, and nothing else.
 """
 
-import atexit
 import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cache
 from typing import Any
 
-from django.conf import settings
 from django.contrib.auth.models import User
 
-import profiling.selectors
 from clusters.models import Cluster
-from controlplane.loop.changes import key_of
+from controlplane.loop.changes import key_of, sides
 from controlplane.loop.live.observe import observe
+from controlplane.loop.live.record import waiting_detail
+from controlplane.loop.live.solver import kept_solver
 from controlplane.loop.rounds import decide_or_keep, kept
-from controlplane.studies.what_if.comparison import Figures, differences, figures, sides
-from controlplane.web.operators import is_operator
+from controlplane.studies.what_if.comparison import Figures, differences, figures
 from controlplane.web.pages.formats import part_of
 from controlplane.web.rest.errors import ConflictError
-from jobs.selectors import OTHERS, visible_jobs
+from jobs.selectors import OTHERS, seen_by
 from jobs.wording import reason_for_waiting
-from policies.contract.plan import Plan, WaitCode, Waiting
+from policies.contract.plan import Plan, Waiting
 from policies.contract.policy import PolicyError, UnknownPolicyError
 from policies.contract.snapshot import RankPlacement, Snapshot
-from policies.contract.views import runtime_of
 from policies.host import registry
-from policies.host.client import SolverProcess
 
 PATIENCE_S = 5.0
 """Seconds to wait while the same web process answers another question."""
@@ -102,7 +97,7 @@ def what_if(user: User, cluster: Cluster, policy: str, parameters: Mapping[str, 
     if not _MUTEX.acquire(timeout=PATIENCE_S):
         raise BusyError("others are asking just now; try again in a few seconds")
     try:
-        observed = observe(cluster.pk, time.time(), cluster.round_number + 1, profiling.selectors)
+        observed = observe(cluster.pk, time.time(), cluster.round_number + 1)
         snapshot = observed.snapshot
         plan, failure = decide_or_keep(
             snapshot, lambda seen: solve_apart(policy, parameters, seen), policy
@@ -127,22 +122,12 @@ def what_if(user: User, cluster: Cluster, policy: str, parameters: Mapping[str, 
 
 def solve_apart(policy: str, parameters: Mapping[str, Any], snapshot: Snapshot) -> Plan:
     """Solve in a process of this one's own, apart from that of the rounds, and killed sooner."""
-    return _solver().solve(snapshot, policy, parameters)
-
-
-@cache
-def _solver() -> SolverProcess:
-    solver = SolverProcess(settings.WHAT_IF_TIMEOUT_S)
-    atexit.register(solver.close)
-    return solver
+    return kept_solver("WHAT_IF_TIMEOUT_S").solve(snapshot, policy, parameters)
 
 
 def _names(user: User, snapshot: Snapshot) -> dict[str, str]:
     names = {job.id: job.name for job in snapshot.jobs}
-    if is_operator(user):
-        return names
-    seen = visible_jobs(user).filter(pk__in=list(names)).values_list("pk", flat=True)
-    return {job: names[job] for job in map(str, seen)}
+    return {job: names[job] for job in map(str, seen_by(user, names))}
 
 
 def _differences(
@@ -171,12 +156,7 @@ def _waiting(
 
 
 def _why(entry: Waiting, snapshot: Snapshot, names: Mapping[str, str]) -> str:
-    detail: dict[str, Any] = {
-        name: getattr(entry, name) for name in ("nodes", "jobs", "watts", "earliest_s")
-    }
-    if entry.code is WaitCode.RUNTIME_UNAVAILABLE:
-        labels = snapshot.jobs.columns.others["labels"][snapshot.jobs.position[entry.job]]
-        detail["runtime"] = runtime_of(labels)
+    detail = waiting_detail(entry, snapshot.jobs)
     known = {**{node.id: node.name for node in snapshot.nodes}, **names}
     now = datetime.fromtimestamp(snapshot.now_s, UTC)
     return reason_for_waiting("queued", entry.code.value, detail, known, now)

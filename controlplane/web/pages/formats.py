@@ -46,11 +46,9 @@ def due(
 
 def ago(moment: datetime | None, now: datetime) -> str:
     """ "12 s ago", or "never"."""
-    return (
-        "never"
-        if moment is None
-        else f"{short_duration(max(0.0, (now - moment).total_seconds()))} ago"
-    )
+    if moment is None:
+        return "never"
+    return f"{short_duration(max(0.0, (now - moment).total_seconds()))} ago"
 
 
 def quantity(value: float | Decimal | None) -> str:
@@ -87,8 +85,5 @@ _FORMULA = re.compile(f"(^|[;|\\t\\r\\n])([{_BLANK}]*[=+\\-@\uff1d\uff0b\uff0d\u
 
 
 def plain(cell: object) -> object:
-    """Cell that no spreadsheet takes for a formula: an apostrophe stands before its sign.
-
-    Signs are found behind blanks, invisible characters and other programs' ends of cells.
-    """
+    """Cell that no spreadsheet takes for a formula: an apostrophe stands before its sign."""
     return _FORMULA.sub(r"\1'\2", cell) if isinstance(cell, str) else cell

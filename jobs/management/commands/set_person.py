@@ -14,10 +14,9 @@ class Command(OperatorCommand):
     help = "Make a person, or change what they may; a new person's password is printed once"
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("name")
-        parser.add_argument(
-            "--team", action="append", default=[], help="a team they are in, as often as needed"
-        )
+        add = parser.add_argument
+        add("name")
+        add("--team", action="append", default=[], help="a team they are in, as often as needed")
         staff = parser.add_mutually_exclusive_group()
         staff.add_argument(
             "--operator", action="store_true", default=None, help="they may do and see everything"
@@ -25,17 +24,13 @@ class Command(OperatorCommand):
         staff.add_argument(
             "--no-operator", dest="operator", action="store_false", help="not any more"
         )
-        parser.add_argument(
-            "--sees-costs", action="store_true", help="they see every team's energy and cost"
-        )
-        parser.add_argument(
+        add("--sees-costs", action="store_true", help="they see every team's energy and cost")
+        add(
             "--disable",
             action="store_true",
             help="nobody logs in as them any more, and their API tokens end",
         )
-        parser.add_argument(
-            "--end-tokens", action="store_true", help="end their API tokens; they log in again"
-        )
+        add("--end-tokens", action="store_true", help="end their API tokens; they log in again")
 
     def handle(
         self,

@@ -7,25 +7,7 @@ from typing import Any, TypeVar
 
 import httpx
 
-from loadmaster.protocol import (
-    PROTOCOL_HEADER,
-    PROTOCOL_VERSION,
-    TIME_HEADER,
-    Accept,
-    Directives,
-    ErrorCode,
-    Heartbeat,
-    HeartbeatReply,
-    LaunchSpec,
-    LogAccepted,
-    MetricsBatch,
-    Registered,
-    Registration,
-    Session,
-    SessionRequest,
-    StateAccepted,
-    StateReport,
-)
+from loadmaster import protocol
 from loadmaster.wire import WireError, dumps, loads
 
 T = TypeVar("T")
@@ -93,7 +75,7 @@ class AgentClient:
         self._token = ""
         self._http = httpx.Client(
             base_url=f"{server.rstrip('/')}/api/agent/v1/",
-            headers={PROTOCOL_HEADER: str(PROTOCOL_VERSION)},
+            headers={protocol.PROTOCOL_HEADER: str(protocol.PROTOCOL_VERSION)},
             timeout=timeout_s,
             transport=transport,
             verify=_verification(verify),
@@ -107,32 +89,35 @@ class AgentClient:
     def close(self) -> None:
         self._http.close()
 
-    def register(self, enrolment_token: str, registration: Registration) -> Registered:
+    def register(
+        self, enrolment_token: str, registration: protocol.Registration
+    ) -> protocol.Registered:
         """Enrol the machine; the answer holds the node's token, shown once."""
-        return self._json(Registered, "POST", "register", registration, token=enrolment_token)
+        kind = protocol.Registered
+        return self._json(kind, "POST", "register", registration, token=enrolment_token)
 
-    def open_session(self, request: SessionRequest) -> Session:
+    def open_session(self, request: protocol.SessionRequest) -> protocol.Session:
         """Begin a new epoch; Conflict while another machine holds the node's session."""
-        return self._json(Session, "POST", f"nodes/{self.node}/session", request)
+        return self._json(protocol.Session, "POST", f"nodes/{self.node}/session", request)
 
-    def heartbeat(self, beat: Heartbeat) -> HeartbeatReply:
+    def heartbeat(self, beat: protocol.Heartbeat) -> protocol.HeartbeatReply:
         """Renew leases and learn what is wanted; Conflict when the epoch is stale."""
-        return self._json(HeartbeatReply, "POST", f"nodes/{self.node}/heartbeat", beat)
+        return self._json(protocol.HeartbeatReply, "POST", f"nodes/{self.node}/heartbeat", beat)
 
-    def directives(self, cursor: int, wait_s: float) -> Directives | None:
+    def directives(self, cursor: int, wait_s: float) -> protocol.Directives | None:
         """Wait for something to become wanted; None if nothing did."""
         params: dict[str, str | int | float] = {"cursor": cursor, "wait": round(wait_s)}
         path, timeout_s = f"nodes/{self.node}/directives", wait_s + LONG_POLL_MARGIN_S
         answer = self._send("GET", path, params=params, timeout=timeout_s)
-        return None if answer.status_code == 204 else _decoded(Directives, answer)
+        return None if answer.status_code == 204 else _decoded(protocol.Directives, answer)
 
-    def accept(self, assignment: str, request: Accept) -> LaunchSpec:
+    def accept(self, assignment: str, request: protocol.Accept) -> protocol.LaunchSpec:
         """Take an offer; Conflict when it is stale."""
-        return self._json(LaunchSpec, "PUT", f"assignments/{assignment}/accept", request)
+        return self._json(protocol.LaunchSpec, "PUT", f"assignments/{assignment}/accept", request)
 
-    def report_state(self, assignment: str, report: StateReport) -> StateAccepted:
+    def report_state(self, assignment: str, report: protocol.StateReport) -> protocol.StateAccepted:
         """Say what became of an assignment; Conflict when it is no longer this agent's."""
-        return self._json(StateAccepted, "PUT", f"assignments/{assignment}/state", report)
+        return self._json(protocol.StateAccepted, "PUT", f"assignments/{assignment}/state", report)
 
     def send_log(
         self, assignment: str, stream: str, offset: int, content: bytes, *, fence: int, epoch: int
@@ -148,9 +133,9 @@ class AgentClient:
                 "X-Content-SHA256": hashlib.sha256(content).hexdigest(),
             },
         )
-        return _decoded(LogAccepted, answer).next_offset
+        return _decoded(protocol.LogAccepted, answer).next_offset
 
-    def send_metrics(self, assignment: str, batch: MetricsBatch) -> None:
+    def send_metrics(self, assignment: str, batch: protocol.MetricsBatch) -> None:
         """Ship samples; a replay does no harm."""
         self._send("POST", f"assignments/{assignment}/metrics", **_body(batch))
 
@@ -195,15 +180,14 @@ def _refusal(answer: httpx.Response) -> tuple[str, str, object]:
         error = answer.json()["error"]
         return str(error.get("code", "")), str(error.get("detail", "")), error.get("expected")
     except (ValueError, KeyError, TypeError, AttributeError):
-        default = (
-            ErrorCode.TOKEN if answer.status_code in (401, 403) else ErrorCode.STALE_ASSIGNMENT
-        )
-        return default.value, answer.text[:200], None
+        codes, is_token = protocol.ErrorCode, answer.status_code in (401, 403)
+        code = codes.TOKEN if is_token else codes.STALE_ASSIGNMENT
+        return code.value, answer.text[:200], None
 
 
 def _time_of(answer: httpx.Response) -> float | None:
     try:
-        told_s = float(answer.headers.get(TIME_HEADER, "nan"))
+        told_s = float(answer.headers.get(protocol.TIME_HEADER, "nan"))
     except ValueError:
         return None
     return told_s if math.isfinite(told_s) else None

@@ -4,33 +4,23 @@ import logging
 import random
 from collections.abc import Callable, Iterable
 
+from loadmaster import protocol
 from loadmaster.agent.clock import Backoff, Clock
 from loadmaster.agent.journal import Entry, Journal
 from loadmaster.agent.runtimes.base import RunId
 from loadmaster.agent.server.client import INCURABLE, AgentClient, AgentError, Conflict
-from loadmaster.protocol import (
-    DeviceSample,
-    Directive,
-    DirectiveAction,
-    Heartbeat,
-    HeartbeatReply,
-    Intervals,
-    KnownAssignment,
-    SessionRequest,
-    StopReason,
-)
 
 logger = logging.getLogger(__name__)
 
 ASK_S = 3.0
 """At most so long before a term ends the server is asked once more whether it is prolonged."""
 
-DEFAULT_INTERVALS = Intervals(heartbeat_s=10.0, lease_s=60.0, grace_s=30.0, margin_s=10.0)
+DEFAULT_INTERVALS = protocol.Intervals(heartbeat_s=10.0, lease_s=60.0, grace_s=30.0, margin_s=10.0)
 
 
-def known_assignment(entry: Entry) -> KnownAssignment:
+def known_assignment(entry: Entry) -> protocol.KnownAssignment:
     """The entry as reported to the server."""
-    return KnownAssignment(entry.assignment, entry.fence, entry.state, entry.run.name)
+    return protocol.KnownAssignment(entry.assignment, entry.fence, entry.state, entry.run.name)
 
 
 class ServerSession:
@@ -44,8 +34,8 @@ class ServerSession:
         client: AgentClient,
         journal: Journal,
         clock: Clock,
-        request: Callable[[], SessionRequest],
-        samples: Callable[[], tuple[DeviceSample, ...]],
+        request: Callable[[], protocol.SessionRequest],
+        samples: Callable[[], tuple[protocol.DeviceSample, ...]],
         jitter: random.Random | None = None,
         trouble: Callable[[], str] = str,
     ) -> None:
@@ -63,11 +53,11 @@ class ServerSession:
         self.cursor = 0
         self.intervals = DEFAULT_INTERVALS
         self.leases: dict[RunId, float] = {}
-        self._directives: dict[str, Directive] = {}
-        self._unwanted: dict[str, Directive] = {}
+        self._directives: dict[str, protocol.Directive] = {}
+        self._unwanted: dict[str, protocol.Directive] = {}
 
     @property
-    def directives(self) -> dict[str, Directive]:
+    def directives(self) -> dict[str, protocol.Directive]:
         """The newest directive per assignment; what the session's start disowned comes first."""
         return self._directives | self._unwanted
 
@@ -107,7 +97,7 @@ class ServerSession:
             self._backoff.failed("session", self._clock.boot_s())
         self.epoch = None
 
-    def receive(self, directives: Iterable[Directive], cursor: int) -> None:
+    def receive(self, directives: Iterable[protocol.Directive], cursor: int) -> None:
         """Receive directives that came between heartbeats."""
         self._directives |= {directive.id: directive for directive in directives}
         self.cursor = max(self.cursor, cursor)
@@ -115,7 +105,7 @@ class ServerSession:
     def settle_offer(self, assignment: str) -> None:
         """An offer was taken, or is off."""
         directive = self._directives.get(assignment)
-        if directive and directive.action is DirectiveAction.START:
+        if directive and directive.action is protocol.DirectiveAction.START:
             del self._directives[assignment]
 
     def _open(self) -> None:
@@ -134,9 +124,9 @@ class ServerSession:
         self.epoch, self._seq, self.intervals = session.epoch, 0, session.intervals
         self._backoff.cap_s = max(0.1, min(10.0, session.intervals.heartbeat_s))
         self._next_beat_s, self._is_first_beat = float("-inf"), True
-        stop, cancel = DirectiveAction.STOP, StopReason.CANCEL
+        stop, cancel = protocol.DirectiveAction.STOP, protocol.StopReason.CANCEL
         self._unwanted = {
-            name: Directive(name, entry.fence, stop, cancel)
+            name: protocol.Directive(name, entry.fence, stop, cancel)
             for name, entry in self._journal.entries.items()
             if name in session.stop
         }
@@ -162,13 +152,14 @@ class ServerSession:
         self.note_time(sent_s)
         self._take_reply(reply, sent_s)
 
-    def _take_reply(self, reply: HeartbeatReply, sent_s: float) -> None:
+    def _take_reply(self, reply: protocol.HeartbeatReply, sent_s: float) -> None:
         entries = self._journal.entries
         ours = {entry.run for entry in entries.values()}
         granted = {RunId(lease.id, lease.fence): sent_s + lease.ttl_s for lease in reply.leases}
         leases = self.leases | granted
         self.leases = {run: until_s for run, until_s in leases.items() if run in ours}
-        pending = {k: w for k, w in self._directives.items() if w.action is DirectiveAction.START}
+        start = protocol.DirectiveAction.START
+        pending = {k: w for k, w in self._directives.items() if w.action is start}
         self._directives = pending | {directive.id: directive for directive in reply.directives}
         self._unwanted = {name: w for name, w in self._unwanted.items() if name in entries}
         self.cursor = max(self.cursor, reply.cursor)
@@ -179,10 +170,10 @@ class ServerSession:
             self._jitter.uniform(0.0, interval_s) if first else interval_s
         )
 
-    def _heartbeat(self) -> Heartbeat:
+    def _heartbeat(self) -> protocol.Heartbeat:
         self._seq += 1
         live = (entry for entry in self._journal.entries.values() if not entry.has_ended)
-        return Heartbeat(
+        return protocol.Heartbeat(
             epoch=self.epoch or 0,
             seq=self._seq,
             sent_at_s=self._clock.wall_s(),

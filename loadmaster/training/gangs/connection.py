@@ -16,6 +16,8 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from loadmaster.files import parse_object
+
 LONGEST = 64 * 1024
 LONGEST_GREETING = 1024
 GREETING_S = 10.0
@@ -139,13 +141,9 @@ class Connection:
         self.send(met=True)
 
 
-def _message(text: bytes) -> Message | None:
+def _message(line: bytes) -> Message | None:
     """The message of a whole line; None for half a line or no message."""
-    try:
-        message = json.loads(text) if text.endswith(b"\n") else None
-    except (ValueError, RecursionError):
-        return None
-    return message if isinstance(message, dict) else None
+    return parse_object(line) if line.endswith(b"\n") else None
 
 
 def _keep_alive(sock: socket.socket) -> None:

@@ -1,13 +1,13 @@
 """Dense arrays of the Randomized Greedy: the data, and the state of a construction."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from policies.contract.snapshot import Floats, Ints
+from policies.cost_model.kernels import copy
 from policies.placement.kernels import compiled
 
-NONE = -1
 TOP = 3
 """Configurations to draw from in mode paper."""
 
@@ -90,13 +90,6 @@ def new_state(data: Instance) -> State:
 
 
 @compiled
-def copy(of: Any, to: Any) -> None:
-    """Copy an array element by element: whole-array assignment takes seconds to compile."""
-    for i in range(of.size):
-        to.flat[i] = of.flat[i]
-
-
-@compiled
 def reset(data: Instance, state: State) -> int:
     """Empty the nodes and return the number of free GPUs."""
     copy(data.free, state.free)
@@ -110,8 +103,3 @@ def reset(data: Instance, state: State) -> int:
         total += data.free[n]
         state.span[n] = 0.0
     return total
-
-
-def nonzero_seed(seed: int) -> int:
-    """Return a seed in 1 .. 2**32 - 1 of any integer, by Knuth's multiplicative hash."""
-    return ((seed % 2**32) * 2654435761 + 0x9E3779B9) % 2**32 or 1

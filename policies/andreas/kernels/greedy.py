@@ -7,24 +7,13 @@ remaining job fits, and the postponement cost is the total minus that of the ass
 
 import numpy as np
 
-from policies.andreas.kernels.arrays import NONE, TOP, Instance, State, new_state, reset
+from policies.andreas.kernels.arrays import TOP, Instance, State, new_state, reset
 from policies.contract.snapshot import Floats, Ints
+from policies.cost_model.kernels import NONE, draw, extra_watts, fits
 from policies.placement.kernels import compiled
 
 CODED = 0
 PAPER = 1
-SLACK = 1e-9
-
-
-@compiled
-def draw(rng: Ints) -> float:
-    """Draw from [0, 1) by xorshift32 (Marsaglia 2003), state rng[0] != 0."""
-    x = rng[0]
-    x ^= (x << 13) & 0xFFFFFFFF
-    x ^= x >> 17
-    x ^= (x << 5) & 0xFFFFFFFF
-    rng[0] = x
-    return float(x / 4294967296.0)
 
 
 @compiled
@@ -49,24 +38,6 @@ def pick(
     if u < chance[j, 0]:
         return 0
     return 1 if u < chance[j, 1] or count < TOP else 2
-
-
-@compiled
-def extra_watts(power: Floats, c: int, busy: int, gpus: int) -> float:
-    """Extra watts of `gpus` more GPUs on a node of class c with `busy` in use."""
-    return float(power[c, busy + gpus] - (power[c, busy] if busy > 0 else 0.0))
-
-
-@compiled
-def fits(
-    demand: Floats, capacity: Floats, power: Floats, busy: Ints, watts: float, j: int, n: int,
-    c: int, gpus: int,
-) -> bool:  # fmt: skip
-    """Return True if node n, which has the GPUs, also has the resources and the watts for job j."""
-    for r in range(demand.shape[1]):
-        if demand[j, r] > capacity[n, r] + SLACK:
-            return False
-    return bool(watts == np.inf or extra_watts(power, c, busy[n], gpus) <= watts + SLACK)
 
 
 @compiled

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from policies.andreas.kernels.arrays import NONE, Instance, copy
-from policies.andreas.kernels.greedy import SLACK, draw, extra_watts
+from policies.andreas.kernels.arrays import Instance
 from policies.contract.snapshot import Floats, Ints
+from policies.cost_model.kernels import NONE, SLACK, copy, draw, extra_watts
 from policies.placement.kernels import compiled
 
 ONE_NODE, TWO_NODES = 0.35, 0.65

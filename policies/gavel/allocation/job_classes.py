@@ -74,10 +74,6 @@ class JobClasses:
         return [tuple([self.keys[m] for m in of]) for of in self.account_rows]
 
     @cached_property
-    def row_of(self) -> dict[tuple[str, ...], int]:
-        return {key: row for row, key in enumerate(self.row_keys)}
-
-    @cached_property
     def column_names(self) -> list[str]:
         columns = self.problem.columns
         return [f"{c.gpu_type} spread" if c.spread else c.gpu_type for c in columns]
@@ -96,7 +92,7 @@ class JobClasses:
         """Digest of the inputs of shares, in 32 characters."""
         p = self.problem
         arrays = (p.gpus, p.rates, p.count, p.scale, p.weight, p.entity, p.pairs, p.pair_rates)
-        names = repr((self.keys, p.types, p.columns)).encode()
+        names = repr((self.keys, p.types, self.column_names)).encode()
         return blake2b(names + b"".join([a.tobytes() for a in arrays]), digest_size=16).hexdigest()
 
 
@@ -113,7 +109,7 @@ def job_classes(
     gpus, speeds = {t: n for t, n in state.free_gpus().items() if n}, Speeds(snapshot.kinds)
     known = spread_types(speeds, {g.kind for g in groups}) if options.spread else ()
     columns = columns_of(sorted(gpus), known)
-    rates = rates_of(groups, rows, columns, Reach(state, requests), speeds)
+    rates = rates_of(groups, rows, Reach(state, requests, columns), speeds)
     keys = [_class_key(group, row) for group, row in zip(groups, rates, strict=True)]
     of_rows = _by_job(ids, keys, group_of) if options.jobs else _by_class(keys, group_of)
     names, example, class_of = of_rows
@@ -146,8 +142,8 @@ def _class_key(group: JobGroup, row: tuple[float, ...]) -> ClassKey | None:
     """Return what jobs of the group's class have in common; None if they have no claim."""
     if group.weight <= 0.0 or not any(row):
         return None
-    what = (group.kind, group.gpus, group.weight, group.team, group.user, group.shares)
-    return (*what, group.queued, row)
+    kind, gpus, weight, _, team, shares, queued, user = group
+    return kind, gpus, weight, team, user, shares, queued, row
 
 
 def _by_job(

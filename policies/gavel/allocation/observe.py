@@ -17,6 +17,7 @@ from policies.placement.from_snapshot import (
     current_placements,
     not_eligible,
 )
+from policies.placement.layout import EVERY
 from policies.placement.options import JobRequests
 
 __all__ = ["GroupingOptions", "Observed", "observe"]
@@ -73,7 +74,7 @@ def _outside(
     The former are taken from `state`. A job launched at this very moment takes part: it has its
     share, on its own devices.
     """
-    if all(node.takes_training for node in snapshot.nodes):
+    if state.open == EVERY:
         return (), {}
     pinned, fallback = current_placements(snapshot, waiting, never_touch=False, state=state)
     nodes, outside = snapshot.node_by_id, []

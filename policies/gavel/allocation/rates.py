@@ -35,20 +35,18 @@ class GroupingOptions:
 
 
 class JobGroup(NamedTuple):
-    """Common properties of a group's jobs. `demand`: resources of a node beside GPUs.
+    """Common properties of a group's jobs.
 
-    `queued`: the id of a job whose queue position matters; `user`: the owner where users are told
-    apart.
+    `constraints`: types, labels, and resources of a node beside GPUs; `queued`: the id of a job
+    whose queue position matters; `user`: the owner where users are told apart.
     """
 
     kind: str
     gpus: int
     weight: float
-    types: tuple[str, ...]
-    labels: tuple[str, ...]
+    constraints: tuple[tuple[str, ...], tuple[str, ...], tuple[Any, ...]]
     team: str
     shares: bool
-    demand: tuple[Any, ...]
     queued: str
     user: str
 
@@ -58,15 +56,14 @@ def group_keys(columns: JobColumns, options: GroupingOptions) -> list[GroupKey]:
     others, queues = columns.others, options.queues
     owned = zip(columns.ids, others["team"], strict=True)
     users = zip(others["user"], others["team"], strict=True)
+    demands = repeat(()) if columns.gpus_only else _demands(columns)
     of = zip(
         columns.kinds,
         columns.counts["gpus_min"].tolist(),
         columns.numbers["weight"].tolist(),
-        others["allowed_types"],
-        others["labels"],
+        zip(others["allowed_types"], others["labels"], demands, strict=False),
         others["team"] if options.teams else repeat(""),
         others["may_share"] if options.pairs else repeat(False),
-        repeat(()) if columns.gpus_only else _demands(columns),
         [job if team in queues else "" for job, team in owned] if queues else repeat(""),
         # a team with a queue has no users
         ["" if team in queues else user for user, team in users] if options.users else repeat(""),
@@ -78,7 +75,7 @@ def group_keys(columns: JobColumns, options: GroupingOptions) -> list[GroupKey]:
 def group_of(key: GroupKey) -> JobGroup:
     """Return the group of this key; a device is shared by two jobs of one GPU each."""
     group = JobGroup(*key)
-    return group._replace(shares=False) if group.gpus > 1 else group
+    return group._replace(shares=False) if group.shares and group.gpus > 1 else group
 
 
 def _demands(columns: JobColumns) -> Iterable[tuple[Any, ...]]:
@@ -98,26 +95,18 @@ def spread_types(speeds: Speeds, kinds: Iterable[str]) -> set[str]:
 
 
 def rates_of(
-    groups: Sequence[JobGroup],
-    rows: Sequence[int],
-    columns: Sequence[Column],
-    reach: Reach,
-    speeds: Speeds,
+    groups: Sequence[JobGroup], rows: Sequence[int], reach: Reach, speeds: Speeds
 ) -> list[tuple[float, ...]]:
     """Return steps/s of each group on each column; 0 where nodes have too few GPUs.
 
     `rows`: of a job of each group.
     """
-    found, spread = [], any(column.spread for column in columns)
+    found = []
     for group, row in zip(groups, rows, strict=True):
         known, gpus = speeds.rates(group.kind), group.gpus
-        on_several = reach.on_several(group, row) if spread and gpus > 1 else {}
-        most = reach.on_one_node(group, row), on_several
         rates = [
-            known.get((c.gpu_type, gpus, c.spread), 0.0)
-            if gpus <= most[c.spread].get(c.gpu_type, 0)
-            else 0.0
-            for c in columns
+            known.get((gpu_type, gpus, spread), 0.0) if gpus <= most else 0.0
+            for gpu_type, spread, most in reach.most(group, row)
         ]
         found.append(tuple(rates))
     return found
@@ -126,31 +115,36 @@ def rates_of(
 class Reach:
     """Most GPUs that a job could have on empty nodes."""
 
-    def __init__(self, state: ClusterState, requests: JobRequests) -> None:
-        self.state, self.requests = state, requests
-        self._on_one: dict[tuple[Any, ...], Mapping[str, int]] = {}
-        self._on_several: dict[tuple[Any, ...], Mapping[str, int]] = {}
+    def __init__(
+        self, state: ClusterState, requests: JobRequests, columns: Sequence[Column]
+    ) -> None:
+        self.state, self.requests, self.columns = state, requests, columns
+        self.spreads = any(column.spread for column in columns)
+        self._most: dict[tuple[Any, ...], list[tuple[str, bool, int]]] = {}
 
-    def on_one_node(self, group: JobGroup, row: int) -> Mapping[str, int]:
-        """By GPU type, on one node; `row` is of one of the group's jobs."""
-        key = group.types, group.labels, group.demand
-        if key not in self._on_one:
-            most: dict[str, int] = {}
-            for gpu_type, gpus, _ in self._usable(group, row, 1):
-                most[gpu_type] = max(gpus, most.get(gpu_type, 0))
-            self._on_one[key] = most
-        return self._on_one[key]
+    def most(self, group: JobGroup, row: int) -> list[tuple[str, bool, int]]:
+        """Return (GPU type, spread, most GPUs) by column; `row` is of one of the group's jobs."""
+        spreads = self.spreads and group.gpus > 1
+        key = group.constraints, group.gpus if spreads else 1
+        if key not in self._most:
+            most = self._on_one_node(group, row), self._on_several(group, row) if spreads else {}
+            of = [(c.gpu_type, c.spread) for c in self.columns]
+            self._most[key] = [(t, spread, most[spread].get(t, 0)) for t, spread in of]
+        return self._most[key]
 
-    def on_several(self, group: JobGroup, row: int) -> Mapping[str, int]:
+    def _on_one_node(self, group: JobGroup, row: int) -> Mapping[str, int]:
+        most: dict[str, int] = {}
+        for gpu_type, gpus, _ in self._usable(group, row, 1):
+            most[gpu_type] = max(gpus, most.get(gpu_type, 0))
+        return most
+
+    def _on_several(self, group: JobGroup, row: int) -> Mapping[str, int]:
         """By GPU type, on all nodes together, a process for each GPU; none if they are not two."""
-        key = group.types, group.labels, group.demand, group.gpus
-        if key not in self._on_several:
-            total, nodes = dict[str, int](), dict[str, int]()
-            for gpu_type, gpus, count in self._usable(group, row, group.gpus):
-                total[gpu_type] = total.get(gpu_type, 0) + gpus * count
-                nodes[gpu_type] = nodes.get(gpu_type, 0) + count
-            self._on_several[key] = {t: gpus for t, gpus in total.items() if nodes[t] > 1}
-        return self._on_several[key]
+        total, nodes = dict[str, int](), dict[str, int]()
+        for gpu_type, gpus, count in self._usable(group, row, group.gpus):
+            total[gpu_type] = total.get(gpu_type, 0) + gpus * count
+            nodes[gpu_type] = nodes.get(gpu_type, 0) + count
+        return {t: gpus for t, gpus in total.items() if nodes[t] > 1}
 
     def _usable(self, group: JobGroup, row: int, ranks: int) -> Iterator[tuple[str, int, int]]:
         """Yield (GPU type, free devices, nodes) of nodes that suit a process if empty.
@@ -159,7 +153,8 @@ class Reach:
         """
         left_mw = self.state.cap_mw - self.state.used_mw
         demand, layout = self.requests.demand(row, ranks), self.state.layout
-        request = layout.request(0, demand, types=group.types, labels=group.labels)
+        types, labels, _ = group.constraints
+        request = layout.request(0, demand, types=types, labels=labels)
         classes, allowed = layout.admitting(request)
         for c in classes:
             if request.fitting(layout.classes[c].capacity) > 0:

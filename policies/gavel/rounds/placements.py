@@ -4,7 +4,6 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
-from typing import TypeAlias
 
 from policies.contract.plan import LONGEST_RUN_S, Placement, predicted
 from policies.contract.snapshot import RankPlacement, Running
@@ -19,9 +18,6 @@ WHOLE = 1.0
 HALF = 0.5
 """Share of a device of each of two jobs on it."""
 
-OnClass: TypeAlias = tuple[int, Request, int, bool]
-"""Of a group on nodes of a class: column, request, nodes that would do, may it share a device."""
-
 
 class GroupRequests:
     """Requests by job (its row) and column; jobs of a group have the same ones."""
@@ -30,18 +26,23 @@ class GroupRequests:
         self.observed, self.classes = observed, observed.classes
         self.group_of, self.rates = observed.classes.group_of, observed.classes.rates
         self.layout, self.jobs = observed.state.layout, observed.requests
-        self._of: dict[tuple[int, int], Sequence[Request]] = {}
+        self._of: dict[tuple[int, int, int, bool], Sequence[Request]] = {}
         self._search_keys: dict[int, Hashable] = {}
-        self._admitting: dict[Hashable, int] = {}
-        self._constraints = [(g.types, g.labels, g.demand) for g in self.classes.groups]
+        self._admitting: dict[tuple[int, int], int] = {}
+        numbers: dict[Hashable, int] = {}
+        every = [group.constraints for group in self.classes.groups]
+        self._constraints = [numbers.setdefault(of, len(numbers)) for of in every]
         columns, number = observed.problem.columns, observed.classes.column_of
         self._nearer = [number.get((c.gpu_type, False)) if c.spread else None for c in columns]
 
     def of(self, job: int, column: int) -> Sequence[Request]:
         """Return a job's alternatives on a column: one node if it runs on one, else several."""
-        key = self.group_of[job], column
+        nearer, g = self._nearer[column], self.group_of[job]
+        on_one = column if nearer is None else nearer
+        gpus, runs_on_one = self.classes.groups[g].gpus, self.rates[g][on_one] > 0.0
+        key = self._constraints[g], gpus, column, runs_on_one
         if key not in self._of:
-            self._of[key] = self._requests(job, column)
+            self._of[key] = self._requests(job, column, on_one)
         return self._of[key]
 
     def together(self, first: int, second: int, column: int) -> Request | None:
@@ -88,24 +89,22 @@ class GroupRequests:
 
     def admitting(self, job: int, ranks: int) -> int:
         """Return the open nodes that would do for one of a job's processes, were they empty."""
-        g = self.group_of[job]
+        g, layout = self.group_of[job], self.layout
         key = self._constraints[g], ranks
         if key not in self._admitting:
-            group, layout = self.classes.groups[g], self.layout
-            demand = self.jobs.demand(job, ranks)
-            request = layout.request(0, demand, types=group.types, labels=group.labels)
+            types, labels, _ = self.classes.groups[g].constraints
+            request = layout.request(0, self.jobs.demand(job, ranks), types=types, labels=labels)
             classes, nodes = layout.admitting(request)
             roomy = [c for c in classes if request.fitting(layout.classes[c].capacity) > 0]
             among = sum(layout.members[c] for c in roomy)
             self._admitting[key] = among & nodes & self.observed.state.open
         return self._admitting[key]
 
-    def _requests(self, job: int, column: int) -> list[Request]:
+    def _requests(self, job: int, column: int, on_one: int) -> list[Request]:
         group, of = self.classes.groups[self.group_of[job]], self.observed.problem.columns[column]
-        one = column if self._nearer[column] is None else self._nearer[column]
-        found, types = [], (of.gpu_type,)
-        if one is not None and self.rate(job, one) > 0.0:
-            demand, labels = self.jobs.demand(job, 1), group.labels
+        found, types, (_, labels, _) = [], (of.gpu_type,), group.constraints
+        if self.rate(job, on_one) > 0.0:
+            demand = self.jobs.demand(job, 1)
             found.append(self.layout.request(group.gpus, demand, types=types, labels=labels))
         if of.spread:
             found += self.jobs.spread(job, group.gpus, types=types)
@@ -129,37 +128,33 @@ class _Search:
     def __init__(self, observed: Observed, requests: GroupRequests) -> None:
         self.observed, self.requests, self.layout = observed, requests, observed.state.layout
         self.classes, self.idle = observed.classes, observed.state.idle
-        self.index, self.class_of = self.layout.index, self.layout.class_of
-        self._on_class: dict[tuple[int, int], OnClass | None] = {}
+        self.index, number = self.layout.index, self.classes.column_of
+        self.columns = [number.get((node.gpu_type, False)) for node in self.layout.nodes]
+        self.group_of, self.rates = self.classes.group_of, self.classes.rates
+        self._suitable: dict[tuple[int, int], tuple[Request, int]] = {}
 
     def on_one_node(self, row: int, run: Running) -> CurrentSlice | None:
         """Return the placement of one process."""
-        rank = run.ranks[0]
+        rank, g = run.ranks[0], self.group_of[row]
         n = self.index.get(rank.node, -1)
-        if n < 0 or (on_class := self._of_group(row, self.class_of[n])) is None:
+        column = self.columns[n] if n >= 0 else None
+        if column is None or self.rates[g][column] <= 0.0:
             return None
-        column, request, nodes, may_share = on_class
+        if (g, column) not in self._suitable:
+            of_group = self.requests.of(row, column)[0], self.requests.admitting(row, 1)
+            self._suitable[g, column] = of_group
+        request, nodes = self._suitable[g, column]
         shares, devices = rank.share != WHOLE, self.layout.bits(n, rank.devices)
         if not len(rank.devices) == devices.bit_count() == request.gpus:
             return None
-        if devices & ~self.idle[n] or not nodes >> n & 1 or (shares and not may_share):
+        if devices & ~self.idle[n] or not nodes >> n & 1:
+            return None
+        if shares and not self.classes.groups[g].shares:
             return None
         if rank.cpu_quota is not None:
             demand = with_quota(self.observed.requests.demand(row, 1), run.ranks)
             request = replace(request, amounts=self.layout.amounts(demand))
         return CurrentSlice(row, run, column, Allocation(request, (Part(n, 1, devices),)), shares)
-
-    def _of_group(self, row: int, c: int) -> OnClass | None:
-        """Return where and how jobs of this one's group run on nodes of class c; None if not."""
-        g = self.classes.group_of[row]
-        if (g, c) not in self._on_class:
-            column = self.classes.column_of.get((self.layout.classes[c].gpu_type, False))
-            found = None
-            if column is not None and self.requests.rate(row, column) > 0.0:
-                request, nodes = self.requests.of(row, column)[0], self.requests.admitting(row, 1)
-                found = column, request, nodes, self.classes.groups[g].shares
-            self._on_class[g, c] = found
-        return self._on_class[g, c]
 
     def of(self, row: int, run: Running) -> CurrentSlice | None:
         """Return the placement of a gang of several processes, on nodes of one type."""
@@ -234,7 +229,8 @@ class _Placements:
 
     def placement(self, job: int, placed: Placed) -> Placement:
         """Return a job's placement with its predicted run time; a launch takes time too."""
-        rate = self._rate(job, placed)
+        alone = self.requests.rate(job, placed.column)
+        rate = alone if len(placed.jobs) == 1 else self._beside(job, placed, alone)
         run_s = self.steps[job] / rate if rate > 0.0 else inf
         if job in placed.staying:
             run, run_s = self.current[job].run, predicted(run_s, LONGEST_RUN_S)
@@ -242,11 +238,8 @@ class _Placements:
         run_s = predicted(run_s + self.launch_times.of(job), LONGEST_RUN_S)
         return Placement(self.ids[job], self._ranks(placed), 0, predicted_run_s=run_s)
 
-    def _rate(self, job: int, placed: Placed) -> float:
-        """Return steps/s, beside another if it shares its device; 0 if unknown."""
-        alone = self.requests.rate(job, placed.column)
-        if len(placed.jobs) == 1:
-            return alone
+    def _beside(self, job: int, placed: Placed, alone: float) -> float:
+        """Return the steps/s of a job that shares its device; 0 if unknown."""
         others = [self.kinds[other] for other in placed.jobs if other != job]
         gpu_type = self.observed.problem.columns[placed.column].gpu_type
         return self.speeds.colocated(self.kinds[job], alone, 1, [(gpu_type, others)])

@@ -16,7 +16,7 @@ import numpy as np
 
 from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
 from policies.contract.policy import SolverFailedError
-from policies.contract.snapshot import Bools, Purpose, Snapshot
+from policies.contract.snapshot import Bools, Snapshot
 from policies.gavel.allocation.observe import GroupingOptions, Observed, observe
 from policies.gavel.allocation.problem import Shares
 from policies.gavel.allocation.rates import JobGroup
@@ -96,7 +96,7 @@ class _Round:
         fills, account = self.rule.fills, self.account
         queues = ClassQueues(self.observed, account.credit, self.current)
         left = self.observed.state.free_gpus()
-        if any(left.values()):
+        if any(left.values()) and len(slices.placed) < len(self.classes.class_of):
             due = Selection(
                 self.observed, account, queues, left, slices.placed, lagging_only=not fills
             )
@@ -114,11 +114,13 @@ class _Round:
         """Return the account now, with new shares where they are wanted."""
         now_s = self.snapshot.now_s
         if before is not None:
-            running = running_rows(self.observed, self.current)
-            before = before.after(now_s, running, self._credit(before))
+            before.credit = self._credit(before)
+            before.receive(now_s, running_rows(self.observed, self.current))
         if before is None or self._is_outdated(before):
             before = self._opened(before)
-        return before if self.slices_go_on else before.until(now_s + self.round_s)
+        if not self.slices_go_on:
+            before.round_end_s = now_s + self.round_s
+        return before
 
     def _is_outdated(self, before: ServiceAccount) -> bool:
         age_s = self.snapshot.now_s - before.made_s
@@ -147,9 +149,11 @@ class _Round:
         """Return the credits: jobs that came in since start level with the least of their class."""
         columns, known = self.snapshot.jobs.columns, self.snapshot.jobs.position
         arrived = columns.numbers["arrival_s"] > before.seen_s
-        if not before.credit and not arrived.any():
+        if not arrived.any() and before.credit.keys() <= known.keys():
             return before.credit
-        kept = {job: of for job, of in before.credit.items() if job in known}
+        kept = dict(before.credit)
+        for job in kept.keys() - known.keys():
+            del kept[job]
         rows, class_of = np.flatnonzero(arrived).tolist(), self.classes.class_of
         least = {m: self._least(m, arrived, before.credit) for m in {class_of[r] for r in rows}}
         kept |= {columns.ids[r]: of for r in rows if (of := least[class_of[r]])}
@@ -171,14 +175,16 @@ class _Round:
 
     def _by_need(self, slices: TimeSlices, queues: ClassQueues) -> list[list[int]]:
         """Return the jobs without a place by class, classes by lag, those without shares last."""
-        lag, need = self.account.lag_s(self.snapshot.now_s).tolist(), dict[int, float]()
-        for (row, _), i in self.account.entry.items():
-            for m in self.classes.account_rows[row]:
-                need[m] = max(need.get(m, -np.inf), lag[i])
         waiting: dict[int, list[int]] = defaultdict(list)
         for row, m in enumerate(self.classes.class_of):
             if row not in slices.placed and self.classes.group_of[row] >= 0:
                 waiting[m].append(row)
+        if not waiting:
+            return []
+        lag, need = self.account.lag_s(self.snapshot.now_s).tolist(), dict[int, float]()
+        for (row, _), i in self.account.entry.items():
+            for m in self.classes.account_rows[row]:
+                need[m] = max(need.get(m, -np.inf), lag[i])
         order = sorted(waiting, key=lambda m: (m < 0, -need.get(m, -np.inf), m))
         return [queues.by_need(waiting[m]) if m >= 0 else waiting[m] for m in order]
 
@@ -191,11 +197,8 @@ class _Round:
             for m in self.classes.account_rows[row]:
                 name, total = columns[column].gpu_type, of_class[m]
                 total[name] = total.get(name, 0.0) + share[i] / count[m]
-        found = {}
-        for m, rows in enumerate(self.classes.members):
-            if m in of_class:
-                found.update({ids[row]: of_class[m] for row in rows})
-        return found
+        rows = enumerate(self.classes.class_of)
+        return {ids[row]: of_class[m] for row, m in rows if m in of_class}
 
 
 def _is_finite(shares: Shares) -> bool:
@@ -214,7 +217,7 @@ def waiting_of(
     `placements`: of the next round; `round_end_s`: end of its slices.
     """
     ids = observed.snapshot.jobs.columns.ids
-    placed = {p.job for p in placements if p.purpose is Purpose.TRAINING}
+    placed = {p.job for p in placements}
     if len(placed) == len(ids):
         return ()
     reasons, found = _Reasons(observed, requests, placements, round_end_s), []
@@ -285,7 +288,8 @@ class _Reasons:
         if state.cap_mw == inf:
             return None
         demand, names = self.observed.requests.demand(row, 1), tuple(sorted(types))
-        request = state.layout.request(group.gpus, demand, types=names, labels=group.labels)
+        _, labels, _ = group.constraints
+        request = state.layout.request(group.gpus, demand, types=names, labels=labels)
         shortage = why_not(state, request)
         of_power = shortage is not None and shortage.code is ShortageCode.POWER_CAP
         return shortage if of_power else None

@@ -5,22 +5,22 @@ starts from every order, with and without running jobs staying, at every rent; m
 best point, which never gets worse.
 """
 
+from copy import deepcopy
 from typing import NamedTuple
 
 import numpy as np
 
-from policies.andreas.kernels.arrays import NONE, copy
-from policies.andreas.kernels.greedy import draw
 from policies.contract.snapshot import Floats, Ints
+from policies.cost_model.kernels import NONE, copy, draw
 from policies.placement.kernels import compiled
 from policies.search.kernels.rollout import (
     NEVER,
     RolloutData,
     Schedule,
     copy_schedule,
+    empty_schedule,
     keep_running,
     list_schedule,
-    new_schedule,
 )
 
 INSERT, SET = 0.45, 0.8
@@ -54,8 +54,9 @@ class Found(NamedTuple):
 
 @compiled
 def multi_start(
-    data: RolloutData, base: Schedule, trial: Schedule, orders: Ints, rents: Floats, point: Point
-) -> tuple[float, float]:
+    data: RolloutData, empty: Schedule, base: Schedule, trial: Schedule, orders: Ints,
+    rents: Floats, point: Point,
+) -> tuple[float, float]:  # fmt: skip
     """Return (cost of the first start, of the best) and leave the best in `point`."""
     best, first, running, pinned = NEVER, NEVER, 0, np.zeros_like(point.pinned)
     for j in range(pinned.size):
@@ -63,7 +64,7 @@ def multi_start(
     for stays in range(running, -1, -1):
         for j in range(pinned.size):
             pinned[j] = 1 if stays == 1 and data.current_node[j] != NONE else 0
-        kept = keep_running(data, base, pinned)
+        kept = keep_running(data, empty, base, pinned)
         for r in range(rents.size):
             for s in range(orders.shape[0]):
                 copy_schedule(base, trial)
@@ -108,8 +109,8 @@ def part(order: Ints, pinned: Ints) -> int:
 
 @compiled
 def improve(
-    data: RolloutData, base: Schedule, trial: Schedule, moves: int, work: int, rng: Ints,
-    point: Point, best: float,
+    data: RolloutData, empty: Schedule, base: Schedule, trial: Schedule, moves: int, work: int,
+    rng: Ints, point: Point, best: float,
 ) -> float:  # fmt: skip
     """Improve `point`, whose schedule costs `best`, in place; return the new cost.
 
@@ -120,7 +121,7 @@ def improve(
     running, free = 0, part(order, pinned)
     for j in range(jobs):
         running += 1 if data.current_node[j] != NONE else 0
-    kept = keep_running(data, base, pinned)
+    kept = keep_running(data, empty, base, pinned)
     for _ in range(moves):
         kind = draw(rng)
         if free == 0 and kind < SET:
@@ -146,7 +147,7 @@ def improve(
         if work >= 0:
             insert(order, at, to)
             if pinned[j] != stays:
-                kept = keep_running(data, base, pinned)
+                kept = keep_running(data, empty, base, pinned)
             copy_schedule(base, trial)
             cost = kept + list_schedule(data, trial, order, only, point.rent[0])
             if cost <= best:
@@ -157,7 +158,7 @@ def improve(
         if pinned[j] != stays:
             pinned[j] = stays
             free -= 2 * stays - 1
-            kept = keep_running(data, base, pinned)
+            kept = keep_running(data, empty, base, pinned)
         if work < 0:
             break
     return best
@@ -171,11 +172,12 @@ def search(
     `orders` int64[S, E], `rents` float64[R], S, R >= 1. `seed` in 1 .. 2**32 - 1.
     """
     jobs = data.current_node.size
-    base, trial, rng = new_schedule(data), new_schedule(data), np.array([seed], np.int64)
+    empty, rng = empty_schedule(data), np.array([seed], np.int64)
+    base, trial = (deepcopy(empty) for _ in range(2))
     free, anywhere = np.zeros(jobs, np.int64), np.full(jobs, NONE, np.int64)
     point = Point(orders[0].copy(), free, anywhere, rents[:1].copy())
-    first, best = multi_start(data, base, trial, orders, rents, point)
-    improve(data, base, trial, moves, work, rng, point, best)
-    cost = keep_running(data, trial, point.pinned)
+    first, best = multi_start(data, empty, base, trial, orders, rents, point)
+    improve(data, empty, base, trial, moves, work, rng, point, best)
+    cost = keep_running(data, empty, trial, point.pinned)
     cost += list_schedule(data, trial, point.order, point.only, float(point.rent[0]))
     return Found(trial.node, trial.config, trial.start_s, float(cost), float(first), float(best))

@@ -10,9 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from policies.andreas.kernels.arrays import NONE, copy
-from policies.andreas.kernels.greedy import extra_watts, fits
 from policies.contract.snapshot import Floats, Ints
+from policies.cost_model.kernels import NONE, copy, extra_watts, fits
 from policies.placement.kernels import compiled
 
 NEVER = np.inf
@@ -33,7 +32,7 @@ class RolloutData(NamedTuple):
     so many free; `closes` int64[K]: 1 if the configuration takes whole nodes, so that the first is
     the best. `base`, `slope` float64[C]: cost per second of a node in use, and of each GPU in use
     beside it. `rent` float64[C]: worth of a GPU to others, as a share of the best one. `demand`,
-    `capacity`, `power`, `busy`, `watts`: scarce now, as in `policies.andreas.kernels.arrays`;
+    `capacity`, `power`, `busy`, `watts`: scarce now, as in `policies.cost_model.problem`;
     `retry_s` when a job without watts or resources, and no end to wait for, is tried again.
     `step_s`, `step_priced_s`, `step_rate` float64[S]: when each price begins, the priced seconds
     until then, and those of a second from then on (`policies.placement.options`).
@@ -88,31 +87,14 @@ class Schedule(NamedTuple):
     start_s: Floats
 
 
-def new_schedule(data: RolloutData) -> Schedule:
+def empty_schedule(data: RolloutData) -> Schedule:
+    """Return the schedule of an empty cluster."""
+    none, place = np.full_like(data.current_node, NONE), np.empty_like(data.queue)
+    np.put_along_axis(place, data.queue, np.arange(place.shape[1])[None, :], axis=1)
     return Schedule(
-        data.release_s.copy(), data.opened_s.copy(), data.queue.copy(), data.queue.copy(),
-        data.capacity.copy(), data.busy.copy(), np.zeros(2),
-        data.current_node.copy(), data.current_config.copy(), np.zeros(data.current_node.size),
+        data.release_s, data.opened_s, data.queue, place, data.capacity, data.busy,
+        np.array([data.watts, NEVER]), none, none.copy(), np.full(none.size, NEVER),
     )  # fmt: skip
-
-
-@compiled
-def clear(data: RolloutData, to: Schedule) -> None:
-    """Set everything to an empty cluster."""
-    copy(data.release_s, to.release_s)
-    copy(data.opened_s, to.opened_s)
-    copy(data.queue, to.queue)
-    copy(data.capacity, to.capacity)
-    copy(data.busy, to.busy)
-    for i in range(data.queue.shape[0]):
-        for at in range(data.queue.shape[1]):
-            to.place[i, data.queue[i, at]] = at
-    to.scarce[0] = data.watts
-    to.scarce[1] = NEVER
-    for j in range(data.current_node.size):
-        to.node[j] = NONE
-        to.config[j] = NONE
-        to.start_s[j] = NEVER
 
 
 @compiled
@@ -267,9 +249,9 @@ def staying_cost(data: RolloutData, schedule: Schedule, j: int) -> float:
 
 
 @compiled
-def keep_running(data: RolloutData, schedule: Schedule, pinned: Ints) -> float:
+def keep_running(data: RolloutData, empty: Schedule, schedule: Schedule, pinned: Ints) -> float:
     """Schedule the running jobs that stay (`pinned[j]` 1), before all others; return their cost."""
-    clear(data, schedule)
+    copy_schedule(empty, schedule)
     scarce, total = data.demand.shape[1] > 0 or data.watts != np.inf, 0.0
     for j in range(pinned.size):
         if pinned[j] == 0 or data.current_node[j] == NONE:

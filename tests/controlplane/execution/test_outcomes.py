@@ -12,7 +12,7 @@ from controlplane.execution.moves import move_assignment
 from controlplane.execution.outcomes import assignment_ended, assignment_running, settle_job
 from controlplane.execution.services.stops import stop_assignment
 from jobs.assignment_lifecycle import AssignmentMove
-from jobs.end_outcomes import FRUITLESS_LAUNCHES, End, Past, end_outcome
+from jobs.launch_outcome import FRUITLESS_LAUNCHES, End, Past, end_outcome
 from jobs.lifecycle import JobMove
 from jobs.models import Assignment, Job
 from jobs.moves import move_job

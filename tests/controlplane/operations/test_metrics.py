@@ -12,8 +12,8 @@ from pytest_django import DjangoAssertNumQueries, Settings
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from clusters.models import Cluster, Node
-from controlplane.loop.metrics import KEY, count_rounds
 from controlplane.loop.models import Round
+from controlplane.loop.round_counts import KEY, count_rounds
 from controlplane.operations import metrics
 from controlplane.operations.metrics import StateCollector, exposition
 from controlplane.operations.tasks import periodic_rounds, reconcile

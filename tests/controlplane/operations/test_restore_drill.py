@@ -24,6 +24,7 @@ from controlplane.execution.services.stops import stop_assignment
 from controlplane.loop.live.solver import solve_here
 from controlplane.loop.live.world import Ports, hold_round
 from jobs.models import Assignment, Job
+from loadmaster.agent.executor import Parts
 from loadmaster.agent.journal import Journal
 from loadmaster.agent.loop import Agent, Timing
 from loadmaster.agent.node.machine import EmulatedDevices, Identity, boot_id
@@ -96,17 +97,18 @@ class Machine:
         )
         registered = client.register(token, words)
         client.identify(registered.node_id, registered.node_token)
-        self.agent = Agent(
+        parts = Parts(
             client=client,
             journal=Journal(folder / f"{name}.jsonl"),
             runtime=self.runtime,
             devices=devices,
             identity=Identity(name, boot_id(), name),
             state_dir=folder,
+            checkpoints=folder / "checkpoints",
             clock=clock,
-            timing=Timing(tick_s=TURN_S, ship_s=TURN_S, sample_s=5.0, flush_s=2.0, long_poll_s=0.0),
-            jitter=random.Random(1),
         )
+        timing = Timing(tick_s=TURN_S, ship_s=TURN_S, sample_s=5.0, flush_s=2.0, long_poll_s=0.0)
+        self.agent = Agent(parts, timing=timing, jitter=random.Random(1))
 
     def running(self) -> list[str]:
         """Jobs that work here at this moment, whatever anybody believes."""

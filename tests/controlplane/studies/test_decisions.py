@@ -8,7 +8,7 @@ import pytest
 
 from controlplane.studies.what_if.comparison import Figures, figures, stretches
 from policies.contract.plan import Placement, Plan, PlanStatus
-from policies.contract.snapshot import PriceInterval, Snapshot
+from policies.contract.snapshot import PriceInterval, Running, Snapshot
 from tests.builders_policies import a_job, a_snapshot
 from tests.builders_tandems import a_wide_node
 from tests.builders_together import half_of, kinds_of_two
@@ -35,6 +35,18 @@ def the_figures(plan: Plan, snapshot: Snapshot) -> Figures:
 
 def test_the_end_of_a_job_is_expected_at_its_speed_beside_the_other() -> None:
     assert [s.to_s for s in stretches(*a_pair())] == [NOW_S + 200.0, NOW_S + 125.0]
+
+
+def test_a_job_that_gets_the_gpu_it_shared_for_itself_is_expected_to_restart() -> None:
+    shared = Running(0, half_of("gpu0"), since_s=0.0)
+    job = a_job("a", "a", remaining_steps=50.0, restart_cost_s=7.0, running=(shared,))
+    snapshot = a_snapshot([a_wide_node()], [job], kinds_of_two(0.5, 0.8))
+    ends = {}
+    for share in (0.5, 1.0):
+        placement = Placement("a", half_of("gpu0", share=share))
+        (stretch,) = stretches(Plan("p", PlanStatus.HEURISTIC, (placement,)), snapshot)
+        ends[share] = stretch.to_s
+    assert ends == {0.5: NOW_S + 50.0, 1.0: NOW_S + 50.0 + 7.0}
 
 
 def test_a_plan_that_lets_jobs_wait_is_not_cheaper_than_one_that_runs_them() -> None:

@@ -5,6 +5,7 @@ tells of a fall.
 import os
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +118,7 @@ class TestAddress:
 
     def test_the_server_is_told_at_every_session(self, tmp_path: Path) -> None:
         world = VirtualWorld(tmp_path)
-        world.agent._address = "10.0.0.5"
+        world.agent._parts = replace(world.agent._parts, address="10.0.0.5")
         world.agent.tick()
         assert world.server.sessions[-1].address == "10.0.0.5"
         world.agent.close()
@@ -234,7 +235,7 @@ def test_a_rank_in_a_process_sees_what_it_is_told(tmp_path: Path) -> None:
     command = python(f"import os; print(*(os.environ.get(name) for name in {names}))")
     world = VirtualWorld(tmp_path)
     agent = world.agent
-    agent._executor._address = "127.0.0.1"
+    agent._executor._parts = replace(agent._executor._parts, address="127.0.0.1")
     spec = a_rank(rendezvous=f"127.0.0.1:{free_port()}", command=command)
     found = agent._executor._launch_of(spec).environment
     assert found["GLOO_SOCKET_IFNAME"] == "lo"

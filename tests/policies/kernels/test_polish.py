@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from experiments.bench.gap import JUDGE, instances
-from policies.andreas.kernels.arrays import NONE
-from policies.andreas.problem import Problem, build
 from policies.andreas.randomized_greedy import RandomizedGreedy
 from policies.contract.snapshot import Snapshot
+from policies.cost_model.kernels import NONE
+from policies.cost_model.problem import Problem, build
 from tests.builders_policies import a_job, a_kind, a_node, a_snapshot
 from tests.builders_snapshots import snapshots
 

@@ -10,11 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from policies.andreas.kernels.greedy import search
-from policies.andreas.problem import build
 from policies.andreas.randomized_greedy import RandomizedGreedy
-from policies.andreas.solution import Solution
 from policies.contract import plan_json
 from policies.contract.snapshot import PriceInterval, Snapshot
+from policies.cost_model.problem import build
+from policies.cost_model.solution import Solution
 from policies.host import registry
 from policies.placement.options import per_watt_second, prices_of
 from tests.builders_policies import a_job, a_kind, a_node, a_snapshot, on

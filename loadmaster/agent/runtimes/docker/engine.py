@@ -16,6 +16,7 @@ from docker.types import DeviceRequest, LogConfig, Mount
 from docker.utils import parse_repository_tag
 
 from loadmaster.agent.runtimes.base import GB, RunId
+from loadmaster.agent.runtimes.docker import port
 from loadmaster.agent.runtimes.docker.options import DockerOptions, OptionError
 from loadmaster.agent.runtimes.docker.plan import (
     ASSIGNMENT,
@@ -23,15 +24,6 @@ from loadmaster.agent.runtimes.docker.plan import (
     FENCE,
     OWNER,
     ContainerPlan,
-)
-from loadmaster.agent.runtimes.docker.port import (
-    Container,
-    EngineDownError,
-    EngineRefusedError,
-    Image,
-    ImageMissingError,
-    NameTakenError,
-    Stats,
 )
 from loadmaster.agent.runtimes.docker.pulling import PullProgress
 
@@ -59,30 +51,30 @@ class DockerEngine:
             _try_socket(where)
             return docker.APIClient(version="auto", timeout=timeout_s, **given)
         except (DockerException, requests.RequestException, OSError) as error:
-            raise EngineDownError(f"no Docker Engine answers at {where}: {error}") from error
+            raise port.EngineDownError(f"no Docker Engine answers at {where}: {error}") from error
 
     def close(self) -> None:
         self._api.close()
 
-    def runs(self, owner: str) -> dict[RunId, Container]:
+    def runs(self, owner: str) -> dict[RunId, port.Container]:
         with _translated():
             found = self._api.containers(all=True, filters={"label": f"{OWNER}={owner}"})
-        runs: dict[RunId, Container] = {}
+        runs: dict[RunId, port.Container] = {}
         for item in found:
             labels = item["Labels"]
             name = f"lm-{labels.get(ASSIGNMENT, '')}-{labels.get(FENCE, '')}"
             if run := RunId.parse(name):
-                runs[run] = Container(item["State"], labels)
+                runs[run] = port.Container(item["State"], labels)
         return runs
 
-    def inspect(self, name: str) -> Container | None:
+    def inspect(self, name: str) -> port.Container | None:
         try:
             with _translated():
                 data = self._api.inspect_container(name)
         except _GoneError:
             return None
         state = data["State"]
-        return Container(
+        return port.Container(
             state=state["Status"],
             labels=data["Config"]["Labels"] or {},
             exit_code=state["ExitCode"],
@@ -92,7 +84,7 @@ class DockerEngine:
             image=data["Image"],
         )
 
-    def find(self, reference: str) -> Image | None:
+    def find(self, reference: str) -> port.Image | None:
         try:
             with _translated():
                 data: dict[str, Any] = self._images.inspect_image(reference)
@@ -101,7 +93,7 @@ class DockerEngine:
         config = data.get("Config") or {}
         variables = dict(item.partition("=")[::2] for item in config.get("Env") or ())
         digests = tuple(data.get("RepoDigests") or ())
-        return Image(
+        return port.Image(
             data["Id"],
             digests,
             config.get("User") or "",
@@ -119,12 +111,12 @@ class DockerEngine:
             with _translated():
                 for event in client.pull(repository, tag or "latest", stream=True, decode=True):
                     if "error" in event:
-                        raise ImageMissingError(str(event["error"]))
+                        raise port.ImageMissingError(str(event["error"]))
                     tell(progress.update(event))
                     if is_off():
                         return  # the connection is closed: the Engine gives the pull up
         except _GoneError as error:
-            raise ImageMissingError(str(error)) from error
+            raise port.ImageMissingError(str(error)) from error
         finally:
             client.close()
 
@@ -144,14 +136,15 @@ class DockerEngine:
                     host_config=self._api.create_host_config(**host_config(plan, options)),
                 )
         except _GoneError as error:
-            raise ImageMissingError(str(error)) from error
+            raise port.ImageMissingError(str(error)) from error
 
     def start(self, name: str) -> None:
         with _translated():
             self._api.start(name)
 
     def kill(self, name: str, signal: str = "SIGKILL") -> None:
-        with contextlib.suppress(_GoneError, NameTakenError), _translated():  # 409: it does not run
+        # 409: it does not run
+        with contextlib.suppress(_GoneError, port.NameTakenError), _translated():
             self._api.kill(name, signal)
 
     def terminate(self, name: str) -> None:
@@ -159,7 +152,7 @@ class DockerEngine:
 
     def remove(self, name: str) -> None:
         # 409: it is being removed already
-        with contextlib.suppress(_GoneError, NameTakenError), _translated():
+        with contextlib.suppress(_GoneError, port.NameTakenError), _translated():
             self._api.remove_container(name, v=True, force=True)
 
     def read_file(self, name: str, path: str) -> bytes | None:
@@ -188,8 +181,8 @@ class DockerEngine:
             return words.decode(errors="replace").strip()
         return ""
 
-    def stats(self, name: str) -> Stats | None:
-        with contextlib.suppress(_GoneError, NameTakenError), _translated():
+    def stats(self, name: str) -> port.Stats | None:
+        with contextlib.suppress(_GoneError, port.NameTakenError), _translated():
             return stats_of(self._api.stats(name, stream=False, one_shot=True))
         return None
 
@@ -214,7 +207,7 @@ def _try_socket(address: str) -> None:
             door.connect(f"/{path.lstrip('/')}")
 
 
-class _GoneError(EngineRefusedError):
+class _GoneError(port.EngineRefusedError):
     """The container or image does not exist."""
 
 
@@ -226,10 +219,10 @@ def _translated() -> Iterator[None]:
     except (NotFound, ImageNotFound) as error:
         raise _GoneError(str(error.explanation or error)) from error
     except APIError as error:
-        kind = NameTakenError if error.status_code == NAME_TAKEN else EngineRefusedError
+        kind = port.NameTakenError if error.status_code == NAME_TAKEN else port.EngineRefusedError
         raise kind(str(error.explanation or error)) from error
     except (DockerException, requests.RequestException) as error:
-        raise EngineDownError(str(error)) from error
+        raise port.EngineDownError(str(error)) from error
 
 
 def host_config(plan: ContainerPlan, options: DockerOptions) -> dict[str, Any]:
@@ -261,14 +254,14 @@ def host_config(plan: ContainerPlan, options: DockerOptions) -> dict[str, Any]:
     }
 
 
-def stats_of(data: dict[str, Any]) -> Stats | None:
+def stats_of(data: dict[str, Any]) -> port.Stats | None:
     """The Engine's statistics; None if it does not run. Inactive file cache is excluded."""
     memory, cpu = data.get("memory_stats") or {}, data.get("cpu_stats") or {}
     if "usage" not in memory:
         return None
     details = memory.get("stats") or {}
     cold = details.get("total_inactive_file", details.get("inactive_file", 0))
-    return Stats(cpu["cpu_usage"]["total_usage"] / 1e9, max(0, memory["usage"] - cold))
+    return port.Stats(cpu["cpu_usage"]["total_usage"] / 1e9, max(0, memory["usage"] - cold))
 
 
 def _seconds(text: str) -> float:

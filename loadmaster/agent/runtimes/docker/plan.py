@@ -62,28 +62,37 @@ class Wanted:
     shared: str = ""
 
 
-def container_plan(
-    run: RunId,
-    spec: LaunchSpec,
-    wanted: Wanted,
-    *,
-    folder: Path,
-    owner: str,
-    user: tuple[int, int],
-    mounts: tuple[Mount, ...],
-    options: DockerOptions,
-) -> ContainerPlan:
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Image and folders to prepare; `private` are folders of the host that no job gets."""
+
+    run: RunId
+    spec: LaunchSpec
+    wanted: Wanted
+    folder: Path
+    owner: str
+    options: DockerOptions
+    private: tuple[Path, ...] = ()
+
+
+def container_plan(task: Task, user: tuple[int, int], mounts: tuple[Mount, ...]) -> ContainerPlan:
     """The container of a launch with the job's `mounts`; image and entry point come later."""
+    run, spec, wanted = task.run, task.spec, task.wanted
     cores = spec.cores if spec.cpu_quota is None else spec.cpu_quota
-    is_limited = cores > 0 and options.limit_cores
+    is_limited = cores > 0 and task.options.limit_cores
     return ContainerPlan(
         name=run.name,
         image="",
         entrypoint=(),
         user=f"{user[0]}:{user[1]}",
         working_dir="",
-        labels={OWNER: owner, ASSIGNMENT: run.assignment, FENCE: str(run.fence), JOB: spec.job},
-        mounts=(*own_mounts(folder, wanted.checkpoints), *mounts),
+        labels={
+            OWNER: task.owner,
+            ASSIGNMENT: run.assignment,
+            FENCE: str(run.fence),
+            JOB: spec.job,
+        },
+        mounts=(*own_mounts(task.folder, wanted.checkpoints), *mounts),
         gpus=wanted.gpus,
         memory_bytes=memory_bytes(spec.memory_gb),
         cpu_quota_us=max(1000, round(cores * CPU_PERIOD_US)) if is_limited else None,

@@ -4,10 +4,10 @@ import logging
 import os
 import threading
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
-from loadmaster.agent.runtimes.base import RunId
+from loadmaster.agent.runtimes.docker import port
 from loadmaster.agent.runtimes.docker.mounts import (
     Mount,
     MountRules,
@@ -27,20 +27,12 @@ from loadmaster.agent.runtimes.docker.plan import (
     SHELL,
     WORK,
     ContainerPlan,
-    Wanted,
+    Task,
     container_plan,
-)
-from loadmaster.agent.runtimes.docker.port import (
-    Engine,
-    EngineDownError,
-    EngineRefusedError,
-    Image,
-    ImageMissingError,
-    NameTakenError,
 )
 from loadmaster.agent.runtimes.docker.pulling import digest_of, pinned
 from loadmaster.agent.runtimes.docker.watch import Watch
-from loadmaster.protocol import LaunchSpec, ReasonClass
+from loadmaster.protocol import ReasonClass
 
 PULL_TRIES = 3
 PULL_PAUSE_S = 2.0
@@ -74,26 +66,13 @@ class PreparationError(Exception):
         self.blame = blame
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
-    """Image and folders to prepare; `private` are folders of the host that no job gets."""
-
-    run: RunId
-    spec: LaunchSpec
-    wanted: Wanted
-    folder: Path
-    owner: str
-    options: DockerOptions
-    private: tuple[Path, ...] = ()
-
-
 class Preparation(threading.Thread):
     """One launch's preparation; ends with `done` (the image's digest), `error`, or called `off`.
 
     `shells` are the ids of images known to have a shell.
     """
 
-    def __init__(self, engine: Engine, task: Task, shells: set[str], watch: Watch) -> None:
+    def __init__(self, engine: port.Engine, task: Task, shells: set[str], watch: Watch) -> None:
         super().__init__(name=f"prepare {task.run.name}", daemon=True)
         self._engine, self._task, self._shells, self._watch = engine, task, shells, watch
         self.fraction = 0.0
@@ -111,13 +90,13 @@ class Preparation(threading.Thread):
                 self._watch.look()
                 self.done = digest
                 break
-            except EngineDownError as error:
+            except port.EngineDownError as error:
                 logger.warning("%s waits for the Engine: %s", self._task.run.name, error)
                 self.off.wait(ENGINE_PAUSE_S)
             except PreparationError as error:
                 self.error = error
                 break
-            except (EngineRefusedError, OSError) as error:
+            except (port.EngineRefusedError, OSError) as error:
                 text = f"the container cannot be made: {error}"
                 self.error = PreparationError(ReasonClass.NODE, text)
                 break
@@ -130,7 +109,7 @@ class Preparation(threading.Thread):
             found = self._engine.inspect(self._task.run.name)
             if found and found.state == "created" and self._is_ours(found.labels):
                 self._engine.remove(self._task.run.name)
-        except (EngineDownError, EngineRefusedError) as error:
+        except (port.EngineDownError, port.EngineRefusedError) as error:
             logger.debug("%s: %s", self._task.run.name, error)  # it is found as a stray
 
     def _is_ours(self, labels: dict[str, str]) -> bool:
@@ -144,16 +123,7 @@ class Preparation(threading.Thread):
         mounts = self._job_mounts()
         self._give_folders_to(user)
         self.fraction = 1.0
-        plan = container_plan(
-            task.run,
-            task.spec,
-            task.wanted,
-            folder=task.folder,
-            owner=task.owner,
-            user=user,
-            mounts=mounts,
-            options=task.options,
-        )
+        plan = container_plan(task, user, mounts)
         working_dir = image.working_dir if image.working_dir not in ("", "/") else WORK
         self._create(replace(plan, image=image.id, working_dir=working_dir), image)
         return digest_of(task.spec.image, image.id, image.digests)
@@ -177,7 +147,7 @@ class Preparation(threading.Thread):
             raise PreparationError(ReasonClass.USER, MOVED)
         return mounts
 
-    def _image(self) -> Image:
+    def _image(self) -> port.Image:
         """The image to use: by the job's digest if it has one, else by its name."""
         name = self._task.spec.image
         digest = self._task.spec.image_digest or name.partition("@")[2]
@@ -189,7 +159,7 @@ class Preparation(threading.Thread):
         found = None if policy == "always" else self._engine.find(name)
         return found or self._pulled(name, name)
 
-    def _pulled(self, reference: str, called: str) -> Image:
+    def _pulled(self, reference: str, called: str) -> port.Image:
         if self._task.options.pull == "never":
             text = f"the image {called} is not on this node, whose operator lets it pull none"
             raise PreparationError(ReasonClass.IMAGE, text)
@@ -197,7 +167,7 @@ class Preparation(threading.Thread):
             try:
                 self._engine.pull(reference, self._came_on, self.off.is_set)
                 break
-            except (ImageMissingError, EngineRefusedError) as error:
+            except (port.ImageMissingError, port.EngineRefusedError) as error:
                 if attempt + 1 == PULL_TRIES or self.off.wait(PULL_PAUSE_S):
                     text = f"the image {called} cannot be pulled: {error}"
                     raise PreparationError(ReasonClass.IMAGE, text) from error
@@ -210,7 +180,7 @@ class Preparation(threading.Thread):
     def _came_on(self, fraction: float) -> None:
         self.fraction = min(fraction, 0.99)
 
-    def _own_user(self, image: Image) -> tuple[int, int]:
+    def _own_user(self, image: port.Image) -> tuple[int, int]:
         """The image's own user by number, unless that is root."""
         user, _, group = image.user.partition(":")
         if not user or user == "root":
@@ -220,13 +190,13 @@ class Preparation(threading.Thread):
         own = (int(user), int(group) if group.isdigit() else int(user))
         return own if int(user) else (JOB_USER, JOB_USER)
 
-    def _named_user(self, image: Image, user: str) -> tuple[int, int]:
+    def _named_user(self, image: port.Image, user: str) -> tuple[int, int]:
         probe = f"{self._task.run.name}-look"
         plan = ContainerPlan(probe, image.id, ("/look",), "", "/", {}, ())
         try:
             self._engine.create(plan, DockerOptions(network="none"))
             users = (self._engine.read_file(probe, "/etc/passwd") or b"").decode(errors="replace")
-        except NameTakenError as error:  # left by a call whose answer was lost
+        except port.NameTakenError as error:  # left by a call whose answer was lost
             raise self._unseen(error) from error
         finally:
             self._engine.remove(probe)
@@ -247,7 +217,7 @@ class Preparation(threading.Thread):
             if is_new or self._task.wanted.owns_checkpoints:
                 _give(Path(place), user)
 
-    def _create(self, plan: ContainerPlan, image: Image) -> None:
+    def _create(self, plan: ContainerPlan, image: port.Image) -> None:
         """Create the container with a guard that its image can run."""
         wanted = self._task.wanted
         arguments = (GUARD, RUN, str(round(wanted.grace_s * 100)), wanted.boot_id)
@@ -267,7 +237,7 @@ class Preparation(threading.Thread):
         """Create the container, or adopt one left by a failed call or an earlier agent."""
         try:
             self._engine.create(plan, self._task.options)
-        except NameTakenError as error:
+        except port.NameTakenError as error:
             found = self._engine.inspect(plan.name)
             if found is None or found.state in ("removing", "dead"):
                 raise self._unseen(error) from error
@@ -278,15 +248,16 @@ class Preparation(threading.Thread):
                 self._engine.remove(plan.name)
                 try:
                     self._engine.create(plan, self._task.options)
-                except NameTakenError as again:  # the old one is still being removed
+                except port.NameTakenError as again:  # the old one is still being removed
                     raise self._unseen(again) from again
 
-    def _unseen(self, error: NameTakenError) -> Exception:
+    def _unseen(self, error: port.NameTakenError) -> Exception:
         """Ask again: the Engine holds a name while it makes or removes a container."""
         now_s = time.monotonic()
         self._unseen_since_s = now_s if self._unseen_since_s is None else self._unseen_since_s
         if now_s - self._unseen_since_s < NAME_TAKEN_S:
-            return EngineDownError(f"a container of this name is being made or removed: {error}")
+            text = "a container of this name is being made or removed"
+            return port.EngineDownError(f"{text}: {error}")
         text = f"the container's name is taken, and by none that the Engine shows: {error}"
         return PreparationError(ReasonClass.NODE, text)
 

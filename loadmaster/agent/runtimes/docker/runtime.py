@@ -25,6 +25,7 @@ from loadmaster.agent.runtimes.base import (
     StopOrder,
     Usage,
 )
+from loadmaster.agent.runtimes.docker import port
 from loadmaster.agent.runtimes.docker.mounts import (
     MountRules,
     checkpoint_problem,
@@ -34,18 +35,13 @@ from loadmaster.agent.runtimes.docker.mounts import (
 )
 from loadmaster.agent.runtimes.docker.options import DockerOptions
 from loadmaster.agent.runtimes.docker.plan import (
+    Task,
     Wanted,
     job_environment,
     launch_data,
     launch_script,
 )
-from loadmaster.agent.runtimes.docker.port import (
-    Container,
-    Engine,
-    EngineDownError,
-    EngineRefusedError,
-)
-from loadmaster.agent.runtimes.docker.preparing import MOVED, Preparation, Task
+from loadmaster.agent.runtimes.docker.preparing import MOVED, Preparation
 from loadmaster.agent.runtimes.docker.verdict import end_of, start_failure
 from loadmaster.agent.runtimes.docker.watch import Watch
 from loadmaster.agent.runtimes.folders import FILES, NEVER_STARTED, RunFolders, exit_of
@@ -80,7 +76,7 @@ class DockerRuntime(RunFolders):
     def __init__(
         self,
         runs: Path,
-        engine: Engine,
+        engine: port.Engine,
         owner: str,
         options: DockerOptions,
         clock: Clock | None = None,
@@ -101,7 +97,7 @@ class DockerRuntime(RunFolders):
         while self._starting and self._clock.boot_s() < until_s:
             time.sleep(START_PAUSE_S / 10)
         self._watch.close()
-        with contextlib.suppress(EngineDownError, EngineRefusedError, OSError):
+        with contextlib.suppress(port.EngineDownError, port.EngineRefusedError, OSError):
             self._clear_away()
         self._engine.close()
 
@@ -223,12 +219,12 @@ class DockerRuntime(RunFolders):
                     if failure := self._start_created(run):
                         self._give_up(run, failure)
                     return
-                except EngineDownError as error:
+                except port.EngineDownError as error:
                     if self._clock.boot_s() >= (self._lease_until_s(run) or 0.0):
                         self._give_up(run, self._not_started(str(error), stopped_by=StopBy.LEASE))
                         return
                     time.sleep(START_PAUSE_S)
-        except EngineRefusedError as error:
+        except port.EngineRefusedError as error:
             self._give_up(run, start_failure(self._clock.wall_s(), str(error)))
         finally:
             self._starting.discard(run)
@@ -277,7 +273,7 @@ class DockerRuntime(RunFolders):
     def _quietly(self, call: Any, run: RunId) -> None:
         try:
             call(run.name)
-        except (EngineDownError, EngineRefusedError) as error:
+        except (port.EngineDownError, port.EngineRefusedError) as error:
             logger.warning("%s: %s", run.name, error)
 
     def stop(self, run: RunId, order: StopOrder) -> None:
@@ -301,7 +297,7 @@ class DockerRuntime(RunFolders):
         begun = self._has_begun(run)
         if container is None and begun:
             gone = "the run's container is gone"
-            container = Container("exited", {}, error=gone, ended_at_s=self._clock.wall_s())
+            container = port.Container("exited", {}, error=gone, ended_at_s=self._clock.wall_s())
         if container and container.has_ended:
             told = read_object(folder / "guard" / "exit.json")
             return self._write_end(run, end_of(container, told, begun))
@@ -355,7 +351,7 @@ class DockerRuntime(RunFolders):
         for run in tuple(self._removing):
             try:
                 self._engine.remove(run.name)
-            except EngineRefusedError as error:  # tried again at the next look
+            except port.EngineRefusedError as error:  # tried again at the next look
                 logger.debug("%s cannot be removed yet: %s", run.name, error)
                 continue
             self._watch.look()

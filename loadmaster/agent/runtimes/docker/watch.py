@@ -8,13 +8,7 @@ from dataclasses import replace
 
 from loadmaster.agent.clock import Clock
 from loadmaster.agent.runtimes.base import RunId
-from loadmaster.agent.runtimes.docker.port import (
-    Container,
-    Engine,
-    EngineDownError,
-    EngineRefusedError,
-    Stats,
-)
+from loadmaster.agent.runtimes.docker import port
 
 LOOK_S = 0.2
 LOOK_AGAIN_S = 1.0
@@ -27,11 +21,13 @@ logger = logging.getLogger(__name__)
 class Watch:
     """Newest view of an agent's containers; `after` is called after every look, in the thread."""
 
-    def __init__(self, engine: Engine, owner: str, clock: Clock, after: Callable[[], None]) -> None:
+    def __init__(
+        self, engine: port.Engine, owner: str, clock: Clock, after: Callable[[], None]
+    ) -> None:
         self._engine, self._owner, self._clock, self._after = engine, owner, clock, after
         self._lock = threading.Lock()
-        self._containers: dict[RunId, Container] = {}
-        self._stats: dict[RunId, Stats] = {}
+        self._containers: dict[RunId, port.Container] = {}
+        self._stats: dict[RunId, port.Stats] = {}
         self._counted_s = float("-inf")
         self._answered_s = clock.boot_s()
         self._error = ""
@@ -55,11 +51,11 @@ class Watch:
         """Look soon."""
         self._woken.set()
 
-    def containers(self) -> dict[RunId, Container]:
+    def containers(self) -> dict[RunId, port.Container]:
         """The containers as they were at the last look."""
         return self._containers
 
-    def stats(self, run: RunId) -> Stats | None:
+    def stats(self, run: RunId) -> port.Stats | None:
         """Last measured use of a container."""
         return self._stats.get(run)
 
@@ -78,7 +74,7 @@ class Watch:
             }
             self._answered_s = self._clock.boot_s()
 
-    def _detailed(self, run: RunId, container: Container) -> Container:
+    def _detailed(self, run: RunId, container: port.Container) -> port.Container:
         """An ended container with its details, which are asked for once."""
         if not container.has_ended:
             return container
@@ -92,10 +88,10 @@ class Watch:
         if now_s - self._counted_s < STATS_S:
             return
         self._counted_s = now_s
-        counted: dict[RunId, Stats] = {}
+        counted: dict[RunId, port.Stats] = {}
         for run, container in self._containers.items():
             if container.runs:
-                with contextlib.suppress(EngineRefusedError):
+                with contextlib.suppress(port.EngineRefusedError):
                     if stats := self._engine.stats(run.name):
                         counted[run] = stats
         self._stats = counted
@@ -109,7 +105,7 @@ class Watch:
                 self.look()
                 self._after()
                 self._count()
-            except (EngineDownError, EngineRefusedError, OSError) as error:
+            except (port.EngineDownError, port.EngineRefusedError, OSError) as error:
                 if not self._error:
                     logger.warning(
                         "the Docker Engine fails; running jobs go on under their leases: %s", error

@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from controlplane.simulation.study.run_files import JOB_COLUMNS, Replacing, load, save, write_text
+from controlplane.simulation.study.run_files import JOB_COLUMNS, load, replacing, save, write_text
 from controlplane.simulation.switches import Switches
 from controlplane.simulation.world.outcome import Unplaceable
 from tests.builders_outcomes import a_finished_run, an_outcome
@@ -57,7 +57,7 @@ def test_a_file_that_is_none_or_broken_is_no_run(tmp_path: Path) -> None:
 
 
 def write_half(path: Path) -> None:
-    with Replacing(path) as part:
+    with replacing(path) as part:
         part.write_text("half of the n")
         raise OSError("the disk is full")
 

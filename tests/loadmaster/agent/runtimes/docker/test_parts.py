@@ -19,6 +19,7 @@ from loadmaster.agent.runtimes.docker.engine import host_config, stats_of
 from loadmaster.agent.runtimes.docker.options import AllowedMount
 from loadmaster.agent.runtimes.docker.plan import (
     ContainerPlan,
+    Task,
     Wanted,
     container_plan,
     job_environment,
@@ -156,16 +157,9 @@ class TestPlan:
     def plan(self, **changes: Any) -> ContainerPlan:
         wanted = Wanted(5.0, "boot", gpus=("GPU-1",), checkpoints="/shared/job-1")
         options = DockerOptions(limit_cores=changes.pop("limit_cores", True))
-        return container_plan(
-            RunId("a1", 3),
-            a_spec(**changes),
-            wanted,
-            folder=Path("/runs/lm-a1-3"),
-            owner="me",
-            user=(7, 8),
-            mounts=(),
-            options=options,
-        )
+        folder, spec = Path("/runs/lm-a1-3"), a_spec(**changes)
+        task = Task(RunId("a1", 3), spec, wanted, folder, "me", options)
+        return container_plan(task, user=(7, 8), mounts=())
 
     def test_a_container_is_named_and_labelled_by_assignment_and_fence(self) -> None:
         plan = self.plan()

@@ -11,9 +11,9 @@ from functools import cached_property
 
 import numpy as np
 
-from policies.andreas.kernels.arrays import NONE
 from policies.contract.snapshot import Bools, Floats, Ints, NodeView, Snapshot
 from policies.contract.validation import TOLERANCE
+from policies.cost_model.kernels import NONE
 from policies.placement.layout import RESOURCES, THOUSANDTHS, UNLIMITED
 from policies.placement.options import Prices, admits, prices_of, signatures, with_quota
 from policies.placement.plan_builder import PlanBuilder

@@ -52,18 +52,12 @@ class End:
         told = self.exit_code is None or f"exit code {self.exit_code}" in self.reason
         code = "" if told else f" with exit code {self.exit_code}"
         kind = f" ({self.reason_class})" if self.reason_class else ""
-        return (
-            f"{self.state}{code}{kind}"
-            + (f": {self.reason}" if self.reason else "")
-            + self._remedy()
-        )
-
-    def _remedy(self) -> str:
+        said = f"{self.state}{code}{kind}" + (f": {self.reason}" if self.reason else "")
         if self.reason_class != ReasonClass.OOM or self.memory_gb is None:
-            return ""
+            return said
         return (
-            f"; it asked for {self.memory_gb:g} GB of memory: ask for more (memory_gb), or have it"
-            " use less"
+            f"{said}; it asked for {self.memory_gb:g} GB of memory: ask for more (memory_gb), or"
+            " have it use less"
         )
 
 
@@ -94,10 +88,7 @@ class Past:
 def end_outcome(
     ends: Sequence[End], past: Past, *, cancelling: bool, work_done: bool
 ) -> EndOutcome:
-    """Return the move of a job after all ranks ended.
-
-    Trouble on one rank excuses crashes of the others, since a gang fails together.
-    """
+    """Return the move of a job after all ranks ended; trouble on one excuses crashes of others."""
     complete = work_done and all(end.state is S.SUCCEEDED for end in ends)
     if cancelling:
         return EndOutcome(JobMove.COMPLETE if complete else JobMove.CANCELLED)
@@ -135,27 +126,18 @@ def _after_trouble(end: End, past: Past) -> EndOutcome:
         return EndOutcome(
             JobMove.STOPPED, end.reason_class, end.words(), 2 ** (times - 1) if times > 0 else 0
         )
-    return EndOutcome(
-        JobMove.FAIL,
-        end.reason_class,
-        _given_up_for_image(end, past) if no_image else _given_up(end, past),
-    )
+    return EndOutcome(JobMove.FAIL, end.reason_class, _given_up(end, past))
 
 
 def _given_up(end: End, past: Past) -> str:
-    begin = (
-        f"{past.fruitless} launches in a row ended without progress and not by the job's own fault"
-    )
-    return f"{begin}; the last one: {end.words()}"
-
-
-def _given_up_for_image(end: End, past: Past) -> str:
+    if end.reason_class != ReasonClass.IMAGE:
+        return (
+            f"{past.fruitless} launches in a row ended without progress and not by the job's own"
+            f" fault; the last one: {end.words()}"
+        )
     where = f" on {', '.join(past.without_image)}" if past.without_image else ""
-    remedy = (
-        "check the image's name and that the nodes may pull it from its registry, then requeue"
-        " the job"
-    )
     return (
         f"its image could not be had, tried {past.fruitless} times{where}:"
-        f" {end.reason or 'no reason given'}; {remedy}"
+        f" {end.reason or 'no reason given'}; check the image's name and that the nodes may pull it"
+        " from its registry, then requeue the job"
     )

@@ -18,7 +18,7 @@ from controlplane.web.storage.mutex import mutex
 
 log = logging.getLogger(__name__)
 
-KEY = "loadmaster.metrics.rounds.2"
+KEY = "loadmaster.metrics.rounds.3"
 RECONCILE_KEY = "loadmaster.reconcile"
 LONG_COUNT_S = 30
 KEPT_S = 86_400

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from policies.andreas.kernels.arrays import NONE
-from policies.andreas.problem import Problem
 from policies.contract.plan import Plan
 from policies.contract.snapshot import Bools, Floats, Ints
+from policies.cost_model.kernels import NONE
+from policies.cost_model.problem import Problem
 from policies.placement.layout import Allocation, Part
 from policies.placement.plan_builder import PlanBuilder
 

@@ -1,0 +1,1 @@
+"""Jobs x configurations of one round as arrays, with what each costs: energy and tardiness."""
