@@ -338,6 +338,8 @@ class Snapshot:
     @cached_property
     def caps_ahead(self) -> tuple[tuple[float, float], ...]:
         """(since, watts): the cap now, and those up to the next periodic round, included."""
+        if self.power_cap_w is None and not self.power_caps:
+            return ()
         starts = {
             s.from_s for s in self.power_caps if self.now_s < s.from_s <= self.now_s + self.round_s
         }

@@ -213,7 +213,10 @@ class _Placements:
 
     def on_devices(self) -> Iterator[Violation]:
         """Yield the breaches of placements that share devices."""
-        for view in [self.nodes[node] for node in self.holders if node in self.nodes]:
+        used = [self.nodes[node] for node in self.holders if node in self.nodes]
+        held = {hold.job for view in used for device in view.devices for hold in device.held}
+        unknown = held - self.position.keys()
+        for view in used:
             node, devices = view.id, {device.id: device for device in view.devices}
             for name, holders in self.holders[node].items():
                 device = devices.get(name)
@@ -225,12 +228,9 @@ class _Placements:
                     detail = f"device {name} of node {node} is unhealthy: move job {holders[0][0]}"
                     yield Violation("device_unhealthy", detail, holders[0][0], node)
                 # one who holds no more than a whole device breaks nothing here
-                if len(holders) > min(1, device.slots) or holders[0][1] > 1.0:
+                if len(holders) > 1 or device.slots < 1 or holders[0][1] > 1.0:
                     yield from self._shared(node, device, holders)
-                strangers = list[str]()
-                for hold in device.held:
-                    if hold.job not in self.position:
-                        strangers.append(hold.job)
+                strangers = [h.job for h in device.held if h.job in unknown] if unknown else []
                 if strangers and len(holders) + len(strangers) > device.slots:
                     where = f"device {name} of node {node}"
                     detail = (
@@ -363,8 +363,6 @@ def _shares(plan: Plan) -> Iterator[tuple[str, float]]:
 
 
 def _power(plan: Plan, snapshot: Snapshot) -> Iterator[Violation]:
-    if snapshot.power_cap_w is None and not snapshot.power_caps:
-        return
     for since_s, cap in snapshot.caps_ahead:
         devices = _devices_in_use(plan, since_s)
         needed = power_w(snapshot.node_by_id, Counter(node for node, _ in devices))

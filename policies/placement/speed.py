@@ -66,10 +66,12 @@ class Speeds:
         self, kind: str, ranks: Sequence[RankPlacement], nodes: Mapping[str, NodeView]
     ) -> float:
         """Return the speed of a gang on these seats alone; 0 if unknown."""
-        if not all(seat.node in nodes for seat in ranks):
-            return 0.0
-        types = {nodes[seat.node].gpu_type for seat in ranks}
-        gpus = sum(len(seat.devices) for seat in ranks)
+        gpus, types = 0, set[str]()
+        for seat in ranks:
+            if seat.node not in nodes:
+                return 0.0
+            gpus += len(seat.devices)
+            types.add(nodes[seat.node].gpu_type)
         return self.alone(kind, types, gpus, spread=is_spread(ranks))
 
     @cached_property

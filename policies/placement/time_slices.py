@@ -6,6 +6,7 @@ waiting jobs. Jobs are numbers, columns the policy's GPU types (on one node or s
 """
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import NamedTuple, Protocol
 
 from policies.contract.snapshot import Running
@@ -95,7 +96,7 @@ class TimeSlices:
 
         `may_evict`: a gang without a node may take devices of smaller running jobs.
         """
-        ordered = sorted(slices, key=_gpus, reverse=True)
+        ordered = sorted(slices, key=attrgetter("gpus"), reverse=True)
         moving = [of for of in ordered if not (self._goes_on(of) and self._stay(of.jobs))]
         staying = [of for of in ordered if of.jobs[0] in self.placed] if may_evict else []
         while moving:
@@ -104,7 +105,7 @@ class TimeSlices:
                 smaller = [s for s in staying if s.gpus < of.gpus]
                 stopped = self._evict_for(of, smaller) if smaller else ()
                 staying = [s for s in staying if s not in stopped]
-                moving = sorted([*moving, *stopped], key=_gpus, reverse=True)
+                moving = sorted([*moving, *stopped], key=attrgetter("gpus"), reverse=True)
 
     def backfill(self, waiting: Callable[[], Sequence[list[int]]]) -> None:
         """Give idle GPUs to running jobs without a slice, then to waiting jobs.
@@ -239,7 +240,3 @@ class TimeSlices:
         self.state.release(placed.allocation)
         for job in placed.jobs:
             del self.placed[job]
-
-
-def _gpus(of: Slice) -> int:
-    return of.gpus

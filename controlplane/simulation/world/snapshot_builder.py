@@ -182,7 +182,7 @@ class SnapshotBuilder:
         for rank in ranks:
             gpu_type, seconds = self.gpu_type[rank.node], (end_s - start_s) * len(rank.devices)
             total[gpu_type] = total.get(gpu_type, 0.0) + seconds * rank.share
-        return tuple(sorted(total.items()) if len(total) > 1 else total.items())
+        return tuple(sorted(total.items()) if len(total) > len(received) else total.items())
 
 
 class _Workload:

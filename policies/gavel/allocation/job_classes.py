@@ -142,8 +142,8 @@ def _class_key(group: JobGroup, row: tuple[float, ...]) -> ClassKey | None:
     """Return what jobs of the group's class have in common; None if they have no claim."""
     if group.weight <= 0.0 or not any(row):
         return None
-    what = (group.kind, group.gpus, group.weight, group.team, group.user, group.shares)
-    return (*what, group.queued, row)
+    kind, gpus, weight, _, team, shares, queued, user = group
+    return kind, gpus, weight, team, user, shares, queued, row
 
 
 def _by_job(

@@ -75,7 +75,7 @@ def group_keys(columns: JobColumns, options: GroupingOptions) -> list[GroupKey]:
 def group_of(key: GroupKey) -> JobGroup:
     """Return the group of this key; a device is shared by two jobs of one GPU each."""
     group = JobGroup(*key)
-    return group._replace(shares=False) if group.gpus > 1 else group
+    return group._replace(shares=False) if group.shares and group.gpus > 1 else group
 
 
 def _demands(columns: JobColumns) -> Iterable[tuple[Any, ...]]:

@@ -26,17 +26,21 @@ class GroupRequests:
         self.observed, self.classes = observed, observed.classes
         self.group_of, self.rates = observed.classes.group_of, observed.classes.rates
         self.layout, self.jobs = observed.state.layout, observed.requests
-        self._of: dict[Hashable, Sequence[Request]] = {}
+        self._of: dict[tuple[int, int, int, bool], Sequence[Request]] = {}
         self._search_keys: dict[int, Hashable] = {}
-        self._admitting: dict[Hashable, int] = {}
+        self._admitting: dict[tuple[int, int], int] = {}
+        numbers: dict[Hashable, int] = {}
+        every = [group.constraints for group in self.classes.groups]
+        self._constraints = [numbers.setdefault(of, len(numbers)) for of in every]
         columns, number = observed.problem.columns, observed.classes.column_of
         self._nearer = [number.get((c.gpu_type, False)) if c.spread else None for c in columns]
 
     def of(self, job: int, column: int) -> Sequence[Request]:
         """Return a job's alternatives on a column: one node if it runs on one, else several."""
         nearer, g = self._nearer[column], self.group_of[job]
-        group, on_one = self.classes.groups[g], column if nearer is None else nearer
-        key = group.constraints, group.gpus, column, self.rates[g][on_one] > 0.0
+        on_one = column if nearer is None else nearer
+        gpus, runs_on_one = self.classes.groups[g].gpus, self.rates[g][on_one] > 0.0
+        key = self._constraints[g], gpus, column, runs_on_one
         if key not in self._of:
             self._of[key] = self._requests(job, column, on_one)
         return self._of[key]
@@ -59,7 +63,7 @@ class GroupRequests:
         if g not in self._search_keys:
             group, runs_on = self.classes.groups[g], frozenset(self.columns(job))
             partners = g if group.shares else None
-            self._search_keys[g] = group.gpus, group.constraints, runs_on, partners
+            self._search_keys[g] = group.gpus, self._constraints[g], runs_on, partners
         return self._search_keys[g]
 
     def columns(self, job: int) -> Sequence[int]:
@@ -85,10 +89,10 @@ class GroupRequests:
 
     def admitting(self, job: int, ranks: int) -> int:
         """Return the open nodes that would do for one of a job's processes, were they empty."""
-        constraints, layout = self.classes.groups[self.group_of[job]].constraints, self.layout
-        key = constraints, ranks
+        g, layout = self.group_of[job], self.layout
+        key = self._constraints[g], ranks
         if key not in self._admitting:
-            types, labels, _ = constraints
+            types, labels, _ = self.classes.groups[g].constraints
             request = layout.request(0, self.jobs.demand(job, ranks), types=types, labels=labels)
             classes, nodes = layout.admitting(request)
             roomy = [c for c in classes if request.fitting(layout.classes[c].capacity) > 0]
@@ -126,22 +130,27 @@ class _Search:
         self.classes, self.idle = observed.classes, observed.state.idle
         self.index, number = self.layout.index, self.classes.column_of
         self.columns = [number.get((node.gpu_type, False)) for node in self.layout.nodes]
+        self.group_of, self.rates = self.classes.group_of, self.classes.rates
+        self._suitable: dict[tuple[int, int], tuple[Request, int]] = {}
 
     def on_one_node(self, row: int, run: Running) -> CurrentSlice | None:
         """Return the placement of one process."""
-        rank, group = run.ranks[0], self.classes.groups[self.classes.group_of[row]]
+        rank, g = run.ranks[0], self.group_of[row]
         n = self.index.get(rank.node, -1)
         column = self.columns[n] if n >= 0 else None
-        if column is None or self.requests.rate(row, column) <= 0.0:
+        if column is None or self.rates[g][column] <= 0.0:
             return None
+        if (g, column) not in self._suitable:
+            of_group = self.requests.of(row, column)[0], self.requests.admitting(row, 1)
+            self._suitable[g, column] = of_group
+        request, nodes = self._suitable[g, column]
         shares, devices = rank.share != WHOLE, self.layout.bits(n, rank.devices)
-        if not len(rank.devices) == devices.bit_count() == group.gpus:
+        if not len(rank.devices) == devices.bit_count() == request.gpus:
             return None
-        if devices & ~self.idle[n] or (shares and not group.shares):
+        if devices & ~self.idle[n] or not nodes >> n & 1:
             return None
-        if not self.requests.admitting(row, 1) >> n & 1:
+        if shares and not self.classes.groups[g].shares:
             return None
-        request = self.requests.of(row, column)[0]
         if rank.cpu_quota is not None:
             demand = with_quota(self.observed.requests.demand(row, 1), run.ranks)
             request = replace(request, amounts=self.layout.amounts(demand))
@@ -220,7 +229,8 @@ class _Placements:
 
     def placement(self, job: int, placed: Placed) -> Placement:
         """Return a job's placement with its predicted run time; a launch takes time too."""
-        rate = self._rate(job, placed)
+        alone = self.requests.rate(job, placed.column)
+        rate = alone if len(placed.jobs) == 1 else self._beside(job, placed, alone)
         run_s = self.steps[job] / rate if rate > 0.0 else inf
         if job in placed.staying:
             run, run_s = self.current[job].run, predicted(run_s, LONGEST_RUN_S)
@@ -228,11 +238,8 @@ class _Placements:
         run_s = predicted(run_s + self.launch_times.of(job), LONGEST_RUN_S)
         return Placement(self.ids[job], self._ranks(placed), 0, predicted_run_s=run_s)
 
-    def _rate(self, job: int, placed: Placed) -> float:
-        """Return steps/s, beside another if it shares its device; 0 if unknown."""
-        alone = self.requests.rate(job, placed.column)
-        if len(placed.jobs) == 1:
-            return alone
+    def _beside(self, job: int, placed: Placed, alone: float) -> float:
+        """Return the steps/s of a job that shares its device; 0 if unknown."""
         others = [self.kinds[other] for other in placed.jobs if other != job]
         gpu_type = self.observed.problem.columns[placed.column].gpu_type
         return self.speeds.colocated(self.kinds[job], alone, 1, [(gpu_type, others)])

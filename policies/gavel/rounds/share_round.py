@@ -16,7 +16,7 @@ import numpy as np
 
 from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
 from policies.contract.policy import SolverFailedError
-from policies.contract.snapshot import Bools, Purpose, Snapshot
+from policies.contract.snapshot import Bools, Snapshot
 from policies.gavel.allocation.observe import GroupingOptions, Observed, observe
 from policies.gavel.allocation.problem import Shares
 from policies.gavel.allocation.rates import JobGroup
@@ -151,7 +151,9 @@ class _Round:
         arrived = columns.numbers["arrival_s"] > before.seen_s
         if not arrived.any() and before.credit.keys() <= known.keys():
             return before.credit
-        kept = {job: of for job, of in before.credit.items() if job in known}
+        kept = dict(before.credit)
+        for job in kept.keys() - known.keys():
+            del kept[job]
         rows, class_of = np.flatnonzero(arrived).tolist(), self.classes.class_of
         least = {m: self._least(m, arrived, before.credit) for m in {class_of[r] for r in rows}}
         kept |= {columns.ids[r]: of for r in rows if (of := least[class_of[r]])}
@@ -215,7 +217,7 @@ def waiting_of(
     `placements`: of the next round; `round_end_s`: end of its slices.
     """
     ids = observed.snapshot.jobs.columns.ids
-    placed = {p.job for p in placements if p.purpose is Purpose.TRAINING}
+    placed = {p.job for p in placements}
     if len(placed) == len(ids):
         return ()
     reasons, found = _Reasons(observed, requests, placements, round_end_s), []

@@ -40,11 +40,12 @@ MOST_AHEAD = 1.0
 MOST_BEHIND = 10.0
 """Rounds that a row may be ahead of its share, or behind, when shares are made."""
 
-VERSION = 2
+VERSION = 3
 """Of the memory's form."""
 
 KEPT = ("problem", "made_s", "seen_s", "round_end_s", "objective", "credit")
-"""Keys of the memory beside the entries."""
+BY_ENTRY = ("share", "received_s", "ahead_s")
+"""Fields of the account in the memory: plain data, and arrays by entry."""
 
 Name: TypeAlias = tuple[tuple[str, ...], str]
 """Classes of an entry's row, and its column."""
@@ -85,19 +86,19 @@ class ServiceAccount:
         """Add the time until now; `running`: (row, column, since when) of everything that runs."""
         received, seen_s = self.received_s.tolist(), self.seen_s
         for row, column, since_s in running:
-            if (i := self.entry.get((row, column))) is not None:
-                received[i] += max(0.0, now_s - max(since_s, seen_s))
+            since_s = max(since_s, seen_s)
+            if since_s < now_s and (i := self.entry.get((row, column))) is not None:
+                received[i] += now_s - since_s
         self.received_s, self.seen_s = np.array(received, dtype=np.float64), now_s
 
     def to_memory(self) -> dict[str, Any]:
         """Return the account as plain data."""
-        numbers = (a.tolist() for a in (self.share, self.received_s, self.ahead_s))
-        entries = zip(self.names, *numbers, strict=True)
         return {
             "version": VERSION,
             "policy": self.policy,
+            "names": [[list(of), column] for of, column in self.names],
             **{name: getattr(self, name) for name in KEPT},
-            "entries": [[list(of), column, *numbers] for (of, column), *numbers in entries],
+            **{name: getattr(self, name).tolist() for name in BY_ENTRY},
         }
 
 
@@ -107,10 +108,8 @@ def from_memory(
     """Return the account that this policy's last plan kept; None if there is none."""
     if (memory.get("policy"), memory.get("version")) != (policy, VERSION):
         return None
-    entries = memory["entries"]
-    of, columns, *numbers = zip(*entries, strict=True) if entries else [()] * 5
-    names = list(zip(map(tuple, of), columns, strict=True))
-    share, received_s, ahead_s = (np.array(values, dtype=np.float64) for values in numbers)
+    names = [(tuple(of), column) for of, column in memory["names"]]
+    share, received_s, ahead_s = (np.array(memory[name], dtype=np.float64) for name in BY_ENTRY)
     return ServiceAccount(
         policy=policy, names=names, entry=_numbers(names, classes), share=share,
         received_s=received_s, ahead_s=ahead_s, **{name: memory[name] for name in KEPT},
@@ -250,19 +249,18 @@ class Selection:
         share, had = self.account.share.tolist(), self._slices_had()
         due = []
         for (row, column), i in self.account.entry.items():
-            if free[row] > 0 and left[type_of[column]] >= gpus[row]:
+            of_type = type_of[column]
+            if free[row] > 0 and left[of_type] >= gpus[row]:
                 k = had.get((row, column), 0)
                 ahead_s = -(lag[i] + round_s * (share[i] - k))
-                due.append(
-                    (ahead_s, i, k, row, column, type_of[column], gpus[row], lag[i], share[i])
-                )
+                due.append((ahead_s, i, k, row, column, of_type, gpus[row], lag[i], share[i]))
         heapify(due)
         return due
 
     def _slices_had(self) -> Mapping[tuple[int, int], int]:
         """Return how many slices each (row, column) has by what is placed already."""
         had: dict[tuple[int, int], int] = {}
-        placed = {job: of for job, of in self.current.items() if job in self.taken}
+        placed = {job: self.current[job] for job in self.taken}
         for row, column, _ in running_rows(self.observed, placed):
             had[row, column] = had.get((row, column), 0) + 1
         return had
@@ -299,8 +297,7 @@ class ClassQueues:
     ) -> None:
         columns = observed.snapshot.jobs.columns
         self.observed, self.current, self.credit = observed, current, credit
-        self.members, self.ids = observed.classes.members, columns.ids
-        self.received = columns.others["received_s"]
+        self.members, self.ids, self.others = observed.classes.members, columns.ids, columns.others
         self.arrival = columns.numbers["arrival_s"].tolist()
         self.patience_s = PATIENCE * length_s(observed.snapshot.round_s)
         self.queues: dict[tuple[int, int], list[int]] = {}
@@ -347,7 +344,7 @@ class ClassQueues:
 
     def _had_on_s(self, job: int, gpu_type: str) -> float:
         had_s = 0.0
-        for of, seconds in self.received[job]:
+        for of, seconds in self.others["received_s"][job]:
             if of == gpu_type:
                 had_s += seconds
         credit = self.credit.get(self.ids[job]) if self.credit else None

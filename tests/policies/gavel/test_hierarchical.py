@@ -164,7 +164,7 @@ def test_shares_are_made_anew_when_a_team_changes(changed: TeamView) -> None:
 
 def test_jobs_of_teams_without_a_queue_are_shared_for_by_likeness() -> None:
     plan = Hierarchical()(four_gpus(50, 50, RED, BLUE))
-    assert len(plan.memory["entries"]) == 2
+    assert len(plan.memory["names"]) == 2
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
