@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
-.PHONY: help demo up install-tests test check unit coverage test-all test-nightly test-sqlite test-postgres test-docker test-root test-browser fuzz bench reproduce-andreas reproduce-gavel chaos load screenshots clean
+.PHONY: help demo up install-tests test check unit coverage kernels test-all test-nightly test-sqlite test-postgres test-docker test-root test-browser fuzz bench reproduce-andreas reproduce-gavel chaos load screenshots clean
 
 help: ## show these lines
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -25,7 +25,7 @@ $(VENV)/.demo: pyproject.toml constraints.txt
 $(VENV)/.test: pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing Loadmaster and its test tools into $(VENV) ..."
-	@$(PIP) install --quiet -c constraints.txt -e '.[test]'
+	@$(PIP) install --quiet --no-compile -c constraints.txt -e '.[test]'
 	@touch $@
 
 demo: $(VENV)/.demo ## start everything, run eight real training jobs on emulated GPUs, write demo-report.json (RUNTIME=docker: in containers)
@@ -56,10 +56,13 @@ unit: $(VENV)/.test
 coverage: COVERAGE = --cov --cov-report=term:skip-covered
 coverage: unit ## the fast set's tests with branch coverage, as CI runs them
 
+kernels: $(VENV)/.test ## compile the policies' kernels, which their first use does otherwise
+	$(PYTEST) -n 0 tests/policies/kernels tests/controlplane/loop/live/test_carrying_out.py
+
 test-all: test-sqlite test-postgres test-docker test-root test-browser ## the long ones: PostgreSQL, Docker, network namespaces, browser
 
 test-sqlite: $(VENV)/.test
-	$(PYTEST) -n $(WORKERS) --dist loadfile -m "slow and not nightly and not browser and not postgres and not docker and not root"
+	$(PYTEST) -n 4 --dist loadfile --no-loadscope-reorder -m "slow and not nightly and not browser and not postgres and not docker and not root"
 
 test-postgres: $(VENV)/.test
 	tests/with-postgres $(PYTEST) -n $(WORKERS) --dist worksteal \
@@ -72,7 +75,7 @@ test-root: $(VENV)/.test
 	$(PYTEST) -n 0 -m "root and not docker and not nightly"
 
 test-browser: $(VENV)/.test
-	$(PYTEST) -n 0 -m browser
+	tests/with-network $(PYTEST) -n 0 -m browser
 
 test-nightly: export LOADMASTER_TEST_EXAMPLES = 10
 test-nightly: export LOADMASTER_FUZZ_REQUESTS = 40000
@@ -81,7 +84,7 @@ test-nightly: $(VENV)/.test ## everything, with ten times the examples and reque
 	tests/with-postgres $(PYTEST) -n 2 --dist worksteal --timeout 3600 -m "(postgres or django_db) and not browser and not docker and not root"
 	tests/with-docker $(PYTEST) -n 0 -m "docker and not postgres"
 	$(PYTEST) -n 0 -m "root and not docker"
-	$(PYTEST) -n 0 -m browser
+	tests/with-network $(PYTEST) -n 0 -m browser
 
 fuzz: $(VENV)/.test ## hostile requests at API and agent protocol: REQUESTS=100000 SEED=1
 	LOADMASTER_FUZZ_REQUESTS=$(REQUESTS) LOADMASTER_FUZZ_SEED=$(SEED) $(PYTEST) -n 2 tests/controlplane/web/test_openapi_fuzz.py

@@ -1,6 +1,7 @@
 """What every test shares."""
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,20 +9,59 @@ from typing import Any
 import pytest
 from django.core.cache import cache
 from django.db import connection
-from hypothesis import is_hypothesis_test, settings
+from hypothesis import HealthCheck, is_hypothesis_test, settings
 from pytest_django import DjangoDbBlocker
 
 from tests.builders_databases import migrated, sqlite_database
 
+TESTS = Path(__file__).parent
+
 EXAMPLES = int(os.environ.get("LOADMASTER_TEST_EXAMPLES", "1"))
 """Every property test draws this many times its examples; make test-nightly sets 10."""
 
+UNMEASURED = ("bench", "chaos", "load", "security")
+"""Folders whose tests run experiments, or many times what other tests run once."""
+
+# How fast a machine is at that moment is no property of the code.
+settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("unhurried")
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give property tests the examples that are asked for."""
+    """Give property tests the examples that are asked for, and start the longest tests first."""
     for test in {getattr(item, "obj", None) for item in items}:
         if EXAMPLES > 1 and is_hypothesis_test(test):
             multiply_examples(test, EXAMPLES)
+    items.sort(key=time_limit_s, reverse=True)
+
+
+def time_limit_s(item: pytest.Item) -> float:
+    """Return the limit that a test sets itself, which says how long it may take; 0 if none."""
+    limit = item.get_closest_marker("timeout")
+    return 0.0 if limit is None else float(limit.args[0])
+
+
+def is_measured(item: pytest.Item) -> bool:
+    """Return False for tests under which coverage takes much time and finds nothing new."""
+    folder = item.path.relative_to(TESTS).parts[0]
+    return folder not in UNMEASURED and not is_hypothesis_test(getattr(item, "obj", None))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Run what is not measured without coverage's tracer.
+
+    pytest-cov's mark `no_cover` does not: in a worker it goes on with a second tracer.
+    """
+    tracer = sys.gettrace()
+    if tracer is None or is_measured(item):
+        yield
+        return
+    sys.settrace(None)
+    try:
+        yield
+    finally:
+        sys.settrace(tracer)
 
 
 def multiply_examples(test: Any, times: int) -> None:

@@ -4,7 +4,6 @@ import time
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from math import inf
 from typing import Any
 
 from django.contrib.auth.models import User
@@ -13,9 +12,8 @@ from django.utils import timezone
 import profiling.selectors
 from clusters.models import Cluster
 from clusters.tariffs import price_steps
-from controlplane.loop.live.observe import observe, team_view
+from controlplane.loop.live.observe import described, observe, team_view
 from jobs.lifecycle import ENDED, JobState
-from jobs.models import Job
 from jobs.selectors import teams_of, visible_jobs
 from policies.contract.forms import Form
 from policies.contract.snapshot import (
@@ -41,11 +39,6 @@ PRICED_S = 31 * 86_400.0
 
 MINUTE = "%Y-%m-%d %H:%M UTC"
 NODE_FIELDS = ("name", "gpu_type", "cores", "memory_gb", "rack", "link_gbps")
-JOB_FIELDS = (
-    "name", "gpus_min", "gpus_max", "tardiness_weight", "weight", "priority", "cores", "memory_gb",
-)  # fmt: skip
-"""Fields of the same name in a view and in a cluster file, or the database."""
-
 Places = Mapping[tuple[str, str], tuple[str, str]]
 """(node, device) of a cluster file, by the live ones."""
 
@@ -181,7 +174,11 @@ def history(user: User, cluster: Cluster, days: float) -> dict[str, Any]:
     older = f"; older ones than the newest {MOST_JOBS:,} are left out"
     kinds = profiling.selectors.kind_views(cluster, sorted({job.kind_id for job in rows}))
     known = {kind.id for kind in kinds if kind.throughputs}
-    views = [_view(job) for job in rows if str(job.kind_id) in known]
+    views = [
+        JobView(**described(job), remaining_steps=float(job.total_steps), labels=tuple(job.labels))
+        for job in rows
+        if str(job.kind_id) in known
+    ]
     return {
         "type": "jobs",
         "name": f"{cluster.name}, the last {days:g} days",
@@ -192,20 +189,3 @@ def history(user: User, cluster: Cluster, days: float) -> dict[str, Any]:
         "kinds": _kinds({kind.id: kind for kind in kinds}, known),
         "whole": True,
     }
-
-
-def _view(job: Job) -> JobView:
-    same: dict[str, Any] = {name: getattr(job, name) for name in JOB_FIELDS}
-    return JobView(
-        **same,
-        id=str(job.pk),
-        kind=str(job.kind_id),
-        arrival_s=job.submitted_at.timestamp(),
-        remaining_steps=float(job.total_steps),
-        total_steps=float(job.total_steps),
-        due_s=job.due_at.timestamp() if job.due_at else inf,
-        walltime_s=inf if job.walltime_s is None else job.walltime_s,
-        team=job.team.name,
-        allowed_types=tuple(job.allowed_types),
-        labels=tuple(job.labels),
-    )

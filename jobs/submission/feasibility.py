@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from django.contrib.auth.models import AnonymousUser, User
-from django.db.models import Count, F
+from django.db.models import Count, F, OuterRef, Subquery
+from django.db.models.functions import Coalesce
 
-from clusters.models import Cluster, GpuType, Node
+from clusters.models import Cluster, Device, GpuType, Node
 from clusters.models.nodes import Role
 from jobs.kinds import kinds_for
 from jobs.models import Kind, Team
@@ -116,7 +117,10 @@ class Inventory:
         """Capacities of the cluster's empty production nodes, equal nodes once."""
         if cluster.pk not in self._capacities:
             nodes = Node.objects.filter(cluster=cluster).exclude(role=Role.PROFILING)
-            counted = nodes.annotate(gpus=Count("devices")).order_by("gpu_type__name")
+            # Counted for each node by itself: grouping by all its columns took twice as long.
+            devices = Device.objects.filter(node=OuterRef("pk")).order_by().values("node")
+            gpus = Subquery(devices.annotate(count=Count("pk")).values("count"))
+            counted = nodes.annotate(gpus=Coalesce(gpus, 0)).order_by("gpu_type__name")
             rows = counted.values_list(
                 "gpu_type__name", "gpus", F("cores") - F("reserved_cores"),
                 F("memory_gb") - F("reserved_memory_gb"), "labels", "features",

@@ -36,7 +36,7 @@ class Threads:
             raise OverloadedError
         self._waiting += 1
         try:
-            # Not sync_to_async: it copies the context, and with it one cache connection per call.
+            # Not sync_to_async, which copies the context for each call.
             return await asyncio.get_running_loop().run_in_executor(
                 self.pool, lambda: self._call(lambda: act(*args, **kwargs))
             )

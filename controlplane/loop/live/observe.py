@@ -47,7 +47,10 @@ from policies.contract.snapshot import (
 )
 from policies.contract.views import apart_label, is_own, runtime_label
 
-AS_STORED = ("tardiness_weight", "weight", "priority", "cores", "memory_gb", "may_mix", "may_share")
+AS_STORED = (
+    "name", "gpus_min", "gpus_max", "tardiness_weight", "weight", "priority", "cores", "memory_gb",
+    "may_mix", "may_share",
+)  # fmt: skip
 
 
 class Knowledge(Protocol):
@@ -210,28 +213,32 @@ def _job_view(job: Job, rows: Rows, now_s: float) -> JobView:
     apart = [apart_label(str(node)) for node in rows.avoided.get(job.pk, ())]
     running = tuple(gang.running for gang in rows.held.gangs(job.pk))
     return JobView(
-        id=str(job.pk),
-        name=job.name,
-        kind=str(job.kind_id),
-        arrival_s=job.submitted_at.timestamp(),
+        **described(job),
         remaining_steps=float(_remaining_steps(job, live)),
-        total_steps=float(job.total_steps),
-        gpus_min=job.gpus_min,
-        gpus_max=job.gpus_max,
         phase=_phase(job, running),
-        due_s=job.due_at.timestamp() if job.due_at else inf,
-        deadline_s=job.deadline_at.timestamp() if job.deadline_at else inf,
-        walltime_s=inf if job.walltime_s is None else job.walltime_s,
-        team=job.team.name,
         user=str(job.user_id),
         restart_cost_s=rows.cluster.restart_cost_s,
         running=running,
         received_s=_received_s(job, live, rows, now_s),
         dependencies=tuple(sorted(str(d) for d in rows.undone.get(job.pk, ()))),
-        allowed_types=tuple(job.allowed_types),
         labels=tuple(sorted({*job.labels, runtime_label(job.runtime), *apart})),
-        **{name: getattr(job, name) for name in AS_STORED},
     )
+
+
+def described(job: Job) -> dict[str, Any]:
+    """Fields of a job's view that its user gave, but for labels."""
+    return {
+        "id": str(job.pk),
+        "kind": str(job.kind_id),
+        "arrival_s": job.submitted_at.timestamp(),
+        "total_steps": float(job.total_steps),
+        "due_s": job.due_at.timestamp() if job.due_at else inf,
+        "deadline_s": job.deadline_at.timestamp() if job.deadline_at else inf,
+        "walltime_s": inf if job.walltime_s is None else job.walltime_s,
+        "team": job.team.name,
+        "allowed_types": tuple(job.allowed_types),
+        **{name: getattr(job, name) for name in AS_STORED},
+    }
 
 
 def _phase(job: Job, running: tuple[Running, ...]) -> JobPhase:

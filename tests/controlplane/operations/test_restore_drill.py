@@ -37,7 +37,7 @@ from tests.builders_asgi import SiteClient
 from tests.builders_databases import migrated, postgres_database, sqlite_database
 from tests.fake_runtime import FakeRuntime, Script, VirtualClock
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 TURN_S = 0.5
 STEP_S = 0.5
 PATIENCE_S = 600.0

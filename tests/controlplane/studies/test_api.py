@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import pytest
 from django.contrib.auth.models import User
+from django.utils import timezone
 from knox.models import AuthToken
 from pytest_django import DjangoAssertNumQueries, Settings
 
@@ -156,6 +157,19 @@ def test_a_live_cluster_is_written_out_as_it_is_now(ada: User) -> None:
     assert (spec["round_s"], spec["energy"]["steps"][0]["price_per_kwh"]) == (120.0, 0.172)
     assert spec["energy"]["steps"][0]["from_s"] == 0.0
     assert found.summary["live"]
+
+
+def test_a_clusters_history_keeps_what_its_users_asked_for(ada: User, team: Team) -> None:
+    cluster = a_cluster(name="lab")
+    a_node(cluster, gpus=2)
+    deadline_at = timezone.now() + timedelta(hours=3)
+    kind = a_kind(steps_per_s={("V100", 1): 1.0})
+    a_job(cluster, kind=kind, team=team, may_share=True, may_mix=True, deadline_at=deadline_at)
+    workload = {"type": "history", "cluster": "lab", "days": 2}
+    assert api(ada).post(ALL, a_study(workload=workload), format="json").status_code == 201
+    (job,) = Simulation.objects.get().document["workload"]["jobs"]
+    assert (job["may_share"], job["may_mix"]) == (True, True)
+    assert job["deadline_s"] == pytest.approx(deadline_at.timestamp())
 
 
 def test_a_live_cluster_is_written_out_with_prices_by_the_hour_and_with_ones_own_teams(

@@ -20,13 +20,6 @@ from tests.builders_databases import sqlite_database
 from tests.builders_jobs import a_token, job_fields
 
 
-@pytest.fixture(autouse=True)
-def _nothing_remembered() -> Iterator[None]:
-    storage._last.clear()
-    yield
-    storage._last.clear()
-
-
 class DriverError(Exception):
     """What a driver raises."""
 

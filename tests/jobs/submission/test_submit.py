@@ -103,10 +103,10 @@ def test_a_key_whose_first_job_was_refused_is_free_for_the_next(user: User, node
 
 
 def test_equal_nodes_are_looked_at_once(node: Node) -> None:
-    for gpus, labels in ((2, []), (2, []), (4, []), (4, ["fast"])):
+    for gpus, labels in ((2, []), (2, []), (4, []), (4, ["fast"]), (0, []), (0, [])):
         a_node(node.cluster, gpus=gpus, labels=labels)
     capacities = Inventory().capacities(node.cluster)
-    assert sorted((c.gpus, *c.labels) for c in capacities) == [(2,), (4,), (4, "fast")]
+    assert sorted((c.gpus, *c.labels) for c in capacities) == [(0,), (2,), (4,), (4, "fast")]
 
 
 @pytest.mark.django_db(transaction=True)

@@ -212,6 +212,7 @@ def test_sharing_is_run_only_where_two_jobs_on_a_gpu_run_as_pairs_do(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_all_cells_of_a_tiny_evaluation_run_or_say_why_not(data: Data) -> None:
     """What an experiment asks of its runner, generator and policies is what they have."""
     for experiment in tiny(data, *FIGURES):
