@@ -71,7 +71,8 @@ class JobClasses:
 
     @cached_property
     def row_keys(self) -> list[tuple[str, ...]]:
-        return [tuple([self.keys[m] for m in of]) for of in self.account_rows]
+        keys, pairs = self.keys, self.problem.pairs.tolist()
+        return [*[(key,) for key in keys], *[(keys[a], keys[b]) for a, b in pairs]]
 
     @cached_property
     def column_names(self) -> list[str]:

@@ -220,8 +220,9 @@ class _Placements:
     def __init__(
         self, observed: Observed, requests: GroupRequests, current: Mapping[int, CurrentSlice]
     ) -> None:
-        self.observed, self.requests, self.current = observed, requests, current
+        self.observed, self.current = observed, current
         self.layout, self.snapshot = observed.state.layout, observed.snapshot
+        self.group_of, self.rates = requests.group_of, requests.rates
         self.speeds, columns = Speeds(self.snapshot.kinds), self.snapshot.jobs.columns
         self.launch_times = LaunchTimes(self.snapshot)
         self.kinds, self.ids = columns.kinds, columns.ids
@@ -229,7 +230,7 @@ class _Placements:
 
     def placement(self, job: int, placed: Placed) -> Placement:
         """Return a job's placement with its predicted run time; a launch takes time too."""
-        alone = self.requests.rate(job, placed.column)
+        alone = self.rates[self.group_of[job]][placed.column]
         rate = alone if len(placed.jobs) == 1 else self._beside(job, placed, alone)
         run_s = self.steps[job] / rate if rate > 0.0 else inf
         if job in placed.staying:
