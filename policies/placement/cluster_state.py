@@ -199,9 +199,7 @@ class ClusterState:
 
     def try_take(self, allocation: Allocation) -> bool:
         """Take an allocation if it is free and the power cap allows it; return if it was taken."""
-        if not self.is_free(allocation):
-            return False
-        if self.cap_mw < inf and not self.has_power_for(allocation):
+        if not self.is_free(allocation) or not self.has_power_for(allocation):
             return False
         for part in allocation.parts:
             self._change(part, allocation.request, 1)

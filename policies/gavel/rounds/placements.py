@@ -1,7 +1,7 @@
 """Placements of a share policy's round: requests of its jobs, what may go on, and the result."""
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 
@@ -17,6 +17,7 @@ from policies.placement.time_slices import ALONE, CurrentSlice, Placed
 WHOLE = 1.0
 HALF = 0.5
 """Share of a device of each of two jobs on it."""
+MOST_HELD = WHOLE + 1e-9
 
 
 class GroupRequests:
@@ -186,15 +187,10 @@ def _with_partners(found: dict[int, CurrentSlice]) -> dict[int, CurrentSlice]:
     at: dict[tuple[Part, ...], list[int]] = defaultdict(list)
     for current in found.values():
         at[current.allocation.parts].append(current.job)
-    pairs = [pair for pair in at.values() if len(pair) == 2 and _share(found[j] for j in pair)]
+    share = {job: of.run.ranks[0].share if of.shares else inf for job, of in found.items()}
+    pairs = [of for of in at.values() if len(of) == 2 and share[of[0]] + share[of[1]] <= MOST_HELD]
     partner = {a: b for pair in pairs for a, b in (pair, pair[::-1])}
     return {job: of._replace(partner=partner.get(job, ALONE)) for job, of in found.items()}
-
-
-def _share(jobs: Iterable[CurrentSlice]) -> bool:
-    """Return True if these jobs hold shares of their device that add up to at most 1."""
-    shares = [of.run.ranks[0].share if of.shares else inf for of in jobs]
-    return sum(shares) <= WHOLE + 1e-9
 
 
 def to_placements(

@@ -9,7 +9,8 @@ slice is pre-empted by the next plan, since with terms a failed round would stop
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf, isfinite
+from functools import cached_property
+from math import inf
 from typing import TypeAlias
 
 import numpy as np
@@ -96,12 +97,13 @@ class _Round:
         fills, account = self.rule.fills, self.account
         queues = ClassQueues(self.observed, account.credit, self.current)
         left = self.observed.state.free_gpus()
-        if any(left.values()) and len(slices.placed) < len(self.classes.class_of):
+        jobs = len(self.classes.class_of)
+        if any(left.values()) and len(slices.placed) < jobs:
             due = Selection(
                 self.observed, account, queues, left, slices.placed, lagging_only=not fills
             )
             slices.assign(list(due.slices()), may_evict=not self.slices_go_on)
-        if fills:
+        if fills and len(slices.placed) < jobs:
             slices.backfill(lambda: self._by_need(slices, queues))
         placements = to_placements(self.observed, self.requests, self.current, slices.placed)
         waiting = waiting_of(self.observed, self.requests, placements, account.round_end_s)
@@ -136,7 +138,8 @@ class _Round:
         paired = np.zeros(problem.pair_rates.shape[:2])
         shares = rule.allocate(self.observed) if len(alone) else Shares(alone, paired, 0.0)
         shapes = (shares.alone.shape, shares.paired.shape)
-        if shapes != (alone.shape, paired.shape) or not _is_finite(shares):
+        numbers = (shares.alone, shares.paired, shares.objective)
+        if shapes != (alone.shape, paired.shape) or not all(np.isfinite(n).all() for n in numbers):
             raise SolverFailedError(
                 f"{rule.name}: the shares are not a finite number for each class and column"
             )
@@ -151,9 +154,7 @@ class _Round:
         arrived = columns.numbers["arrival_s"] > before.seen_s
         if not arrived.any() and before.credit.keys() <= known.keys():
             return before.credit
-        kept = dict(before.credit)
-        for job in kept.keys() - known.keys():
-            del kept[job]
+        kept = {job: of for job, of in before.credit.items() if job in known}
         rows, class_of = np.flatnonzero(arrived).tolist(), self.classes.class_of
         least = {m: self._least(m, arrived, before.credit) for m in {class_of[r] for r in rows}}
         kept |= {columns.ids[r]: of for r in rows if (of := least[class_of[r]])}
@@ -179,8 +180,6 @@ class _Round:
         for row, m in enumerate(self.classes.class_of):
             if row not in slices.placed and self.classes.group_of[row] >= 0:
                 waiting[m].append(row)
-        if not waiting:
-            return []
         lag, need = self.account.lag_s(self.snapshot.now_s).tolist(), dict[int, float]()
         for (row, _), i in self.account.entry.items():
             for m in self.classes.account_rows[row]:
@@ -199,11 +198,6 @@ class _Round:
                 total[name] = total.get(name, 0.0) + share[i] / count[m]
         rows = enumerate(self.classes.class_of)
         return {ids[row]: of_class[m] for row, m in rows if m in of_class}
-
-
-def _is_finite(shares: Shares) -> bool:
-    numbers = np.isfinite(shares.alone).all() and np.isfinite(shares.paired).all()
-    return bool(numbers) and isfinite(shares.objective)
 
 
 def waiting_of(
@@ -228,20 +222,19 @@ def waiting_of(
     return tuple(found)
 
 
+@dataclass
 class _Reasons:
     """Reasons by group, as if of a job without a name."""
 
-    def __init__(
-        self,
-        observed: Observed,
-        requests: GroupRequests,
-        placements: Sequence[Placement],
-        round_end_s: float,
-    ) -> None:
-        self.observed, self.requests = observed, requests
-        self.holders = Holders(observed.snapshot, observed.state, placements)
-        self.snapshot, self.round_end_s = observed.snapshot, round_end_s
-        self._of: dict[int, Waiting] = {}
+    observed: Observed
+    requests: GroupRequests
+    placements: Sequence[Placement]
+    round_end_s: float
+    _of: dict[int, Waiting] = field(default_factory=dict)
+
+    @cached_property
+    def holders(self) -> Holders:
+        return Holders(self.observed.snapshot, self.observed.state, self.placements)
 
     def of(self, row: int) -> Waiting:
         """Return the reason of the group of the job in this row."""
@@ -253,10 +246,10 @@ class _Reasons:
     def _reason(self, row: int, group: JobGroup) -> Waiting:
         types = self._types(row, group)
         if not types:
-            code, nodes = why_impossible(self.snapshot, row)
+            code, nodes = why_impossible(self.observed.snapshot, row)
             return Waiting("", code, nodes)
         if (shortage := self._shortage(row, group, types)) is not None:
-            return for_power(self.snapshot, shortage)
+            return for_power(self.observed.snapshot, shortage)
         views = self.observed.state.layout.nodes
         admitted = members(self.requests.admitting(row, 1))
         usable = sum(1 << n for n in admitted if views[n].gpu_type in types)
@@ -273,7 +266,7 @@ class _Reasons:
             return frozenset(now)
         nodes = [layout.nodes[n] for n in members(self.requests.admitting(row, 1))]
         large = {node.gpu_type for node in nodes if len(node.devices) >= group.gpus}
-        kind = self.snapshot.kinds[self.snapshot.kind_index[group.kind]]
+        kind = self.observed.snapshot.kinds[self.observed.snapshot.kind_index[group.kind]]
         return frozenset(
             t.gpu_type
             for t in kind.throughputs

@@ -19,6 +19,7 @@ rounds. By lag no job on a GPU of n jobs is ever ahead by a slice, nor behind by
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
@@ -259,11 +260,8 @@ class Selection:
 
     def _slices_had(self) -> Mapping[tuple[int, int], int]:
         """Return how many slices each (row, column) has by what is placed already."""
-        had: dict[tuple[int, int], int] = {}
         placed = {job: self.current[job] for job in self.taken}
-        for row, column, _ in running_rows(self.observed, placed):
-            had[row, column] = had.get((row, column), 0) + 1
-        return had
+        return Counter((row, column) for row, column, _ in running_rows(self.observed, placed))
 
     def _jobs(self, row: int, column: int) -> tuple[int, ...]:
         """Take the next job of a class, or the next two of a pair; () if they are not there."""
