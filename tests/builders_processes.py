@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Self
 
+import psutil
 from django.db import connection
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -99,3 +100,11 @@ def at_once(folder: Path, script: str, *arguments: tuple[object, ...]) -> list[t
         for worker in workers:
             worker.go()
         return [worker.end() for worker in workers]
+
+
+def is_running(process: psutil.Process) -> bool:
+    """Return True unless the process has ended, be it as a zombie or while it is looked at."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from controlplane.serve import main
+from tests.builders_processes import is_running
 
 
 def test_processes_behind_one_address_end_with_the_one_that_started_them(tmp_path: Path) -> None:
@@ -41,7 +42,7 @@ def test_processes_behind_one_address_end_with_the_one_that_started_them(tmp_pat
         server.send_signal(signal.SIGKILL)
         server.wait()
         _eventually(
-            lambda: not any(_is_at_work(child) for child in children), "its processes have ended"
+            lambda: not any(is_running(child) for child in children), "its processes have ended"
         )
         with socket.socket() as other:
             other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -71,13 +72,6 @@ def _answers(port: int) -> bool:
     try:
         return httpx.get(f"http://127.0.0.1:{port}/healthz", timeout=5.0).status_code in (200, 503)
     except httpx.TransportError:
-        return False
-
-
-def _is_at_work(process: psutil.Process) -> bool:
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
         return False
 
 

