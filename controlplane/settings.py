@@ -5,6 +5,7 @@ import os
 import tempfile
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import environ
 from csp.constants import NONE, SELF, UNSAFE_EVAL, UNSAFE_INLINE
@@ -159,12 +160,13 @@ REDIS_URL = env.str("REDIS_URL", "")
 _BROKER = REDIS_URL or f"unix://{VALKEY_SOCKET}"
 _CACHE = env.str("LOADMASTER_CACHE_URL", "") or environment.cache_location(_BROKER)
 _REDIS_CA = env.str("LOADMASTER_REDIS_CA", "")
-CACHES = {
+CACHES: dict[str, dict[str, Any]] = {
     "default": {
         "BACKEND": "controlplane.web.storage.shared_cache.SharedRedisCache",
         "LOCATION": environment.cache_address(_CACHE),
         "OPTIONS": environment.tls_options(_CACHE, _REDIS_CA),
-    }
+    },
+    "process": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"},
 }
 
 CELERY_BROKER_URL = environment.broker_address(_BROKER)

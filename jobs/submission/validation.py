@@ -14,7 +14,7 @@ from clusters.models import Cluster
 from jobs.models import Job, Secret, Team
 from jobs.selectors import visible_jobs
 from jobs.submission import fields
-from jobs.submission.feasibility import Demand, Infeasible, Inventory, check_feasible
+from jobs.submission.feasibility import Demand, Infeasible, Inventory
 from jobs.submission.fields import FieldError
 from loadmaster.protocol import RUNTIMES
 
@@ -266,8 +266,7 @@ class _Reading:
 
     def _feasible(self, cluster: Cluster, demand: Demand) -> None:
         try:
-            nodes = self.inventory.capacities(cluster)
-            self.warnings.extend(check_feasible(cluster.name, demand, nodes))
+            self.warnings.extend(self.inventory.warnings(cluster, demand))
         except Infeasible as error:
             alone = error.field == "gpus" and "gpus_min" in self.data
             self._problem("gpus_min" if alone else error.field, str(error))

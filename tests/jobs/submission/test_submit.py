@@ -3,6 +3,7 @@ queries than a few.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
@@ -100,6 +101,19 @@ def test_a_key_whose_first_job_was_refused_is_free_for_the_next(user: User, node
     assert isinstance(made, Submission)
     assert isinstance(other, IdempotencyConflict)
     assert Job.objects.get() == made.job
+
+
+def test_nodes_seen_a_moment_ago_let_jobs_in_but_refuse_none(user: User, node: Node) -> None:
+    def submit(**wanted: Any) -> Any:
+        return submit_all([Asked(user, job_fields(**wanted))])[0]
+
+    assert isinstance(submit(), Submission)
+    with CaptureQueriesContext(connection) as asked:
+        assert isinstance(submit(), Submission)
+    assert not [q for q in asked.captured_queries if q["sql"].startswith("SELECT DISTINCT")]
+    assert isinstance(submit(gpus=8), JobInvalid)
+    a_node(node.cluster, gpus=8)
+    assert isinstance(submit(gpus=8), Submission)
 
 
 def test_equal_nodes_are_looked_at_once(node: Node) -> None:
