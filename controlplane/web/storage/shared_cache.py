@@ -11,7 +11,7 @@ class SharedRedisCache(RedisCache):
 
     @property
     def _cache(self) -> RedisCacheClient:
-        servers, options = self._servers, self._options  # type: ignore[attr-defined]  # not in the stubs
+        servers, options = self._servers, self._options  # type: ignore[attr-defined]  # no stubs
         return _client(tuple(servers), tuple(options.items()))
 
 
