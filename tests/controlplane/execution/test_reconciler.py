@@ -15,6 +15,7 @@ from clusters.services.nodes import (
     node_set_role,
     node_uncordon,
 )
+from controlplane.execution import reconciler
 from controlplane.execution.reconciler import reconcile_clusters
 from controlplane.execution.services.assignments import accept
 from jobs.models import Assignment, AssignmentSlot, Job
@@ -106,6 +107,23 @@ def test_an_offer_nobody_takes_is_withdrawn_and_noted_of_the_node() -> None:
     assert node.events.filter(event="offer_ignored").get().data == {
         "assignment": str(assignment.pk)
     }
+
+
+def test_others_may_write_after_each_correction(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else heartbeats on SQLite wait for the end of hundreds in a row."""
+    node = a_node_with_agent(now=_at(0))
+    for _ in range(3):
+        an_offer(node, now=_at(0))
+    offered_at_pauses = list[int]()
+
+    def pause(seconds: float) -> None:
+        assert seconds > 0.0
+        offered_at_pauses.append(Assignment.objects.filter(state=S.OFFERED).count())
+
+    monkeypatch.setattr(reconciler.time, "sleep", pause)
+    heartbeat(node.pk, a_heartbeat(seq=1), _at(80))
+    reconcile_clusters(_at(80))
+    assert offered_at_pauses == [2, 1, 0]
 
 
 def test_a_node_that_beats_is_not_lost() -> None:
