@@ -12,7 +12,7 @@ from django.shortcuts import render
 from django.views.decorators.http import require_http_methods
 
 from clusters.models import Cluster
-from controlplane.studies.documents import DocumentError
+from controlplane.studies.documents import StudyDocumentError
 from controlplane.studies.pages.forms import as_mapping, offered, read_yaml
 from controlplane.studies.what_if.comparison import Stretch
 from controlplane.studies.what_if.decide import BusyError, WhatIf, WhatIfError, what_if
@@ -37,7 +37,7 @@ COMPARED = (
     ("Energy cost per hour", "cost_per_h", CURRENCY, False),
     ("Energy of jobs with GPUs, to their ends", "energy_cost", CURRENCY, False),
     ("Energy of those that wait, at least", "energy_cost_waiting", CURRENCY, False),
-    ("Their lateness", "tardiness_cost", CURRENCY, True),
+    ("Lateness of jobs with GPUs", "tardiness_cost", CURRENCY, True),
     ("Lateness of those that wait, at least", "tardiness_cost_waiting", CURRENCY, True),
 )
 """(words, figure, unit, whether less is better) of the rows on the page."""
@@ -85,7 +85,7 @@ def what_if_page(request: HttpRequest) -> HttpResponse:
 def _asked(user: User, cluster: Cluster, policy: str, typed: str) -> WhatIf:
     try:
         parameters = read_yaml("parameters", as_mapping(typed)) or {}
-    except DocumentError as error:
+    except StudyDocumentError as error:
         raise WhatIfError(
             "parameters", f"{error.fields['parameters'][0]}; write them as name: value, name: value"
         ) from None
