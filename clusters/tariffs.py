@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
 
 from django.db import transaction
 
@@ -66,6 +67,11 @@ def pue_in_force(cluster: Cluster, at: datetime) -> PueRecord | None:
     """PUE in force at a time; None (counts as 1) before the first."""
     known = PueRecord.objects.filter(cluster=cluster, effective_from__lte=at)
     return known.order_by("-effective_from", "-id").first()
+
+
+def price_per_kwh(tariff: EnergyTariff, at: datetime, zone: str) -> float:
+    """Price of a tariff at a time, in its hours of that time zone."""
+    return _tariff(tariff).price_at(at.astimezone(ZoneInfo(zone)))
 
 
 def _tariff(row: EnergyTariff) -> Tariff:

@@ -12,7 +12,7 @@ from controlplane.loop.api import router as rounds_router
 from controlplane.loop.pages import views as rounds
 from controlplane.loop.pages.live_updates import live
 from controlplane.operations.health import healthz, readyz
-from controlplane.operations.metrics import MetricsView
+from controlplane.operations.prometheus import MetricsView
 from controlplane.studies.pages import views as studies
 from controlplane.studies.what_if.views import what_if_page
 from controlplane.web.pages.account import ChangePassword

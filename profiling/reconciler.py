@@ -108,17 +108,20 @@ def _running_unmeasured() -> list[Assignment]:
     """Training assignments with most steps of each configuration without a measurement."""
     own = Measurement.objects.filter(assignment=OuterRef("pk"))
     known = Profile.objects.filter(
-        kind=OuterRef("job__kind"), gpu_type=OuterRef("node__gpu_type"), gpus=OuterRef("gpus"),
-        source=Source.MEASURED
-    )  # fmt: skip
+        kind=OuterRef("job__kind"),
+        gpu_type=OuterRef("node__gpu_type"),
+        gpus=OuterRef("gpus") * OuterRef("world_size"),
+        source=Source.MEASURED,
+    )
+    known_alone = Q(Exists(known.filter(spread=False)), world_size=1)
+    known_spread = Q(Exists(known.filter(spread=True)), world_size__gt=1)
     running = Assignment.objects.filter(
         state=AssignmentState.RUNNING, purpose=Purpose.TRAINING, rank=0, share__gte=1.0
     )
-    telling = running.filter(
-        ~Exists(own), ~Exists(known), steps_done__gte=F("start_steps") + MIN_STEPS
-    )
+    telling = running.filter(~Exists(own), steps_done__gte=F("start_steps") + MIN_STEPS)
+    telling = telling.exclude(known_alone | known_spread)
     of_configuration: dict[tuple[int, ...], list[UUID]] = {}
-    columns = ("pk", "job__kind_id", "node__gpu_type_id", "gpus")
+    columns = ("pk", "job__kind_id", "node__gpu_type_id", "gpus", "world_size")
     for pk, *configuration in _most_steps_first(telling).values_list(*columns):
         of_configuration.setdefault(tuple(configuration), []).append(pk)
     chosen = [pk for alike in of_configuration.values() for pk in alike[:ALIKE]]

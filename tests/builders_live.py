@@ -10,8 +10,8 @@ from django.utils import timezone
 
 from clusters.events import request_reschedule
 from clusters.models import Cluster, Device, Node, Reason
+from controlplane.execution.services.assignment_metrics import record_metrics
 from controlplane.execution.services.assignments import accept, report_state
-from controlplane.execution.services.metrics import record_metrics
 from controlplane.loop.live.solver import solve_here
 from controlplane.loop.live.world import Ports, Solve, hold_round
 from controlplane.loop.models import Round

@@ -12,8 +12,8 @@ from clusters.events import request_reschedule
 from clusters.models import Cluster, Node, Reason
 from clusters.services.nodes import node_drain, node_uncordon
 from controlplane.execution.reconciler import reconcile_clusters
+from controlplane.execution.services.assignment_metrics import record_metrics
 from controlplane.execution.services.assignments import accept, report_state
-from controlplane.execution.services.metrics import record_metrics
 from controlplane.execution.services.sessions import restore_lost_node
 from controlplane.loop.live.solver import solve_here
 from controlplane.loop.live.world import Ports, hold_round, is_wanted

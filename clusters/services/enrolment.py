@@ -8,7 +8,7 @@ from django.contrib.auth.models import User
 from django.db import transaction
 from django.utils import timezone
 
-from clusters.agent_calls import AgentCallError, bad_token, check_registration, invalid
+from clusters.agent_errors import AgentCallError, bad_token, check_registration, invalid
 from clusters.intervals import intervals_of
 from clusters.models import Cluster, EnrolmentToken, GpuType, Node, NodeEvent
 from clusters.models.nodes import Role

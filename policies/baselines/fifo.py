@@ -7,8 +7,8 @@ import numpy as np
 
 from policies.contract.plan import Plan
 from policies.contract.snapshot import Ints, Snapshot
-from policies.placement.options import GroupingKey
 from policies.placement.plan_builder import PlanBuilder
+from policies.placement.priced_options import GroupingKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,18 +30,18 @@ def queue_plan(snapshot: Snapshot, policy: str, order: Ints) -> Plan:
     does not fit lets the next one try; its class is then skipped, as free capacity only shrinks.
     """
     plan = PlanBuilder(snapshot, never_touch=True)
-    classes, decided, unplaceable = plan.classes, plan.decided, set[GroupingKey]()
+    options, decided, unplaceable = plan.options, plan.decided, set[GroupingKey]()
     for row in order.tolist():
-        if row in decided or classes.keys[row] in unplaceable:
+        if row in decided or options.keys[row] in unplaceable:
             continue
         if not start(plan, row):
-            unplaceable.add(classes.keys[row])
+            unplaceable.add(options.keys[row])
     return plan.build(policy)
 
 
 def start(plan: PlanBuilder, row: int) -> bool:
     """Start a job with the first of its options that fits. Return False if none does."""
-    for option, run_s in plan.classes.ranked(row):
+    for option, run_s in plan.options.ranked(row):
         allocation = plan.state.find(option.request, option.nodes)
         if allocation is not None:
             plan.place(row, allocation, run_s)

@@ -2,7 +2,7 @@
 
 A configuration is a class of interchangeable nodes and a number of GPUs; t[j, k] = launch +
 remaining steps / throughput, c[k] = P(g) / 1000 * price * PUE / 3600 per second (ANDREAS, IV-A).
-Changing prices count by priced seconds (`policies.placement.options`).
+Changing prices count by priced seconds (`policies.placement.priced_options`).
 """
 
 from collections.abc import Sequence
@@ -15,8 +15,8 @@ from policies.contract.snapshot import Bools, Floats, Ints, NodeView, Snapshot
 from policies.contract.validation import TOLERANCE
 from policies.cost_model.kernels import NONE
 from policies.placement.layout import RESOURCES, THOUSANDTHS, UNLIMITED
-from policies.placement.options import Prices, admits, prices_of, signatures, with_quota
 from policies.placement.plan_builder import PlanBuilder
+from policies.placement.priced_options import Prices, admits, prices_of, signatures, with_quota
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ def build(snapshot: Snapshot, *, charged: bool = True) -> Problem:
     mask = np.array(admitted, dtype=np.bool_).reshape(len(distinct), len(examples))[signature]
     mask &= np.all(demand[:, None, :] <= whole[members][None, :, :], axis=2)
     types = np.array([snapshot.type_index[node.gpu_type] for node in examples], dtype=np.int64)
-    prices, power, launch_times = prices_of(snapshot), _power(examples), plan.classes.launch_times
+    prices, power, launch_times = prices_of(snapshot), _power(examples), plan.options.launch_times
     run_s = _run_s(snapshot, rows, mask[:, config_class], types[config_class], config_gpus)
     launches_s = np.array([launch_times.of(row) for row in rows.tolist()], dtype=np.float64)
     return Problem(
@@ -211,7 +211,7 @@ def _resources(
     plan: PlanBuilder, rows: Ints, numbers: Sequence[int]
 ) -> tuple[Floats, Floats, Floats]:
     """float64[E, R], float64[N, R] twice: demand, free capacity and total capacity."""
-    state, layout, requests = plan.state, plan.state.layout, plan.classes.requests
+    state, layout, requests = plan.state, plan.state.layout, plan.options.requests
     runs, size = plan.snapshot.jobs.columns.others["running"], len(layout.resources)
     demands = []
     for row in rows.tolist() if size else []:

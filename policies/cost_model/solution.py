@@ -64,7 +64,7 @@ def to_plan(
 def _allocation(plan: PlanBuilder, problem: Problem, solution: Solution, job: int) -> Allocation:
     n, row = int(problem.numbers[solution.node[job]]), int(problem.rows[job])
     gpus, layout = int(problem.config_gpus[solution.config[job]]), plan.state.layout
-    request, node = plan.classes.requests.on_one_node(row, gpus), layout.nodes[n].id
+    request, node = plan.options.requests.on_one_node(row, gpus), layout.nodes[n].id
     runs = problem.snapshot.jobs.columns.others["running"][row]
     now = {device for r in runs for s in r.ranks if s.node == node for device in s.devices}
     wanted = layout.bits(n, now) if now else 0

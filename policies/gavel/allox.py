@@ -128,12 +128,12 @@ class _Singles:
         return self.draft.place(int(self.rows[job]), 1, nodes)
 
     def _groups(self) -> list[int]:
-        classes, state = self.draft.plan.classes, self.draft.state
-        alike = {classes.keys[row]: row for row in self.gangs.singles}.values()
-        options = {o.nodes for row in alike for o in classes.options(row) if o.gpus == 1}
+        options, state = self.draft.plan.options, self.draft.state
+        alike = {options.keys[row]: row for row in self.gangs.singles}.values()
+        on_one = {o.nodes for row in alike for o in options.of(row) if o.gpus == 1}
         there = sum(1 << n for n in range(len(state.free))) & state.open & ~self.gangs.closed
         groups = [there] if there else []
-        for nodes in sorted(options):
+        for nodes in sorted(on_one):
             parts = [part for of in groups for part in (of & nodes, of & ~nodes)]
             groups = [part for part in parts if part]
         return groups
@@ -146,7 +146,7 @@ class _Singles:
 
     def _rates(self) -> Floats:
         """float64[J, G]: steps/s on one GPU of each group; 0 where a job cannot run."""
-        keys, known = self.draft.plan.classes.keys, dict[object, list[float]]()
+        keys, known = self.draft.plan.options.keys, dict[object, list[float]]()
         first = [next(members(of)) for of in self.groups]
         for row in self.gangs.singles:
             if keys[row] not in known:

@@ -86,7 +86,7 @@ class Gangs:
         plan, state = draft.plan, draft.state
         self.ends_s: list[list[float]] = [[] for _ in state.free]
         for stay in plan.pinned:
-            left_s = remaining_s(plan.snapshot, plan.classes.speeds, stay)
+            left_s = remaining_s(plan.snapshot, plan.options.speeds, stay)
             for node, _, devices in stay.allocation.parts:
                 self.ends_s[node] += [left_s] * devices.bit_count()
         self.ready_s = [

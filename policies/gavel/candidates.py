@@ -29,9 +29,9 @@ class Candidates:
     def __init__(self, plan: PlanBuilder) -> None:
         self.plan, self.layout = plan, plan.state.layout
         self.columns = plan.snapshot.jobs.columns
-        decided, options = plan.decided, plan.classes.options
+        decided, options = plan.decided, plan.options
         rows = [row for row in range(len(self.columns.ids)) if row not in decided]
-        self.least = {row: min(o.gpus for o in options(row)) for row in rows if options(row)}
+        self.least = {row: min(o.gpus for o in options.of(row)) for row in rows if options.of(row)}
         self.steps: list[float] = self.columns.numbers["remaining_steps"].tolist()
         self.arrival_s: list[float] = self.columns.numbers["arrival_s"].tolist()
         self.runs: dict[int, Running] = {}
@@ -41,21 +41,21 @@ class Candidates:
 
     def nodes(self, row: int, gpus: int) -> int:
         """Return the open nodes on which a job could have `gpus` GPUs if empty."""
-        return sum(o.nodes for o in self.plan.classes.options(row) if o.gpus == gpus)
+        return sum(o.nodes for o in self.plan.options.of(row) if o.gpus == gpus)
 
     def request(self, row: int, gpus: int) -> Request:
         """Return the request of so many GPUs of one node."""
-        return next(o.request for o in self.plan.classes.options(row) if o.gpus == gpus)
+        return next(o.request for o in self.plan.options.of(row) if o.gpus == gpus)
 
     def rate(self, row: int, gpus: int, node: int) -> float:
         """Return a job's steps/s alone on so many GPUs of a node; 0 if it cannot run there."""
-        options = self.plan.classes.options(row)
+        options = self.plan.options.of(row)
         found = (o.steps_per_s for o in options if o.gpus == gpus and o.nodes >> node & 1)
         return next(found, 0.0)
 
     def launch_s(self, row: int) -> float:
         """Return the seconds from a job's launch to its first step."""
-        return self.plan.classes.launch_times.of(row)
+        return self.plan.options.launch_times.of(row)
 
     def gpu_type(self, node: int) -> str:
         """Return the GPU type of a node."""

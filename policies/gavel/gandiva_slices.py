@@ -44,7 +44,7 @@ class Units:
 
     def __init__(self, plan: PlanBuilder) -> None:
         self.plan, self.jobs, self.layout = plan, Candidates(plan), plan.state.layout
-        self.columns, self.speeds = plan.snapshot.jobs.columns, plan.classes.speeds
+        self.columns, self.speeds = plan.snapshot.jobs.columns, plan.options.speeds
         levels = zip(plan.state.idle, self.layout.wide, strict=True) if self.layout.levels else ()
         self.for_two = [idle & of[0] for idle, of in levels] or [0] * len(plan.state.idle)
         self.wide = sum(1 << n for n, devices in enumerate(self.for_two) if devices)
@@ -76,14 +76,14 @@ class Units:
         gpus = self.jobs.least[job] if seat is None else seat.gpus
         run, request = self.jobs.runs.get(job), self.jobs.request(job, gpus)
         if run is not None and run.ranks[0].cpu_quota is not None:
-            request = self.plan.classes.requests.on_one_node(job, gpus, run.ranks)
+            request = self.plan.options.requests.on_one_node(job, gpus, run.ranks)
         return Unit((job,), gpus, self.jobs.nodes(job, gpus), request, seat)
 
     def pair(self, one: int, other: int) -> Unit:
         """Return two jobs on one device: of both, or of one who shares it with nobody else."""
         nodes = self.jobs.nodes(one, 1) & self.jobs.nodes(other, 1) & self.wide
         known = (n for n in members(nodes) if min(self.pair_speeds(one, other, n)) > 0.0)
-        request = self.plan.classes.requests.together((one, other))
+        request = self.plan.options.requests.together((one, other))
         unit = Unit((one, other), 1, sum(1 << n for n in known), request)
         for job in unit.jobs:
             seat = self.jobs.seats.get(job)
@@ -102,7 +102,7 @@ class Units:
 
 def keep_outside(plan: PlanBuilder) -> list[Placement]:
     """Keep jobs that share a device of a node which takes nothing new, while the power lasts."""
-    columns, state, requests = plan.snapshot.jobs.columns, plan.state, plan.classes.requests
+    columns, state, requests = plan.snapshot.jobs.columns, plan.state, plan.options.requests
     others, held, found = columns.others, dict[Seat, list[int]](), list[Placement]()
     decided = plan.decided
     for row, runs in enumerate(others["running"]):

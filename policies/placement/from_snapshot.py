@@ -34,7 +34,7 @@ from policies.placement.layout import (
     capacity_in_thousandths,
     capacity_of,
 )
-from policies.placement.options import JobRequests, admits, with_quota
+from policies.placement.priced_options import JobRequests, admits, with_quota
 from policies.placement.speed import Speeds
 
 

@@ -31,7 +31,7 @@ from policies.placement.from_snapshot import (
     remaining_s,
 )
 from policies.placement.layout import DEVICES, THOUSANDTHS, Allocation, Request, members
-from policies.placement.options import GroupingKey, JobClasses, admits, prices_of
+from policies.placement.priced_options import GroupingKey, JobOptions, admits, prices_of
 
 MOST_NAMED = 8
 """Most jobs or nodes that a reason names; thousands of jobs would each repeat them."""
@@ -64,7 +64,7 @@ class PlanBuilder:
         self.pinned, self.fallback = current_placements(
             snapshot, self.not_eligible, never_touch=never_touch, state=self.state
         )
-        self.classes = JobClasses(snapshot, self.state)
+        self.options = JobOptions(snapshot, self.state)
         self.placed: list[Placed] = []
         self.prices = prices_of(snapshot, emissions=False)
 
@@ -121,7 +121,7 @@ class PlanBuilder:
         )
 
     def _staying(self, stay: CurrentPlacement) -> Placement:
-        run_s = remaining_s(self.snapshot, self.classes.speeds, stay)
+        run_s = remaining_s(self.snapshot, self.options.speeds, stay)
         cost = self._cost_of(stay, run_s) if isfinite(run_s) else inf
         return Placement(
             self.snapshot.jobs.columns.ids[stay.row],
@@ -159,7 +159,7 @@ class PlanBuilder:
             return ()
         rows = [row for row in range(len(self.snapshot.jobs)) if row not in placed]
         asked = [row for row in rows if row not in self.not_eligible]
-        reasons = Reasons(self.snapshot, self.state, self.classes, placements)
+        reasons = Reasons(self.snapshot, self.state, self.options, placements)
         found = dict(zip(asked, reasons.of(asked), strict=True))
         return tuple([self.not_eligible[r] if r in self.not_eligible else found[r] for r in rows])
 
@@ -199,14 +199,14 @@ class Reasons:
 
     snapshot: Snapshot
     state: ClusterState
-    classes: JobClasses
+    options: JobOptions
     placements: Sequence[Placement]
 
     def of(self, rows: Sequence[int]) -> Iterator[Waiting]:
         """Yield one reason for each of these jobs."""
         holders = Holders(self.snapshot, self.state, self.placements)
         columns, known = self.snapshot.jobs.columns, dict[GroupingKey, Waiting]()
-        keys, phases = self.classes.keys, columns.others["phase"]
+        keys, phases = self.options.keys, columns.others["phase"]
         for row in rows:
             key = keys[row]
             if key not in known:
@@ -218,7 +218,7 @@ class Reasons:
             yield Waiting(columns.ids[row], code, one.nodes, one.jobs, one.watts, one.earliest_s)
 
     def _reason(self, row: int, holders: Holders) -> Waiting:
-        options = self.classes.options_within(inf, row)
+        options = self.options.within(inf, row)
         if not options:
             code, nodes = why_impossible(self.snapshot, row)
             return Waiting("", code, nodes)

@@ -35,7 +35,7 @@ from policies.placement.layout import (
     capacity_in_thousandths,
     members,
 )
-from policies.placement.options import JobRequests
+from policies.placement.priced_options import JobRequests
 
 
 def reserve_profiling(snapshot: Snapshot) -> tuple[Snapshot, tuple[Placement, ...]]:

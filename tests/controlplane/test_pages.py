@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 from typing import Any
 from uuid import uuid4
 
@@ -178,6 +178,22 @@ def test_a_round_says_which_part_of_a_gpu_a_job_was_given(demo: Demo, ada: Clien
     changes[1]["to"][0]["share"] = 0.5
     Round.objects.filter(pk=demo.round.pk).update(changes=changes)
     assert "bravo (half of GPU 0, 1)" in text(ada, f"/rounds/{demo.round.pk}/")
+
+
+def test_a_round_shows_the_price_of_its_hour_in_the_clusters_zone(demo: Demo, ada: Client) -> None:
+    path, started_at = f"/rounds/{demo.round.pk}/", datetime(2030, 1, 31, 17, 30, tzinfo=UTC)
+    band = {"from_time": time(18), "to_time": time(19), "price_per_kwh": "0.3"}
+    demo.cluster.tariffs.get().bands.create(**band)
+    found = Round.objects.filter(pk=demo.round.pk)
+    found.update(started_at=started_at, timezone="Europe/Rome")
+    assert "0.3 EUR/kWh" in text(ada, path)
+    found.update(started_at=started_at + timedelta(hours=1))
+    assert "0.172 EUR/kWh" in text(ada, path)
+
+
+def test_a_job_shows_its_cores_and_memory_as_they_were_asked_for(demo: Demo, ada: Client) -> None:
+    Job.objects.filter(pk=demo.running.pk).update(cores=0.25, memory_gb=1.75)
+    assert "0.25 cores, 1.75 GB" in text(ada, f"/jobs/{demo.running.pk}/")
 
 
 def test_members_act_on_their_jobs_and_refusals_say_why(demo: Demo, ada: Client) -> None:

@@ -21,9 +21,9 @@ from clusters.events import request_reschedule
 from clusters.models import Cluster, EnergyTariff, Node, PueRecord, Reason, TariffBand
 from clusters.services.enrolment import issue_enrolment_token, sha256
 from clusters.services.nodes import node_cordon, node_drain
+from controlplane.execution.services.assignment_metrics import record_metrics
 from controlplane.execution.services.assignments import accept, report_state
 from controlplane.execution.services.logs import append_log
-from controlplane.execution.services.metrics import record_metrics
 from controlplane.execution.services.sessions import open_session
 from controlplane.loop.models import Round
 from jobs.kinds import digest, kinds_for

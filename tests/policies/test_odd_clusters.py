@@ -9,7 +9,7 @@ from policies.contract.snapshot import Purpose, RankPlacement, Running, Snapshot
 from policies.contract.validation import validate_plan
 from policies.host import registry
 from policies.placement.from_snapshot import cluster_of
-from policies.placement.options import admits
+from policies.placement.priced_options import admits
 from tests.builders_policies import a_job, a_kind, a_node, a_snapshot, on
 
 every_policy = pytest.mark.parametrize("policy", registry.BUILT_IN)

@@ -10,7 +10,7 @@ from policies.contract.plan import WaitCode
 from policies.contract.snapshot import Snapshot
 from policies.host import registry
 from policies.placement.from_snapshot import cluster_of
-from policies.placement.options import JobClasses
+from policies.placement.priced_options import JobOptions
 from tests.builders_policies import a_job, a_kind, a_node, a_snapshot, on
 from tests.policies.test_contract import VARIANTS, decide
 from tests.policies.test_contract_of_variants import VARIANTS as MORE_VARIANTS
@@ -47,8 +47,8 @@ def idle_snapshots(draw: st.DrawFn) -> Snapshot:
 
 def something_fits(snapshot: Snapshot) -> bool:
     state = cluster_of(snapshot)
-    classes = JobClasses(snapshot, state)
-    options = (option for row in range(len(snapshot.jobs)) for option in classes.options(row))
+    options_of = JobOptions(snapshot, state)
+    options = (option for row in range(len(snapshot.jobs)) for option in options_of.of(row))
     return any(state.find(option.request, option.nodes) for option in options)
 
 

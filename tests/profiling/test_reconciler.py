@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from clusters.models import Cluster, Node, RescheduleEvent
 from jobs.lifecycle import JobMove
-from jobs.models import Job
+from jobs.models import Assignment, Job
 from jobs.moves import move_job
 from loadmaster.protocol import AssignmentState
 from profiling.models import Profile, ProfileRun
@@ -239,6 +239,22 @@ def test_a_job_that_runs_on_an_assumption_is_measured_while_it_runs(cluster: Clu
     profile = Profile.objects.get(kind=kind)
     assert profile.source == "measured"
     assert profile.steps_per_s == pytest.approx(2.0)
+
+
+def test_a_running_gang_is_measured_though_each_of_its_parts_was(cluster: Cluster) -> None:
+    nodes = a_node(cluster), a_node(cluster)
+    job = a_job(cluster, kind=a_kind(steps_per_s={("V100", 1): 100.0}), state="running")
+    first = a_launch(job, nodes[0], steps_per_s=2.0, world_size=2)
+    Assignment.objects.create(job=job, node=nodes[1], fence=first.fence, rank=1, world_size=2)
+    reconcile_profiles(timezone.now())
+    spread = Profile.objects.get(kind=job.kind, spread=True)
+    assert (spread.gpus, spread.source) == (2, "measured")
+    assert spread.steps_per_s == pytest.approx(2.0)
+    another = a_job(cluster, kind=job.kind, state="running")
+    launch = a_launch(another, nodes[0], steps_per_s=4.0, world_size=2)
+    Assignment.objects.create(job=another, node=nodes[1], fence=launch.fence, rank=1, world_size=2)
+    reconcile_profiles(timezone.now())
+    assert not launch.measurements.exists()
 
 
 def test_a_measured_kinds_running_jobs_are_left_alone(cluster: Cluster) -> None:

@@ -18,11 +18,11 @@ from django.middleware.clickjacking import XFrameOptionsMiddleware
 from django.middleware.security import SecurityMiddleware
 from structlog.contextvars import bound_contextvars
 
-from clusters.agent_calls import AgentCallError
+from clusters.agent_errors import AgentCallError
 from controlplane.execution.protocol.threads import OverloadedError
 from controlplane.web.http.asgi import Send
-from controlplane.web.http.metrics import count_request
 from controlplane.web.http.middleware import ContentSecurityPolicy, SecurityHeaders
+from controlplane.web.http.request_metrics import count_request
 from controlplane.web.http.storage_errors import RETRY_AFTER_S, noted_failure
 from controlplane.web.logs.middleware import HEADER, SAFE_ID
 from controlplane.web.logs.middleware import log as access_log

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Mapping
 
-from clusters.agent_calls import AgentCallError
+from clusters.agent_errors import AgentCallError
 from controlplane.execution.protocol.answers import Answer, Exchange, refusal_of
 from controlplane.execution.protocol.calls import ENDPOINTS, PREFIX, Batchers, Endpoint
 from controlplane.execution.protocol.heartbeat_batch import HeartbeatBatch

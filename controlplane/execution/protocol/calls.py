@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from re import Match, Pattern
 from typing import Any
 
-from clusters.agent_calls import AgentCallError, not_yours, unknown_token
+from clusters.agent_errors import AgentCallError, not_yours, unknown_token
 from clusters.models import Node
 from clusters.services.enrolment import register as register_node
 from clusters.services.enrolment import sha256
 from controlplane.execution.protocol.heartbeat_batch import HeartbeatBatch
 from controlplane.execution.protocol.long_poll import LongPolls
 from controlplane.execution.protocol.requests import Request
-from controlplane.execution.services import assignments, logs, metrics, sessions
+from controlplane.execution.services import assignment_metrics, assignments, logs, sessions
 from controlplane.execution.services.heartbeats import Call
 from controlplane.web.http import throttling
 from loadmaster.protocol import (
@@ -120,7 +120,9 @@ def append_log(request: Request) -> LogAccepted:
 def record_metrics(request: Request) -> MetricsAccepted:
     """Take in a batch of samples; a batch seen before changes nothing."""
     node, assignment = _node(request), request.id("assignment_id")
-    return MetricsAccepted(metrics.record_metrics(node, assignment, request.parse(MetricsBatch)))
+    return MetricsAccepted(
+        assignment_metrics.record_metrics(node, assignment, request.parse(MetricsBatch))
+    )
 
 
 def _node(request: Request) -> Node:

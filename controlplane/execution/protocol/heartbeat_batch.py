@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Generic, TypeVar
 
-from clusters.agent_calls import AgentCallError
+from clusters.agent_errors import AgentCallError
 from clusters.intervals import intervals_by_cluster
 from controlplane.execution.protocol.answers import database_refusal
 from controlplane.execution.protocol.threads import OverloadedError, Pools

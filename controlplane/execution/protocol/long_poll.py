@@ -15,7 +15,7 @@ from uuid import UUID
 from django.db.models import Q
 from django.utils import timezone
 
-from clusters.agent_calls import AgentCallError
+from clusters.agent_errors import AgentCallError
 from clusters.models import Node
 from controlplane.execution.directives import cursor_of, directives
 from controlplane.execution.protocol.answers import overloaded, refusal_of

@@ -9,7 +9,7 @@ from uuid import UUID
 from django.conf import settings
 from django.http.request import split_domain_port, validate_host
 
-from clusters.agent_calls import AgentCallError, bad_token, invalid
+from clusters.agent_errors import AgentCallError, bad_token, invalid
 from controlplane.web.http.asgi import Receive, Scope
 from loadmaster.protocol import PROTOCOL_HEADER, PROTOCOL_VERSION, ErrorCode
 from loadmaster.wire import WireError, loads

@@ -9,7 +9,7 @@ from uuid import UUID
 from django.db import transaction
 from django.utils import timezone
 
-from clusters.agent_calls import (
+from clusters.agent_errors import (
     INT,
     AgentCallError,
     check_number,

@@ -12,7 +12,7 @@ from django.db import connection, transaction
 from django.db.models import Exists, OuterRef
 from django.utils import timezone
 
-from clusters.agent_calls import AgentCallError, stale_epoch
+from clusters.agent_errors import AgentCallError, stale_epoch
 from clusters.events import note_nodes_joined
 from clusters.intervals import intervals_by_cluster, is_silent, job_lease_s
 from clusters.models import Device, Node, NodeEvent

@@ -7,7 +7,7 @@ from uuid import UUID
 from django.db import IntegrityError, transaction
 from django.db.models import Sum
 
-from clusters.agent_calls import AgentCallError, invalid, stale_assignment, stale_epoch
+from clusters.agent_errors import AgentCallError, invalid, stale_assignment, stale_epoch
 from clusters.models import Node
 from jobs.models import Assignment, LogChunk
 from loadmaster.protocol import ErrorCode

@@ -8,7 +8,7 @@ from uuid import UUID
 from django.db import transaction
 from django.utils import timezone
 
-from clusters.agent_calls import (
+from clusters.agent_errors import (
     AgentCallError,
     check_devices,
     check_text,

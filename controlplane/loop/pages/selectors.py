@@ -9,6 +9,7 @@ from django.contrib.auth.models import User
 from django.core.paginator import Page, Paginator
 
 from clusters.models import Device, Node
+from clusters.tariffs import price_per_kwh
 from controlplane.loop.models import Round
 from controlplane.web.pages.formats import part_of
 from jobs.selectors import OTHERS, uuids, visible_jobs
@@ -39,10 +40,13 @@ class ChangeRow:
 
 @dataclass(frozen=True, slots=True)
 class RoundPage:
+    """Page of a round; `price_per_kwh` at its start, None without a tariff."""
+
     row: RoundRow
     changes: tuple[ChangeRow, ...]
     rejected: tuple[ChangeRow, ...]
     waiting: int
+    price_per_kwh: float | None
 
 
 def rounds_page(number: int | str | None) -> tuple[Page[Round], list[RoundRow]]:
@@ -65,7 +69,9 @@ def round_page(user: User, pk: int) -> RoundPage | None:
         tuple(_change_row(entry, jobs, places) for entry in entries)
         for entries in (changes, rejected)
     )
-    return RoundPage(_row(found), done, refused, len(waiting))
+    zone, at = found.timezone or found.cluster.timezone, found.started_at
+    price = None if found.tariff is None else price_per_kwh(found.tariff, at, zone)
+    return RoundPage(_row(found), done, refused, len(waiting), price)
 
 
 def snapshot_file(pk: int) -> tuple[str, dict[str, Any]] | None:

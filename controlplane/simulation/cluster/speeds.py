@@ -16,7 +16,7 @@ from policies.contract.snapshot import (
 )
 from policies.placement.speed import Speeds as KindSpeeds
 
-_SHAPE = attrgetter("gpu_type", "cores", "memory_gb", "resources", "labels", "role", "power_w")
+_FIELDS = attrgetter("gpu_type", "cores", "memory_gb", "resources", "labels", "role", "power_w")
 
 
 class _Asked(NamedTuple):
@@ -91,7 +91,7 @@ class Speeds:
             if rate > 0.0 and least <= key[1] <= most
         }
         large = [n for n in nodes if len(n.devices) >= least]
-        spread = self._spread(known, asked.may_mix)
+        spread = self._spread(known, nodes, asked.may_mix)
         if not large and not spread:
             largest = max(len(n.devices) for n in nodes)
             return 0.0, f"it needs {least} GPUs of a node, the largest that would do has {largest}"
@@ -112,13 +112,20 @@ class Speeds:
             return 0.0, f"it needs {watts:g} W at the least, {may}"
         return best, ""
 
-    def _spread(self, known: Mapping[tuple[str, int, bool], float], may_mix: bool) -> list[float]:
-        """Return speeds of gangs over several nodes with enough devices.
+    def _spread(
+        self,
+        known: Mapping[tuple[str, int, bool], float],
+        shapes: Sequence[NodeView],
+        may_mix: bool,
+    ) -> list[float]:
+        """Return speeds of gangs over several nodes of these shapes with enough devices.
 
         Gangs that may mix types have the fastest types, at the speed of their slowest.
         """
         found, gathered = [], dict[int, int]()
-        total = Counter(n.gpu_type for n in self.nodes.values() for _ in n.devices)
+        fitting = {_shape(n) for n in shapes}
+        nodes = [n for n in self.nodes.values() if _shape(n) in fitting]
+        total = Counter(n.gpu_type for n in nodes for _ in n.devices)
         for (gpu_type, gpus, spread), rate in sorted(known.items(), key=lambda of: -of[1]):
             devices = total[gpu_type] if spread else 0
             gathered[gpus] = gathered.get(gpus, 0) + devices
@@ -130,8 +137,12 @@ class Speeds:
 def _shapes(nodes: Iterable[NodeView]) -> tuple[NodeView, ...]:
     found: dict[tuple[Any, ...], NodeView] = {}
     for n in nodes:
-        found.setdefault((len(n.devices), *_SHAPE(n)), n)
+        found.setdefault(_shape(n), n)
     return tuple(found.values())
+
+
+def _shape(node: NodeView) -> tuple[Any, ...]:
+    return (len(node.devices), *_FIELDS(node))
 
 
 def _demand(columns: JobColumns, row: int) -> tuple[tuple[str, float], ...]:

@@ -8,7 +8,7 @@ from itertools import repeat
 from math import isfinite, nan
 
 from controlplane.simulation.report.charts import Chart, charts_of, timelines_of
-from controlplane.simulation.report.metrics import (
+from controlplane.simulation.report.run_metrics import (
     METRICS,
     PART,
     Interval,

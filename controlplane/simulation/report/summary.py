@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from controlplane.simulation.report import metrics
+from controlplane.simulation.report import run_metrics
 from controlplane.simulation.study.document import Failure, PolicyChoice, Run, Study
 from controlplane.simulation.study.run_files import FinishedRun, WorkloadFacts
 from controlplane.simulation.world.outcome import Outcome, Unplaceable
@@ -57,24 +57,24 @@ class PolicySummary:
     unfinished: dict[int, tuple[Unplaceable, ...]] = field(default_factory=dict)
 
     @property
-    def intervals(self) -> dict[str, metrics.Interval]:
+    def intervals(self) -> dict[str, run_metrics.Interval]:
         """Every metric over the seeds."""
-        return metrics.intervals(list(self.runs.values()))
+        return run_metrics.intervals(list(self.runs.values()))
 
-    def against(self, baseline: PolicySummary) -> metrics.Interval:
+    def against(self, baseline: PolicySummary) -> run_metrics.Interval:
         """By what fraction the total cost is above the baseline's, seed by seed."""
         own, other = (
             {seed: run["total_cost"] for seed, run in p.runs.items()} for p in (self, baseline)
         )
-        return metrics.relative(own, other)
+        return run_metrics.relative(own, other)
 
     def add(self, seed: int, outcome: Outcome, *, is_first: bool) -> None:
         """Add a run; the `is_first` one is shown over time."""
         done = np.isfinite(outcome.completion_s)
-        self.runs[seed], self.unfinished[seed] = metrics.metrics_of(outcome), outcome.unfinished
-        self.jct_s[seed] = np.array(metrics.quantiles(outcome.jct_s[done], LEVELS))
+        self.runs[seed], self.unfinished[seed] = run_metrics.metrics_of(outcome), outcome.unfinished
+        self.jct_s[seed] = np.array(run_metrics.quantiles(outcome.jct_s[done], LEVELS))
         self.bounded_slowdown[seed] = np.array(
-            metrics.quantiles(metrics.slowdowns(outcome)[1][done], LEVELS)
+            run_metrics.quantiles(run_metrics.slowdowns(outcome)[1][done], LEVELS)
         )
         if is_first:
             self.timeline = timeline_of(outcome)
@@ -124,7 +124,7 @@ def timeline_of(outcome: Outcome) -> Timeline:
     )
     return Timeline(
         edges_s,
-        metrics.averages(outcome.utilisation, edges_s),
+        run_metrics.averages(outcome.utilisation, edges_s),
         outcome.utilisation.gpus,
         names,
         drawn,

@@ -13,8 +13,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from controlplane.simulation.report.metrics import METRICS, slowdowns
 from controlplane.simulation.report.report import report_of
+from controlplane.simulation.report.run_metrics import METRICS, slowdowns
 from controlplane.simulation.report.summary import LEVELS, PolicySummary, Summary, summarise
 from controlplane.simulation.study.document import Failure, Run, Study
 from controlplane.simulation.study.run_files import (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, astuple, dataclass
@@ -92,9 +93,9 @@ def save(path: Path, run: FinishedRun) -> None:
 def load(path: Path) -> FinishedRun | None:
     """Read a run's file; None if it is missing or broken."""
     try:
-        with np.load(path, allow_pickle=False) as arrays:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             return _run({name: arrays[name] for name in arrays.files})
-    except (OSError, ValueError, KeyError, EOFError, BadZipFile):
+    except (OSError, ValueError, KeyError, EOFError, BadZipFile, NotImplementedError, zlib.error):
         return None
 
 

@@ -22,7 +22,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from controlplane.simulation.report.metrics import mean, quantiles
+from controlplane.simulation.report.run_metrics import mean, quantiles
 from controlplane.simulation.study.document import Failure, Run, Study
 from controlplane.simulation.study.run_files import FinishedRun, WorkloadFacts, save, write_text
 from controlplane.simulation.workloads import WorkloadError

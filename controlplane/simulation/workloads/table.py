@@ -53,8 +53,9 @@ class Philly(Trace):
 
 def read(options: Csv, context: Context) -> Workload:
     """Rigid jobs of the file, each as long as `run_s` says on `gpus` GPUs."""
-    if len(options.delimiter) != 1:
-        raise WorkloadError(f"delimiter: must be one character, not {options.delimiter!r}")
+    if len(options.delimiter) != 1 or options.delimiter in '"\r\n':
+        wanted = "must be one character, no quote or line end"
+        raise WorkloadError(f"delimiter: {wanted}, not {options.delimiter!r}")
     findings = Findings()
     table = Table(options.read(), findings, options.delimiter)
     _rename(table, options)

@@ -10,7 +10,7 @@ from django.conf import settings
 from django.contrib.auth.models import User
 from django.core.paginator import Page, Paginator
 
-from controlplane.simulation.report.metrics import fewest_unfinished
+from controlplane.simulation.report.run_metrics import fewest_unfinished
 from controlplane.studies.models import Simulation, SimulationFile
 from controlplane.studies.running.folders import read_file
 from controlplane.studies.selectors import visible_simulations

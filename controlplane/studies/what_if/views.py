@@ -37,7 +37,7 @@ COMPARED = (
     ("Energy cost per hour", "cost_per_h", CURRENCY, False),
     ("Energy of jobs with GPUs, to their ends", "energy_cost", CURRENCY, False),
     ("Energy of those that wait, at least", "energy_cost_waiting", CURRENCY, False),
-    ("Their lateness", "tardiness_cost", CURRENCY, True),
+    ("Lateness of jobs with GPUs", "tardiness_cost", CURRENCY, True),
     ("Lateness of those that wait, at least", "tardiness_cost_waiting", CURRENCY, True),
 )
 """(words, figure, unit, whether less is better) of the rows on the page."""

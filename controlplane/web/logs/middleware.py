@@ -17,8 +17,8 @@ from django.http import HttpRequest, HttpResponseBase
 from django.utils.functional import SimpleLazyObject
 from structlog.contextvars import bind_contextvars, clear_contextvars, get_contextvars
 
-from controlplane.web.http.metrics import count_request
 from controlplane.web.http.middleware import Middleware
+from controlplane.web.http.request_metrics import count_request
 
 log = logging.getLogger("loadmaster.access")
 

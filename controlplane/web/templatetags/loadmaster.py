@@ -123,7 +123,7 @@ def percent(fraction: float) -> str:
 @register.filter
 def signed_percent(fraction: float) -> str:
     """Difference as a percentage with its sign: +3%, -12%."""
-    return f"{100 * fraction:+.0f}%".replace("-", "−")
+    return f"{100 * fraction:+z.0f}%".replace("-", "−")
 
 
 @register.filter

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from controlplane.simulation.report.metrics import interval
+from controlplane.simulation.report.run_metrics import interval
 from experiments.reproduce.andreas.grid import BASELINES
 
 PAPERS_TUNING = 1.0

@@ -21,8 +21,8 @@ class Instance(NamedTuple):
     is left there; `current_node` / `current_config`: node and configuration where it runs now (-1:
     none), whose time holds on that very node only, `move_s` more elsewhere. `priced_s` and
     `priced_move_s`: the same in priced seconds, which energy is counted in
-    (`policies.placement.options`). `slack_s` due date minus now. `penalty` cost of postponing,
-    `moving` of not staying. `cost` float64[C, G + 1] per second with g GPUs in use, `power` watts
+    (`priced_options.py`). `slack_s` due date minus now. `penalty` cost of postponing, `moving` of
+    not staying. `cost` float64[C, G + 1] per second with g GPUs in use, `power` watts
     likewise; `used` GPUs of a node in use by others. `first` int64[C, G + 1], `after` and `before`
     int64[N]: the lists of nodes by class and free GPUs. `demand` float64[E, R], `capacity`
     float64[N, R]: R scarce resources; `watts` left under the power cap (inf: none). `whole`: energy

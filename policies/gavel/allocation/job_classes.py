@@ -26,7 +26,7 @@ from policies.gavel.allocation.rates import (
     spread_types,
 )
 from policies.placement.cluster_state import ClusterState
-from policies.placement.options import JobRequests
+from policies.placement.priced_options import JobRequests
 from policies.placement.speed import Speeds
 
 PARTNERS = 32

@@ -18,7 +18,7 @@ from policies.placement.from_snapshot import (
     not_eligible,
 )
 from policies.placement.layout import EVERY
-from policies.placement.options import JobRequests
+from policies.placement.priced_options import JobRequests
 
 __all__ = ["GroupingOptions", "Observed", "observe"]
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 from policies.contract.snapshot import JobColumns
 from policies.gavel.allocation.problem import Column
 from policies.placement.cluster_state import ClusterState
-from policies.placement.options import JobRequests
+from policies.placement.priced_options import JobRequests
 from policies.placement.speed import Speeds
 
 GroupKey: TypeAlias = tuple[Any, ...]

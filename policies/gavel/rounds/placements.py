@@ -10,7 +10,7 @@ from policies.contract.snapshot import RankPlacement, Running
 from policies.gavel.allocation.observe import Observed
 from policies.placement.from_snapshot import CurrentPlacement, remaining_s, training_run
 from policies.placement.layout import Allocation, Part, Request
-from policies.placement.options import with_quota
+from policies.placement.priced_options import with_quota
 from policies.placement.speed import LaunchTimes, Speeds
 from policies.placement.time_slices import ALONE, CurrentSlice, Placed
 

@@ -35,7 +35,7 @@ class RolloutData(NamedTuple):
     `capacity`, `power`, `busy`, `watts`: scarce now, as in `policies.cost_model.problem`;
     `retry_s` when a job without watts or resources, and no end to wait for, is tried again.
     `step_s`, `step_priced_s`, `step_rate` float64[S]: when each price begins, the priced seconds
-    until then, and those of a second from then on (`policies.placement.options`).
+    until then, and those of a second from then on (`policies.placement.priced_options`).
     """
 
     time_s: Floats

@@ -9,7 +9,7 @@ import pytest
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from clusters.agent_calls import AgentCallError
+from clusters.agent_errors import AgentCallError
 from clusters.models import Device, Node, RescheduleEvent
 from controlplane.execution.protocol.heartbeat_batch import GroupCommit
 from controlplane.execution.protocol.threads import OverloadedError

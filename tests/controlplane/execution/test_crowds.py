@@ -13,7 +13,7 @@ import pytest
 from asgiref.sync import sync_to_async
 from django.db import OperationalError, connection, connections
 
-from clusters.agent_calls import AgentCallError
+from clusters.agent_errors import AgentCallError
 from clusters.models import Node
 from clusters.services.enrolment import issue_enrolment_token, register
 from controlplane.execution.protocol.threads import Threads

@@ -28,7 +28,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from clusters.agent_calls import AgentCallError
+from clusters.agent_errors import AgentCallError
 from clusters.models import Device, Node
 from clusters.models.nodes import State
 from controlplane.execution.reconciler import reconcile_clusters

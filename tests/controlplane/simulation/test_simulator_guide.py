@@ -15,7 +15,7 @@ import pytest
 import yaml
 from django.core.management import call_command
 
-from controlplane.simulation.report.metrics import METRICS
+from controlplane.simulation.report.run_metrics import METRICS
 from controlplane.simulation.study.document import FIELDS, Study
 from controlplane.simulation.study.files import read_study
 from controlplane.simulation.switches import NO_SWITCHES

@@ -316,6 +316,7 @@ def test_what_if_shows_both_decisions_and_changes_nothing(demo: Demo, client: Cl
         "recurrent-sequences",
         "What it would change",
         "Energy cost per hour",
+        "Lateness of jobs with GPUs",
         "data-chart",
     ):
         assert words in page

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from controlplane.web.pages import formats
+from controlplane.web.templatetags.loadmaster import signed_percent
 
 NOW = datetime(2030, 1, 31, 12, tzinfo=UTC)
 
@@ -62,3 +63,10 @@ def test_what_part_of_a_gpu_is_held_is_said_where_it_is_not_the_whole(
     share: object, words: str
 ) -> None:
     assert formats.part_of(share) == words
+
+
+@pytest.mark.parametrize(
+    ("fraction", "words"), [(0.034, "+3%"), (-0.12, "−12%"), (0.0, "+0%"), (-0.004, "+0%")]
+)
+def test_a_difference_that_rounds_to_nothing_is_not_below_it(fraction: float, words: str) -> None:
+    assert signed_percent(fraction) == words

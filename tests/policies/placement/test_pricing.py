@@ -16,7 +16,7 @@ from policies.contract.snapshot import PriceInterval, Snapshot
 from policies.cost_model.problem import build
 from policies.cost_model.solution import Solution
 from policies.host import registry
-from policies.placement.options import per_watt_second, prices_of
+from policies.placement.priced_options import per_watt_second, prices_of
 from tests.builders_policies import a_job, a_kind, a_node, a_snapshot, on
 from tests.builders_snapshots import snapshots
 

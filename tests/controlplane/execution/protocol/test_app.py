@@ -17,7 +17,7 @@ from controlplane.execution.protocol.app import AgentProtocol
 from controlplane.execution.protocol.calls import ENDPOINTS
 from controlplane.execution.protocol.threads import OverloadedError
 from controlplane.execution.services import assignments
-from controlplane.web.http.metrics import http_registry
+from controlplane.web.http.request_metrics import http_registry
 from controlplane.web.logs.middleware import log
 from jobs.moves import LostRaceError
 from loadmaster.protocol import Accept

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from controlplane.simulation.report.metrics import METRICS
 from controlplane.simulation.report.report import facts_of, report_of, worded
+from controlplane.simulation.report.run_metrics import METRICS
 from controlplane.simulation.report.summary import (
     MOST_LANES,
     MOST_STAYS,

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from controlplane.simulation.report.metrics import interval
+from controlplane.simulation.report.run_metrics import interval
 from experiments.reproduce.andreas.__main__ import _options, reproduce
 from experiments.reproduce.andreas.armida import told
 from experiments.reproduce.andreas.grid import POLICIES, Cell, Grid, cluster

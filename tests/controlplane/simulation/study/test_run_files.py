@@ -56,6 +56,17 @@ def test_a_file_that_is_none_or_broken_is_no_run(tmp_path: Path) -> None:
     assert load(tmp_path / "none.npz") is None
 
 
+def test_a_file_with_a_wrong_byte_anywhere_is_read_or_no_run(tmp_path: Path) -> None:
+    path = tmp_path / "run.npz"
+    save(path, a_finished_run())
+    whole = path.read_bytes()
+    found = []
+    for at in range(0, len(whole), 29):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :])
+        found.append(load(path))
+    assert None in found
+
+
 def write_half(path: Path) -> None:
     with replacing(path) as part:
         part.write_text("half of the n")

@@ -87,6 +87,12 @@ def test_due_dates_keep_their_distance_when_arrivals_are_squeezed() -> None:
     assert [(j.arrival_s, j.due_s) for j in jobs] == [(0.0, 50.0), (50.0, 100.0)]
 
 
+@pytest.mark.parametrize("delimiter", ["", ";;", '"', "\r", "\n"])
+def test_a_delimiter_that_cannot_part_fields_is_refused(delimiter: str) -> None:
+    with pytest.raises(WorkloadError, match="delimiter: must be one character, no quote"):
+        read("csv", "arrival_s,run_s\n1,1\n", delimiter=delimiter)
+
+
 def test_columns_of_a_foreign_file_are_renamed_or_ignored() -> None:
     text = "job_id,num_gpu,submit_time,iterations,duration\n0,8,30,133,147\n"
     columns = {"id": "job_id", "gpus": "num_gpu", "arrival_s": "submit_time", "run_s": "duration"}

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controlplane.simulation.cluster.scenario import Scenario
-from controlplane.simulation.report.metrics import METRICS, metrics_of
+from controlplane.simulation.report.run_metrics import METRICS, metrics_of
 from controlplane.simulation.study.run_files import load, save
 from controlplane.simulation.switches import Switches
 from controlplane.simulation.workloads.base import Workload

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from controlplane.simulation.report.metrics import metrics_of
+from controlplane.simulation.report.run_metrics import metrics_of
 from controlplane.simulation.study.document import Study
 from controlplane.simulation.study.study import run_study
 from controlplane.simulation.world.outcome import Outcome

@@ -17,9 +17,13 @@ from policies.contract.snapshot import (
     JobColumns,
     Jobs,
     JobView,
+    KindView,
+    NodeRole,
     PowerCapStep,
     PriceInterval,
     Snapshot,
+    Source,
+    Throughput,
 )
 from tests.builders_policies import a_job, a_kind, a_node
 
@@ -71,6 +75,22 @@ def test_a_job_that_fits_nowhere_is_reported_and_the_others_run(
     assert isnan(outcome.completion_s[1])
     assert isinf(outcome.fastest_s[1])
     assert not np.isnan(outcome.completion_s[[0, 2]]).any()
+
+
+@pytest.mark.parametrize(
+    "fields", [{"allowed_types": ("T4",)}, {"labels": ("imagenet",)}, {"may_mix": True}]
+)
+def test_a_gang_does_not_count_on_nodes_that_it_may_not_use(fields: dict[str, Any]) -> None:
+    spread = (Throughput("V100", 2, 3.0, Source.MEASURED, spread=True),)
+    gang = KindView("gang", throughputs=(*KIND.throughputs[:1], *spread))
+    nodes = (
+        a_node("n1", "V100", 1),
+        a_node("n2", "V100", 1, role=NodeRole.PROFILING),
+        a_node("n3", "T4", 1, labels=("imagenet",)),
+    )
+    job = a_job("a", "gang", gpus_min=2, gpus_max=2, **fields)
+    outcome = the_outcome(job, scenario=Scenario(nodes, (gang,)))
+    assert [u.job for u in outcome.unplaceable] == ["a"]
 
 
 def test_a_job_that_needs_more_watts_than_there_ever_are_is_reported() -> None:

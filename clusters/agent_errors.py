@@ -1,4 +1,4 @@
-"""Refusals of agents' calls with status, code and remedy, and checks of their payloads."""
+"""Errors that answer agents' calls, with status, code and remedy, and checks that raise them."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime

@@ -10,7 +10,7 @@ from django.db import transaction
 from django.db.models import Exists, F, OuterRef, QuerySet, Value
 from django.db.models.functions import Coalesce, Greatest, Least
 
-from clusters.agent_calls import ABSURD, check_number, moment, stale_epoch
+from clusters.agent_errors import ABSURD, check_number, moment, stale_epoch
 from clusters.models import Node
 from controlplane.execution.services.sessions import lock_own
 from jobs.models import Assignment, Job, ProgressPoint, UsagePoint

@@ -1,4 +1,4 @@
-"""Requests of jobs, classes of equal jobs, and their options with speed, power and price.
+"""Requests of jobs, and options of classes of equal jobs with their speed, power and price.
 
 Jobs of a class (kind, GPUs, types, labels, demand) fit where any of them fits.
 
@@ -150,8 +150,8 @@ class Option:
     request: Request
 
 
-class JobClasses:
-    """A snapshot's jobs by class; options are found when a class is first asked for."""
+class JobOptions:
+    """Options of a snapshot's jobs, found when a class of them is first asked for."""
 
     def __init__(self, snapshot: Snapshot, state: ClusterState) -> None:
         self.snapshot, self.layout, self.open = snapshot, state.layout, state.open
@@ -170,11 +170,11 @@ class JobClasses:
             columns += [others["resources"], counts["units"].tolist()]
         return list(zip(*columns, strict=True))
 
-    def options(self, row: int) -> tuple[Option, ...]:
+    def of(self, row: int) -> tuple[Option, ...]:
         """Return the options of a job on one node of the empty cluster, within the power cap."""
         key = self.keys[row]
         if key not in self._options:
-            self._options[key] = tuple(self.options_within(self.cap_mw, row))
+            self._options[key] = tuple(self.within(self.cap_mw, row))
         return self._options[key]
 
     def ranked(self, row: int) -> list[tuple[Option, float]]:
@@ -182,7 +182,7 @@ class JobClasses:
 
         First those that meet the due date by rising energy cost, then the others by rising time.
         """
-        options, (due_s, steps) = self.options(row), self._numbers[row]
+        options, (due_s, steps) = self.of(row), self._numbers[row]
         slack_s, launch_s = due_s - self.snapshot.now_s, self.launch_times.of(row)
         times_s = [steps / option.steps_per_s + launch_s for option in options]
         flat, reference = self.prices.is_flat, self.prices.reference
@@ -204,7 +204,7 @@ class JobClasses:
         due_s, steps = numbers["due_s"].tolist(), numbers["remaining_steps"].tolist()
         return list(zip(due_s, steps, strict=True))
 
-    def options_within(self, cap_mw: float, row: int) -> list[Option]:
+    def within(self, cap_mw: float, row: int) -> list[Option]:
         """Return the options of a job on one node of the empty cluster, within this power cap.
 
         Nodes are grouped by type and by power with so many GPUs in use.
@@ -311,7 +311,7 @@ def per_watt_second(step: PriceInterval, emissions_cost_per_kg: float = 0.0) -> 
 def signatures(
     snapshot: Snapshot, rows: Ints
 ) -> tuple[Ints, tuple[tuple[frozenset[str], frozenset[str]], ...]]:
-    """Number of each row's (allowed types, labels), and the distinct ones."""
+    """Return the number of each row's (allowed types, labels), and the distinct ones."""
     allowed, labels = (
         snapshot.jobs.columns.others["allowed_types"],
         snapshot.jobs.columns.others["labels"],
@@ -327,6 +327,6 @@ def signatures(
 def admits(
     signature: tuple[frozenset[str], frozenset[str]], gpu_type: str, labels: frozenset[str]
 ) -> bool:
-    """True if the signature admits nodes of that type and labels."""
+    """Return True if the signature admits nodes of that type and labels."""
     types, wanted = signature
     return (not types or gpu_type in types) and wanted <= labels

@@ -38,7 +38,7 @@ from clusters.models.nodes import State
 from controlplane.loop.round_counts import KEY as ROUNDS_KEY
 from controlplane.loop.round_counts import RECONCILE_KEY, RoundCounts
 from controlplane.operations.health import BEAT_KEY
-from controlplane.web.http.metrics import http_registry
+from controlplane.web.http.request_metrics import http_registry
 from controlplane.web.rest.defaults import BearerAuthentication
 from jobs.assignment_lifecycle import LIVE
 from jobs.lifecycle import JobState

@@ -14,10 +14,10 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from clusters.models import Cluster, Node
 from controlplane.loop.models import Round
 from controlplane.loop.round_counts import KEY, count_rounds
-from controlplane.operations import metrics
-from controlplane.operations.metrics import StateCollector, exposition
+from controlplane.operations import prometheus
+from controlplane.operations.prometheus import StateCollector, exposition
 from controlplane.operations.tasks import periodic_rounds, reconcile
-from controlplane.web.http.metrics import count_request
+from controlplane.web.http.request_metrics import count_request
 from jobs.models import Assignment
 from tests.builders import a_cluster, a_job, a_node, a_user
 from tests.builders_agents import a_node_with_agent, a_running_assignment
@@ -178,7 +178,7 @@ def test_a_database_that_is_away_is_told_and_the_rest_stays(
     def away() -> object:
         raise OperationalError("gone")
 
-    monkeypatch.setattr(metrics, "_from_database", away)
+    monkeypatch.setattr(prometheus, "_from_database", away)
     found = state()
     assert (of(found, "loadmaster_database_up"), of(found, "loadmaster_cache_up")) == (0, 1)
 

@@ -3,7 +3,7 @@ from math import isnan, nan, sqrt
 import numpy as np
 import pytest
 
-from controlplane.simulation.report.metrics import (
+from controlplane.simulation.report.run_metrics import (
     METRICS,
     averages,
     interval,
