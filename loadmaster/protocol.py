@@ -413,7 +413,7 @@ class ErrorCode(StrEnum):
     """The assignment has another fence, is over, or is not this node's: drop the report."""
     OFFSET = "offset"
     """A piece of a log begins elsewhere than at `expected`."""
-    TOKEN = "token"  # noqa: S105 - the name of a refusal, not a secret
+    TOKEN = "token"  # noqa: S105  # a refusal's name, no secret
     """The bearer token is unknown, used up, expired or revoked."""
     PROTOCOL = "protocol"
     """The server speaks another version of the protocol."""

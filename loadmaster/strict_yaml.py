@@ -55,6 +55,7 @@ def read_fields(
     example: str,
     remedy: str = "",
     loader: type[StrictLoader] = StrictLoader,
+    may_be_empty: bool = False,
 ) -> dict[str, Any]:
     """Fields by name in a file of at most `largest` bytes. Raises DocumentError."""
     text = read_text(path, largest, remedy)
@@ -62,6 +63,8 @@ def read_fields(
         data = parse_yaml(text, loader)
     except DocumentError as error:
         raise DocumentError(f"{path}: {error}") from None
+    if data is None and may_be_empty:
+        return {}
     if not isinstance(data, dict):
         raise DocumentError(f"{path}: must hold fields by name, such as `{example}`")
     return {str(name): value for name, value in data.items()}

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from loadmaster.training.gangs.agreement import FailureHandler, Gang, GangBroken, LeftEarly
+from loadmaster.training.gangs.agreement import FailureHandler, Gang, GangBroken, LeftEarlyError
 from loadmaster.training.gangs.connection import Credentials
 from loadmaster.training.gangs.lead import Lead
 from loadmaster.training.gangs.member import Member
@@ -191,7 +191,7 @@ class Threads:
             ended.why = "lost"
         except GangBroken as broken:
             ended.why = f"broken: {broken.reason}"
-        except LeftEarly as early:
+        except LeftEarlyError as early:
             ended.why = f"early: {early.reason}"
 
 

@@ -29,7 +29,7 @@ TRIED_CHARACTERS = 256 * 1024
 """Longest trace that is checked at submission (tens of milliseconds); longer ones fail later."""
 
 
-class DocumentError(ValueError):
+class StudyDocumentError(ValueError):
     """Invalid study; `fields` holds messages by field."""
 
     def __init__(self, fields: dict[str, list[str]]) -> None:
@@ -47,7 +47,7 @@ class Resolved:
 
 
 def resolved(user: User, asked: Mapping[str, Any]) -> Resolved:
-    """Resolve a user's study. DocumentError has messages by field."""
+    """Resolve a user's study. StudyDocumentError has messages by field."""
     try:
         _check_text(asked)
         given, start_s = dict(asked), None
@@ -62,13 +62,13 @@ def resolved(user: User, asked: Mapping[str, Any]) -> Resolved:
             given["cluster"] = _cluster(user, cluster, start_s)
         study = Study.of(given)
     except StudyError as error:
-        raise DocumentError(_by_field(str(error))) from None
+        raise StudyDocumentError(_by_field(str(error))) from None
     except RecursionError:
-        raise DocumentError({"study": ["is nested too deeply"]}) from None
+        raise StudyDocumentError({"study": ["is nested too deeply"]}) from None
     runs = len(study.policies) * len(study.seeds)
     if runs > MOST_RUNS:
         problem = f"{runs} runs (policies times seeds) are too many here; at most {MOST_RUNS}"
-        raise DocumentError({"seeds": [problem]})
+        raise StudyDocumentError({"seeds": [problem]})
     _try_trace(study)
     return Resolved(study.document, _summary(study, asked))
 
@@ -178,7 +178,7 @@ def _try_trace(study: Study) -> None:
             study.load(study.seeds[0])
         except WorkloadError as error:
             lines = [line.strip() for line in str(error).splitlines()]
-            raise DocumentError({"workload": lines}) from None
+            raise StudyDocumentError({"workload": lines}) from None
 
 
 def _by_field(message: str) -> dict[str, list[str]]:

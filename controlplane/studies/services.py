@@ -7,7 +7,7 @@ from typing import Any
 from django.contrib.auth.models import User
 from django.db import transaction
 
-from controlplane.studies.documents import DocumentError, resolved
+from controlplane.studies.documents import StudyDocumentError, resolved
 from controlplane.studies.lifecycle import (
     ACTIVE,
     IllegalSimulationMoveError,
@@ -30,13 +30,13 @@ class SimulationConflictError(ConflictError):
 
 
 def simulation_create(user: User, asked: Mapping[str, Any]) -> Simulation:
-    """Create a simulation of the study. DocumentError has messages by field."""
+    """Create a simulation of the study. StudyDocumentError has messages by field."""
     asked = dict(asked)
     team = asked.pop("team", None) or None
     is_name = isinstance(team, str) and "\0" not in team
     found = teams_of(user).filter(name=team).first() if is_name else None
     if team is not None and found is None:
-        raise DocumentError(
+        raise StudyDocumentError(
             {"team": ["is no team of yours; leave it out to keep the simulation to yourself"]}
         )
     study = resolved(user, asked)

@@ -59,7 +59,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--short-leases",
         action="store_true",
-        help="partitions: a clockwork scaled down by two and a half",
+        help="partitions: all intervals divided by two and a half",
     )
     return parser.parse_args()
 

@@ -46,7 +46,7 @@ class Pace:
 
 def kills(count: int, seed: int, agents: int, pace: Pace) -> list[Blow]:
     """`count` SIGKILLs, a share for every part; some agents stay away beyond their lease."""
-    dice = random.Random(f"kills {seed}")  # noqa: S311 - a schedule, no secret
+    dice = random.Random(f"kills {seed}")  # noqa: S311  # no secret
     parts = [part for part in PARTS for _ in range(round(SHARE * count))]
     parts += [dice.choice(PARTS + OTHERS) for _ in range(count - len(parts))]
     dice.shuffle(parts)
@@ -72,7 +72,7 @@ def _kill(number: int, part: str, agents: int, pace: Pace, dice: random.Random) 
 
 def partitions(count: int, seed: int, agents: int, pace: Pace) -> list[Blow]:
     """`count` cuts of an agent's link, for 1/3 to 3/2 of the time until its jobs are lost."""
-    dice = random.Random(f"partitions {seed}")  # noqa: S311 - a schedule, no secret
+    dice = random.Random(f"partitions {seed}")  # noqa: S311  # no secret
     blows = []
     for number in range(count):
         gap_s = min(dice.expovariate(1 / pace.gap_s), 4 * pace.gap_s)

@@ -82,7 +82,7 @@ def seed(
 
 def _people() -> tuple[list[User], list[Team], User]:
     teams = Team.objects.bulk_create(Team(name=f"team-{i}") for i in range(TEAMS))
-    users = [User(username=f"load-{i}", password="!") for i in range(TEAMS)]  # noqa: S106  # no password opens an account with "!"
+    users = [User(username=f"load-{i}", password="!") for i in range(TEAMS)]  # noqa: S106  # no one
     users = User.objects.bulk_create(users)
     Membership.objects.bulk_create(
         Membership(team=t, user=u) for t, u in zip(teams, users, strict=True)

@@ -87,7 +87,7 @@ class BulkError(serializers.Serializer[Any]):
 
     code = serializers.CharField()
     detail = serializers.CharField()
-    fields = serializers.DictField(  # type: ignore[assignment]  # the name that errors have in every answer
+    fields = serializers.DictField(  # type: ignore[assignment]  # its name in every answer
         child=serializers.ListField(child=serializers.CharField()), required=False
     )
 

@@ -12,7 +12,8 @@ ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _REGISTRY = r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::\d{1,5})?"
 _PART = r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*"
 IMAGE = re.compile(
-    rf"(?:{_REGISTRY}/)?{_PART}(?:/{_PART})*(?::[A-Za-z0-9_][A-Za-z0-9_.-]{{0,127}})?(?:@(sha256:[0-9a-f]{{64}}))?"
+    rf"(?:{_REGISTRY}/)?{_PART}(?:/{_PART})*(?::[A-Za-z0-9_][A-Za-z0-9_.-]{{0,127}})?"
+    r"(?:@(sha256:[0-9a-f]{64}))?"
 )
 LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 DURATION = re.compile(
@@ -243,7 +244,7 @@ def _parsed(value: object) -> datetime:
     if isinstance(value, datetime):
         return value
     if isinstance(value, date):
-        return datetime(value.year, value.month, value.day)  # noqa: DTZ001  # the cluster's zone is put on by the caller
+        return datetime(value.year, value.month, value.day)  # noqa: DTZ001  # zone: the caller's
     try:
         if isinstance(value, str):
             return datetime.fromisoformat(value.strip())

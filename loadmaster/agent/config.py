@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-import yaml
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from loadmaster.agent.logs import FORMATS
 from loadmaster.protocol import MOST_SLOTS, RUNTIMES
+from loadmaster.strict_yaml import DocumentError, read_fields
 from loadmaster.wire import WireError, from_json, one_of
+
+LARGEST = 1_000_000
+"""Most bytes of a file of settings."""
 
 DEFAULT_STATE_DIR = "~/.local/state/loadmaster-agent"
 FROM_ENVIRONMENT = (
@@ -120,12 +123,13 @@ def _read_file(path: Any) -> dict[str, Any]:
     if path is None:
         return {}
     try:
-        data = yaml.safe_load(Path(path).read_text()) or {}
-    except (OSError, yaml.YAMLError) as error:
-        raise ConfigError(f"--config: {path} cannot be read: {error}") from error
-    if not isinstance(data, dict):
-        raise ConfigError(f"--config: {path} must map settings to values")
-    return {str(key).replace("-", "_"): value for key, value in data.items()}
+        fields = read_fields(Path(path), LARGEST, example="rack: r1", may_be_empty=True)
+    except DocumentError as error:
+        raise ConfigError(f"--config: {error}") from None
+    settings = {name.replace("-", "_"): value for name, value in fields.items()}
+    if len(settings) < len(fields):
+        raise ConfigError(f"--config: {path}: a setting is given with - and with _; remove one")
+    return settings
 
 
 def _read_token(path: Path) -> str:

@@ -137,7 +137,8 @@ class Rest:
                 if answer.status_code not in RETRIED or last:
                     return answer
             # Full jitter: clients that failed together do not come back together.
-            time.sleep(random.uniform(0, min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**attempt)))  # noqa: S311  # no secret
+            longest_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**attempt)
+            time.sleep(random.uniform(0, longest_s))  # noqa: S311  # no secret
         raise AssertionError("the last attempt returns or raises")
 
 

@@ -16,7 +16,7 @@ from loadmaster.training.checkpoints import (
     is_disk_full,
 )
 from loadmaster.training.emulation import Meter, PacingClock
-from loadmaster.training.gangs import LeftEarly, gang_of
+from loadmaster.training.gangs import LeftEarlyError, gang_of
 from loadmaster.training.loaders import Epochs
 from loadmaster.training.run_folder import (
     JobEnvironment,
@@ -138,7 +138,7 @@ class Run:
             newest = self._store.newest
         try:
             return self._gang.meet(self._term.reason, newest)
-        except LeftEarly as told:
+        except LeftEarlyError as told:
             self._log_event("preempted", reason=told.reason)
             raise Preempted(told.reason) from told
 

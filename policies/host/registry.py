@@ -167,8 +167,8 @@ def _entry_point(name: str) -> EntryPoint:
 def _is_policy(found: object) -> bool:
     if not (isinstance(found, type) and is_dataclass(found)):
         return False
-    frozen: bool = getattr(found, "__dataclass_params__").frozen  # noqa: B009  (an attribute that dataclasses do not declare)
-    return frozen and any("__call__" in vars(of) for of in found.__mro__)
+    params = getattr(found, "__dataclass_params__")  # noqa: B009  # not in the stubs
+    return bool(params.frozen) and any("__call__" in vars(of) for of in found.__mro__)
 
 
 def _worded(error: BaseException) -> str:

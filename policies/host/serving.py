@@ -43,7 +43,8 @@ def pipes() -> tuple[IO[bytes], IO[str]]:
     with Path(os.devnull).open("rb") as nothing:
         os.dup2(nothing.fileno(), 0)
     os.dup2(2, 1)
-    sys.stdin, sys.stdout = open(0, encoding="utf-8", closefd=False), sys.stderr  # noqa: SIM115  (open as long as the process)
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115  # open to the end
+    sys.stdout = sys.stderr
     return requests, answers
 
 

@@ -151,7 +151,7 @@ def test_with_loader_workers_it_is_the_same() -> None:
 
 
 def test_a_stream_is_gone_through_to_where_it_was_left(torch: Any, adapter: Any) -> None:
-    class Stream(torch.utils.data.IterableDataset):  # type: ignore[misc]
+    class Stream(torch.utils.data.IterableDataset):  # type: ignore[misc]  # torch is Any
         epoch = -1
 
         def set_epoch(self, epoch: int) -> None:

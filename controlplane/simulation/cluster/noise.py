@@ -62,4 +62,4 @@ class Noise:
         return self._stream(*what).lognormvariate(-variance / 2.0, sqrt(variance))
 
     def _stream(self, *what: object) -> Random:
-        return Random("/".join(map(str, (self.seed, *what))))  # noqa: S311  # a simulation's noise is no secret
+        return Random("/".join(map(str, (self.seed, *what))))  # noqa: S311  # no secret

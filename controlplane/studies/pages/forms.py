@@ -16,7 +16,7 @@ from clusters.models import Cluster
 from controlplane.simulation.study.document import StudyError
 from controlplane.simulation.study.files import seeds_of
 from controlplane.simulation.switches import NO_SWITCHES
-from controlplane.studies.documents import LIVE, DocumentError
+from controlplane.studies.documents import LIVE, StudyDocumentError
 from controlplane.web.pages import typed as typed_input
 from controlplane.web.pages.policy_help import ParameterHelp, example_of, parameters_of
 from controlplane.web.pages.typed import TypedForm, text_field
@@ -137,7 +137,7 @@ class StudyForm(TypedForm):
             yield name, SWITCH_WORDS.get(name, name.replace("_", " ")), typed
 
     def asked(self, trace: UploadedFile[bytes] | None) -> dict[str, Any]:
-        """Study as typed. DocumentError for bad YAML or numbers."""
+        """Study as typed. StudyDocumentError for bad YAML or numbers."""
         typed = {name: str(self.data.get(name, "")).strip() for name in self.fields}
         study = {
             "name": typed["name"],
@@ -189,7 +189,7 @@ class StudyForm(TypedForm):
                 given = _parameters(policy)
                 chosen.append({"name": policy.name, **({"parameters": given} if given else {})})
         if not chosen:
-            raise DocumentError({"policies": ["tick at least one policy"]})
+            raise StudyDocumentError({"policies": ["tick at least one policy"]})
         return chosen
 
     def _switches(self) -> dict[str, Any]:
@@ -203,25 +203,25 @@ class StudyForm(TypedForm):
 
 
 def read_yaml(field: str, text: str) -> Any:
-    """Data in YAML. DocumentError names the line of an error."""
+    """Data in YAML. StudyDocumentError names the line of an error."""
     try:
         return typed_input.read_yaml(text)
     except ValueError as error:
-        raise DocumentError({field: [str(error)]}) from None
+        raise StudyDocumentError({field: [str(error)]}) from None
 
 
 def _workload(typed: Mapping[str, str], trace: UploadedFile[bytes] | None) -> dict[str, Any]:
     of = typed["workload"]
     if of in LIVE:
         if typed["cluster"] == WRITTEN:
-            raise DocumentError(
+            raise StudyDocumentError(
                 {"workload": [f"choose a live cluster above: a written one has no {of}"]}
             )
         days = {"days": _number("workload: days", typed["days"])} if of == "history" else {}
         return {"type": of, "cluster": typed["cluster"], **days}
     options = read_yaml("options", typed["options"]) or {}
     if not isinstance(options, dict):
-        raise DocumentError({"options": ["must be options by name, such as gap_s: 60"]})
+        raise StudyDocumentError({"options": ["must be options by name, such as gap_s: 60"]})
     jobs = {"jobs": _number("jobs", typed["jobs"])} if typed["jobs"] else {}
     text = {}
     if of in TABLES and "kinds" not in options and "tables" not in options:
@@ -235,17 +235,17 @@ def _trace_text(typed: Mapping[str, str], trace: UploadedFile[bytes] | None) -> 
     data = trace.read() if trace is not None else b""
     text = data.decode(errors="replace") if data else typed["trace_text"]
     if not text:
-        raise DocumentError({"trace": ["choose a file, or paste its text"]})
+        raise StudyDocumentError({"trace": ["choose a file, or paste its text"]})
     return text + "\n"
 
 
 def _parameters(policy: PolicyChoice) -> Any:
     try:
         return read_yaml("policies", as_mapping(policy.parameters)) or {}
-    except DocumentError as error:
+    except StudyDocumentError as error:
         found = f"{policy.name}: {error.fields['policies'][0]}"
         advice = "write parameters as name: value, name: value"
-        raise DocumentError({"policies": [f"{found}; {advice}"]}) from None
+        raise StudyDocumentError({"policies": [f"{found}; {advice}"]}) from None
 
 
 def as_mapping(typed: str) -> str:
@@ -259,7 +259,7 @@ def _seeds(typed: str) -> list[int]:
         return seeds_of(re.sub(r"[\s,]+", ",", typed).replace("..", "-"))
     except StudyError:
         problem = "must be whole numbers such as 1, 2, 3 or a range such as 1..5"
-        raise DocumentError({"seeds": [problem]}) from None
+        raise StudyDocumentError({"seeds": [problem]}) from None
 
 
 def _number(field: str, typed: str) -> float | int:
@@ -267,4 +267,4 @@ def _number(field: str, typed: str) -> float | int:
         with suppress(ValueError):
             return kind(typed)
     name, _, words = field.partition(": ")
-    raise DocumentError({name: [f"{words} must be a number, not {typed[:40]!r}".strip()]})
+    raise StudyDocumentError({name: [f"{words} must be a number, not {typed[:40]!r}".strip()]})

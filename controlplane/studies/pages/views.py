@@ -14,7 +14,7 @@ from django.urls import reverse
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from controlplane.studies import services
-from controlplane.studies.documents import DocumentError
+from controlplane.studies.documents import StudyDocumentError
 from controlplane.studies.lifecycle import ACTIVE
 from controlplane.studies.models import Simulation
 from controlplane.studies.pages.forms import StudyForm, read_yaml
@@ -85,9 +85,9 @@ def new(request: HttpRequest) -> HttpResponse:
     try:
         asked = read_yaml("study", pasted) if pasted else form.asked(trace)
         if not isinstance(asked, dict):
-            raise DocumentError({"study": ["must be a study: cluster, workload, policies"]})
+            raise StudyDocumentError({"study": ["must be a study: cluster, workload, policies"]})
         made = services.simulation_create(user, asked)
-    except DocumentError as error:
+    except StudyDocumentError as error:
         problems = error.fields if pasted else form.worded(error.fields)
         if not pasted:
             form.show(problems)
@@ -226,7 +226,7 @@ def _report(found: Simulation) -> HttpResponse:
     response = HttpResponse(
         data, content_type="text/html; charset=utf-8", headers={"X-Frame-Options": "SAMEORIGIN"}
     )
-    response._csp_config = REPORT_POLICY  # type: ignore[attr-defined]  # where django-csp looks for a view's own policy
+    response._csp_config = REPORT_POLICY  # type: ignore[attr-defined]  # django-csp's hook
     return response
 
 

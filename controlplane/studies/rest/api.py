@@ -26,7 +26,7 @@ from rest_framework.viewsets import GenericViewSet
 
 from clusters.models import Cluster
 from controlplane.studies import services
-from controlplane.studies.documents import DocumentError
+from controlplane.studies.documents import StudyDocumentError
 from controlplane.studies.models import Simulation
 from controlplane.studies.rest.serializers import (
     SimulationDetailSerializer,
@@ -83,7 +83,7 @@ class SimulationViewSet(mixins.ListModelMixin, GenericViewSet[Simulation]):
             raise ValidationError({"request": ["must be a study as an object"]})
         try:
             made = services.simulation_create(_user(request), request.data)
-        except DocumentError as error:
+        except StudyDocumentError as error:
             raise ValidationError(cast("dict[str, Any]", error.fields)) from None
         return Response(SimulationSerializer(made).data, status=status.HTTP_201_CREATED)
 

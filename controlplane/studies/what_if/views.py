@@ -12,7 +12,7 @@ from django.shortcuts import render
 from django.views.decorators.http import require_http_methods
 
 from clusters.models import Cluster
-from controlplane.studies.documents import DocumentError
+from controlplane.studies.documents import StudyDocumentError
 from controlplane.studies.pages.forms import as_mapping, offered, read_yaml
 from controlplane.studies.what_if.comparison import Stretch
 from controlplane.studies.what_if.decide import BusyError, WhatIf, WhatIfError, what_if
@@ -85,7 +85,7 @@ def what_if_page(request: HttpRequest) -> HttpResponse:
 def _asked(user: User, cluster: Cluster, policy: str, typed: str) -> WhatIf:
     try:
         parameters = read_yaml("parameters", as_mapping(typed)) or {}
-    except DocumentError as error:
+    except StudyDocumentError as error:
         raise WhatIfError(
             "parameters", f"{error.fields['parameters'][0]}; write them as name: value, name: value"
         ) from None

@@ -34,7 +34,7 @@ class PlotlyFinder(BaseFinder):
         yield PLOTLY_NAME, _OneFile(location=str(plotly_folder()))
 
 
-class StaticStorage(CompressedManifestStaticFilesStorage):  # type: ignore[misc]  # whitenoise is untyped
+class StaticStorage(CompressedManifestStaticFilesStorage):  # type: ignore[misc]  # untyped base
     """Hashed and compressed files once collected; until then plain names."""
 
     manifest_strict = False

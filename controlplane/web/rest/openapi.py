@@ -47,7 +47,7 @@ OF_WRITING = frozenset({"409", "411", "413", "415"})
 OF_AGENTS = frozenset({"426"})
 
 
-class BearerScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]  # the library's base has an untyped hook
+class BearerScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]  # untyped
     """The token in the Authorization header."""
 
     target_class = "controlplane.web.rest.defaults.BearerAuthentication"

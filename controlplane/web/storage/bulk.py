@@ -39,7 +39,8 @@ def insert(model: type[M], rows: Iterable[M]) -> None:
     fields = [f for f in concrete if not isinstance(f, models.AutoField)]
     values = list(zip(*(_column(field, rows, connection) for field in fields), strict=True))
     quoted = ", ".join(connection.ops.quote_name(str(field.column)) for field in fields)
-    into = f"INSERT INTO {connection.ops.quote_name(model._meta.db_table)} ({quoted}) VALUES "  # noqa: S608  # names are the model's own
+    table = connection.ops.quote_name(model._meta.db_table)
+    into = f"INSERT INTO {table} ({quoted}) VALUES "  # noqa: S608  # names of our models
     _execute(connection, into, f"({', '.join(['%s'] * len(fields))})", values)
     for row in rows:
         row._state.adding, row._state.db = False, connection.alias
@@ -112,8 +113,9 @@ def _at_once(table: str, fields: Sequence[Any], matched: int, columns: list[list
     quote = connection.ops.quote_name
     named = [(quote(field.column), f"v{i}") for i, field in enumerate(fields)]
     arrays = ", ".join(f"%s::{field.rel_db_type(connection)}[]" for field in fields)
+    values = ", ".join(f"{name} = v.{value}" for name, value in named[matched:])
     sql = (
-        f"UPDATE {quote(table)} AS t SET {', '.join(f'{n} = v.{v}' for n, v in named[matched:])} "  # noqa: S608  # names of our own models
+        f"UPDATE {quote(table)} AS t SET {values} "  # noqa: S608  # names of our models
         f"FROM unnest({arrays}) AS v({', '.join(v for _, v in named)}) "
         f"WHERE {' AND '.join(f't.{n} = v.{v}' for n, v in named[:matched])}"
     )

@@ -25,11 +25,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-import yaml
 from pydantic import AfterValidator, Field
 
 from loadmaster.protocol import DeviceReport, DeviceSample
+from loadmaster.strict_yaml import DocumentError, read_fields
 from loadmaster.wire import WireError, from_json
+
+LARGEST = 1_000_000
+"""Most bytes of a file of emulated devices."""
 
 OTHERS = "default"
 """The kind that stands for all others."""
@@ -119,10 +122,9 @@ class Emulation:
 def read_emulation(path: Path) -> Emulation:
     """The emulation that a file describes; EmulationError names the wrong field."""
     try:
-        data = yaml.safe_load(path.read_text())
-    except (OSError, yaml.YAMLError) as error:
-        raise EmulationError(f"{path} cannot be read: {error}") from error
-    return parse_emulation(data)
+        return parse_emulation(read_fields(path, LARGEST, example="gpu_type: V100"))
+    except DocumentError as error:
+        raise EmulationError(str(error)) from None
 
 
 def parse_emulation(data: Any) -> Emulation:

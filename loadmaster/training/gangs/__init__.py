@@ -12,14 +12,14 @@ from loadmaster.training.gangs.agreement import (
     FailureHandler,
     Gang,
     GangBroken,
-    LeftEarly,
+    LeftEarlyError,
 )
 from loadmaster.training.gangs.connection import Credentials
 from loadmaster.training.gangs.lead import Lead
 from loadmaster.training.gangs.member import Member
 from loadmaster.training.run_folder import JobEnvironment, JobEnvironmentError
 
-__all__ = ["EXIT_FELL", "Gang", "GangBroken", "LeftEarly", "gang_of"]
+__all__ = ["EXIT_FELL", "Gang", "GangBroken", "LeftEarlyError", "gang_of"]
 
 
 def gang_of(environment: JobEnvironment, fell: Callable[[str], object]) -> Gang:

@@ -33,7 +33,7 @@ class GangBroken(SystemExit):
         return self.reason
 
 
-class LeftEarly(Exception):  # noqa: N818 - an order that came before there was anything to do, no fault
+class LeftEarlyError(Exception):
     """This rank was told to leave before its gang met."""
 
     def __init__(self, reason: str) -> None:
@@ -205,7 +205,7 @@ class Gang:
         self.leads = rank == 0
 
     def meet(self, leaving: Leaving, newest: Checkpoint | None) -> Checkpoint | None:
-        """Wait for the others; return the checkpoint to begin at. Raises LeftEarly, GangBroken."""
+        """Wait for the others; return the first checkpoint. Raises LeftEarlyError, GangBroken."""
         return newest
 
     def begin(self, step: int) -> None:

@@ -14,7 +14,7 @@ from loadmaster.training.gangs.agreement import (
     FailureHandler,
     GangRank,
     Leaving,
-    LeftEarly,
+    LeftEarlyError,
     start_timer,
 )
 from loadmaster.training.gangs.connection import (
@@ -80,7 +80,7 @@ class Lead(GangRank):
         with self._changed:
             while len(self._members) < self._credentials.size - 1 and not self._agreement.broken:
                 if reason := leaving():
-                    raise LeftEarly(reason)
+                    raise LeftEarlyError(reason)
                 if time.monotonic() > until_s:
                     missing = self._others({0, *self._members})
                     text = f"{missing} did not come within {self._meet_s:.0f} s"

@@ -7,7 +7,7 @@ import threading
 import time
 
 from loadmaster.training.checkpoints import Checkpoint
-from loadmaster.training.gangs.agreement import FailureHandler, GangRank, Leaving, LeftEarly
+from loadmaster.training.gangs.agreement import FailureHandler, GangRank, Leaving, LeftEarlyError
 from loadmaster.training.gangs.connection import (
     AuthenticationError,
     Connection,
@@ -69,7 +69,7 @@ class Member(GangRank):
                 if self._agreement.broken:
                     raise self._agreement.fallen()
                 if reason := leaving():
-                    raise LeftEarly(reason)
+                    raise LeftEarlyError(reason)
                 if time.monotonic() > until_s:
                     text = f"the gang did not begin within {self._meet_s:.0f} s: a rank is missing"
                     raise self._agreement.fallen(text)
@@ -102,7 +102,7 @@ class Member(GangRank):
             except (OSError, AuthenticationError) as error:
                 refusal = error if isinstance(error, AuthenticationError) else refusal
                 if reason := leaving():
-                    raise LeftEarly(reason) from error
+                    raise LeftEarlyError(reason) from error
                 if time.monotonic() > until_s:
                     text = f"rank 0 was not met at {self._address} within {self._meet_s:.0f} s"
                     raise self._agreement.fallen(f"{text}: {refusal or error}") from error

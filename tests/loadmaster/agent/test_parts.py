@@ -3,6 +3,7 @@ machine.
 """
 
 import random
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -143,10 +144,21 @@ class TestEmulation:
         with pytest.raises(EmulationError, match=field):
             parse_emulation({**self.data, **change})
 
-    @pytest.mark.parametrize("text", ["[1, 2]", "a: {"])
-    def test_refuses_a_file_that_describes_nothing(self, tmp_path: Path, text: str) -> None:
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            ("[1, 2]", "must hold fields by name, such as `gpu_type: V100`"),
+            ("", "must hold fields by name"),
+            ("a: {", "is no YAML"),
+            ("gpu_type: V100\ngpu_type: K80\n", "line 2: 'gpu_type' is given twice"),
+            ("gpu_type: V100\nstep_s:\n  a: {1: 0.5, 1: 5}\n", "line 3: 1 is given twice"),
+            ("gpu_type: V100\nstep_s:\n  a: {1: fast}\n", "step_s.a"),
+            ("# " + "x" * 1_000_000, "larger than 1,000,000 bytes"),
+        ],
+    )
+    def test_refuses_a_file_and_says_where(self, tmp_path: Path, text: str, said: str) -> None:
         (tmp_path / "gpus.yaml").write_text(text)
-        with pytest.raises(EmulationError):
+        with pytest.raises(EmulationError, match=re.escape(said)):
             read_emulation(tmp_path / "gpus.yaml")
 
 
@@ -253,6 +265,29 @@ class TestConfig:
             "r1",
             True,
         )
+
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            ("[1, 2]", "must hold fields by name, such as `rack: r1`"),
+            ("a: {", "is no YAML"),
+            ("rack: a\nrack: b\n", "line 2: 'rack' is given twice"),
+            ("docker: {pull: never, pull: always}\n", "line 1: 'pull' is given twice"),
+            ("log-format: json\nlog_format: text\n", "is given with - and with _"),
+            ("server: http://s\ninsecure: perhaps\n", "--insecure: "),
+            ("server: http://s\nname: 7\n", "--name: "),
+            ("server: http://s\nspeed: 7\n", "--speed: "),
+        ],
+    )
+    def test_refuses_a_file_and_says_where(self, tmp_path: Path, text: str, said: str) -> None:
+        (tmp_path / "agent.yaml").write_text(text)
+        with pytest.raises(ConfigError, match=re.escape(said)):
+            read_config({"config": tmp_path / "agent.yaml"}, {})
+
+    def test_a_file_of_comments_sets_nothing(self, tmp_path: Path) -> None:
+        (tmp_path / "agent.yaml").write_text("# rack: r1\n")
+        found = read_config({"config": tmp_path / "agent.yaml", "server": "http://s"}, {})
+        assert (found.server, found.rack) == ("http://s", "")
 
     def test_the_nodes_share_a_folder_of_checkpoints_if_told_where_it_is(self) -> None:
         assert read_config({"server": "http://s"}, {}).checkpoints is None

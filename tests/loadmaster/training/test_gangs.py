@@ -93,7 +93,7 @@ def test_that_its_term_is_over_is_for_rank_0_to_say() -> None:
 def test_a_rank_that_is_lost_ends_the_others_with_its_name() -> None:
     def train(rank: int, step: int) -> None:
         if (rank, step) == (1, 5):
-            gang.gangs[1]._line.close()  # type: ignore[attr-defined]
+            gang.gangs[1]._line.close()  # type: ignore[attr-defined]  # a member's own
             raise LostError
         time.sleep(0.005)
 
@@ -107,7 +107,7 @@ def test_a_rank_that_is_lost_ends_the_others_with_its_name() -> None:
 def test_a_lead_that_is_lost_ends_the_others() -> None:
     def train(rank: int, step: int) -> None:
         if (rank, step) == (0, 5):
-            gang.gangs[0]._disconnect()  # type: ignore[attr-defined]
+            gang.gangs[0]._disconnect()  # type: ignore[attr-defined]  # a member's own
             raise LostError
         time.sleep(0.005)
 
@@ -123,7 +123,7 @@ def test_a_rank_that_waits_for_a_lost_one_is_ended_by_force() -> None:
 
     def train(rank: int, step: int) -> None:
         if step == 3 and rank == 1:
-            gang.gangs[1]._line.close()  # type: ignore[attr-defined]
+            gang.gangs[1]._line.close()  # type: ignore[attr-defined]  # a member's own
             raise LostError
         if step == 3:
             released.wait(20.0)

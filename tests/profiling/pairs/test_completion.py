@@ -144,7 +144,7 @@ def test_shapes_that_are_no_matrix_with_its_mask_are_refused(
 )
 def test_settings_outside_their_ranges_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(CompletionError, match="must be"):
-        Settings(**wrong)  # type: ignore[arg-type]
+        Settings(**wrong)  # type: ignore[arg-type]  # fields by name
 
 
 def test_sweeps_that_do_not_suffice_are_an_error_rather_than_half_a_result() -> None:

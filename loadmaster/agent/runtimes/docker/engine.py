@@ -237,7 +237,8 @@ def host_config(plan: ContainerPlan, options: DockerOptions) -> dict[str, Any]:
             DeviceRequest(driver="nvidia", device_ids=list(plan.gpus), capabilities=[["gpu"]])
         ]
     if options.read_only:
-        limits |= {"read_only": True, "tmpfs": {"/tmp": "rw,nosuid,nodev,mode=1777"}}  # noqa: S108 - the container's own
+        own_tmp = {"/tmp": "rw,nosuid,nodev,mode=1777"}  # noqa: S108  # the container's own
+        limits |= {"read_only": True, "tmpfs": own_tmp}
     binds = [Mount(m.target, m.source, type="bind", read_only=not m.writable) for m in plan.mounts]
     return {
         "mounts": binds,

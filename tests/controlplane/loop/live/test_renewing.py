@@ -53,7 +53,7 @@ def test_a_round_whose_policy_thinks_for_long_keeps_its_short_lock_and_is_applie
         assert (
             locks.acquire(cluster.pk, timezone.now(), timezone.now() + timedelta(seconds=1)) is None
         )
-        return solve_here(*given)  # type: ignore[arg-type]
+        return solve_here(*given)  # type: ignore[arg-type]  # passed on as given
 
     assert hold_round(cluster.pk, Ports(solve, renew_s=0.05)) is not None
     assert Round.objects.get().status == "applied"
@@ -70,7 +70,7 @@ def test_a_holder_that_lost_its_lock_neither_takes_it_back_nor_applies_anything(
     def solve(*given: object) -> Plan:
         successors.append(locks.acquire(cluster.pk, timezone.now() + timedelta(minutes=5), until))
         threading.Event().wait(0.3)
-        return solve_here(*given)  # type: ignore[arg-type]
+        return solve_here(*given)  # type: ignore[arg-type]  # passed on as given
 
     assert hold_round(cluster.pk, Ports(solve, renew_s=0.05)) is None
     (successor,) = successors

@@ -23,7 +23,7 @@ KIND = a_kind("k", {("V100", 1): 2.0, ("V100", 2): 3.0})
 
 def a_scenario(gpus: int = 1, **fields: float) -> Scenario:
     node, step = a_node("n1", "V100", gpus), PriceInterval(0.0, inf, 0.2, 1.5)
-    return Scenario((node,), (KIND,), (step,), **fields)  # type: ignore[arg-type]
+    return Scenario((node,), (KIND,), (step,), **fields)  # type: ignore[arg-type]  # fields by name
 
 
 def last_first(snapshot: Snapshot) -> Plan:
