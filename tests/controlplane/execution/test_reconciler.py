@@ -15,7 +15,6 @@ from clusters.services.nodes import (
     node_set_role,
     node_uncordon,
 )
-from controlplane.execution import reconciler
 from controlplane.execution.reconciler import reconcile_clusters
 from controlplane.execution.services.assignments import accept
 from jobs.models import Assignment, AssignmentSlot, Job
@@ -120,7 +119,7 @@ def test_others_may_write_after_each_correction(monkeypatch: pytest.MonkeyPatch)
         assert seconds > 0.0
         offered_at_pauses.append(Assignment.objects.filter(state=S.OFFERED).count())
 
-    monkeypatch.setattr(reconciler.time, "sleep", pause)
+    monkeypatch.setattr("controlplane.execution.reconciler.time.sleep", pause)
     heartbeat(node.pk, a_heartbeat(seq=1), _at(80))
     reconcile_clusters(_at(80))
     assert offered_at_pauses == [2, 1, 0]
