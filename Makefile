@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
-.PHONY: help demo up install-tests test check unit coverage kernels test-all test-nightly test-sqlite test-postgres test-docker test-root test-browser fuzz bench reproduce-andreas reproduce-gavel chaos load screenshots clean
+.PHONY: help demo up install-tests test check unit coverage kernels test-all test-nightly test-sqlite test-postgres docker-image test-docker test-root test-browser fuzz bench reproduce-andreas reproduce-gavel chaos load screenshots clean
 
 help: ## show these lines
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -38,6 +38,8 @@ up: $(VENV)/.demo ## start everything and stay until Ctrl-C
 FAST := not slow and not nightly and not browser and not postgres and not docker and not root
 PYTEST := $(BIN)/python -m pytest
 WORKERS ?= 3
+# Long tests mostly wait, for processes and for time to pass.
+LONG_WORKERS ?= 4
 COVERAGE ?=
 
 install-tests: $(VENV)/.test
@@ -62,11 +64,14 @@ kernels: $(VENV)/.test ## compile the policies' kernels, which their first use d
 test-all: test-sqlite test-postgres test-docker test-root test-browser ## the long ones: PostgreSQL, Docker, network namespaces, browser
 
 test-sqlite: $(VENV)/.test
-	$(PYTEST) -n 4 --dist loadfile --no-loadscope-reorder -m "slow and not nightly and not browser and not postgres and not docker and not root"
+	$(PYTEST) -n $(LONG_WORKERS) --dist loadfile --no-loadscope-reorder -m "slow and not nightly and not browser and not postgres and not docker and not root"
 
 test-postgres: $(VENV)/.test
-	tests/with-postgres $(PYTEST) -n $(WORKERS) --dist worksteal \
+	tests/with-postgres $(PYTEST) -n $(LONG_WORKERS) --dist worksteal \
 	  -m "(postgres or django_db and not slow) and not nightly and not browser and not docker and not root"
+
+docker-image: ## the image of the tests with Docker, which their first run makes otherwise
+	tests/with-docker true
 
 test-docker: $(VENV)/.test
 	tests/with-docker $(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder -m "docker and not postgres and not nightly"

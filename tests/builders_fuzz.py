@@ -33,6 +33,9 @@ AT_ONCE = 60
 BEYOND = 6
 """Every so many turns also what is not for the caller is called."""
 
+BEYOND_AT_ONCE = 10
+"""Requests that are drawn then for such an operation: most are refused before they are read."""
+
 
 @dataclass(slots=True)
 class Caller:
@@ -70,9 +73,11 @@ class Fuzz:
         each = max(1, min(AT_ONCE, requests // (2 * mine)))
         while made < requests:
             for operation in operations:
-                if self.caller.reach(operation.path) or turn % BEYOND == BEYOND - 1:
+                is_mine = self.caller.reach(operation.path)
+                if is_mine or turn % BEYOND == BEYOND - 1:
                     mode = GenerationMode.NEGATIVE if turn % 3 == 2 else GenerationMode.POSITIVE
-                    made += self._exercise(operation, mode, each, number + turn)
+                    examples = each if is_mine else min(each, BEYOND_AT_ONCE)
+                    made += self._exercise(operation, mode, examples, number + turn)
             turn += 1
         return made
 

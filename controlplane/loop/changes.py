@@ -78,7 +78,7 @@ def changes(current: Current, plan: Plan) -> tuple[Change, ...]:
     stops, keeps, decided = list[Stop](), list[Keep](), set[str]()
     for key, run in current.items():
         placement = wanted.get(key)
-        if placement is not None and placement.ranks is run.ranks:  # nearly all
+        if placement is not None and placement.ranks == run.ranks:  # nearly all
             keeps.append(Keep(key, run, placement))
             continue
         decided = decided or {p.job for p in plan.placements} | {w.job for w in plan.waiting}

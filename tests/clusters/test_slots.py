@@ -7,6 +7,7 @@ from rest_framework.test import APIClient
 from clusters.models import Cluster, Device, Node, RescheduleEvent
 from clusters.services.nodes import NodeStateError, SlotsError, node_set_slots
 from controlplane.execution.services.sessions import open_session
+from controlplane.loop.live.live_assignments import LiveAssignments
 from controlplane.loop.live.recheck import FreeCapacity
 from jobs.models import AssignmentSlot
 from loadmaster.protocol import MOST_SLOTS
@@ -122,7 +123,10 @@ def test_a_job_left_in_a_higher_slot_keeps_others_off(node: Node, cluster: Clust
     node_set_slots(node, 1)
     device.refresh_from_db()
     held = an_offer(node).created_at
-    assert FreeCapacity(cluster, {}, held, [str(node.pk)]).free_slot(device) is None
+    assert (
+        FreeCapacity(LiveAssignments.of(cluster), {}, held, [str(node.pk)]).free_slot(device)
+        is None
+    )
 
 
 def test_operators_set_it_by_rest(operator: APIClient, node: Node) -> None:

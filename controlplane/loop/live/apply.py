@@ -6,14 +6,26 @@ slot is held once, a fence launches once. A launch that waits for a stop is defe
 requests a round that launches it or decides again.
 """
 
+from __future__ import annotations
+
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
 from clusters.models import Node
 from controlplane.execution.services.stops import preempt_gang
-from controlplane.loop.changes import Change, Keep, Preempt, Stop, changes, key_of, sides
+from controlplane.loop.changes import (
+    Change,
+    Keep,
+    PlacementKey,
+    Preempt,
+    Stop,
+    changes,
+    key_of,
+    sides,
+)
 from controlplane.loop.live.launches import ACTOR, Launcher, time_of
 from controlplane.loop.live.live_assignments import Gang, LiveAssignments
 from controlplane.loop.live.observe import Observation
@@ -29,11 +41,40 @@ AT_ONCE = 500
 """Assignments per statement."""
 
 
-def apply_plan(observed: Observation, plan: Plan, of_round: Round, now: datetime) -> Applied:
+@dataclass(frozen=True, slots=True)
+class Changing:
+    """Live gangs of the cluster and their changes to a plan."""
+
+    gangs: Mapping[PlacementKey, Gang]
+    changes: tuple[Change, ...]
+
+    @classmethod
+    def of(cls, held: LiveAssignments, plan: Plan) -> Changing:
+        gangs = {gang.key: gang for gang in held.gangs()}
+        return cls(gangs, changes({key: gang.running for key, gang in gangs.items()}, plan))
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Plan made ready for its transaction, in which others cannot write on SQLite."""
+
+    observed: Observation
+    plan: Plan
+    launcher: Launcher
+    changing: Changing
+
+    @classmethod
+    def of(cls, observed: Observation, plan: Plan, of_round: Round) -> Prepared:
+        launcher = Launcher(observed, plan, of_round)
+        return cls(observed, plan, launcher, Changing.of(observed.held, plan))
+
+
+def apply_plan(prepared: Prepared, now: datetime) -> Applied:
     """Apply the plan in a transaction that holds the round's lock; see `Applied`."""
-    launcher = Launcher(observed, plan, of_round, now)
-    gangs = {gang.key: gang for gang in LiveAssignments(observed.cluster).gangs()}
-    todo = changes({key: gang.running for key, gang in gangs.items()}, plan)
+    observed, launcher, changing = prepared.observed, prepared.launcher, prepared.changing
+    if (held := observed.held.newest()) is not None:
+        changing = Changing.of(held, prepared.plan)
+    gangs, todo = changing.gangs, changing.changes
     _lock(todo)
     for change in todo:
         if isinstance(change, Stop):
@@ -42,7 +83,7 @@ def apply_plan(observed: Observation, plan: Plan, of_round: Round, now: datetime
     _change_terms([(wanted, gang) for keep, wanted, gang in kept if keep.changes_term], now)
     _expect([(wanted, gang) for _, wanted, gang in kept], launcher, observed.snapshot.jobs)
     wanted = [c.placement for c in todo if not isinstance(c, Keep | Preempt)]
-    return Applied(todo, launcher.launch(wanted))
+    return Applied(todo, launcher.launch(wanted, now))
 
 
 def _change_terms(kept: Iterable[tuple[Placement, Gang]], now: datetime) -> None:

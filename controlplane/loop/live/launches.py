@@ -59,8 +59,8 @@ class PreparedLaunch:
 class Launcher:
     """Launcher of a plan's gangs in the caller's transaction, which holds the round's lock."""
 
-    def __init__(self, observed: Observation, plan: Plan, of_round: Round, now: datetime) -> None:
-        self.observed, self.round, self.now = observed, of_round, now
+    def __init__(self, observed: Observation, plan: Plan, of_round: Round) -> None:
+        self.observed, self.round = observed, of_round
         self.speeds = PlanSpeeds(observed.snapshot, plan.placements)
         self.in_use = Counter(
             node for node, _ in {key for p in plan.placements for key in devices_of(p.ranks)}
@@ -69,10 +69,11 @@ class Launcher:
         for seat in (seat for p in plan.placements for seat in p.ranks):
             self.held[seat.node] += len(seat.devices) * seat.share
 
-    def launch(self, placements: Sequence[Placement]) -> tuple[Rejected, ...]:
+    def launch(self, placements: Sequence[Placement], now: datetime) -> tuple[Rejected, ...]:
         """Launch all that fit, profile runs last; return the rejected. One fence each."""
         if not placements:
             return ()
+        self.now = now
         self._look(placements)
         training = [p for p in placements if p.purpose is Purpose.TRAINING]
         parts = (training[i : i + BATCH] for i in range(0, len(training), BATCH))
@@ -87,9 +88,8 @@ class Launcher:
 
     def _look(self, placements: Sequence[Placement]) -> None:
         nodes = {seat.node for p in placements for seat in p.ranks}
-        self.free = FreeCapacity(
-            self.observed.cluster, self.observed.snapshot.node_by_id, self.now, nodes
-        )
+        held = self.observed.held.newest() or self.observed.held
+        self.free = FreeCapacity(held, self.observed.snapshot.node_by_id, self.now, nodes)
         self.ports = Ports()
         jobs = Job.objects.only(*OF_A_JOB).in_bulk({p.job for p in placements})
         self.jobs = {str(pk): job for pk, job in jobs.items()}

@@ -1,11 +1,15 @@
 """Live assignments of a cluster and the slots they hold, read as columns."""
 
+from __future__ import annotations
+
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
+
+from django.db.models import QuerySet
 
 from clusters.models import Cluster
 from controlplane.loop.changes import PlacementKey
@@ -80,30 +84,65 @@ class Gang:
 
 def is_placement(assignment: LiveAssignment) -> bool:
     """Return True for a live assignment that is not stopping."""
-    return assignment.desired == RUN and assignment.state != AssignmentState.STOPPING
+    return _goes_on(assignment.state, assignment.desired)
+
+
+def _goes_on(state: str, desired: str) -> bool:
+    return desired == RUN and state != AssignmentState.STOPPING
+
+
+def _live(cluster: Cluster) -> QuerySet[Assignment]:
+    return Assignment.objects.filter(node__cluster=cluster, state__in=LIVE)
 
 
 class LiveAssignments:
     """Live assignments of a cluster and the slots they hold."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        live = Assignment.objects.filter(node__cluster=cluster, state__in=LIVE).order_by(
-            "job_id", "purpose", "copy", "rank"
-        )
-        self.assignments: Sequence[LiveAssignment] = [
-            LiveAssignment._make(r) for r in live.values_list(*_ASSIGNMENT)
-        ]
+    def __init__(
+        self,
+        cluster: Cluster,
+        assignments: Sequence[LiveAssignment],
+        slots: Iterable[OccupiedSlot],
+    ) -> None:
+        """`assignments` by job, purpose, copy and rank; `slots` by device and number."""
+        self.cluster, self.assignments = cluster, assignments
         self.of_job: Mapping[object, list[LiveAssignment]] = defaultdict(list)
-        for assignment in self.assignments:
+        for assignment in assignments:
             self.of_job[assignment.job_id].append(assignment)
         self.slots: Mapping[object, list[OccupiedSlot]] = defaultdict(list)
         self.of_device: Mapping[int, list[OccupiedSlot]] = defaultdict(list)
-        held = AssignmentSlot.objects.filter(live=True, device__node__cluster=cluster).order_by(
-            "device_id", "slot"
-        )
-        for slot in map(OccupiedSlot._make, held.values_list(*_SLOT)):
+        for slot in slots:
             self.slots[slot.assignment_id].append(slot)
             self.of_device[slot.device_id].append(slot)
+
+    @classmethod
+    def of(cls, cluster: Cluster) -> LiveAssignments:
+        live = _live(cluster).order_by("job_id", "purpose", "copy", "rank")
+        assignments = [LiveAssignment._make(row) for row in live.values_list(*_ASSIGNMENT)]
+        held = AssignmentSlot.objects.filter(live=True, device__node__cluster=cluster)
+        slots = held.order_by("device_id", "slot").values_list(*_SLOT)
+        return cls(cluster, assignments, map(OccupiedSlot._make, slots))
+
+    def newest(self) -> LiveAssignments | None:
+        """These without those that have ended and with stops requested since; None if the same.
+
+        Only states are read, as the rest stays while an assignment lives. Rounds alone make new
+        ones; if there is one, all is read.
+        """
+        live = _live(self.cluster).values_list("pk", "state", "desired")
+        now = {pk: (state, desired) for pk, state, desired in live}
+        before = {a.pk: is_placement(a) for a in self.assignments}
+        if {pk: _goes_on(*found) for pk, found in now.items()} == before:
+            return None
+        if now.keys() - before.keys():
+            return LiveAssignments.of(self.cluster)
+        left = [
+            a._replace(state=now[a.pk][0], desired=now[a.pk][1])
+            for a in self.assignments
+            if a.pk in now
+        ]
+        slots = (slot for held in self.of_device.values() for slot in held)
+        return LiveAssignments(self.cluster, left, (s for s in slots if s.assignment_id in now))
 
     def gangs(self, job: object | None = None) -> list[Gang]:
         """Placements that are meant to go on, of one job (its primary key) or of all."""

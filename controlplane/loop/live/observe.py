@@ -21,7 +21,7 @@ from clusters.energy import power_curve
 from clusters.models import Cluster, EnergyTariff, PueRecord, RescheduleEvent
 from clusters.models.nodes import State, runtimes_of
 from clusters.tariffs import power_cap_steps, price_steps, pue_in_force, tariff_in_force
-from controlplane.loop.live.live_assignments import LiveAssignment, OccupiedSlot
+from controlplane.loop.live.live_assignments import LiveAssignment, LiveAssignments, OccupiedSlot
 from controlplane.loop.live.rows import DeviceRow, NodeRow, Rows, is_ready
 from jobs.lifecycle import JobState
 from jobs.models import Job, Team
@@ -63,7 +63,7 @@ class Knowledge(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """Snapshot with cluster, event ids and blocked jobs; `cut`: more jobs queue than it shows."""
+    """Snapshot with cluster, event ids, blocked jobs and what is held; `cut`: more jobs queue."""
 
     cluster: Cluster
     snapshot: Snapshot
@@ -71,6 +71,7 @@ class Observation:
     tariff: EnergyTariff | None
     pue: PueRecord | None
     blocked: Mapping[str, tuple[str, ...]]
+    held: LiveAssignments
     cut: bool = False
 
 
@@ -92,6 +93,7 @@ def observe(
             blocked={
                 str(job): tuple(sorted(map(str, others))) for job, others in rows.blocked.items()
             },
+            held=rows.held,
             cut=rows.cut,
         )
 

@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 
-from clusters.models import Cluster, Device, Node
+from clusters.models import Device, Node
 from clusters.models.nodes import Role, State
 from clusters.tariffs import power_cap_now_w
 from controlplane.execution import gangs
@@ -36,21 +36,20 @@ class FreeCapacity:
 
     def __init__(
         self,
-        cluster: Cluster,
+        held: LiveAssignments,
         curves: Mapping[str, NodeView],
         now: datetime,
         nodes: Collection[str],
     ) -> None:
         """`curves`: snapshot nodes by id, for power. `nodes`: ids that accept launches."""
-        self.cluster, self.curves, self.now = cluster, curves, now
+        self.cluster, self.curves, self.now = held.cluster, curves, now
         self.nodes: Mapping[str, Node] = {
-            str(n.pk): n for n in Node.objects.filter(cluster=cluster, pk__in=nodes)
+            str(n.pk): n for n in Node.objects.filter(cluster=held.cluster, pk__in=nodes)
         }
         devices = Device.objects.filter(node__in=list(self.nodes.values()))
         self.devices: Mapping[tuple[str, str], Device] = {
             (str(d.node_id), d.uuid): d for d in devices
         }
-        held = LiveAssignments(cluster)
         self.stopping = {str(a.job_id) for a in held.assignments if not is_placement(a)}
         of_device = held.of_device.items()
         self.slots = {pk: {s.slot for s in slots} for pk, slots in of_device}

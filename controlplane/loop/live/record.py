@@ -64,13 +64,21 @@ class Written:
     form: dict[str, Any]
     packed: Any
     digest: str
+    runs_expected: Any
+    cost_rate_per_h: float | None
     waits: Mapping[str, Sequence[UUID]]
 
     @classmethod
     def of(cls, plan: Plan, observed: Observation) -> Written:
         form = plan_json.to_json(plan)
+        placed = [p for p in plan.placements if p.predicted_run_s is not None]
         return cls(
-            form, pack(form), forms.digest_of(form), _changed(observed, _reasons(observed, plan))
+            form,
+            pack(form),
+            forms.digest_of(form),
+            pack([[p.job, p.purpose.value, p.copy, p.predicted_run_s] for p in placed]),
+            cost_rate_per_h(plan, observed.snapshot),
+            _changed(observed, _reasons(observed, plan)),
         )
 
 
@@ -84,16 +92,14 @@ def close_round(
     carried: int | None = None,
 ) -> None:
     """Close the round in the applying transaction; `carried`: the round whose plan it is."""
-    placed = [p for p in plan.placements if p.predicted_run_s is not None]
-    runs_expected = [[p.job, p.purpose.value, p.copy, p.predicted_run_s] for p in placed]
     status = Round.Status.PARTIAL if applied.rejected else Round.Status.APPLIED
     values: dict[str, Any] = {
         "status": Round.Status.KEPT if plan.status is PlanStatus.KEPT else status,
         "plan": written.form, "plan_sha256": written.digest,
-        "runs_expected": runs_expected, "plan_status": plan.status,
+        "runs_expected": written.runs_expected, "plan_status": plan.status,
         "objective": plan.objective, "bound": plan.bound,
         "message": plan.message, "carried": carried,
-        "cost_rate_per_h": cost_rate_per_h(plan, observed.snapshot), "ended_at": now,
+        "cost_rate_per_h": written.cost_rate_per_h, "ended_at": now,
         "changes": [describe(change) for change in applied.changes],
         "rejected": [_rejected(r) for r in applied.rejected],
     }  # fmt: skip

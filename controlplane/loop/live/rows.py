@@ -121,7 +121,7 @@ class Rows:
     def __init__(self, cluster: Cluster, now: datetime, number: int = 0) -> None:
         """`now`: omit jobs that back off. `number`: the round's, for the window of a long queue."""
         self.cluster, self.now = cluster, now
-        self.held = LiveAssignments(cluster)
+        self.held = LiveAssignments.of(cluster)
         self.gpu_types: Mapping[int, GpuType] = {t.pk: t for t in GpuType.objects.order_by("name")}
         nodes = Node.objects.filter(cluster=cluster).order_by("name").values_list(*NodeRow._fields)
         self.nodes: Sequence[NodeRow] = [NodeRow._make(row) for row in nodes]

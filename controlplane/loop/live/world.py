@@ -16,7 +16,7 @@ from clusters.events import request_reschedule
 from clusters.models import Cluster, Reason, RescheduleEvent
 from controlplane.loop.live import lock as locks
 from controlplane.loop.live import record
-from controlplane.loop.live.apply import apply_plan
+from controlplane.loop.live.apply import Prepared, apply_plan
 from controlplane.loop.live.lock import (
     EXPIRY_S,
     RENEW_S,
@@ -101,11 +101,12 @@ class LiveWorld:
         """Apply the plan and close the round; LostLockError if another round took over."""
         observed, row = self._seen()
         began, written = time.perf_counter(), record.Written.of(plan, observed)
+        prepared = Prepared.of(observed, plan, row)
         record.note_waiting(written, self.lock, self._now)
         now = self._now()
         with transaction.atomic():
             locks.check(self.lock, now)
-            applied = apply_plan(observed, plan, row, now)
+            applied = apply_plan(prepared, now)
             record.close_round(row, observed, plan, written, applied, now, carried)
             if record.wants_another(row, observed, plan, applied):
                 request_reschedule(observed.cluster, Reason.LEFTOVER)

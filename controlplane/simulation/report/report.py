@@ -18,6 +18,7 @@ from controlplane.simulation.report.run_metrics import (
 from controlplane.simulation.report.standalone import chart_section, filled, standalone_page
 from controlplane.simulation.report.summary import PolicySummary, Summary
 from controlplane.simulation.world.outcome import Unplaceable
+from controlplane.web.pages.formats import counted
 
 BAD = "notice bad"
 ONE_SEED = "One seed: no confidence intervals. The best of each row is marked."
@@ -56,13 +57,13 @@ def report_of(summary: Summary) -> str:
 
 def _lead(summary: Summary) -> str:
     study, nodes = summary.study, summary.study.scenario.nodes
-    policies = f"{len(study.policies)} {'policies' if len(study.policies) > 1 else 'policy'}"
-    seeds = f"{len(study.seeds)} {'seeds' if len(study.seeds) > 1 else 'seed'}"
+    policies = counted(len(study.policies), "policy", "policies")
+    seeds = counted(len(study.seeds), "seed")
     jobs = sorted({w.jobs for w in summary.workloads.values()})
     span = " to ".join(f"{count:,}" for count in jobs[:: max(1, len(jobs) - 1)])
-    counted = f" of {span} jobs" if jobs else ""
-    gpus = sum(len(node.devices) for node in nodes)
-    return f"{policies}, {seeds}{counted} on {len(nodes):,} nodes with {gpus:,} GPUs"
+    of_jobs = f" of {span} {'job' if jobs == [1] else 'jobs'}" if jobs else ""
+    gpus = counted(sum(len(node.devices) for node in nodes), "GPU")
+    return f"{policies}, {seeds}{of_jobs} on {counted(len(nodes), 'node')} with {gpus}"
 
 
 def _notices(summary: Summary) -> Iterable[str]:
@@ -73,16 +74,16 @@ def _notices(summary: Summary) -> Iterable[str]:
         )
     if never := max((len(jobs) for jobs in summary.unplaceable.values()), default=0):
         yield _notice(
-            f"{never:,} jobs can run on no node; they are listed below and in none of the averages."
+            f"{counted(never, 'job')} can run on no node: listed below, in none of the averages."
         )
     if skipped := max((len(w.skipped) for w in summary.workloads.values()), default=0):
-        yield _notice(f"{skipped:,} lines of the workload were skipped; they are listed below.")
+        yield _notice(f"{counted(skipped, 'line')} of the workload skipped: listed below.")
     for policy in summary.policies:
         if left := max(map(len, policy.unfinished.values()), default=0):
             yield _notice(
-                f"{policy.choice.label} left {left:,} jobs unfinished: the least they would still"
-                " cost is in its total cost, and no figure of it is marked best unless all leave as"
-                " many.",
+                f"{policy.choice.label} left {counted(left, 'job')} unfinished: the least cost of"
+                " what is left is in its total cost, and no figure of it is marked best unless all"
+                " leave as many.",
                 BAD,
             )
     if len({frozenset(p.runs) for p in summary.policies}) > 1:
@@ -171,7 +172,7 @@ def facts_of(summary: Summary) -> Iterable[tuple[str, str]]:
     study, nodes = summary.study, summary.study.scenario.nodes
     types = Counter(node.gpu_type for node in nodes for _ in node.devices)
     gpus = ", ".join(f"{n:,} x {name}" for name, n in sorted(types.items()))
-    yield "Cluster", f"{len(nodes):,} nodes, {gpus}"
+    yield "Cluster", f"{counted(len(nodes), 'node')}, {gpus}"
     yield "Rounds", f"on every event and every {study.scenario.round_s:g} s"
     yield from _workload_facts(summary)
     yield "Seeds", ", ".join(map(str, study.seeds))
@@ -191,7 +192,8 @@ def _workload_facts(summary: Summary) -> Iterable[tuple[str, str]]:
     hours = first.span_s / 3600
     yield (
         "Workload",
-        f"{first.name}: {first.jobs:,} jobs of {first.kinds:,} kinds over {hours:,.1f} h",
+        f"{first.name}: {counted(first.jobs, 'job')} of {counted(first.kinds, 'kind')} over"
+        f" {hours:,.1f} h",
     )
     if first.span_s > 0.0:
         yield "Arrivals", f"{_digits(first.jobs / hours)} jobs an hour on average"

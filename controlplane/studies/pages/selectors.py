@@ -14,7 +14,7 @@ from controlplane.simulation.report.run_metrics import fewest_unfinished
 from controlplane.studies.models import Simulation, SimulationFile
 from controlplane.studies.running.folders import read_file
 from controlplane.studies.selectors import visible_simulations
-from controlplane.web.pages.formats import duration, quantity
+from controlplane.web.pages.formats import counted, duration, quantity
 
 PAGE_SIZE = 50
 MOST_COMPARED = 8
@@ -171,9 +171,9 @@ def notes_of(results: Mapping[str, Any]) -> list[str]:
     said = []
     workloads = results.get("workloads", ())
     if skipped := sum(int(w.get("skipped", 0)) for w in workloads[:1]):
-        said.append(f"{skipped:,} bad lines of the trace were left out.")
+        said.append(f"{counted(skipped, 'bad line')} of the trace left out.")
     if unplaceable := sum(int(w.get("unplaceable", 0)) for w in workloads[:1]):
-        said.append(f"{unplaceable:,} jobs fit on no node and were never run.")
+        said.append(f"{counted(unplaceable, 'job')} never run, as no node fits.")
     for policy in results.get("policies", ()):
         if left := policy.get("unfinished_jobs"):
             said.append(

@@ -72,6 +72,11 @@ def count(value: int | float | None) -> str:
     return "" if value is None else f"{value:,.0f}"
 
 
+def counted(number: int, one: str, several: str = "") -> str:
+    """Number with its noun: "1 job", "1,234 jobs"."""
+    return f"{number:,} {one if number == 1 else several or f'{one}s'}"
+
+
 def part_of(share: object) -> str:
     """Prefix for the part of a GPU: "half of ", "0.25 of ", empty for a whole one."""
     if not isinstance(share, float) or not 0.0 < share < 1.0:

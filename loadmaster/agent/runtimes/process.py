@@ -17,6 +17,9 @@ from loadmaster.files import private_folder, write_json
 from loadmaster.protocol import ReasonClass
 from loadmaster.training.gangs.connection import is_free, parse_address
 
+GUARD_START_S = 10.0
+"""An agent that starts gives guards of the one before so long to own their launches."""
+
 
 class ProcessRuntime(RunFolders):
     """Runs jobs as processes; LOADMASTER_RUN_DIR is the run's private folder itself."""
@@ -27,6 +30,7 @@ class ProcessRuntime(RunFolders):
     def __init__(self, runs: Path, clock: Clock | None = None) -> None:
         super().__init__(runs, clock)
         self._guards: dict[RunId, int] = {}
+        self._begun_s = self._clock.boot_s()
 
     def environment(self) -> dict[str, str]:
         return admission.node_environment()
@@ -95,7 +99,14 @@ class ProcessRuntime(RunFolders):
             return RunStatus(RunState.ABSENT)
         if run in self._guards and self._is_guard_gone(run):
             return self.abandon(run)
-        return self._status(run, run in self._guards or self._is_guarded(folder))
+        guarded = run in self._guards or self._is_guarded(folder) or self._may_have_a_guard(run)
+        return self._status(run, guarded)
+
+    def _may_have_a_guard(self, run: RunId) -> bool:
+        """Return True if the agent before started a guard that may not yet own the launch."""
+        is_new = self._clock.boot_s() < self._begun_s + GUARD_START_S
+        owner = guard.read_json(self.folder(run) / "guard.pid")
+        return is_new and owner is None and self.started_at_s(run) is not None
 
     def _status(self, run: RunId, guarded: bool) -> RunStatus:
         if ended := guard.read_json(self.folder(run) / "exit.json"):

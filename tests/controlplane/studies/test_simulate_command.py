@@ -100,7 +100,7 @@ def test_the_table_shows_unfinished_jobs_and_skipped_lines(
     out, _ = simulate(*words.split(), "--policy", "starving.py")
     assert "unfinished" in out
     assert "starving left jobs unfinished (such as a)" in out
-    assert "1 bad lines of the trace were left out" in out
+    assert "1 bad line of the trace left out" in out
     done, starved = results(tmp_path / "simulation")["policies"]
     assert [p["mean"]["unfinished"]["mean"] for p in (done, starved)] == [0.0, 1.0]
     charged = pytest.approx(done["mean"]["total_cost"]["mean"])

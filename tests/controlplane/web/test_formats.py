@@ -70,3 +70,11 @@ def test_what_part_of_a_gpu_is_held_is_said_where_it_is_not_the_whole(
 )
 def test_a_difference_that_rounds_to_nothing_is_not_below_it(fraction: float, words: str) -> None:
     assert signed_percent(fraction) == words
+
+
+@pytest.mark.parametrize(
+    ("number", "several", "words"),
+    [(0, "", "0 jobs"), (1, "", "1 job"), (1234, "", "1,234 jobs"), (2, "people", "2 people")],
+)
+def test_a_number_stands_with_its_noun(number: int, several: str, words: str) -> None:
+    assert formats.counted(number, "job", several) == words

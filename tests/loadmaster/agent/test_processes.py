@@ -19,7 +19,7 @@ from loadmaster.agent.__main__ import main
 from loadmaster.agent.config import AgentConfig
 from loadmaster.agent.loop import Agent
 from loadmaster.agent.runtimes.base import Launch, RunId, RunState, StopBy, StopOrder
-from loadmaster.agent.runtimes.process import ProcessRuntime
+from loadmaster.agent.runtimes.process import GUARD_START_S, ProcessRuntime
 from loadmaster.agent.server.shipping import PIECE
 from loadmaster.agent.start import EXIT_CONFIG, EXIT_PROTOCOL, EXIT_TOKEN, serve
 from loadmaster.files import write_json
@@ -34,6 +34,7 @@ from tests.builders_agent import (
     until,
 )
 from tests.builders_processes import is_running
+from tests.fake_runtime import VirtualClock
 
 ROOT = Path(__file__).parents[3]
 RUN = RunId("a1", 1)
@@ -439,6 +440,30 @@ class TestProcessRuntime:
         until(lambda: not (runtime.folder(RUN) / "guard.pid").stat().st_size)
         assert runtime.size(RUN, "stdout") == 0
         assert runtime.poll(RUN).exit == ended
+
+    @pytest.mark.parametrize("comes", [True, False])
+    def test_a_restarted_agent_waits_for_a_guard_that_is_about_to_come(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, comes: bool
+    ) -> None:
+        """Else a launch whose agent is restarted too soon ends as never started."""
+        former, clock = ProcessRuntime(tmp_path / "runs"), VirtualClock(guard.boot_s())
+        self.prepare(former, a_spec(command=python("print('once')")))
+        with monkeypatch.context() as patch:
+            patch.setattr(former, "_spawn", lambda folder: 0)
+            former.start(RUN, guard.boot_s() + 60)
+        runtime = ProcessRuntime(tmp_path / "runs", clock)
+        assert runtime.poll(RUN).state is RunState.RUNNING
+        command = [sys.executable, guard.__file__, str(runtime.folder(RUN))]
+        if comes:
+            subprocess.run(command, check=True)
+        clock.advance(GUARD_START_S)
+        status = runtime.poll(RUN)
+        assert status.state is (RunState.ENDED if comes else RunState.PREPARED)
+        ended = runtime.abandon(RUN).exit
+        assert ended is not None
+        assert ended.started is comes
+        assert subprocess.run(command, check=False).returncode == guard.ALREADY_LAUNCHED
+        assert runtime.read(RUN, "stdout", 0, 100) == b"once\n" * comes
 
     def test_a_running_launch_is_not_abandoned(
         self, runtime: ProcessRuntime, tmp_path: Path

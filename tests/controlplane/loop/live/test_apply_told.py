@@ -2,6 +2,7 @@
 round has its lock.
 """
 
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -10,8 +11,7 @@ from django.db.models import F
 from clusters.events import request_reschedule
 from clusters.models import Cluster, Node, Reason
 from controlplane.loop.live import record, world
-from controlplane.loop.live.apply import apply_plan
-from controlplane.loop.live.observe import Observation
+from controlplane.loop.live.apply import Prepared, apply_plan
 from controlplane.loop.rounds import Applied
 from jobs.models import Job
 from policies.contract.plan import Plan, PlanStatus, WaitCode, Waiting
@@ -101,11 +101,10 @@ def test_thousands_are_told_by_batches_of_which_none_is_in_the_transaction_that_
     assert set(Job.objects.values_list("waiting_code", flat=True)) == {"postponed"}
 
 
-def _finds_all_told(observed: Observation, *given: Any) -> Applied:
-    assert (
-        not Job.objects.filter(cluster=observed.cluster).exclude(waiting_code="postponed").exists()
-    )
-    return apply_plan(observed, *given)
+def _finds_all_told(prepared: Prepared, now: datetime) -> Applied:
+    of_cluster = Job.objects.filter(cluster=prepared.observed.cluster)
+    assert not of_cluster.exclude(waiting_code="postponed").exists()
+    return apply_plan(prepared, now)
 
 
 def test_a_round_that_has_lost_its_lock_tells_nobody(cluster: Cluster, node: Node) -> None:

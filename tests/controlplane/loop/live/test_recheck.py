@@ -8,6 +8,7 @@ from django.utils import timezone
 
 from clusters.models import Cluster, Device, Node
 from controlplane.execution.gangs import PORTS
+from controlplane.loop.live.live_assignments import LiveAssignments
 from controlplane.loop.live.recheck import FreeCapacity
 from jobs.models import Assignment, AssignmentSlot, Job
 from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
@@ -191,7 +192,9 @@ def test_a_cap_that_comes_before_the_next_round_holds_for_launches_too(node: Nod
     both = Placement(
         str(job.pk), (RankPlacement(str(node.pk), tuple(d.uuid for d in devices_of(node))),)
     )
-    room = FreeCapacity(cluster, {str(node.pk): a_curve(node)}, now, [str(node.pk)])
+    room = FreeCapacity(
+        LiveAssignments.of(cluster), {str(node.pk): a_curve(node)}, now, [str(node.pk)]
+    )
     assert room.refusal(both, job) is not None
     one = Placement(str(job.pk), (RankPlacement(str(node.pk), (first.uuid,)),))
     assert room.refusal(one, job) is None

@@ -123,7 +123,7 @@ def test_unplaceable_jobs_are_counted_and_listed() -> None:
         unplaceable=(Unplaceable(2, "c", "needs 8 GPUs, no node has more than 2"),)
     )
     page = report_of(a_summary(a_study_document(policies=["fifo"], seeds=[1]), outcome=outcome))
-    assert "1 jobs can run on no node" in page
+    assert "1 job can run on no node" in page
     assert "c: needs 8 GPUs, no node has more than 2" in page
 
 
@@ -136,7 +136,7 @@ def test_a_policy_that_leaves_jobs_unfinished_says_so_and_is_best_in_nothing() -
     study = Study.of(a_study_document(seeds=[1]))
     runs = zip(study.runs(), map(a_finished_run, (cheap, done)), strict=True)
     page = report_of(summarise(study, runs))
-    assert "fifo left 1 jobs unfinished" in page
+    assert "fifo left 1 job unfinished" in page
     assert "c: the policy left it waiting" in page
     (row,) = re.findall(r">Total cost, EUR</th>(.*?)</tr>", page)
     assert re.findall(r"<td( class=best)?>", row) == ["", " class=best"]
@@ -150,7 +150,7 @@ def test_the_facts_say_what_a_reader_must_know() -> None:
     assert facts["Seeds"] == "1, 2"
     assert facts["Switches that are on"] == "restart_cost_s = 30"
     assert facts["Load"] == "0.5"
-    assert facts["Workload"].startswith("three jobs: 3 jobs of 1 kinds")
+    assert facts["Workload"].startswith("three jobs: 3 jobs of 1 kind over")
     assert facts["Policy randomized_greedy"] == "randomized_greedy: rho = 5.0"
     assert dict(facts_of(a_summary()))["Switches that are on"] == "none"
 

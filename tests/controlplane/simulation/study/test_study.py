@@ -231,7 +231,7 @@ def test_skipped_lines_are_counted_and_listed(tmp_path: Path) -> None:
     (found,) = results(tmp_path)["workloads"]
     assert (found["jobs"], found["skipped"], found["skipped_lines"][0]["line"]) == (1, 1, 3)
     page = (tmp_path / "report.html").read_text()
-    assert "1 lines of the workload were skipped" in page
+    assert "1 line of the workload skipped" in page
     assert "&lt;b&gt;minus" in page
     assert "<b>minus" not in page
 
