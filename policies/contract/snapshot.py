@@ -275,7 +275,8 @@ class Snapshot:
     @cached_property
     def types(self) -> tuple[str, ...]:
         """GPU types present, sorted: the column order of every dense view."""
-        return tuple(sorted({n.gpu_type for n in self.nodes} | {g.name for g in self.gpu_types}))
+        present = [n.gpu_type for n in self.nodes]
+        return tuple(sorted({*present, *[g.name for g in self.gpu_types]}))
 
     @cached_property
     def type_index(self) -> Mapping[str, int]:
@@ -292,7 +293,7 @@ class Snapshot:
     @cached_property
     def max_gpus(self) -> int:
         """The most devices of any node, at least 1."""
-        return max((len(n.devices) for n in self.nodes), default=1) or 1
+        return max([len(n.devices) for n in self.nodes], default=1) or 1
 
     @cached_property
     def throughputs(self) -> Floats:

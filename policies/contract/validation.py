@@ -353,13 +353,12 @@ def _plan_numbers(plan: Plan) -> Iterator[Violation]:
 
 def _shares(plan: Plan) -> Iterator[tuple[str, float]]:
     """Yield every share once, named after the first job of its class."""
-    of_class: dict[int, tuple[str, Mapping[str, float]]] = {}
-    for job, by_type in plan.shares.items():  # jobs of one class have one and the same mapping
-        of_class.setdefault(id(by_type), (job, by_type))
-    if all(map(isfinite, chain.from_iterable([of.values() for _, of in of_class.values()]))):
+    of_class = {id(of): of for of in plan.shares.values()}  # jobs of a class have the same mapping
+    if all(map(isfinite, chain.from_iterable([of.values() for of in of_class.values()]))):
         return
-    for job, by_type in of_class.values():
-        yield from ((f"shares of {job} on {t}", share) for t, share in by_type.items())
+    for job, by_type in plan.shares.items():
+        shares = of_class.pop(id(by_type), {})
+        yield from ((f"shares of {job} on {t}", share) for t, share in shares.items())
 
 
 def _power(plan: Plan, snapshot: Snapshot) -> Iterator[Violation]:

@@ -281,12 +281,8 @@ class Layout:
 
     def _classify(self) -> None:
         numbers: dict[object, int] = {}
-        resources, levels, class_of, found = (
-            self.resources,
-            self.levels,
-            self.class_of,
-            self.members,
-        )
+        c, before = 0, None
+        resources, levels, found = self.resources, self.levels, self.members
         for n, (node, present) in enumerate(zip(self.nodes, self.present, strict=True)):
             key: tuple[object, ...]
             key = (node.gpu_type, node.power_w, len(node.devices), present.bit_count())
@@ -294,18 +290,18 @@ class Layout:
                 key += (node.cores, node.memory_gb, node.resources)
             if levels:
                 key += tuple([(present & of).bit_count() for of in self.wide[n]])
-            c = numbers.get(key)
-            if c is None:
-                c = numbers[key] = self._new_class(n, node, present)
-            class_of.append(c)
+            if key != before:  # nodes of a class nearly always stand together
+                before, c = key, numbers.setdefault(key, len(numbers))
+                if c == len(found):
+                    self._add_class(n, node, present)
+            self.class_of.append(c)
             found[c] |= 1 << n
 
-    def _new_class(self, n: int, node: NodeView, present: int) -> int:
+    def _add_class(self, n: int, node: NodeView, present: int) -> None:
         capacity = self.free(n, present, capacity_of(node, self.resources))
         power_mw = tuple([demand_in_thousandths(watts) for watts in node.power_w]) or (0,)
         self.classes.append(NodeClass(node.gpu_type, capacity, power_mw, len(node.devices)))
         self.members.append(0)
-        return len(self.classes) - 1
 
 
 def capacity_of(node: NodeView, resources: Sequence[str]) -> tuple[int, ...]:

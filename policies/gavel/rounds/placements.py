@@ -130,7 +130,7 @@ class _Search:
         self.observed, self.requests, self.layout = observed, requests, observed.state.layout
         self.classes, self.idle = observed.classes, observed.state.idle
         self.index, number = self.layout.index, self.classes.column_of
-        self.columns = [number.get((node.gpu_type, False)) for node in self.layout.nodes]
+        self.columns = [number.get((of.gpu_type, False)) for of in self.layout.classes]
         self.group_of, self.rates = self.classes.group_of, self.classes.rates
         self._suitable: dict[tuple[int, int], tuple[Request, int]] = {}
 
@@ -138,7 +138,7 @@ class _Search:
         """Return the placement of one process."""
         rank, g = run.ranks[0], self.group_of[row]
         n = self.index.get(rank.node, -1)
-        column = self.columns[n] if n >= 0 else None
+        column = self.columns[self.layout.class_of[n]] if n >= 0 else None
         if column is None or self.rates[g][column] <= 0.0:
             return None
         if (g, column) not in self._suitable:

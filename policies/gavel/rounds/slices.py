@@ -295,7 +295,8 @@ class ClassQueues:
     ) -> None:
         columns = observed.snapshot.jobs.columns
         self.observed, self.current, self.credit = observed, current, credit
-        self.members, self.ids, self.others = observed.classes.members, columns.ids, columns.others
+        self.members, self.ids = observed.classes.members, columns.ids
+        self.received_s = columns.others["received_s"]
         self.arrival = columns.numbers["arrival_s"].tolist()
         self.patience_s = PATIENCE * length_s(observed.snapshot.round_s)
         self.queues: dict[tuple[int, int], list[int]] = {}
@@ -341,10 +342,7 @@ class ClassQueues:
         return [job for _, _, _, job in keys]
 
     def _had_on_s(self, job: int, gpu_type: str) -> float:
-        had_s = 0.0
-        for of, seconds in self.others["received_s"][job]:
-            if of == gpu_type:
-                had_s += seconds
+        had_s: float = dict(self.received_s[job]).get(gpu_type, 0.0)
         credit = self.credit.get(self.ids[job]) if self.credit else None
         return had_s + credit.get(gpu_type, 0.0) if credit else had_s
 
