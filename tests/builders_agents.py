@@ -14,6 +14,7 @@ from jobs.lifecycle import JobMove, JobState
 from jobs.models import Assignment, AssignmentSlot, Attempt, Job
 from jobs.moves import move_job
 from loadmaster.protocol import (
+    Accept,
     AssignmentState,
     DeviceReport,
     Heartbeat,
@@ -170,3 +171,16 @@ def a_heartbeat(*assignments: Assignment, epoch: int = 1, seq: int = 1, **values
 def heartbeat(node_pk: UUID, beat: Heartbeat, now: datetime | None = None) -> HeartbeatReply:
     """Renew session and leases of a node whose token has been checked."""
     return renew_one(Call(node_pk, beat), now)
+
+
+def accepts(
+    call: Any, assignment: Assignment, *, epoch: int = 1, fence: int | None = None, **more: Any
+) -> Any:
+    """Accept an offer over HTTP; return the answer."""
+    words = Accept(epoch=epoch, fence=assignment.fence if fence is None else fence)
+    return call("put", f"assignments/{assignment.pk}/accept", words, **more)
+
+
+def reports(call: Any, assignment: Assignment, to: AssignmentState, **more: Any) -> Any:
+    """Report a state over HTTP; return the answer."""
+    return call("put", f"assignments/{assignment.pk}/state", a_report(assignment, to, **more))

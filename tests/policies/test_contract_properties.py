@@ -11,8 +11,8 @@ from policies.contract.plan import Placement, Plan, PlanStatus
 from policies.contract.snapshot import Purpose, Snapshot
 from policies.contract.validation import validate_plan
 from policies.placement.profiling import merge, reserve_profiling
+from tests.builders_colocation import wide_snapshots
 from tests.builders_snapshots import snapshots
-from tests.builders_tandems import wide_snapshots
 from tests.policies.test_contract import VARIANTS, decide
 from tests.policies.test_contract_of_variants import VARIANTS as MORE_VARIANTS
 from tests.policies.test_contract_of_variants import Variant

@@ -3,43 +3,26 @@ calls get.
 """
 
 import uuid
-from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.utils import timezone
 
 from clusters.models import Node
 from controlplane.execution.services.stops import stop_assignment
-from jobs.lifecycle import JobMove
 from jobs.models import Assignment, AssignmentEvent, AssignmentSlot, Job
-from jobs.moves import move_job
 from jobs.secrets import set_secret
-from loadmaster.protocol import Accept, AssignmentState, KnownAssignment, ReasonClass, StopReason
+from loadmaster.protocol import Accept, AssignmentState, ReasonClass, StopReason
 from tests.builders import a_job, a_team
 from tests.builders_agents import (
-    SECRET,
-    a_heartbeat,
     a_node_with_agent,
-    a_report,
     a_running_assignment,
-    a_session_request,
+    accepts,
     an_offer,
+    reports,
 )
 
 S = AssignmentState
 pytestmark = pytest.mark.django_db
-
-
-def _accept(
-    call: Any, assignment: Assignment, *, epoch: int = 1, fence: int | None = None, **more: Any
-) -> Any:
-    words = Accept(epoch=epoch, fence=assignment.fence if fence is None else fence)
-    return call("put", f"assignments/{assignment.pk}/accept", words, **more)
-
-
-def _report(call: Any, assignment: Assignment, to: AssignmentState, **more: Any) -> Any:
-    return call("put", f"assignments/{assignment.pk}/state", a_report(assignment, to, **more))
 
 
 def test_an_accepted_offer_tells_the_agent_everything(call: Any) -> None:
@@ -53,7 +36,7 @@ def test_an_accepted_offer_tells_the_agent_everything(call: Any) -> None:
         cores=2.0,
     )
     assignment = an_offer(node, job, gpus=2, steps_quota=100)
-    spec = _accept(call, assignment).json()
+    spec = accepts(call, assignment).json()
     assert spec["assignment"] == str(assignment.pk)
     assert spec["command"] == ["python", "train.py"]
     assert spec["devices"] == [d.uuid for d in node.devices.order_by("uuid")]
@@ -79,7 +62,7 @@ def test_secrets_are_revealed_to_the_agent_that_accepts_alone(call: Any) -> None
     assignment = an_offer(
         node, a_job(node.cluster, team=team, environment={"KEY": {"secret": "api-key"}, "A": "b"})
     )
-    spec = _accept(call, assignment).json()
+    spec = accepts(call, assignment).json()
     assert (spec["secrets"], spec["environment"]) == ({"KEY": "hunter2"}, {"A": "b"})
     assert "hunter2" not in str(list(AssignmentEvent.objects.values()))
 
@@ -88,7 +71,7 @@ def test_a_job_whose_secret_has_gone_fails_with_its_name_and_not_the_agent(call:
     node = a_node_with_agent()
     job = a_job(node.cluster, environment={"KEY": {"secret": "gone"}}, max_retries=0)
     assignment = an_offer(node, job)
-    assert _accept(call, assignment).status_code == 409
+    assert accepts(call, assignment).status_code == 409
     job.refresh_from_db()
     assert job.state == "failed"
     assert "gone" in job.failure_reason
@@ -98,9 +81,9 @@ def test_a_job_whose_secret_has_gone_fails_with_its_name_and_not_the_agent(call:
 def test_accepting_again_gets_the_same_specification_and_no_longer_lease(call: Any) -> None:
     node = a_node_with_agent()
     assignment = an_offer(node)
-    first = _accept(call, assignment)
+    first = accepts(call, assignment)
     lease = Assignment.objects.get(pk=assignment.pk).lease_expires_at
-    second = _accept(call, assignment)
+    second = accepts(call, assignment)
     assert (first.status_code, second.status_code) == (200, 200)
     assert first.json() == second.json()
     assert Assignment.objects.get(pk=assignment.pk).lease_expires_at == lease
@@ -109,7 +92,7 @@ def test_accepting_again_gets_the_same_specification_and_no_longer_lease(call: A
 def test_a_profile_run_has_no_place_for_checkpoints(call: Any) -> None:
     node = a_node_with_agent()
     job = a_job(node.cluster, state="profiling", checkpoint_place="/checkpoints/job")
-    spec = _accept(call, an_offer(node, job, purpose="profiling", copy=3, steps_quota=20)).json()
+    spec = accepts(call, an_offer(node, job, purpose="profiling", copy=3, steps_quota=20)).json()
     assert (spec["checkpoint_place"], spec["purpose"], spec["copy"]) == ("", "profiling", 3)
 
 
@@ -121,7 +104,7 @@ def test_a_stale_accept_is_refused_and_changes_nothing(
     call: Any, epoch: int, fence: int, code: str
 ) -> None:
     assignment = an_offer(a_node_with_agent())
-    answer = _accept(call, assignment, epoch=epoch, fence=fence)
+    answer = accepts(call, assignment, epoch=epoch, fence=fence)
     assert (answer.status_code, answer.json()["error"]["code"]) == (409, code)
     assert Assignment.objects.get(pk=assignment.pk).state == S.OFFERED
 
@@ -131,7 +114,7 @@ def test_another_nodes_offer_is_refused_as_if_it_did_not_exist(call: Any) -> Non
     a_node_with_agent(node.cluster, token="the other's")
     assignment = an_offer(node)
     answers = [
-        _accept(call, assignment, token="the other's"),
+        accepts(call, assignment, token="the other's"),
         call("put", f"assignments/{uuid.uuid4()}/accept", Accept(1, 1)),
     ]
     assert [(a.status_code, a.json()["error"]["code"]) for a in answers] == [
@@ -144,22 +127,22 @@ def test_an_offer_withdrawn_meanwhile_cannot_be_accepted(call: Any) -> None:
     assignment = an_offer(a_node_with_agent())
     stop_assignment(assignment, StopReason.PREEMPT)
     assert assignment.state == S.PREEMPTED
-    assert _accept(call, assignment).status_code == 409
+    assert accepts(call, assignment).status_code == 409
     assert not AssignmentSlot.objects.filter(live=True).exists()
 
 
 def test_reports_lead_an_assignment_and_its_job_to_the_end(call: Any) -> None:
     node = a_node_with_agent()
     assignment = an_offer(node)
-    _accept(call, assignment)
+    accepts(call, assignment)
     states = [
-        _report(call, assignment, to, seq=n).json()["state"]
+        reports(call, assignment, to, seq=n).json()["state"]
         for n, to in enumerate([S.PREPARING, S.RUNNING], 1)
     ]
     assert states == ["preparing", "running"]
     assert Job.objects.get().state == "running"
     assert (
-        _report(call, assignment, S.SUCCEEDED, seq=3, exit_code=0, steps=100).json()["state"]
+        reports(call, assignment, S.SUCCEEDED, seq=3, exit_code=0, steps=100).json()["state"]
         == "succeeded"
     )
     assignment.refresh_from_db()
@@ -174,7 +157,7 @@ def test_a_replayed_report_gets_200_and_changes_nothing(call: Any) -> None:
     assignment = a_running_assignment(a_node_with_agent())
     for _ in range(3):
         assert (
-            _report(
+            reports(
                 call, assignment, S.FAILED, seq=4, exit_code=1, reason_class=ReasonClass.USER
             ).status_code
             == 200
@@ -185,10 +168,10 @@ def test_a_replayed_report_gets_200_and_changes_nothing(call: Any) -> None:
 
 def test_a_late_replay_of_an_earlier_state_gets_200_and_the_newest_state(call: Any) -> None:
     assignment = an_offer(a_node_with_agent())
-    _accept(call, assignment)
-    _report(call, assignment, S.PREPARING, seq=1)
-    _report(call, assignment, S.RUNNING, seq=2)
-    answer = _report(call, assignment, S.PREPARING, seq=1)
+    accepts(call, assignment)
+    reports(call, assignment, S.PREPARING, seq=1)
+    reports(call, assignment, S.RUNNING, seq=2)
+    answer = reports(call, assignment, S.PREPARING, seq=1)
     assert (answer.status_code, answer.json()["state"]) == (200, "running")
 
 
@@ -204,29 +187,29 @@ def test_a_stale_report_is_refused_and_changes_nothing(
     call: Any, values: dict[str, Any], code: str
 ) -> None:
     assignment = a_running_assignment(a_node_with_agent())
-    answer = _report(call, assignment, S.FAILED, **{"seq": 5, **values})
+    answer = reports(call, assignment, S.FAILED, **{"seq": 5, **values})
     assert (answer.status_code, answer.json()["error"]["code"]) == (409, code)
     assert Assignment.objects.get(pk=assignment.pk).state == S.RUNNING
 
 
 def test_an_end_is_final(call: Any) -> None:
     assignment = a_running_assignment(a_node_with_agent())
-    _report(call, assignment, S.SUCCEEDED, seq=1)
-    assert _report(call, assignment, S.FAILED, seq=2).status_code == 409
-    assert _report(call, assignment, S.RUNNING, seq=3).status_code == 409
+    reports(call, assignment, S.SUCCEEDED, seq=1)
+    assert reports(call, assignment, S.FAILED, seq=2).status_code == 409
+    assert reports(call, assignment, S.RUNNING, seq=3).status_code == 409
     assert Job.objects.get().state == "completed"
 
 
 def test_a_move_the_table_lacks_is_refused_by_name(call: Any) -> None:
     assignment = a_running_assignment(a_node_with_agent())
-    answer = _report(call, assignment, S.PREPARING, seq=1)
+    answer = reports(call, assignment, S.PREPARING, seq=1)
     assert (answer.status_code, answer.json()["error"]["code"]) == (409, "illegal_move")
 
 
 @pytest.mark.parametrize("to", [S.OFFERED, S.UNKNOWN, S.LOST])
 def test_an_agent_cannot_say_what_only_the_server_can_know(call: Any, to: AssignmentState) -> None:
     assignment = a_running_assignment(a_node_with_agent())
-    answer = _report(call, assignment, to)
+    answer = reports(call, assignment, to)
     assert (answer.status_code, answer.json()["error"]["field"]) == (400, "to")
 
 
@@ -242,168 +225,26 @@ def test_an_agent_cannot_say_what_only_the_server_can_know(call: Any, to: Assign
 def test_an_absurd_report_is_refused_by_field(
     call: Any, values: dict[str, Any], field: str
 ) -> None:
-    answer = _report(call, a_running_assignment(a_node_with_agent()), S.FAILED, **values)
+    answer = reports(call, a_running_assignment(a_node_with_agent()), S.FAILED, **values)
     assert (answer.status_code, answer.json()["error"]["field"]) == (400, field)
-
-
-def test_a_superseded_agent_is_told_to_open_a_session(call: Any) -> None:
-    node = a_node_with_agent()
-    assignment = a_running_assignment(node)
-    known = a_heartbeat(assignment).assignments
-    session = call(
-        "post", f"nodes/{node.pk}/session", a_session_request(node, assignments=known)
-    ).json()
-    assert (session["epoch"], session["adopt"], session["stop"]) == (2, [str(assignment.pk)], [])
-    assert _report(call, assignment, S.SUCCEEDED).json()["error"]["code"] == "stale_epoch"
-    assert _report(call, assignment, S.SUCCEEDED, epoch=2).status_code == 200
-
-
-def test_a_session_is_told_to_stop_what_is_over_or_of_another_fence(call: Any) -> None:
-    node = a_node_with_agent(gpus=2)
-    over, other = a_running_assignment(node), a_running_assignment(node)
-    _report(call, over, S.PREEMPTED)
-    other.fence += 1
-    known = a_heartbeat(over, other).assignments
-    session = call(
-        "post", f"nodes/{node.pk}/session", a_session_request(node, assignments=known)
-    ).json()
-    assert set(session["stop"]) == {str(over.pk), str(other.pk)}
-    assert session["adopt"] == []
-
-
-def test_a_wish_to_stop_reaches_the_agent_by_its_heartbeat_until_it_is_done(call: Any) -> None:
-    node = a_node_with_agent()
-    assignment = a_running_assignment(node)
-    stop_assignment(assignment, StopReason.PREEMPT, "operator")
-    for seq in (1, 2):
-        (directive,) = call(
-            "post", f"nodes/{node.pk}/heartbeat", a_heartbeat(assignment, seq=seq)
-        ).json()["directives"]
-        assert (directive["action"], directive["stop_reason"], directive["grace_s"]) == (
-            "stop",
-            "preempt",
-            30.0,
-        )
-    _report(call, assignment, S.PREEMPTED)
-    assert call("post", f"nodes/{node.pk}/heartbeat", a_heartbeat(seq=3)).json()["directives"] == []
-
-
-def test_a_wish_to_cancel_is_never_weakened(call: Any) -> None:
-    assignment = a_running_assignment(a_node_with_agent())
-    stop_assignment(assignment, StopReason.CANCEL)
-    stop_assignment(assignment, StopReason.PREEMPT)
-    assert assignment.desired == "cancel"
-
-
-def test_a_job_that_succeeds_while_it_is_being_stopped_has_succeeded(call: Any) -> None:
-    assignment = a_running_assignment(a_node_with_agent())
-    stop_assignment(assignment, StopReason.PREEMPT)
-    _report(call, assignment, S.SUCCEEDED, steps=100)
-    stop_assignment(assignment, StopReason.PREEMPT)
-    assert Job.objects.get().state == "completed"
-    assert assignment.state == S.SUCCEEDED
-
-
-def test_a_heartbeat_tells_the_agent_to_start_what_is_offered_and_to_stop_strays(call: Any) -> None:
-    node = a_node_with_agent(gpus=2)
-    offer, stray = an_offer(node), a_running_assignment(node)
-    heartbeat = a_heartbeat(stray)
-    _report(call, stray, S.FAILED)
-    answer = call("post", f"nodes/{node.pk}/heartbeat", heartbeat).json()
-    assert {(d["id"], d["action"]) for d in answer["directives"]} == {
-        (str(offer.pk), "start"),
-        (str(stray.pk), "stop"),
-    }
-    assert answer["leases"] == []
-
-
-def test_a_heartbeat_passes_on_a_prolonged_term(call: Any) -> None:
-    node = a_node_with_agent()
-    until = timezone.now() + timedelta(minutes=5)
-    assignment = a_running_assignment(node, term_until=until)
-    (directive,) = call("post", f"nodes/{node.pk}/heartbeat", a_heartbeat(assignment)).json()[
-        "directives"
-    ]
-    assert directive["action"] == "update"
-    assert directive["term_until_s"] == pytest.approx(until.timestamp(), abs=0.001)
 
 
 def test_the_longest_path_leaves_the_node_free(call: Any) -> None:
     node = a_node_with_agent()
     for _ in range(3):
         assignment = an_offer(node)
-        _accept(call, assignment)
-        _report(call, assignment, S.RUNNING, seq=1)
-        _report(call, assignment, S.SUCCEEDED, seq=2)
+        accepts(call, assignment)
+        reports(call, assignment, S.RUNNING, seq=1)
+        reports(call, assignment, S.SUCCEEDED, seq=2)
     assert Node.objects.get().devices.filter(slots_held__live=True).count() == 0
-
-
-def _restart(call: Any, node: Node, *known: Assignment, secret: str = SECRET) -> Any:
-    listed = tuple(KnownAssignment(str(a.pk), a.fence, S.ACCEPTED) for a in known)
-    return call(
-        "post", f"nodes/{node.pk}/session", a_session_request(node, secret, assignments=listed)
-    )
-
-
-def test_an_acceptance_the_agent_died_with_is_taken_back_by_a_session_without_it(
-    call: Any,
-) -> None:
-    node = a_node_with_agent(gpus=2)
-    written, unwritten = an_offer(node), an_offer(node)
-    for assignment in (written, unwritten):
-        _accept(call, assignment)
-    assert _restart(call, node, written).status_code == 200
-    written.refresh_from_db()
-    unwritten.refresh_from_db()
-    assert (written.state, written.epoch) == (S.ACCEPTED, 2)
-    assert (unwritten.state, unwritten.reason_class, unwritten.job.state) == (
-        S.PREEMPTED,
-        ReasonClass.NODE,
-        "queued",
-    )
-    assert not unwritten.slots.filter(live=True).exists()
-    assert (unwritten.job.retries_used, unwritten.job.waiting_code) == (0, "")
-
-
-def test_a_cancelled_job_is_over_when_the_acceptance_its_agent_died_with_is_taken_back(
-    call: Any,
-) -> None:
-    node = a_node_with_agent()
-    assignment = an_offer(node)
-    _accept(call, assignment)
-    move_job(assignment.job, JobMove.CANCEL)
-    stop_assignment(assignment, StopReason.CANCEL)
-    _restart(call, node)
-    assignment.refresh_from_db()
-    assert (assignment.state, assignment.job.state) == (S.CANCELLED, "cancelled")
-
-
-def test_what_another_journal_does_not_know_may_still_run(call: Any) -> None:
-    node = a_node_with_agent()
-    assignment = an_offer(node)
-    _accept(call, assignment)
-    Node.objects.update(session_expires_at=timezone.now() - timedelta(seconds=1))
-    assert _restart(call, node, secret="the secret of a new journal").status_code == 200
-    assignment.refresh_from_db()
-    assert assignment.state == S.ACCEPTED
-
-
-def test_what_was_reported_beyond_its_acceptance_waits_for_its_lease(call: Any) -> None:
-    node = a_node_with_agent()
-    assignment = an_offer(node)
-    _accept(call, assignment)
-    _report(call, assignment, S.PREPARING)
-    _restart(call, node)
-    assignment.refresh_from_db()
-    assert assignment.state == S.PREPARING
 
 
 def test_a_preparation_is_told_by_its_fraction(call: Any) -> None:
     node = a_node_with_agent()
     assignment = an_offer(node)
-    _accept(call, assignment)
-    assert _report(call, assignment, S.PREPARING, seq=1).status_code == 200
-    assert _report(call, assignment, S.PREPARING, seq=2, prepared_fraction=0.4).status_code == 200
+    accepts(call, assignment)
+    assert reports(call, assignment, S.PREPARING, seq=1).status_code == 200
+    assert reports(call, assignment, S.PREPARING, seq=2, prepared_fraction=0.4).status_code == 200
     assignment.refresh_from_db()
     assert (assignment.state, assignment.prepared_fraction, assignment.report_seq) == (
         S.PREPARING,
@@ -411,7 +252,7 @@ def test_a_preparation_is_told_by_its_fraction(call: Any) -> None:
         2,
     )
     assert (
-        _report(call, assignment, S.PREPARING, seq=3, prepared_fraction=1.5).json()["error"][
+        reports(call, assignment, S.PREPARING, seq=3, prepared_fraction=1.5).json()["error"][
             "field"
         ]
         == "prepared_fraction"
@@ -422,15 +263,15 @@ def test_the_first_launch_pins_the_jobs_image_and_later_ones_get_it(call: Any) -
     node = a_node_with_agent()
     job = a_job(node.cluster, runtime="docker", image="train:1")
     assignment = an_offer(node, job)
-    assert _accept(call, assignment).json()["image_digest"] == ""
+    assert accepts(call, assignment).json()["image_digest"] == ""
     digests = [f"sha256:{letter * 64}" for letter in "ab"]
-    _report(call, assignment, S.PREPARING, seq=1)
+    reports(call, assignment, S.PREPARING, seq=1)
     for seq, digest in enumerate(digests, 2):
-        assert _report(call, assignment, S.RUNNING, seq=seq, image_digest=digest).status_code == 200
+        assert reports(call, assignment, S.RUNNING, seq=seq, image_digest=digest).status_code == 200
     job.refresh_from_db()
     assert job.image_digest == digests[0]
-    assert _accept(call, assignment).json()["image_digest"] == digests[0]
+    assert accepts(call, assignment).json()["image_digest"] == digests[0]
     assert (
-        _report(call, assignment, S.RUNNING, seq=9, image_digest="latest").json()["error"]["field"]
+        reports(call, assignment, S.RUNNING, seq=9, image_digest="latest").json()["error"]["field"]
         == "image_digest"
     )

@@ -9,9 +9,9 @@ import pytest
 from controlplane.studies.what_if.comparison import Figures, figures, stretches
 from policies.contract.plan import Placement, Plan, PlanStatus
 from policies.contract.snapshot import PriceInterval, Running, Snapshot
+from tests.builders_colocation import a_wide_node
 from tests.builders_policies import a_job, a_snapshot
-from tests.builders_tandems import a_wide_node
-from tests.builders_together import half_of, kinds_of_two
+from tests.builders_shared_worlds import half_of, kinds_of_two
 
 NOW_S = 1000.0
 JOULES_PER_KWH = 3.6e6

@@ -8,8 +8,8 @@ import pytest
 
 from policies.contract.snapshot import JobView, Snapshot
 from policies.gavel.finish_time_fairness import FinishTimeFairness
+from tests.builders_colocation import after
 from tests.builders_policies import a_job, a_kind, a_node, a_snapshot
-from tests.builders_tandems import after
 
 KINDS = [a_kind("k", {("V100", 1): 1.0})]
 NEW = 1000.0

@@ -16,9 +16,7 @@ from policies.contract.snapshot import JobView, NodeState, NodeView, Snapshot
 from policies.contract.validation import validate_plan
 from policies.gavel.gandiva import Gandiva
 from policies.placement.profiling import merge, reserve_profiling
-from tests.builders_loop import a_scenario
-from tests.builders_policies import a_job, a_kind, a_node, a_snapshot, on
-from tests.builders_tandems import (
+from tests.builders_colocation import (
     a_pairing_kind,
     a_sharer,
     a_wide_node,
@@ -26,6 +24,8 @@ from tests.builders_tandems import (
     half,
     wide_snapshots,
 )
+from tests.builders_loop import a_scenario
+from tests.builders_policies import a_job, a_kind, a_node, a_snapshot, on
 
 ROUND_S = 300.0
 GOOD, BAD = {"k": (0.75, 0.75)}, {"k": (0.4, 0.5)}

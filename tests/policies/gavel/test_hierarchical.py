@@ -12,10 +12,10 @@ from policies.gavel.allocation.observe import Observed, observe
 from policies.gavel.allocation.problem import Shares
 from policies.gavel.allocation.rates import GroupingOptions
 from policies.gavel.hierarchical import Hierarchical
+from tests.builders_colocation import after
 from tests.builders_gavel import with_teams_and_prices
 from tests.builders_policies import a_job, a_kind, a_node, a_snapshot
 from tests.builders_snapshots import snapshots
-from tests.builders_tandems import after
 
 KINDS = [a_kind("k", {("V100", 1): 1.0})]
 RED, BLUE = TeamView("red", 3.0), TeamView("blue")

@@ -29,10 +29,10 @@ from policies.gavel.allocation.problem import Shares
 from policies.gavel.max_min_fairness import MaxMinFairness
 from policies.gavel.rounds.share_round import ShareRule, plan_of
 from policies.gavel.solvers.fairness import fairness
+from tests.builders_colocation import half
 from tests.builders_gavel import FASTER, LONG, ROUND_S, SLOWER, cluster, steps_of, two_jobs
 from tests.builders_gavel import simulated as simulated_with
 from tests.builders_policies import a_device, a_job, a_kind, a_node, a_snapshot
-from tests.builders_tandems import half
 
 
 def simulated(

@@ -16,6 +16,7 @@ from policies.contract.policy import PolicyParameterError
 from policies.contract.snapshot import GpuTypeView, JobView, Snapshot, TeamOrder, TeamView
 from policies.contract.validation import validate_plan
 from policies.host import registry
+from tests.builders_colocation import a_pairing_kind, a_sharer, a_wide_node, after, wide_snapshots
 from tests.builders_gavel import (
     FASTER,
     OBJECTIVES,
@@ -32,7 +33,6 @@ from tests.builders_gavel import (
 )
 from tests.builders_policies import a_job, a_kind, a_node, a_snapshot
 from tests.builders_snapshots import TYPES, snapshots
-from tests.builders_tandems import a_pairing_kind, a_sharer, a_wide_node, after, wide_snapshots
 
 POLICIES = tuple(OBJECTIVES)
 FORMS = ("aware", "agnostic", "sharing")

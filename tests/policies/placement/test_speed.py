@@ -14,9 +14,9 @@ from policies.contract.snapshot import (
     Throughput,
 )
 from policies.placement.speed import PlanSpeeds, Speeds, pair_rates_of
+from tests.builders_colocation import a_wide_node
 from tests.builders_policies import a_job, a_node, a_snapshot
-from tests.builders_tandems import a_wide_node
-from tests.builders_together import half_of, kinds_of_two
+from tests.builders_shared_worlds import half_of, kinds_of_two
 
 
 def a_placement(job: str, *devices: str, node: str = "n1", share: float = 0.5) -> Placement:

@@ -2,26 +2,20 @@
 constraints as the last judge.
 """
 
-from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
 import pytest
-from django.utils import timezone
 from pytest_django import Settings
 
 from clusters.models import Cluster, Device, Node, Reason, RescheduleEvent
-from controlplane.execution.gangs import PORTS
-from controlplane.loop.live.live_assignments import LiveAssignments
-from controlplane.loop.live.recheck import FreeCapacity
 from controlplane.loop.live.world import Ports, hold_round
 from controlplane.loop.models import Round
-from jobs.models import Assignment, AssignmentSlot, Attempt, Job
+from jobs.models import Assignment, Attempt, Job
 from loadmaster.protocol import AssignmentState
-from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
-from policies.contract.snapshot import NodeView, RankPlacement
-from profiling.models import Profile
-from tests.builders import a_job, a_kind, a_node
+from policies.contract.plan import Placement, Plan, PlanStatus
+from policies.contract.snapshot import RankPlacement
+from tests.builders import a_job, a_node
 from tests.builders_live import (
     a_round,
     a_round_of_waiting_events,
@@ -296,184 +290,6 @@ def test_a_long_queue_before_full_nodes_asks_for_no_other_round(
         a_job(cluster, name=f"job-{i}")
     a_round(cluster, placing(held=(node, *devices_of(node))))
     assert not RescheduleEvent.objects.filter(round=None).exists()
-
-
-def test_a_gang_is_launched_whole_or_not_at_all(cluster: Cluster, node: Node) -> None:
-    other = a_node(cluster, gpus=1)
-    job = a_job(cluster, name="a", gpus_min=2, gpus_max=2)
-    seats = (
-        RankPlacement(str(node.pk), (devices_of(node)[0].uuid,)),
-        RankPlacement(str(other.pk), (devices_of(other)[0].uuid,)),
-    )
-    plan = Plan("told", PlanStatus.HEURISTIC, (Placement(str(job.pk), seats),))
-
-    def meanwhile(*_: object) -> Plan:
-        Node.objects.filter(pk=other.pk).update(state="lost")
-        return plan
-
-    assert refused(a_round(cluster, meanwhile)) == {"a": "stale"}
-    assert not Assignment.objects.exists()
-    job.refresh_from_db()
-    assert (job.state, job.fence) == ("queued", 0)
-    Node.objects.filter(pk=other.pk).update(state="ready")
-    a_round(cluster, lambda *_: plan)
-    assert [
-        (a.rank, a.world_size, a.fence, a.node) for a in Assignment.objects.order_by("rank")
-    ] == [
-        (0, 2, 1, node),
-        (1, 2, 1, other),
-    ]
-    (port,) = set(Assignment.objects.values_list("gang_port", flat=True))
-    assert port in PORTS
-
-
-@pytest.mark.parametrize("slow_first", [False, True])
-def test_a_gang_of_two_types_is_expected_to_be_as_fast_as_its_slowest_worker(
-    cluster: Cluster, node: Node, slow_first: bool
-) -> None:
-    slow, kind = a_node(cluster, gpu_type="T4", gpus=1), a_kind()
-    for gpu_type, steps_per_s in ((node.gpu_type, 18.0), (slow.gpu_type, 1.8)):
-        Profile.objects.create(
-            kind=kind,
-            gpu_type=gpu_type,
-            gpus=2,
-            spread=True,
-            steps_per_s=steps_per_s,
-            source="measured",
-        )
-    job = a_job(cluster, name="a", kind=kind, gpus_min=2, gpus_max=2, may_mix=True)
-    seats = [RankPlacement(str(n.pk), (devices_of(n)[0].uuid,)) for n in (node, slow)]
-    ranks = tuple(reversed(seats)) if slow_first else tuple(seats)
-    plan = Plan("told", PlanStatus.HEURISTIC, (Placement(str(job.pk), ranks),))
-    assert a_round(cluster, lambda *_: plan).rejected == []
-    assert {a.predicted_steps_per_s for a in Assignment.objects.all()} == {1.8}
-
-
-def test_ranks_of_a_gang_on_one_node_are_rechecked_together(cluster: Cluster, node: Node) -> None:
-    job = a_job(cluster, name="a", gpus_min=2, gpus_max=2, cores=16.0)
-    seats = tuple(RankPlacement(str(node.pk), (device.uuid,)) for device in devices_of(node))
-    plan = Plan("told", PlanStatus.HEURISTIC, (Placement(str(job.pk), seats),))
-
-    def meanwhile(*_: object) -> Plan:
-        Node.objects.filter(pk=node.pk).update(cores=31.0)
-        return plan
-
-    assert refused(a_round(cluster, meanwhile)) == {"a": "stale"}
-    Node.objects.filter(pk=node.pk).update(cores=32.0, reserved_cores=0.0)
-    a_round(cluster, lambda *_: plan)
-    assert Assignment.objects.count() == 2
-
-
-@pytest.mark.parametrize(
-    ("values", "word"),
-    [
-        ({"features": ["process"], "address": "10.0.0.5"}, "install a newer one"),
-        ({"features": ["process", "gang"]}, "docs/agent.md"),
-    ],
-)
-def test_a_gang_waits_where_a_node_cannot_run_a_rank_of_it(
-    cluster: Cluster, node: Node, values: dict[str, Any], word: str
-) -> None:
-    other = a_node(cluster, gpus=1)
-    Node.objects.filter(pk=other.pk).update(**values)
-    job = a_job(cluster, name="a", gpus_min=2, gpus_max=2)
-    seats = tuple(RankPlacement(str(n.pk), (devices_of(n)[0].uuid,)) for n in (node, other))
-    row = a_round(
-        cluster, lambda *_: Plan("told", PlanStatus.HEURISTIC, (Placement(str(job.pk), seats),))
-    )
-    assert refused(row) == {"a": "stale"}
-    assert word in row.rejected[0]["detail"]
-    assert not Assignment.objects.exists()
-    a_job(cluster, name="b")
-    a_round(cluster, placing(b=(other, devices_of(other)[0])))
-    assert Assignment.objects.get().node == other, "a job of one rank may run there"
-
-
-def test_the_database_is_the_last_judge_of_a_slot(
-    cluster: Cluster, node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first, second = devices_of(node)
-    running(cluster, "a", node, first)
-    a_job(cluster, name="b")
-    a_job(cluster, name="c")
-    monkeypatch.setattr("controlplane.loop.live.recheck.FreeCapacity._device", lambda *_: iter(()))
-    a_round(cluster, placing(a=(node, first), b=(node, second)))
-    both = Plan(
-        "told",
-        PlanStatus.HEURISTIC,
-        tuple(
-            Placement(str(j.pk), (RankPlacement(str(node.pk), (first.uuid,)),))
-            for j in Job.objects.filter(name="c")
-        ),
-    )
-    monkeypatch.setattr("controlplane.loop.rounds.validate_plan", lambda *_: ())
-    row = a_round(cluster, lambda *_: both)
-    assert refused(row) == {"c": "stale"}
-    assert Job.objects.get(name="c").state == "queued"
-    assert AssignmentSlot.objects.filter(device=first, live=True).count() == 1
-
-
-def test_a_node_whose_memory_a_stopping_job_still_fills_takes_the_next_one_later(
-    cluster: Cluster, node: Node
-) -> None:
-    first, second = devices_of(node)
-    running(cluster, "old", node, first, memory_gb=100.0)
-    a_job(cluster, name="new", memory_gb=100.0)
-    row = a_round(cluster, placing(new=(node, second)))
-    assert refused(row) == {"new": "deferred"}
-    assert "memory" in row.rejected[0]["detail"]
-
-
-def test_half_of_a_device_waits_until_nobody_has_it_whole(cluster: Cluster, node: Node) -> None:
-    first, _ = devices_of(node)
-    Device.objects.filter(pk=first.pk).update(slots=2)
-    whole = running(cluster, "a", node, first)
-    b = a_job(cluster, name="b", may_share=True)
-    half = RankPlacement(str(node.pk), (first.uuid,), share=0.5)
-    waits = (Waiting(str(whole.job_id), WaitCode.POSTPONED),)
-    row = a_round(
-        cluster,
-        lambda *_: Plan("told", PlanStatus.HEURISTIC, (Placement(str(b.pk), (half,)),), waits),
-    )
-    assert refused(row) == {"b": "deferred"}
-    assert not Assignment.objects.filter(job=b).exists()
-
-
-def test_under_a_power_cap_the_next_one_waits_until_the_stopping_one_is_gone(node: Node) -> None:
-    cluster = node.cluster
-    cluster.power_cap_w = 600.0
-    cluster.save()
-    first, second = devices_of(node)
-    running(cluster, "old", node, first)
-    a_job(cluster, name="new")
-    row = a_round(cluster, placing(new=(node, second)))
-    assert refused(row) == {"new": "deferred"}
-    assert "600 W" in row.rejected[0]["detail"]
-
-
-def test_a_cap_that_comes_before_the_next_round_holds_for_launches_too(node: Node) -> None:
-    """The cap begins with the next hour, in which the next periodic round is."""
-    cluster = node.cluster
-    now = timezone.now().replace(minute=30)
-    hour = f"{now + timedelta(hours=1):%H}:00"
-    cluster.power_cap_hours = [{"power_cap_w": 600, "from": hour}]
-    cluster.period_s = 3600.0
-    cluster.save()
-    first, _ = devices_of(node)
-    job = a_job(cluster, name="new", gpus_max=2)
-    both = Placement(
-        str(job.pk), (RankPlacement(str(node.pk), tuple(d.uuid for d in devices_of(node))),)
-    )
-    room = FreeCapacity(
-        LiveAssignments.of(cluster), {str(node.pk): a_curve(node)}, now, [str(node.pk)]
-    )
-    assert room.refusal(both, job) is not None
-    one = Placement(str(job.pk), (RankPlacement(str(node.pk), (first.uuid,)),))
-    assert room.refusal(one, job) is None
-
-
-def a_curve(node: Node) -> NodeView:
-    return NodeView(str(node.pk), node.name, "V100", (), (360.0, 530.0, 700.0))
 
 
 def test_nothing_is_applied_by_a_round_that_took_too_long(cluster: Cluster, node: Node) -> None:

@@ -27,11 +27,11 @@ from policies.contract.snapshot import JobColumns, Jobs, JobView, PairThroughput
 from policies.host.registry import make
 from profiling.pairs.estimates import ErrorSummary
 from profiling.pairs.study import with_estimates
+from tests.builders_colocation import a_wide_node
 from tests.builders_outcomes import a_finished_run, an_outcome
 from tests.builders_pairs import GAVEL_ALONE, V100, gavels_kinds, gavels_rates
 from tests.builders_policies import a_job
-from tests.builders_tandems import a_wide_node
-from tests.builders_together import FLAT, Script, half_of
+from tests.builders_shared_worlds import FLAT, Script, half_of
 
 KINDS = gavels_kinds()
 OBSERVED, SEED = 0.6, 2

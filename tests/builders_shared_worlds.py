@@ -24,8 +24,8 @@ from policies.contract.snapshot import (
     Source,
     Throughput,
 )
+from tests.builders_colocation import a_wide_node
 from tests.builders_policies import a_device, a_job, a_node
-from tests.builders_tandems import a_wide_node
 
 FLAT = (PriceInterval(0.0, inf, 0.2, 1.5),)
 
