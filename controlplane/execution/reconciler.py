@@ -4,6 +4,7 @@ Everything is idempotent and looks again with rows locked: any number of process
 """
 
 import logging
+import time
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from functools import partial
@@ -181,10 +182,16 @@ def _each(found: QuerySet[Assignment], act: Callable[[Assignment], bool]) -> int
 
 
 def _try(act: Callable[[], bool], **ids: object) -> bool:
-    """Return True if done; losing a race is no failure. `ids` go to the log."""
+    """Return True if done; losing a race is no failure. `ids` go to the log.
+
+    Others may write for as long as this took: SQLite's next writer is whoever asks first.
+    """
+    began_s = time.perf_counter()
     with bound(**ids):
         try:
             return act()
         except LostRaceError as race:
             log.info("left for the next pass: %s", race)
             return False
+        finally:
+            time.sleep(time.perf_counter() - began_s)

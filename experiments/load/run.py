@@ -81,7 +81,8 @@ def _play(stage: Stage, report: Report, scenarios: list[str], wanted: argparse.N
         report.scenario("round", a_round(seeded.cluster))
     if "heartbeats" in scenarios:
         # The first rounds after rows were written in bulk start hundreds of jobs at once, for which
-        # SQLite lets nobody else write; from then on a cluster has one in five minutes.
+        # SQLite lets nobody else write. Nobody takes their offers: those expire after lease and
+        # margin, 70 s, are withdrawn, and rounds start as many again.
         _wait_for_quiet(Cluster.objects.get(name=seeded.cluster))
         cluster = Cluster.objects.create(
             name="fleet", policy="fifo", heartbeat_s=10.0, lease_s=60.0

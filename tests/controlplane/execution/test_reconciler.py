@@ -108,6 +108,23 @@ def test_an_offer_nobody_takes_is_withdrawn_and_noted_of_the_node() -> None:
     }
 
 
+def test_others_may_write_after_each_correction(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else heartbeats on SQLite wait for the end of hundreds in a row."""
+    node = a_node_with_agent(now=_at(0))
+    for _ in range(3):
+        an_offer(node, now=_at(0))
+    offered_at_pauses = list[int]()
+
+    def pause(seconds: float) -> None:
+        assert seconds > 0.0
+        offered_at_pauses.append(Assignment.objects.filter(state=S.OFFERED).count())
+
+    monkeypatch.setattr("controlplane.execution.reconciler.time.sleep", pause)
+    heartbeat(node.pk, a_heartbeat(seq=1), _at(80))
+    reconcile_clusters(_at(80))
+    assert offered_at_pauses == [2, 1, 0]
+
+
 def test_a_node_that_beats_is_not_lost() -> None:
     node = a_node_with_agent(now=_at(0))
     for seconds in range(0, 300, 30):
