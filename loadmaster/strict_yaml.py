@@ -5,6 +5,9 @@ from typing import Any
 
 import yaml
 
+LARGEST = 1_000_000
+"""Most bytes of a job, of an agent's settings or of its emulated GPUs."""
+
 
 class DocumentError(Exception):
     """A file or text that cannot be used; the message says where and what would be right."""

@@ -11,11 +11,8 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from loadmaster.agent.logs import FORMATS
 from loadmaster.protocol import MOST_SLOTS, RUNTIMES
-from loadmaster.strict_yaml import DocumentError, read_fields
+from loadmaster.strict_yaml import LARGEST, DocumentError, read_fields
 from loadmaster.wire import WireError, from_json, one_of
-
-LARGEST = 1_000_000
-"""Most bytes of a file of settings."""
 
 DEFAULT_STATE_DIR = "~/.local/state/loadmaster-agent"
 FROM_ENVIRONMENT = (

@@ -6,9 +6,7 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
-from loadmaster.strict_yaml import DocumentError, parse_yaml, read_fields
-
-LARGEST = 1_000_000
+from loadmaster.strict_yaml import LARGEST, DocumentError, parse_yaml, read_fields
 
 
 def read_job_file(path: Path, settings: Iterable[str] = ()) -> dict[str, Any]:

@@ -28,11 +28,8 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, Field
 
 from loadmaster.protocol import DeviceReport, DeviceSample
-from loadmaster.strict_yaml import DocumentError, read_fields
+from loadmaster.strict_yaml import LARGEST, DocumentError, read_fields
 from loadmaster.wire import WireError, from_json
-
-LARGEST = 1_000_000
-"""Most bytes of a file of emulated devices."""
 
 OTHERS = "default"
 """The kind that stands for all others."""
