@@ -32,7 +32,11 @@ FOREIGN_ROLE = {Purpose.TRAINING: Role.PROFILING, Purpose.PROFILING: Role.PRODUC
 
 
 class FreeCapacity:
-    """Nodes and devices of the cluster with their holders; `take` records new launches."""
+    """Nodes and devices of the cluster with their holders; `take` records new launches.
+
+    Apart from the policies' ClusterState, which plans with free capacity alone: here nodes may be
+    over-committed, slots are numbered, and a refusal names its cause and whether a stop ends it.
+    """
 
     def __init__(
         self,
