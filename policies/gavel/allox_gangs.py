@@ -5,7 +5,7 @@ from math import inf
 
 from policies.contract.plan import Plan
 from policies.contract.snapshot import Snapshot
-from policies.gavel.candidates import Candidates
+from policies.gavel.runnable_jobs import RunnableJobs
 from policies.placement.cluster_state import Group
 from policies.placement.from_snapshot import remaining_s
 from policies.placement.layout import DEVICES, Allocation, Part, members
@@ -22,7 +22,7 @@ class Draft:
 
     def __init__(self, snapshot: Snapshot, *, never_touch: bool) -> None:
         self.plan = PlanBuilder(snapshot, never_touch=never_touch)
-        self.jobs = Candidates(self.plan)
+        self.jobs = RunnableJobs(self.plan)
         runs = self.jobs.runs
         self.seats = {
             row: seat for row, seat in self.jobs.seats.items() if runs[row].ranks[0].share == WHOLE

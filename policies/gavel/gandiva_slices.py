@@ -13,7 +13,7 @@ import numpy as np
 
 from policies.contract.plan import Placement
 from policies.contract.snapshot import Bools, Floats, RankPlacement
-from policies.gavel.candidates import Candidates, Seat
+from policies.gavel.runnable_jobs import RunnableJobs, Seat
 from policies.placement.cluster_state import Group
 from policies.placement.from_snapshot import leaves_s, may_stay, training_run
 from policies.placement.layout import DEVICES, Allocation, Part, Request, members
@@ -43,7 +43,7 @@ class Units:
     """Units of a plan's jobs; `holders`: by shared device, the jobs that hold a part of it."""
 
     def __init__(self, plan: PlanBuilder) -> None:
-        self.plan, self.jobs, self.layout = plan, Candidates(plan), plan.state.layout
+        self.plan, self.jobs, self.layout = plan, RunnableJobs(plan), plan.state.layout
         self.columns, self.speeds = plan.snapshot.jobs.columns, plan.options.speeds
         levels = zip(plan.state.idle, self.layout.wide, strict=True) if self.layout.levels else ()
         self.for_two = [idle & of[0] for idle, of in levels] or [0] * len(plan.state.idle)
@@ -138,7 +138,7 @@ class EqualShares:
     `gpus` float64[T]: to give; `may` bool[U, T]: types on which a unit can run.
     """
 
-    def __init__(self, jobs: Candidates, units: Sequence[Unit]) -> None:
+    def __init__(self, jobs: RunnableJobs, units: Sequence[Unit]) -> None:
         self.jobs, self.units, state = jobs, units, jobs.plan.state
         self.ids = jobs.columns.ids
         self.nodes_of: dict[str, int] = defaultdict(int)

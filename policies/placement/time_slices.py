@@ -58,7 +58,7 @@ class SliceRequests(Protocol):
         """Return the request of two jobs on one device; None if they may not share there."""
         ...
 
-    def may_share(self, first: int, second: int, column: int) -> bool:
+    def is_pair(self, first: int, second: int, column: int) -> bool:
         """Return True if two jobs are known to go together on a column."""
         ...
 
@@ -192,7 +192,7 @@ class TimeSlices:
             allocation = self._with((first, job), self.current[first])
             if allocation is None or not self._takes_two(allocation):
                 continue
-            if not self.requests.may_share(first, job, other.column):
+            if not self.requests.is_pair(first, job, other.column):
                 continue
             self._unplace(other)
             if self._place(Placed((first, job), other.column, allocation, (first,))):

@@ -1,4 +1,4 @@
-"""Only writer of assignments: applies a plan as far as the newest state allows.
+"""Applying a plan as far as the newest state allows: the only place that launches jobs.
 
 In the transaction that holds the round's lock, stops are requested, terms and expected speeds are
 updated, then gangs are launched whole or not at all (`launches`). Database constraints decide: a

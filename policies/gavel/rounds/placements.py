@@ -54,7 +54,7 @@ class GroupRequests:
             return None
         return replace(request, types=(gpu_type,))
 
-    def may_share(self, first: int, second: int, column: int) -> bool:
+    def is_pair(self, first: int, second: int, column: int) -> bool:
         """Return True if two jobs are a pair of the problem on a column."""
         return self.pair_rate(first, second, column) > 0.0
 

@@ -20,7 +20,7 @@ class Seat(NamedTuple):
         return self.devices.bit_count()
 
 
-class Candidates:
+class RunnableJobs:
     """Jobs of a plan that can run on some node, by row.
 
     `least`: fewest GPUs on which a job can run; `runs`, `seats`: of running jobs.
