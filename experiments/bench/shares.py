@@ -114,12 +114,11 @@ class Jobs:
 
     def _classes(self, each: bool) -> tuple[Ints, Ints]:
         """(a job of each class, its number of jobs): by kind and entity, or every job a class."""
-        jobs = np.arange(len(self.kind))
         if each or (self.speed != 1.0).any():
-            return jobs, np.ones(len(jobs), dtype=np.int64)
+            return np.argsort(self.kind, kind="stable"), np.ones(len(self.kind), dtype=np.int64)
         key = self.kind * (int(self.entity.max()) + 1) + self.entity
         first, count = np.zeros(int(key.max()) + 1, dtype=np.int64), np.bincount(key)
-        first[key] = jobs
+        first[key] = np.arange(len(key))
         present = np.flatnonzero(count)
         return first[present], count[present]
 

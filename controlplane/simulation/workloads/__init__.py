@@ -14,6 +14,7 @@ from controlplane.simulation.workloads import (
 )
 from controlplane.simulation.workloads.base import BadLine, Workload, WorkloadError
 from controlplane.simulation.workloads.options import FILES, Context, read_options
+from policies.host.garbage import not_collected
 
 __all__ = ["FILES", "TYPES", "BadLine", "Workload", "WorkloadError", "load", "options_of"]
 
@@ -41,6 +42,7 @@ def options_of(spec: Mapping[str, Any]) -> tuple[Any, Reader]:
     return read_options(options, spec), read
 
 
+@not_collected()
 def load(
     spec: Mapping[str, Any], seed: int, *, skip_bad: bool = False, gpu_types: Sequence[str] = ()
 ) -> Workload:
