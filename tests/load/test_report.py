@@ -7,6 +7,8 @@ import pytest
 
 from experiments.load.report import Report, goal, table
 
+BULK = "submissions, 50 a call"
+
 
 @pytest.mark.parametrize(
     ("line", "reached"),
@@ -17,6 +19,8 @@ from experiments.load.report import Report, goal, table
         ({"scenario": "submissions", "p99_ms": 400.0, "rate_per_s": 80.0, "lost": 0}, "yes"),
         ({"scenario": "submissions", "p99_ms": 400.0, "rate_per_s": 79.9, "lost": 0}, "no"),
         ({"scenario": "submissions", "p99_ms": 400.0, "rate_per_s": 500.0, "lost": 1}, "no"),
+        ({"scenario": BULK, "p99_ms": 400.0, "rate_per_s": 7.3, "jobs_per_s": 365.0}, "yes"),
+        ({"scenario": BULK, "p99_ms": 400.0, "rate_per_s": 6.0, "jobs_per_s": 300.0}, "no"),
         ({"scenario": "queue, member", "p95_ms": 201.0, "queries": 9}, "no"),
         ({"scenario": "round", "seconds": 3.0}, ""),
     ],
