@@ -23,9 +23,9 @@ from typing import Any
 from experiments.reproduce.gavel.cells import run_all
 from experiments.reproduce.gavel.figures import experiments
 from experiments.reproduce.gavel.model import Experiment
-from experiments.reproduce.gavel.page import heading, page
+from experiments.reproduce.gavel.report.page import heading, page
+from experiments.reproduce.gavel.report.summary import claims_of, points_of, remarks_of
 from experiments.reproduce.gavel.scale import FULL, QUICK, Data
-from experiments.reproduce.gavel.summary import claims_of, points_of, remarks_of
 
 TIMED = "seconds"
 """The metric that no two runs share."""

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Mapping
 
-from experiments.reproduce.gavel import notes
 from experiments.reproduce.gavel.model import Chart, Claim, Experiment, Series
+from experiments.reproduce.gavel.report import notes
 from experiments.reproduce.gavel.scale import ROUND_S, Data, Scale, cluster
 from experiments.reproduce.gavel.smaller_figures import (
     cost,

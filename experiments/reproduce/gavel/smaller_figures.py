@@ -2,8 +2,8 @@
 
 from functools import partial
 
-from experiments.reproduce.gavel import notes
 from experiments.reproduce.gavel.model import Chart, Claim, Experiment, Series, Spec
+from experiments.reproduce.gavel.report import notes
 from experiments.reproduce.gavel.scale import ROUND_S, Data, Scale, cluster
 
 PHYSICAL = {"launch_s": 10.0, "stop_s": 5.0, "restart_cost_s": 5.0, "run_time_noise": 0.05}

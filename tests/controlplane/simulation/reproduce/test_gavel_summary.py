@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from experiments.reproduce.gavel.model import Chart, Claim, Experiment, Series
-from experiments.reproduce.gavel.summary import claims_of, points_of, remarks_of
+from experiments.reproduce.gavel.report.summary import claims_of, points_of, remarks_of
 
 SERIES = (
     Series.of("aware", "max_min_fairness"),

@@ -6,8 +6,8 @@ from typing import Any
 
 from controlplane.simulation.report.standalone import chart_section, standalone_page
 from experiments.reproduce.andreas.page import number, row, table, words
-from experiments.reproduce.gavel.charts import charts_of
 from experiments.reproduce.gavel.model import Experiment
+from experiments.reproduce.gavel.report.charts import charts_of
 
 Row = Mapping[str, Any]
 

@@ -1,0 +1,1 @@
+"""Report of the reproduction: means and claims, charts, notes, one HTML page."""
