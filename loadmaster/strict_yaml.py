@@ -33,6 +33,9 @@ def parse_yaml(text: str, loader: type[StrictLoader] = StrictLoader) -> Any:
     """Data in a text. Raises DocumentError, without the name of a file."""
     try:
         return yaml.load(text, Loader=loader)  # noqa: S506  # a subclass of the safe loader
+    except yaml.MarkedYAMLError as error:  # not the line itself: it may hold a token
+        line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
+        raise DocumentError(f"is no YAML: {line}{error.problem}") from None
     except yaml.YAMLError as error:
         raise DocumentError(f"is no YAML: {' '.join(str(error).split())}") from None
     except (RecursionError, ValueError) as error:  # too deep, or a day that no month has

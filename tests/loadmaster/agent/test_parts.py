@@ -284,6 +284,12 @@ class TestConfig:
         with pytest.raises(ConfigError, match=re.escape(said)):
             read_config({"config": tmp_path / "agent.yaml"}, {})
 
+    def test_an_error_of_syntax_names_the_line_without_its_secret(self, tmp_path: Path) -> None:
+        (tmp_path / "agent.yaml").write_text("server: http://s\ntoken: s3cret: x\n")
+        with pytest.raises(ConfigError, match="line 2: mapping values are not allowed") as error:
+            read_config({"config": tmp_path / "agent.yaml"}, {})
+        assert "s3cret" not in str(error.value)
+
     def test_a_file_of_comments_sets_nothing(self, tmp_path: Path) -> None:
         (tmp_path / "agent.yaml").write_text("# rack: r1\n")
         found = read_config({"config": tmp_path / "agent.yaml", "server": "http://s"}, {})
