@@ -46,6 +46,7 @@ _DESCRIBED = (
     "name", "runtime", "image", "command", "environment", "mounts", "epochs", "steps_per_epoch",
     "gpus_min", "gpus_max", "allowed_types", "cores", "memory_gb", "tardiness_weight", "priority",
     "weight", "max_retries", "checkpoint_place", "may_mix", "may_share", "labels", "on_disconnect",
+    "profiling", "repeatable",
 )  # fmt: skip
 
 

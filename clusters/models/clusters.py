@@ -37,6 +37,14 @@ def check_policy(policy: str, parameters: object) -> None:
         raise ValidationError({"policy": str(error)}) from None
 
 
+class Profiling(models.TextChoices):
+    """How the speed of a new kind is measured."""
+
+    FIRST_RUN = "first_run", "first run: the first real run is the measurement"
+    DEDICATED = "dedicated", "dedicated: repeatable jobs are run for some steps beforehand"
+    OFF = "off", "off: speeds are declared or estimated"
+
+
 class Cluster(models.Model):
     """Nodes scheduled together, with one currency, one time zone and one policy.
 
@@ -88,6 +96,35 @@ class Cluster(models.Model):
         default=10.0,
         validators=[MinValueValidator(0.0)],
         help_text="Seconds lost by a checkpoint-restart",
+    )
+    min_run_factor = models.FloatField(
+        default=10.0,
+        validators=[MinValueValidator(0.0), MaxValueValidator(1000.0)],
+        help_text=(
+            "A launch runs at least so many times its kind's restart cost before it is stopped;"
+            " 0: no least time"
+        ),
+    )
+    value_of_time = models.DecimalField(
+        max_digits=12,
+        decimal_places=6,
+        default=Decimal("0.01"),
+        validators=[MinValueValidator(Decimal(0)), MaxValueValidator(Decimal(10_000))],
+        help_text=(
+            "What an hour of a job's waiting is worth, in the cluster's currency; 0: only energy"
+            " and lateness count"
+        ),
+    )
+    profiling = models.CharField(
+        max_length=10,
+        choices=Profiling.choices,
+        default=Profiling.FIRST_RUN,
+        help_text="How the speed of a new kind is measured, unless the job says otherwise",
+    )
+    profile_silence_s = models.FloatField(
+        default=60.0,
+        validators=[MinValueValidator(1.0), MaxValueValidator(86_400.0)],
+        help_text="A profile run without a step after so many seconds ends",
     )
     profiling_steps = models.PositiveIntegerField(
         default=20, validators=[MinValueValidator(3)], help_text="Steps of one profile run"

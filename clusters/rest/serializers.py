@@ -23,7 +23,8 @@ class ClusterSerializer(OnlySettable, serializers.ModelSerializer[Cluster]):
         fields = [
             "name", "timezone", "currency", "policy", "policy_parameters", "seed", "period_s",
             "power_cap_w", "power_cap_hours", "emissions_cost_per_kg", "horizon_s",
-            "restart_cost_s", "profiling_steps", "heartbeat_s", "lease_s", "grace_s", "margin_s",
+            "restart_cost_s", "min_run_factor", "value_of_time", "profiling", "profile_silence_s",
+            "profiling_steps", "heartbeat_s", "lease_s", "grace_s", "margin_s",
             "round_number", "last_round_at",
         ]  # fmt: skip
         read_only_fields = ["name", "currency", "round_number", "last_round_at"]

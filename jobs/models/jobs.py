@@ -75,6 +75,12 @@ class Job(models.Model):
     memory_gb = models.FloatField(default=1.0)
     may_mix = models.BooleanField(default=False)
     may_share = models.BooleanField(default=False)
+    profiling = models.CharField(
+        max_length=10, blank=True, default="", help_text="Empty: as the cluster does"
+    )
+    repeatable = models.BooleanField(
+        default=False, help_text="Its command may run more than once, as profile runs do"
+    )
 
     due_at = models.DateTimeField(null=True, blank=True)
     deadline_at = models.DateTimeField(null=True, blank=True)

@@ -10,6 +10,7 @@ from django.http import QueryDict
 from django.utils import timezone
 
 from clusters.models import Cluster, GpuType
+from clusters.models.clusters import Profiling
 from controlplane.web.pages import typed as typed_input
 from controlplane.web.pages.typed import TypedForm, text_field
 from jobs.models import Job
@@ -22,9 +23,9 @@ WHOLE = ("epochs", "steps_per_epoch", "gpus_min", "gpus_max", "priority", "max_r
 REAL = ("cores", "memory_gb", "tardiness_weight", "weight")
 PLAIN = (
     "name", "cluster", "team", "runtime", "image", "command", "due", "deadline", "walltime",
-    "checkpoint_place", "kind", "on_disconnect",
+    "checkpoint_place", "kind", "on_disconnect", "profiling",
 )  # fmt: skip
-FLAGS = ("may_mix", "may_share", "hold")
+FLAGS = ("may_mix", "may_share", "repeatable", "hold")
 MAX_TYPED = 100_000
 
 
@@ -106,6 +107,14 @@ class JobForm(TypedForm):
     )
     may_mix = forms.BooleanField(label="May mix GPU types", required=False)
     may_share = forms.BooleanField(label="May share a GPU", required=False)
+    profiling = forms.ChoiceField(
+        label="Measuring its speed",
+        required=False,
+        choices=[("", "as the cluster does"), *Profiling.choices],
+    )
+    repeatable = forms.BooleanField(
+        label="Its command may run more than once, to measure its speed", required=False
+    )
     hold = forms.BooleanField(label="Hold until released", required=False)
 
     def __init__(self, user: User, *args: Any, **kwargs: Any) -> None:

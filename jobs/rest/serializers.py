@@ -7,6 +7,7 @@ from django.utils import timezone
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
+from clusters.models.clusters import Profiling
 from jobs.logs import MAX_PIECE, MIN_PIECE, PIECE, STREAMS
 from jobs.models import Assignment, Attempt, Job, JobEvent
 from jobs.selectors import fraction_of
@@ -177,6 +178,8 @@ class JobInput(serializers.Serializer[Any]):
     kind = serializers.CharField(max_length=100)
     may_mix = serializers.BooleanField()
     may_share = serializers.BooleanField()
+    profiling = serializers.ChoiceField(choices=["", *Profiling.values])
+    repeatable = serializers.BooleanField()
     labels = serializers.ListField(child=serializers.CharField())
     dependencies = serializers.ListField(child=serializers.UUIDField())
     hold = serializers.BooleanField()

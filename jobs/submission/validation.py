@@ -11,6 +11,7 @@ from django.contrib.auth.models import AnonymousUser, User
 from django.utils import timezone
 
 from clusters.models import Cluster
+from clusters.models.clusters import Profiling
 from jobs.models import Job, Secret, Team
 from jobs.selectors import visible_jobs
 from jobs.submission import fields
@@ -36,7 +37,7 @@ FIELDS = (
     "steps_per_epoch", "steps", "gpus", "gpus_min", "gpus_max", "allowed_types", "cores",
     "memory_gb", "due", "deadline", "walltime", "tardiness_weight", "priority", "weight",
     "max_retries", "checkpoint_place", "kind", "may_mix", "may_share", "labels", "dependencies",
-    "hold", "on_disconnect",
+    "hold", "on_disconnect", "profiling", "repeatable",
 )  # fmt: skip
 """Fields of a job, as in docs/jobs.md."""
 
@@ -82,6 +83,8 @@ _PLAIN: Mapping[str, tuple[Any, Callable[[Any], Any]]] = {
     "kind": ("", partial(fields.text, most=100)),
     "may_mix": (False, fields.flag),
     "may_share": (False, fields.flag),
+    "profiling": ("", partial(fields.choice, known=("", *Profiling.values))),
+    "repeatable": (False, fields.flag),
     "hold": (False, fields.flag),
     "labels": ((), partial(fields.words, pattern=fields.LABEL, what="labels")),
     "on_disconnect": ("stop", partial(fields.choice, known=ON_DISCONNECT)),

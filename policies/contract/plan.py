@@ -14,7 +14,7 @@ from pydantic import Field
 from policies.contract.forms import AtLeast0, PlainData
 from policies.contract.snapshot import Purpose, RankPlacement
 
-PLAN_VERSION = 2
+PLAN_VERSION = 3
 
 LONGEST_TEXT = 10_000
 LAST_S = 253_402_300_799.0
@@ -89,8 +89,18 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True)
+class Expected:
+    """Expected start of a waiting job, its end (None: unknown), and its nodes and GPUs then."""
+
+    start_s: Moment
+    end_s: Moment | None = None
+    nodes: tuple[str, ...] = ()
+    gpus: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Waiting:
-    """A job left waiting: the code, what is in the way, and the earliest start if known."""
+    """A job left waiting: the code, what is in the way, and what is expected if known."""
 
     job: str
     code: WaitCode
@@ -98,6 +108,7 @@ class Waiting:
     jobs: tuple[str, ...] = ()
     watts: AtLeast0 | None = None
     earliest_s: Moment | None = None
+    expected: Expected | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from policies.contract.plan import PLAN_VERSION, Plan
 
 FORM = Form(Plan, "plan")
 
-LIKE_NOW = frozenset({1})
-"""Older versions that are read unchanged: version 2 adds one reason to wait."""
+LIKE_NOW = frozenset({1, 2})
+"""Older versions read unchanged: 2 adds one reason to wait, 3 expected starts."""
 
 
 def to_json(plan: Plan) -> dict[str, Any]:

@@ -80,7 +80,7 @@ __all__ = [
     "Trigger",
 ]
 
-SNAPSHOT_VERSION = 3
+SNAPSHOT_VERSION = 4
 
 TRAINING, PROFILING = Purpose.TRAINING, Purpose.PROFILING
 """Looked up once: class attributes of enums are slow on Python 3.11."""
@@ -94,6 +94,7 @@ JOB_NUMBERS = (
     "arrival_s", "remaining_steps", "due_s", "deadline_s", "walltime_s", "tardiness_weight",
     "weight", "cores",
     "memory_gb", "total_steps", "restart_cost_s",
+    "min_run_s", "waiting_cost",
 )  # fmt: skip
 JOB_COUNTS = ("gpus_min", "gpus_max", "priority", "units")
 

@@ -10,8 +10,12 @@ from policies.contract import forms
 from policies.contract.forms import FormError
 from policies.contract.snapshot import FORM, SNAPSHOT_VERSION, PriceInterval, Snapshot
 
-LIKE_NOW = frozenset({1, 2})
-"""Older versions read unchanged: 2 adds caps by hour and emissions, 3 teams and GPU prices."""
+LIKE_NOW = frozenset({1, 2, 3})
+"""Older versions read unchanged.
+
+2 adds caps by hour and emissions, 3 teams and GPU prices, 4 least run times, the cost of waiting
+and assumed speeds.
+"""
 
 
 def to_json(snapshot: Snapshot) -> dict[str, Any]:

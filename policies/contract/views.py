@@ -39,11 +39,12 @@ APART = "apart:"
 
 
 class Source(StrEnum):
-    """Source of a figure of a kind, best first."""
+    """Source of a figure of a kind, best first. ASSUMED: nothing is known; shown as unknown."""
 
     MEASURED = "measured"
     ESTIMATED = "estimated"
     DECLARED = "declared"
+    ASSUMED = "assumed"
 
 
 class NodeRole(StrEnum):
@@ -289,8 +290,10 @@ class JobView:
     `remaining_steps` of the whole job; `due_s` is soft (inf: none), `deadline_s` hard, `walltime_s`
     the user's run time (inf: none). `tardiness_weight` is cost per second after `due_s`; `weight` a
     fair share, `priority` strict (greater first). `received_s` is device time by GPU type.
-    `restart_cost_s` is the time of a checkpoint-restart. An empty `allowed_types` allows every
-    type.
+    `restart_cost_s` is the time of a checkpoint-restart, with that of the work a stop would lose
+    now. A launch runs for `min_run_s` before it is stopped, unless its node is lost or a due date
+    or a priority requires it. `waiting_cost` is the cost of a second of waiting. An empty
+    `allowed_types` allows every type.
     """
 
     id: str
@@ -319,6 +322,8 @@ class JobView:
     may_share: bool = False
     total_steps: AtLeast0 = 0.0
     restart_cost_s: AtLeast0 = 0.0
+    min_run_s: AtLeast0 = 0.0
+    waiting_cost: AtLeast0 = 0.0
     running: tuple[Running, ...] = ()
     received_s: Amounts = ()
     dependencies: tuple[str, ...] = ()

@@ -11,6 +11,7 @@ from django.db import transaction
 from clusters.events import request_reschedule
 from clusters.management.operators import OperatorCommand, finite
 from clusters.models import Cluster, Reason
+from clusters.models.clusters import Profiling
 
 NUMBERS = {
     "heartbeat_s": "how often agents report",
@@ -20,10 +21,14 @@ NUMBERS = {
     "period_s": "seconds between periodic rounds",
     "power_cap_w": "IT watts of all work together",
     "restart_cost_s": "seconds lost by a checkpoint-restart",
+    "min_run_factor": "least run of a launch, in restart costs",
+    "profile_silence_s": "seconds after which a profile run without a step ends",
 }
 
-
-WORDS = ("timezone", "currency", "power_cap_hours", "emissions_cost_per_kg")
+WORDS = (
+    "timezone", "currency", "power_cap_hours", "emissions_cost_per_kg", "value_of_time",
+    "profiling",
+)  # fmt: skip
 
 
 class Command(OperatorCommand):
@@ -49,6 +54,17 @@ class Command(OperatorCommand):
             "--emissions-cost-per-kg",
             type=_decimal,
             help="what decisions weigh a kilogram of CO2 at, in the cluster's currency",
+        )
+
+        parser.add_argument(
+            "--value-of-time",
+            type=_decimal,
+            help="what an hour of a job's waiting is worth, in the cluster's currency",
+        )
+        parser.add_argument(
+            "--profiling",
+            choices=Profiling.values,
+            help="how the speed of a new kind is measured",
         )
 
     def handle(self, *args: Any, name: str, **options: Any) -> None:
