@@ -45,7 +45,7 @@ from policies.contract.snapshot import (
     TeamView,
     Trigger,
 )
-from policies.contract.views import apart_label, is_own, runtime_label
+from policies.contract.views import apart_label, is_own, runtime_label, waiting_cost
 
 AS_STORED = (
     "name", "gpus_min", "gpus_max", "tardiness_weight", "weight", "priority", "cores", "memory_gb",
@@ -220,6 +220,7 @@ def _job_view(job: Job, rows: Rows, now_s: float) -> JobView:
         phase=_phase(job, running),
         user=str(job.user_id),
         restart_cost_s=rows.cluster.restart_cost_s,
+        waiting_cost=waiting_cost(float(rows.cluster.value_of_time), job.team.weight, job.priority),
         running=running,
         received_s=_received_s(job, live, rows, now_s),
         dependencies=tuple(sorted(str(d) for d in rows.undone.get(job.pk, ()))),
