@@ -203,8 +203,8 @@ def _jobs_ahead(
     world, table, meter = simulation.world, simulation.world.table, simulation.world.meter
     assert isinstance(meter, SplitMeter)
     first: dict[int, int] = {}
-    for number, of in enumerate(world.journal.row):
-        first.setdefault(of, number)
+    for launch, of in enumerate(world.journal.row):
+        first.setdefault(of, launch)
     found = {}
     for job, row in table.row_of.items():
         number, end = first.get(row), float(end_s[row])

@@ -16,7 +16,6 @@ from policies.contract.plan import Plan
 from policies.contract.policy import Policy
 from policies.contract.snapshot import JobView, NodeState, PriceInterval, Snapshot
 from policies.host.registry import make
-from policies.search.cost_search import CostSearch
 from tests.builders_policies import a_job, a_kind, a_node, a_profile_run, a_snapshot, on
 from tests.builders_snapshots import snapshots
 from tests.policies.test_contract import FEW
@@ -120,26 +119,26 @@ def test_every_job_ends_or_it_is_said_why_and_nothing_begins_in_the_past(
 
 @settings(max_examples=40, deadline=None)
 @given(
-    st.lists(st.tuples(st.integers(0, 90), st.integers(1, 200), st.integers(1, 2)), min_size=1),
+    st.lists(st.tuples(st.integers(0, 90), st.integers(1, 30), st.integers(1, 2)), min_size=1),
     st.integers(91, 300),
-    st.sampled_from(["fifo", "edf", "priority", "cost_search"]),
+    st.sampled_from(["fifo", "edf", "priority"]),
 )
 def test_from_any_moment_it_comes_to_what_the_simulation_comes_to(
     drawn: list[tuple[int, int, int]], at_s: int, name: str
 ) -> None:
     jobs = [
         a_job(
-            f"j{i}", arrival_s=float(at), remaining_steps=float(steps), total_steps=float(steps),
+            f"j{i}", arrival_s=float(at), remaining_steps=6.0 * steps, total_steps=6.0 * steps,
             gpus_min=gpus, gpus_max=gpus, due_s=200.0, tardiness_weight=0.01 * (i + 1),
         )
         for i, (at, steps, gpus) in enumerate(drawn)
     ]  # fmt: skip
     nodes = (a_node("n1", "V100", 2), a_node("n2", "V100", 1))
-    policy = CostSearch(moves=0) if name == "cost_search" else make(name, {})
+    policy = make(name, {})
     simulation = Simulation(Scenario(nodes, (KIND,), FLAT), jobs, policy).run(float(at_s))
     simulation.engine.now_s = float(at_s)
     found = run_ahead(simulation.world.snapshot(), policy)
     simulation.run()
     ends = {job: now.completed_s for job, now in simulation.world.jobs.items()}
     for job in found.jobs.values():
-        assert job.end_s == pytest.approx(ends[job.job], abs=1.0)
+        assert job.end_s == pytest.approx(ends[job.job], abs=1e-6)
