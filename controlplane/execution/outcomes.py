@@ -237,7 +237,7 @@ def _values(job: Job, move: JobMove, outcome: EndOutcome, now: datetime) -> dict
         backoff_s := outcome.backoff_s(job.cluster.heartbeat_s)
     ):
         retry_at = now + timedelta(seconds=backoff_s)
-        detail = {"why": outcome.reason, "earliest_s": round(retry_at.timestamp())}
+        detail = {"why": outcome.reason, "retry_s": round(retry_at.timestamp())}
         values |= {"retry_at": retry_at, "waiting_code": RESTING, "waiting_detail": detail}
     if move is JobMove.FAIL:
         values["failure_reason"] = outcome.reason

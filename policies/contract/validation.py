@@ -355,9 +355,11 @@ def _numbers(plan: Plan, now_s: float) -> Iterator[Violation]:
 def _plan_numbers(plan: Plan) -> Iterator[Violation]:
     numbers = [("objective", plan.objective), ("bound", plan.bound), *_shares(plan)]
     for entry in plan.waiting:
-        if entry.watts is not None or entry.earliest_s is not None:
+        if entry.watts is not None:
             numbers.append((f"watts of {entry.job}", entry.watts))
-            numbers.append((f"earliest_s of {entry.job}", entry.earliest_s))
+        if (expected := entry.expected) is not None:
+            numbers.append((f"expected start_s of {entry.job}", expected.start_s))
+            numbers.append((f"expected end_s of {entry.job}", expected.end_s))
     for name, value in numbers:
         if value is not None and not isfinite(value):
             yield Violation("not_finite", f"{name} is {value}: give a finite number or none")

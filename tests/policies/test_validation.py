@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
+from policies.contract.plan import Expected, Placement, Plan, PlanStatus, WaitCode, Waiting
 from policies.contract.snapshot import (
     JobPhase,
     NodeRole,
@@ -321,7 +321,7 @@ def test_numbers_of_a_placement_make_sense(fields: dict[str, Any], wrong: str) -
 
 def test_numbers_of_a_plan_are_finite() -> None:
     snapshot = a_snapshot(jobs=[a_job("a")])
-    waiting = (Waiting("a", WaitCode.POWER_CAP, watts=inf, earliest_s=nan),)
+    waiting = (Waiting("a", WaitCode.POWER_CAP, watts=inf, expected=Expected(nan)),)
     assert (
         codes(snapshot, waiting=waiting, objective=nan, shares={"a": {"V100": inf}})
         == ["not_finite"] * 4
