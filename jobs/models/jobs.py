@@ -21,6 +21,22 @@ class Kind(models.Model):
     setup_s = models.FloatField(
         null=True, blank=True, help_text="Seconds from launch to first step, smoothed"
     )
+    stop_s = models.FloatField(
+        null=True,
+        blank=True,
+        help_text="Seconds from the request to stop until its devices are free, smoothed",
+    )
+    lost_s = models.FloatField(
+        null=True, blank=True, help_text="Seconds of work that a stop loses, smoothed"
+    )
+    saves_at_stop = models.BooleanField(
+        null=True, blank=True, help_text="Whether its newest stop lost no work; empty if unknown"
+    )
+    reports_steps = models.BooleanField(
+        null=True,
+        blank=True,
+        help_text="Whether its jobs report steps; if not, its speed is that of whole runs",
+    )
 
     class Meta:
         ordering = ["name", "digest"]
