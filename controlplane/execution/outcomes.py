@@ -135,7 +135,7 @@ def _settle(job: Job, assignment: Assignment) -> None:
         with transaction.atomic():
             bill(assignment)
             if assignment.purpose == TRAINING:
-                profiling_services.production_measured(assignment)
+                profiling_services.launch_ended(assignment)
     except Exception:
         # An end is a fact: whatever keeps it from being billed or learned from must not keep it
         # from being known. The savepoint is rolled back, the bill can be recomputed from the rows.
