@@ -109,8 +109,9 @@ def _request(run: ProfileRun, now: datetime) -> ProfileRequest:
 
 def _pair_requests(cluster: Cluster, now: datetime) -> Iterator[ProfileRequest]:
     opened = PairRun.objects.filter(first_job__cluster=cluster, state__in=OPEN)
-    for run in opened.select_related("gpu_type"):
-        if backs_off(run, cluster.heartbeat_s, now):
+    for run in opened.select_related("gpu_type", "first_job", "second_job"):
+        lent = run.first_job.state == run.second_job.state == JobState.QUEUED
+        if not lent or backs_off(run, cluster.heartbeat_s, now):
             continue
         gpu_type, now_s = run.gpu_type.name, now.timestamp()
         one = str(run.first_job_id), run.first_copy

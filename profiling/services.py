@@ -27,7 +27,7 @@ from profiling.measurements import (
 from profiling.models import Measurement, PairMeasurement, PairProfile, PairRun, Profile, ProfileRun
 from profiling.pairs.measurements import observe_pairs, record_impossible, record_pair
 from profiling.restarts import is_stopped, learn_stop
-from profiling.runs import COMMANDS_FAULT, OPEN, R, begin_all, give_up, lock_kind, settle
+from profiling.runs import COMMANDS_FAULT, OPEN, SILENT, R, begin_all, give_up, lock_kind, settle
 from profiling.speeds import WARM_UP_STEPS
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,9 @@ RETRIES = 2
 DEVIATION = 0.2
 """Relative deviation of production's speed that triggers a round."""
 
-_SILENT = "the command ended without reporting progress"
+REPORT_STEPS = "wrap its loop in loadmaster.training.steps"
+"""Remedy for a command that reports no steps."""
+
 _NOBODYS_FAULT = frozenset(
     {ReasonClass.PREEMPT, ReasonClass.LEASE, ReasonClass.OPERATOR, ReasonClass.GANG}
 )
@@ -47,7 +49,7 @@ _NOBODYS_FAULT = frozenset(
 def request_profiles(jobs: Sequence[Job]) -> None:
     """Request missing measurements for saved jobs of one cluster, in the caller's transaction.
 
-    A queued job that has to wait becomes PROFILING; a speed is assumed if none can be measured.
+    A queued job of mode dedicated becomes PROFILING; others of unknown kinds get an assumed speed.
     """
     with transaction.atomic(savepoint=False):
         begin_all(jobs, timezone.now())
@@ -77,6 +79,18 @@ def profile_run_ended(assignment: Assignment) -> None:
             run.ended_fence = assignment.fence
             _take_in(kind, run, assignment)
         settle(kind, assignment.job.cluster, timezone.now())
+
+
+def profile_run_silent(assignment: Assignment) -> None:
+    """Give up the run of a profiling assignment that has reported no step for too long."""
+    silence_s = assignment.job.cluster.profile_silence_s
+    with transaction.atomic():
+        lock_kind(assignment.job.kind_id)
+        runs = ProfileRun.objects.filter(job=assignment.job_id, copy=assignment.copy)
+        for run in runs.filter(state__in=OPEN).select_related("gpu_type", "job"):
+            why = f"no step within {silence_s:g} s of its start"
+            remedy = f"{REPORT_STEPS}, or raise the cluster's profile_silence_s"
+            give_up(run, f"{why}; {remedy}", SILENT)
 
 
 def production_measured(assignment: Assignment) -> None:
@@ -169,7 +183,7 @@ def _take_in(kind: Kind, run: ProfileRun, assignment: Assignment) -> None:
         run.state, run.ended_at, run.reason = R.DONE, timezone.now(), ""
         run.save()
     elif assignment.state == AssignmentState.SUCCEEDED:
-        give_up(run, f"{_SILENT}; wrap its loop in loadmaster.training.steps", "")
+        give_up(run, f"the command ended without reporting progress; {REPORT_STEPS}", SILENT)
     elif assignment.state == AssignmentState.REJECTED or _failed(assignment):
         _failed_once_more(kind, run, assignment)
     else:

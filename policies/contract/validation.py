@@ -6,7 +6,8 @@ with the profile placements merged in.
 The rules by code:
 
 - identity: `unknown_job`, `unknown_node`, `unknown_device`, `empty_placement`,
-  `duplicate_placement` (one per job, purpose and copy);
+  `duplicate_placement` (one per job, purpose and copy), `profiled_and_placed` (a job's command
+  never runs beside its real run);
 - devices: `device_slots`, `device_share`, `device_unhealthy`, `may_not_share`, `device_taken` (by a
   job outside the snapshot);
 - gangs: `gang_size` (devices over all ranks within gpus_min..gpus_max), `type_not_allowed`,
@@ -75,6 +76,7 @@ def validate_plan(plan: Plan, snapshot: Snapshot) -> tuple[Violation, ...]:
     return (
         *placements.violations(),
         *_identity(plan),
+        *_twice_at_once(plan),
         *_completeness(plan, snapshot),
         *_numbers(plan, snapshot.now_s),
         *_plan_numbers(plan),
@@ -278,6 +280,16 @@ def _identity(plan: Plan) -> Iterator[Violation]:
         if times > 1:
             detail = f"copy {copy} of job {job} ({purpose.value}) is placed {times} times"
             yield Violation("duplicate_placement", detail, job)
+
+
+def _twice_at_once(plan: Plan) -> Iterator[Violation]:
+    profiled = {p.job for p in plan.placements if p.purpose is PROFILING}
+    if not profiled:
+        return
+    placed = {p.job for p in plan.placements if p.purpose is TRAINING}
+    for job in sorted(profiled & placed):
+        detail = f"job {job} would run twice at once: place it or measure it"
+        yield Violation("profiled_and_placed", detail, job)
 
 
 def _completeness(plan: Plan, snapshot: Snapshot) -> Iterator[Violation]:

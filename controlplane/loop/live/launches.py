@@ -34,7 +34,7 @@ OFFER = "offer"
 BATCH = 100
 """Gangs per batch: enough to make statements cheap, few enough to stay brief."""
 
-OF_A_JOB = ("state", "fence", "kind_id", "cores", "memory_gb", "checkpoint_steps")
+OF_A_JOB = ("state", "fence", "kind_id", "cores", "memory_gb", "checkpoint_steps", "repeatable")
 """Columns of launched jobs; commands and environments may be long."""
 
 FASTER = (IntegrityError, LostRaceError)
