@@ -116,16 +116,17 @@ def _cheaper_later(facts: Facts) -> str:
 def _better_node(facts: Facts) -> str:
     if not facts.nodes:
         return "Another node costs less in all."
-    one = facts.is_one_node
-    held = f"{' and is' if one else ', and are'} held by {facts.jobs}" if facts.jobs else ""
-    return f"{facts.nodes} cost{'s' if one else ''} less in all{held}."
+    held = f", held by {facts.jobs}" if facts.jobs else ""
+    return f"{facts.nodes} cost{'s' if facts.is_one_node else ''} less in all{held}."
 
 
 def _reserved(facts: Facts) -> str:
     gpus, at = facts.detail.get("gpus"), facts.at("from_s")
+    start = f" from {at}" if at else ""
+    if not facts.is_one_node:
+        return f"Free GPUs are reserved for {facts.jobs or 'another job'}{start}."
     much = f", {gpus} GPU{'' if gpus == 1 else 's'}" if isinstance(gpus, int) else ""
-    kept = f"{facts.nodes or 'What is free'} is reserved for {facts.jobs or 'another job'}"
-    return f"{kept}{much}{f' from {at}' if at else ''}."
+    return f"{facts.nodes} is reserved for {facts.jobs or 'another job'}{much}{start}."
 
 
 def _awaiting_profile(facts: Facts) -> str:
@@ -180,7 +181,7 @@ def _power_cap(facts: Facts) -> str:
 
 
 def _resting(facts: Facts) -> str:
-    at = facts.at("retry_s") or facts.at("earliest_s")
+    at = facts.at("retry_s")
     return f"It rests before it is tried again{f' at {at}' if at else ''}."
 
 

@@ -131,7 +131,6 @@ class Waiting:
     lacks: tuple[Lack, ...] = ()
     from_s: Moment | None = None
     gpus: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
-    earliest_s: Moment | None = None
     expected: Expected | None = None
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, isfinite
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from policies.contract.plan import (
     HIGHEST_COST,
     LONGEST_RUN_S,
+    Expected,
     Placement,
     Plan,
     PlanStatus,
@@ -29,6 +30,8 @@ from policies.placement.from_snapshot import (
 from policies.placement.layout import DEVICES, Allocation
 from policies.placement.priced_options import JobOptions, prices_of
 from policies.placement.reasons import Reasons
+
+NO_STARTS: Mapping[int, Expected] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +87,12 @@ class PlanBuilder:
         value: float | None = None,
         message: str = "",
         named: Iterable[Placement] = (),
+        expected: Mapping[int, Expected] = NO_STARTS,
     ) -> Plan:
-        """Return the plan, with `named` placements and a reason for each job that has none."""
+        """Return the plan, with `named` placements and a reason for each job that has none.
+
+        `expected`: by row, starts of waiting jobs in the policy's own schedule.
+        """
         position = self.snapshot.jobs.position
         placements = [(position[p.job], p) for p in named]
         placements += [(p.row, self._placement(p)) for p in self.placed]
@@ -93,7 +100,7 @@ class PlanBuilder:
         placements += [(stay.row, self._staying(stay)) for stay in staying]
         placements.sort(key=lambda of: of[0])
         found = tuple([placement for _, placement in placements])
-        waiting = self._waiting({row for row, _ in placements}, found)
+        waiting = self._waiting({row for row, _ in placements}, found, expected)
         return Plan(policy, PlanStatus.HEURISTIC, found, waiting, objective=value, message=message)
 
     def _placement(self, placed: Placed) -> Placement:
@@ -148,11 +155,19 @@ class PlanBuilder:
                 kept.append(stay)
         return kept
 
-    def _waiting(self, placed: set[int], placements: tuple[Placement, ...]) -> tuple[Waiting, ...]:
+    def _waiting(
+        self,
+        placed: set[int],
+        placements: tuple[Placement, ...],
+        expected: Mapping[int, Expected],
+    ) -> tuple[Waiting, ...]:
         if len(placed) == len(self.snapshot.jobs):
             return ()
         rows = [row for row in range(len(self.snapshot.jobs)) if row not in placed]
         asked = [row for row in rows if row not in self.not_eligible]
         reasons = Reasons(self.snapshot, self.state, self.options, placements)
         found = dict(zip(asked, reasons.of(asked), strict=True))
-        return tuple([self.not_eligible[r] if r in self.not_eligible else found[r] for r in rows])
+        reason = {**found, **self.not_eligible}
+        return tuple(
+            [replace(reason[r], expected=expected[r]) if r in expected else reason[r] for r in rows]
+        )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from math import inf
 
-from policies.contract.plan import Lack, Placement, WaitCode, Waiting
+from policies.contract.plan import Expected, Lack, Placement, WaitCode, Waiting
 from policies.contract.snapshot import (
     JobPhase,
     NodeState,
@@ -96,10 +96,15 @@ class Reasons:
 
 def held_by(holders: Holders, code: WaitCode, nodes: int) -> Waiting:
     """Return the reason of a job for which these nodes would do, with the jobs on them."""
-    jobs, earliest_s = holders.on(nodes)
+    jobs, ends_s = holders.on(nodes)
     views = holders.layout.nodes
     named = tuple([views[n].id for n in islice(members(nodes), MOST_NAMED)])
-    return Waiting("", code, named, jobs, earliest_s=earliest_s)
+    return Waiting("", code, named, jobs, expected=_from(ends_s))
+
+
+def _from(start_s: float | None) -> Expected | None:
+    """Expected start of which nothing but the time is known."""
+    return None if start_s is None else Expected(start_s)
 
 
 def least_shortage(
@@ -120,7 +125,7 @@ def for_power(snapshot: Snapshot, shortage: Shortage) -> Waiting:
     """Return the reason of a job that lacks power, and when a cap that ends or rises leaves it."""
     watts = shortage.missing_mw / THOUSANDTHS
     rises_s = cap_rises_s(snapshot, watts)
-    return Waiting("", WaitCode.POWER_CAP, watts=watts, from_s=rises_s, earliest_s=rises_s)
+    return Waiting("", WaitCode.POWER_CAP, watts=watts, from_s=rises_s, expected=_from(rises_s))
 
 
 def cap_rises_s(snapshot: Snapshot, missing_w: float) -> float | None:
@@ -224,7 +229,8 @@ def _labels(wanted: set[str], nodes: Sequence[NodeView]) -> Waiting:
 
 def _lacks(amounts: Sequence[tuple[str, float]], nodes: Sequence[NodeView]) -> Waiting:
     """Name what no node has enough of; what none has together if each is somewhere."""
-    lacks = [Lack(name, amount, max(has(n, name) for n in nodes)) for name, amount in amounts]
+    most = {name: max(has(node, name) for node in nodes) for name, _ in amounts}
+    lacks = [Lack(name, amount, most[name]) for name, amount in amounts if most[name] < inf]
     short = [lack for lack in lacks if lack.most < lack.wanted]
     return Waiting("", WaitCode.NO_NODE_FITS, lacks=tuple(short or lacks))
 

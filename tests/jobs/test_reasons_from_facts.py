@@ -9,7 +9,14 @@ from controlplane.loop.live.record import waiting_detail
 from controlplane.loop.rounds import decide, kept
 from jobs.wording import REASONS, explain
 from policies.contract.plan import Expected, Placement, Plan, PlanStatus, WaitCode, Waiting
-from policies.contract.snapshot import NodeRole, NodeState, PriceInterval, RankPlacement, Snapshot
+from policies.contract.snapshot import (
+    JobPhase,
+    NodeRole,
+    NodeState,
+    PriceInterval,
+    RankPlacement,
+    Snapshot,
+)
 from policies.host import registry
 from policies.placement.explained import explained
 from tests.builders_policies import a_job, a_kind, a_node, a_profile_request, a_snapshot, on
@@ -188,8 +195,6 @@ def test_a_job_with_dependencies_is_told_which(policy: str) -> None:
     ],
 )
 def test_a_job_whose_kind_is_measured_is_told_where(role: NodeRole, sentence: str) -> None:
-    from policies.contract.snapshot import JobPhase
-
     jobs = [a_job("j", phase=JobPhase.PROFILING)]
     nodes = [wide("n1"), wide("n2", role=role)]
     snapshot = a_snapshot(nodes, jobs, profiling=[a_profile_request("j")])
@@ -234,7 +239,7 @@ def test_a_job_that_waits_for_a_better_node_is_told_which_and_who_holds_it() -> 
     nodes = [wide("n1"), wide("n2", gpu_type="T4")]
     snapshot = a_snapshot(nodes, [a_job("a", running=on("n2", "gpu0")), a_job("j")])
     plan = planned(later("j", 2100.0, "n2"), placed=(seat("a", "n2", "gpu0"),))
-    assert told(plan, snapshot) == ("better_node", "n2 costs less in all and is held by a.")
+    assert told(plan, snapshot) == ("better_node", "n2 costs less in all, held by a.")
 
 
 def test_a_job_beside_gpus_that_are_kept_for_another_is_told_for_whom() -> None:

@@ -1,6 +1,7 @@
 """Reasons for waiting in words, from details as they are stored."""
 
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
@@ -90,3 +91,8 @@ def test_a_new_job_waits_for_the_next_decision() -> None:
     assert reason_for_waiting("queued", "", {}, {}) == "It waits for the next decision."
     assert reason_for_waiting("held", "", {}, {}) == "Held until it is released."
     assert reason_for_waiting("queued", "made_up", {}, {}) == "Made up."
+
+
+def test_the_documentation_says_what_helps_for_every_code() -> None:
+    text = (Path(__file__).parents[2] / "docs/jobs.md").read_text()
+    assert [code for code in REASONS if code and f"`{code}`" not in text] == []

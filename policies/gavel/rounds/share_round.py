@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
+from policies.contract.plan import Expected, Placement, Plan, PlanStatus, WaitCode, Waiting
 from policies.contract.policy import SolverFailedError
 from policies.contract.snapshot import Bools, Snapshot
 from policies.gavel.allocation.observe import GroupingOptions, Observed, observe
@@ -253,8 +253,8 @@ class _Reasons:
         admitted = members(self.requests.admitting(row, 1))
         usable = sum(1 << n for n in admitted if views[n].gpu_type in types)
         found = held_by(self.holders, WaitCode.NO_CAPACITY, usable)
-        earliest_s = min(self.round_end_s, found.earliest_s or inf)
-        return replace(found, earliest_s=earliest_s)
+        ends_s = inf if found.expected is None else found.expected.start_s
+        return replace(found, expected=Expected(min(self.round_end_s, ends_s)))
 
     def _types(self, row: int, group: JobGroup) -> frozenset[str]:
         """Return the GPU types on which such a job runs now, or would on nodes of its own."""
