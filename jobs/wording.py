@@ -44,8 +44,8 @@ def reason_for_waiting(
 ) -> str:
     """Return a sentence on why a job waits; "" if it runs or is over.
 
-    `detail` is the plan's {nodes, jobs, watts, earliest_s}; ids without a name are invisible to the
-    reader. `now` hides an expected start in the past.
+    `detail` is the plan's {nodes, jobs, watts}, or {why, retry_s}; ids without a name are invisible
+    to the reader. `now` hides a retry in the past. Expected starts are told beside it.
     """
     if state != "queued":
         return f"{STATES[state]}." if state in STATES else ""
@@ -60,11 +60,7 @@ def reason_for_waiting(
         return f"{said}: {jobs}." if jobs else f"{said}."
     if code == "runtime_unavailable":
         return f"{_no_runtime(told, names)}."
-    parts = (
-        _in_the_way(told, names),
-        _watts(told.get("watts")),
-        _earliest(told.get("earliest_s"), now),
-    )
+    parts = (_in_the_way(told, names), _watts(told.get("watts")))
     return ", ".join((said, *(p for p in parts if p))) + "."
 
 
@@ -76,7 +72,7 @@ def _no_runtime(detail: Mapping[str, Any], names: Mapping[str, str]) -> str:
 
 
 def _resting(detail: Mapping[str, Any], now: datetime | None) -> str:
-    why, start = str(detail.get("why") or ""), _earliest(detail.get("earliest_s"), now)
+    why, start = str(detail.get("why") or ""), _retry(detail.get("retry_s"), now)
     said = f"It rests before it is tried again{f', {start}' if start else ''}."
     return f"{said} Last time: {why}" if why else said
 
@@ -105,7 +101,7 @@ def _watts(watts: object) -> str:
     return f"{watts:.0f} W short" if isinstance(watts, (int, float)) else ""
 
 
-def _earliest(seconds: object, now: datetime | None) -> str:
+def _retry(seconds: object, now: datetime | None) -> str:
     if not isinstance(seconds, (int, float)) or not 0 < seconds < 4e9:
         return ""
     start = datetime.fromtimestamp(seconds, UTC)

@@ -107,7 +107,6 @@ class Waiting:
     nodes: tuple[str, ...] = ()
     jobs: tuple[str, ...] = ()
     watts: AtLeast0 | None = None
-    earliest_s: Moment | None = None
     expected: Expected | None = None
 
 

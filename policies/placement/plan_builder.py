@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, isfinite
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from policies.contract.plan import (
     HIGHEST_COST,
     LONGEST_RUN_S,
+    Expected,
     Placement,
     Plan,
     PlanStatus,
@@ -32,6 +33,8 @@ from policies.placement.from_snapshot import (
 )
 from policies.placement.layout import DEVICES, THOUSANDTHS, Allocation, Request, members
 from policies.placement.priced_options import GroupingKey, JobOptions, admits, prices_of
+
+NO_STARTS: Mapping[int, Expected] = {}
 
 MOST_NAMED = 8
 """Most jobs or nodes that a reason names; thousands of jobs would each repeat them."""
@@ -90,8 +93,12 @@ class PlanBuilder:
         value: float | None = None,
         message: str = "",
         named: Iterable[Placement] = (),
+        expected: Mapping[int, Expected] = NO_STARTS,
     ) -> Plan:
-        """Return the plan, with `named` placements and a reason for each job that has none."""
+        """Return the plan, with `named` placements and a reason for each job that has none.
+
+        `expected`: by row, starts of waiting jobs in the policy's own schedule.
+        """
         position = self.snapshot.jobs.position
         placements = [(position[p.job], p) for p in named]
         placements += [(p.row, self._placement(p)) for p in self.placed]
@@ -99,7 +106,7 @@ class PlanBuilder:
         placements += [(stay.row, self._staying(stay)) for stay in staying]
         placements.sort(key=lambda of: of[0])
         found = tuple([placement for _, placement in placements])
-        waiting = self._waiting({row for row, _ in placements}, found)
+        waiting = self._waiting({row for row, _ in placements}, found, expected)
         return Plan(policy, PlanStatus.HEURISTIC, found, waiting, objective=value, message=message)
 
     def _placement(self, placed: Placed) -> Placement:
@@ -154,14 +161,22 @@ class PlanBuilder:
                 kept.append(stay)
         return kept
 
-    def _waiting(self, placed: set[int], placements: tuple[Placement, ...]) -> tuple[Waiting, ...]:
+    def _waiting(
+        self,
+        placed: set[int],
+        placements: tuple[Placement, ...],
+        expected: Mapping[int, Expected],
+    ) -> tuple[Waiting, ...]:
         if len(placed) == len(self.snapshot.jobs):
             return ()
         rows = [row for row in range(len(self.snapshot.jobs)) if row not in placed]
         asked = [row for row in rows if row not in self.not_eligible]
         reasons = Reasons(self.snapshot, self.state, self.options, placements)
         found = dict(zip(asked, reasons.of(asked), strict=True))
-        return tuple([self.not_eligible[r] if r in self.not_eligible else found[r] for r in rows])
+        reason = {**found, **self.not_eligible}
+        return tuple(
+            [replace(reason[r], expected=expected[r]) if r in expected else reason[r] for r in rows]
+        )
 
 
 class Holders:
@@ -215,7 +230,7 @@ class Reasons:
             code = one.code
             if phases[row] is JobPhase.RUNNING and code is WaitCode.NO_CAPACITY:
                 code = WaitCode.POSTPONED
-            yield Waiting(columns.ids[row], code, one.nodes, one.jobs, one.watts, one.earliest_s)
+            yield Waiting(columns.ids[row], code, one.nodes, one.jobs, one.watts, one.expected)
 
     def _reason(self, row: int, holders: Holders) -> Waiting:
         options = self.options.within(inf, row)
@@ -229,9 +244,9 @@ class Reasons:
         nodes_that_would_do = 0
         for option in options:
             nodes_that_would_do |= option.nodes
-        jobs, earliest_s = holders.on(nodes_that_would_do)
+        jobs, ends_s = holders.on(nodes_that_would_do)
         code = WaitCode.POSTPONED if shortage is None else WaitCode.NO_CAPACITY
-        return Waiting("", code, jobs=jobs, earliest_s=earliest_s)
+        return Waiting("", code, jobs=jobs, expected=_from(ends_s))
 
 
 def least_shortage(
@@ -251,7 +266,13 @@ def least_shortage(
 def for_power(snapshot: Snapshot, shortage: Shortage) -> Waiting:
     """Return the reason of a job that lacks power, and when a cap that ends or rises leaves it."""
     watts = shortage.missing_mw / THOUSANDTHS
-    return Waiting("", WaitCode.POWER_CAP, watts=watts, earliest_s=cap_rises_s(snapshot, watts))
+    expected = _from(cap_rises_s(snapshot, watts))
+    return Waiting("", WaitCode.POWER_CAP, watts=watts, expected=expected)
+
+
+def _from(start_s: float | None) -> Expected | None:
+    """Expected start of which nothing but the time is known."""
+    return None if start_s is None else Expected(start_s)
 
 
 def cap_rises_s(snapshot: Snapshot, missing_w: float) -> float | None:

@@ -25,9 +25,8 @@ def test_a_job_that_runs_or_is_over_has_no_reason() -> None:
         ({"jobs": ["a", "x"]}, ", held by digits and a job of another team."),
         ({"jobs": ["x", "y"]}, ", held by 2 jobs of other teams."),
         ({"nodes": ["n"], "jobs": ["a", "b"]}, ", on volta held by digits and bert."),
-        ({"earliest_s": 1_800_000_000.0}, ", earliest start 2027-01-15 08:00 UTC."),
         ({"watts": 120.4}, ", 120 W short."),
-        ({"earliest_s": float("inf"), "jobs": "nonsense"}, "are taken."),
+        ({"watts": None, "jobs": "nonsense"}, "are taken."),
         (["nonsense"], "are taken."),
     ],
 )
@@ -46,15 +45,15 @@ def test_what_stands_in_the_way_is_named_as_far_as_the_reader_may_know(
     [
         (datetime(2027, 1, 15, 7, 0, tzinfo=UTC), ", earliest start 08:00 UTC."),
         (datetime(2027, 1, 14, 7, 0, tzinfo=UTC), ", earliest start 08:00 on 2027-01-15 UTC."),
-        (datetime(2027, 1, 15, 9, 0, tzinfo=UTC), "are taken."),
+        (datetime(2027, 1, 15, 9, 0, tzinfo=UTC), "tried again."),
     ],
 )
 def test_a_start_is_told_as_short_as_can_be_and_only_while_it_lies_ahead(
     now: datetime, end: str
 ) -> None:
-    assert reason_for_waiting(
-        "queued", "no_capacity", {"earliest_s": 1_800_000_000.0}, {}, now
-    ).endswith(end)
+    assert reason_for_waiting("queued", "resting", {"retry_s": 1_800_000_000.0}, {}, now).endswith(
+        end
+    )
 
 
 def test_a_dependency_names_the_jobs_it_waits_for() -> None:

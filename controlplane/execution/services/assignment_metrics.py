@@ -16,6 +16,7 @@ from controlplane.execution.services.sessions import lock_own
 from jobs.models import Assignment, Job, ProgressPoint, UsagePoint
 from jobs.moves import note_job
 from loadmaster.protocol import MetricsBatch, ProgressSample, UsageSample
+from profiling import services as profiling_services
 
 APART = timedelta(seconds=1)
 SAVED = "checkpoint"
@@ -45,7 +46,15 @@ def record_metrics(node: Node, assignment_id: UUID, batch: MetricsBatch) -> bool
         _update_job(assignment, batch.progress)
         _keep_progress(assignment, batch.progress)
         _keep_usage(assignment, batch.usage)
+    _learn(assignment, batch.progress)
     return True
+
+
+def _learn(assignment: Assignment, progress: Sequence[ProgressSample]) -> None:
+    before = assignment.steps_done - assignment.start_steps
+    now = max((sample.launch_steps for sample in progress), default=0)
+    if assignment.purpose == "training" and not assignment.rank and now > before:
+        profiling_services.progress_reported(assignment, max(0, before), now)
 
 
 def _check(batch: MetricsBatch) -> None:

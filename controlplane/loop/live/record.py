@@ -35,9 +35,6 @@ BATCH = 500
 ROUNDS_SEARCHED = 20
 """Rounds searched for the newest finished one; abandoned ones may lie between."""
 
-SMALL_MOVE = 0.1
-"""Fraction of a wait by which its expected end may move without a write."""
-
 MAY_WAIT = (JobState.QUEUED, JobState.PROFILING, JobState.STOPPING)
 
 
@@ -204,21 +201,9 @@ def _changed(
         waiting = waiting.filter(pk__in=list(reasons))
     for pk, *stored in waiting.values_list("pk", "waiting_code", "waiting_detail"):
         reason = reasons.get(str(pk))
-        if reason is not None and _differ(stored, reason, observed.snapshot.now_s):
+        if reason is not None and stored != reason:
             changed[json.dumps(reason)].append(pk)
     return changed
-
-
-def _differ(stored: list[Any], reason: list[Any], now_s: float) -> bool:
-    if stored == reason:
-        return False
-    (_, before), (_, after) = stored, reason
-    if stored[0] != reason[0] or not {"earliest_s"} <= before.keys() & after.keys():
-        return True
-    moved_s = abs(after["earliest_s"] - before["earliest_s"])
-    return {**before, "earliest_s": 0} != {**after, "earliest_s": 0} or moved_s > SMALL_MOVE * (
-        after["earliest_s"] - now_s
-    )
 
 
 def _reasons(observed: Observation, plan: Plan) -> dict[str, list[Any]]:
@@ -237,7 +222,6 @@ def waiting_detail(entry: Waiting, jobs: Jobs) -> dict[str, Any]:
         "nodes": list(entry.nodes),
         "jobs": list(entry.jobs),
         "watts": entry.watts,
-        "earliest_s": None if entry.earliest_s is None else round(entry.earliest_s),
     }
     if entry.code is WaitCode.RUNTIME_UNAVAILABLE:
         given["runtime"] = runtime_of(jobs.columns.others["labels"][jobs.position[entry.job]])

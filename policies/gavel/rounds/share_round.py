@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
+from policies.contract.plan import Expected, Placement, Plan, PlanStatus, WaitCode, Waiting
 from policies.contract.policy import SolverFailedError
 from policies.contract.snapshot import Bools, Snapshot
 from policies.gavel.allocation.observe import GroupingOptions, Observed, observe
@@ -254,8 +254,8 @@ class _Reasons:
         admitted = members(self.requests.admitting(row, 1))
         usable = sum(1 << n for n in admitted if views[n].gpu_type in types)
         jobs, ends_s = self.holders.on(usable)
-        earliest_s = min(self.round_end_s, inf if ends_s is None else ends_s)
-        return Waiting("", WaitCode.NO_CAPACITY, jobs=jobs, earliest_s=earliest_s)
+        start_s = min(self.round_end_s, inf if ends_s is None else ends_s)
+        return Waiting("", WaitCode.NO_CAPACITY, jobs=jobs, expected=Expected(start_s))
 
     def _types(self, row: int, group: JobGroup) -> frozenset[str]:
         """Return the GPU types on which such a job runs now, or would on nodes of its own."""

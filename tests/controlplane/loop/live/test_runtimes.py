@@ -80,5 +80,5 @@ def test_a_label_of_people_cannot_pretend_a_runtime(cluster: Cluster) -> None:
 def test_a_kind_is_measured_only_where_its_jobs_runtime_is(cluster: Cluster) -> None:
     a_node(cluster, gpu_type="T4", gpus=1, role=NodeRole.PROFILING, features=["process"])
     docker = a_node(cluster, gpu_type="V100", gpus=1, role=NodeRole.PROFILING, features=["docker"])
-    job = a_job(cluster, kind=a_kind(), **IMAGE)
+    job = a_job(cluster, kind=a_kind(), repeatable=True, **IMAGE)
     assert reachable(job, offers(cluster, at(0)).now) == {(docker.gpu_type_id, 1)}
