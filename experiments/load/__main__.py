@@ -79,6 +79,7 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument(
         "--starts", type=int, default=40, help="jobs started one after another on an idle cluster"
     )
+    parser.add_argument("--burst", type=int, default=200, help="short jobs submitted at once")
     parser.add_argument(
         "--scenarios", default=",".join(SCENARIOS), help=f"of {', '.join(SCENARIOS)}"
     )

@@ -3,6 +3,7 @@
 import time
 from dataclasses import replace
 from datetime import datetime
+from itertools import pairwise
 
 from django.db import connection
 from django.utils import timezone
@@ -86,7 +87,7 @@ def _stages(jobs: list[Job]) -> dict[str, float]:
     launches = [a for job in jobs for a in job.assignments.all()]
     moments = ("created_at", "accepted_at", "running_at", "ended_at")
     means = {}
-    for before, after in zip(moments, moments[1:], strict=False):
+    for before, after in pairwise(moments):
         pairs = [(getattr(a, before), getattr(a, after)) for a in launches]
         spans = [_s(later) - _s(earlier) for earlier, later in pairs if earlier and later]
         means[f"to_{after.removesuffix('_at')}_s"] = round(sum(spans) / max(1, len(spans)), 3)

@@ -42,11 +42,12 @@ def run(wanted: argparse.Namespace) -> int:
 def _play(stage: Stage, report: Report, scenarios: list[str], wanted: argparse.Namespace) -> int:
     lost = 0
     if "bursts" in scenarios:
-        token = _admin_token()
-        _watched(report, "submit to first step", lambda: first_steps(stage, token, count=10))
+        token, count = _admin_token(), wanted.burst
+        times = min(10, wanted.starts)
+        _watched(report, "submit to first step", partial(first_steps, stage, token, count=times))
         for kind in ("known", "new"):
-            name, known = f"200 short jobs, {kind} kind", kind == "known"
-            _watched(report, name, partial(burst, stage, token, count=200, kind=kind, known=known))
+            play = partial(burst, stage, token, count=count, kind=kind, known=kind == "known")
+            _watched(report, f"{count} short jobs, {kind} kind", play)
     if "starts" in scenarios:
         _watched(
             report,
