@@ -3,17 +3,25 @@
 from dataclasses import dataclass
 from typing import Any
 
+from django.db.models import Sum
+
 from jobs.models import Assignment, Kind
 from loadmaster.protocol import AssignmentState
 from policies.contract.snapshot import Purpose, Source
 from profiling.models import Measurement, Profile
-from profiling.speeds import ALPHA, Pace, pace, weight_of_next
+from profiling.speeds import ALPHA, WARM_UP_STEPS, Pace, pace, smoothed, weight_of_next
 
 NEWEST_POINTS = 2000
 """Newest samples of a launch that are read: a job may run for days."""
 
 MIN_STEPS = 5
 """Steps after the warm-up that a usable production run has."""
+
+FIRST_STEPS = 2
+"""The same on a configuration that nobody has measured: any speed is better than none."""
+
+SHORTEST_RUN_S = 0.1
+"""Least time that a run without reports counts as: shorter ones are noise of the reports."""
 
 NOISY = 0.5
 """Relative interquartile range of step times above which a production run is ignored."""
@@ -34,7 +42,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """Measurement of a kind on one configuration by one launch."""
+    """Measurement of a kind on one configuration by one launch; `by_steps`: by reported ones."""
 
     gpu_type_id: int
     gpus: int
@@ -42,27 +50,66 @@ class Observation:
     pace: Pace
     usage: Usage
     setup_s: float | None
+    by_steps: bool = True
 
 
-def observe(assignment: Assignment) -> Observation | None:
-    """Measurement by rank 0; None without progress or on GPUs of several types."""
-    seen, where = _pace(assignment), _where(assignment)
+def observe(assignment: Assignment, after: int = 0) -> Observation | None:
+    """Measurement by rank 0 after these steps; None without progress or on several GPU types."""
+    seen, where = _pace(assignment, after), _where(assignment)
     if seen is None or where is None:
         return None
-    return Observation(*where, seen, _usage(assignment), assignment.setup_s)
+    setup_s = None if after else assignment.setup_s  # once for each launch
+    return Observation(*where, seen, _usage(assignment), setup_s)
 
 
-def is_telling(observation: Observation, assignment: Assignment) -> bool:
+def observe_whole_run(assignment: Assignment) -> Observation | None:
+    """Total steps over the run time of a launch that succeeded and never reported a step."""
+    began, ended = assignment.running_at or assignment.accepted_at, assignment.ended_at
+    succeeded = assignment.state == AssignmentState.SUCCEEDED and assignment.desired == "run"
+    whole = _has_whole_devices(assignment) and assignment.steps_quota is None
+    silent = assignment.steps_done == 0 and not assignment.progress.exists()
+    if not (succeeded and whole and silent and is_training(assignment) and began and ended):
+        return None
+    where, steps = _where(assignment), assignment.job.total_steps
+    run_s = max(SHORTEST_RUN_S, (ended - began).total_seconds())
+    seen = Pace(steps / run_s, steps, 0.0)
+    return where and Observation(*where, seen, _usage(assignment), None, by_steps=False)
+
+
+def steps_measured(assignment: Assignment) -> int:
+    """Steps of a launch that measurements rest on."""
+    made = Measurement.objects.filter(assignment=assignment)
+    return made.aggregate(total=Sum("steps"))["total"] or 0
+
+
+def is_telling(observation: Observation, assignment: Assignment, least: int = MIN_STEPS) -> bool:
     """Return True if production's observation is long, steady and of whole devices."""
-    whole = assignment.share >= 1.0 and assignment.cpu_quota is None
+    whole = _has_whole_devices(assignment)
     steady = observation.pace.spread <= NOISY and (assignment.overrun_fraction or 0.0) <= OVERRUN
-    return whole and steady and observation.pace.steps >= MIN_STEPS
+    return whole and steady and observation.pace.steps >= least
+
+
+def least_steps(kind_id: int, observation: Observation) -> int:
+    """Fewest steps by which production may change what is known of the configuration."""
+    known = Profile.objects.filter(
+        kind=kind_id, gpu_type=observation.gpu_type_id, gpus=observation.gpus,
+        spread=observation.spread, source=Source.MEASURED,
+    )  # fmt: skip
+    return MIN_STEPS if known.exists() else FIRST_STEPS
+
+
+def _has_whole_devices(assignment: Assignment) -> bool:
+    return assignment.share >= 1.0 and assignment.cpu_quota is None
 
 
 def record(
     kind: Kind, observation: Observation, assignment: Assignment
 ) -> tuple[float | None, float]:
-    """Write the measurement and update a locked kind's profile: (speed before, speed now)."""
+    """Write the measurement and update a locked kind's profile: (speed before, speed now).
+
+    The speed before is None if it was unknown. Run times count until a job reports steps.
+    """
+    _keep_apart(kind, by_steps=observation.by_steps)
     where: dict[str, Any] = {
         "kind": kind, "gpu_type_id": observation.gpu_type_id, "gpus": observation.gpus,
         "spread": observation.spread,
@@ -74,7 +121,7 @@ def record(
     profile, created = Profile.objects.get_or_create(
         **where, defaults={"steps_per_s": speed, "source": Source.MEASURED}
     )
-    before = None if created else profile.steps_per_s
+    before = None if created or profile.source == Source.ASSUMED else profile.steps_per_s
     fresh = created or profile.source != Source.MEASURED
     alpha = 1.0 if fresh else weight_of_next(profile.samples)
     profile.steps_per_s += alpha * (speed - profile.steps_per_s)
@@ -82,26 +129,35 @@ def record(
     profile.source = Source.MEASURED
     for name in ("cores", "memory_gb", "gpu_fraction", "gpu_w"):
         used = getattr(observation.usage, name)
-        setattr(profile, name, _moved(getattr(profile, name), used, alpha))
+        setattr(profile, name, smoothed(getattr(profile, name), used, alpha))
     profile.save()
     if observation.setup_s is not None and observation.setup_s >= 0:
-        kind.setup_s = _moved(kind.setup_s, observation.setup_s, ALPHA)
+        kind.setup_s = smoothed(kind.setup_s, observation.setup_s, ALPHA)
         kind.save(update_fields=["setup_s"])
     return before, profile.steps_per_s
 
 
-def _moved(old: float | None, new: float | None, alpha: float) -> float | None:
-    if old is None or new is None:
-        return new if old is None else old
-    return old + alpha * (new - old)
+def _keep_apart(kind: Kind, *, by_steps: bool) -> None:
+    """Note whether the kind's speed is that of steps; figures of run times are then unknown."""
+    if kind.reports_steps == by_steps:
+        return
+    if kind.reports_steps is False:
+        Profile.objects.filter(kind=kind).update(source=Source.ASSUMED, samples=0)
+    kind.reports_steps = by_steps
+    kind.save(update_fields=["reports_steps"])
 
 
-def _pace(assignment: Assignment) -> Pace | None:
-    """Speed from samples; if too few, the launch's recent speed, else its steps over its time."""
+def _pace(assignment: Assignment, after: int = 0) -> Pace | None:
+    """Speed from samples; if too few, the launch's recent speed, else its steps over its time.
+
+    With `after` only from samples, the first one this many steps after the warm-up.
+    """
     samples = assignment.progress.order_by("-id").values_list("launch_steps", "elapsed_s")
+    if after:
+        samples = samples.filter(launch_steps__gte=after + WARM_UP_STEPS)
     points = list(samples[:NEWEST_POINTS])
     seen = pace(points)
-    if seen is not None:
+    if seen is not None or after:
         return seen
     steps = max(assignment.steps_done - assignment.start_steps, *(s for s, _ in points), 0)
     if assignment.steps_per_s and assignment.steps_per_s > 0:

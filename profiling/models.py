@@ -19,7 +19,7 @@ class Profile(models.Model):
     gpus = models.PositiveIntegerField()
     spread = models.BooleanField(default=False)
     steps_per_s = models.FloatField()
-    source = models.CharField(max_length=10, help_text="measured, estimated or declared")
+    source = models.CharField(max_length=10, help_text="measured, estimated, declared or assumed")
     samples = models.PositiveIntegerField(default=0)
     cores = models.FloatField(null=True, blank=True)
     memory_gb = models.FloatField(null=True, blank=True)

@@ -1,4 +1,9 @@
-"""Configurations that a cluster's profiling nodes can measure now and a job can use."""
+"""Configurations that a cluster's profiling nodes can measure now and a job can use.
+
+A dedicated run executes the job's command once more, so only repeatable jobs have any: those of
+mode dedicated on nodes of role profiling or both, those of mode first_run on nodes for profiling
+alone, which only an operator makes.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -7,6 +12,7 @@ from datetime import datetime, timedelta
 from django.db.models import Count, Max, Q
 
 from clusters.models import Cluster, Node
+from clusters.models.clusters import Profiling
 from clusters.models.nodes import Role, State, runtimes_of
 from jobs.models import Job
 
@@ -28,6 +34,7 @@ class Offer:
     memory_gb: float
     labels: frozenset[str]
     runtimes: tuple[str, ...]
+    role: str
     slots: int = 1
 
 
@@ -41,7 +48,7 @@ class Offers:
 
 _READ = (
     "gpu_type__name", "state", "last_seen_at", "cores", "reserved_cores", "memory_gb",
-    "reserved_memory_gb", "labels", "features",
+    "reserved_memory_gb", "labels", "features", "role",
 )  # fmt: skip
 
 
@@ -70,7 +77,7 @@ def offers(cluster: Cluster, now: datetime) -> Offers:
 
 
 def reachable(job: Job, nodes: Iterable[Offer]) -> set[Configuration]:
-    """Configurations of these nodes that satisfy the job's type, runtime, GPUs and resources."""
+    """Configurations of these nodes on which the job may be measured by a run of its own."""
     return {
         (o.type_id, g)
         for o in nodes
@@ -89,13 +96,16 @@ def uses(job: Job, type_name: str, gpus: int) -> bool:
 def _offer(node: Node, gpus: int, slots: int) -> Offer:
     cores, memory_gb = node.cores - node.reserved_cores, node.memory_gb - node.reserved_memory_gb
     labels, runtimes = frozenset(node.labels), runtimes_of(node.features)
-    return Offer(
-        node.gpu_type_id, node.gpu_type.name, gpus, cores, memory_gb, labels, runtimes, slots
-    )
+    type_id, role = node.gpu_type_id, node.role
+    return Offer(type_id, node.gpu_type.name, gpus, cores, memory_gb, labels, runtimes, role, slots)
 
 
 def fits(job: Job, offer: Offer) -> bool:
-    """Return True if the job fits the offer's type, runtime, labels, cores and memory."""
+    """Return True if a dedicated run of the job is allowed there and fits."""
+    if not job.repeatable or job.profiling_mode is Profiling.OFF:
+        return False
+    if job.profiling_mode is Profiling.FIRST_RUN and offer.role != Role.PROFILING:
+        return False
     allowed = not job.allowed_types or offer.type_name in job.allowed_types
     able = job.runtime in offer.runtimes and set(job.labels) <= offer.labels
     return allowed and able and job.cores <= offer.cores and job.memory_gb <= offer.memory_gb

@@ -17,8 +17,8 @@ from profiling.measurements import MIN_STEPS
 from profiling.models import Measurement, PairMeasurement, Profile, ProfileRun
 from profiling.offers import Configuration, Offers, offers
 from profiling.pairs.runs import Stop, reconcile_pair_runs
-from profiling.runs import OPEN, WAITING, R, lock_kind, settle
-from profiling.services import production_measured
+from profiling.runs import OPEN, WAITING, R, lock_kind, settle, silent_launches
+from profiling.services import production_measured, profile_run_silent
 
 ALIKE = 3
 """Launches per configuration that a pass reads: the next may be steadier than the first."""
@@ -33,6 +33,9 @@ def reconcile_profiles(now: datetime, stop: Stop) -> None:
         for kind_id in sorted(_unsettled(cluster, offers(cluster, now))):
             with transaction.atomic():
                 settle(lock_kind(kind_id), cluster, now, background=True)
+        for launch in silent_launches(cluster, now).filter(share__gte=1.0):
+            profile_run_silent(launch)
+            stop(launch)
         _end_rests(cluster, now)
         reconcile_pair_runs(cluster, now, stop)
     for assignment in (*_running_unmeasured(), *_sharing_unmeasured()):
@@ -60,17 +63,17 @@ def _unsettled(cluster: Cluster, offered: Offers) -> set[int]:
     profiled = set(waiting.filter(state=JobState.PROFILING).values_list("kind_id", flat=True))
     opened = ProfileRun.objects.filter(job__cluster=cluster, state__in=OPEN)
     under_way = set(opened.values_list("kind_id", flat=True))
-    by_kind = waiting.order_by().values("kind_id")
-    ranges = by_kind.annotate(least=Min("gpus_min"), most=Max("gpus_max"))
     known, measured = _known(cluster)
+    unknown = set(waiting.order_by().values_list("kind_id", flat=True)) - known
+    by_kind = waiting.filter(repeatable=True).order_by().values("kind_id")
+    ranges = by_kind.annotate(least=Min("gpus_min"), most=Max("gpus_max"))
     here = {(o.type_id, g) for o in offered.now for g in range(1, o.gpus + 1)}
     more = {
         r["kind_id"]
         for r in ranges
-        if r["kind_id"] not in known
-        or any(r["least"] <= c[1] <= r["most"] for c in here - measured.get(r["kind_id"], set()))
+        if any(r["least"] <= c[1] <= r["most"] for c in here - measured.get(r["kind_id"], set()))
     }
-    return profiled | under_way | more
+    return profiled | under_way | unknown | more
 
 
 def _known(cluster: Cluster) -> tuple[set[int], dict[int, set[Configuration]]]:

@@ -25,7 +25,7 @@ class ProfileSerializer(serializers.Serializer[ProfileRow]):
     gpu_type = serializers.CharField()
     gpus = serializers.IntegerField()
     spread = serializers.BooleanField(help_text="Over several nodes")
-    steps_per_s = serializers.FloatField()
+    steps_per_s = serializers.FloatField(allow_null=True, help_text="Null if nobody knows")
     samples = serializers.IntegerField(help_text="Measurements it rests on")
     age_s = serializers.FloatField(
         help_text=(
@@ -62,6 +62,16 @@ class KindSerializer(serializers.Serializer[KindRow]):
     name = serializers.CharField()
     digest = serializers.CharField()
     setup_s = serializers.FloatField(allow_null=True, help_text="Seconds from launch to first step")
+    restart_s = serializers.FloatField(
+        allow_null=True, help_text="Seconds that a stop and the next launch take; null: never seen"
+    )
+    lost_s = serializers.FloatField(allow_null=True, help_text="Seconds of work a stop loses")
+    saves_at_stop = serializers.BooleanField(
+        allow_null=True, help_text="Whether its newest stop lost no work"
+    )
+    reports_steps = serializers.BooleanField(
+        allow_null=True, help_text="If false, speeds are total steps over run times"
+    )
     jobs = serializers.IntegerField(help_text="Jobs of it that you may see")
     active_jobs = serializers.IntegerField()
     profiles = ProfileSerializer(many=True)

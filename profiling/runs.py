@@ -3,13 +3,14 @@
 `settle` handles one kind in one cluster with the kind's row locked, so that two processes that end
 two runs at once cannot both believe the other's still open:
 
-- a waiting job has a run for each offered configuration that it can use and nobody has measured or
-  is measuring;
+- a waiting, repeatable job has a run for each offered configuration (`offers`) that it can use and
+  nobody has measured or is measuring;
 - a run that nobody offers any more, or whose job no longer waits, is dropped;
-- a job without open runs is queued, or FAILED if its own command cannot run.
+- only a job of mode dedicated waits for open runs; without any it is queued, or FAILED if its own
+  command cannot run.
 
-Without figures or nodes to measure, the speed is assumed: by the user's walltime on the slowest
-allowed GPUs (declared), else by an hour (estimated).
+A job that does not wait needs some speed. Where nothing is known it is assumed: by the user's
+walltime on the slowest allowed GPUs (declared), else by an hour.
 """
 
 from collections import defaultdict
@@ -19,16 +20,17 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from django.db.models import Exists, Max, OuterRef
+from django.db.models import Exists, F, Max, OuterRef, QuerySet
 from django.utils import timezone
 
 from clusters.events import request_reschedule
 from clusters.models import Cluster, GpuType, Reason
+from clusters.models.clusters import Profiling
 from jobs.assignment_lifecycle import LIVE
 from jobs.lifecycle import JobMove, JobState
 from jobs.models import Assignment, Job, Kind
 from jobs.moves import LostRaceError, move_job, note_job
-from loadmaster.protocol import ReasonClass
+from loadmaster.protocol import AssignmentState, ReasonClass
 from policies.contract.snapshot import Purpose, Source
 from profiling.models import PairRun, Profile, ProfileRun
 from profiling.offers import Configuration, Offers, offers, reachable, uses
@@ -51,13 +53,13 @@ def assume(job: Job) -> bool:
         kind_id=job.kind_id, gpu_type=slowest, gpus=job.gpus_min, spread=False,
         defaults={
             "steps_per_s": max(1, job.total_steps) / run_s,
-            "source": Source.DECLARED if walltime_s else Source.ESTIMATED,
+            "source": Source.DECLARED if walltime_s else Source.ASSUMED,
         },
     )  # fmt: skip
     basis = "its walltime" if walltime_s else "an assumed hour"
     message = (
-        f"nothing is known of its kind and no node can measure it: {basis} is taken as its run time"
-        f" on {slowest.name}"
+        f"nothing is known of its kind yet: {basis} is taken as its run time on {slowest.name}"
+        " until a run has measured it"
     )
     note_job(job, "warning", data={"message": message})
     return True
@@ -69,6 +71,9 @@ WAITING = (JobState.PROFILING, JobState.QUEUED)
 
 COMMANDS_FAULT = frozenset({ReasonClass.USER, ReasonClass.OOM, ReasonClass.IMAGE})
 """Failures that the job would meet in production as well."""
+
+SILENT = "silent"
+"""Class of a run that was given up because its command reports no steps."""
 
 PATIENCE = timedelta(minutes=10)
 """Longest wait of a job for a run without a device, once anything of its kind was measured."""
@@ -94,9 +99,16 @@ class Knowledge:
         """Configurations that need no measurement: measured ones, and ones that failed alone."""
         return self.measured | (self.unfit if self.measured else set())
 
-    def awaits(self, job: Job) -> bool:
-        """Return True if an open run would measure something for this job."""
-        return any(uses(job, r.gpu_type.name, r.gpus) and not self._is_late(r) for r in self.open)
+    @property
+    def reports_no_steps(self) -> bool:
+        """Return True if another run would be as silent as the last."""
+        return not self.measured and any(r.reason_class == SILENT for r in self.given_up)
+
+    def holds(self, job: Job) -> bool:
+        """Return True if the job waits for an open run that measures something for it."""
+        dedicated = job.profiling_mode is Profiling.DEDICATED
+        useful = (r for r in self.open if uses(job, r.gpu_type.name, r.gpus))
+        return dedicated and any(not self._is_late(r) for r in useful)
 
     def _is_late(self, run: ProfileRun) -> bool:
         old = self.now - run.created_at > PATIENCE
@@ -119,7 +131,7 @@ def settle(kind: Kind, cluster: Cluster, now: datetime, *, background: bool = Fa
     for job in jobs.select_related("cluster").order_by("submitted_at"):
         if job.state == JobState.PROFILING:
             _want(known, job, offered)
-            if not known.awaits(job):
+            if not known.holds(job):
                 _go_on(known, job)
         elif not known.anything:
             with suppress(LostRaceError):  # placed, held or cancelled meanwhile: it waits no longer
@@ -136,7 +148,9 @@ def begin_all(jobs: Sequence[Job], now: datetime) -> None:
     for job in jobs:
         by_kind[job.kind_id].append(job)
     offered = offers(jobs[0].cluster, now)
-    settled = set() if offered.now or offered.back else _settled(by_kind, jobs[0].cluster)
+    nodes = (*offered.now, *offered.back)
+    measurable = {job.kind_id for job in jobs if nodes and reachable(job, nodes)}
+    settled = _settled(by_kind.keys() - measurable, jobs[0].cluster)
     for kind_id in sorted(by_kind.keys() - settled):
         known = _knowledge(lock_kind(kind_id), jobs[0].cluster, now)
         _drop(known, offered)
@@ -152,7 +166,7 @@ def _settled(kinds: Iterable[int], cluster: Cluster) -> set[int]:
 
 def _begin(known: Knowledge, job: Job, offered: Offers) -> None:
     _want(known, job, offered)
-    waits = known.awaits(job)
+    waits = known.holds(job)
     if waits and job.state == JobState.QUEUED:
         move_job(job, JobMove.PROFILE)
     if not waits and not known.anything:
@@ -169,12 +183,25 @@ def give_up(run: ProfileRun, reason: str, reason_class: str) -> None:
     run.state, run.reason, run.reason_class = R.GIVEN_UP, reason, reason_class
     run.ended_at = timezone.now()
     run.save()
+    if reason_class == SILENT:
+        where = f"{run.gpus} x {run.gpu_type.name}"
+        note_job(run.job, "warning", data={"message": f"not measured on {where}: {reason}"})
+
+
+def silent_launches(cluster: Cluster, now: datetime) -> QuerySet[Assignment]:
+    """Profiling assignments that have run for `profile_silence_s` without a step."""
+    since = now - timedelta(seconds=cluster.profile_silence_s)
+    launches = Assignment.objects.filter(
+        job__cluster=cluster, purpose=Purpose.PROFILING, state=AssignmentState.RUNNING,
+        running_at__lt=since, steps_done__lte=F("start_steps"), desired="run",
+    )  # fmt: skip
+    return launches.select_related("job__cluster", "node")
 
 
 def _knowledge(kind: Kind, cluster: Cluster, now: datetime) -> Knowledge:
     rows = Profile.objects.filter(kind=kind, spread=False)
     profiles = list(rows.values_list("gpu_type_id", "gpus", "source"))
-    runs = list(ProfileRun.objects.filter(kind=kind).select_related("gpu_type", "job"))
+    runs = list(ProfileRun.objects.filter(kind=kind).select_related("gpu_type", "job__cluster"))
     given_up = [r for r in runs if r.state == R.GIVEN_UP]
     own_fault = (ReasonClass.USER, ReasonClass.OOM)
     unfit = {(r.gpu_type_id, r.gpus) for r in given_up if r.reason_class in own_fault}
@@ -197,7 +224,7 @@ def _drop(known: Knowledge, offered: Offers) -> None:
     for run in [run for run in known.open if run.state == R.WANTED]:
         configuration = run.gpu_type_id, run.gpus
         needed = run.job.state in WAITING and configuration in reachable(run.job, hoped_for)
-        if needed and configuration not in known.settled:
+        if needed and configuration not in known.settled and not known.reports_no_steps:
             continue
         if ProfileRun.objects.filter(pk=run.pk, state=R.WANTED).delete()[0]:
             known.open.remove(run)
@@ -206,6 +233,8 @@ def _drop(known: Knowledge, offered: Offers) -> None:
 def _want(known: Knowledge, job: Job, offered: Offers) -> bool:
     own_failures = {(r.gpu_type_id, r.gpus) for r in known.given_up if r.job_id == job.pk}
     under_way = {(r.gpu_type_id, r.gpus) for r in known.open}
+    if known.reports_no_steps:
+        return False
     missing = sorted(reachable(job, offered.now) - known.settled - own_failures - under_way)
     copy = last_copy(job.pk) if missing else 0
     steps = max(1, min(known.cluster.profiling_steps, job.total_steps))
@@ -242,7 +271,7 @@ def _go_on(known: Knowledge, job: Job) -> None:
             now, data = timezone.now(), {"reason": reason}
             move_job(job, JobMove.FAIL, data=data, failure_reason=reason, completed_at=now)
         else:
-            if own:
+            if own and not known.reports_no_steps:
                 message = f"not measured everywhere: {own[0].reason}"
                 note_job(job, "warning", data={"message": message})
             known.anything = known.anything or assume(job)

@@ -16,6 +16,7 @@ from policies.contract.snapshot import KindView, ProfileRequest, ResourceUse, So
 from profiling.estimates import Config, Pool, estimate
 from profiling.models import PairRun, Profile, ProfileRun
 from profiling.pairs import rows as pairs
+from profiling.restarts import Restart
 from profiling.runs import OPEN, WAITING, R, backs_off
 
 POOL_SIZE = 5000
@@ -71,6 +72,12 @@ def kind_views(cluster: Cluster, kinds: Iterable[int]) -> tuple[KindView, ...]:
     return tuple(replace(view, pairs=of_kind.get(int(view.id), ())) for view in views)
 
 
+def restarts(cluster: Cluster, kinds: Collection[int]) -> dict[int, Restart]:
+    """Restart of each of these kinds, by primary key; the cluster's figure until measured."""
+    rows = _among(Kind.objects.order_by(), "pk", sorted(kinds))
+    return {kind.pk: Restart.of(kind, cluster.restart_cost_s) for kind in rows}
+
+
 def speeds_alone(kinds: Iterable[int], types: Collection[str]) -> pairs.Speeds:
     """Speeds of these kinds alone on one GPU of each of these types; four queries."""
     return _speeds(load_known(sorted(set(kinds))), types, load_pool(), timezone.now())
@@ -102,8 +109,9 @@ def _request(run: ProfileRun, now: datetime) -> ProfileRequest:
 
 def _pair_requests(cluster: Cluster, now: datetime) -> Iterator[ProfileRequest]:
     opened = PairRun.objects.filter(first_job__cluster=cluster, state__in=OPEN)
-    for run in opened.select_related("gpu_type"):
-        if backs_off(run, cluster.heartbeat_s, now):
+    for run in opened.select_related("gpu_type", "first_job", "second_job"):
+        lent = run.first_job.state == run.second_job.state == JobState.QUEUED
+        if not lent or backs_off(run, cluster.heartbeat_s, now):
             continue
         gpu_type, now_s = run.gpu_type.name, now.timestamp()
         one = str(run.first_job_id), run.first_copy
@@ -119,6 +127,7 @@ def load_pool() -> Pool:
     """Evidence of all kinds from the newest measured profiles; two queries."""
     known: dict[str, dict[Config, float]] = {}
     measured = Profile.objects.filter(source=Source.MEASURED, spread=False)
+    measured = measured.exclude(kind__reports_steps=False)  # run times say little of GPUs
     rows = measured.values_list("kind_id", "gpu_type__name", "gpus", "steps_per_s")
     for kind, gpu_type, gpus, speed in rows.order_by("-updated_at", "-pk")[:POOL_SIZE]:
         known.setdefault(str(kind), {})[gpu_type, gpus] = speed
@@ -151,10 +160,12 @@ def throughputs(
     measured = any(p.source == Source.MEASURED for p in anchors.values())
     wanted = [c for c in wanted if c in anchors or not (measured and c in known.unfit)]
     speeds = estimate(str(kind), {c: p.steps_per_s for c, p in anchors.items()}, wanted, pool)
+    assumed = any(p.source == Source.ASSUMED for p in anchors.values())
+    derived = Source.ASSUMED if assumed else Source.ESTIMATED
     found = []
     for (gpu_type, gpus), speed in sorted(speeds.items()):
         own = anchors.get((gpu_type, gpus))
-        source = Source(own.source) if own else Source.ESTIMATED
+        source = Source(own.source) if own else derived
         age_s = pairs.age_s(own, now) if own else oldest_s
         found.append(Throughput(gpu_type, gpus, speed, source, age_s))
     return found

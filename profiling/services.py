@@ -1,5 +1,6 @@
 """Services of the profiler, to be called inside the caller's transaction."""
 
+import logging
 from collections.abc import Sequence
 
 from django.db import transaction
@@ -12,10 +13,24 @@ from jobs.assignment_lifecycle import ENDED
 from jobs.models import Assignment, Job, Kind
 from loadmaster.protocol import AssignmentState, ReasonClass
 from policies.contract.snapshot import Purpose, Source
-from profiling.measurements import Observation, is_telling, is_training, observe, record
+from profiling.measurements import (
+    FIRST_STEPS,
+    Observation,
+    is_telling,
+    is_training,
+    least_steps,
+    observe,
+    observe_whole_run,
+    record,
+    steps_measured,
+)
 from profiling.models import Measurement, PairMeasurement, PairProfile, PairRun, Profile, ProfileRun
 from profiling.pairs.measurements import observe_pairs, record_impossible, record_pair
-from profiling.runs import COMMANDS_FAULT, OPEN, R, begin_all, give_up, lock_kind, settle
+from profiling.restarts import is_stopped, learn_stop
+from profiling.runs import COMMANDS_FAULT, OPEN, SILENT, R, begin_all, give_up, lock_kind, settle
+from profiling.speeds import WARM_UP_STEPS
+
+log = logging.getLogger(__name__)
 
 RETRIES = 2
 """Failures of a profile run that are forgiven."""
@@ -23,7 +38,9 @@ RETRIES = 2
 DEVIATION = 0.2
 """Relative deviation of production's speed that triggers a round."""
 
-_SILENT = "the command ended without reporting progress"
+REPORT_STEPS = "wrap its loop in loadmaster.training.steps"
+"""Remedy for a command that reports no steps."""
+
 _NOBODYS_FAULT = frozenset(
     {ReasonClass.PREEMPT, ReasonClass.LEASE, ReasonClass.OPERATOR, ReasonClass.GANG}
 )
@@ -32,7 +49,7 @@ _NOBODYS_FAULT = frozenset(
 def request_profiles(jobs: Sequence[Job]) -> None:
     """Request missing measurements for saved jobs of one cluster, in the caller's transaction.
 
-    A queued job that has to wait becomes PROFILING; a speed is assumed if none can be measured.
+    A queued job of mode dedicated becomes PROFILING; others of unknown kinds get an assumed speed.
     """
     with transaction.atomic(savepoint=False):
         begin_all(jobs, timezone.now())
@@ -64,27 +81,74 @@ def profile_run_ended(assignment: Assignment) -> None:
         settle(kind, assignment.job.cluster, timezone.now())
 
 
+def profile_run_silent(assignment: Assignment) -> None:
+    """Give up the run of a profiling assignment that has reported no step for too long."""
+    silence_s = assignment.job.cluster.profile_silence_s
+    with transaction.atomic():
+        lock_kind(assignment.job.kind_id)
+        runs = ProfileRun.objects.filter(job=assignment.job_id, copy=assignment.copy)
+        for run in runs.filter(state__in=OPEN).select_related("gpu_type", "job"):
+            why = f"no step within {silence_s:g} s of its start"
+            remedy = f"{REPORT_STEPS}, or raise the cluster's profile_silence_s"
+            give_up(run, f"{why}; {remedy}", SILENT)
+
+
 def production_measured(assignment: Assignment) -> None:
-    """Refine a kind's profile by a training assignment's progress.
+    """Refine a kind's profile by a training assignment's progress since it last did.
 
     Short, noisy or throttled launches are ignored; shared devices measure pairs. The next look is
-    after twice the steps. A deviation above DEVIATION raises a PROFILE event.
+    after as many steps again. A speed that was unknown, or a deviation above DEVIATION, raises a
+    PROFILE event.
     """
     if is_training(assignment) and assignment.share < 1.0:
         pairs_measured(assignment)
         return
-    observation = observe(assignment) if is_training(assignment) else None
-    if observation is None or not is_telling(observation, assignment):
+    done = steps_measured(assignment)
+    observation = observe(assignment, done) if is_training(assignment) else None
+    if observation is None:
+        return
+    least = done or least_steps(assignment.job.kind_id, observation)
+    if not is_telling(observation, assignment, least):
         return
     with transaction.atomic():
         kind = lock_kind(assignment.job.kind_id)
-        last = Measurement.objects.filter(assignment=assignment).order_by("-id").first()
-        if last is not None and observation.pace.steps < 2 * last.steps:
-            return
+        if steps_measured(assignment) != done:
+            return  # another process was faster
         before, _ = record(kind, observation, assignment)
         believed = before or assignment.predicted_steps_per_s
         if believed is None or abs(observation.pace.steps_per_s / believed - 1) > DEVIATION:
             request_reschedule(assignment.job.cluster, Reason.PROFILE, job=assignment.job)
+
+
+def progress_reported(assignment: Assignment, before: int, now: int) -> None:
+    """Learn from a running launch after its first steps, and whenever their number doubles.
+
+    `before`, `now`: steps of the launch. Whatever fails here must not refuse the report.
+    """
+    first = WARM_UP_STEPS + FIRST_STEPS
+    if now < first or (before >= first and now.bit_length() == before.bit_length()):
+        return
+    try:
+        with transaction.atomic():
+            rows = Assignment.objects.select_related("job__cluster", "node")
+            production_measured(rows.get(pk=assignment.pk))
+    except Exception:
+        log.exception("nothing learnt from the progress of assignment %s", assignment.pk)
+
+
+def launch_ended(assignment: Assignment) -> None:
+    """Learn speed, run time and cost of a stop from a training launch that has ended."""
+    production_measured(assignment)
+    whole = observe_whole_run(assignment)
+    stopped = is_training(assignment) and is_stopped(assignment)
+    if whole is None and not stopped:
+        return
+    with transaction.atomic():
+        kind = lock_kind(assignment.job.kind_id)
+        if stopped:
+            learn_stop(kind, assignment)
+        if whole is not None and not kind.reports_steps and not steps_measured(assignment):
+            record(kind, whole, assignment)
 
 
 def pairs_measured(assignment: Assignment) -> None:
@@ -119,7 +183,7 @@ def _take_in(kind: Kind, run: ProfileRun, assignment: Assignment) -> None:
         run.state, run.ended_at, run.reason = R.DONE, timezone.now(), ""
         run.save()
     elif assignment.state == AssignmentState.SUCCEEDED:
-        give_up(run, f"{_SILENT}; wrap its loop in loadmaster.training.steps", "")
+        give_up(run, f"the command ended without reporting progress; {REPORT_STEPS}", SILENT)
     elif assignment.state == AssignmentState.REJECTED or _failed(assignment):
         _failed_once_more(kind, run, assignment)
     else:

@@ -69,6 +69,13 @@ def weight_of_next(samples: int) -> float:
     return max(ALPHA, 1.0 / (samples + 1))
 
 
+def smoothed(old: float | None, new: float | None, alpha: float) -> float | None:
+    """Return `old` moved by `alpha` of the difference; the other where one is None."""
+    if old is None or new is None:
+        return new if old is None else old
+    return old + alpha * (new - old)
+
+
 def moved(known: float, measured: float, samples: int) -> float:
     """Updated average after a measurement; without samples `known` has no weight."""
     return measured if samples <= 0 else known + weight_of_next(samples) * (measured - known)

@@ -131,7 +131,6 @@ def a_busy_cluster() -> Demo:
     detail = {
         "nodes": [str(nodes[0].pk)],
         "jobs": [str(running.pk)],
-        "earliest_s": at(400).timestamp(),
     }
     waiting = a_job(
         cluster, name="recurrent-sequences", kind=convnet, total_steps=4000, due_at=at(3000),

@@ -28,8 +28,11 @@ def a_profiling_node(
 
 
 def a_new_job(cluster: Cluster, kind: Kind | None = None, *, gpus: int = 1, **values: Any) -> Job:
-    """A queued job of 1 to `gpus` GPUs, of a kind of which nothing is known unless one is given."""
-    return a_job(cluster, kind=kind or a_kind(), **{"gpus_max": gpus, **values})
+    """A queued job of 1 to `gpus` GPUs that asks for dedicated runs, of a kind of which nothing is
+    known unless one is given.
+    """
+    dedicated = {"profiling": "dedicated", "repeatable": True}
+    return a_job(cluster, kind=kind or a_kind(), **{"gpus_max": gpus, **dedicated, **values})
 
 
 def a_profiled_job(

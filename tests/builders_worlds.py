@@ -2,7 +2,7 @@
 and the work are virtual.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -31,6 +31,7 @@ from loadmaster.protocol import (
     StateReport,
 )
 from policies.contract.snapshot import KindView, ProfileRequest, RankPlacement
+from profiling.restarts import Restart
 
 START_S = 100_000_000.0
 PERIOD_S = 300.0
@@ -63,6 +64,9 @@ class FixedKnowledge:
 
     def profile_requests(self, cluster: Cluster) -> tuple[ProfileRequest, ...]:
         return ()
+
+    def restarts(self, cluster: Cluster, kinds: Collection[int]) -> dict[int, Restart]:
+        return {kind: Restart(cluster.restart_cost_s, saves=True) for kind in kinds}
 
 
 class PretendedRuntime:

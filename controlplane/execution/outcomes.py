@@ -135,7 +135,7 @@ def _settle(job: Job, assignment: Assignment) -> None:
         with transaction.atomic():
             bill(assignment)
             if assignment.purpose == TRAINING:
-                profiling_services.production_measured(assignment)
+                profiling_services.launch_ended(assignment)
     except Exception:
         # An end is a fact: whatever keeps it from being billed or learned from must not keep it
         # from being known. The savepoint is rolled back, the bill can be recomputed from the rows.
@@ -237,7 +237,7 @@ def _values(job: Job, move: JobMove, outcome: EndOutcome, now: datetime) -> dict
         backoff_s := outcome.backoff_s(job.cluster.heartbeat_s)
     ):
         retry_at = now + timedelta(seconds=backoff_s)
-        detail = {"why": outcome.reason, "earliest_s": round(retry_at.timestamp())}
+        detail = {"why": outcome.reason, "retry_s": round(retry_at.timestamp())}
         values |= {"retry_at": retry_at, "waiting_code": RESTING, "waiting_detail": detail}
     if move is JobMove.FAIL:
         values["failure_reason"] = outcome.reason

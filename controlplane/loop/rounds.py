@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from controlplane.loop.changes import Change, Keep, PlacementKey, Start, changes, current_of
+from policies.contract.assumed import without_assumed_times
 from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
 from policies.contract.policy import Policy, PolicyError
 from policies.contract.snapshot import JobPhase, JobView, Purpose, Snapshot
@@ -164,7 +165,7 @@ def decide(snapshot: Snapshot, policy: Policy) -> Plan:
         shown = "; ".join(str(v) for v in found[:SHOWN_VIOLATIONS])
         more = f" and {len(found) - SHOWN_VIOLATIONS} more" if len(found) > SHOWN_VIOLATIONS else ""
         raise PolicyError(f"the plan breaks the rules and is refused: {shown}{more}")
-    return plan
+    return without_assumed_times(plan, snapshot)
 
 
 def kept(snapshot: Snapshot, policy: str, message: str) -> Plan:

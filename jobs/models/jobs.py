@@ -8,6 +8,7 @@ from django.conf import settings
 from django.db import models
 from django.db.models import Case, Value, When
 
+from clusters.models.clusters import Profiling
 from jobs.lifecycle import ENDED, SHOWN_AS_RUNNING, SHOWN_AS_WAITING, JobState
 
 
@@ -19,6 +20,22 @@ class Kind(models.Model):
     created_at = models.DateTimeField(auto_now_add=True)
     setup_s = models.FloatField(
         null=True, blank=True, help_text="Seconds from launch to first step, smoothed"
+    )
+    stop_s = models.FloatField(
+        null=True,
+        blank=True,
+        help_text="Seconds from the request to stop until its devices are free, smoothed",
+    )
+    lost_s = models.FloatField(
+        null=True, blank=True, help_text="Seconds of work that a stop loses, smoothed"
+    )
+    saves_at_stop = models.BooleanField(
+        null=True, blank=True, help_text="Whether its newest stop lost no work; empty if unknown"
+    )
+    reports_steps = models.BooleanField(
+        null=True,
+        blank=True,
+        help_text="Whether its jobs report steps; if not, its speed is that of whole runs",
     )
 
     class Meta:
@@ -159,6 +176,13 @@ class Job(models.Model):
     def remaining_steps(self) -> int:
         """Steps left from the last checkpoint, where a restart begins."""
         return max(0, self.total_steps - self.checkpoint_steps)
+
+    @property
+    def profiling_mode(self) -> Profiling:
+        """The job's mode, else its cluster's; dedicated runs need a command that is repeatable."""
+        mode = Profiling(self.profiling or self.cluster.profiling)
+        dedicated = mode is Profiling.DEDICATED
+        return Profiling.FIRST_RUN if dedicated and not self.repeatable else mode
 
     @property
     def is_over(self) -> bool:

@@ -144,6 +144,7 @@ class _Reading:
             gpus_min=gpus_min, gpus_max=gpus_max, allowed_types=list(types), walltime_s=walltime_s,
             **times, **{n: list(v) if isinstance(v, tuple) else v for n, v in plain.items()},
         )  # fmt: skip
+        self._warn_of_first_run(job)
         return JobRequest(job, kind, hold, dependencies, tuple(self.warnings))
 
     # -- reading
@@ -273,6 +274,14 @@ class _Reading:
         except Infeasible as error:
             alone = error.field == "gpus" and "gpus_min" in self.data
             self._problem("gpus_min" if alone else error.field, str(error))
+
+    def _warn_of_first_run(self, job: Job) -> None:
+        wanted = job.profiling or job.cluster.profiling
+        if wanted == Profiling.DEDICATED and not job.repeatable:
+            self.warnings.append(
+                "profiling: its first run measures its speed, for dedicated runs would run its"
+                " command again; set repeatable to true where that does no harm"
+            )
 
     # -- when
 

@@ -22,12 +22,12 @@ def kind_list(context: typer.Context, as_json: Json = False) -> None:
         (
             shown(_name(kind)),
             f"{p['gpus']} x {shown(p['gpu_type'])}",
-            f"{p['steps_per_s']:.3g}",
+            "unknown" if p["steps_per_s"] is None else f"{p['steps_per_s']:.3g}",
             p["source"],
         )
         for kind in found
         for p in kind["profiles"]
-        or [{"gpus": 0, "gpu_type": "-", "steps_per_s": 0.0, "source": "nothing is known"}]
+        or [{"gpus": 0, "gpu_type": "-", "steps_per_s": None, "source": "nothing is known"}]
     ]
     table(("KIND", "GPUS", "STEPS/S", "SOURCE"), rows)
 

@@ -8,8 +8,8 @@ from policies.contract.plan import PLAN_VERSION, Plan
 
 FORM = Form(Plan, "plan")
 
-LIKE_NOW = frozenset({1, 2})
-"""Older versions read unchanged: 2 adds one reason to wait, 3 expected starts."""
+OLDER = frozenset({1, 2})
+"""Older versions that are read: 2 adds one reason to wait, 3 expected starts."""
 
 
 def to_json(plan: Plan) -> dict[str, Any]:
@@ -18,10 +18,18 @@ def to_json(plan: Plan) -> dict[str, Any]:
 
 def from_json(form: Any) -> Plan:
     """Read a plan. FormError names the path, as in "placements[0].ranks[0].share"."""
-    if isinstance(form, dict) and form.get("version") in LIKE_NOW:
-        form = {**form, "version": PLAN_VERSION}
+    if isinstance(form, dict) and form.get("version") in OLDER:
+        waiting = [_without_earliest(entry) for entry in form.get("waiting", ())]
+        form = {**form, "version": PLAN_VERSION, "waiting": waiting}
     forms.check_version(form, "plan", PLAN_VERSION)
     return FORM.read(form)
+
+
+def _without_earliest(entry: Any) -> Any:
+    """Reason of an older plan, whose bound on the start was often no expected start."""
+    if not isinstance(entry, dict):
+        return entry
+    return {name: value for name, value in entry.items() if name != "earliest_s"}
 
 
 def canonical_bytes(plan: Plan) -> bytes:

@@ -6,7 +6,8 @@ with the profile placements merged in.
 The rules by code:
 
 - identity: `unknown_job`, `unknown_node`, `unknown_device`, `empty_placement`,
-  `duplicate_placement` (one per job, purpose and copy);
+  `duplicate_placement` (one per job, purpose and copy), `profiled_and_placed` (a job's command
+  never runs beside its real run);
 - devices: `device_slots`, `device_share`, `device_unhealthy`, `may_not_share`, `device_taken` (by a
   job outside the snapshot);
 - gangs: `gang_size` (devices over all ranks within gpus_min..gpus_max), `type_not_allowed`,
@@ -75,6 +76,7 @@ def validate_plan(plan: Plan, snapshot: Snapshot) -> tuple[Violation, ...]:
     return (
         *placements.violations(),
         *_identity(plan),
+        *_twice_at_once(plan),
         *_completeness(plan, snapshot),
         *_numbers(plan, snapshot.now_s),
         *_plan_numbers(plan),
@@ -280,6 +282,16 @@ def _identity(plan: Plan) -> Iterator[Violation]:
             yield Violation("duplicate_placement", detail, job)
 
 
+def _twice_at_once(plan: Plan) -> Iterator[Violation]:
+    profiled = {p.job for p in plan.placements if p.purpose is PROFILING}
+    if not profiled:
+        return
+    placed = {p.job for p in plan.placements if p.purpose is TRAINING}
+    for job in sorted(profiled & placed):
+        detail = f"job {job} would run twice at once: place it or measure it"
+        yield Violation("profiled_and_placed", detail, job)
+
+
 def _completeness(plan: Plan, snapshot: Snapshot) -> Iterator[Violation]:
     ids, phases = snapshot.jobs.columns.ids, snapshot.jobs.columns.others["phase"]
     training = {p.job for p in plan.placements if p.purpose is TRAINING}
@@ -343,9 +355,11 @@ def _numbers(plan: Plan, now_s: float) -> Iterator[Violation]:
 def _plan_numbers(plan: Plan) -> Iterator[Violation]:
     numbers = [("objective", plan.objective), ("bound", plan.bound), *_shares(plan)]
     for entry in plan.waiting:
-        if entry.watts is not None or entry.earliest_s is not None:
+        if entry.watts is not None:
             numbers.append((f"watts of {entry.job}", entry.watts))
-            numbers.append((f"earliest_s of {entry.job}", entry.earliest_s))
+        if (expected := entry.expected) is not None:
+            numbers.append((f"expected start_s of {entry.job}", expected.start_s))
+            numbers.append((f"expected end_s of {entry.job}", expected.end_s))
     for name, value in numbers:
         if value is not None and not isfinite(value):
             yield Violation("not_finite", f"{name} is {value}: give a finite number or none")

@@ -264,6 +264,11 @@ class KindView:
         known = (t for t in self.throughputs if t.is_known)
         return {(t.gpu_type, t.gpus, t.spread): t.steps_per_s for t in known}
 
+    @cached_property
+    def is_assumed(self) -> bool:
+        """Return True if nobody knows its speed: no run time of it may be shown."""
+        return all(t.source is Source.ASSUMED for t in self.throughputs)
+
 
 @dataclass(frozen=True, slots=True)
 class RankPlacement:

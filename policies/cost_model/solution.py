@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from policies.contract.plan import Plan
+from policies.contract.plan import Expected, Plan
 from policies.contract.snapshot import Bools, Floats, Ints
 from policies.cost_model.kernels import NONE
 from policies.cost_model.problem import Problem
 from policies.placement.layout import Allocation, Part
-from policies.placement.plan_builder import PlanBuilder
+from policies.placement.plan_builder import NO_STARTS, PlanBuilder
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +48,17 @@ class Solution:
 
 
 def to_plan(
-    problem: Problem, solution: Solution, policy: str, value: float | None, message: str = ""
+    problem: Problem,
+    solution: Solution,
+    policy: str,
+    value: float | None,
+    message: str = "",
+    expected: Mapping[int, Expected] = NO_STARTS,
 ) -> Plan:
-    """Return the plan of a solution; jobs that stay keep their devices."""
+    """Return the plan of a solution; jobs that stay keep their devices.
+
+    `expected`: by row of the snapshot, starts of jobs that the solution leaves waiting.
+    """
     plan, jobs = problem.plan.copy(), solution.placed
     stays = ~solution.moved(problem)[jobs]
     run_s = problem.run_s[jobs, solution.config[jobs]]
@@ -58,7 +67,7 @@ def to_plan(
         job = int(jobs[at])
         allocation = _allocation(plan, problem, solution, job)
         plan.place(int(problem.rows[job]), allocation, float(run_s[at]))
-    return plan.build(policy, value, message)
+    return plan.build(policy, value, message, expected=expected)
 
 
 def _allocation(plan: PlanBuilder, problem: Problem, solution: Solution, job: int) -> Allocation:

@@ -63,14 +63,19 @@ def reserve_profiling(snapshot: Snapshot) -> tuple[Snapshot, tuple[Placement, ..
 
 
 def merge(plan: Plan, placements: Iterable[Placement]) -> Plan:
-    """Plan with these profile placements; duplicates (job, purpose, copy) are dropped."""
+    """Plan with these profile placements; duplicates (job, purpose, copy) are dropped.
+
+    So are those of jobs that the plan places, with the other half of a pair: a job's command never
+    runs beside its real run.
+    """
     placements = tuple(placements)
     if not placements:
         return plan
     known = {p.key for p in plan.placements}
-    return replace(
-        plan, placements=plan.placements + tuple(p for p in placements if p.key not in known)
-    )
+    placed = {p.job for p in plan.placements if p.purpose is TRAINING}
+    dropped = {p.ranks for p in placements if p.job in placed}
+    added = tuple(p for p in placements if p.key not in known and p.ranks not in dropped)
+    return replace(plan, placements=plan.placements + added)
 
 
 def _together(wanted: Iterable[ProfileRequest]) -> Iterator[tuple[ProfileRequest, ...]]:

@@ -120,6 +120,10 @@ class PlanSpeeds:
             return alone
         return self.speeds.colocated(kind, alone, placement.gpus, self._co_tenants(placement))
 
+    def is_assumed(self, kind: str) -> bool:
+        """Return True if the speed of the kind is only assumed."""
+        return kind in self.speeds.kinds and self.speeds.kinds[kind].is_assumed
+
     def _co_tenants(self, placement: Placement) -> CoTenants:
         found = []
         for node, device in devices_of(placement.ranks):

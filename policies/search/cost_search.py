@@ -1,10 +1,11 @@
 """Search over simulated schedules of the whole queue for the least total cost."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from policies.contract.plan import Plan
+from policies.contract.plan import LAST_S, Expected, Plan
 from policies.contract.policy import fraction, parameter
 from policies.contract.snapshot import Ints, Snapshot
 from policies.cost_model.kernels import NONE, nonzero_seed
@@ -54,19 +55,19 @@ class CostSearch:
     def __call__(self, snapshot: Snapshot) -> Plan:
         """Return the best schedule's first step; the objective is the whole schedule's cost."""
         problem = build(snapshot)
-        solution, cost = self.solve(problem)
-        return to_plan(problem, solution, "cost_search", cost)
+        solution, cost, later = self.solve(problem)
+        return to_plan(problem, solution, "cost_search", cost, expected=later)
 
-    def solve(self, problem: Problem) -> tuple[Solution, float]:
-        """Return the starts of the best schedule, and its cost."""
+    def solve(self, problem: Problem) -> tuple[Solution, float, Mapping[int, Expected]]:
+        """Return the best schedule: jobs that start at once, its cost, and later starts by row."""
         if not len(problem.rows) or not problem.nodes:
-            return Solution.empty(problem), 0.0
+            return Solution.empty(problem), 0.0, {}
         data, nodes = rollout_data(
             problem, hysteresis=self.hysteresis, haste=self.haste, risk=self.risk
         )
         seed = nonzero_seed(problem.snapshot.seed)
         found = search(data, orders(problem), rents(problem), self.moves, self.work, seed)
-        return starting_now(nodes, found), found.cost
+        return starting_now(nodes, found), found.cost, starting_later(problem, nodes, found)
 
 
 def starting_now(nodes: Ints, found: Found) -> Solution:
@@ -74,3 +75,18 @@ def starting_now(nodes: Ints, found: Found) -> Solution:
     now = found.start_s == 0.0
     node = np.where(now, nodes[np.where(now, found.node, 0)], NONE)
     return Solution(node, np.where(now, found.config, NONE))
+
+
+def starting_later(problem: Problem, nodes: Ints, found: Found) -> dict[int, Expected]:
+    """Return, by row of the snapshot, the starts of a schedule after now."""
+    later = np.flatnonzero((found.start_s > 0.0) & np.isfinite(found.start_s))
+    config, now_s = found.config[later], problem.snapshot.now_s
+    start_s = now_s + found.start_s[later]
+    end_s = start_s + problem.launch_s[later] + problem.run_s[later, config]
+    names = [problem.nodes[n].id for n in nodes[found.node[later]].tolist()]
+    columns = (problem.rows[later], start_s, end_s, problem.config_gpus[config])
+    return {
+        row: Expected(start, end if end <= LAST_S else None, (name,), gpus)
+        for row, start, end, gpus, name in zip(*(c.tolist() for c in columns), names, strict=True)
+        if start <= LAST_S
+    }

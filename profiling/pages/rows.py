@@ -17,6 +17,7 @@ from policies.contract.snapshot import Source
 from profiling.estimates import Config, LeaveOneOut, Pool, leave_one_out, median_error
 from profiling.models import PairMeasurement, PairProfile, ProfileRun
 from profiling.pairs.estimates import ErrorSummary, PairError, errors_of
+from profiling.restarts import Restart
 from profiling.runs import OPEN, R
 from profiling.selectors import Known, load_known, load_pool, throughputs
 
@@ -66,12 +67,15 @@ MOST_KINDS = 200
 
 @dataclass(frozen=True, slots=True)
 class ProfileRow:
-    """Figure of a kind, and if measured a leave-one-out estimate with its relative error."""
+    """Figure of a kind, and if measured a leave-one-out estimate with its relative error.
+
+    An assumed speed is nobody's knowledge: None.
+    """
 
     gpu_type: str
     gpus: int
     spread: bool
-    steps_per_s: float
+    steps_per_s: float | None
     source: str
     samples: int
     age_s: float
@@ -104,6 +108,10 @@ class KindRow:
     profiles: tuple[ProfileRow, ...]
     runs: tuple[RunRow, ...]
     error: float | None
+    restart_s: float | None = None
+    lost_s: float | None = None
+    saves_at_stop: bool | None = None
+    reports_steps: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +150,12 @@ def table_of(user: User | AnonymousUser, kinds: Iterable[Kind]) -> KindsTable:
         profiles = _profiles(k, of_kind, wanted, pool, now, held_out.get(k.pk, {}))
         counted, tried = jobs.get(k.pk, (0, 0, "")), tuple(runs.get(k.pk, ()))
         error = median_error(held_out.get(k.pk, {}).values())
-        rows.append(KindRow(k.pk, str(k), k.digest, k.setup_s, *counted, profiles, tried, error))
+        restart_s = None if k.stop_s is None else Restart.of(k, 0.0).cost_s
+        row = KindRow(
+            k.pk, str(k), k.digest, k.setup_s, *counted, profiles, tried, error,
+            restart_s, k.lost_s, k.saves_at_stop, k.reports_steps,
+        )  # fmt: skip
+        rows.append(row)
     errors = [e for found in held_out.values() for e in found.values()]
     return KindsTable(tuple(rows), median_error(errors), len(errors))
 
@@ -160,7 +173,8 @@ def _profiles(
         own, seen = known.anchors.get((t.gpu_type, t.gpus)), errors.get((t.gpu_type, t.gpus))
         rows.append(
             ProfileRow(
-                t.gpu_type, t.gpus, t.spread, t.steps_per_s, str(t.source),
+                t.gpu_type, t.gpus, t.spread,
+                None if t.source is Source.ASSUMED else t.steps_per_s, str(t.source),
                 own.samples if own else 0, t.age_s,
                 seen.estimated if seen else None, seen.error if seen else None,
             )

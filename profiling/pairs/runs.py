@@ -1,9 +1,10 @@
 """Pair runs: choice of the pairs measured side by side, and the end of such a run.
 
 A kind that may share a GPU is measured beside PARTNERS others on each GPU type, from
-`next_partners` or, with too few references, those with the most jobs. Jobs lend their commands
-without waiting. A run is two placements on one device (ADR 0003, 0019) until both have done its
-steps, or either ends. Only the reconciler looks after pair runs.
+`next_partners` or, with too few references, those with the most jobs. Queued, repeatable jobs lend
+their commands without waiting: where one starts, the run ends. A run is two placements on one
+device (ADR 0003, 0019) until both have done its steps, or either ends. Only the reconciler looks
+after pair runs.
 """
 
 from collections import Counter
@@ -28,7 +29,7 @@ from profiling.pairs import rows as pairs
 from profiling.pairs.estimates import next_partners
 from profiling.pairs.fingerprints import Book
 from profiling.pairs.measurements import observe_pair, record_impossible, record_pair
-from profiling.runs import OPEN, R, last_copy, lock_kind
+from profiling.runs import OPEN, R, last_copy, lock_kind, silent_launches
 from profiling.selectors import speeds_alone
 
 PARTNERS = 3
@@ -49,8 +50,8 @@ MOST_STEPS = 2_000_000_000
 LONGEST = timedelta(seconds=120)
 """Longest pair run; its quota is the steps that the kind does alone in it."""
 
-LENDING = (JobState.QUEUED, JobState.STARTING, JobState.RUNNING)
-"""States of jobs that lend their command."""
+LENDING = frozenset({JobState.QUEUED})
+"""States of jobs that lend their command: never beside the real run."""
 
 Stop = Callable[[Assignment], object]
 """Request for an assignment's end."""
@@ -63,30 +64,37 @@ def reconcile_pair_runs(cluster: Cluster, now: datetime, stop: Stop) -> None:
     """Record finished pair runs, drop those that no node can measure, request missing ones."""
     runs = PairRun.objects.filter(first_job__cluster=cluster, state__in=OPEN)
     opened = list(runs.select_related("first_job", "second_job"))
+    silent = set(silent_launches(cluster, now).values_list("pk", flat=True))
     sharing = [offer for offer in offers(cluster, now).now if offer.slots > 1]
     if not opened and not sharing:
         return
     for run in opened:
         with transaction.atomic():
-            _follow(run, now, stop)
+            _follow(run, now, stop, silent)
     _want(cluster, now, sharing)
 
 
-def _follow(run: PairRun, now: datetime, stop: Stop) -> None:
+def _follow(run: PairRun, now: datetime, stop: Stop, silent: Collection[UUID]) -> None:
     launches = [_launch(job, copy) for job, copy in run.launches]
     live = [a for a in launches if a is not None and a.state in LIVE]
+    lent = {run.first_job.state, run.second_job.state} <= LENDING
     if not any(launches):
-        if not {run.first_job.state, run.second_job.state} <= set(LENDING):
+        if not lent:
             run.delete()
     elif _is_measured(run, launches, enough=run.steps if len(live) == len(launches) else 1):
         _close(run, R.DONE, "", now)
         _stop_all(live, stop)
-    elif len(live) == len(launches) and not _is_late(launches, now):
-        PairRun.objects.filter(pk=run.pk, state=R.WANTED).update(state=R.RUNNING)
-    elif live:  # the other has ended, or could not be placed, or it takes too long
+    elif any(a.pk in silent for a in live):
+        _close(run, R.GIVEN_UP, "one of the two commands reports no steps", now)
         _stop_all(live, stop)
-    else:
+    elif len(live) == len(launches) and lent and not _is_late(launches, now):
+        PairRun.objects.filter(pk=run.pk, state=R.WANTED).update(state=R.RUNNING)
+    elif live:  # the other has ended, a job starts, or it takes too long
+        _stop_all(live, stop)
+    elif lent:
         _failed_once_more(run, launches, now)
+    else:  # nobody's fault: other jobs may lend their commands
+        run.delete()
 
 
 def _launch(job: UUID, copy: int) -> Assignment | None:
@@ -196,8 +204,9 @@ def _key(kind: int, other: int, type_id: int) -> PairKey:
 
 def _lenders(cluster: Cluster, kinds: Iterable[int]) -> dict[int, list[Job]]:
     jobs = Job.objects.filter(
-        cluster=cluster, may_share=True, gpus_min=1, state__in=LENDING
+        cluster=cluster, may_share=True, gpus_min=1, repeatable=True, state__in=LENDING
     ).order_by("submitted_at", "pk")
+    jobs = jobs.select_related("cluster")
     return {kind: list(jobs.filter(kind=kind)[:2]) for kind in kinds}
 
 

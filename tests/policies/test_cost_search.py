@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from policies.contract import plan_json
-from policies.contract.plan import Plan, WaitCode
+from policies.contract.plan import Expected, Plan, WaitCode
 from policies.contract.snapshot import PriceInterval, Snapshot
 from policies.cost_model.kernels import NONE
 from policies.cost_model.problem import Problem, build
@@ -296,3 +296,25 @@ def test_a_job_launched_at_this_very_moment_is_not_stopped() -> None:
     assert where(CostSearch()(a_snapshot([a_node("v", "V100", 1)], before, KINDS))) == {
         "short": ("v", 1)
     }
+
+
+def test_a_waiting_job_is_told_its_start_its_end_and_its_place_in_the_best_schedule() -> None:
+    jobs = [
+        a_job("a", due_s=1100.0, tardiness_weight=1.0),
+        a_job("b", arrival_s=1.0, due_s=1300.0, tardiness_weight=1.0),
+        a_job("c", arrival_s=2.0, due_s=9000.0, tardiness_weight=1.0),
+    ]
+    plan = CostSearch()(a_snapshot([a_node("n1", gpus=1)], jobs))
+    assert {w.job: w.expected for w in plan.waiting} == {
+        "b": Expected(1100.0, 1200.0, ("n1",), 1),
+        "c": Expected(1200.0, 1300.0, ("n1",), 1),
+    }
+
+
+@relaxed
+@given(snapshots())
+def test_no_start_is_expected_before_now_nor_an_end_before_its_start(snapshot: Snapshot) -> None:
+    for waiting in CostSearch()(snapshot).waiting:
+        if (expected := waiting.expected) is not None:
+            assert expected.start_s >= snapshot.now_s
+            assert expected.end_s is None or expected.end_s >= expected.start_s

@@ -18,7 +18,15 @@ from hypothesis import HealthCheck, given, settings
 
 from policies.contract import forms, plan_json, snapshot_json
 from policies.contract.forms import FormError
-from policies.contract.plan import PLAN_VERSION, Placement, Plan, PlanStatus, WaitCode, Waiting
+from policies.contract.plan import (
+    PLAN_VERSION,
+    Expected,
+    Placement,
+    Plan,
+    PlanStatus,
+    WaitCode,
+    Waiting,
+)
 from policies.contract.snapshot import (
     SNAPSHOT_VERSION,
     GpuTypeView,
@@ -201,7 +209,12 @@ PLANS: Mapping[str, Plan] = {
         "edf",
         PlanStatus.OPTIMAL,
         waiting=(
-            Waiting("a", WaitCode.NO_CAPACITY, jobs=("b", "c"), earliest_s=1234.5),
+            Waiting(
+                "a",
+                WaitCode.NO_CAPACITY,
+                jobs=("b", "c"),
+                expected=Expected(1234.5, 2000.25, ("n1",), 2),
+            ),
             Waiting("d", WaitCode.POWER_CAP, watts=170.0),
             Waiting("e", WaitCode.TYPES_UNAVAILABLE, nodes=("n1",)),
         ),
@@ -244,6 +257,12 @@ def test_a_plan_is_written_as_in_its_golden_file_and_read_back(name: str) -> Non
 @plan_cases
 def test_a_plan_of_the_first_version_is_still_read(name: str) -> None:
     assert plan_json.from_json({**golden("plan", name), "version": 1}) == PLANS[name]
+
+
+def test_the_bound_on_a_start_in_an_older_plan_is_left_out() -> None:
+    form = golden("plan", "waiting")
+    form["waiting"][1]["earliest_s"] = 1234.5
+    assert plan_json.from_json({**form, "version": 2}) == PLANS["waiting"]
 
 
 @snapshot_cases

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
+from policies.contract.plan import Expected, Placement, Plan, PlanStatus, WaitCode, Waiting
 from policies.contract.snapshot import (
     JobPhase,
     NodeRole,
@@ -234,13 +234,19 @@ def test_roles_keep_training_and_profiling_apart() -> None:
         a_node("n2", role=NodeRole.PRODUCTION),
         a_node("n3", role=NodeRole.BOTH),
     ]
-    snapshot = a_snapshot(nodes, [a_job("a")])
+    snapshot = a_snapshot(nodes, [a_job("a"), a_job("b", phase=JobPhase.PROFILING)])
     profile: dict[str, Any] = {"purpose": Purpose.PROFILING, "steps_quota": 5}
     assert codes(snapshot, put("a", "n1", "gpu0")) == ["node_role"]
-    assert codes(snapshot, put("a", "n3", "gpu0"), put("a", "n2", "gpu0", **profile)) == [
+    assert codes(snapshot, put("a", "n3", "gpu0"), put("b", "n2", "gpu0", **profile)) == [
         "node_role"
     ]
-    assert codes(snapshot, put("a", "n3", "gpu0"), put("a", "n1", "gpu0", **profile)) == []
+    assert codes(snapshot, put("a", "n3", "gpu0"), put("b", "n1", "gpu0", **profile)) == []
+
+
+def test_a_job_is_not_measured_beside_its_real_run() -> None:
+    snapshot = a_snapshot([a_node("n1", role=NodeRole.BOTH, gpus=2)], [a_job("a")])
+    run = put("a", "n1", "gpu1", purpose=Purpose.PROFILING, steps_quota=5)
+    assert codes(snapshot, put("a", "n1", "gpu0"), run) == ["profiled_and_placed"]
 
 
 def test_a_training_job_may_stay_on_a_node_that_turned_to_profiling() -> None:
@@ -315,7 +321,7 @@ def test_numbers_of_a_placement_make_sense(fields: dict[str, Any], wrong: str) -
 
 def test_numbers_of_a_plan_are_finite() -> None:
     snapshot = a_snapshot(jobs=[a_job("a")])
-    waiting = (Waiting("a", WaitCode.POWER_CAP, watts=inf, earliest_s=nan),)
+    waiting = (Waiting("a", WaitCode.POWER_CAP, watts=inf, expected=Expected(nan)),)
     assert (
         codes(snapshot, waiting=waiting, objective=nan, shares={"a": {"V100": inf}})
         == ["not_finite"] * 4

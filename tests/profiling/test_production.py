@@ -7,9 +7,11 @@ import pytest
 from clusters.models import Cluster, Node, Reason, RescheduleEvent
 from jobs.models import Assignment, Job, Kind
 from loadmaster.protocol import AssignmentState
+from policies.contract.snapshot import Source
 from profiling.measurements import MIN_STEPS
 from profiling.models import Measurement, Profile
-from profiling.services import production_measured
+from profiling.selectors import kind_views
+from profiling.services import production_measured, progress_reported
 from profiling.speeds import ALPHA
 from tests.builders import a_cluster, a_job, a_kind, a_node
 from tests.builders_profiling import a_launch, tell_progress, tell_usage
@@ -175,3 +177,68 @@ def test_a_gang_over_different_types_says_nothing_of_either(
     )
     production_measured(first)
     assert not Measurement.objects.exists()
+
+
+def test_the_first_steps_of_a_new_kind_are_its_first_measurement(
+    cluster: Cluster, node: Node
+) -> None:
+    job = a_job(cluster, kind=a_kind(), state="running")
+    launch = a_launch(job, node, steps=3, steps_per_s=4.0)
+    progress_reported(launch, 1, 2)
+    assert not Measurement.objects.exists()
+    progress_reported(launch, 2, 3)
+    assert speed(job) == pytest.approx(4.0)
+    assert Kind.objects.get(pk=job.kind_id).reports_steps is True
+    assert events() == 1
+
+
+def test_one_measurement_gives_a_number_on_every_type_and_count(
+    cluster: Cluster, node: Node
+) -> None:
+    a_node(cluster, gpu_type="T4", gpus=4)
+    job = a_job(cluster, kind=a_kind(), state="running")
+    progress_reported(a_launch(job, node, steps=3, steps_per_s=4.0), 0, 3)
+    (view,) = kind_views(cluster, [job.kind_id])
+    sources = {(t.gpu_type, t.gpus): t.source for t in view.throughputs}
+    assert sources[node.gpu_type.name, 1] is Source.MEASURED
+    assert {sources["T4", gpus] for gpus in (1, 2, 3, 4)} == {Source.ESTIMATED}
+    assert not view.is_assumed
+
+
+def test_a_measurement_replaces_an_assumed_speed_and_asks_for_a_round(job: Job, node: Node) -> None:
+    Profile.objects.update(source="assumed", steps_per_s=4.0)
+    progress_reported(a_launch(job, node, steps=3, steps_per_s=4.0), 0, 3)
+    assert Profile.objects.get().source == "measured"
+    assert events() == 1
+
+
+def test_what_follows_from_an_assumed_speed_is_assumed(cluster: Cluster, node: Node) -> None:
+    a_node(cluster, gpu_type="T4")
+    kind = a_kind(steps_per_s={("V100", 1): 2.0}, source="assumed")
+    (view,) = kind_views(cluster, [kind.pk])
+    assert {t.source for t in view.throughputs} == {Source.ASSUMED}
+    assert view.is_assumed
+
+
+def test_a_speed_that_changes_in_mid_run_is_followed(cluster: Cluster, node: Node) -> None:
+    job = a_job(cluster, kind=a_kind(), state="running")
+    launch = a_launch(job, node, steps=64, steps_per_s=4.0)
+    progress_reported(launch, 0, 64)
+    launch.progress.all().delete()
+    slow = [n / 4.0 if n <= 64 else 16.0 + (n - 64) / 1.0 for n in range(1, 1025)]
+    for steps in (128, 256, 512, 1024):
+        launch.progress.all().delete()
+        tell_progress(launch, slow[:steps])
+        progress_reported(launch, steps // 2, steps)
+    assert speed(job) == pytest.approx(1.6, abs=0.05)
+    assert Measurement.objects.count() == 5
+
+
+def test_what_cannot_be_learnt_does_not_refuse_the_report(
+    job: Job, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(assignment: Assignment) -> None:
+        raise ValueError("broken")
+
+    monkeypatch.setattr("profiling.services.production_measured", broken)
+    progress_reported(a_launch(job, node), 0, 20)

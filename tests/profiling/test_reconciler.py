@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from clusters.models import Cluster, Node, RescheduleEvent
 from jobs.lifecycle import JobMove
-from jobs.models import Assignment, Job
+from jobs.models import Assignment, Job, JobEvent
 from jobs.moves import move_job
 from loadmaster.protocol import AssignmentState
 from profiling.models import Profile, ProfileRun
@@ -272,3 +272,37 @@ def test_reconciling_twice_is_reconciling_once(cluster: Cluster) -> None:
     before = (list(ProfileRun.objects.values()), list(Job.objects.values("pk", "state")))
     reconcile_profiles(timezone.now())
     assert (list(ProfileRun.objects.values()), list(Job.objects.values("pk", "state"))) == before
+
+
+@pytest.mark.parametrize("mode", ["first_run", "off"])
+def test_jobs_that_are_being_measured_go_on_when_their_clusters_mode_changes(
+    cluster: Cluster, mode: str
+) -> None:
+    Cluster.objects.update(profiling="dedicated")
+    node = a_profiling_node(cluster, "V100", 1, role="both")
+    job = a_profiled_job(Cluster.objects.get(pk=cluster.pk), profiling="")
+    launch = place(run_of(job), node, steps=1)
+    Cluster.objects.update(profiling=mode)
+    reconcile_profiles(timezone.now())
+    assert (state_of(job), Profile.objects.get(kind=job.kind).source) == ("queued", "assumed")
+    profile_run_ended(end(launch, AssignmentState.PREEMPTED, reason_class="preempt"))
+    reconcile_profiles(timezone.now())
+    assert not ProfileRun.objects.exists()
+
+
+def test_a_run_without_a_step_ends_is_given_up_and_says_why(cluster: Cluster) -> None:
+    node = a_profiling_node(cluster, gpus=1)
+    job = a_profiled_job(cluster)
+    launch = place(run_of(job), node, steps=0, running_at=timezone.now())
+    reconcile_profiles(timezone.now() + timedelta(seconds=cluster.profile_silence_s - 1))
+    assert run_of(job).state == ProfileRun.State.RUNNING
+    reconcile_profiles(timezone.now() + timedelta(seconds=cluster.profile_silence_s + 1))
+    launch.refresh_from_db()
+    assert (launch.desired, run_of(job).state) == ("preempt", ProfileRun.State.GIVEN_UP)
+    (note,) = (e.data["message"] for e in JobEvent.objects.filter(job=job, event="warning"))
+    assert "no step within 60 s" in note
+    assert "loadmaster.training.steps" in note
+    profile_run_ended(end(launch, AssignmentState.PREEMPTED, reason_class="preempt"))
+    assert state_of(job) == "queued"
+    reconcile_profiles(timezone.now() + timedelta(seconds=300))
+    assert [run.state for run in ProfileRun.objects.all()] == [ProfileRun.State.GIVEN_UP]

@@ -1,5 +1,7 @@
 """Profile runs from a job's submission until it goes on."""
 
+from typing import Any
+
 import pytest
 
 from clusters.models import Cluster, Reason, RescheduleEvent
@@ -82,13 +84,13 @@ def test_without_a_profiling_node_the_job_queues_on_its_declared_walltime(cluste
     assert JobEvent.objects.filter(job=job, event="warning").exists()
 
 
-def test_without_anything_to_go_by_an_hour_is_assumed_and_called_an_estimate(
+def test_without_anything_to_go_by_an_hour_is_assumed_and_called_so(
     cluster: Cluster,
 ) -> None:
     a_node(cluster, gpu_type="V100")
     job = a_profiled_job(cluster, total_steps=7200)
     profile = Profile.objects.get(kind=job.kind)
-    assert (profile.steps_per_s, profile.source) == (2.0, "estimated")
+    assert (profile.steps_per_s, profile.source) == (2.0, "assumed")
 
 
 def test_a_held_job_is_asked_for_but_stays_held(cluster: Cluster) -> None:
@@ -322,3 +324,43 @@ def test_a_forgotten_kind_keeps_its_numbers_as_estimates_and_is_measured_again(
     profile.refresh_from_db()
     assert (profile.source, profile.samples) == ("measured", 1)
     assert profile.steps_per_s == pytest.approx(4.0)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{"profiling": ""}, {"profiling": "off"}, {"repeatable": False}, {"profiling": "first_run"}],
+)
+def test_only_repeatable_jobs_that_ask_for_it_wait_to_be_measured(
+    cluster: Cluster, asked: dict[str, Any]
+) -> None:
+    a_profiling_node(cluster, role="both")
+    job = a_profiled_job(cluster, **asked)
+    assert (state_of(job), ProfileRun.objects.count()) == ("queued", 0)
+    assert Profile.objects.get(kind=job.kind).source == "assumed"
+
+
+def test_a_clusters_mode_counts_for_jobs_that_name_none(cluster: Cluster) -> None:
+    Cluster.objects.update(profiling="dedicated")
+    a_profiling_node(cluster, role="both")
+    assert state_of(a_profiled_job(Cluster.objects.get(pk=cluster.pk), profiling="")) == "profiling"
+
+
+def test_nodes_for_profiling_alone_measure_repeatable_jobs_that_wait_without_holding_them(
+    cluster: Cluster,
+) -> None:
+    a_profiling_node(cluster, gpus=1)
+    job = a_profiled_job(cluster, profiling="")
+    assert (state_of(job), run_of(job).state) == ("queued", "wanted")
+    assert Profile.objects.get(kind=job.kind).source == "assumed"
+    assert configurations(a_profiled_job(cluster, profiling="", repeatable=False)) == set()
+    assert configurations(a_profiled_job(cluster, profiling="off")) == set()
+
+
+def test_a_kind_whose_command_reports_no_steps_is_not_run_again_to_measure_it(
+    cluster: Cluster,
+) -> None:
+    node = a_profiling_node(cluster, gpus=2)
+    job = a_profiled_job(cluster, gpus=2)
+    profile_run_ended(end(place(run_of(job), node, steps=0), exit_code=0))
+    assert configurations(job) == {("V100", 1)}
+    assert state_of(a_profiled_job(cluster, job.kind)) == "queued"

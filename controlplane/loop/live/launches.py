@@ -34,7 +34,7 @@ OFFER = "offer"
 BATCH = 100
 """Gangs per batch: enough to make statements cheap, few enough to stay brief."""
 
-OF_A_JOB = ("state", "fence", "kind_id", "cores", "memory_gb", "checkpoint_steps")
+OF_A_JOB = ("state", "fence", "kind_id", "cores", "memory_gb", "checkpoint_steps", "repeatable")
 """Columns of launched jobs; commands and environments may be long."""
 
 FASTER = (IntegrityError, LostRaceError)
@@ -84,7 +84,8 @@ class Launcher:
 
     def expected_steps_per_s(self, placement: Placement, kind: str) -> float | None:
         """Speed of the gang beside its co-tenants in the plan; None if unknown."""
-        return self.speeds.of(placement, kind) or None
+        known = not self.speeds.is_assumed(kind)
+        return (self.speeds.of(placement, kind) or None) if known else None
 
     def _look(self, placements: Sequence[Placement]) -> None:
         nodes = {seat.node for p in placements for seat in p.ranks}

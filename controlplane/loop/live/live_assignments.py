@@ -41,6 +41,7 @@ class LiveAssignment(NamedTuple):
     steps_quota: int | None
     start_steps: int
     steps_done: int
+    checkpoint_steps: int
     predicted_steps_per_s: float | None
     job_cores: float
     memory_gb: float

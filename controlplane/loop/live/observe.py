@@ -7,7 +7,7 @@ that a job avoids, are labels (`capabilities`).
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -46,6 +46,7 @@ from policies.contract.snapshot import (
     Trigger,
 )
 from policies.contract.views import apart_label, is_own, runtime_label, waiting_cost
+from profiling.restarts import Restart
 
 AS_STORED = (
     "name", "gpus_min", "gpus_max", "tardiness_weight", "weight", "priority", "cores", "memory_gb",
@@ -59,6 +60,8 @@ class Knowledge(Protocol):
     def kind_views(self, cluster: Cluster, kinds: Iterable[int]) -> tuple[KindView, ...]: ...
 
     def profile_requests(self, cluster: Cluster) -> tuple[ProfileRequest, ...]: ...
+
+    def restarts(self, cluster: Cluster, kinds: Collection[int]) -> Mapping[int, Restart]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,7 @@ def _snapshot(
     rows: Rows, events: Sequence[RescheduleEvent], now_s: float, number: int, knowledge: Knowledge
 ) -> Snapshot:
     cluster, teams = rows.cluster, {job.team.name: job.team for job in rows.jobs}
+    restarts = knowledge.restarts(cluster, {job.kind_id for job in rows.jobs})
     return Snapshot(
         cluster=cluster.name,
         now_s=now_s,
@@ -109,7 +113,9 @@ def _snapshot(
         seed=cluster.seed + number,
         nodes=tuple(_node_view(node, rows) for node in rows.nodes),
         kinds=_kinds(rows, knowledge),
-        jobs=Jobs(JobColumns.of([_job_view(job, rows, now_s) for job in rows.jobs])),
+        jobs=Jobs(
+            JobColumns.of([_job_view(j, rows, now_s, restarts[j.kind_id]) for j in rows.jobs])
+        ),
         gpu_types=tuple(
             GpuTypeView(t.name, t.tflops, t.memory_gb, float(t.price_per_hour))
             for t in rows.gpu_types.values()
@@ -210,16 +216,18 @@ def _device_view(device: DeviceRow, held: Sequence[OccupiedSlot]) -> DeviceView:
     )
 
 
-def _job_view(job: Job, rows: Rows, now_s: float) -> JobView:
+def _job_view(job: Job, rows: Rows, now_s: float, restart: Restart) -> JobView:
     live = rows.held.of_job[job.pk]
     apart = [apart_label(str(node)) for node in rows.avoided.get(job.pk, ())]
     running = tuple(gang.running for gang in rows.held.gangs(job.pk))
+    lost_s = max((restart.lost_s(a, now_s) for a in live if _trains(a)), default=0.0)
     return JobView(
         **described(job),
-        remaining_steps=float(_remaining_steps(job, live)),
+        remaining_steps=float(_remaining_steps(job, live, restart, now_s)),
         phase=_phase(job, running),
         user=str(job.user_id),
-        restart_cost_s=rows.cluster.restart_cost_s,
+        restart_cost_s=restart.cost_s + lost_s,
+        min_run_s=rows.cluster.min_run_factor * restart.cost_s,
         waiting_cost=waiting_cost(float(rows.cluster.value_of_time), job.team.weight, job.priority),
         running=running,
         received_s=_received_s(job, live, rows, now_s),
@@ -250,9 +258,20 @@ def _phase(job: Job, running: tuple[Running, ...]) -> JobPhase:
     return JobPhase.PROFILING if job.state == JobState.PROFILING else JobPhase.WAITING
 
 
-def _remaining_steps(job: Job, live: Sequence[LiveAssignment]) -> int:
-    reached = [max(a.start_steps, a.steps_done) for a in live if a.purpose == Purpose.TRAINING]
+def _remaining_steps(
+    job: Job, live: Sequence[LiveAssignment], restart: Restart, now_s: float
+) -> int:
+    reached = [
+        max(a.start_steps, a.steps_done, restart.silent_steps(a, job.total_steps, now_s))
+        for a in live
+        if a.purpose == Purpose.TRAINING
+    ]
     return max(0, job.total_steps - (min(reached) if reached else job.checkpoint_steps))
+
+
+def _trains(assignment: LiveAssignment) -> bool:
+    """Return True for the rank of a training launch that writes its checkpoints."""
+    return assignment.purpose == Purpose.TRAINING and assignment.rank == 0
 
 
 def _received_s(

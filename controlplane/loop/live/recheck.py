@@ -24,9 +24,9 @@ from policies.contract.validation import power_w
 TOLERANCE = 1e-9
 LAUNCHABLE = {
     Purpose.TRAINING: (JobState.QUEUED,),
-    Purpose.PROFILING: (JobState.PROFILING, JobState.QUEUED, JobState.STARTING, JobState.RUNNING),
+    Purpose.PROFILING: (JobState.PROFILING, JobState.QUEUED),
 }
-"""States of a job that allow a launch; profile runs do not depend on the job's state."""
+"""States of a job that allow a launch: never beside its real run."""
 
 FOREIGN_ROLE = {Purpose.TRAINING: Role.PROFILING, Purpose.PROFILING: Role.PRODUCTION}
 
@@ -55,6 +55,8 @@ class FreeCapacity:
             (str(d.node_id), d.uuid): d for d in devices
         }
         self.stopping = {str(a.job_id) for a in held.assignments if not is_placement(a)}
+        profiled = (a for a in held.assignments if a.purpose == Purpose.PROFILING)
+        self.profiled = {str(a.job_id) for a in profiled}
         of_device = held.of_device.items()
         self.slots = {pk: {s.slot for s in slots} for pk, slots in of_device}
         self.shares = {pk: sum(s.share for s in slots) for pk, slots in of_device}
@@ -72,6 +74,12 @@ class FreeCapacity:
             code = RejectCode.DEFERRED if str(job.pk) in self.stopping else RejectCode.STALE
             detail = f"the job is {job.state}, not {' or '.join(wanted)}"
             return Rejected(placement.key, code, detail)
+        if placement.purpose is Purpose.TRAINING and placement.job in self.profiled:
+            detail = "a profile run of the job has not ended yet"
+            return Rejected(placement.key, RejectCode.DEFERRED, detail)
+        if placement.purpose is Purpose.PROFILING and not job.repeatable:
+            detail = "the job does not allow its command to run more than once"
+            return Rejected(placement.key, RejectCode.STALE, detail)
         reasons = [r for seat in placement.ranks for r in self._seat(placement, seat)]
         reasons += [*self._resources(placement, job), *self._power(placement)]
         stale = [reason for reason in reasons if reason[0] is RejectCode.STALE]

@@ -27,16 +27,13 @@ from jobs.lifecycle import JobState
 from jobs.models import Job
 from policies.contract import forms, plan_json
 from policies.contract.plan import Plan, PlanStatus, WaitCode, Waiting
-from policies.contract.snapshot import Jobs, Purpose, Snapshot
+from policies.contract.snapshot import Purpose, Snapshot
 from policies.contract.validation import power_w
-from policies.contract.views import runtime_of
+from policies.placement.explained import explained
 
 BATCH = 500
 ROUNDS_SEARCHED = 20
 """Rounds searched for the newest finished one; abandoned ones may lie between."""
-
-SMALL_MOVE = 0.1
-"""Fraction of a wait by which its expected end may move without a write."""
 
 MAY_WAIT = (JobState.QUEUED, JobState.PROFILING, JobState.STOPPING)
 
@@ -204,21 +201,9 @@ def _changed(
         waiting = waiting.filter(pk__in=list(reasons))
     for pk, *stored in waiting.values_list("pk", "waiting_code", "waiting_detail"):
         reason = reasons.get(str(pk))
-        if reason is not None and _differ(stored, reason, observed.snapshot.now_s):
+        if reason is not None and stored != reason:
             changed[json.dumps(reason)].append(pk)
     return changed
-
-
-def _differ(stored: list[Any], reason: list[Any], now_s: float) -> bool:
-    if stored == reason:
-        return False
-    (_, before), (_, after) = stored, reason
-    if stored[0] != reason[0] or not {"earliest_s"} <= before.keys() & after.keys():
-        return True
-    moved_s = abs(after["earliest_s"] - before["earliest_s"])
-    return {**before, "earliest_s": 0} != {**after, "earliest_s": 0} or moved_s > SMALL_MOVE * (
-        after["earliest_s"] - now_s
-    )
 
 
 def _reasons(observed: Observation, plan: Plan) -> dict[str, list[Any]]:
@@ -226,21 +211,23 @@ def _reasons(observed: Observation, plan: Plan) -> dict[str, list[Any]]:
         job: [WaitCode.DEPENDENCY.value, {"jobs": list(others)}]
         for job, others in observed.blocked.items()
     }
-    for entry in plan.waiting:
-        reasons[entry.job] = [entry.code.value, waiting_detail(entry, observed.snapshot.jobs)]
+    for entry in explained(plan, observed.snapshot):
+        reasons[entry.job] = [entry.code.value, waiting_detail(entry)]
     return reasons
 
 
-def waiting_detail(entry: Waiting, jobs: Jobs) -> dict[str, Any]:
+def waiting_detail(entry: Waiting) -> dict[str, Any]:
     """Particulars of a reason for waiting as stored, without empty ones."""
     given: dict[str, Any] = {
         "nodes": list(entry.nodes),
         "jobs": list(entry.jobs),
         "watts": entry.watts,
-        "earliest_s": None if entry.earliest_s is None else round(entry.earliest_s),
+        "missing": list(entry.missing),
+        "offered": list(entry.offered),
+        "from_s": None if entry.from_s is None else round(entry.from_s / 60.0) * 60,
+        "gpus": entry.gpus,
+        "lacks": [[lack.name, lack.wanted, lack.most] for lack in entry.lacks],
     }
-    if entry.code is WaitCode.RUNTIME_UNAVAILABLE:
-        given["runtime"] = runtime_of(jobs.columns.others["labels"][jobs.position[entry.job]])
     return {name: value for name, value in given.items() if value}
 
 

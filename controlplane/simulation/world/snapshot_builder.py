@@ -49,7 +49,8 @@ class SnapshotBuilder:
         self.profiling: set[str] = set()
         self._workload = _Workload(table, scenario)
         self._cut: _Cut | None = None
-        self._received: dict[int, Received] = {}
+        before = table.columns.others["received_s"]
+        self._received: dict[int, Received] = {row: r for row, r in enumerate(before) if r}
         self._kinds = {k.id: k for k in kinds}
         self._place = {k.id: i for i, k in enumerate(kinds)}
         self._present: Counter[str] = Counter()
@@ -191,10 +192,10 @@ class _Workload:
 
     def __init__(self, table: JobTable, scenario: Scenario) -> None:
         columns, numbers = table.columns, table.columns.numbers
-        restart_s = scenario.restart_cost_s + scenario.launch_s + scenario.stop_s
+        restart_s = table.restart_cost_s + scenario.launch_s + scenario.stop_s
         own = {
             "total_steps": table.total_steps.astype(np.float64),
-            "restart_cost_s": np.full(len(table), restart_s),
+            "restart_cost_s": restart_s,
             "min_run_s": numbers["min_run_s"] + scenario.min_run_factor * restart_s,
             "waiting_cost": numbers["waiting_cost"] + _waiting_costs(columns, scenario),
         }

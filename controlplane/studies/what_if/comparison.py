@@ -70,7 +70,8 @@ def stretches(plan: Plan, snapshot: Snapshot) -> tuple[Stretch, ...]:
         moves = before is None or needs_stop(before.ranks, placement.ranks)
         began = job is not None and job.remaining_steps < job.total_steps
         restart_s = job.restart_cost_s if job and moves and began else 0.0
-        run_s = job.remaining_steps / speed + restart_s if job and speed > 0 else None
+        known = job is not None and speed > 0 and not speeds.is_assumed(job.kind)
+        run_s = job.remaining_steps / speed + restart_s if job and known else None
         found.append(Stretch(placement, None if run_s is None else snapshot.now_s + run_s))
     return tuple(found)
 

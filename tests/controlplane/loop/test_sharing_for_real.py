@@ -134,7 +134,11 @@ def test_a_pair_that_nobody_knows_is_measured_as_a_profile_run_and_then_shares(
     cluster: Cluster, site: NodeSite, kinds: dict[str, Kind]
 ) -> None:
     Node.objects.update(role="both")
-    jobs = [a_sharer(cluster, kinds["fast"], 100), a_sharer(cluster, kinds["slow"], 50)]
+    asked = {"profiling": "dedicated", "repeatable": True}
+    jobs = [
+        a_sharer(cluster, kinds["fast"], 100, **asked),
+        a_sharer(cluster, kinds["slow"], 50, **asked),
+    ]
     looked_after(cluster)
     launches = Assignment.objects.filter(purpose="profiling")
     assert [a.share for a in launches] == [0.5, 0.5]

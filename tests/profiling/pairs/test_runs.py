@@ -24,7 +24,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def cluster() -> Cluster:
-    return a_cluster(profiling_steps=20, heartbeat_s=10.0)
+    return a_cluster(profiling="dedicated", profiling_steps=20, heartbeat_s=10.0)
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def kinds_with_jobs(cluster: Cluster, count: int, *, jobs: int = 1) -> list[Kind
     kinds = [a_kind(steps_per_s={("V100", 1): 2.0}) for _ in range(count)]
     for kind in kinds:
         for _ in range(jobs):
-            a_job(cluster, kind=kind, may_share=True)
+            a_job(cluster, kind=kind, may_share=True, repeatable=True)
     return kinds
 
 
@@ -112,7 +112,7 @@ def test_two_jobs_of_one_kind_are_a_pair_and_one_alone_is_none(
     (kind,) = kinds_with_jobs(cluster, 1)
     look(cluster)
     assert not PairRun.objects.exists()
-    a_job(cluster, kind=kind, may_share=True)
+    a_job(cluster, kind=kind, may_share=True, repeatable=True)
     run = the_run(cluster)
     assert (run.first_id, run.second_id, run.first_job_id == run.second_job_id) == (
         kind.pk,
@@ -166,9 +166,9 @@ def test_jobs_that_do_not_fit_on_one_machine_together_are_no_pair(
 def test_references_that_tell_most_come_first(cluster: Cluster, node: Node) -> None:
     kinds, _ = families_of_kinds()
     for kind in kinds.values():
-        a_job(cluster, kind=kind, may_share=True)
+        a_job(cluster, kind=kind, may_share=True, repeatable=True)
     new = a_kind("new", steps_per_s={("V100", 1): 2.0})
-    a_job(cluster, kind=new, may_share=True)
+    a_job(cluster, kind=new, may_share=True, repeatable=True)
     look(cluster)
     assert PairRun.objects.count() == PARTNERS
     rows = load_pairs()
@@ -275,6 +275,43 @@ def test_a_run_that_was_not_launched_goes_with_its_job(
     Job.objects.filter(pk=run.first_job_id).update(state=state)
     look(cluster)
     assert not PairRun.objects.exists()
+
+
+def test_jobs_that_are_not_repeatable_lend_no_command(cluster: Cluster, node: Node) -> None:
+    kinds_with_jobs(cluster, 2)
+    Job.objects.update(repeatable=False)
+    look(cluster)
+    assert not PairRun.objects.exists()
+
+
+def test_by_default_only_nodes_for_profiling_alone_measure_pairs(
+    cluster: Cluster, node: Node
+) -> None:
+    Cluster.objects.update(profiling="first_run")
+    kinds_with_jobs(cluster, 2)
+    look(cluster)
+    assert not PairRun.objects.exists()
+    Node.objects.update(role="profiling")
+    look(cluster)
+    assert PairRun.objects.exists()
+
+
+def test_a_run_whose_job_starts_is_stopped_and_is_no_failure(cluster: Cluster, node: Node) -> None:
+    kinds_with_jobs(cluster, 2)
+    run = the_run(cluster)
+    launches = launched(run, node, from_s=-3.0)
+    Job.objects.filter(pk=run.first_job_id).update(state="starting")
+    assert {a.pk for a in look(cluster).asked} == {a.pk for a in launches}
+    Assignment.objects.update(state="preempted", ended_at=timezone.now())
+    look(cluster)
+    assert not PairRun.objects.exists()
+
+
+def test_a_run_in_which_one_reports_no_steps_is_given_up(cluster: Cluster, node: Node) -> None:
+    kinds_with_jobs(cluster, 2)
+    first, second = launched(the_run(cluster), node, from_s=-70.0, rates=(0.001, 0.001))
+    assert {a.pk for a in look(cluster).asked} == {first.pk, second.pk}
+    assert (PairRun.objects.get().state, PairProfile.objects.count()) == ("given_up", 0)
 
 
 def test_a_forgotten_kind_is_measured_beside_others_anew(cluster: Cluster, node: Node) -> None:

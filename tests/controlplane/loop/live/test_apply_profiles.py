@@ -3,8 +3,6 @@
 from typing import Any
 
 import pytest
-from django.db import connection
-from django.test.utils import CaptureQueriesContext
 
 from clusters.models import Cluster, Node
 from controlplane.loop.models import Round
@@ -34,7 +32,9 @@ def a_round_of_profiling(cluster: Cluster) -> Job:
     first run.
     """
     node = a_node(cluster, gpus=1, role="profiling")
-    job = a_job(cluster, name="new", kind=a_kind(), state="profiling", checkpoint_steps=30)
+    job = a_job(
+        cluster, name="new", kind=a_kind(), state="profiling", checkpoint_steps=30, repeatable=True
+    )
     ProfileRun.objects.create(
         kind=job.kind, job=job, gpu_type=node.gpu_type, gpus=1, steps=20, copy=3
     )
@@ -82,9 +82,20 @@ def test_a_profile_run_whose_job_was_meanwhile_cancelled_is_not_launched(cluster
     assert not Assignment.objects.exists()
 
 
+def test_a_command_that_is_not_repeatable_is_never_launched_to_measure_it(cluster: Cluster) -> None:
+    node = a_node(cluster, gpus=1, role="profiling")
+    job = a_job(cluster, name="new", kind=a_kind())
+    ProfileRun.objects.create(
+        kind=job.kind, job=job, gpu_type=node.gpu_type, gpus=1, steps=20, copy=0
+    )
+    assert refused(a_round(cluster, placing())) == {"new": "stale"}
+    assert not Assignment.objects.exists()
+
+
 def a_wanted_pair(cluster: Cluster, node: Node, **values: Any) -> PairRun:
     """Two queued jobs, "one" and "other", whose kinds are to be measured side by side."""
-    one, other = (a_job(cluster, name=name, may_share=True, **values) for name in ("one", "other"))
+    lent = {"may_share": True, "repeatable": True, **values}
+    one, other = (a_job(cluster, name=name, **lent) for name in ("one", "other"))
     return PairRun.objects.create(
         first=one.kind, second=other.kind, gpu_type=node.gpu_type, first_job=one, second_job=other,
         first_copy=1, second_copy=1, first_quota=50, second_quota=50, steps=20,
@@ -97,29 +108,29 @@ def profile_runs() -> list[str]:
     return sorted(live.values_list("job__name", flat=True))
 
 
-def test_jobs_that_start_in_the_round_of_their_own_profile_runs_are_still_launched_together(
+def test_a_job_that_starts_is_not_measured_beside_its_run_nor_is_its_partner(
     cluster: Cluster,
 ) -> None:
     a_wanted_pair(cluster, a_shared_node(cluster, role="both"))
-    production = a_node(cluster, gpus=4, role="production")
-    for name in "xy":
-        a_job(cluster, name=name)
-    placed = {
-        name: (production, device)
-        for name, device in zip(("one", "other", "x", "y"), devices_of(production), strict=True)
-    }
-    with CaptureQueriesContext(connection) as captured:
-        row = a_round(cluster, placing(**placed))
-    assert refused(row) == {}
-    writes = [
-        q["sql"] for q in captured.captured_queries if 'INSERT INTO "jobs_assignment" ' in q["sql"]
-    ]
-    assert len(writes) == 3, "one for all jobs, one for each profile run"
-    assert profile_runs() == ["one", "other"]
-    for name in ("one", "other"):
-        job = Job.objects.get(name=name)
-        launches = {a.fence: a.purpose for a in Assignment.objects.filter(job=job)}
-        assert (job.state, job.fence, launches) == ("starting", 2, {1: "training", 2: "profiling"})
+    production = a_node(cluster, gpus=1, role="production")
+    row = a_round(cluster, placing(one=(production, *devices_of(production))))
+    assert (changes_of(row), refused(row)) == ({"one": "start"}, {})
+    assert list(Assignment.objects.values_list("job__name", "purpose")) == [("one", "training")]
+
+
+def test_a_queued_job_that_can_start_ends_its_profile_run_first(cluster: Cluster) -> None:
+    job = a_round_of_profiling(cluster)
+    run = taken(Assignment.objects.get())
+    Job.objects.filter(pk=job.pk).update(state="queued")
+    production = a_node(cluster, gpus=1)
+    start = placing(new=(production, *devices_of(production)))
+    row = a_round(cluster, start)
+    run.refresh_from_db()
+    assert (run.desired, refused(row)) == ("preempt", {"new": "deferred"})
+    said(run, AssignmentState.PREEMPTED)
+    assert a_round_of_waiting_events(cluster, start) is not None
+    live = Assignment.objects.filter(ended_at=None)
+    assert list(live.values_list("job__name", "purpose")) == [("new", "training")]
 
 
 def test_a_pair_of_which_one_must_wait_for_a_stop_waits_as_a_whole_and_starts_when_it_has_ended(

@@ -14,7 +14,7 @@ from controlplane.loop.live import record, world
 from controlplane.loop.live.apply import Prepared, apply_plan
 from controlplane.loop.rounds import Applied
 from jobs.models import Job
-from policies.contract.plan import Plan, PlanStatus, WaitCode, Waiting
+from policies.contract.plan import Expected, Plan, PlanStatus, WaitCode, Waiting
 from tests.builders import a_job
 from tests.builders_live import (
     a_round,
@@ -33,7 +33,7 @@ def test_jobs_are_told_why_they_wait_and_only_where_that_has_changed(
         a_job(cluster, name="same", waiting_code="postponed"),
     )
     reasons = (
-        Waiting(str(waits.pk), WaitCode.NO_CAPACITY, jobs=("x",), earliest_s=5.0),
+        Waiting(str(waits.pk), WaitCode.NO_CAPACITY, jobs=("x",), expected=Expected(5.0)),
         Waiting(str(same.pk), WaitCode.POSTPONED),
     )
     a_round(cluster, lambda *_: Plan("told", PlanStatus.HEURISTIC, waiting=reasons))
@@ -41,38 +41,12 @@ def test_jobs_are_told_why_they_wait_and_only_where_that_has_changed(
     same.refresh_from_db()
     assert (waits.waiting_code, waits.waiting_detail) == (
         "no_capacity",
-        {"jobs": ["x"], "earliest_s": 5.0},
+        {"jobs": ["x"]},
     )
     assert (same.waiting_code, same.waiting_detail) == ("postponed", {})
 
 
-@pytest.mark.parametrize(
-    ("earliest_s", "written_s"),
-    [
-        (1100.0, 1100.0),
-        (1190.0, 1100.0),
-        (1209.0, 1100.0),
-        (1300.0, 1300.0),
-        (1050.0, 1100.0),
-        (900.0, 900.0),
-    ],
-)
-def test_an_earliest_start_that_moves_by_little_of_the_wait_is_not_written_again(
-    cluster: Cluster, node: Node, earliest_s: float, written_s: float
-) -> None:
-    waits = a_job(cluster)
-    for at_s, told_s in ((100.0, 1100.0), (110.0, earliest_s)):
-        reason = Waiting(str(waits.pk), WaitCode.NO_CAPACITY, jobs=("x",), earliest_s=told_s)
-        a_round(
-            cluster,
-            lambda *_, reason=reason: Plan("told", PlanStatus.HEURISTIC, waiting=(reason,)),
-            at_s=at_s,
-        )
-    waits.refresh_from_db()
-    assert waits.waiting_detail == {"jobs": ["x"], "earliest_s": written_s}
-
-
-def test_another_reason_with_the_same_earliest_start_is_written(
+def test_another_reason_with_the_same_expected_start_is_written(
     cluster: Cluster, node: Node
 ) -> None:
     waits = a_job(cluster)
@@ -81,7 +55,7 @@ def test_another_reason_with_the_same_earliest_start_is_written(
         ("y", WaitCode.NO_CAPACITY),
         ("y", WaitCode.POSTPONED),
     ):
-        reason = Waiting(str(waits.pk), code, jobs=(holder,), earliest_s=2e9)
+        reason = Waiting(str(waits.pk), code, jobs=(holder,), expected=Expected(2e9))
         a_round(
             cluster, lambda *_, reason=reason: Plan("told", PlanStatus.HEURISTIC, waiting=(reason,))
         )

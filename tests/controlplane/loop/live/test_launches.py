@@ -91,7 +91,7 @@ def mixed(cluster: Cluster, node: Node) -> Callable[..., Plan]:
         Placement(str(cancelled.pk), (seat(d[3]),)), Placement(str(ill.pk), (seat(d[4]),)),
         Placement(str(big.pk), (seat(d[5]),)), Placement(str(full.pk), (seat(d[6]),)),
     ))  # fmt: skip
-    measured = a_job(cluster, name="measured", kind=a_kind(), state="profiling")
+    measured = a_job(cluster, name="measured", kind=a_kind(), state="profiling", repeatable=True)
     a_node(cluster, gpus=1, role="profiling")
     ProfileRun.objects.create(
         kind=measured.kind, job=measured, gpu_type=node.gpu_type, gpus=1, steps=20, copy=3
@@ -293,7 +293,7 @@ def test_what_a_gang_would_have_taken_is_there_for_the_next_one_when_it_fails(
 def test_a_profile_run_in_a_batch_that_fails_is_launched_once(cluster: Cluster, node: Node) -> None:
     held, _ = devices_of(node)
     old = running(cluster, "old", node, held)
-    measured = a_job(cluster, name="measured", kind=a_kind(), state="profiling")
+    measured = a_job(cluster, name="measured", kind=a_kind(), state="profiling", repeatable=True)
     a_node(cluster, gpus=1, role="profiling")
     ProfileRun.objects.create(
         kind=measured.kind, job=measured, gpu_type=node.gpu_type, gpus=1, steps=20, copy=3

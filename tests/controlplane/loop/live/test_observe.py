@@ -27,6 +27,7 @@ from policies.contract.snapshot import (
     TeamOrder,
     TeamView,
 )
+from profiling.restarts import Restart
 from tests.builders import a_cluster, a_gpu_type, a_job, a_node, a_team, at
 
 pytestmark = pytest.mark.django_db
@@ -288,6 +289,7 @@ def test_a_kind_nothing_is_known_of_is_shown_without_figures_rather_than_missing
     class Nothing:
         kind_views = staticmethod(lambda cluster, kinds: ())
         profile_requests = staticmethod(lambda cluster: ())
+        restarts = staticmethod(lambda cluster, kinds: dict.fromkeys(kinds, Restart(10.0)))
 
     snapshot = observe(cluster.pk, timezone.now().timestamp(), 1, Nothing()).snapshot
     assert [(k.id, k.throughputs) for k in snapshot.kinds] == [(str(job.kind_id), ())]
