@@ -90,7 +90,8 @@ ENDPOINTS = {
     f"{SIMULATION}share/$": TEAM,
     **{f"api/v1/simulations/<uuid:pk>/{name}": TEAM
        for name in ("results.json", "jobs.csv", "report.html")},
-    WHAT_IF: PERSON, f"{WHAT_IF}end/": PERSON,
+    WHAT_IF: PERSON, f"{WHAT_IF}end/": PERSON, "jobs/<uuid:job_id>/start-now/": TEAM,
+    "api/v1/jobs/<uuid:pk>/start-now/": TEAM,
     "api/v1/kinds/": PERSON, "api/v1/kinds/<int:pk>/": TEAM,
     "api/v1/kinds/<int:pk>/forget/": OPERATORS,
     r"api/v1/[\s\S]*": NOTHING,

@@ -32,6 +32,7 @@ from controlplane.studies.rest.serializers import (
     QueueEndInput,
     SimulationDetailSerializer,
     SimulationSerializer,
+    StartNowSerializer,
     StudyInput,
     WhatIfInput,
     WhatIfSerializer,
@@ -43,6 +44,8 @@ from controlplane.studies.selectors import (
 )
 from controlplane.studies.what_if.decide import WhatIfError, what_if
 from controlplane.studies.what_if.queue_end import queue_end_create
+from controlplane.studies.what_if.start_now import start_now
+from jobs.selectors import get_job
 
 STATES = [str(state) for state in Simulation.State]
 FILTERS = [
@@ -218,6 +221,20 @@ class WhatIfView(APIView):
         return Response(WhatIfSerializer(found).data)
 
 
+class StartNowView(APIView):
+    """What would start a waiting job now."""
+
+    @extend_schema(operation_id="job_start_now", responses=StartNowSerializer)
+    def get(self, request: Request, pk: str) -> Response:
+        """Try changes on the live queue for at most 2 s: cheapest first. Changes nothing.
+
+        409 for a job that does not wait, or while others are asking.
+        """
+        return Response(
+            StartNowSerializer(start_now(_user(request), get_job(request.user, pk))).data
+        )
+
+
 def _user(request: Request) -> User:
     return cast(User, request.user)
 
@@ -242,5 +259,6 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("simulations/<uuid:pk>/jobs.csv", JobsView.as_view(), name="simulation-jobs"),
     path("simulations/<uuid:pk>/report.html", ReportView.as_view(), name="simulation-report"),
     path("clusters/<slug:name>/what-if/end/", QueueEndView.as_view(), name="what-if-end"),
+    path("jobs/<uuid:pk>/start-now/", StartNowView.as_view(), name="job-start-now"),
     path("clusters/<slug:name>/what-if/", WhatIfView.as_view(), name="what-if"),
 ]

@@ -163,3 +163,25 @@ class WhatIfSerializer(serializers.Serializer[Any]):
     current = DecisionSerializer()
     proposed = DecisionSerializer()
     differences = DifferenceSerializer(many=True)
+
+
+class StartSerializer(serializers.Serializer[Any]):
+    """A change that starts the job now: what it displaces, and the command that makes it."""
+
+    code = serializers.CharField()
+    words = serializers.CharField()
+    effect = serializers.CharField()
+    displaced = serializers.ListField(child=serializers.CharField())
+    hidden = serializers.IntegerField(help_text="Displaced jobs of other teams")
+    command = serializers.CharField(help_text="Empty where nothing needs to be changed")
+
+
+class StartNowSerializer(serializers.Serializer[Any]):
+    """Changes that start a waiting job now, the one that displaces the fewest jobs first."""
+
+    starts = StartSerializer(many=True)
+    tried = serializers.ListField(child=serializers.CharField())
+    not_tried = serializers.ListField(
+        child=serializers.CharField(), help_text="Changes for which the time did not suffice"
+    )
+    note = serializers.CharField(help_text="Why nothing could be tried")
