@@ -29,6 +29,7 @@ from controlplane.studies import services
 from controlplane.studies.documents import StudyDocumentError
 from controlplane.studies.models import Simulation
 from controlplane.studies.rest.serializers import (
+    QueueEndInput,
     SimulationDetailSerializer,
     SimulationSerializer,
     StartNowSerializer,
@@ -42,6 +43,7 @@ from controlplane.studies.selectors import (
     visible_simulations,
 )
 from controlplane.studies.what_if.decide import WhatIfError, what_if
+from controlplane.studies.what_if.queue_end import queue_end_create
 from controlplane.studies.what_if.start_now import start_now
 from jobs.selectors import get_job
 
@@ -179,6 +181,24 @@ class ReportView(SimulationFileView):
     file, media_type = "report.html", "text/html"
 
 
+class QueueEndView(APIView):
+    """Live queue simulated to its end under several choices."""
+
+    @extend_schema(
+        operation_id="what_if_end", request=QueueEndInput, responses={201: SimulationSerializer}
+    )
+    def post(self, request: Request, name: str) -> Response:
+        """Simulate the queue to its end under the present choice and others, as a simulation."""
+        given = QueueEndInput(data=request.data)
+        given.is_valid(raise_exception=True)
+        try:
+            choices = given.validated_data["choices"]
+            made = queue_end_create(_user(request), _cluster(name), choices)
+        except WhatIfError as error:
+            raise ValidationError({error.field: [str(error)]}) from None
+        return Response(SimulationSerializer(made).data, status=status.HTTP_201_CREATED)
+
+
 class WhatIfView(APIView):
     """Decision of a policy about the live queue now."""
 
@@ -194,11 +214,8 @@ class WhatIfView(APIView):
         given = WhatIfInput(data=request.data)
         given.is_valid(raise_exception=True)
         policy, parameters = given.validated_data["policy"], given.validated_data.get("parameters")
-        cluster = Cluster.objects.filter(name=name).first()
-        if cluster is None:
-            raise NotFound(f"there is no cluster {name}")
         try:
-            found = what_if(_user(request), cluster, policy, parameters or {})
+            found = what_if(_user(request), _cluster(name), policy, parameters or {})
         except WhatIfError as error:
             raise ValidationError({error.field: [str(error)]}) from None
         return Response(WhatIfSerializer(found).data)
@@ -222,6 +239,13 @@ def _user(request: Request) -> User:
     return cast(User, request.user)
 
 
+def _cluster(name: str) -> Cluster:
+    cluster = Cluster.objects.filter(name=name).first()
+    if cluster is None:
+        raise NotFound(f"there is no cluster {name}")
+    return cluster
+
+
 def _simulation(request: Request, pk: str) -> Simulation:
     return get_simulation(_user(request), pk)
 
@@ -234,6 +258,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("simulations/<uuid:pk>/results.json", ResultsView.as_view(), name="simulation-results"),
     path("simulations/<uuid:pk>/jobs.csv", JobsView.as_view(), name="simulation-jobs"),
     path("simulations/<uuid:pk>/report.html", ReportView.as_view(), name="simulation-report"),
+    path("clusters/<slug:name>/what-if/end/", QueueEndView.as_view(), name="what-if-end"),
     path("jobs/<uuid:pk>/start-now/", StartNowView.as_view(), name="job-start-now"),
     path("clusters/<slug:name>/what-if/", WhatIfView.as_view(), name="what-if"),
 ]

@@ -88,12 +88,7 @@ class WhatIf:
 
 def what_if(user: User, cluster: Cluster, policy: str, parameters: Mapping[str, Any]) -> WhatIf:
     """Ask the policy about the cluster now. WhatIfError if unknown, BusyError."""
-    try:
-        registry.check(policy, parameters)
-    except UnknownPolicyError as error:
-        raise WhatIfError("policy", str(error)) from None
-    except PolicyError as error:
-        raise WhatIfError("parameters", str(error)) from None
+    check(policy, parameters)
     take_turn()
     try:
         observed = observe(cluster.pk, time.time(), cluster.round_number + 1)
@@ -117,6 +112,16 @@ def what_if(user: User, cluster: Cluster, policy: str, parameters: Mapping[str, 
         names,
         snapshot,
     )
+
+
+def check(policy: str, parameters: Mapping[str, Any], place: str = "") -> None:
+    """Raise WhatIfError for an unknown policy or bad parameters, with `place` before the field."""
+    try:
+        registry.check(policy, parameters)
+    except UnknownPolicyError as error:
+        raise WhatIfError(f"{place}policy", str(error)) from None
+    except PolicyError as error:
+        raise WhatIfError(f"{place}parameters", str(error)) from None
 
 
 def take_turn(patience_s: float = PATIENCE_S) -> None:
