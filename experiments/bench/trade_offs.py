@@ -1,7 +1,7 @@
 """Cost against moves, and against waiting: `python -m experiments.bench.trade_offs --help`.
 
 ANDREAS' scenarios with restarts that take time. Each setting of a policy is compared with the first
-one of its list: total cost, and moves per job by least run times and `move_cost`, or mean completion
+one of its list: total cost and moves per job by least run times and `move_cost`, or mean completion
 time and idle GPUs beside waiting jobs by the value of time. Means over seeds, scenarios and loads;
 a load's figures are relative, so that dear ones count no more than others.
 """
@@ -114,10 +114,11 @@ def figures(settings: Sequence[Setting], given: argparse.Namespace) -> Iterator[
         found = [run(setting, *cell, given.restart_s) for cell in cells]
         first = first or found
         pairs = list(zip(found, first, strict=True))
+        summed, base_cost = (sum(of.total_cost for of in facts) for facts in (found, first))
         ratio = fmean(of.total_cost / base.total_cost for of, base in pairs)
         yield figure(
             setting.words, ratio, None, "cost",
-            summed_cost=round(sum(f.total_cost for f in found) / sum(f.total_cost for f in first), 4),
+            summed_cost=round(summed / base_cost, 4),
             energy=round(fmean(of.energy_cost / base.energy_cost for of, base in pairs), 4),
             completion=round(fmean(of.completion_s / base.completion_s for of, base in pairs), 4),
             moves_per_job=round(fmean(of.moves_per_job for of in found), 4),
