@@ -46,9 +46,10 @@ class SnapshotBuilder:
         self.round_jobs = scenario.round_jobs
         self.gpu_type = {n.id: n.gpu_type for n in scenario.nodes}
         self.profiling: set[str] = set()
-        self._workload = _Workload(table, scenario.restart_cost_s)
+        self._workload = _Workload(table)
         self._cut: _Cut | None = None
-        self._received: dict[int, Received] = {}
+        before = table.columns.others["received_s"]
+        self._received: dict[int, Received] = {row: r for row, r in enumerate(before) if r}
         self._kinds = {k.id: k for k in kinds}
         self._place = {k.id: i for i, k in enumerate(kinds)}
         self._present: Counter[str] = Counter()
@@ -188,11 +189,11 @@ class SnapshotBuilder:
 class _Workload:
     """Constant columns of a whole workload, ready to be cut."""
 
-    def __init__(self, table: JobTable, restart_cost_s: float) -> None:
+    def __init__(self, table: JobTable) -> None:
         columns = table.columns
         own = {
             "total_steps": table.total_steps.astype(np.float64),
-            "restart_cost_s": np.full(len(table), restart_cost_s),
+            "restart_cost_s": table.restart_cost_s,
         }
         self.ids, self.kinds, self.counts = columns.ids, columns.kinds, columns.counts
         self.numbers: dict[str, Floats] = {**columns.numbers, **own}
