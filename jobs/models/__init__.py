@@ -13,7 +13,7 @@ from jobs.models.jobs import QUEUE_ORDER, Attempt, IdempotencyKey, Job, JobEvent
 from jobs.models.teams import Membership, Secret, Team
 
 __all__ = [
-    "QUEUE_ORDER", "Assignment", "AssignmentEvent", "AssignmentSlot", "Attempt", "Forecast", "IdempotencyKey",
-    "Job", "JobEvent", "Kind", "LogChunk", "Membership", "ProgressPoint", "Secret", "Team",
-    "UsagePoint",
+    "QUEUE_ORDER", "Assignment", "AssignmentEvent", "AssignmentSlot", "Attempt", "Forecast",
+    "IdempotencyKey", "Job", "JobEvent", "Kind", "LogChunk", "Membership", "ProgressPoint",
+    "Secret", "Team", "UsagePoint",
 ]  # fmt: skip

@@ -54,11 +54,30 @@ class ProgressSerializer(serializers.Serializer[Any]):
     last_loss = serializers.FloatField(allow_null=True)
 
 
+class ExpectedSerializer(serializers.Serializer[Any]):
+    """Expected start of a waiting job: in four of five cases it starts between `low` and `high`.
+
+    `end` is null if unknown, `position` in its cluster's queue in a list.
+    """
+
+    start = serializers.DateTimeField()
+    low = serializers.DateTimeField()
+    high = serializers.DateTimeField()
+    end = serializers.DateTimeField(allow_null=True)
+    nodes = serializers.ListField(child=serializers.CharField())
+    gpus = serializers.IntegerField()
+    position = serializers.IntegerField(allow_null=True)
+
+
 class WaitingSerializer(serializers.Serializer[Any]):
     """Why a job does not run: a code for programs and a sentence for people."""
 
     code = serializers.CharField()
     reason = serializers.CharField()
+    expected = ExpectedSerializer(allow_null=True)
+
+
+_EXPECTED = ExpectedSerializer()
 
 
 class JobSerializer(serializers.ModelSerializer[Job]):
@@ -93,13 +112,17 @@ class JobSerializer(serializers.ModelSerializer[Job]):
         return [dict(_PLACEMENT.to_representation(a)) for a in _live(job)]
 
     @extend_schema_field(WaitingSerializer(allow_null=True))
-    def get_waiting(self, job: Job) -> dict[str, str] | None:
-        """Code and reason; null for a job that runs or is over."""
+    def get_waiting(self, job: Job) -> dict[str, Any] | None:
+        """Code, reason and expected start; null for a job that runs or is over."""
         names = self.context.get("names", {})
         reason = reason_for_waiting(
             job.state, job.waiting_code, job.waiting_detail, names, timezone.now()
         )
-        return {"code": job.waiting_code or job.state, "reason": reason} if reason else None
+        if not reason:
+            return None
+        expected = self.context.get("expected", {}).get(job.pk)
+        told = None if expected is None else _EXPECTED.to_representation(expected)
+        return {"code": job.waiting_code or job.state, "reason": reason, "expected": told}
 
 
 class JobDetailSerializer(JobSerializer):

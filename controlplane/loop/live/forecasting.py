@@ -5,28 +5,52 @@ A forecast is written only where it differs from the job's newest one by more th
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
+from celery import current_app
 from django.db.models import F
+from kombu.exceptions import OperationalError
 
 from controlplane.loop.forecasts import Calibration, Interval, Score, Told, has_moved
 from controlplane.web.storage.bulk import insert
 from jobs.forecasts import TELLS, newest
 from jobs.models import Forecast, Job
-from policies.contract.plan import Expected, Plan, PlanStatus
+from policies.contract.plan import LAST_S, Expected, Plan, PlanStatus
 from policies.contract.snapshot import Snapshot
+
+logger = logging.getLogger(__name__)
 
 SCORED = 200
 """Newest jobs of a cluster with a forecast that are scored, and from which intervals come."""
 
 
+FORECAST_TASK = "controlplane.studies.tasks.forecast_starts"
+
+EXPIRES_S = 30.0
+"""A request that no worker has taken by then is dropped: a later round sends another one."""
+
+
 def store_expected(cluster_id: int, number: int, plan: Plan, snapshot: Snapshot) -> None:
-    """Store the starts that a round's plan expects; a failed policy's plan says nothing."""
-    if plan.status is PlanStatus.KEPT:
+    """Store the starts that a round's plan schedules, or ask for a simulation if it has none.
+
+    The plan of a policy that failed says nothing.
+    """
+    if plan.status is PlanStatus.KEPT or not plan.waiting:
+        return
+    if not any(w.expected is not None and w.expected.nodes for w in plan.waiting):
+        _ask_for_simulation(cluster_id, number)
         return
     names = {node.id: node.name for node in snapshot.nodes}
     store(cluster_id, number, snapshot.now_s, {w.job: w.expected for w in plan.waiting}, names)
+
+
+def _ask_for_simulation(cluster_id: int, number: int) -> None:
+    try:
+        current_app.send_task(FORECAST_TASK, (cluster_id, number), expires=EXPIRES_S)
+    except OperationalError as error:
+        logger.warning("the broker is away, so no start is forecast: %s", error)
 
 
 def store(
@@ -65,9 +89,10 @@ def score_of(cluster_id: int) -> Score | None:
     """Return the score of the newest jobs of a cluster that have started; None without any."""
     scored = _scored(cluster_id)
     before = Forecast.objects.filter(
-        job__in=[f.job_id for f, _ in scored], start_at__isnull=False, fence=F("job__fence") - 1
+        job__in=[f.job_id for f, _ in scored], made_at__lt=F("job__started_at")
     )
-    last = dict(before.order_by("pk").values_list("job", "start_at"))
+    told_anew = before.exclude(start_at=None).order_by("pk")
+    last = dict(told_anew.values_list("job", "start_at"))
     told = [
         Told(
             f.made_at.timestamp(),
@@ -114,7 +139,7 @@ def _differs(before: Forecast | None, after: Forecast, now_s: float) -> bool:
 
 
 def _time(seconds: float) -> datetime:
-    return datetime.fromtimestamp(seconds, UTC)
+    return datetime.fromtimestamp(min(seconds, LAST_S), UTC)
 
 
 def _seconds(moment: datetime | None) -> float | None:

@@ -14,8 +14,8 @@ from django.db.models import Q
 import profiling.selectors
 from clusters.events import request_reschedule
 from clusters.models import Cluster, Reason, RescheduleEvent
-from controlplane.loop.live import lock as locks
 from controlplane.loop.live import forecasting, record
+from controlplane.loop.live import lock as locks
 from controlplane.loop.live.apply import Prepared, apply_plan
 from controlplane.loop.live.lock import (
     EXPIRY_S,
