@@ -12,7 +12,7 @@ from jobs.logs import MAX_PIECE, MIN_PIECE, PIECE, STREAMS
 from jobs.models import Assignment, Attempt, Job, JobEvent
 from jobs.selectors import fraction_of
 from jobs.services import job_data
-from jobs.wording import reason_for_waiting
+from jobs.wording import explain
 from loadmaster.protocol import AssignmentState
 
 
@@ -69,12 +69,21 @@ class ExpectedSerializer(serializers.Serializer[Any]):
     position = serializers.IntegerField(allow_null=True)
 
 
+class FactSerializer(serializers.Serializer[Any]):
+    """Names or values of one sort in full, such as all nodes in question."""
+
+    heading = serializers.CharField()
+    text = serializers.CharField()
+
+
 class WaitingSerializer(serializers.Serializer[Any]):
-    """Why a job does not run: a code for programs and a sentence for people."""
+    """Why a job does not run: a code for programs; a sentence, what helps, and all facts."""
 
     code = serializers.CharField()
     reason = serializers.CharField()
     expected = ExpectedSerializer(allow_null=True)
+    remedy = serializers.CharField()
+    facts = FactSerializer(many=True)
 
 
 _EXPECTED = ExpectedSerializer()
@@ -115,14 +124,17 @@ class JobSerializer(serializers.ModelSerializer[Job]):
     def get_waiting(self, job: Job) -> dict[str, Any] | None:
         """Code, reason and expected start; null for a job that runs or is over."""
         names = self.context.get("names", {})
-        reason = reason_for_waiting(
-            job.state, job.waiting_code, job.waiting_detail, names, timezone.now()
-        )
-        if not reason:
+        told = explain(job.state, job.waiting_code, job.waiting_detail, names, timezone.now())
+        if not told.sentence:
             return None
         expected = self.context.get("expected", {}).get(job.pk)
-        told = None if expected is None else _EXPECTED.to_representation(expected)
-        return {"code": job.waiting_code or job.state, "reason": reason, "expected": told}
+        return {
+            "code": job.waiting_code or job.state,
+            "reason": told.sentence,
+            "remedy": told.remedy,
+            "facts": [{"heading": heading, "text": text} for heading, text in told.lists],
+            "expected": None if expected is None else _EXPECTED.to_representation(expected),
+        }
 
 
 class JobDetailSerializer(JobSerializer):

@@ -65,10 +65,11 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Reason why a job does not run: a code, and a sentence; its expected start if known."""
+    """Reason why a job does not run: a code, a sentence, what helps, and its expected start."""
 
     code: str = ""
     reason: str = ""
+    remedy: str = ""
     expected: Annotated[Expected, LENIENT] | None = None
 
 
