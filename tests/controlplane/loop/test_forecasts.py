@@ -71,7 +71,11 @@ def test_a_score_tells_hits_the_median_error_and_the_drift_by_the_wait() -> None
     inside = Told(0.0, Interval(50.0, 100.0, 150.0), 100.0, 100.0)
     late = Told(0.0, Interval(50.0, 100.0, 150.0), 150.0, 200.0)
     early = Told(0.0, Interval(80.0, 100.0, 150.0), 100.0, 50.0)
-    assert Score.of([inside, late, early]) == Score(3, pytest.approx(1 / 3), 0.5, 0.25 / 3)
+    score = Score.of([inside, late, early])
+    assert score is not None
+    assert (score.jobs, score.error) == (3, 0.5)
+    assert score.inside == pytest.approx(1 / 3)
+    assert score.drift == pytest.approx(0.25 / 3)
     assert Score.of([]) is None
 
 
