@@ -75,6 +75,9 @@ def label(choice: Mapping[str, Any], first: Mapping[str, Any]) -> str:
     given = ", ".join(f"{name}: {value}" for name, value in choice["parameters"].items())
     value = f"time at {choice['value_of_time']:g}/h"
     differs = choice["value_of_time"] != first["value_of_time"]
+    same = all(choice[name] == first[name] for name in ("policy", "parameters"))
+    if differs and same:
+        return value
     return ", ".join(filter(None, [choice["policy"], given, value if differs else ""]))
 
 

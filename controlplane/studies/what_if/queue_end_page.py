@@ -24,12 +24,15 @@ ROWS = 7
 SAME_S = 1.0
 """Difference of two ends below which they are the same."""
 
+SIDES = ("top center", "bottom center")
+"""Where the words of points stand, by turns."""
+
 TOTALS = (
-    ("Energy and lateness", "cost", "{currency}"),
+    ("Cost", "cost", "{currency}"),
     ("Energy", "energy_cost", "{currency}"),
     ("Lateness", "lateness_cost", "{currency}"),
-    ("Completion time, mean", "mean_completion_s", "s"),
-    ("Bounded slowdown, worst", "worst_slowdown", ""),
+    ("Completion", "mean_completion_s", "s"),
+    ("Slowdown", "worst_slowdown", ""),
     ("IT energy", "energy_kwh", "kWh"),
     ("Moves", "moves", ""),
 )
@@ -153,7 +156,7 @@ def _total(
     ]
     notes = []
     if totals.get("unended"):
-        notes.append(f"{totals['unended']} jobs have no end here")
+        notes.append(f"without an end: {totals['unended']}")
     if totals.get("is_cut"):
         notes.append("it took too many rounds and was cut")
     return Total(number, label(choice, first), choice["failure"], tuple(cells), tuple(notes))
@@ -235,7 +238,7 @@ def _chart(
                 "x": [(c["totals"]["mean_completion_s"] or 0.0) / 3600.0 for c in points],
                 "y": [c["totals"]["cost"] for c in points],
                 "text": words,
-                "textposition": "top center",
+                "textposition": [SIDES[i % 2] for i in range(len(points))],
                 "cliponaxis": False,
                 "marker": {"size": 9},
                 "hovertemplate": "%{text}<br>%{x:.3g} h, %{y:.4g} " + f"{currency}<extra></extra>",

@@ -63,7 +63,7 @@ def test_choices_run_to_the_end_side_by_side_and_other_teams_stay_unnamed(demo: 
     assert "" in found["jobs"]
     shown = page(client, made)
     assert "not-for-ada" not in shown
-    for words in ("To the end of the queue", "Bounded slowdown, worst", "data-chart", "fifo"):
+    for words in ("To the end of the queue", "Slowdown", "data-chart", "fifo"):
         assert words in shown
     assert "Apply" not in shown
     stranger = logged_in(a_user(team=a_team()))
@@ -164,3 +164,10 @@ def test_a_value_of_time_prices_waiting_by_team_and_priority() -> None:
     snapshot = a_snapshot(jobs=[a_job_view("a"), a_job_view("b", priority=2)])
     costs = with_value_of_time(snapshot, 3.6).jobs.columns.numbers["waiting_cost"].tolist()
     assert costs == [0.001, waiting_cost(3.6, 1.0, 2)]
+
+
+def test_a_change_of_a_cluster_by_rest_is_in_its_history_too(demo: Demo) -> None:
+    answer = api(demo.operator).patch("/api/v1/clusters/demo/", {"seed": 77}, format="json")
+    assert answer.status_code == 200
+    said = LogEntry.objects.get(user=demo.operator).get_change_message()
+    assert f"seed from {demo.cluster.seed} to 77" in said
