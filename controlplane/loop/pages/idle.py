@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 from django.contrib.auth.models import User
+from django.db.models import OuterRef, QuerySet, Subquery
 
 from clusters.models import Cluster
 from controlplane.loop.models import Round
@@ -27,9 +29,15 @@ SHOWN = 4
 
 def newest_idle(cluster: Cluster) -> tuple[int, list[Sequence[object]]]:
     """Return (waiting jobs, [cause, GPUs, job, start] of each) of the newest ended round."""
-    rounds = Round.objects.filter(cluster=cluster, ended_at__isnull=False).order_by("-number")
-    found = rounds.values_list("idle", flat=True).first() or {}
+    found = newest_by_cluster(Cluster.objects.filter(pk=cluster.pk)).get(cluster.name) or {}
     return int(found.get("waiting", 0)), list(found.get("gpus", ()))
+
+
+def newest_by_cluster(clusters: QuerySet[Cluster]) -> Mapping[str, Any]:
+    """Return what the newest ended round of each cluster keeps of idle GPUs, in one query."""
+    ended = Round.objects.filter(cluster=OuterRef("pk"), ended_at__isnull=False)
+    newest = Subquery(ended.order_by("-number").values("idle")[:1])
+    return dict(clusters.annotate(idle=newest).values_list("name", "idle"))
 
 
 def idle_in_words(user: User, cluster: Cluster, now: datetime) -> str:
