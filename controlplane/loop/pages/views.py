@@ -9,6 +9,7 @@ from django.views.decorators.http import require_GET
 
 from clusters.models import Cluster, Device
 from controlplane.loop.live.forecasting import score_of
+from controlplane.loop.pages.idle import idle_in_words
 from controlplane.loop.pages.selectors import round_page, rounds_page, snapshot_file
 from controlplane.loop.pages.timeline import gantt_bars, page_of_lanes, past_s
 from controlplane.web.operators import is_operator
@@ -41,6 +42,8 @@ def gantt(request: HttpRequest) -> HttpResponse:
         "page": page_of_lanes(request.GET.get("page"), cluster),
         "has_devices": bool(cluster and Device.objects.filter(node__cluster=cluster).exists()),
     }  # fmt: skip
+    if cluster:
+        context["idle"] = idle_in_words(cast(User, request.user), cluster, timezone.now())
     return render(request, "loop/gantt.html", context)
 
 
