@@ -178,12 +178,20 @@ def _number(value: object) -> float | None:
 def print_summary(report: dict[str, Any], console: Console) -> None:
     """Print predictions and measurements per job and in total."""
     console.print(_jobs(report))
+    console.print(_starts(report))
     found, currency = report["summary"], report["currency"]
     error = found["median_run_time_error"]
     console.print(
         f"{found['completed']} of {len(report['jobs'])} jobs completed, {found['due_met']} in time;"
         f" {found['rounds']} rounds, {found['preemptions']} pre-emptions, {found['migrations']}"
-        f" migrations, {found['profile_runs']} profile runs."
+        " migrations."
+    )
+    energy_kwh = found["energy_kwh"] + found["profiling_energy_kwh"]
+    cost = found["energy_cost"] + found["profiling_energy_cost"]
+    console.print(
+        f"{found['profile_runs']} profile runs with"
+        f" {_percent(found['profiling_energy_kwh'], energy_kwh)} of all energy,"
+        f" {_percent(found['profiling_energy_cost'], cost)} of its cost."
     )
     console.print(
         f"Energy {found['energy_kwh'] * 1000:.1f} Wh (modelled: emulated GPUs); cost predicted"
@@ -219,6 +227,29 @@ def _jobs(report: dict[str, Any]) -> Table:
             f" {_total(placements, 'energy_cost'):.5f}",
         )
     return table
+
+
+def _starts(report: dict[str, Any]) -> Table:
+    """Table of starts, in seconds from the submission, and of stops."""
+    headings = ("job", "started", "stops", "shortest unforced")
+    table = Table(*headings, title="Starts and stops, s after submission", title_justify="left")
+    for job in report["jobs"]:
+        shortest_s = shortest_unforced_s(job, report["jobs"])
+        table.add_row(
+            job["name"],
+            _after(job, job["started_s"]),
+            str(len(stops([job]))),
+            "-" if shortest_s is None else f"{shortest_s:.1f} s",
+        )
+    return table
+
+
+def _after(job: dict[str, Any], at_s: float | None) -> str:
+    return "-" if at_s is None else f"{at_s - job['submitted_s']:.1f}"
+
+
+def _percent(part: float, whole: float) -> str:
+    return f"{part / whole:.1%}" if whole else "none"
 
 
 def _short(loss: float | None) -> str:

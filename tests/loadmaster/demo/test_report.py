@@ -86,14 +86,14 @@ def test_a_launch_stopped_before_its_first_step_is_no_resumption_and_the_next_ke
     early = a_placement(
         2,
         12.0,
-        13.0,
+        18.0,
         start_steps=40,
         end_steps=40,
         resumed_at_step=None,
         outcome="preempted",
         predicted_run_s=None,
     )
-    later = {**placements[1], "fence": 3, "from_s": 14.0}
+    later = {**placements[1], "fence": 3, "from_s": 19.0}
     report["jobs"][0]["placements"] = [placements[0], early, later]
     assert checked(report, tmp_path) == []
     later["resumed_at_step"] = 39
@@ -163,6 +163,7 @@ def stopped_after(length_s: float, **follower: Any) -> dict[str, Any]:
 def test_more_than_eight_stops_fail_it(tmp_path: Path) -> None:
     report = a_good_report()
     stopped, last = report["jobs"][0]["placements"]
+    stopped |= {"resumed_at_step": 40, "start_steps": 40}
     many = [{**stopped, "from_s": 20.0 * i, "to_s": 20.0 * i + 10.0} for i in range(9)]
     last.update(from_s=200.0, to_s=220.0)
     report["jobs"][0]["placements"] = [*many, last]
