@@ -33,6 +33,7 @@ from controlplane.simulation.switches import NO_SWITCHES, Switches
 from controlplane.simulation.workloads.base import LONGEST_RUN_S
 from controlplane.simulation.world.colocation import Colocation
 from controlplane.simulation.world.engine import Engine
+from controlplane.simulation.world.first_runs import FirstRuns
 from controlplane.simulation.world.job_table import JobTable, Launch, SimulatedJob
 from controlplane.simulation.world.journal import Journal
 from controlplane.simulation.world.launching import new_launch, refusal
@@ -100,6 +101,7 @@ class SimulatedWorld:
             self.noise.seen(scenario.kinds if self.pairs is None else self.pairs.kinds),
             scenario,
         )
+        self.first_runs = FirstRuns(self) if switches.first_run_steps else None
         self.journal = Journal()
         self.active: list[int] = []
         self.queue: list[int] = []
@@ -162,10 +164,8 @@ class SimulatedWorld:
         for row in let_in:
             self.active.append(row)
             self.queue.append(row)
-            kind = self.table.columns.kinds[row]
-            if self.builder.enter(row) and self.switches.profiling_s:
-                self.builder.profiling.add(kind)
-                self.engine.after(self.switches.profiling_s, partial(self._profiled, kind))
+            if self.builder.enter(row):
+                self._meet(row)
         if let_in:
             self.tell("submission")
 
@@ -282,6 +282,15 @@ class SimulatedWorld:
         self.fastest_s[row] = fastest_s
         return True
 
+    def _meet(self, row: int) -> None:
+        """Begin to measure the new kind of a job, where its speed is not known beforehand."""
+        kind = self.table.columns.kinds[row]
+        if self.first_runs is not None:
+            self.first_runs.meet(row)
+        if self.switches.profiling_s:
+            self.builder.profiling.add(kind)
+            self.engine.after(self.switches.profiling_s, partial(self._profiled, kind))
+
     def _profiled(self, kind: str) -> None:
         self.builder.profiling.discard(kind)
         self.tell("profile")
@@ -353,6 +362,8 @@ class SimulatedWorld:
         del self.queue[bisect_left(self.queue, row)]
         self._measure(launch)
         self.foresee_end(launch)
+        if self.first_runs is not None:
+            self.first_runs.began(launch)
         self._end_by_term(launch)
         if self.colocation is not None:
             self.colocation.changed(launch)
