@@ -17,10 +17,12 @@ own, whose speed there is exp(2 sigma) times the estimate. The policy decides wi
 other. While a job of the kind runs there, no other tries.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import exp, log, sqrt
 from statistics import NormalDist
+
+import numpy as np
 
 from policies.contract.plan import Placement
 from policies.contract.snapshot import (
@@ -55,7 +57,7 @@ _NORMAL = NormalDist()
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Configuration worth a try by one job; `times`: how much faster it may be than the best."""
+    """Configuration worth a try by one job; `times`: how much less a step may cost there."""
 
     job: str
     kind: str
@@ -67,7 +69,7 @@ class Trial:
     @property
     def text(self) -> str:
         gpu_type, gpus = self.config
-        return f"explores {gpus} x {gpu_type}: may be up to {self.times:.2g} times as cheap a step"
+        return f"explores {gpus} x {gpu_type}: a step may cost up to {self.times:.2g} times less"
 
 
 def spread_of(errors: Iterable[float]) -> float:
@@ -106,18 +108,17 @@ def explored(snapshot: Snapshot, jobs: Collection[str], sigma: float) -> Snapsho
 
 def trials(snapshot: Snapshot, jobs: Collection[str], sigma: float) -> Iterator[Trial]:
     """Yield the trial with the greatest gain over its price for each kind that has one."""
-    kinds = {k.id: k for k in snapshot.kinds if _is_measured(k) and not k.is_assumed}
-    by_kind: dict[str, list[JobView]] = {}
-    for row, (job, kind) in enumerate(
-        zip(snapshot.jobs.columns.ids, snapshot.jobs.columns.kinds, strict=True)
-    ):
-        if job in jobs and kind in kinds:
-            by_kind.setdefault(kind, []).append(snapshot.jobs[row])
+    kinds = {k.id: k for k in snapshot.kinds if _is_partly_measured(k) and not k.is_assumed}
+    columns, by_kind = snapshot.jobs.columns, dict[str, list[int]]()
+    for row, (job, kind) in enumerate(zip(columns.ids, columns.kinds, strict=True)):
+        if kind in kinds and job in jobs:
+            by_kind.setdefault(kind, []).append(row)
     busy = set(_under_way(snapshot)) if by_kind else set()
     free = _largest_free(snapshot) if by_kind else {}
-    for kind, waiting in by_kind.items():
-        first = min(waiting, key=lambda job: (job.arrival_s, job.id))
-        found = _trials_of(kinds[kind], first, waiting, snapshot, sigma)
+    arrival_s = columns.numbers["arrival_s"]
+    for kind, rows in by_kind.items():
+        first = snapshot.jobs[min(rows, key=lambda row: (arrival_s[row], columns.ids[row]))]
+        found = _trials_of(kinds[kind], first, rows, snapshot, sigma)
         possible = (
             t
             for t in found
@@ -140,9 +141,9 @@ def reason_of(snapshot: Snapshot, placement: Placement) -> str:
 
 
 def _trials_of(
-    kind: KindView, job: JobView, waiting: list[JobView], snapshot: Snapshot, sigma: float
+    kind: KindView, job: JobView, rows: Sequence[int], snapshot: Snapshot, sigma: float
 ) -> Iterator[Trial]:
-    """Yield what the job could try, at the prices of now."""
+    """Yield what the job could try, at the prices of now; `rows`: waiting jobs of the kind."""
     per_s = {
         (t.gpu_type, t.gpus): _cost_per_s(snapshot, t.gpu_type, t.gpus) + job.waiting_cost
         for t in kind.throughputs
@@ -157,8 +158,7 @@ def _trials_of(
         known = speeds[config]
         if known.source is Source.MEASURED or not best < cost < best * exp(OPTIMISM * sigma):
             continue
-        left = sum(j.remaining_steps for j in waiting if _allows(j, known))
-        gain = left * expected_saving(best, cost, sigma)
+        gain = _steps_left(snapshot, rows, config) * expected_saving(best, cost, sigma)
         steps = max(MEASURED_STEPS, job.min_run_s * known.steps_per_s)
         dearer = max(0.0, cost * exp(sigma * sigma / 2) - best)
         price = min(steps, job.remaining_steps) * dearer + job.restart_cost_s * per_s[config]
@@ -181,8 +181,8 @@ def _optimistic(kind: KindView, trial: Trial, sigma: float) -> KindView:
     )
 
 
-def _is_measured(kind: KindView) -> bool:
-    return any(t.source is Source.MEASURED for t in kind.throughputs)
+def _is_partly_measured(kind: KindView) -> bool:
+    return {Source.MEASURED, Source.ESTIMATED} <= {t.source for t in kind.throughputs}
 
 
 def _guessed(known: Throughput) -> bool:
@@ -196,6 +196,16 @@ def _is(known: Throughput, config: Config | None) -> bool:
 def _allows(job: JobView, known: Throughput) -> bool:
     of_type = not job.allowed_types or known.gpu_type in job.allowed_types
     return of_type and job.gpus_min <= known.gpus <= job.gpus_max
+
+
+def _steps_left(snapshot: Snapshot, rows: Sequence[int], config: Config) -> float:
+    """Remaining steps of the jobs in these rows that may run on the configuration."""
+    gpu_type, gpus = config
+    columns, chosen = snapshot.jobs.columns, np.array(rows, dtype=np.int64)
+    able = snapshot.allowed[chosen, snapshot.type_index[gpu_type]]
+    able &= columns.counts["gpus_min"][chosen] <= gpus
+    able &= columns.counts["gpus_max"][chosen] >= gpus
+    return float(columns.numbers["remaining_steps"][chosen][able].sum())
 
 
 def _cost_per_s(snapshot: Snapshot, gpu_type: str, gpus: int) -> float:
