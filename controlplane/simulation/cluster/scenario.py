@@ -20,10 +20,11 @@ class Scenario:
     """Cluster to simulate, and intervals of its loop.
 
     `launch_s`: from a launch to its first step; `stop_s`: from the request to the devices' release;
-    `restart_cost_s`: extra time of every launch of a job but its first, beside the
-    job's own. `gather_s`: least time
-    between rounds, whose events are answered together. `round_jobs`: most queued jobs of a round
-    (None: all), chosen by `controlplane.simulation.world.queue_window`.
+    `restart_cost_s`: extra time of every launch of a job but its first, beside the job's own.
+    Policies see the three together as the cost of a restart, and keep a launch for `min_run_factor`
+    times that. `value_of_time`: worth of an hour of a job's waiting. `gather_s`: least time between
+    rounds, whose events are answered together. `round_jobs`: most queued jobs of a round (None:
+    all), chosen by `controlplane.simulation.world.queue_window`.
     """
 
     nodes: tuple[NodeView, ...]
@@ -41,6 +42,8 @@ class Scenario:
     launch_s: float = 0.0
     stop_s: float = 0.0
     restart_cost_s: float = 0.0
+    min_run_factor: float = 0.0
+    value_of_time: float = 0.0
     gather_s: float = 0.0
     round_jobs: int | None = None
     teams: tuple[TeamView, ...] = ()

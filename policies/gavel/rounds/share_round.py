@@ -38,6 +38,7 @@ from policies.gavel.rounds.slices import (
     running_rows,
 )
 from policies.placement.finders import Shortage, ShortageCode, why_not
+from policies.placement.from_snapshot import launches_that_stay
 from policies.placement.layout import members
 from policies.placement.reasons import Holders, for_power, held_by, why_impossible
 from policies.placement.time_slices import TimeSlices
@@ -172,7 +173,9 @@ class _Round:
         """Return the jobs that go on whatever their lag: within slices all, else new ones."""
         if self.slices_go_on:
             return self.current
-        return [job for job, of in self.current.items() if of.run.since_s >= self.snapshot.now_s]
+        of = self.observed
+        stay = launches_that_stay(self.snapshot, of.waiting, of.state)
+        return [job for job in self.current if job in stay]
 
     def _by_need(self, slices: TimeSlices, queues: ClassQueues) -> list[list[int]]:
         """Return the jobs without a place by class, classes by lag, those without shares last."""
