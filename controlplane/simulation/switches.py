@@ -21,7 +21,8 @@ class Switches:
     Changes: `launch_s` from a launch to its first step, `stop_s` from the request to the devices'
     release, `restart_cost_s` extra time of every launch of a job but its first (each is added to
     the scenario's own), `profiling_s` from a kind's first arrival until its speed is known
-    (measured on no node of the cluster).
+    (measured on no node of the cluster), or `first_run_steps` of a launch by which its speed there
+    is known: before, speeds are assumed or estimated, as live with `profiling: first_run`.
 
     Failures: `node_failures_per_day` per node (exponential gaps), each for `node_repair_s`;
     `job_failure_probability` that a launch fails at a random point of its work. The job then waits
@@ -41,6 +42,7 @@ class Switches:
     stop_s: Seconds = 0.0
     restart_cost_s: Seconds = 0.0
     profiling_s: Seconds = 0.0
+    first_run_steps: Annotated[int, Field(ge=0, le=1_000_000)] = 0
     node_failures_per_day: Annotated[float, Field(ge=0, le=1000)] = 0.0
     node_repair_s: Annotated[float, Field(gt=0, le=1e7)] = 3600.0
     job_failure_probability: Annotated[float, Field(ge=0, le=0.99)] = 0.0

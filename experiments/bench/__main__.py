@@ -1,6 +1,6 @@
 """`python -m experiments.bench`: every benchmark, one after another, as JSON lines."""
 
-from experiments.bench import gap, policies, shares, simulator, traces, workloads
+from experiments.bench import first_run, gap, policies, shares, simulator, traces, workloads
 from experiments.bench.figures import show
 
 if __name__ == "__main__":
@@ -10,3 +10,4 @@ if __name__ == "__main__":
     show(workloads.figures())
     show(simulator.figures(million=False))
     traces.main([])
+    first_run.main([])

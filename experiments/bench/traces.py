@@ -19,6 +19,7 @@ from typing import Any
 
 from controlplane.simulation.cluster.scenario import Scenario
 from controlplane.simulation.workloads import load
+from controlplane.simulation.workloads.base import Workload
 from controlplane.simulation.world.outcome import Outcome
 from controlplane.simulation.world.run import simulate
 from experiments.bench.figures import Figure, figure, seconds, show
@@ -115,6 +116,16 @@ class Run:
 
 def run(case: Case, data: Path, jobs: int, seed: int = 1) -> Run:
     """Simulate so many jobs of a case to their ends, once."""
+    scenario, workload = stream(case, data, jobs)
+    policy = make(case.policy, dict(case.params))
+    took_s, outcome = seconds(
+        partial(simulate, scenario, workload, policy, name=case.policy, seed=seed)
+    )
+    return Run(case, outcome, took_s)
+
+
+def stream(case: Case, data: Path, jobs: int) -> tuple[Scenario, Workload]:
+    """Cluster and jobs of a case."""
     spec = {
         "type": "gavel",
         "path": str(data / case.trace),
@@ -129,11 +140,7 @@ def run(case: Case, data: Path, jobs: int, seed: int = 1) -> Run:
         round_s=case.round_s,
         restart_cost_s=case.restart_s,
     )
-    policy = make(case.policy, dict(case.params))
-    took_s, outcome = seconds(
-        partial(simulate, scenario, workload, policy, name=case.policy, seed=seed)
-    )
-    return Run(case, outcome, took_s)
+    return scenario, workload
 
 
 def _nodes(gpus: tuple[int, int, int], slots: int) -> tuple[NodeView, ...]:

@@ -15,7 +15,7 @@ import django
 
 SETTINGS = "controlplane.settings"
 ROOT = Path(__file__).resolve().parents[2]
-SCENARIOS = ("starts", "pages", "submissions", "overload", "bulk", "rounds", "heartbeats")
+SCENARIOS = ("bursts", "starts", "pages", "submissions", "overload", "bulk", "rounds", "heartbeats")
 
 
 def main() -> int:
@@ -79,6 +79,7 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument(
         "--starts", type=int, default=40, help="jobs started one after another on an idle cluster"
     )
+    parser.add_argument("--burst", type=int, default=200, help="short jobs submitted at once")
     parser.add_argument(
         "--scenarios", default=",".join(SCENARIOS), help=f"of {', '.join(SCENARIOS)}"
     )

@@ -3,6 +3,7 @@
 import argparse
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from urllib.parse import urlsplit
 
 import uvloop
@@ -16,6 +17,7 @@ from controlplane.loop.live.world import Ports, hold_round
 from controlplane.loop.models import Round
 from controlplane.operations.embedded.local import running_locally
 from experiments.load.agents import run_agents
+from experiments.load.bursts import SEVEN_GPUS, burst, first_steps
 from experiments.load.fleet import SimulatedAgent, make_fleet
 from experiments.load.report import Report
 from experiments.load.scenarios import Figures, Stage, hand_in, hand_in_bulk, read_pages, start_jobs
@@ -29,7 +31,7 @@ def run(wanted: argparse.Namespace) -> int:
     """Play the scenarios asked for; 1 if anything that was acknowledged is lost."""
     report, scenarios = Report(connection.vendor, wanted.output), wanted.scenarios.split(",")
     report.say(f"{connection.vendor}: starting everything ...")
-    with running_locally(FREE_PORT, report.say) as local:
+    with running_locally(FREE_PORT, report.say, nodes=SEVEN_GPUS) as local:
         address = urlsplit(local.url)
         stage = Stage((address.hostname or "127.0.0.1", address.port or 80), local.supervisor.pause)
         lost = _play(stage, report, scenarios, wanted)
@@ -39,12 +41,29 @@ def run(wanted: argparse.Namespace) -> int:
 
 def _play(stage: Stage, report: Report, scenarios: list[str], wanted: argparse.Namespace) -> int:
     lost = 0
+    if "bursts" in scenarios:
+        token, count = _admin_token(), wanted.burst
+        times = min(10, wanted.starts)
+        _watched(report, "submit to first step", partial(first_steps, stage, token, count=times))
+        for kind in ("known", "new"):
+            play = partial(burst, stage, token, count=count, kind=kind, known=kind == "known")
+            _watched(report, f"{count} short jobs, {kind} kind", play)
     if "starts" in scenarios:
         _watched(
             report,
             "submit to running",
             lambda: start_jobs(stage, _admin_token(), count=wanted.starts),
         )
+    if not {"starts", "bursts"}.issuperset(scenarios):
+        lost += _play_large(stage, report, scenarios, wanted)
+    return lost
+
+
+def _play_large(
+    stage: Stage, report: Report, scenarios: list[str], wanted: argparse.Namespace
+) -> int:
+    """Play the scenarios of a large cluster, and count what is lost."""
+    lost = 0
     seeded = _seeded(report, wanted)
     if "pages" in scenarios:
         for name, figures in read_pages(stage, seeded, times=wanted.reads):

@@ -29,7 +29,7 @@ from jobs.selectors import (
     seen_by,
     visible_jobs,
 )
-from jobs.wording import reason_for_waiting
+from jobs.wording import Explanation, explain
 
 Names = Mapping[UUID, tuple[str, ...]]
 """Jobs that now hold a part of an assignment's GPUs, by assignment."""
@@ -146,7 +146,12 @@ class JobRow:
     eta_s: float | None
     due: str
     due_tone: str
-    waiting: str
+    told: Explanation
+
+    @property
+    def waiting(self) -> str:
+        """Sentence on why it waits."""
+        return self.told.sentence
 
     @property
     def bar(self) -> str:
@@ -268,7 +273,7 @@ def _row(job: Job, names: Mapping[str, str], beside: Names, now: datetime) -> Jo
         eta_s=(job.total_steps - job.steps_done) / speed if speed and runs else None,
         due=text,
         due_tone=tone,
-        waiting=reason_for_waiting(job.state, job.waiting_code, job.waiting_detail, names, now),
+        told=explain(job.state, job.waiting_code, job.waiting_detail, names, now),
     )
 
 

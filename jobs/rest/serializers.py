@@ -12,7 +12,7 @@ from jobs.logs import MAX_PIECE, MIN_PIECE, PIECE, STREAMS
 from jobs.models import Assignment, Attempt, Job, JobEvent
 from jobs.selectors import fraction_of
 from jobs.services import job_data
-from jobs.wording import reason_for_waiting
+from jobs.wording import explain
 from loadmaster.protocol import AssignmentState
 
 
@@ -54,11 +54,20 @@ class ProgressSerializer(serializers.Serializer[Any]):
     last_loss = serializers.FloatField(allow_null=True)
 
 
+class FactSerializer(serializers.Serializer[Any]):
+    """Names or values of one sort in full, such as all nodes in question."""
+
+    heading = serializers.CharField()
+    text = serializers.CharField()
+
+
 class WaitingSerializer(serializers.Serializer[Any]):
-    """Why a job does not run: a code for programs and a sentence for people."""
+    """Why a job does not run: a code for programs; a sentence, what helps, and all facts."""
 
     code = serializers.CharField()
     reason = serializers.CharField()
+    remedy = serializers.CharField()
+    facts = FactSerializer(many=True)
 
 
 class JobSerializer(serializers.ModelSerializer[Job]):
@@ -93,13 +102,15 @@ class JobSerializer(serializers.ModelSerializer[Job]):
         return [dict(_PLACEMENT.to_representation(a)) for a in _live(job)]
 
     @extend_schema_field(WaitingSerializer(allow_null=True))
-    def get_waiting(self, job: Job) -> dict[str, str] | None:
+    def get_waiting(self, job: Job) -> dict[str, Any] | None:
         """Code and reason; null for a job that runs or is over."""
         names = self.context.get("names", {})
-        reason = reason_for_waiting(
-            job.state, job.waiting_code, job.waiting_detail, names, timezone.now()
-        )
-        return {"code": job.waiting_code or job.state, "reason": reason} if reason else None
+        told = explain(job.state, job.waiting_code, job.waiting_detail, names, timezone.now())
+        if not told.sentence:
+            return None
+        facts = [{"heading": heading, "text": text} for heading, text in told.lists]
+        code = job.waiting_code or job.state
+        return {"code": code, "reason": told.sentence, "remedy": told.remedy, "facts": facts}
 
 
 class JobDetailSerializer(JobSerializer):

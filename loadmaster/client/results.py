@@ -49,10 +49,11 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Reason why a job does not run: a code, and a sentence."""
+    """Reason why a job does not run: a code, a sentence, and what helps."""
 
     code: str = ""
     reason: str = ""
+    remedy: str = ""
 
 
 @dataclass(frozen=True, slots=True)

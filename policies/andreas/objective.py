@@ -16,7 +16,8 @@ class Objective:
 
     As published (`whole` False) plus sum_n c[n, used] * t_first(n). Else plus the energy of whole
     runs, sum_n c[n, used] / used * sum_j g_j t_j, and the cheapest run of every postponed job:
-    otherwise postponing would seem to save energy. t of energy is in priced seconds. `hysteresis`:
+    otherwise postponing would seem to save energy. t of energy is in priced seconds. A postponed
+    job also pays for waiting until the next round, where waiting has a price. `hysteresis`:
     cost of moving or stopping a running job, as a fraction of its cheapest run. `own_gpus`: each
     job is priced at c[n, g_j] (eq. 4k), not at the node's GPUs in use.
     """
@@ -30,7 +31,7 @@ class Objective:
         """float64[E]: cost of postponing each job, rho w_j max(0, T_c + H + M_j - d_j) and more."""
         late_s = np.maximum(problem.snapshot.round_s + problem.slowest_s - problem.slack_s, 0.0)
         cost: Floats = self.rho * problem.column("tardiness_weight") * late_s
-        cost += self.moving(problem)
+        cost += self.moving(problem) + problem.column("waiting_cost") * problem.snapshot.round_s
         return cost + problem.cheapest if self.whole else cost
 
     def moving(self, problem: Problem) -> Floats:

@@ -40,15 +40,21 @@ class WaitCode(StrEnum):
 
     NO_CAPACITY = "no_capacity"
     POSTPONED = "postponed"
+    PREEMPTED = "preempted"
+    CHEAPER_LATER = "cheaper_later"
+    BETTER_NODE = "better_node"
     AWAITING_PROFILE = "awaiting_profile"
     NO_THROUGHPUT = "no_throughput"
     NO_NODE_FITS = "no_node_fits"
     TYPES_UNAVAILABLE = "types_unavailable"
+    LABEL_UNAVAILABLE = "label_unavailable"
     RUNTIME_UNAVAILABLE = "runtime_unavailable"
     DEPENDENCY = "dependency"
     POWER_CAP = "power_cap"
     RESERVED = "reserved"
     NODES_UNAVAILABLE = "nodes_unavailable"
+    NODES_LOST = "nodes_lost"
+    NODES_AVOIDED = "nodes_avoided"
     SOLVER_FAILED = "solver_failed"
 
 
@@ -99,14 +105,32 @@ class Expected:
 
 
 @dataclass(frozen=True, slots=True)
+class Lack:
+    """Amount that a job wants of a node (`gpus`, `cores` ...), and the most that one has."""
+
+    name: str
+    wanted: AtLeast0
+    most: AtLeast0
+
+
+@dataclass(frozen=True, slots=True)
 class Waiting:
-    """A job left waiting: the code, what is in the way, and what is expected if known."""
+    """A job left waiting: the code, what is in the way, and what is expected if known.
+
+    `missing`: GPU types, labels or runtime that no suitable node has; `offered`: those there are.
+    `from_s`: when `gpus` are reserved for the first of `jobs`, energy is cheaper, or the cap rises.
+    """
 
     job: str
     code: WaitCode
     nodes: tuple[str, ...] = ()
     jobs: tuple[str, ...] = ()
     watts: AtLeast0 | None = None
+    missing: tuple[str, ...] = ()
+    offered: tuple[str, ...] = ()
+    lacks: tuple[Lack, ...] = ()
+    from_s: Moment | None = None
+    gpus: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
     expected: Expected | None = None
 
 

@@ -31,6 +31,10 @@ from policies.contract.forms import (
 SLOWEST = 1e-12
 """Steps/s below which a speed counts as unknown: a step would take 30,000 years."""
 
+SECONDS_PER_HOUR = 3600.0
+MOST_DOUBLINGS = 10
+"""Steps of priority, up or down, that change the cost of a job's waiting."""
+
 RUNTIME = "runtime:"
 """Prefix of the label of a runtime, of nodes that offer it and jobs that need it."""
 
@@ -357,6 +361,12 @@ class ProfileRequest:
     since_s: float
     beside: str = ""
     beside_copy: int = 0
+
+
+def waiting_cost(value_per_hour: float, team_weight: float = 1.0, priority: int = 0) -> float:
+    """Cost of a second of a job's waiting: each step of priority doubles it, up to 10 steps."""
+    steps = max(-MOST_DOUBLINGS, min(MOST_DOUBLINGS, priority))
+    return float(value_per_hour / SECONDS_PER_HOUR * team_weight * 2.0**steps)
 
 
 def runtime_label(name: str) -> str:

@@ -15,7 +15,12 @@ from policies.contract.plan import Placement
 from policies.contract.snapshot import Bools, Floats, RankPlacement
 from policies.gavel.runnable_jobs import RunnableJobs, Seat
 from policies.placement.cluster_state import Group
-from policies.placement.from_snapshot import leaves_s, may_stay, training_run
+from policies.placement.from_snapshot import (
+    launches_that_stay,
+    leaves_s,
+    may_stay,
+    training_run,
+)
 from policies.placement.layout import DEVICES, Allocation, Part, Request, members
 from policies.placement.plan_builder import Placed, PlanBuilder
 
@@ -101,8 +106,13 @@ class Units:
 
 
 def keep_outside(plan: PlanBuilder) -> list[Placement]:
-    """Keep jobs that share a device of a node which takes nothing new, while the power lasts."""
+    """Keep jobs that share a device and must not move, while the power lasts.
+
+    That is on nodes that take nothing new, or within their least run time.
+    """
     columns, state, requests = plan.snapshot.jobs.columns, plan.state, plan.options.requests
+    has_least = columns.numbers["min_run_s"].any()
+    young = launches_that_stay(plan.snapshot, plan.not_eligible, state) if has_least else ()
     others, held, found = columns.others, dict[Seat, list[int]](), list[Placement]()
     decided = plan.decided
     for row, runs in enumerate(others["running"]):
@@ -110,7 +120,9 @@ def keep_outside(plan: PlanBuilder) -> list[Placement]:
         if row in decided or run is None or len(run.ranks) > 1 or run.ranks[0].share == WHOLE:
             continue
         rank, node = run.ranks[0], plan.snapshot.node_by_id.get(run.ranks[0].node)
-        if node is None or node.takes_training or not may_stay(plan.snapshot, row, run):
+        if node is None or not may_stay(plan.snapshot, row, run):
+            continue
+        if node.takes_training and row not in young:
             continue
         n = state.layout.index[rank.node]
         seat = Seat(n, state.layout.bits(n, rank.devices))

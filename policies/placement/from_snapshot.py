@@ -7,11 +7,18 @@ A job is eligible when it is not being profiled and all its dependencies are don
 node (cordoned, or turned to profiling) stays; on a draining node it stays if it ends in time, and
 else only without room elsewhere. A job launched at this very moment stays: otherwise rounds that
 undo each other's launches might never end. The baselines never touch a started job that can stay.
+
+On other nodes a launch stays for its least run time, `min_run_s`, unless a waiting job that fits on
+no other GPUs needs its GPUs, and has a higher priority; or has an equal one and a due date
+(or earlier deadline) that it meets if it starts there now, but nowhere if it starts when the least
+run time is over, or the next round comes if that is later.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
+
+import numpy as np
 
 from policies.contract.plan import WaitCode, Waiting
 from policies.contract.snapshot import (
@@ -34,7 +41,13 @@ from policies.placement.layout import (
     capacity_in_thousandths,
     capacity_of,
 )
-from policies.placement.priced_options import JobRequests, admits, with_quota
+from policies.placement.priced_options import (
+    JobOptions,
+    JobRequests,
+    Option,
+    admits,
+    with_quota,
+)
 from policies.placement.speed import Speeds
 
 
@@ -147,11 +160,13 @@ def current_placements(
         for row, of in enumerate(running)
         if of and (run := training_run(of)) is not None and row not in waiting
     ]
+    young = {} if never_touch else _young_launches(snapshot, runs)
     if not never_touch:
-        runs = [(row, run) for row, run in runs if not _is_open(snapshot, run)]
+        runs = [(row, run) for row, run in runs if row in young or not _is_open(snapshot, run)]
     if not runs:
         return (), {}
     state = cluster_of(snapshot) if state is None else state
+    staying = _staying(snapshot, young, waiting, state)
     requests, speeds = JobRequests(snapshot, state.layout), Speeds(snapshot.kinds)
     for row, run in sorted(runs, key=lambda r: (arrival[r[0]], r[0])):
         if any(rank.share != 1.0 for rank in run.ranks) or not may_stay(snapshot, row, run):
@@ -159,7 +174,7 @@ def current_placements(
         if (allocation := requests.allocation_of(row, run)) is None:
             continue
         stay = CurrentPlacement(row, run, allocation, leaves_s(snapshot, run))
-        if never_touch or _is_pinned(snapshot, speeds, stay):
+        if never_touch or row in staying or _is_pinned(snapshot, speeds, stay):
             if state.is_free(allocation) and state.has_power_for(allocation):
                 state.take(allocation)
                 pinned.append(stay)
@@ -176,6 +191,126 @@ def _together_free(
         if trial.is_free(stay.allocation):
             trial.take(stay.allocation)
             yield stay
+
+
+def launches_that_stay(
+    snapshot: Snapshot, waiting: Mapping[int, Waiting], state: ClusterState
+) -> frozenset[int]:
+    """Return the rows of launches on open nodes that go on whatever the policy would do."""
+    running = snapshot.jobs.columns.others["running"]
+    runs = [
+        (row, run)
+        for row, of in enumerate(running)
+        if of and (run := training_run(of)) is not None and row not in waiting
+    ]
+    young = _young_launches(snapshot, runs)
+    return _staying(snapshot, young, waiting, state)
+
+
+def _staying(
+    snapshot: Snapshot,
+    young: Mapping[int, Running],
+    waiting: Mapping[int, Waiting],
+    state: ClusterState,
+) -> frozenset[int]:
+    """Return the young launches that no waiting job ends."""
+    if all(run.since_s >= snapshot.now_s for run in young.values()):
+        return frozenset(young)
+    return frozenset(young.keys() - _Claims(snapshot, young, state).displaced(waiting))
+
+
+def _young_launches(snapshot: Snapshot, runs: Sequence[tuple[int, Running]]) -> dict[int, Running]:
+    """By row, the launches on open nodes of this very moment, or within their least run time."""
+    now_s, least_s = snapshot.now_s, snapshot.jobs.columns.numbers["min_run_s"]
+    return {
+        row: run
+        for row, run in runs
+        if (run.since_s >= now_s or run.since_s + least_s[row] > now_s) and _is_open(snapshot, run)
+    }
+
+
+class _Claims:
+    """Claims of waiting jobs to the GPUs of young launches, tried on a copy of the state."""
+
+    def __init__(
+        self, snapshot: Snapshot, young: Mapping[int, Running], state: ClusterState
+    ) -> None:
+        self.snapshot, self.young, self.state = snapshot, young, state
+        columns = snapshot.jobs.columns
+        self.now_s, self.priority = snapshot.now_s, columns.counts["priority"]
+        self.least_s = columns.numbers["min_run_s"]
+        self.slack_s = np.minimum(columns.numbers["due_s"], columns.numbers["deadline_s"])
+        self.slack_s = self.slack_s - snapshot.now_s
+        self.held: dict[int, Allocation] = {}
+
+    def displaced(self, waiting: Mapping[int, Waiting]) -> set[int]:
+        """Return the launches that claims end: as few as will do for each, the youngest first.
+
+        `waiting`: jobs that wait for anything but capacity.
+        """
+        claimants = self._claimants(waiting)
+        if not claimants:
+            return set()
+        self.state, self.options = self.state.copy(), JobOptions(self.snapshot, self.state)
+        for row, run in self.young.items():
+            allocation = self.options.requests.allocation_of(row, run)
+            if allocation is not None and self.state.try_take(allocation):
+                self.held[row] = allocation
+        return {row for claimant in claimants for row in self._displaced_by(claimant)}
+
+    def _claimants(self, waiting: Mapping[int, Waiting]) -> list[int]:
+        """Return the jobs that may have a claim, by priority, then due date."""
+        running = self.snapshot.jobs.columns.others["running"]
+        lowest = min(self.priority[row] for row in self.young)
+        due = np.isfinite(self.slack_s) & (self.slack_s > 0.0) & (self.priority == lowest)
+        rows = np.flatnonzero((self.priority > lowest) | due).tolist()
+        found = [row for row in rows if not running[row] and row not in waiting]
+        return sorted(found, key=lambda row: (-self.priority[row], self.slack_s[row], row))
+
+    def _displaced_by(self, claimant: int) -> set[int]:
+        """Give a claimant GPUs; return the launches that it ends for them."""
+        steps = float(self.snapshot.jobs.columns.numbers["remaining_steps"][claimant])
+        launch_s, slack_s = self.options.launch_times.of(claimant), self.slack_s[claimant]
+        times_s = [(launch_s + steps / o.steps_per_s, o) for o in self.options.of(claimant)]
+        fastest_s = min([time_s for time_s, _ in times_s], default=inf)
+        ends = {row for row in self.held if self._may_end(claimant, row, fastest_s)}
+        if not ends:
+            return set()
+        options = [o for time_s, o in times_s if time_s <= slack_s or fastest_s > slack_s]
+        for option in options:
+            if (found := self.state.find(option.request, option.nodes)) is not None:
+                self.state.take(found)
+                return set()
+        nodes = {part.node for row in ends for part in self.held[row].parts}
+        tries = ((self._end_on(n, ends, o), o) for o in options for n in nodes if o.nodes >> n & 1)
+        return next((ended for ended, _ in tries if ended), set())
+
+    def _end_on(self, node: int, among: set[int], option: Option) -> set[int]:
+        """End the fewest of these launches for this option on a node; none if it never fits."""
+        on = [row for row in among if any(part.node == node for part in self.held[row].parts)]
+        ended: list[int] = []
+        for row in sorted(on, key=lambda row: (self.priority[row], -self.young[row].since_s, row)):
+            self.state.release(self.held[row])
+            ended.append(row)
+            if (found := self.state.find(option.request, 1 << node)) is not None:
+                self.state.take(found)
+                for gone in ended:
+                    del self.held[gone]
+                return set(ended)
+        for row in ended:
+            self.state.take(self.held[row])
+        return set()
+
+    def _may_end(self, claimant: int, row: int, fastest_s: float) -> bool:
+        """Return True if the claimant's priority or due date requires that a launch ends."""
+        run, priority = self.young[row], self.priority[claimant]
+        if run.since_s >= self.now_s or any(rank.share != 1.0 for rank in run.ranks):
+            return False
+        if priority != self.priority[row]:
+            return bool(priority > self.priority[row])
+        left_s = run.since_s + self.least_s[row] - self.now_s
+        later_s = max(left_s, self.snapshot.round_s)
+        return bool(fastest_s <= self.slack_s[claimant] < fastest_s + later_s)
 
 
 def training_run(runs: tuple[Running, ...]) -> Running | None:
@@ -219,8 +354,8 @@ def _drain_s(snapshot: Snapshot, node: str) -> float | None:
 
 
 def _is_open(snapshot: Snapshot, run: Running) -> bool:
-    """True if the policy decides freely about the running job; a cheap first check."""
-    return run.since_s < snapshot.now_s and all(
+    """True if all nodes of a run take training; a cheap first check."""
+    return all(
         (node := snapshot.node_by_id.get(s.node)) is not None and node.takes_training
         for s in run.ranks
     )
@@ -231,9 +366,7 @@ def _is_outside(snapshot: Snapshot, run: Running) -> bool:
 
 
 def _is_pinned(snapshot: Snapshot, speeds: Speeds, stay: CurrentPlacement) -> bool:
-    """True if the job stays: launched just now, or on a closed node until it ends."""
-    if stay.run.since_s >= snapshot.now_s:
-        return True
+    """True if the job stays on a closed node until it ends."""
     nodes = [snapshot.node_by_id[s.node] for s in stay.run.ranks]
     if all(n.takes_training for n in nodes):
         return False

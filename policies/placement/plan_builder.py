@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
 from math import inf, isfinite
@@ -16,14 +16,10 @@ from policies.contract.plan import (
     Placement,
     Plan,
     PlanStatus,
-    WaitCode,
     Waiting,
     predicted,
 )
-from policies.contract.snapshot import JobPhase, RankPlacement, Snapshot, profile_runs
-from policies.contract.views import runtime_label, runtime_of
-from policies.placement.cluster_state import ClusterState
-from policies.placement.finders import Shortage, ShortageCode, why_not
+from policies.contract.snapshot import RankPlacement, Snapshot
 from policies.placement.from_snapshot import (
     CurrentPlacement,
     cluster_of,
@@ -31,13 +27,11 @@ from policies.placement.from_snapshot import (
     not_eligible,
     remaining_s,
 )
-from policies.placement.layout import DEVICES, THOUSANDTHS, Allocation, Request, members
-from policies.placement.priced_options import GroupingKey, JobOptions, admits, prices_of
+from policies.placement.layout import DEVICES, Allocation
+from policies.placement.priced_options import JobOptions, prices_of
+from policies.placement.reasons import Reasons
 
 NO_STARTS: Mapping[int, Expected] = {}
-
-MOST_NAMED = 8
-"""Most jobs or nodes that a reason names; thousands of jobs would each repeat them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,141 +171,3 @@ class PlanBuilder:
         return tuple(
             [replace(reason[r], expected=expected[r]) if r in expected else reason[r] for r in rows]
         )
-
-
-class Holders:
-    """Jobs on each node once a plan is carried out, and when the first of them ends."""
-
-    def __init__(
-        self, snapshot: Snapshot, state: ClusterState, placements: Sequence[Placement]
-    ) -> None:
-        self.now_s, self.layout = snapshot.now_s, state.layout
-        self.at: dict[int, list[tuple[str, float | None]]] = {}
-        for placed in placements:
-            self._add(placed.job, [seat.node for seat in placed.ranks], placed.predicted_run_s)
-        for job, run in profile_runs(snapshot):
-            self._add(job, [seat.node for seat in run.ranks], None)
-        self._found: dict[int, tuple[tuple[str, ...], float | None]] = {}
-
-    def on(self, nodes: int) -> tuple[tuple[str, ...], float | None]:
-        """Return (jobs on these nodes, the time at which the first of them ends if known)."""
-        if nodes not in self._found:
-            holders = [h for n in members(nodes) for h in self.at.get(n, ())]
-            ends = [run_s for _, run_s in holders if run_s is not None]
-            names = tuple(dict.fromkeys(job for job, _ in holders))[:MOST_NAMED]
-            self._found[nodes] = names, self.now_s + min(ends) if ends else None
-        return self._found[nodes]
-
-    def _add(self, job: str, nodes: list[str], run_s: float | None) -> None:
-        for node in nodes:
-            if (n := self.layout.index.get(node)) is not None:
-                self.at.setdefault(n, []).append((job, run_s))
-
-
-@dataclass(slots=True)
-class Reasons:
-    """Reasons by class of jobs, after `placements` were taken from `state`."""
-
-    snapshot: Snapshot
-    state: ClusterState
-    options: JobOptions
-    placements: Sequence[Placement]
-
-    def of(self, rows: Sequence[int]) -> Iterator[Waiting]:
-        """Yield one reason for each of these jobs."""
-        holders = Holders(self.snapshot, self.state, self.placements)
-        columns, known = self.snapshot.jobs.columns, dict[GroupingKey, Waiting]()
-        keys, phases = self.options.keys, columns.others["phase"]
-        for row in rows:
-            key = keys[row]
-            if key not in known:
-                known[key] = self._reason(row, holders)
-            one = known[key]
-            code = one.code
-            if phases[row] is JobPhase.RUNNING and code is WaitCode.NO_CAPACITY:
-                code = WaitCode.POSTPONED
-            yield Waiting(columns.ids[row], code, one.nodes, one.jobs, one.watts, one.expected)
-
-    def _reason(self, row: int, holders: Holders) -> Waiting:
-        options = self.options.within(inf, row)
-        if not options:
-            code, nodes = why_impossible(self.snapshot, row)
-            return Waiting("", code, nodes)
-        alternatives = [(option.request, option.nodes) for option in options]
-        shortage = least_shortage(self.state, alternatives)
-        if shortage is not None and shortage.code is ShortageCode.POWER_CAP:
-            return for_power(self.snapshot, shortage)
-        nodes_that_would_do = 0
-        for option in options:
-            nodes_that_would_do |= option.nodes
-        jobs, ends_s = holders.on(nodes_that_would_do)
-        code = WaitCode.POSTPONED if shortage is None else WaitCode.NO_CAPACITY
-        return Waiting("", code, jobs=jobs, expected=_from(ends_s))
-
-
-def least_shortage(
-    state: ClusterState, alternatives: Sequence[tuple[Request, int]]
-) -> Shortage | None:
-    """Return the shortage of these alternatives (request, set of nodes); None if one fits.
-
-    Of those that lack power alone, the one that lacks least.
-    """
-    found = [why_not(state, request, only) for request, only in alternatives]
-    if None in found:
-        return None
-    of_power = [s for s in found if s is not None and s.code is ShortageCode.POWER_CAP]
-    return min(of_power, key=lambda s: s.missing_mw, default=Shortage(ShortageCode.CAPACITY))
-
-
-def for_power(snapshot: Snapshot, shortage: Shortage) -> Waiting:
-    """Return the reason of a job that lacks power, and when a cap that ends or rises leaves it."""
-    watts = shortage.missing_mw / THOUSANDTHS
-    expected = _from(cap_rises_s(snapshot, watts))
-    return Waiting("", WaitCode.POWER_CAP, watts=watts, expected=expected)
-
-
-def _from(start_s: float | None) -> Expected | None:
-    """Expected start of which nothing but the time is known."""
-    return None if start_s is None else Expected(start_s)
-
-
-def cap_rises_s(snapshot: Snapshot, missing_w: float) -> float | None:
-    """Return when the cluster may use so many watts more than now; None if no cap leaves them."""
-    wanted_w = (snapshot.cap_w or 0.0) + missing_w
-    changes = {at for s in snapshot.power_caps for at in (s.from_s, s.to_s)}
-    caps = ((at, snapshot.cap_at(at)) for at in sorted(changes) if snapshot.now_s < at < inf)
-    return next((at for at, cap in caps if cap is None or cap >= wanted_w), None)
-
-
-def why_impossible(snapshot: Snapshot, row: int) -> tuple[WaitCode, tuple[str, ...]]:
-    """Return why a job can run on no node, and suitable nodes that take no training."""
-    columns = snapshot.jobs.columns
-    others, counts = columns.others, columns.counts
-    types = set(others["allowed_types"][row]) or set(snapshot.types)
-    gpus = range(int(counts["gpus_min"][row]), int(counts["gpus_max"][row]) + 1)
-    kind = snapshot.kinds[snapshot.kind_index[columns.kinds[row]]]
-    known = {
-        t.gpu_type
-        for t in kind.throughputs
-        if t.gpus in gpus and t.is_known and t.gpu_type in types
-    }
-    of_type = [n for n in snapshot.nodes if n.gpu_type in types]
-    if not any(n.takes_training for n in snapshot.nodes):
-        return WaitCode.NODES_UNAVAILABLE, tuple(n.id for n in of_type)[:MOST_NAMED]
-    if of_type and not any(n.takes_training for n in of_type):
-        return WaitCode.TYPES_UNAVAILABLE, tuple(n.id for n in of_type)[:MOST_NAMED]
-    labels = frozenset(others["labels"][row])
-    offering = [n for n in of_type if runtime_label(runtime_of(labels)) in n.labels]
-    if of_type and runtime_of(labels) and not any(n.takes_training for n in offering):
-        return WaitCode.RUNTIME_UNAVAILABLE, tuple(n.id for n in offering)[:MOST_NAMED]
-    large = [
-        n
-        for n in of_type
-        if len(n.devices) >= gpus.start
-        and admits((frozenset(types), labels), n.gpu_type, frozenset(n.labels))
-    ]
-    if not large:
-        return WaitCode.NO_NODE_FITS, ()
-    if not known & {n.gpu_type for n in large if n.takes_training}:
-        return WaitCode.NO_THROUGHPUT, ()
-    return WaitCode.NO_NODE_FITS, ()

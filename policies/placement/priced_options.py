@@ -17,6 +17,7 @@ import numpy as np
 from policies.contract.snapshot import (
     Floats,
     Ints,
+    JobColumns,
     PriceInterval,
     RankPlacement,
     Running,
@@ -136,6 +137,17 @@ GroupingKey: TypeAlias = tuple[Any, ...]
 """Columns by which jobs are grouped: jobs with equal keys are interchangeable for capacity."""
 
 
+def grouping_keys(jobs: JobColumns) -> Sequence[GroupingKey]:
+    """Return each job's key: kind, least and most GPUs, types, labels, and its demand."""
+    counts, numbers, others = jobs.counts, jobs.numbers, jobs.others
+    columns = [jobs.kinds, counts["gpus_min"].tolist(), counts["gpus_max"].tolist()]
+    columns += [others["allowed_types"], others["labels"]]
+    if not jobs.gpus_only:
+        columns += [numbers["cores"].tolist(), numbers["memory_gb"].tolist()]
+        columns += [others["resources"], counts["units"].tolist()]
+    return list(zip(*columns, strict=True))
+
+
 @dataclass(frozen=True, slots=True)
 class Option:
     """GPUs of one of these nodes (a set), with the job's speed and the node's power.
@@ -162,13 +174,7 @@ class JobOptions:
 
     @cached_property
     def keys(self) -> Sequence[GroupingKey]:
-        counts, numbers, others = self.columns.counts, self.columns.numbers, self.columns.others
-        columns = [self.columns.kinds, counts["gpus_min"].tolist(), counts["gpus_max"].tolist()]
-        columns += [others["allowed_types"], others["labels"]]
-        if not self.columns.gpus_only:
-            columns += [numbers["cores"].tolist(), numbers["memory_gb"].tolist()]
-            columns += [others["resources"], counts["units"].tolist()]
-        return list(zip(*columns, strict=True))
+        return grouping_keys(self.columns)
 
     def of(self, row: int) -> tuple[Option, ...]:
         """Return the options of a job on one node of the empty cluster, within the power cap."""

@@ -17,14 +17,14 @@ from policies.search.rollout import orders, rents, rollout_data
 
 @dataclass(frozen=True, slots=True)
 class CostSearch:
-    """Least energy and tardiness cost by a search over rollouts of the whole queue.
+    """Least cost of energy, tardiness and waiting by a search over rollouts of the whole queue.
 
     A rollout schedules all jobs in an order on the GPUs' release times, each where and when it
-    costs least, and adds up energy and tardiness. The search starts from several orders (least
-    slack per run time, due date, apparent tardiness cost, weight over run time), with and without
-    the running jobs staying, at several prices for occupied GPUs; a local search moves jobs, sets
-    configurations and stops running jobs. Jobs that start at once in the best schedule are the
-    decision.
+    costs least, and adds up energy, tardiness and waiting. The search starts from several orders
+    (least slack per run time, due date, apparent tardiness cost, weight over run time), with and
+    without the running jobs staying, at several prices for occupied GPUs; a local search moves
+    jobs, sets configurations and stops running jobs. Jobs that start at once in the best schedule
+    are the decision.
     """
 
     moves: int = parameter(200, "steps of the local search at most", minimum=0, maximum=1_000_000)
@@ -46,8 +46,8 @@ class CostSearch:
     )
     haste: float = parameter(
         0.5,
-        "what a second of waiting costs a job without due date or tardiness weight, as a part"
-        " of its energy cost a second",
+        "where waiting has no price: what a second costs a job without due date or tardiness"
+        " weight, as a part of its energy cost a second",
         minimum=0.0,
         maximum=100.0,
     )

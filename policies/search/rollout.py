@@ -31,7 +31,9 @@ def rollout_data(
     queue = [np.lexsort((release_s[:, g], classes)) for g in range(most)]
     base, slope = _linear_costs(problem)
     step_s, step_priced_s, step_rate = _prices(problem)
-    unhurried = ~np.isfinite(problem.slack_s) | (problem.column("tardiness_weight") <= 0.0)
+    waiting = problem.column("waiting_cost")
+    undue = ~np.isfinite(problem.slack_s) | (problem.column("tardiness_weight") <= 0.0)
+    unhurried = undue & (waiting <= 0.0)
     data = RolloutData(
         time_s=_time_s(problem), launch_s=problem.move_s,
         current_node=np.where(running, place[problem.current_node], NONE),
@@ -39,6 +41,7 @@ def rollout_data(
         moving=np.where(running, hysteresis * problem.cheapest, 0.0),
         risk=risk, slack_s=problem.slack_s, weight=problem.column("tardiness_weight"),
         haste=np.where(unhurried, haste * problem.cheapest / fastest_s(problem), 0.0),
+        waiting=waiting,
         config_class=problem.config_class, config_gpus=problem.config_gpus,
         first=np.searchsorted(classes, np.arange(len(problem.cost) + 1)).astype(np.int64),
         release_s=release_s, opened_s=np.where(problem.busy[nodes] > 0, np.inf, 0.0),
@@ -54,17 +57,17 @@ def rollout_data(
 
 def orders(problem: Problem) -> Ints:
     """int64[S, E]: orders by ATC, weight over time, pressure, due date; equal jobs by arrival."""
-    fastest, weight = fastest_s(problem), problem.column("tardiness_weight")
+    fastest = fastest_s(problem)
     scores = [_apparent_tardiness_cost(problem, k) for k in LOOK_AHEAD]
-    scores += [weight / fastest, fastest - problem.slack_s, -problem.slack_s]
+    scores += [_delay_cost(problem) / fastest, fastest - problem.slack_s, -problem.slack_s]
     arrival_s = problem.column("arrival_s")
     return np.stack([np.lexsort((arrival_s, -score)).astype(np.int64) for score in scores])
 
 
 def rents(problem: Problem) -> Floats:
     """float64[R], rents to start from, per second of a GPU of the fastest class."""
-    weight = float(problem.column("tardiness_weight").sum())
-    return np.array(RENTS) * weight / max(int(problem.gpus.sum()), 1)
+    delay_cost = float(_delay_cost(problem).sum())
+    return np.array(RENTS) * delay_cost / max(int(problem.gpus.sum()), 1)
 
 
 def fastest_s(problem: Problem) -> Floats:
@@ -73,15 +76,24 @@ def fastest_s(problem: Problem) -> Floats:
     return np.where(found, np.maximum(problem.fastest_s, SHORTEST_S), UNPLACEABLE_S)
 
 
+def _delay_cost(problem: Problem) -> Floats:
+    """float64[E]: cost of a second's delay of each job, if it is late."""
+    total: Floats = problem.column("tardiness_weight") + problem.column("waiting_cost")
+    return total
+
+
 def _apparent_tardiness_cost(problem: Problem, look_ahead: float) -> Floats:
-    """float64[E]: w / t * exp(-max(0, d - T_c - t) / (k * mean t)), t least run time, k given."""
+    """float64[E]: w / t * exp(-max(0, d - T_c - t) / (k * mean t)), t least run time, k given.
+
+    The cost of waiting counts whatever the slack.
+    """
     fastest = fastest_s(problem)
     fits = fastest < UNPLACEABLE_S
     mean = float(fastest[fits].mean()) if fits.any() else 1.0
     slack = np.maximum(problem.slack_s - fastest, 0.0)
     priority = problem.column("tardiness_weight") / fastest
     score: Floats = priority * np.exp(-slack / (look_ahead * mean))
-    return score
+    return score + problem.column("waiting_cost") / fastest
 
 
 def _by_class(problem: Problem) -> Ints:

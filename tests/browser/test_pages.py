@@ -24,9 +24,7 @@ def test_login_lets_the_right_password_in_and_says_why_not_otherwise(stranger: V
 
 def test_the_queue_says_for_every_waiting_job_why_it_waits(ada: Visitor) -> None:
     page = ada.open("/", "Queue")
-    expect(
-        page.get_by_text("All GPUs it could use are taken, on alpha held by convnet-digits-large")
-    ).to_be_visible()
+    expect(page.get_by_text("It waits for alpha, held by convnet-digits-large.")).to_be_visible()
     expect(page.get_by_text("not-for-ada")).to_have_count(0)
     ada.picture("queue")
 
@@ -88,7 +86,7 @@ def test_a_job_that_is_cancelled_asks_first(ada: Visitor) -> None:
     page.get_by_role("button", name="Hold").click()
     ada.picture("confirm")
     page.get_by_role("button", name="Leave it as it is").click()
-    expect(page.get_by_text("All GPUs it could use")).to_be_visible()
+    expect(page.get_by_text("It waits for alpha")).to_be_visible()
     page.get_by_role("button", name="Hold").click()
     page.get_by_role("button", name="Hold the job").click()
     expect(page.get_by_text("The job is on hold")).to_be_visible()

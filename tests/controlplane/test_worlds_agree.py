@@ -150,7 +150,6 @@ def simulated(
         seed=cluster.seed,
         launch_s=LAUNCH_S,
         stop_s=STOP_S,
-        restart_cost_s=RESTART_S,
     )
     policy = make(cluster.policy, cluster.policy_parameters)
     simulation = Simulation(

@@ -1,16 +1,37 @@
-"""Reasons for waiting in words."""
+"""Reasons for waiting in words, from details as they are stored."""
 
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
 from controlplane.loop.rounds import RejectCode
-from jobs.wording import NOT_LAUNCHED, SENTENCES, reason_for_waiting
+from jobs.wording import REASONS, RESTING, explain, reason_for_waiting
 from policies.contract.plan import WaitCode
 
+NAMES = {"a": "digits", "b": "bert", "c": "gpt", "n": "volta", "m": "ampere"}
+CODES = {str(code) for code in (*WaitCode, *RejectCode)} | {"", RESTING}
+LATER_S = datetime(2027, 1, 15, 22, 0, tzinfo=UTC).timestamp()
+LONGEST = {
+    "nodes": ["n", "m", "o", "p"], "jobs": ["x", "y", "z"], "watts": 12345.6, "gpus": 2,
+    "from_s": LATER_S, "retry_s": LATER_S, "why": "exit code 1",
+    "missing": ["zone=a", "ssd", "rack=7"], "offered": ["zone=b", "nvme", "rack=8"],
+    "lacks": [["memory_gb", 1024.0, 512.0], ["cores", 4.0, 2.0]],
+}  # fmt: skip
 
-def test_every_code_of_a_plan_has_a_sentence() -> None:
-    assert set(SENTENCES) == {str(code) for code in WaitCode}
+
+def test_every_code_has_a_sentence_and_a_remedy() -> None:
+    assert set(REASONS) == CODES
+    assert all(reason.remedy for reason in REASONS.values())
+
+
+@pytest.mark.parametrize("code", sorted(CODES))
+@pytest.mark.parametrize("detail", [{}, LONGEST, {"nodes": ["n"], "jobs": ["a", "x"]}, ["bad"]])
+def test_a_sentence_has_at_most_fifteen_words(code: str, detail: object) -> None:
+    said = reason_for_waiting("queued", code, detail, NAMES)
+    assert said.endswith(".")
+    assert said[0].isupper() or said.startswith(tuple(NAMES.values()))
+    assert len(said.split()) <= 15, said
 
 
 def test_a_job_that_runs_or_is_over_has_no_reason() -> None:
@@ -19,57 +40,59 @@ def test_a_job_that_runs_or_is_over_has_no_reason() -> None:
 
 
 @pytest.mark.parametrize(
-    ("detail", "end"),
+    ("detail", "said"),
     [
-        ({"jobs": ["a"]}, ", held by digits."),
-        ({"jobs": ["a", "x"]}, ", held by digits and a job of another team."),
-        ({"jobs": ["x", "y"]}, ", held by 2 jobs of other teams."),
-        ({"nodes": ["n"], "jobs": ["a", "b"]}, ", on volta held by digits and bert."),
-        ({"watts": 120.4}, ", 120 W short."),
-        ({"watts": None, "jobs": "nonsense"}, "are taken."),
-        (["nonsense"], "are taken."),
+        ({"jobs": ["a"]}, "It waits for GPUs held by digits."),
+        ({"jobs": ["a", "x"]}, "It waits for GPUs held by digits and 1 other."),
+        ({"jobs": ["x"]}, "It waits for GPUs held by a job of another team."),
+        ({"jobs": ["x", "y"]}, "It waits for GPUs held by 2 jobs of other teams."),
+        ({"nodes": ["n"], "jobs": ["a", "b"]}, "It waits for volta, held by digits and bert."),
+        (
+            {"nodes": ["n", "m", "o"], "jobs": ["a", "b", "c"]},
+            "It waits for volta and 2 others, held by digits and 2 others.",
+        ),
+        ({"jobs": "nonsense"}, "All GPUs it could use are taken."),
+        (["nonsense"], "All GPUs it could use are taken."),
     ],
 )
 def test_what_stands_in_the_way_is_named_as_far_as_the_reader_may_know(
-    detail: object, end: str
+    detail: object, said: str
 ) -> None:
-    said = reason_for_waiting(
-        "queued", "no_capacity", detail, {"a": "digits", "b": "bert", "n": "volta"}
-    )
-    assert said.startswith("All GPUs it could use are taken")
-    assert said.endswith(end)
+    assert reason_for_waiting("queued", "no_capacity", detail, NAMES) == said
+
+
+def test_the_full_lists_name_everything_that_the_reader_may_know() -> None:
+    told = explain("queued", "no_capacity", {"nodes": ["n", "m"], "jobs": ["a", "b", "x"]}, NAMES)
+    assert told.lists == (("Nodes", "volta, ampere"), ("Jobs", "digits, bert, 1 of other teams"))
 
 
 @pytest.mark.parametrize(
     ("now", "end"),
     [
-        (datetime(2027, 1, 15, 7, 0, tzinfo=UTC), ", earliest start 08:00 UTC."),
-        (datetime(2027, 1, 14, 7, 0, tzinfo=UTC), ", earliest start 08:00 on 2027-01-15 UTC."),
-        (datetime(2027, 1, 15, 9, 0, tzinfo=UTC), "tried again."),
+        (datetime(2027, 1, 15, 7, 0, tzinfo=UTC), " until 22:00 UTC."),
+        (datetime(2027, 1, 14, 7, 0, tzinfo=UTC), " until 2027-01-15 22:00 UTC."),
+        (datetime(2027, 1, 15, 23, 0, tzinfo=UTC), " for it."),
     ],
 )
-def test_a_start_is_told_as_short_as_can_be_and_only_while_it_lies_ahead(
-    now: datetime, end: str
-) -> None:
-    assert reason_for_waiting("queued", "resting", {"retry_s": 1_800_000_000.0}, {}, now).endswith(
-        end
-    )
+def test_a_time_is_told_only_while_it_lies_ahead(now: datetime, end: str) -> None:
+    detail = {"watts": 120.4, "from_s": LATER_S}
+    said = reason_for_waiting("queued", "power_cap", detail, {}, now)
+    assert said.startswith("The cluster's power cap is 120 W too low for it")
+    assert said.endswith(end)
 
 
-def test_a_dependency_names_the_jobs_it_waits_for() -> None:
-    assert reason_for_waiting("queued", "dependency", {"jobs": ["a"]}, {"a": "digits"}).endswith(
-        "to complete: digits."
-    )
-
-
-def test_every_placement_that_was_not_launched_has_a_sentence() -> None:
-    assert set(NOT_LAUNCHED) == {str(code) for code in RejectCode}
-    assert "another job is just leaving" in reason_for_waiting(
-        "queued", "deferred", {"detail": "x"}, {}
-    )
+def test_a_job_that_rests_tells_its_last_failure_on_request() -> None:
+    told = explain("queued", RESTING, {"why": "exit code 1", "retry_s": LATER_S}, {})
+    assert told.sentence == "It rests before it is tried again at 2027-01-15 22:00 UTC."
+    assert told.lists == (("Last failure", "exit code 1"),)
 
 
 def test_a_new_job_waits_for_the_next_decision() -> None:
     assert reason_for_waiting("queued", "", {}, {}) == "It waits for the next decision."
     assert reason_for_waiting("held", "", {}, {}) == "Held until it is released."
     assert reason_for_waiting("queued", "made_up", {}, {}) == "Made up."
+
+
+def test_the_documentation_says_what_helps_for_every_code() -> None:
+    text = (Path(__file__).parents[2] / "docs/jobs.md").read_text()
+    assert [code for code in REASONS if code and f"`{code}`" not in text] == []

@@ -11,7 +11,7 @@ import pytest
 
 SMALL = {
     "agents": 20, "jobs": 200, "nodes": 5, "seconds": 3, "rate": 20, "single-rate": 20,
-    "reads": 1, "starts": 1,
+    "reads": 1, "starts": 1, "burst": 5,
 }  # fmt: skip
 PATIENCE_S = 900
 """A minute on an idle machine."""
@@ -29,6 +29,8 @@ def test_a_short_run_plays_every_scenario_and_loses_nothing(tmp_path: Path) -> N
     assert done.returncode == 0, done.stdout + done.stderr
     figures = {line["scenario"]: line for line in map(json.loads, lines.read_text().splitlines())}
     assert {
+        "submit to first step",
+        "5 short jobs, new kind",
         "submit to running",
         "submissions",
         "submissions, 50 a call",

@@ -200,11 +200,11 @@ def test_a_job_too_large_for_every_node_is_told_so(name: str) -> None:
 def test_a_job_whose_types_are_all_out_of_service_is_told_which_nodes(name: str) -> None:
     nodes = [a_node("n1", "V100", state=NodeState.CORDONED), a_node("n2", "T4")]
     plan = decide(name, a_snapshot(nodes, [a_job("a", allowed_types=("V100",))]))
-    assert [(w.code, w.nodes) for w in plan.waiting] == [(WaitCode.TYPES_UNAVAILABLE, ("n1",))]
+    assert [(w.code, w.nodes) for w in plan.waiting] == [(WaitCode.NODES_UNAVAILABLE, ("n1",))]
 
 
 @every_variant
-def test_a_job_whose_runtime_no_ready_node_has_says_so_with_the_nodes_that_would_do(
+def test_a_job_whose_runtime_no_ready_node_has_is_told_the_nodes_that_would_do(
     name: str, parameters: dict[str, object]
 ) -> None:
     nodes = [
@@ -212,7 +212,7 @@ def test_a_job_whose_runtime_no_ready_node_has_says_so_with_the_nodes_that_would
         a_node("n2", labels=("runtime:docker",), state=NodeState.CORDONED),
     ]
     plan = decide(name, a_snapshot(nodes, [a_job("a", labels=("runtime:docker",))]), **parameters)
-    assert [(w.code, w.nodes) for w in plan.waiting] == [(WaitCode.RUNTIME_UNAVAILABLE, ("n2",))]
+    assert [(w.code, w.nodes) for w in plan.waiting] == [(WaitCode.NODES_UNAVAILABLE, ("n2",))]
 
 
 @any_policy

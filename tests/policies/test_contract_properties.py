@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from policies.contract import plan_json, snapshot_json
 from policies.contract.plan import Placement, Plan, PlanStatus
-from policies.contract.snapshot import Purpose, Snapshot
+from policies.contract.snapshot import JobColumns, Jobs, Purpose, Snapshot
 from policies.contract.validation import validate_plan
 from policies.placement.profiling import merge, reserve_profiling
+from policies.placement.speed import Speeds
 from tests.builders_colocation import wide_snapshots
 from tests.builders_snapshots import snapshots
 from tests.policies.test_contract import VARIANTS, decide
@@ -93,3 +94,26 @@ def _breaks_rules(snapshot: Snapshot, placement: Placement) -> bool:
         w.code for w in validate_plan(Plan("alone", PlanStatus.HEURISTIC, (placement,)), snapshot)
     } - {"job_missing"}
     return held_up or bool(others)
+
+
+@examples(120)
+@given(variant=any_variant, snapshot=snapshots())
+def test_no_policy_stops_a_launch_within_its_least_run_time(
+    variant: Variant, snapshot: Snapshot
+) -> None:
+    roomy = tuple(
+        replace(n, cores=inf, memory_gb=inf, resources=(("fpga", 99.0),)) for n in snapshot.nodes
+    )
+    young = [replace(j, min_run_s=1e4, priority=0, due_s=inf) for j in snapshot.jobs]
+    snapshot = replace(
+        snapshot, nodes=roomy, power_cap_w=None, power_caps=(), jobs=Jobs(JobColumns.of(young))
+    )
+    placed = {p.job: p.ranks for p in decide(variant[0], snapshot, **variant[1]).placements}
+    speeds = Speeds(snapshot.kinds)
+    for job in snapshot.jobs:
+        runs = [r for r in job.running if r.purpose is Purpose.TRAINING]
+        if len(runs) != 1 or any(s.share != 1.0 for s in runs[0].ranks):
+            continue
+        is_known = speeds.on_ranks(job.kind, runs[0].ranks, snapshot.node_by_id) > 0.0
+        if is_known and placed.get(job.id) != runs[0].ranks:
+            assert _breaks_rules(snapshot, Placement(job.id, runs[0].ranks)), job.id

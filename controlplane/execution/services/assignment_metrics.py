@@ -9,6 +9,7 @@ from uuid import UUID
 from django.db import transaction
 from django.db.models import Exists, F, OuterRef, QuerySet, Value
 from django.db.models.functions import Coalesce, Greatest, Least
+from django.utils import timezone
 
 from clusters.agent_errors import ABSURD, check_number, moment, stale_epoch
 from clusters.models import Node
@@ -16,6 +17,7 @@ from controlplane.execution.services.sessions import lock_own
 from jobs.models import Assignment, Job, ProgressPoint, UsagePoint
 from jobs.moves import note_job
 from loadmaster.protocol import MetricsBatch, ProgressSample, UsageSample
+from profiling import reports
 from profiling import services as profiling_services
 
 APART = timedelta(seconds=1)
@@ -41,13 +43,37 @@ def record_metrics(node: Node, assignment_id: UUID, batch: MetricsBatch) -> bool
         )
         if not newer.update(metrics_seq=batch.seq):
             return False
-        _count_from_first_step(assignment, batch.progress)
-        Assignment.objects.filter(pk=assignment.pk).update(**_newest(batch.progress))
-        _update_job(assignment, batch.progress)
-        _keep_progress(assignment, batch.progress)
+        progress = _sensible(assignment, batch.progress)
+        _count_from_first_step(assignment, progress)
+        Assignment.objects.filter(pk=assignment.pk).update(**_newest(progress))
+        _update_job(assignment, progress)
+        _keep_progress(assignment, progress)
         _keep_usage(assignment, batch.usage)
-    _learn(assignment, batch.progress)
+    _learn(assignment, progress)
     return True
+
+
+def _sensible(
+    assignment: Assignment, progress: Sequence[ProgressSample]
+) -> Sequence[ProgressSample]:
+    """Reports that make sense; the job's history says once a launch what was dropped, and why."""
+    if not progress:
+        return progress
+    points = ProgressPoint.objects.filter(assignment=assignment).order_by("-at", "-id")
+    newest = points.values_list("at", "step", "launch_steps", "elapsed_s").first()
+    launch = reports.Launch(
+        now_s=timezone.now().timestamp(),
+        accepted_s=assignment.accepted_at.timestamp() if assignment.accepted_at else None,
+        start_steps=assignment.start_steps,
+        last=reports.Reached(newest[0].timestamp(), *newest[1:]) if newest else None,
+    )
+    checked = reports.check(progress, launch)
+    for name, message in checked.messages.items():
+        data = {"message": message, "fence": assignment.fence, "report": name}
+        same = {"data__fence": assignment.fence, "data__report": name}
+        if not assignment.job.events.filter(event="warning", **same).exists():
+            note_job(assignment.job, "warning", data=data)
+    return checked.samples
 
 
 def _learn(assignment: Assignment, progress: Sequence[ProgressSample]) -> None:
@@ -59,13 +85,6 @@ def _learn(assignment: Assignment, progress: Sequence[ProgressSample]) -> None:
 
 def _check(batch: MetricsBatch) -> None:
     check_number("seq", batch.seq, 0, inf)
-    for index, sample in enumerate(batch.progress):
-        where = f"progress[{index}]"
-        moment(f"{where}.at_s", sample.at_s)
-        check_number(f"{where}.step", sample.step, 0, inf)
-        check_number(f"{where}.launch_steps", sample.launch_steps, 0, inf)
-        check_number(f"{where}.steps_per_s", sample.steps_per_s, 0, ABSURD)
-        check_number(f"{where}.setup_s", sample.setup_s, 0, ABSURD)
     for index, used in enumerate(batch.usage):
         where = f"usage[{index}]"
         moment(f"{where}.at_s", used.at_s)

@@ -45,7 +45,7 @@ from policies.contract.snapshot import (
     TeamView,
     Trigger,
 )
-from policies.contract.views import apart_label, is_own, runtime_label
+from policies.contract.views import apart_label, is_own, runtime_label, waiting_cost
 from profiling.restarts import Restart
 
 AS_STORED = (
@@ -228,6 +228,7 @@ def _job_view(job: Job, rows: Rows, now_s: float, restart: Restart) -> JobView:
         user=str(job.user_id),
         restart_cost_s=restart.cost_s + lost_s,
         min_run_s=rows.cluster.min_run_factor * restart.cost_s,
+        waiting_cost=waiting_cost(float(rows.cluster.value_of_time), job.team.weight, job.priority),
         running=running,
         received_s=_received_s(job, live, rows, now_s),
         dependencies=tuple(sorted(str(d) for d in rows.undone.get(job.pk, ()))),

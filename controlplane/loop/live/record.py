@@ -27,9 +27,9 @@ from jobs.lifecycle import JobState
 from jobs.models import Job
 from policies.contract import forms, plan_json
 from policies.contract.plan import Plan, PlanStatus, WaitCode, Waiting
-from policies.contract.snapshot import Jobs, Purpose, Snapshot
+from policies.contract.snapshot import Purpose, Snapshot
 from policies.contract.validation import power_w
-from policies.contract.views import runtime_of
+from policies.placement.explained import explained
 
 BATCH = 500
 ROUNDS_SEARCHED = 20
@@ -211,20 +211,23 @@ def _reasons(observed: Observation, plan: Plan) -> dict[str, list[Any]]:
         job: [WaitCode.DEPENDENCY.value, {"jobs": list(others)}]
         for job, others in observed.blocked.items()
     }
-    for entry in plan.waiting:
-        reasons[entry.job] = [entry.code.value, waiting_detail(entry, observed.snapshot.jobs)]
+    for entry in explained(plan, observed.snapshot):
+        reasons[entry.job] = [entry.code.value, waiting_detail(entry)]
     return reasons
 
 
-def waiting_detail(entry: Waiting, jobs: Jobs) -> dict[str, Any]:
+def waiting_detail(entry: Waiting) -> dict[str, Any]:
     """Particulars of a reason for waiting as stored, without empty ones."""
     given: dict[str, Any] = {
         "nodes": list(entry.nodes),
         "jobs": list(entry.jobs),
         "watts": entry.watts,
+        "missing": list(entry.missing),
+        "offered": list(entry.offered),
+        "from_s": None if entry.from_s is None else round(entry.from_s / 60.0) * 60,
+        "gpus": entry.gpus,
+        "lacks": [[lack.name, lack.wanted, lack.most] for lack in entry.lacks],
     }
-    if entry.code is WaitCode.RUNTIME_UNAVAILABLE:
-        given["runtime"] = runtime_of(jobs.columns.others["labels"][jobs.position[entry.job]])
     return {name: value for name, value in given.items() if value}
 
 

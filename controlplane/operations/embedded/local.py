@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -42,7 +42,10 @@ class Local:
 
 @contextmanager
 def running_locally(
-    port: int, say: Callable[[str], None], runtime: LocalRuntime = PROCESSES
+    port: int,
+    say: Callable[[str], None],
+    runtime: LocalRuntime = PROCESSES,
+    nodes: Sequence[EmulatedNode] = EMULATED_NODES,
 ) -> Iterator[Local]:
     """Start everything, yield, and stop everything; "docker" runs jobs in containers."""
     if runtime.name == "docker":
@@ -58,7 +61,7 @@ def running_locally(
             stamp.write_text(wanted)
         password = bootstrap()
         port = programs.free_port(port)
-        for program in _programs(home, port, runtime):
+        for program in _programs(home, port, runtime, nodes):
             supervisor.start(program)
         yield Local(supervisor, f"http://127.0.0.1:{port}", password)
 
@@ -75,7 +78,9 @@ def welcome(local: Local) -> list[str]:
     return [f"Loadmaster is up: {local.url}", login]
 
 
-def _programs(home: Path, port: int, runtime: LocalRuntime) -> Iterator[Program]:
+def _programs(
+    home: Path, port: int, runtime: LocalRuntime, nodes: Sequence[EmulatedNode]
+) -> Iterator[Program]:
     """Programs in starting order; workers stop first so that no agent gets offers late."""
     if not settings.REDIS_URL:
         yield programs.valkey(home)
@@ -83,7 +88,7 @@ def _programs(home: Path, port: int, runtime: LocalRuntime) -> Iterator[Program]
     null, solver = subprocess.DEVNULL, python("-m", "policies", "serve")
     with subprocess.Popen(solver, stdin=null, stdout=null):
         yield programs.web(port)
-        for node in EMULATED_NODES:
+        for node in nodes:
             yield _agent(node, home, port, runtime)
     yield programs.worker(home)
     yield programs.beat(home)

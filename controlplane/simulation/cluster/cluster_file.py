@@ -120,7 +120,8 @@ class ClusterSpec:
     """Cluster file. `start_hour`: hour of the day at the start of the simulation.
 
     `days`: days that `by_hour` and `power_caps` reach; afterwards the last price holds and no cap.
-    `teams`: those that jobs name (default weight 1). `gather_s`, `round_jobs`: see `Scenario`.
+    `teams`: those that jobs name (default weight 1). `gather_s`, `value_of_time`, `min_run_factor`,
+    `round_jobs`: see `Scenario`.
     """
 
     nodes: tuple[NodeSpec, ...]
@@ -137,13 +138,15 @@ class ClusterSpec:
     start_hour: Hour = 0.0
     days: Annotated[int, Field(ge=1, le=3660)] = 31
     gather_s: Amount = 0.0
+    value_of_time: Annotated[float, Field(ge=0, le=10_000)] = 0.0
+    min_run_factor: Annotated[float, Field(ge=0, le=1000)] = 0.0
     round_jobs: Annotated[int, Field(ge=4)] | None = None
     teams: tuple[TeamView, ...] = ()
 
 
 SCENARIO_FIELDS = (
     "currency", "round_s", "horizon_s", "power_cap_w", "emissions_cost_per_kg", "gather_s",
-    "round_jobs", "teams", "kinds", "gpu_types",
+    "round_jobs", "teams", "kinds", "gpu_types", "value_of_time", "min_run_factor",
 )  # fmt: skip
 NODE_FIELDS = ("gpu_type", "cores", "memory_gb", "resources", "labels", "role", "rack", "link_gbps")
 """Fields copied unchanged."""

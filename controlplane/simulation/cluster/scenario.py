@@ -4,10 +4,13 @@ from dataclasses import dataclass
 
 from policies.contract.snapshot import (
     GpuTypeView,
+    JobColumns,
+    Jobs,
     KindView,
     NodeView,
     PowerCapStep,
     PriceInterval,
+    Snapshot,
     TeamView,
 )
 
@@ -17,9 +20,11 @@ class Scenario:
     """Cluster to simulate, and intervals of its loop.
 
     `launch_s`: from a launch to its first step; `stop_s`: from the request to the devices' release;
-    `restart_cost_s`: extra time of every launch of a job but its first. `gather_s`: least time
-    between rounds, whose events are answered together. `round_jobs`: most queued jobs of a round
-    (None: all), chosen by `controlplane.simulation.world.queue_window`.
+    `restart_cost_s`: extra time of every launch of a job but its first, beside the job's own.
+    Policies see the three together as the cost of a restart, and keep a launch for `min_run_factor`
+    times that. `value_of_time`: worth of an hour of a job's waiting. `gather_s`: least time between
+    rounds, whose events are answered together. `round_jobs`: most queued jobs of a round (None:
+    all), chosen by `controlplane.simulation.world.queue_window`.
     """
 
     nodes: tuple[NodeView, ...]
@@ -37,6 +42,28 @@ class Scenario:
     launch_s: float = 0.0
     stop_s: float = 0.0
     restart_cost_s: float = 0.0
+    min_run_factor: float = 0.0
+    value_of_time: float = 0.0
     gather_s: float = 0.0
     round_jobs: int | None = None
     teams: tuple[TeamView, ...] = ()
+
+    def empty_snapshot(self) -> Snapshot:
+        """Return the cluster at time 0 without jobs."""
+        return Snapshot(
+            cluster=self.cluster,
+            now_s=0.0,
+            round_s=self.round_s,
+            seed=self.seed,
+            nodes=self.nodes,
+            kinds=(),
+            jobs=Jobs(JobColumns.of(())),
+            gpu_types=self.gpu_types,
+            energy=self.energy,
+            currency=self.currency,
+            power_cap_w=self.power_cap_w,
+            power_caps=self.power_caps,
+            emissions_cost_per_kg=self.emissions_cost_per_kg,
+            teams=self.teams,
+            horizon_s=self.horizon_s,
+        )

@@ -73,7 +73,7 @@ class Colocation:
         world = self.world
         rate = self._rate(launch.row, launch.ranks, self._shared(launch.ranks, launch))
         speed = rate * world.noise.speed(launch.job, int(world.table.launched[launch.row]) - 1)
-        if speed != launch.steps_per_s:
+        if speed and speed != launch.steps_per_s:  # unknown beside a job of unknown speed
             launch.change_speed(world.engine.now_s, speed, world.switches.checkpoint_every_s)
             world.table.change_speed(launch)
             world.foresee_end(launch)

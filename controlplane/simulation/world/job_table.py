@@ -117,9 +117,10 @@ class JobTable:
 
     `launched` etc. count per job; `first_step_s`, `steps_per_s`, `start_steps` and `stop_wanted_s`
     are of the current launch; without one `steps_per_s` is 0 and `start_steps` the steps done.
+    `restart_cost_s` is each job's own and the one given.
     """
 
-    def __init__(self, jobs: Iterable[JobView]) -> None:
+    def __init__(self, jobs: Iterable[JobView], restart_cost_s: float = 0.0) -> None:
         columns = _by_arrival(jobs)
         size = len(columns.ids)
         self.columns = columns
@@ -129,6 +130,7 @@ class JobTable:
             np.where(columns.numbers["total_steps"] > 0.0, columns.numbers["total_steps"], left)
         ).astype(np.int64)
         self.steps_done = np.maximum(0, self.total_steps - np.rint(left).astype(np.int64))
+        self.restart_cost_s = columns.numbers["restart_cost_s"] + restart_cost_s
         self.completed_s = np.full(size, nan)
         self.first_start_s = np.full(size, nan)
         self.busy_s = np.zeros(size)
@@ -156,6 +158,11 @@ class JobTable:
             done,
             launches,
         )
+
+    def restart_s(self, row: int) -> float:
+        """Return the time that a launch needs to restart the job; 0 if it has never run."""
+        has_run = self.launched[row] or self.steps_done[row]
+        return float(self.restart_cost_s[row]) if has_run else 0.0
 
     def begin(self, launch: Launch) -> None:
         """Record a launch that takes its devices."""

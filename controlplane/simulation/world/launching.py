@@ -4,7 +4,6 @@ from math import isnan
 
 from controlplane.loop.rounds import RejectCode, Rejected
 from controlplane.simulation.cluster.fleet import Fleet
-from controlplane.simulation.cluster.scenario import Scenario
 from controlplane.simulation.world.job_table import JobTable, Launch
 from policies.contract.plan import Placement
 
@@ -31,11 +30,10 @@ def refusal(
 
 
 def new_launch(
-    scenario: Scenario, table: JobTable, placement: Placement, now_s: float, steps_per_s: float
+    table: JobTable, placement: Placement, now_s: float, setup_s: float, steps_per_s: float
 ) -> Launch:
-    """Launch of an accepted placement; all but a job's first pay for the restart."""
+    """Launch of an accepted placement, `setup_s` before its first step."""
     row = table.row_of[placement.job]
-    setup_s = scenario.launch_s + (scenario.restart_cost_s if table.launched[row] else 0.0)
     steps, until_s, quota = int(table.steps_done[row]), placement.until_s, placement.steps_quota
     return Launch(
         placement.job, placement.ranks, now_s, steps, now_s + setup_s, steps_per_s, until_s, quota,

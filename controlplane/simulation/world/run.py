@@ -75,7 +75,8 @@ def simulate(
 class Simulation:
     """Scenario, jobs that arrive at their `arrival_s`, and a policy.
 
-    `rounds`: results of the rounds, if kept; `seats`: placements of jobs that run from the start.
+    Jobs of before `start_s` arrive then. `rounds`: results of the rounds, if kept; `seats`:
+    placements of jobs that run from the start.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class Simulation:
         shortcuts: bool = False,
         keep_rounds: bool = True,
         seats: tuple[Placement, ...] = (),
+        splits_energy: bool = False,
     ) -> None:
         self.scenario, self.policy, self.switches, self.keep_rounds = (
             scenario,
@@ -97,10 +99,16 @@ class Simulation:
             keep_rounds,
         )
         self.engine = Engine(start_s)
-        table = JobTable(jobs)
+        table = JobTable(jobs, scenario.restart_cost_s)
         hides = shortcuts and may_hide_running(scenario, table.columns, policy, switches)
         self.world = SimulatedWorld(
-            scenario, self.engine, table, self._ask, switches=switches, hides_running=hides
+            scenario,
+            self.engine,
+            table,
+            self._ask,
+            switches=switches,
+            hides_running=hides,
+            splits_energy=splits_energy,
         )
         self.on_progress: Callable[[Progress], None] | None = None
         self.rounds: list[RoundResult] = []
@@ -127,8 +135,9 @@ class Simulation:
         table = self.world.table
         if row < len(table):
             arrival_s = table.columns.numbers["arrival_s"]
-            last = int(arrival_s.searchsorted(arrival_s[row], side="right"))
-            self.engine.at(float(arrival_s[row]), partial(self._arrive, range(row, last)))
+            at_s = max(self.engine.now_s, float(arrival_s[row]))
+            last = int(arrival_s.searchsorted(at_s, side="right"))
+            self.engine.at(at_s, partial(self._arrive, range(row, last)))
 
     def _arrive(self, rows: range) -> None:
         self._arrivals(rows.stop)
@@ -188,9 +197,9 @@ class Simulation:
             self._report()
 
     def _is_hopeless(self) -> bool:
-        """Return True if nothing ran, arrived or started for too many rounds."""
+        """Return True if nothing that ends ran, arrived or started for too many rounds."""
         waits = (
-            not self.world.launches
+            not any(launch.ends_s < inf for launch in self.world.launches.values())
             and self.world.arrived == len(self.world.table)
             and not self.world.is_any_node_away
         )

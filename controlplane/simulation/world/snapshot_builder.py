@@ -24,6 +24,7 @@ from policies.contract.snapshot import (
     Running,
     frozen,
 )
+from policies.contract.views import waiting_cost
 
 if TYPE_CHECKING:
     from _collections_abc import dict_items, dict_keys, dict_values
@@ -46,9 +47,10 @@ class SnapshotBuilder:
         self.round_jobs = scenario.round_jobs
         self.gpu_type = {n.id: n.gpu_type for n in scenario.nodes}
         self.profiling: set[str] = set()
-        self._workload = _Workload(table, scenario.restart_cost_s)
+        self._workload = _Workload(table, scenario)
         self._cut: _Cut | None = None
-        self._received: dict[int, Received] = {}
+        before = table.columns.others["received_s"]
+        self._received: dict[int, Received] = {row: r for row, r in enumerate(before) if r}
         self._kinds = {k.id: k for k in kinds}
         self._place = {k.id: i for i, k in enumerate(kinds)}
         self._present: Counter[str] = Counter()
@@ -188,16 +190,29 @@ class SnapshotBuilder:
 class _Workload:
     """Constant columns of a whole workload, ready to be cut."""
 
-    def __init__(self, table: JobTable, restart_cost_s: float) -> None:
-        columns = table.columns
+    def __init__(self, table: JobTable, scenario: Scenario) -> None:
+        columns, numbers = table.columns, table.columns.numbers
+        restart_s = table.restart_cost_s + scenario.launch_s + scenario.stop_s
         own = {
             "total_steps": table.total_steps.astype(np.float64),
-            "restart_cost_s": np.full(len(table), restart_cost_s),
+            "restart_cost_s": restart_s,
+            "min_run_s": numbers["min_run_s"] + scenario.min_run_factor * restart_s,
+            "waiting_cost": numbers["waiting_cost"] + _waiting_costs(columns, scenario),
         }
         self.ids, self.kinds, self.counts = columns.ids, columns.kinds, columns.counts
         self.numbers: dict[str, Floats] = {**columns.numbers, **own}
         self.others = {n: v for n, v in columns.others.items() if n not in CHANGING}
         self.same = {n: v[0] for n, v in self.others.items() if len(set(v)) == 1}
+
+
+def _waiting_costs(columns: JobColumns, scenario: Scenario) -> Floats:
+    """float64[J]: cost of a second of each job's waiting."""
+    if not scenario.value_of_time:
+        return np.zeros(len(columns.ids))
+    weights = {team.name: team.weight for team in scenario.teams}
+    jobs = zip(columns.others["team"], columns.counts["priority"].tolist(), strict=True)
+    value = scenario.value_of_time
+    return np.array([waiting_cost(value, weights.get(team, 1.0), p) for team, p in jobs])
 
 
 class _Cut:

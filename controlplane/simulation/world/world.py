@@ -33,6 +33,7 @@ from controlplane.simulation.switches import NO_SWITCHES, Switches
 from controlplane.simulation.workloads.base import LONGEST_RUN_S
 from controlplane.simulation.world.colocation import Colocation
 from controlplane.simulation.world.engine import Engine
+from controlplane.simulation.world.first_runs import FirstRuns
 from controlplane.simulation.world.job_table import JobTable, Launch, SimulatedJob
 from controlplane.simulation.world.journal import Journal
 from controlplane.simulation.world.launching import new_launch, refusal
@@ -42,8 +43,6 @@ from controlplane.simulation.world.shortcuts import stops_at_once
 from controlplane.simulation.world.snapshot_builder import SnapshotBuilder
 from policies.contract.plan import Placement, Plan
 from policies.contract.snapshot import (
-    JobColumns,
-    Jobs,
     NodeState,
     Purpose,
     Running,
@@ -62,7 +61,8 @@ class SimulatedWorld:
     """World of a simulation. `on_event` is called with the reason of each wanted round.
 
     `table` holds all jobs of the workload; `submit` adds them. `hides_running`: snapshots show the
-    queue only, see `controlplane.simulation.world.shortcuts`.
+    queue only, see `controlplane.simulation.world.shortcuts`. `splits_energy`: meter each job's
+    part of the energy, as always where devices are shared.
     """
 
     def __init__(
@@ -74,6 +74,7 @@ class SimulatedWorld:
         *,
         switches: Switches = NO_SWITCHES,
         hides_running: bool = False,
+        splits_energy: bool = False,
     ) -> None:
         self.scenario, self.engine, self.table, self.on_event = scenario, engine, table, on_event
         self.switches, self._hides_running = switches, hides_running
@@ -87,7 +88,7 @@ class SimulatedWorld:
         self.colocation = Colocation(self, self.fleet) if self.fleet.shares else None
         self.meter = (
             SplitMeter(self.fleet, scenario.energy, len(table), noise)
-            if self.fleet.shares
+            if self.fleet.shares or splits_energy
             else Meter(self.fleet.nodes, scenario.energy, noise)
         )
         self.pairs = (
@@ -100,6 +101,7 @@ class SimulatedWorld:
             self.noise.seen(scenario.kinds if self.pairs is None else self.pairs.kinds),
             scenario,
         )
+        self.first_runs = FirstRuns(self) if switches.first_run_steps else None
         self.journal = Journal()
         self.active: list[int] = []
         self.queue: list[int] = []
@@ -111,8 +113,8 @@ class SimulatedWorld:
         self.number = 0
         self._running: dict[int, tuple[Running, ...]] = {}
         self._reasons: list[str] = []
-        self._last = _empty_snapshot(scenario)
-        self._memory: Mapping[str, Any] = {}
+        self._last = scenario.empty_snapshot()
+        self.memory: Mapping[str, Any] = {}
         self._last_plan: LastPlan | None = None
 
     @property
@@ -162,10 +164,8 @@ class SimulatedWorld:
         for row in let_in:
             self.active.append(row)
             self.queue.append(row)
-            kind = self.table.columns.kinds[row]
-            if self.builder.enter(row) and self.switches.profiling_s:
-                self.builder.profiling.add(kind)
-                self.engine.after(self.switches.profiling_s, partial(self._profiled, kind))
+            if self.builder.enter(row):
+                self._meet(row)
         if let_in:
             self.tell("submission")
 
@@ -179,6 +179,15 @@ class SimulatedWorld:
         for placement in placements:
             if row_of.get(placement.job) in waiting and self.fleet.has(placement.ranks):
                 self._launch(placement)
+
+    def resume(self, job: str, run: Running) -> None:
+        """Go on with a launch of before the simulation; it never ends if its speed is unknown."""
+        placement = Placement(job, run.ranks, steps_quota=run.steps_quota, until_s=run.until_s)
+        if self.fleet.has(run.ranks) and not self.fleet.taken(run.ranks):
+            launch = self._new_launch(placement, self._rate(placement))
+            started_s = run.since_s + self._setup_s(launch.row)
+            launch.start_s, launch.first_step_s = run.since_s, max(self.engine.now_s, started_s)
+            self._begin(launch)
 
     def snapshot(self) -> Snapshot:
         """Snapshot as `controlplane.loop.live.observe` would make it, for the next round."""
@@ -197,7 +206,7 @@ class SimulatedWorld:
             kinds=self.builder.kinds(),
             jobs=self.builder.jobs(rows, running, self.launches, self.engine.now_s),
             trigger=Trigger(tuple(dict.fromkeys(self._reasons))),
-            memory=dict(self._memory),
+            memory=dict(self.memory),
         )
         self._reasons.clear()
         return self._last
@@ -216,7 +225,7 @@ class SimulatedWorld:
         self._end_stops()
         launches = [c.placement for c in real if isinstance(c, LAUNCHES)]
         rejected = [r for p in launches if (r := self._launch(p)) is not None]
-        self._memory = plan.memory
+        self.memory = plan.memory
         self._last_plan = LastPlan.of(plan, carried or self.number, rejected)
         return Applied(todo, tuple(rejected))
 
@@ -267,11 +276,20 @@ class SimulatedWorld:
             why = f"it depends on {missed[0]}, which can never run"
         elif not why and fastest_s > LONGEST_RUN_S:
             why = f"where it is fastest it takes {fastest_s:.3g} s, which is no run time"
-        if why:
+        if why and not columns.others["running"][row]:
             self.unplaceable[columns.ids[row]] = Unplaceable(row, columns.ids[row], why)
             return False
         self.fastest_s[row] = fastest_s
         return True
+
+    def _meet(self, row: int) -> None:
+        """Begin to measure the new kind of a job, where its speed is not known beforehand."""
+        kind = self.table.columns.kinds[row]
+        if self.first_runs is not None:
+            self.first_runs.meet(row)
+        if self.switches.profiling_s:
+            self.builder.profiling.add(kind)
+            self.engine.after(self.switches.profiling_s, partial(self._profiled, kind))
 
     def _profiled(self, kind: str) -> None:
         self.builder.profiling.discard(kind)
@@ -312,16 +330,30 @@ class SimulatedWorld:
         self._end_by_term(launch)
 
     def _launch(self, placement: Placement) -> Rejected | None:
+        is_stopping, rate = self.table.row_of[placement.job] in self.launches, self._rate(placement)
+        why = refusal(self.table, self.fleet, placement, is_stopping=is_stopping, rate=rate)
+        if why is None:
+            self._begin(self._new_launch(placement, rate))
+        return why
+
+    def _rate(self, placement: Placement) -> float:
+        if self.colocation is not None:
+            return self.colocation.rate(placement)
+        kind = self.table.columns.kinds[self.table.row_of[placement.job]]
+        return self.speeds.of(kind, placement.ranks)
+
+    def _setup_s(self, row: int) -> float:
+        kind = self.speeds.kinds.get(self.table.columns.kinds[row])
+        return kind.setup_s if kind is not None else 0.0
+
+    def _new_launch(self, placement: Placement, rate: float) -> Launch:
         row = self.table.row_of[placement.job]
-        alone = self.speeds.of(self.table.columns.kinds[row], placement.ranks)
-        rate = alone if self.colocation is None else self.colocation.rate(placement)
-        why = refusal(
-            self.table, self.fleet, placement, is_stopping=row in self.launches, rate=rate
-        )
-        if why is not None:
-            return why
         speed = rate * self.noise.speed(placement.job, int(self.table.launched[row]))
-        launch = new_launch(self.scenario, self.table, placement, self.engine.now_s, speed)
+        first_s = self.scenario.launch_s + max(self._setup_s(row), self.table.restart_s(row))
+        return new_launch(self.table, placement, self.engine.now_s, first_s, speed)
+
+    def _begin(self, launch: Launch) -> None:
+        row = launch.row
         self.table.begin(launch)
         self.journal.begin(launch)
         self.fleet.take(launch)
@@ -330,13 +362,16 @@ class SimulatedWorld:
         del self.queue[bisect_left(self.queue, row)]
         self._measure(launch)
         self.foresee_end(launch)
+        if self.first_runs is not None:
+            self.first_runs.began(launch)
         self._end_by_term(launch)
         if self.colocation is not None:
             self.colocation.changed(launch)
-        return None
 
     def foresee_end(self, launch: Launch) -> None:
-        """Schedule the end and failure of a launch."""
+        """Schedule the end and failure of a launch whose speed is known."""
+        if not launch.steps_per_s:
+            return
         work_s, now_s = (
             (int(self.table.total_steps[launch.row]) - launch.start_steps) / launch.steps_per_s,
             self.engine.now_s,
@@ -411,24 +446,3 @@ class SimulatedWorld:
     def _measure(self, launch: Launch) -> None:
         for node in {seat.node for seat in launch.ranks}:
             self.meter.use(self.engine.now_s, node, self.fleet.in_use[node])
-
-
-def _empty_snapshot(scenario: Scenario) -> Snapshot:
-    """Snapshot of the scenario at its start."""
-    return Snapshot(
-        cluster=scenario.cluster,
-        now_s=0.0,
-        round_s=scenario.round_s,
-        seed=scenario.seed,
-        nodes=scenario.nodes,
-        kinds=(),
-        jobs=Jobs(JobColumns.of(())),
-        gpu_types=scenario.gpu_types,
-        energy=scenario.energy,
-        currency=scenario.currency,
-        power_cap_w=scenario.power_cap_w,
-        power_caps=scenario.power_caps,
-        emissions_cost_per_kg=scenario.emissions_cost_per_kg,
-        teams=scenario.teams,
-        horizon_s=scenario.horizon_s,
-    )

@@ -61,6 +61,7 @@ SWITCH_WORDS = {
     "stop_s": "Seconds to stop a job",
     "restart_cost_s": "Seconds lost by a restart",
     "profiling_s": "Seconds to measure a kind",
+    "first_run_steps": "Steps of a first run that measure a kind",
     "node_failures_per_day": "Failures per node and day",
     "node_repair_s": "Seconds to repair a node",
     "job_failure_probability": "Part of the launches that fail",

@@ -28,6 +28,7 @@ from policies.contract.plan import Plan, Waiting
 from policies.contract.policy import PolicyError, UnknownPolicyError
 from policies.contract.snapshot import RankPlacement, Snapshot
 from policies.host import registry
+from policies.placement.explained import explained
 
 PATIENCE_S = 5.0
 """Seconds to wait while the same web process answers another question."""
@@ -133,7 +134,7 @@ def _names(user: User, snapshot: Snapshot) -> dict[str, str]:
 def _differences(
     plan: Plan, snapshot: Snapshot, names: Mapping[str, str]
 ) -> tuple[Difference, ...]:
-    waiting, found = {entry.job: entry for entry in plan.waiting}, []
+    waiting, found = {entry.job: entry for entry in explained(plan, snapshot)}, []
     for change in differences(plan, snapshot):
         job, kind = key_of(change)[0], type(change).__name__.lower()
         before, after = (_worded(ranks, snapshot) for ranks in sides(change))
@@ -150,13 +151,13 @@ def _waiting(
     runs = {placement.job for placement in present.placements}
     return tuple(
         LeftWaiting(e.job, names[e.job], _why(e, snapshot, names), e.job in runs)
-        for e in plan.waiting
+        for e in explained(plan, snapshot)
         if e.job in names
     )
 
 
 def _why(entry: Waiting, snapshot: Snapshot, names: Mapping[str, str]) -> str:
-    detail = waiting_detail(entry, snapshot.jobs)
+    detail = waiting_detail(entry)
     known = {**{node.id: node.name for node in snapshot.nodes}, **names}
     now = datetime.fromtimestamp(snapshot.now_s, UTC)
     return reason_for_waiting("queued", entry.code.value, detail, known, now)

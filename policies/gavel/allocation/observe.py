@@ -71,16 +71,24 @@ def _outside(
 ) -> tuple[tuple[CurrentPlacement, ...], Mapping[int, CurrentPlacement]]:
     """Return the jobs that stay on closed nodes, and those that may if need be.
 
-    The former are taken from `state`. A job launched at this very moment takes part: it has its
-    share, on its own devices.
+    The former are taken from `state`. A launch that stays on open nodes takes part: it has its
+    share, on its own devices; unless no share is of such GPUs.
     """
-    if state.open == EVERY:
+    if state.open == EVERY and not snapshot.jobs.columns.numbers["min_run_s"].any():
         return (), {}
     pinned, fallback = current_placements(snapshot, waiting, never_touch=False, state=state)
     nodes, outside = snapshot.node_by_id, []
     for stay in pinned:
-        if all(nodes[rank.node].takes_training for rank in stay.run.ranks):
+        is_open = all(nodes[rank.node].takes_training for rank in stay.run.ranks)
+        if is_open and _has_share(snapshot, stay):
             state.release(stay.allocation)
         else:
             outside.append(stay)
     return tuple(outside), fallback
+
+
+def _has_share(snapshot: Snapshot, stay: CurrentPlacement) -> bool:
+    """Return True if a job runs on the GPUs that shares are of: `gpus_min` of one type."""
+    gpus = sum(len(rank.devices) for rank in stay.run.ranks)
+    types = {snapshot.node_by_id[rank.node].gpu_type for rank in stay.run.ranks}
+    return len(types) == 1 and gpus == snapshot.jobs.columns.counts["gpus_min"][stay.row]

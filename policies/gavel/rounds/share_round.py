@@ -38,8 +38,9 @@ from policies.gavel.rounds.slices import (
     running_rows,
 )
 from policies.placement.finders import Shortage, ShortageCode, why_not
+from policies.placement.from_snapshot import launches_that_stay
 from policies.placement.layout import members
-from policies.placement.plan_builder import Holders, for_power, why_impossible
+from policies.placement.reasons import Holders, for_power, held_by, why_impossible
 from policies.placement.time_slices import TimeSlices
 
 EARLY = 0.1
@@ -172,7 +173,9 @@ class _Round:
         """Return the jobs that go on whatever their lag: within slices all, else new ones."""
         if self.slices_go_on:
             return self.current
-        return [job for job, of in self.current.items() if of.run.since_s >= self.snapshot.now_s]
+        of = self.observed
+        stay = launches_that_stay(self.snapshot, of.waiting, of.state)
+        return [job for job in self.current if job in stay]
 
     def _by_need(self, slices: TimeSlices, queues: ClassQueues) -> list[list[int]]:
         """Return the jobs without a place by class, classes by lag, those without shares last."""
@@ -246,16 +249,15 @@ class _Reasons:
     def _reason(self, row: int, group: JobGroup) -> Waiting:
         types = self._types(row, group)
         if not types:
-            code, nodes = why_impossible(self.observed.snapshot, row)
-            return Waiting("", code, nodes)
+            return why_impossible(self.observed.snapshot, row)
         if (shortage := self._shortage(row, group, types)) is not None:
             return for_power(self.observed.snapshot, shortage)
         views = self.observed.state.layout.nodes
         admitted = members(self.requests.admitting(row, 1))
         usable = sum(1 << n for n in admitted if views[n].gpu_type in types)
-        jobs, ends_s = self.holders.on(usable)
-        start_s = min(self.round_end_s, inf if ends_s is None else ends_s)
-        return Waiting("", WaitCode.NO_CAPACITY, jobs=jobs, expected=Expected(start_s))
+        found = held_by(self.holders, WaitCode.NO_CAPACITY, usable)
+        ends_s = inf if found.expected is None else found.expected.start_s
+        return replace(found, expected=Expected(min(self.round_end_s, ends_s)))
 
     def _types(self, row: int, group: JobGroup) -> frozenset[str]:
         """Return the GPU types on which such a job runs now, or would on nodes of its own."""

@@ -26,16 +26,17 @@ class RolloutData(NamedTuple):
     where a job runs now (-1: it does not), `moving` what not staying there costs. `risk`: a second
     of waiting counts for 1 + `risk` where ends are compared with due dates, because jobs that are
     still to come will be in the way. `slack_s` due date minus now, `weight` cost of a second after
-    it, `haste` cost of any second before the end. `release_s` float64[N, G]: when the GPUs to give
-    are free, rising, inf where there is none; `opened_s` until when a node draws its base power
-    anyhow; `queue` int64[G, N]: for every number of GPUs the nodes of each class by when they have
-    so many free; `closes` int64[K]: 1 if the configuration takes whole nodes, so that the first is
-    the best. `base`, `slope` float64[C]: cost per second of a node in use, and of each GPU in use
-    beside it. `rent` float64[C]: worth of a GPU to others, as a share of the best one. `demand`,
-    `capacity`, `power`, `busy`, `watts`: scarce now, as in `policies.cost_model.problem`;
-    `retry_s` when a job without watts or resources, and no end to wait for, is tried again.
-    `step_s`, `step_priced_s`, `step_rate` float64[S]: when each price begins, the priced seconds
-    until then, and those of a second from then on (`policies.placement.priced_options`).
+    it, `haste` cost of any second before the end, `waiting` before the start. `release_s`
+    float64[N, G]: when the GPUs to give are free, rising, inf where there is none; `opened_s` until
+    when a node draws its base power anyhow; `queue` int64[G, N]: for every number of GPUs the nodes
+    of each class by when they have so many free; `closes` int64[K]: 1 if the configuration takes
+    whole nodes, so that the first is the best. `base`, `slope` float64[C]: cost per second of a
+    node in use, and of each GPU in use beside it. `rent` float64[C]: worth of a GPU to others, as a
+    share of the best one. `demand`, `capacity`, `power`, `busy`, `watts`: scarce now, as in
+    `policies.cost_model.problem`; `retry_s` when a job without watts or resources, and no end to
+    wait for, is tried again. `step_s`, `step_priced_s`, `step_rate` float64[S]: when each price
+    begins, the priced seconds until then, and those of a second from then on
+    (`policies.placement.priced_options`).
     """
 
     time_s: Floats
@@ -47,6 +48,7 @@ class RolloutData(NamedTuple):
     slack_s: Floats
     weight: Floats
     haste: Floats
+    waiting: Floats
     config_class: Ints
     config_gpus: Ints
     first: Ints
@@ -139,16 +141,19 @@ def occupy(
 
 
 @compiled
-def late_cost(end_s: float, slack_s: float, weight: float, haste: float) -> float:
-    """Cost of an end at that time, without energy."""
-    return haste * end_s + (weight * (end_s - slack_s) if end_s > slack_s else 0.0)
+def time_cost(
+    start_s: float, end_s: float, slack_s: float, weight: float, haste: float, waiting: float
+) -> float:
+    """Cost of a run between these times, without energy."""
+    late = weight * (end_s - slack_s) if end_s > slack_s else 0.0
+    return haste * end_s + late + waiting * start_s
 
 
 @compiled
 def scan(
     queue: Ints, release_s: Floats, opened_s: Floats, first: int, last: int, gpus: int,
     run_s: float, base: float, slack_s: float,
-    weight: float, haste: float, risk: float, enough: float, closes: bool,
+    weight: float, haste: float, waiting: float, risk: float, enough: float, closes: bool,
 ) -> tuple[float, int, float]:  # fmt: skip
     """Return the best node of a class for a run: (cost beside that of the GPUs, node, start).
 
@@ -162,7 +167,8 @@ def scan(
         if start_s == last_s and open_s == last_open_s:
             continue
         end_s = start_s + run_s
-        cost = late_cost(end_s + risk * start_s, slack_s, weight, haste)
+        risk_s = risk * start_s
+        cost = time_cost(start_s + risk_s, end_s + risk_s, slack_s, weight, haste, waiting)
         if start_s == NEVER or cost >= best:
             break
         alone_s = end_s - max(open_s, start_s)
@@ -196,7 +202,10 @@ def cost_of(
     if end_s > from_s:
         cost += data.base[c] * (end - priced(data, from_s))
     risk_s = data.risk * start_s
-    return cost + late_cost(end_s + risk_s, data.slack_s[j], data.weight[j], data.haste[j])
+    return cost + time_cost(
+        start_s + risk_s, end_s + risk_s, data.slack_s[j], data.weight[j], data.haste[j],
+        data.waiting[j],
+    )  # fmt: skip
 
 
 @compiled
@@ -283,7 +292,7 @@ def list_schedule(
     """
     time_s, launch_s, moving, risk = data.time_s, data.launch_s, data.moving, data.risk
     current_node, current_config, closes = data.current_node, data.current_config, data.closes
-    slack_s, weight, haste = data.slack_s, data.weight, data.haste
+    slack_s, weight, haste, waiting = data.slack_s, data.weight, data.haste, data.waiting
     config_class, config_gpus, first = data.config_class, data.config_gpus, data.first
     base, slope, worth = data.base, data.slope, data.rent
     release_s, opened_s = schedule.release_s, schedule.opened_s
@@ -304,7 +313,7 @@ def list_schedule(
                 cost = NEVER
             else:
                 cost = slope[c] * gpus * run_s + base[c] * max(0.0, run_s - opened_s[n])
-                cost += late_cost(run_s, slack_s[j], weight[j], haste[j]) - moving[j]
+                cost += time_cost(0.0, run_s, slack_s[j], weight[j], haste[j], 0.0) - moving[j]
             if cost != NEVER:
                 best_n, best_k, best_run_s, best_rent = n, k, run_s, rent * worth[c] * gpus * run_s
                 best = cost + best_rent
@@ -317,7 +326,8 @@ def list_schedule(
             if plain:
                 cost, n, start_s = scan(
                     queue, release_s, opened_s, first[c], first[c + 1], gpus, run_s, base[c],
-                    slack_s[j], weight[j], haste[j], risk, best - fixed, closes[k] == 1,
+                    slack_s[j], weight[j], haste[j], waiting[j], risk, best - fixed,
+                    closes[k] == 1,
                 )  # fmt: skip
             else:
                 cost, n, start_s = scan_all(data, schedule, j, k, run_s)

@@ -2,9 +2,11 @@
 
 import gzip
 import hashlib
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
 from controlplane.execution.services import logs
 from jobs.models import Assignment, LogChunk, ProgressPoint, UsagePoint
@@ -19,7 +21,7 @@ from tests.builders_agents import (
 )
 
 pytestmark = pytest.mark.django_db
-AT_S = 1_800_000_000.0
+AT_S = 1_700_000_000.0
 
 
 def _ship(
@@ -332,9 +334,44 @@ def test_a_stale_or_absurd_batch_is_refused(
     assert (answer.status_code, answer.json()["error"].get("field")) == (status, field)
 
 
-def test_absurd_progress_is_refused_by_field(call: Any) -> None:
-    answer = _measure(call, a_running_assignment(a_node_with_agent()), _progress(-5))
-    assert (answer.status_code, answer.json()["error"]["field"]) == (400, "progress[0].step")
+@pytest.mark.parametrize(
+    ("sample", "message"),
+    [
+        (_progress(-5, 1.0), "reported -5 steps"),
+        (_progress(10, 1.0), "went back from 20 to 10"),
+        (replace(_progress(30, 1.0), elapsed_s=0.5), "time went back from 1 to 0.5 s"),
+        (replace(_progress(30, 1.0), elapsed_s=-1.0), "after -1 s"),
+        (_progress(10**12, 1.0), "steps in 1 s, which cannot be"),
+        (_progress(30, 1.0, steps_per_s=1e12), "1e+12 steps/s"),
+        (_progress(30, 1.0, steps_per_s=-2.0), "-2 steps/s"),
+        (_progress(30, 1.0, steps_per_s=0.0), "0 steps/s"),
+        (_progress(30, 1.0, setup_s=1e9), "longer than its launch"),
+        (_progress(30, 1e300), "clock"),
+        (_progress(30, 1e9), "clock"),
+        (_progress(30, -7200.0), "clock"),
+    ],
+)
+def test_nonsense_is_dropped_and_the_rest_is_kept(
+    call: Any, sample: ProgressSample, message: str
+) -> None:
+    assignment = a_running_assignment(a_node_with_agent())
+    _measure(call, assignment, _progress(20))
+    for seq in (2, 3):
+        assert _measure(call, assignment, sample, seq=seq).status_code == 202
+    assert _measure(call, assignment, _progress(40, 5.0), seq=4).status_code == 202
+    assignment.refresh_from_db()
+    assert (assignment.steps_done, assignment.steps_per_s, assignment.setup_s) == (40, None, None)
+    (said,) = assignment.job.events.filter(event="warning")
+    assert message in said.data["message"]
+    assert message in history_line(said).particulars
+
+
+def test_a_clock_that_jumps_ahead_does_not_hide_later_progress(call: Any) -> None:
+    assignment = a_running_assignment(a_node_with_agent())
+    _measure(call, assignment, _progress(10, 1e9))
+    now = timezone.now().timestamp() - AT_S
+    _measure(call, assignment, _progress(20, now + 5.0), seq=2)
+    assert ProgressPoint.objects.count() == 2
 
 
 def test_metrics_of_another_node_are_refused(call: Any) -> None:

@@ -259,7 +259,7 @@ def test_a_page_costs_the_same_queries_whatever_it_holds(
         with django_assert_num_queries(9):
             rows = client.get(f"{JOBS}?limit=100").data["results"]
     assert len(rows) == 20
-    assert any("on volta held by job-" in (row["waiting"] or {}).get("reason", "") for row in rows)
+    assert any("volta, held by job-" in (row["waiting"] or {}).get("reason", "") for row in rows)
 
 
 def test_detail_costs_few_queries(
@@ -295,7 +295,7 @@ def test_jobs_of_other_teams_in_the_way_are_not_named(
     other = a_job(cluster, name="merger-plans")
     job = of(user, cluster, waiting_code="no_capacity", waiting_detail={"jobs": [str(other.pk)]})
     reason = client.get(f"{JOBS}{job.pk}/").data["waiting"]["reason"]
-    assert reason == "All GPUs it could use are taken, held by a job of another team."
+    assert reason == "It waits for GPUs held by a job of another team."
 
 
 def test_history_lists_assignments_with_what_they_cost(

@@ -242,7 +242,7 @@ def test_jobs_are_listed_for_people_and_for_programs(ada: User, node: Node) -> N
 def test_a_job_is_shown_with_why_it_waits(ada: User, node: Node) -> None:
     job = of(ada, node, waiting_code="power_cap")
     done = run("show", job.pk)
-    assert "power cap leaves no room" in done.stdout
+    assert "power cap is reached" in done.stdout
     assert answer("show", job.pk)["waiting"]["code"] == "power_cap"
 
 

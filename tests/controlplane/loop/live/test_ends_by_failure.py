@@ -114,7 +114,8 @@ def test_a_job_that_rests_is_left_alone_and_says_why_and_until_when(
     assert not job.assignments.filter(ended_at=None).exists()
     waiting = shown(user, job)["waiting"]
     assert waiting["code"] == "resting"
-    assert NO_IMAGE in waiting["reason"]
+    (failure,) = [of["text"] for of in waiting["facts"] if of["heading"] == "Last failure"]
+    assert NO_IMAGE in failure
     assert "rests before it is tried again" in page(user, job)
 
 
@@ -203,7 +204,4 @@ def test_other_jobs_do_not_mind_what_failed_this_one(user: User, cluster: Cluste
     assert not job.assignments.filter(ended_at=None).exists(), (
         "the other node is the other job's, and its own failed it"
     )
-    assert (
-        "No node is large enough"
-        not in shown(user, Job.objects.get(pk=job.pk))["waiting"]["reason"]
-    )
+    assert shown(user, Job.objects.get(pk=job.pk))["waiting"]["code"] == "deferred"

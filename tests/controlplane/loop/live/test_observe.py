@@ -146,7 +146,7 @@ def test_jobs_that_run_or_want_to_are_shown_in_the_order_they_came() -> None:
 
 
 def test_a_waiting_job_has_left_what_its_checkpoint_has_not() -> None:
-    cluster = a_cluster(restart_cost_s=12.0)
+    cluster = a_cluster(restart_cost_s=12.0, value_of_time=0.09)
     due = at(500)
     a_job(
         cluster,
@@ -166,6 +166,7 @@ def test_a_waiting_job_has_left_what_its_checkpoint_has_not() -> None:
         "vision",
         12.0,
     )
+    assert job.waiting_cost == pytest.approx(0.09 / 3600.0 * 8.0)
 
 
 def test_a_running_job_is_shown_where_it_runs_with_what_is_left_of_it() -> None:

@@ -52,22 +52,20 @@ def test_a_node_that_has_told_nothing_yet_runs_processes(cluster: Cluster) -> No
     assert [where(j) for j in jobs] == [[node], []]
 
 
-def test_a_job_whose_runtime_no_ready_node_has_says_which(cluster: Cluster) -> None:
+def test_a_job_whose_runtime_no_ready_node_has_says_which_node_would_do(cluster: Cluster) -> None:
     a_node(cluster, features=["process"])
     away = a_node(cluster, features=["docker"], state="cordoned", name="crane")
     job = a_job(cluster, **IMAGE)
     a_round(cluster)
     operator = a_user(operator=True)
     waiting = api(operator).get(f"/api/v1/jobs/{job.pk}/").data["waiting"]
-    assert waiting == {
-        "code": "runtime_unavailable",
-        "reason": "No node with the runtime docker is ready: crane would do when ready again.",
-    }
+    assert waiting["code"] == "nodes_unavailable"
+    assert waiting["reason"] == "Only crane could run it, and takes no new jobs now."
     Node.objects.filter(pk=away.pk).delete()
     a_round(cluster)
     assert (
         api(operator).get(f"/api/v1/jobs/{job.pk}/").data["waiting"]["reason"]
-        == "No node with the runtime docker is ready."
+        == "No node that suits it has the runtime docker."
     )
 
 

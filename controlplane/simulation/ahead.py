@@ -1,0 +1,240 @@
+"""Simulation of a live snapshot to the end of its queue, with any policy and without new arrivals.
+
+    found = run_ahead(snapshot, policy, work=20_000)
+    found.jobs["17"].start_s, found.energy_cost, found.is_cut
+
+Jobs run on from where they are; profile runs end at once. Stops take no time.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from math import inf, isfinite, nan
+
+import numpy as np
+
+from controlplane.simulation.cluster.meter import SplitMeter
+from controlplane.simulation.cluster.scenario import Scenario
+from controlplane.simulation.report.run_metrics import SHORTEST_S
+from controlplane.simulation.world.outcome import LEFT_WAITING, Progress
+from controlplane.simulation.world.run import Simulation
+from policies.contract.policy import Policy
+from policies.contract.snapshot import (
+    Floats,
+    JobColumns,
+    Jobs,
+    NodeState,
+    NodeView,
+    Purpose,
+    Running,
+    Snapshot,
+)
+from policies.host.garbage import seldom_collected
+
+SHORTEST_ROUND_S = 1.0
+
+CUT = "the simulation was cut before its end was known"
+UNKNOWN_SPEED = "its speed where it runs is not known"
+
+
+@dataclass(frozen=True, slots=True)
+class JobAhead:
+    """Predicted rest of a job; times are None where it never starts or ends, or it is not known.
+
+    `start_s`, `nodes` and `gpus` are of its first launch, the present one of a running job. `why`:
+    why it has no end.
+    """
+
+    job: str
+    start_s: float | None
+    end_s: float | None
+    nodes: tuple[str, ...] = ()
+    gpus: int = 0
+    moves: int = 0
+    energy_cost: float = 0.0
+    lateness_cost: float = 0.0
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """Predicted rest of a queue: jobs by id, and totals from now on.
+
+    `mean_completion_s` is of arrival to end, `worst_slowdown` the greatest bounded slowdown, both
+    of the jobs that end (nan: none). `moves`: pre-emptions and migrations. `is_cut`: the budget of
+    work was used up.
+    """
+
+    jobs: Mapping[str, JobAhead]
+    energy_cost: float
+    energy_kwh: float
+    lateness_cost: float
+    mean_completion_s: float
+    worst_slowdown: float
+    moves: int
+    rounds: int
+    is_cut: bool
+
+
+def run_ahead(
+    snapshot: Snapshot,
+    policy: Policy,
+    *,
+    work: float = inf,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> Ahead:
+    """Simulate until nothing is left to do, or until rounds have seen `work` jobs in all.
+
+    The snapshot's memory must be the policy's own. SimulationError if a round fails.
+    """
+    simulation = Simulation(
+        _scenario(snapshot),
+        _jobs(snapshot),
+        policy,
+        snapshot.now_s,
+        shortcuts=True,
+        keep_rounds=False,
+        splits_energy=True,
+    )
+    simulation.on_progress = on_progress
+    with seldom_collected():
+        simulation.engine.step()  # in which all jobs arrive
+        _resume(simulation, snapshot)
+        is_cut = not _run(simulation, work)
+    simulation.world.meter.settle(simulation.engine.now_s)
+    return _result(simulation, is_cut=is_cut)
+
+
+def _scenario(snapshot: Snapshot) -> Scenario:
+    same = (
+        "kinds", "energy", "gpu_types", "cluster", "currency", "horizon_s", "seed", "power_cap_w",
+        "power_caps", "emissions_cost_per_kg", "teams",
+    )  # fmt: skip
+    return Scenario(
+        nodes=tuple(_free(node) for node in snapshot.nodes),
+        round_s=max(SHORTEST_ROUND_S, snapshot.round_s),
+        **{name: getattr(snapshot, name) for name in same},
+    )
+
+
+def _free(node: NodeView) -> NodeView:
+    return replace(node, devices=tuple(replace(device, held=()) for device in node.devices))
+
+
+def _jobs(snapshot: Snapshot) -> Jobs:
+    """Jobs with their training runs only, and the device time of the launches before these."""
+    columns, nodes = snapshot.jobs.columns, snapshot.node_by_id
+    running = tuple(
+        tuple(run for run in runs if run.purpose is Purpose.TRAINING and run.copy == 0)
+        for runs in columns.others["running"]
+    )
+    received = tuple(
+        _less_runs(dict(seconds), runs, snapshot.now_s, nodes)
+        for seconds, runs in zip(columns.others["received_s"], running, strict=True)
+    )
+    others = {**columns.others, "running": running, "received_s": received}
+    return Jobs(
+        JobColumns(columns.ids, columns.kinds, columns.numbers, columns.counts, others),
+        snapshot.jobs.position,
+    )
+
+
+def _less_runs(
+    seconds: dict[str, float],
+    runs: tuple[Running, ...],
+    now_s: float,
+    nodes: Mapping[str, NodeView],
+) -> tuple[tuple[str, float], ...]:
+    for run in runs:
+        for rank in run.ranks:
+            gpu_type, of_rank_s = nodes[rank.node].gpu_type, len(rank.devices) * rank.share
+            less_s = seconds.get(gpu_type, 0.0) - (now_s - run.since_s) * of_rank_s
+            seconds[gpu_type] = max(0.0, less_s)
+    return tuple(seconds.items())
+
+
+def _resume(simulation: Simulation, snapshot: Snapshot) -> None:
+    world = simulation.world
+    world.memory = snapshot.memory
+    running: tuple[tuple[Running, ...], ...] = world.table.columns.others["running"]
+    for job, runs in zip(world.table.columns.ids, running, strict=True):
+        for run in runs:
+            world.resume(job, run)
+    for node in snapshot.nodes:
+        if node.state is NodeState.DRAINING and node.drain_until_s is not None:
+            world.drain(node.id, node.drain_until_s)
+
+
+def _run(simulation: Simulation, work: float) -> bool:
+    """Run to the end; False if the rounds have seen `work` jobs before."""
+    seen, rounds = 0, 0
+    while simulation.engine.step():
+        if simulation.round_count > rounds:
+            rounds = simulation.round_count
+            seen += len(simulation.world.active)
+            if seen >= work and simulation.world.active:
+                return False
+    return True
+
+
+def _result(simulation: Simulation, *, is_cut: bool) -> Ahead:
+    world, table = simulation.world, simulation.world.table
+    end_s = _ends(simulation)
+    late_s = np.fmax(0.0, end_s - table.columns.numbers["due_s"])
+    lateness = table.columns.numbers["tardiness_weight"] * late_s
+    ended = np.isfinite(end_s)
+    spans = (end_s - table.columns.numbers["arrival_s"])[ended]
+    slowdown = np.maximum(1.0, spans / np.maximum(SHORTEST_S, world.fastest_s[ended]))
+    return Ahead(
+        _jobs_ahead(simulation, end_s, lateness, is_cut=is_cut),
+        world.meter.energy_cost,
+        world.meter.energy_kwh,
+        float(lateness.sum()),
+        float(spans.mean()) if len(spans) else nan,
+        float(slowdown.max()) if len(spans) else nan,
+        int((table.preempted + table.migrated).sum()),
+        simulation.round_count,
+        is_cut,
+    )
+
+
+def _jobs_ahead(
+    simulation: Simulation, end_s: Floats, lateness: Floats, *, is_cut: bool
+) -> dict[str, JobAhead]:
+    world, table, meter = simulation.world, simulation.world.table, simulation.world.meter
+    assert isinstance(meter, SplitMeter)
+    first: dict[int, int] = {}
+    for launch, of in enumerate(world.journal.row):
+        first.setdefault(of, launch)
+    found = {}
+    for job, row in table.row_of.items():
+        number, end = first.get(row), float(end_s[row])
+        ranks = () if number is None else world.journal.ranks[number]
+        found[job] = JobAhead(
+            job,
+            None if number is None else world.journal.start_s[number],
+            end if isfinite(end) else None,
+            tuple(dict.fromkeys(rank.node for rank in ranks)),
+            sum(len(rank.devices) for rank in ranks),
+            int(table.preempted[row] + table.migrated[row]),
+            float(meter.job_cost[row]),
+            float(lateness[row]),
+            "" if isfinite(end) else _why(simulation, row, is_cut=is_cut),
+        )
+    return found
+
+
+def _ends(simulation: Simulation) -> Floats:
+    """float64[J]: completions, and expected ends of what still runs; nan if unknown."""
+    end_s = simulation.world.table.completed_s.copy()
+    for row, launch in simulation.world.launches.items():
+        end_s[row] = launch.ends_s if launch.ends_s < inf else nan
+    return end_s
+
+
+def _why(simulation: Simulation, row: int, *, is_cut: bool) -> str:
+    world = simulation.world
+    if (found := world.unplaceable.get(world.table.columns.ids[row])) is not None:
+        return found.reason
+    if row in world.launches:
+        return UNKNOWN_SPEED
+    return CUT if is_cut else LEFT_WAITING

@@ -1,0 +1,87 @@
+"""Cost of not knowing speeds: first runs as measurements against all speeds known beforehand.
+
+`python -m experiments.bench.first_run`: ANDREAS' scenarios under `cost_search`, and Gavel's stream
+under max-min fairness. Each kind is unknown until its first launch has done ten steps.
+"""
+
+import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from statistics import fmean
+
+from controlplane.simulation.cluster.scenario import Scenario
+from controlplane.simulation.switches import NO_SWITCHES, Switches
+from controlplane.simulation.workloads import load
+from controlplane.simulation.workloads.base import Workload
+from controlplane.simulation.world.outcome import Outcome
+from controlplane.simulation.world.run import simulate
+from experiments.bench import traces
+from experiments.bench.figures import Figure, figure, show
+from experiments.reproduce.andreas.grid import cluster
+from policies.contract.snapshot import GpuTypeView
+from policies.host.registry import make
+
+GOAL = 1.03
+FIRST_RUN = Switches(first_run_steps=10)
+TFLOPS = {"V100": 14.0, "P100": 9.3, "T4": 8.1, "K80": 4.1}
+TYPES = tuple(GpuTypeView(name, tflops, 16.0) for name, tflops in TFLOPS.items())
+
+
+def figures(
+    nodes: Sequence[int], tunings: Sequence[float], seeds: int, jobs: int
+) -> Iterator[Figure]:
+    """Ratios of total cost by scenario, over sizes, loads and seeds; then the stream's."""
+    for number in (1, 2):
+        for tuning in tunings:
+            pairs = [_andreas(number, n, tuning, seed + 1) for n in nodes for seed in range(seeds)]
+            name = f"total cost with first_run, scenario {number}, tuning {tuning:g}"
+            yield _ratio(name, pairs)
+    if (traces.DATA / traces.STREAM).exists():
+        case = traces.CASES[4]
+        pair = _both(*traces.stream(case, traces.DATA, jobs), case.policy, 1)
+        yield _ratio("total cost with first_run, Gavel's stream", [pair])
+
+
+def _ratio(name: str, pairs: Sequence[tuple[Outcome, Outcome]]) -> Figure:
+    """Mean cost unknown over mean cost known, with the same ratios of its parts."""
+    known, unknown = [one for one, _ in pairs], [other for _, other in pairs]
+
+    def ratio(field: str) -> float:
+        below = fmean(float(getattr(one, field)) for one in known)
+        return fmean(float(getattr(one, field)) for one in unknown) / below if below else 1.0
+
+    facts = {part: round(ratio(part), 4) for part in ("energy_cost", "tardiness_cost")}
+    waits = [fmean(float(one.jct_s.mean()) for one in of) for of in (unknown, known)]
+    mean = round(waits[0] / waits[1], 4)
+    return figure(name, ratio("total_cost"), GOAL, "", **facts, completion=mean, runs=len(pairs))
+
+
+def _andreas(number: int, nodes: int, tuning: float, seed: int) -> tuple[Outcome, Outcome]:
+    spec = {"type": "andreas", "nodes": nodes, "scenario": number, "tuning": tuning}
+    return _both(cluster(number, nodes), load(spec, seed), "cost_search", seed)
+
+
+def _both(
+    scenario: Scenario, workload: Workload, policy: str, seed: int
+) -> tuple[Outcome, Outcome]:
+    typed = replace(scenario, gpu_types=TYPES)
+    known, unknown = (
+        simulate(typed, workload, make(policy), name=policy, seed=seed, switches=switches)
+        for switches in (NO_SWITCHES, FIRST_RUN)
+    )
+    return known, unknown
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Print the figures as they are measured."""
+    parser = argparse.ArgumentParser(prog="python -m experiments.bench.first_run")
+    parser.add_argument("--nodes", type=int, nargs="+", default=[10])
+    parser.add_argument("--tunings", type=float, nargs="+", default=[2.5, 1.0, 0.7, 0.5])
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--jobs", type=int, default=5000, help="of Gavel's stream")
+    given = parser.parse_args(arguments)
+    show(figures(given.nodes, given.tunings, given.seeds, given.jobs))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""What nodes have left once a plan is carried out, and what it lacks for a waiting job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from policies.contract.plan import Placement
+from policies.contract.snapshot import PROFILING, DeviceView, NodeView, Snapshot, rank_demand
+from policies.placement.reasons import has, needs_of
+
+
+class Unfit(StrEnum):
+    """Reason why a job cannot start on a node's free GPUs, the nearest to a start first."""
+
+    POWER_CAP = "power_cap"
+    TOO_FEW_GPUS = "too_few_gpus"
+    TOO_LITTLE = "too_little"
+    UNSUITABLE = "unsuitable"
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """Free GPUs and amounts by open node, and watts left under the power cap."""
+
+    snapshot: Snapshot
+    gpus: dict[str, int]
+    used: dict[str, dict[str, float]]
+    watts: float | None
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, placements: Iterable[Placement]) -> Leftover:
+        """Return what these placements leave of the snapshot's nodes."""
+        taken, used = set[tuple[str, str]](), dict[str, dict[str, float]]()
+        for placed in placements:
+            demand = _demand(snapshot, placed)
+            for seat in placed.ranks:
+                taken |= {(seat.node, device) for device in seat.devices}
+                of_node = used.setdefault(seat.node, {})
+                for name, amount in demand.items():
+                    of_node[name] = of_node.get(name, 0.0) + amount
+        gpus = {n.id: _free(snapshot, n, taken) for n in snapshot.nodes if n.takes_training}
+        return cls(snapshot, gpus, used, _watts_left(snapshot, taken))
+
+    def unfit(self, row: int, node: NodeView) -> Unfit | None:
+        """Return why the job in this row could not start on a node now; None if it could."""
+        snapshot = self.snapshot
+        free, least = self.gpus.get(node.id, 0), int(snapshot.jobs.columns.counts["gpus_min"][row])
+        if not all(need.suits(node) for need in needs_of(snapshot, row)):
+            return Unfit.UNSUITABLE
+        if free < least:
+            return Unfit.TOO_FEW_GPUS
+        used = self.used.get(node.id, {})
+        for name, amount in rank_demand(snapshot.jobs.columns, row, 1).items():
+            if amount > 0.0 and has(node, name) - used.get(name, 0.0) < amount:
+                return Unfit.TOO_LITTLE
+        busy = len(node.devices) - free
+        extra_w = node.draw_w(busy + least) - node.draw_w(busy)
+        return Unfit.POWER_CAP if self.watts is not None and extra_w > self.watts else None
+
+    def could_start(self, row: int) -> bool:
+        """Return True if some open node has all that the job in this row needs."""
+        nodes = self.snapshot.node_by_id
+        return any(self.unfit(row, nodes[n]) is None for n, gpus in self.gpus.items() if gpus)
+
+
+def _demand(snapshot: Snapshot, placed: Placement) -> dict[str, float]:
+    row = snapshot.jobs.position.get(placed.job)
+    return {} if row is None else rank_demand(snapshot.jobs.columns, row, len(placed.ranks))
+
+
+def _free(snapshot: Snapshot, node: NodeView, taken: set[tuple[str, str]]) -> int:
+    return sum((node.id, d.id) not in taken and _is_free(snapshot, d) for d in node.devices)
+
+
+def _is_free(snapshot: Snapshot, device: DeviceView) -> bool:
+    """Return True unless it is ill, or held by a profile run or a job not in the snapshot."""
+    known = snapshot.jobs.position
+    return device.healthy and all(
+        h.job in known and h.purpose is not PROFILING for h in device.held
+    )
+
+
+def _watts_left(snapshot: Snapshot, taken: set[tuple[str, str]]) -> float | None:
+    if snapshot.cap_w is None:
+        return None
+    busy = dict[str, int]()
+    for node, _ in taken:
+        busy[node] = busy.get(node, 0) + 1
+    nodes = snapshot.node_by_id
+    return snapshot.cap_w - sum(nodes[n].draw_w(gpus) for n, gpus in busy.items() if n in nodes)

@@ -1,0 +1,259 @@
+"""Reasons of waiting jobs: what is in the way, from the snapshot and what a plan has taken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from math import inf
+
+from policies.contract.plan import Expected, Lack, Placement, WaitCode, Waiting
+from policies.contract.snapshot import (
+    JobPhase,
+    NodeState,
+    NodeView,
+    Snapshot,
+    profile_runs,
+    rank_demand,
+)
+from policies.contract.views import APART, RUNTIME, is_own, runtime_of
+from policies.placement.cluster_state import ClusterState
+from policies.placement.finders import Shortage, ShortageCode, why_not
+from policies.placement.layout import THOUSANDTHS, Request, members
+from policies.placement.priced_options import GroupingKey, JobOptions
+
+MOST_NAMED = 8
+"""Most jobs or nodes that a reason names; thousands of jobs would each repeat them."""
+
+
+class Holders:
+    """Jobs on each node once a plan is carried out, and when the first of them ends."""
+
+    def __init__(
+        self, snapshot: Snapshot, state: ClusterState, placements: Sequence[Placement]
+    ) -> None:
+        self.now_s, self.layout = snapshot.now_s, state.layout
+        self.at: dict[int, list[tuple[str, float | None]]] = {}
+        for placed in placements:
+            self._add(placed.job, [seat.node for seat in placed.ranks], placed.predicted_run_s)
+        for job, run in profile_runs(snapshot):
+            self._add(job, [seat.node for seat in run.ranks], None)
+        self._found: dict[int, tuple[tuple[str, ...], float | None]] = {}
+
+    def on(self, nodes: int) -> tuple[tuple[str, ...], float | None]:
+        """Return (jobs on these nodes, the time at which the first of them ends if known)."""
+        if nodes not in self._found:
+            holders = [h for n in members(nodes) for h in self.at.get(n, ())]
+            ends = [run_s for _, run_s in holders if run_s is not None]
+            names = tuple(dict.fromkeys(job for job, _ in holders))[:MOST_NAMED]
+            self._found[nodes] = names, self.now_s + min(ends) if ends else None
+        return self._found[nodes]
+
+    def _add(self, job: str, nodes: list[str], run_s: float | None) -> None:
+        for node in nodes:
+            if (n := self.layout.index.get(node)) is not None:
+                self.at.setdefault(n, []).append((job, run_s))
+
+
+@dataclass(slots=True)
+class Reasons:
+    """Reasons by class of jobs, after `placements` were taken from `state`."""
+
+    snapshot: Snapshot
+    state: ClusterState
+    options: JobOptions
+    placements: Sequence[Placement]
+
+    def of(self, rows: Sequence[int]) -> Iterator[Waiting]:
+        """Yield one reason for each of these jobs."""
+        holders = Holders(self.snapshot, self.state, self.placements)
+        columns, known = self.snapshot.jobs.columns, dict[GroupingKey, Waiting]()
+        keys, phases = self.options.keys, columns.others["phase"]
+        for row in rows:
+            key = keys[row]
+            if key not in known:
+                known[key] = self._reason(row, holders)
+            one = known[key]
+            code = one.code
+            if phases[row] is JobPhase.RUNNING and code is WaitCode.NO_CAPACITY:
+                code = WaitCode.POSTPONED
+            yield replace(one, job=columns.ids[row], code=code)
+
+    def _reason(self, row: int, holders: Holders) -> Waiting:
+        options = self.options.within(inf, row)
+        if not options:
+            return why_impossible(self.snapshot, row)
+        alternatives = [(option.request, option.nodes) for option in options]
+        shortage = least_shortage(self.state, alternatives)
+        if shortage is not None and shortage.code is ShortageCode.POWER_CAP:
+            return for_power(self.snapshot, shortage)
+        nodes_that_would_do = 0
+        for option in options:
+            nodes_that_would_do |= option.nodes
+        code = WaitCode.POSTPONED if shortage is None else WaitCode.NO_CAPACITY
+        return held_by(holders, code, nodes_that_would_do)
+
+
+def held_by(holders: Holders, code: WaitCode, nodes: int) -> Waiting:
+    """Return the reason of a job for which these nodes would do, with the jobs on them."""
+    jobs, ends_s = holders.on(nodes)
+    views = holders.layout.nodes
+    named = tuple([views[n].id for n in islice(members(nodes), MOST_NAMED)])
+    return Waiting("", code, named, jobs, expected=_from(ends_s))
+
+
+def _from(start_s: float | None) -> Expected | None:
+    """Expected start of which nothing but the time is known."""
+    return None if start_s is None else Expected(start_s)
+
+
+def least_shortage(
+    state: ClusterState, alternatives: Sequence[tuple[Request, int]]
+) -> Shortage | None:
+    """Return the shortage of these alternatives (request, set of nodes); None if one fits.
+
+    Of those that lack power alone, the one that lacks least.
+    """
+    found = [why_not(state, request, only) for request, only in alternatives]
+    if None in found:
+        return None
+    of_power = [s for s in found if s is not None and s.code is ShortageCode.POWER_CAP]
+    return min(of_power, key=lambda s: s.missing_mw, default=Shortage(ShortageCode.CAPACITY))
+
+
+def for_power(snapshot: Snapshot, shortage: Shortage) -> Waiting:
+    """Return the reason of a job that lacks power, and when a cap that ends or rises leaves it."""
+    watts = shortage.missing_mw / THOUSANDTHS
+    rises_s = cap_rises_s(snapshot, watts)
+    return Waiting("", WaitCode.POWER_CAP, watts=watts, from_s=rises_s, expected=_from(rises_s))
+
+
+def cap_rises_s(snapshot: Snapshot, missing_w: float) -> float | None:
+    """Return when the cluster may use so many watts more than now; None if no cap leaves them."""
+    wanted_w = (snapshot.cap_w or 0.0) + missing_w
+    changes = {at for s in snapshot.power_caps for at in (s.from_s, s.to_s)}
+    caps = ((at, snapshot.cap_at(at)) for at in sorted(changes) if snapshot.now_s < at < inf)
+    return next((at for at, cap in caps if cap is None or cap >= wanted_w), None)
+
+
+def why_impossible(snapshot: Snapshot, row: int) -> Waiting:
+    """Return why a job can run on no open node, whatever is free.
+
+    Nodes that have all it needs are in its way (lost, cordoned, draining, for profiling alone);
+    else the first need that none of them meets.
+    """
+    left: Sequence[NodeView] = snapshot.nodes
+    for need in needs_of(snapshot, row) if left else ():
+        suitable = [node for node in left if need.suits(node)]
+        if not suitable and (need.code is WaitCode.NO_THROUGHPUT and not _open(left)):
+            break
+        if not suitable:
+            return need.unmet(left)
+        left = suitable
+    named = tuple(n.id for n in left if not n.takes_training)[:MOST_NAMED]
+    if left and all(n.state is NodeState.LOST for n in left):
+        return Waiting("", WaitCode.NODES_LOST, named)
+    return Waiting("", WaitCode.NO_NODE_FITS if _open(left) else WaitCode.NODES_UNAVAILABLE, named)
+
+
+def _open(nodes: Sequence[NodeView]) -> bool:
+    return any(node.takes_training for node in nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Need of a job: the nodes that suit it, and the reason where none of some nodes does."""
+
+    code: WaitCode
+    suits: Callable[[NodeView], bool]
+    missing: Callable[[Sequence[NodeView]], Waiting]
+
+    def unmet(self, nodes: Sequence[NodeView]) -> Waiting:
+        """Return the reason of a job that these nodes would suit but for this need."""
+        return replace(self.missing(nodes), code=self.code)
+
+
+def needs_of(snapshot: Snapshot, row: int) -> tuple[Need, ...]:
+    """Return the needs of a job, in the order in which people are told of them."""
+    columns = snapshot.jobs.columns
+    types, labels = columns.others["allowed_types"][row], columns.others["labels"][row]
+    wanted = {label for label in labels if not is_own(label)}
+    runtime = {label for label in labels if label.startswith(RUNTIME)}
+    avoided = {label for label in labels if label.startswith(APART)}
+    amounts = _amounts(snapshot, row)
+    known = _types_of_known_speed(snapshot, row)
+    return (
+        Need(
+            WaitCode.TYPES_UNAVAILABLE,
+            lambda n: not types or n.gpu_type in types,
+            lambda of: _words(types, (n.gpu_type for n in of)),
+        ),
+        Need(
+            WaitCode.LABEL_UNAVAILABLE,
+            lambda n: wanted <= set(n.labels),
+            lambda of: _labels(wanted, of),
+        ),
+        Need(
+            WaitCode.RUNTIME_UNAVAILABLE,
+            lambda n: runtime <= set(n.labels),
+            lambda of: _words((runtime_of(labels),), ()),
+        ),
+        Need(
+            WaitCode.NO_NODE_FITS,
+            lambda n: all(has(n, name) >= amount for name, amount in amounts),
+            lambda of: _lacks(amounts, of),
+        ),
+        Need(
+            WaitCode.NO_THROUGHPUT,
+            lambda n: n.gpu_type in known,
+            lambda of: _words((n.gpu_type for n in of), ()),
+        ),
+        Need(
+            WaitCode.NODES_AVOIDED,
+            lambda n: avoided <= set(n.labels) or not n.takes_training,
+            lambda of: Waiting("", WaitCode.NODES_AVOIDED, tuple(n.id for n in of)[:MOST_NAMED]),
+        ),
+    )
+
+
+def _words(missing: Iterable[str], offered: Iterable[str]) -> Waiting:
+    told = tuple(sorted(set(missing)))[:MOST_NAMED], tuple(sorted(set(offered)))[:MOST_NAMED]
+    return Waiting("", WaitCode.NO_NODE_FITS, missing=told[0], offered=told[1])
+
+
+def _labels(wanted: set[str], nodes: Sequence[NodeView]) -> Waiting:
+    """Name the labels that no node has; those that none has together if each is somewhere."""
+    there = {label for node in nodes for label in node.labels if not is_own(label)}
+    return _words(wanted - there or wanted, there)
+
+
+def _lacks(amounts: Sequence[tuple[str, float]], nodes: Sequence[NodeView]) -> Waiting:
+    """Name what no node has enough of; what none has together if each is somewhere."""
+    most = {name: max(has(node, name) for node in nodes) for name, _ in amounts}
+    lacks = [Lack(name, amount, most[name]) for name, amount in amounts if most[name] < inf]
+    short = [lack for lack in lacks if lack.most < lack.wanted]
+    return Waiting("", WaitCode.NO_NODE_FITS, lacks=tuple(short or lacks))
+
+
+def _amounts(snapshot: Snapshot, row: int) -> tuple[tuple[str, float], ...]:
+    """Return what a job needs of one node: GPUs first, then what else it uses."""
+    columns = snapshot.jobs.columns
+    demand = rank_demand(columns, row, 1)
+    used = tuple(sorted((name, amount) for name, amount in demand.items() if amount > 0.0))
+    return (("gpus", float(columns.counts["gpus_min"][row])), *used)
+
+
+def has(node: NodeView, name: str) -> float:
+    """Return how much of a resource a node has when it is empty."""
+    if name == "gpus":
+        return float(sum(d.healthy or bool(d.held) for d in node.devices))
+    if name in ("cores", "memory_gb"):
+        return float(getattr(node, name))
+    return dict(node.resources).get(name, 0.0)
+
+
+def _types_of_known_speed(snapshot: Snapshot, row: int) -> set[str]:
+    columns = snapshot.jobs.columns
+    least, most = (int(columns.counts[name][row]) for name in ("gpus_min", "gpus_max"))
+    kind = snapshot.kinds[snapshot.kind_index[columns.kinds[row]]]
+    return {t.gpu_type for t in kind.throughputs if t.is_known and least <= t.gpus <= most}
