@@ -14,7 +14,8 @@ from controlplane.loop.pages.live_updates import live
 from controlplane.operations.health import healthz, readyz
 from controlplane.operations.prometheus import MetricsView
 from controlplane.studies.pages import views as studies
-from controlplane.studies.what_if.views import what_if_page
+from controlplane.studies.what_if.start_now_page import start_now_part
+from controlplane.studies.what_if.views import what_if_apply, what_if_page
 from controlplane.web.pages.account import ChangePassword
 from controlplane.web.rest.errors import not_found_api
 from jobs.pages import views as jobs
@@ -27,6 +28,7 @@ PAGES = [
     path("password/", ChangePassword.as_view(), name="password"),
     path("submit/", jobs.submit, name="submit"),
     path("jobs/<uuid:job_id>/", jobs.job, name="job"),
+    path("jobs/<uuid:job_id>/start-now/", start_now_part, name="start_now"),
     path("jobs/<uuid:job_id>/<slug:action>/", jobs.job_action, name="job_action"),
     path("nodes/", nodes.nodes, name="nodes"),
     path("nodes/<uuid:node_id>/<slug:action>/", nodes.node_action, name="node_action"),
@@ -50,6 +52,7 @@ PAGES = [
         studies.simulation_action,
         name="simulation_action",
     ),
+    path("simulations/<uuid:pk>/apply/<int:number>/", what_if_apply, name="what_if_apply"),
     path("shared/simulations/<str:link>/", studies.shared, name="shared_simulation"),
     path("shared/simulations/<str:link>/report/", studies.shared_report, name="shared_report"),
     path("what-if/", what_if_page, name="what_if"),

@@ -1,12 +1,13 @@
-// Draws the charts whose data stands on the page, one beside the other.
+// Draws the charts whose data stands on the page, also when a part of it is replaced.
 (() => {
   "use strict";
-  const charts = [...document.querySelectorAll("[data-chart]")].map((box) => ({ box, figure: JSON.parse(box.dataset.chart) }));
-
   const draw = async () => {
-    for (const { box, figure } of charts) await drawChart(box, figure, { hasLanes: true });
+    for (const box of document.querySelectorAll("[data-chart]")) {
+      await drawChart(box, JSON.parse(box.dataset.chart), { hasLanes: "lanes" in box.dataset });
+    }
   };
 
   document.addEventListener("themechange", draw);
+  document.addEventListener("htmx:afterSwap", draw);
   draw();
 })();

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from math import inf
 from uuid import UUID
 
 from clusters.events import request_reschedule
@@ -133,6 +134,8 @@ class PretendedRuntime:
             self._end(assignment, launch, AssignmentState.SUCCEEDED)
 
     def _end(self, assignment: Assignment, launch: Launch, state: AssignmentState) -> None:
+        if launch.end_s < inf:  # its node was lost while it stopped
+            return
         steps = (
             assignment.job.total_steps
             if state is AssignmentState.SUCCEEDED

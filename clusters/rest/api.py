@@ -23,6 +23,7 @@ from clusters.events import request_reschedule
 from clusters.models import Cluster, Device, EnrolmentToken, GpuType, Node, Reason
 from clusters.rest import serializers
 from clusters.services import nodes
+from clusters.services.clusters import cluster_change
 from clusters.services.enrolment import issue_enrolment_token
 from clusters.tariffs import costs_changed
 from controlplane.web.rest.defaults import OperatorsAct, OperatorsOnly
@@ -50,12 +51,7 @@ class ClusterViewSet(ReadOnlyModelViewSet[Cluster]):
         cluster = self.get_object()
         serializer = serializers.ClusterSerializer(cluster, data=request.data, partial=True)
         serializer.is_valid(raise_exception=True)
-        # Only the given columns are written: the row also holds the lock of the round that may be
-        # running.
-        changed = serializer.validated_data
-        if changed:
-            Cluster.objects.filter(pk=cluster.pk).update(**changed)
-            request_reschedule(cluster, Reason.OPERATOR)
+        cluster_change(cluster, cast(User, request.user), serializer.validated_data)
         return Response(serializers.ClusterSerializer(self.get_object()).data)
 
     @extend_schema(request=None, responses={202: None})

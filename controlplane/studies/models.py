@@ -58,6 +58,11 @@ class Simulation(models.Model):
     def __str__(self) -> str:
         return self.name
 
+    @property
+    def is_what_if(self) -> bool:
+        """Return True for a live queue simulated to its end, whose document nobody may read."""
+        return bool(self.summary.get("what_if"))
+
 
 class SimulationFile(models.Model):
     """Result of a simulation, packed by zlib: report.html, results.json, jobs.csv, ..."""

@@ -7,7 +7,7 @@ from typing import Any
 from django.contrib.auth.models import User
 from django.db import transaction
 
-from controlplane.studies.documents import StudyDocumentError, resolved
+from controlplane.studies.documents import Resolved, StudyDocumentError, resolved
 from controlplane.studies.lifecycle import (
     ACTIVE,
     IllegalSimulationMoveError,
@@ -18,6 +18,7 @@ from controlplane.studies.models import Simulation
 from controlplane.studies.running.folders import remove_folder
 from controlplane.studies.running.workers import hint_simulations
 from controlplane.web.rest.errors import ConflictError
+from jobs.models import Team
 from jobs.moves import LostRaceError
 from jobs.selectors import teams_of
 
@@ -40,13 +41,17 @@ def simulation_create(user: User, asked: Mapping[str, Any]) -> Simulation:
             {"team": ["is no team of yours; leave it out to keep the simulation to yourself"]}
         )
     study = resolved(user, asked)
+    return enqueue(user, str(study.document["name"])[:100], study, team=found)
+
+
+def enqueue(user: User, name: str, study: Resolved, team: Team | None = None) -> Simulation:
+    """Queue a checked study for the workers. SimulationConflictError if the user has too many."""
     if Simulation.objects.filter(user=user, state__in=ACTIVE).count() >= MOST_ACTIVE:
         raise SimulationConflictError(
             f"{MOST_ACTIVE} of your simulations wait or run already; cancel some, or wait for them"
         )
-    name = str(study.document["name"])[:100]
     simulation = Simulation.objects.create(
-        name=name, user=user, team=found, document=study.document, summary=study.summary
+        name=name, user=user, team=team, document=study.document, summary=study.summary
     )
     transaction.on_commit(hint_simulations, robust=True)
     return simulation

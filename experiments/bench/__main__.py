@@ -1,6 +1,15 @@
 """`python -m experiments.bench`: every benchmark, one after another, as JSON lines."""
 
-from experiments.bench import first_run, gap, policies, shares, simulator, traces, workloads
+from experiments.bench import (
+    first_run,
+    gap,
+    policies,
+    shares,
+    simulator,
+    traces,
+    what_if,
+    workloads,
+)
 from experiments.bench.figures import show
 
 if __name__ == "__main__":
@@ -9,5 +18,6 @@ if __name__ == "__main__":
     show(gap.figures())
     show(workloads.figures())
     show(simulator.figures(million=False))
+    show(what_if.figures())
     traces.main([])
     first_run.main([])

@@ -149,6 +149,11 @@ class JobRow:
     told: Explanation
 
     @property
+    def may_start_sooner(self) -> bool:
+        """Return True for a job that waits for a decision."""
+        return self.job.state in (JobState.QUEUED, JobState.PROFILING)
+
+    @property
     def waiting(self) -> str:
         """Sentence on why it waits."""
         return self.told.sentence

@@ -30,7 +30,7 @@ from loadmaster.cli.output import (
 )
 from loadmaster.client import ENDED, ApiError, Client
 from loadmaster.client.job_file import parse_settings, read_job_file
-from loadmaster.client.results import Job, Submission
+from loadmaster.client.results import Job, StartNow, Submission
 
 JobId = Annotated[
     str, Argument(help="The job's name, or its id or the beginning of it.", metavar="JOB")
@@ -116,12 +116,34 @@ def jobs(
         err().print("No job is like that.")
 
 
-def show(context: typer.Context, job: JobId, as_json: Json = False) -> None:
+def show(
+    context: typer.Context,
+    job: JobId,
+    start_now: bool = Option(
+        False, "--start-now", help="Try what would start it now, for 2 s; changes nothing."
+    ),
+    as_json: Json = False,
+) -> None:
     """Show a job: state, reason for waiting, progress, where it is."""
     with connected(context) as client:
+        if start_now:
+            _show_starts(context, client.start_now(_id(client, job)), as_json)
+            return
         found = client.job(_id(client, job))
     if not shown_as_json(context, as_json, found):
         show_job(found)
+
+
+def _show_starts(context: typer.Context, found: StartNow, as_json: bool) -> None:
+    if shown_as_json(context, as_json, found):
+        return
+    for start in found.starts:
+        command = f"\n  {shown(start.command)}" if start.command else ""
+        out().print(f"With {shown(start.words)}: {shown(start.effect)}.{command}")
+    if not found.starts:
+        out().print(shown(found.note) or f"None of {len(found.tried)} changes would start it now.")
+    if found.not_tried:
+        err().print(f"Not tried in 2 s: {shown('; '.join(found.not_tried))}.")
 
 
 def history(context: typer.Context, job: JobId, as_json: Json = False) -> None:

@@ -171,6 +171,7 @@ def show_job(job: Job) -> None:
         "job": f"{shown(job.name)} ({job.id})",
         "state": styled(job.state) + (" (to be held)" if job.hold_wanted else ""),
         "why it waits": why(job),
+        "what helps": shown(job.waiting.remedy) if job.waiting else "",
         "where": where(job),
         "progress": f"{done.steps_done} of {done.total_steps} steps ({100 * done.fraction:.1f}%)",
         "speed": f"{done.steps_per_s:.3g} steps/s, ready {moment(done.eta)}"

@@ -47,6 +47,7 @@ from loadmaster.client.results import (
     Policy,
     Profile,
     Round,
+    StartNow,
     Submission,
     Token,
     read,
@@ -191,6 +192,10 @@ class Client(SimulationCalls):
     def requeue(self, job_id: str) -> Job:
         """Give a failed or cancelled job another chance."""
         return self._act(job_id, "requeue")
+
+    def start_now(self, job_id: str) -> StartNow:
+        """Return the changes that would start a waiting job now, cheapest first; makes none."""
+        return read(StartNow, self._rest.call("GET", f"jobs/{segment(job_id)}/start-now/"))
 
     def wait(self, job_id: str, *, timeout_s: float | None = None, poll_s: float = 1.0) -> Job:
         """The job once it is over. Raises WaitTimeoutError."""

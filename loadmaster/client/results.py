@@ -57,6 +57,28 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
+class Start:
+    """Change that starts a job now, its effect on others, and the command that makes it."""
+
+    code: str = ""
+    words: str = ""
+    effect: str = ""
+    displaced: list[str] = field(default_factory=list)
+    hidden: int = 0
+    command: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StartNow:
+    """Changes that start a waiting job now, those that displace the fewest jobs first."""
+
+    starts: list[Start] = field(default_factory=list)
+    tried: list[str] = field(default_factory=list)
+    not_tried: list[str] = field(default_factory=list)
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """A job. `spec` (of a job read by itself) is the job file that makes it again."""
 

@@ -109,11 +109,40 @@ def test_simulations_are_compared(ada: Visitor) -> None:
 
 def test_what_if_shows_what_another_policy_would_do(grace: Visitor) -> None:
     page = grace.open("/what-if/", "What if?")
-    page.get_by_label("Policy").select_option("fifo")
+    page.get_by_label("One decision now").get_by_label("Policy").select_option("fifo")
     page.get_by_role("button", name="Ask it").click(timeout=PATIENCE_MS)
     expect(page.get_by_label("Both decisions")).to_be_visible(timeout=PATIENCE_MS)
     expect(page.locator("[data-chart][aria-busy=false]")).to_have_count(2, timeout=PATIENCE_MS)
     grace.picture("what-if")
+
+
+RUN = "from controlplane.studies.running.runner import run_next; run_next()"
+
+
+def test_choices_are_compared_to_the_end_of_the_queue_and_applied(grace: Visitor) -> None:
+    page = grace.open("/what-if/", "What if?")
+    page.locator("#policy_1").select_option("fifo")
+    page.locator("#policy_2").select_option("edf")
+    page.get_by_role("button", name="Compare to the end").click()
+    expect(page.get_by_role("button", name="Cancel", exact=True)).to_be_visible()
+    grace.server.do(RUN)
+    expect(page.get_by_label("Choices")).to_contain_text("present", timeout=PATIENCE_MS)
+    expect(page.locator("[data-chart][aria-busy=false]")).to_have_count(1, timeout=PATIENCE_MS)
+    grace.picture("what-if-end")
+
+
+@pytest.mark.parametrize("who", ["ada_on_a_phone", "ada_at_night"])
+def test_values_of_time_are_compared(who: str, request: pytest.FixtureRequest) -> None:
+    visitor: Visitor = request.getfixturevalue(who)
+    page = visitor.open("/what-if/", "What if?")
+    visitor.picture(f"what-if-form-{who}")
+    page.get_by_role("button", name="Compare five values of time").click()
+    expect(page.get_by_role("button", name="Cancel", exact=True)).to_be_visible()
+    visitor.server.do(RUN)
+    expect(page.locator("[data-chart][aria-busy=false]")).to_have_count(1, timeout=PATIENCE_MS)
+    expect(page.get_by_text("not-for-ada")).to_have_count(0)
+    visitor.picture(f"what-if-values-{who}")
+    assert visitor.overflow_px() == 0
 
 
 def test_what_if_on_a_phone_names_no_other_teams_jobs(ada_on_a_phone: Visitor) -> None:

@@ -6,7 +6,7 @@ work itself.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -99,7 +99,7 @@ def the_cluster(policy: str, parameters: Mapping[str, Any]) -> Cluster:
         policy=policy,
         policy_parameters=dict(parameters),
         period_s=PERIOD_S,
-        restart_cost_s=RESTART_S,
+        restart_cost_s=RESTART_S + LAUNCH_S + STOP_S,  # as policies see it
         seed=7,
     )
     t4 = a_gpu_type("T4", idle_w=10.0, peak_w=80.0)
@@ -151,9 +151,10 @@ def simulated(
         launch_s=LAUNCH_S,
         stop_s=STOP_S,
     )
+    jobs = [replace(job, restart_cost_s=RESTART_S) for job in empty.jobs]
     policy = make(cluster.policy, cluster.policy_parameters)
     simulation = Simulation(
-        scenario, tuple(empty.jobs), policy, START_S, switches=Switches(checkpoint_every_s=0.0)
+        scenario, jobs, policy, START_S, switches=Switches(checkpoint_every_s=0.0)
     )
     let_happen(simulation.world, simulation.engine, {n.name: n.id for n in empty.nodes}, incidents)
     return simulation.run()

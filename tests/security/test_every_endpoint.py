@@ -82,6 +82,7 @@ ENDPOINTS = {
     "simulations/<uuid:pk>/": TEAM, "simulations/<uuid:pk>/report/": TEAM,
     "simulations/<uuid:pk>/files/<str:name>": TEAM,
     "simulations/<uuid:pk>/do/<slug:action>/": TEAM,
+    "simulations/<uuid:pk>/apply/<int:number>/": TEAM,
     # Whoever has the link, which says itself what it is for: see
     # tests/controlplane/studies/test_sharing.py.
     "shared/simulations/<str:link>/": OPEN, "shared/simulations/<str:link>/report/": OPEN,
@@ -89,7 +90,8 @@ ENDPOINTS = {
     f"{SIMULATION}share/$": TEAM,
     **{f"api/v1/simulations/<uuid:pk>/{name}": TEAM
        for name in ("results.json", "jobs.csv", "report.html")},
-    WHAT_IF: PERSON,
+    WHAT_IF: PERSON, f"{WHAT_IF}end/": PERSON, "jobs/<uuid:job_id>/start-now/": TEAM,
+    "api/v1/jobs/<uuid:pk>/start-now/": TEAM,
     "api/v1/kinds/": PERSON, "api/v1/kinds/<int:pk>/": TEAM,
     "api/v1/kinds/<int:pk>/forget/": OPERATORS,
     r"api/v1/[\s\S]*": NOTHING,
@@ -141,7 +143,7 @@ class Scene:
             "<uuid:assignment_id>": self.assignment.pk,
             "<slug:action>": "cordon" if route.startswith("nodes") else "cancel", "<int:pk>": pk,
             "<slug:team>": self.team.name,
-            "<uuid:pk>": pk, "<str:link>": "no-such-link", "<slug:name>": "lab",
+            "<uuid:pk>": pk, "<int:number>": 1, "<str:link>": "no-such-link", "<slug:name>": "lab",
             "<str:name>": "report.html" if route.startswith("simulations") else "wandb",
             "<slug:key>": self.owners_key, "<str:stream>": "stdout", r"[\s\S]*": "nowhere",
         }.items():  # fmt: skip
@@ -339,6 +341,7 @@ def test_no_list_shows_what_is_another_teams(scene: Scene, who: str) -> None:
             "api/v1/jobs/bulk/",
             "rounds/<int:pk>/",
             WHAT_IF,
+            f"{WHAT_IF}end/",
         ):
             continue
         client = SiteClient() if route.startswith("api/v1") else browser

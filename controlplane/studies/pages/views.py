@@ -34,7 +34,9 @@ from controlplane.studies.selectors import (
     shared_simulation,
 )
 from controlplane.studies.services import SimulationConflictError
+from controlplane.studies.what_if.queue_end_page import shown
 from controlplane.web.pages.parts import page_or_part
+from controlplane.web.pages.static_files import PLOTLY_NAME
 
 # A report is one file with its script inside, shown in a frame of our page as a document of no
 # origin: it may run its own script and nothing else, reads no cookie, sends no request, and cannot
@@ -122,6 +124,8 @@ def _study_of(user: User, pk: str | None) -> str:
     if not pk:
         return ""
     found = get_simulation(user, pk)
+    if found.is_what_if:
+        raise Http404("a what-if is asked anew")
     document = Simulation.objects.values_list("document", flat=True).get(pk=found.pk)
     return yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120)
 
@@ -132,7 +136,10 @@ def simulation(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
     context = _context(found)
     if link := link_of(found):
         context["link"] = request.build_absolute_uri(reverse("shared_simulation", args=[link]))
+    if found.is_what_if and found.state == Simulation.State.DONE:
+        context["end"] = shown(_person(request), found)
     context |= {
+        "plotly": PLOTLY_NAME,
         "report": reverse("simulation_report", args=[found.pk]),
         "kept_until": kept_until(found),
     }
@@ -193,7 +200,8 @@ def compare(request: HttpRequest) -> HttpResponse:
     user = _person(request)
     asked = list(dict.fromkeys(request.GET.getlist("id")))[:MOST_COMPARED]
     chosen = [get_simulation(user, pk) for pk in asked]
-    done = [(s, results) for s in chosen if (results := results_of(s)) is not None]
+    studies = [s for s in chosen if not s.is_what_if]
+    done = [(s, results) for s in studies if (results := results_of(s)) is not None]
     others = [s for s in simulations_page(user, 1).object_list if s.state == Simulation.State.DONE]
     currencies = {results.get("currency") for _, results in done}
     context = {
@@ -208,7 +216,8 @@ def compare(request: HttpRequest) -> HttpResponse:
 
 
 def _context(found: Simulation) -> dict[str, Any]:
-    results = results_of(found) if found.state == Simulation.State.DONE else None
+    is_done = found.state == Simulation.State.DONE and not found.is_what_if
+    results = results_of(found) if is_done else None
     return {
         "simulation": found,
         "summary": found.summary,

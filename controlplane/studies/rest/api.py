@@ -29,8 +29,10 @@ from controlplane.studies import services
 from controlplane.studies.documents import StudyDocumentError
 from controlplane.studies.models import Simulation
 from controlplane.studies.rest.serializers import (
+    QueueEndInput,
     SimulationDetailSerializer,
     SimulationSerializer,
+    StartNowSerializer,
     StudyInput,
     WhatIfInput,
     WhatIfSerializer,
@@ -41,6 +43,9 @@ from controlplane.studies.selectors import (
     visible_simulations,
 )
 from controlplane.studies.what_if.decide import WhatIfError, what_if
+from controlplane.studies.what_if.queue_end import queue_end_create
+from controlplane.studies.what_if.start_now import start_now
+from jobs.selectors import get_job
 
 STATES = [str(state) for state in Simulation.State]
 FILTERS = [
@@ -176,6 +181,24 @@ class ReportView(SimulationFileView):
     file, media_type = "report.html", "text/html"
 
 
+class QueueEndView(APIView):
+    """Live queue simulated to its end under several choices."""
+
+    @extend_schema(
+        operation_id="what_if_end", request=QueueEndInput, responses={201: SimulationSerializer}
+    )
+    def post(self, request: Request, name: str) -> Response:
+        """Simulate the queue to its end under the present choice and others, as a simulation."""
+        given = QueueEndInput(data=request.data)
+        given.is_valid(raise_exception=True)
+        try:
+            choices = given.validated_data["choices"]
+            made = queue_end_create(_user(request), _cluster(name), choices)
+        except WhatIfError as error:
+            raise ValidationError({error.field: [str(error)]}) from None
+        return Response(SimulationSerializer(made).data, status=status.HTTP_201_CREATED)
+
+
 class WhatIfView(APIView):
     """Decision of a policy about the live queue now."""
 
@@ -191,18 +214,36 @@ class WhatIfView(APIView):
         given = WhatIfInput(data=request.data)
         given.is_valid(raise_exception=True)
         policy, parameters = given.validated_data["policy"], given.validated_data.get("parameters")
-        cluster = Cluster.objects.filter(name=name).first()
-        if cluster is None:
-            raise NotFound(f"there is no cluster {name}")
         try:
-            found = what_if(_user(request), cluster, policy, parameters or {})
+            found = what_if(_user(request), _cluster(name), policy, parameters or {})
         except WhatIfError as error:
             raise ValidationError({error.field: [str(error)]}) from None
         return Response(WhatIfSerializer(found).data)
 
 
+class StartNowView(APIView):
+    """What would start a waiting job now."""
+
+    @extend_schema(operation_id="job_start_now", responses=StartNowSerializer)
+    def get(self, request: Request, pk: str) -> Response:
+        """Try changes on the live queue for at most 2 s: cheapest first. Changes nothing.
+
+        409 for a job that does not wait, or while others are asking.
+        """
+        return Response(
+            StartNowSerializer(start_now(_user(request), get_job(request.user, pk))).data
+        )
+
+
 def _user(request: Request) -> User:
     return cast(User, request.user)
+
+
+def _cluster(name: str) -> Cluster:
+    cluster = Cluster.objects.filter(name=name).first()
+    if cluster is None:
+        raise NotFound(f"there is no cluster {name}")
+    return cluster
 
 
 def _simulation(request: Request, pk: str) -> Simulation:
@@ -217,5 +258,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("simulations/<uuid:pk>/results.json", ResultsView.as_view(), name="simulation-results"),
     path("simulations/<uuid:pk>/jobs.csv", JobsView.as_view(), name="simulation-jobs"),
     path("simulations/<uuid:pk>/report.html", ReportView.as_view(), name="simulation-report"),
+    path("clusters/<slug:name>/what-if/end/", QueueEndView.as_view(), name="what-if-end"),
+    path("jobs/<uuid:pk>/start-now/", StartNowView.as_view(), name="job-start-now"),
     path("clusters/<slug:name>/what-if/", WhatIfView.as_view(), name="what-if"),
 ]

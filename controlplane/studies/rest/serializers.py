@@ -83,10 +83,14 @@ class SimulationSerializer(serializers.ModelSerializer[Simulation]):
 class SimulationDetailSerializer(SimulationSerializer):
     """A simulation with its study, including what came from live clusters."""
 
-    document = serializers.DictField()
+    document = serializers.SerializerMethodField()
 
     class Meta(SimulationSerializer.Meta):
         fields = [*SimulationSerializer.Meta.fields, "document"]
+
+    def get_document(self, simulation: Simulation) -> dict[str, Any]:
+        """The study; empty for a what-if, whose snapshot has other teams' jobs."""
+        return {} if simulation.is_what_if else dict(simulation.document)
 
 
 class WhatIfInput(serializers.Serializer[Any]):
@@ -94,6 +98,22 @@ class WhatIfInput(serializers.Serializer[Any]):
 
     policy = serializers.CharField(max_length=100)
     parameters = serializers.DictField(required=False)
+
+
+class ChoiceInput(serializers.Serializer[Any]):
+    """What differs from the cluster as it is: policy, parameters, value of time."""
+
+    policy = serializers.CharField(max_length=100, required=False)
+    parameters = serializers.DictField(required=False)
+    value_of_time = serializers.FloatField(
+        required=False, help_text="Worth of an hour of a job's waiting"
+    )
+
+
+class QueueEndInput(serializers.Serializer[Any]):
+    """Choices to compare with the present one, 1 to 7 of them."""
+
+    choices = ChoiceInput(many=True)
 
 
 class DecisionSerializer(serializers.Serializer[Any]):
@@ -143,3 +163,25 @@ class WhatIfSerializer(serializers.Serializer[Any]):
     current = DecisionSerializer()
     proposed = DecisionSerializer()
     differences = DifferenceSerializer(many=True)
+
+
+class StartSerializer(serializers.Serializer[Any]):
+    """A change that starts the job now: what it displaces, and the command that makes it."""
+
+    code = serializers.CharField()
+    words = serializers.CharField()
+    effect = serializers.CharField()
+    displaced = serializers.ListField(child=serializers.CharField())
+    hidden = serializers.IntegerField(help_text="Displaced jobs of other teams")
+    command = serializers.CharField(help_text="Empty where nothing needs to be changed")
+
+
+class StartNowSerializer(serializers.Serializer[Any]):
+    """Changes that start a waiting job now, the one that displaces the fewest jobs first."""
+
+    starts = StartSerializer(many=True)
+    tried = serializers.ListField(child=serializers.CharField())
+    not_tried = serializers.ListField(
+        child=serializers.CharField(), help_text="Changes for which the time did not suffice"
+    )
+    note = serializers.CharField(help_text="Why nothing could be tried")

@@ -58,11 +58,21 @@ def main() -> int:
 
 
 def run(folder: Path, processes: int, say: Say) -> None:
-    """Run the study of the folder and report its progress."""
+    """Run the study or what-if of the folder and report its progress."""
+    from controlplane.simulation.choices import run_choices
     from controlplane.simulation.study.study import Study, run_study
 
-    study = Study.of(json.loads((folder / "study.json").read_text()))
+    document = json.loads((folder / "study.json").read_text())
+    if "choices" in document:
+        found = run_choices(document, processes, lambda done: say(_part(done)))
+        (folder / "results.json").write_text(json.dumps(found, allow_nan=False))
+        return
+    study = Study.of(document)
     run_study(study, folder, processes=processes, on_progress=lambda progress: say(_told(progress)))
+
+
+def _part(done: float) -> dict[str, Any]:
+    return {"progress": done, "message": "to the end of the queue", "left_s": None}
 
 
 def _told(progress: StudyProgress) -> dict[str, Any]:

@@ -88,15 +88,8 @@ class WhatIf:
 
 def what_if(user: User, cluster: Cluster, policy: str, parameters: Mapping[str, Any]) -> WhatIf:
     """Ask the policy about the cluster now. WhatIfError if unknown, BusyError."""
-    try:
-        registry.check(policy, parameters)
-    except UnknownPolicyError as error:
-        raise WhatIfError("policy", str(error)) from None
-    except PolicyError as error:
-        raise WhatIfError("parameters", str(error)) from None
-    # One question at a time in each web process: an answer takes a processor.
-    if not _MUTEX.acquire(timeout=PATIENCE_S):
-        raise BusyError("others are asking just now; try again in a few seconds")
+    check(policy, parameters)
+    take_turn()
     try:
         observed = observe(cluster.pk, time.time(), cluster.round_number + 1)
         snapshot = observed.snapshot
@@ -104,9 +97,9 @@ def what_if(user: User, cluster: Cluster, policy: str, parameters: Mapping[str, 
             snapshot, lambda seen: solve_apart(policy, parameters, seen), policy
         )
     finally:
-        _MUTEX.release()
+        end_turn()
     present, at = kept(snapshot, cluster.policy, ""), datetime.fromtimestamp(snapshot.now_s, UTC)
-    names = _names(user, snapshot)
+    names = names_of(user, snapshot)
     return WhatIf(
         cluster.name,
         cluster.currency,
@@ -121,12 +114,36 @@ def what_if(user: User, cluster: Cluster, policy: str, parameters: Mapping[str, 
     )
 
 
+def check(policy: str, parameters: Mapping[str, Any], place: str = "") -> None:
+    """Raise WhatIfError for an unknown policy or bad parameters, with `place` before the field."""
+    try:
+        registry.check(policy, parameters)
+    except UnknownPolicyError as error:
+        raise WhatIfError(f"{place}policy", str(error)) from None
+    except PolicyError as error:
+        raise WhatIfError(f"{place}parameters", str(error)) from None
+
+
+def take_turn(patience_s: float = PATIENCE_S) -> None:
+    """Wait for the turn to ask, one question in each web process: it takes a processor. BusyError.
+
+    `end_turn` ends it, from any thread.
+    """
+    if not _MUTEX.acquire(timeout=patience_s):
+        raise BusyError("others are asking just now; try again in a few seconds")
+
+
+def end_turn() -> None:
+    _MUTEX.release()
+
+
 def solve_apart(policy: str, parameters: Mapping[str, Any], snapshot: Snapshot) -> Plan:
     """Solve in a process of this one's own, apart from that of the rounds, and killed sooner."""
     return kept_solver("WHAT_IF_TIMEOUT_S").solve(snapshot, policy, parameters)
 
 
-def _names(user: User, snapshot: Snapshot) -> dict[str, str]:
+def names_of(user: User, snapshot: Snapshot) -> dict[str, str]:
+    """Return the names of the jobs that the user may see, by id."""
     names = {job.id: job.name for job in snapshot.jobs}
     return {job: names[job] for job in map(str, seen_by(user, names))}
 

@@ -1,21 +1,36 @@
-"""Page of another policy's decision about the present."""
+"""Pages of what other policies would do: one decision now, or all to the end of the queue."""
 
 import json
+import re
+import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+from django.contrib import messages
 from django.contrib.auth.models import User
-from django.http import HttpRequest, HttpResponse
-from django.shortcuts import render
-from django.views.decorators.http import require_http_methods
+from django.core.exceptions import PermissionDenied
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.views.decorators.http import require_http_methods, require_POST
 
 from clusters.models import Cluster
 from controlplane.studies.documents import StudyDocumentError
 from controlplane.studies.pages.forms import as_mapping, offered, read_yaml
+from controlplane.studies.pages.selectors import results_of
+from controlplane.studies.selectors import get_simulation
+from controlplane.studies.services import SimulationConflictError
 from controlplane.studies.what_if.comparison import Stretch
 from controlplane.studies.what_if.decide import BusyError, WhatIf, WhatIfError, what_if
+from controlplane.studies.what_if.queue_end import (
+    MOST_CHOICES,
+    apply_choice,
+    queue_end_create,
+    values_of_time,
+)
+from controlplane.studies.what_if.queue_end_page import asked_choices, typed_rows
+from controlplane.web.operators import is_operator
 from controlplane.web.pages.formats import quantity
 from controlplane.web.pages.gantt import Bar, figure, row_of
 from controlplane.web.pages.static_files import PLOTLY_NAME
@@ -25,6 +40,8 @@ from policies.contract.snapshot import Purpose
 NODES_DRAWN = 24
 LISTED = 100
 LONGEST_S = 86_400.0
+FIRST_ROWS = 3
+"""Rows of choices that are always shown."""
 LEAST_S = 60.0
 
 
@@ -66,11 +83,15 @@ def what_if_page(request: HttpRequest) -> HttpResponse:
         "cluster": cluster,
         "plotly": PLOTLY_NAME,
         "policies": offered(),
+        "rows": typed_rows(typed),
+        "most": MOST_CHOICES,
         "policy": typed.get("policy", ""),
         "parameters": typed.get("parameters", ""),
         "problems": {},
     }
     status = 200
+    if request.method == "POST" and cluster is not None and "until" in request.POST:
+        return _to_the_end(request, cluster, context)
     if request.method == "POST" and cluster is not None:
         user, policy = cast(User, request.user), context["policy"]
         try:
@@ -80,6 +101,53 @@ def what_if_page(request: HttpRequest) -> HttpResponse:
         except BusyError as error:
             context["problems"], status = {"busy": str(error)}, 503
     return render(request, "studies/what_if.html", context, status=status)
+
+
+def _to_the_end(request: HttpRequest, cluster: Cluster, context: dict[str, Any]) -> HttpResponse:
+    """Queue the simulation and go to its page, or show what is wrong with the choices."""
+    user, typed, numbers = cast(User, request.user), request.POST, list[int]()
+    try:
+        if typed["until"] == "values":
+            choices = values_of_time(cluster)
+        else:
+            by_row = asked_choices(context["rows"])
+            numbers, choices = list(by_row), list(by_row.values())
+        made = queue_end_create(user, cluster, choices)
+    except WhatIfError as error:
+        place = re.fullmatch(r"choices\[(\d+)\]\.(\w+)", error.field)
+        if place is None:
+            context["problems"] = {"end": str(error)}
+        else:
+            number, field = int(place[1]), place[2].replace("_of_time", "")
+            row = numbers[number] if numbers else number
+            context["rows"] = typed_rows(typed, {(row, field): str(error)})
+            context["more_rows"] = row > FIRST_ROWS
+        return render(request, "studies/what_if.html", context, status=422)
+    except SimulationConflictError as error:
+        context["problems"] = {"end": str(error)}
+        return render(request, "studies/what_if.html", context, status=409)
+    return redirect("simulation", made.pk)
+
+
+@require_POST
+def what_if_apply(request: HttpRequest, pk: uuid.UUID, number: int) -> HttpResponse:
+    """Make one choice of a what-if the cluster's own (operators)."""
+    user = cast(User, request.user)
+    found = get_simulation(user, pk)
+    if not is_operator(user):
+        raise PermissionDenied("only operators change clusters")
+    choices = (results_of(found) or {}).get("choices", ()) if found.is_what_if else ()
+    if number >= len(choices):
+        raise Http404("there is no such choice")
+    cluster = get_object_or_404(Cluster, name=found.summary["cluster"])
+    try:
+        changed = apply_choice(cluster, user, choices[number])
+    except WhatIfError as error:
+        messages.error(request, f"Nothing was changed. {error.field}: {error}.")
+    else:
+        said = f"{cluster.name}: {', '.join(changed)}." if changed else "Nothing was different."
+        messages.success(request, said)
+    return redirect("simulation", pk)
 
 
 def _asked(user: User, cluster: Cluster, policy: str, typed: str) -> WhatIf:
