@@ -26,7 +26,8 @@ from controlplane.execution.services.sessions import open_session
 from controlplane.execution.services.stops import stop_profiling
 from jobs.assignment_lifecycle import LIVE
 from jobs.models import Assignment, Job
-from jobs.services import JobConflict, job_cancel, job_hold, job_release, job_requeue, job_submit
+from jobs.services import job_cancel, job_hold, job_release, job_requeue, job_submit
+from jobs.submission.submit import JobConflict
 from loadmaster.protocol import (
     Accept,
     AssignmentState,
