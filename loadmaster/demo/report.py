@@ -151,9 +151,9 @@ def _errors(jobs: Iterable[Facts]) -> list[str]:
     if worst <= LARGEST_MEDIAN_ERROR:
         return []
     return [
-        f"{TIMED[0]} is {worst:.1%}, over {LARGEST_MEDIAN_ERROR:.0%}: jobs take longer than predicted"
-        " where something else takes the processors; run it again on a machine that is otherwise"
-        " idle"
+        f"{TIMED[0]} is {worst:.1%}, over {LARGEST_MEDIAN_ERROR:.0%}: jobs take longer than"
+        " predicted where something else takes the processors; run it again on a machine that is"
+        " otherwise idle"
     ]
 
 
