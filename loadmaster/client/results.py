@@ -258,6 +258,8 @@ class CostSum:
     predicted_kwh: float | None = None
     predicted_cost: Decimal | None = None
     compared_cost: Decimal = Decimal(0)
+    profiling_kwh: float = 0.0
+    profiling_cost: Decimal = Decimal(0)
 
 
 @dataclass(frozen=True, slots=True)
