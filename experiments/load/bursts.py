@@ -1,6 +1,7 @@
 """What a new user tries first: one job of a new kind, then a sweep of very short jobs."""
 
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
 from itertools import pairwise
@@ -52,11 +53,13 @@ def burst(stage: Stage, token: str, *, count: int, kind: str, known: bool = Fals
     since = timezone.now()
     _submit(stage, token, [_job(f"{kind}-{i}", kind, ["true"], steps=1) for i in range(count)])
     jobs = _ended(stage, kind)
+    rounds = Round.objects.filter(cluster__name=CLUSTER, started_at__gte=since)
     ended = [job.completed_at for job in jobs if job.completed_at is not None]
     return {
         "seconds": round((max(ended) - since).total_seconds(), 1),
         "completed": sum(job.state == "completed" for job in jobs),
-        "rounds": Round.objects.filter(cluster__name=CLUSTER, started_at__gte=since).count(),
+        "rounds": rounds.count(),
+        "round_s": _mean_s(rounds.values_list("snapshot_s", "solve_s", "apply_s")),
         **_stages(jobs),
     }
 
@@ -92,6 +95,12 @@ def _stages(jobs: list[Job]) -> dict[str, float]:
         spans = [_s(later) - _s(earlier) for earlier, later in pairs if earlier and later]
         means[f"to_{after.removesuffix('_at')}_s"] = round(sum(spans) / max(1, len(spans)), 3)
     return {"launches": len(launches), **means}
+
+
+def _mean_s(rounds: Iterable[tuple[float | None, ...]]) -> float:
+    """Mean of the rounds' seconds: snapshot, decision and application."""
+    sums = [sum(part or 0.0 for part in parts) for parts in rounds]
+    return round(sum(sums) / max(1, len(sums)), 3)
 
 
 def _s(moment: datetime) -> float:

@@ -2,18 +2,21 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-REPORT_VERSION = 1
+REPORT_VERSION = 2
 LARGEST_MEDIAN_ERROR = 0.13
 """Largest median relative error of predicted run times (ANDREAS' validation: 13%)."""
 
-TIMED = "median error of predicted run times"
-"""Prefix of the one claim that depends on how busy the machine is."""
+MOST_STOPS = 8
+SHORTEST_LAUNCH_S = 5.0
+
+TIMED = ("median error of predicted run times", "launches were stopped", "the stopped launch")
+"""Beginnings of the claims that depend on how busy the machine is."""
 
 Facts = Mapping[str, Any]
 
@@ -33,6 +36,8 @@ def check_report(path: Path | str) -> list[str]:
         _lost_steps(jobs),
         _errors(jobs),
         _held_twice(jobs),
+        _many_stops(jobs),
+        _short_launches(jobs),
     )
     return [failure for check in checks for failure in check]
 
@@ -72,10 +77,41 @@ def resumptions(jobs: Iterable[Facts]) -> list[tuple[Facts, Facts]]:
     ]
 
 
+def stops(jobs: Iterable[Facts]) -> list[Facts]:
+    """Launches that were pre-empted, to wait or to go on elsewhere."""
+    return [p for job in jobs for p in _held(job) if p["outcome"] == "preempted"]
+
+
+def is_forced(stopped: Facts, jobs: Iterable[Facts]) -> bool:
+    """Whether a job of higher priority, or of equal priority with a due date, got its GPUs next."""
+    owner = next(job for job in jobs if stopped in job["placements"])
+    devices = {slot["device"] for slot in stopped["slots"]}
+    later = [
+        (p["from_s"], job)
+        for job in jobs
+        for p in _held(job)
+        if p["from_s"] >= stopped["to_s"] and devices & {slot["device"] for slot in p["slots"]}
+    ]
+    following = min(later, key=lambda of: of[0], default=(0.0, owner))[1]
+    higher = following["priority"] > owner["priority"]
+    due = following["priority"] == owner["priority"] and following["due_s"] is not None
+    return following is not owner and (higher or due)
+
+
+def shortest_unforced_s(job: Facts, jobs: Sequence[Facts]) -> float | None:
+    """Length of the job's shortest launch that was stopped and not forced to; None without one."""
+    chosen = (p for p in stops([job]) if not is_forced(p, jobs))
+    return min((p["to_s"] - p["from_s"] for p in chosen), default=None)
+
+
+def _held(job: Facts) -> list[Facts]:
+    return [p for p in job["placements"] if p["from_s"] is not None]
+
+
 def _worked(job: Facts) -> list[Facts]:
     """Launches by fence, without withdrawn offers and ones without a step."""
-    launches = sorted(job["placements"], key=lambda p: p["fence"])
-    return [p for p in launches if p["from_s"] is not None and not _stopped_early(p)]
+    launches = sorted(_held(job), key=lambda p: p["fence"])
+    return [p for p in launches if not _stopped_early(p)]
 
 
 def _stopped_early(placement: Facts) -> bool:
@@ -115,9 +151,24 @@ def _errors(jobs: Iterable[Facts]) -> list[str]:
     if worst <= LARGEST_MEDIAN_ERROR:
         return []
     return [
-        f"{TIMED} is {worst:.1%}, over {LARGEST_MEDIAN_ERROR:.0%}: jobs take longer than predicted"
-        " where something else takes the processors; run it again on a machine that is otherwise"
-        " idle"
+        f"{TIMED[0]} is {worst:.1%}, over {LARGEST_MEDIAN_ERROR:.0%}: jobs take longer than"
+        " predicted where something else takes the processors; run it again on a machine that is"
+        " otherwise idle"
+    ]
+
+
+def _many_stops(jobs: Iterable[Facts]) -> list[str]:
+    found = len(stops(jobs))
+    return [f"{TIMED[1]} {found} times, over {MOST_STOPS}"] if found > MOST_STOPS else []
+
+
+def _short_launches(jobs: Sequence[Facts]) -> list[str]:
+    found = [(job["name"], shortest_unforced_s(job, jobs)) for job in jobs]
+    return [
+        f"{TIMED[2]} of {name} ran for {length_s:.1f} s, under {SHORTEST_LAUNCH_S:g} s, and no job"
+        " of higher priority, or due, followed it"
+        for name, length_s in found
+        if length_s is not None and length_s < SHORTEST_LAUNCH_S
     ]
 
 

@@ -15,7 +15,13 @@ from clusters.models import Cluster
 from controlplane.loop.models import Round
 from jobs.assignment_lifecycle import ENDED
 from jobs.models import Assignment, Job
-from loadmaster.demo.report import REPORT_VERSION, resumptions, run_time_errors
+from loadmaster.demo.report import (
+    REPORT_VERSION,
+    resumptions,
+    run_time_errors,
+    shortest_unforced_s,
+    stops,
+)
 from loadmaster.protocol import AssignmentState
 
 
@@ -49,20 +55,22 @@ def report(cluster: Cluster, jobs: QuerySet[Job], started_at: datetime) -> dict[
 
 def _summary(jobs: list[dict[str, Any]], rounds: QuerySet[Round]) -> dict[str, Any]:
     placements = [p for job in jobs for p in job["placements"]]
+    profiling = [p for job in jobs for p in job["profile_runs"]]
     errors = run_time_errors(jobs)
     moved = [
         True
         for before, after in resumptions(jobs)
         if [s["device"] for s in before["slots"]] != [s["device"] for s in after["slots"]]
     ]
-    accepted = [p for p in placements if p["from_s"] is not None]
     return {
         "completed": sum(job["state"] == "completed" for job in jobs),
         "due_met": sum(job["due_met"] for job in jobs),
-        "preemptions": sum(p["outcome"] == AssignmentState.PREEMPTED for p in accepted),
+        "preemptions": len(stops(jobs)) - len(moved),
         "migrations": len(moved),
         "rounds": rounds.count(),
-        "profile_runs": sum(len(job["profile_runs"]) for job in jobs),
+        "profile_runs": len(profiling),
+        "profiling_energy_kwh": _total(profiling, "energy_kwh"),
+        "profiling_energy_cost": _total(profiling, "energy_cost"),
         "median_run_time_error": median(errors) if errors else None,
         "energy_kwh": _total(placements, "energy_kwh"),
         "energy_cost_predicted": _total(placements, "predicted_energy_cost"),
@@ -88,7 +96,9 @@ def _job(job: Job, started_at: datetime) -> dict[str, Any]:
         "kind": job.kind.name,
         "state": job.state,
         "steps": job.total_steps,
+        "priority": job.priority,
         "submitted_s": _since(started_at, job.submitted_at),
+        "started_s": _since(started_at, job.started_at),
         "due_s": _since(started_at, job.due_at),
         "completed_s": _since(started_at, job.completed_at),
         "due_met": job.state == "completed" and tardiness_s == 0.0,
@@ -168,12 +178,20 @@ def _number(value: object) -> float | None:
 def print_summary(report: dict[str, Any], console: Console) -> None:
     """Print predictions and measurements per job and in total."""
     console.print(_jobs(report))
+    console.print(_starts(report))
     found, currency = report["summary"], report["currency"]
     error = found["median_run_time_error"]
     console.print(
         f"{found['completed']} of {len(report['jobs'])} jobs completed, {found['due_met']} in time;"
         f" {found['rounds']} rounds, {found['preemptions']} pre-emptions, {found['migrations']}"
-        f" migrations, {found['profile_runs']} profile runs."
+        " migrations."
+    )
+    energy_kwh = found["energy_kwh"] + found["profiling_energy_kwh"]
+    cost = found["energy_cost"] + found["profiling_energy_cost"]
+    console.print(
+        f"{found['profile_runs']} profile runs with"
+        f" {_percent(found['profiling_energy_kwh'], energy_kwh)} of all energy,"
+        f" {_percent(found['profiling_energy_cost'], cost)} of its cost."
     )
     console.print(
         f"Energy {found['energy_kwh'] * 1000:.1f} Wh (modelled: emulated GPUs); cost predicted"
@@ -209,6 +227,29 @@ def _jobs(report: dict[str, Any]) -> Table:
             f" {_total(placements, 'energy_cost'):.5f}",
         )
     return table
+
+
+def _starts(report: dict[str, Any]) -> Table:
+    """Table of starts, in seconds from the submission, and of stops."""
+    headings = ("job", "started", "stops", "shortest unforced")
+    table = Table(*headings, title="Starts and stops, s after submission", title_justify="left")
+    for job in report["jobs"]:
+        shortest_s = shortest_unforced_s(job, report["jobs"])
+        table.add_row(
+            job["name"],
+            _after(job, job["started_s"]),
+            str(len(stops([job]))),
+            "-" if shortest_s is None else f"{shortest_s:.1f} s",
+        )
+    return table
+
+
+def _after(job: dict[str, Any], at_s: float | None) -> str:
+    return "-" if at_s is None else f"{at_s - job['submitted_s']:.1f}"
+
+
+def _percent(part: float, whole: float) -> str:
+    return f"{part / whole:.1%}" if whole else "none"
 
 
 def _short(loss: float | None) -> str:

@@ -129,7 +129,7 @@ def test_the_report_of_a_migrated_job_holds_what_it_claims(tmp_path: Path) -> No
     path = tmp_path / "report.json"
     path.write_text(json.dumps(facts))
     assert check_report(path) == []
-    assert facts["summary"]["preemptions"] == facts["summary"]["migrations"] == 1
+    assert (facts["summary"]["preemptions"], facts["summary"]["migrations"]) == (0, 1)
     assert facts["summary"]["energy_cost"] == pytest.approx(0.022)
     assert facts["jobs"][0]["due_met"] is True
 

@@ -34,11 +34,13 @@ def a_good_report() -> dict[str, Any]:
     job = {
         "name": "J1",
         "state": "completed",
+        "priority": 3,
+        "due_s": 30.0,
         "first_loss": 2.3,
         "final_loss": 0.4,
         "placements": [stopped, resumed],
     }
-    return {"version": 1, "jobs": [job]}
+    return {"version": 2, "jobs": [job]}
 
 
 def checked(report: dict[str, Any], folder: Path) -> list[str]:
@@ -84,14 +86,14 @@ def test_a_launch_stopped_before_its_first_step_is_no_resumption_and_the_next_ke
     early = a_placement(
         2,
         12.0,
-        13.0,
+        18.0,
         start_steps=40,
         end_steps=40,
         resumed_at_step=None,
         outcome="preempted",
         predicted_run_s=None,
     )
-    later = {**placements[1], "fence": 3, "from_s": 14.0}
+    later = {**placements[1], "fence": 3, "from_s": 19.0}
     report["jobs"][0]["placements"] = [placements[0], early, later]
     assert checked(report, tmp_path) == []
     later["resumed_at_step"] = 39
@@ -130,8 +132,8 @@ def test_an_offer_that_was_withdrawn_holds_nothing() -> None:
     [
         ("{", "is not JSON"),
         ("[]", "no demo report"),
-        ('{"version": 2}', "no demo report"),
-        ('{"version": 1}', "no jobs"),
+        ('{"version": 3}', "no demo report"),
+        ('{"version": 2}', "no jobs"),
     ],
 )
 def test_what_is_no_report_is_refused_by_name(tmp_path: Path, text: str, says: str) -> None:
@@ -144,3 +146,45 @@ def test_what_is_no_report_is_refused_by_name(tmp_path: Path, text: str, says: s
 def test_a_missing_file_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(ReportError, match="cannot be read"):
         check_report(tmp_path / "nowhere.json")
+
+
+def stopped_after(length_s: float, **follower: Any) -> dict[str, Any]:
+    """The good report, whose first launch ran that long; another job then got its GPU."""
+    report = a_good_report()
+    first, second = report["jobs"][0]["placements"]
+    first["to_s"] = length_s
+    second["slots"] = [{"device": "T4-0", "slot": 0}]
+    other = {**report["jobs"][0], "name": "J2", **follower}
+    other["placements"] = [a_placement(1, length_s, 50.0)]
+    report["jobs"].append(other)
+    return report
+
+
+def test_more_than_eight_stops_fail_it(tmp_path: Path) -> None:
+    report = a_good_report()
+    stopped, last = report["jobs"][0]["placements"]
+    stopped |= {"resumed_at_step": 40, "start_steps": 40}
+    many = [{**stopped, "from_s": 20.0 * i, "to_s": 20.0 * i + 10.0} for i in range(9)]
+    last.update(from_s=200.0, to_s=220.0)
+    report["jobs"][0]["placements"] = [*many, last]
+    assert checked(report, tmp_path) == ["launches were stopped 9 times, over 8"]
+
+
+def test_a_launch_stopped_after_four_seconds_fails_it(tmp_path: Path) -> None:
+    (found,) = checked(stopped_after(4.0, priority=2), tmp_path)
+    assert found.startswith("the stopped launch of J1 ran for 4.0 s, under 5 s")
+    assert checked(stopped_after(5.5, priority=2), tmp_path) == []
+
+
+@pytest.mark.parametrize("follower", [{"priority": 4, "due_s": None}, {"priority": 3}])
+def test_a_higher_priority_or_a_due_date_may_stop_it_earlier(
+    follower: dict[str, Any], tmp_path: Path
+) -> None:
+    assert checked(stopped_after(4.0, **follower), tmp_path) == []
+
+
+def test_a_job_that_follows_itself_forces_nothing(tmp_path: Path) -> None:
+    report = a_good_report()
+    report["jobs"][0]["placements"][0]["to_s"] = 4.0
+    (found,) = checked(report, tmp_path)
+    assert "J1 ran for 4.0 s" in found
