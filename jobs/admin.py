@@ -21,6 +21,7 @@ from jobs.models import (
     AssignmentEvent,
     AssignmentSlot,
     Attempt,
+    Forecast,
     Job,
     JobEvent,
     Membership,
@@ -120,6 +121,12 @@ class AttemptAdmin(ReadOnly):
     list_display = ("job", "number", "started_at", "ended_at", "outcome", "reason_class")
     list_filter = ("outcome", "reason_class")
     search_fields = ("job__name",)
+
+
+@admin.register(Forecast)
+class ForecastAdmin(ReadOnly):
+    list_display = ("job", "made_at", "planned_at", "low_at", "start_at", "high_at", "end_at")
+    search_fields = ("=job__id", "job__name")
 
 
 @admin.register(JobEvent)

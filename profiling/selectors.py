@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from math import log
 from typing import TypeVar
 
 from django.db.models import Avg, Count, Max, Model, QuerySet
@@ -13,7 +14,8 @@ from jobs.lifecycle import JobState
 from jobs.models import Kind
 from loadmaster.protocol import ReasonClass
 from policies.contract.snapshot import KindView, ProfileRequest, ResourceUse, Source, Throughput
-from profiling.estimates import Config, Pool, estimate
+from profiling.estimates import Config, Pool, estimate, leave_one_out
+from profiling.exploration import spread_of
 from profiling.models import PairRun, Profile, ProfileRun
 from profiling.pairs import rows as pairs
 from profiling.restarts import Restart
@@ -21,6 +23,9 @@ from profiling.runs import OPEN, WAITING, R, backs_off
 
 POOL_SIZE = 5000
 """Newest measured profiles from which estimates are made."""
+
+MOST_LEFT_OUT = 200
+"""Newest measured profiles that show how good estimates are."""
 
 MOST_NAMED = 5000
 """Most keys that a query names one by one; for more the whole table is read."""
@@ -70,6 +75,13 @@ def kind_views(cluster: Cluster, kinds: Iterable[int]) -> tuple[KindView, ...]:
     speeds = _speeds(known, {*counts, *(row.gpu_type for row in pair_rows)}, pool, now)
     of_kind = pairs.pair_views(sharing, shared, pair_rows, speeds, now)
     return tuple(replace(view, pairs=of_kind.get(int(view.id), ())) for view in views)
+
+
+def error_spread() -> float:
+    """Spread of estimates, by leaving out each of the newest measured profiles; two queries."""
+    known, tflops = _newest_measured(MOST_LEFT_OUT)
+    errors = leave_one_out(known, Pool.of(tflops, known))
+    return spread_of(log(e.estimated / e.measured) for e in errors)
 
 
 def restarts(cluster: Cluster, kinds: Collection[int]) -> dict[int, Restart]:
@@ -125,13 +137,19 @@ def _pair_requests(cluster: Cluster, now: datetime) -> Iterator[ProfileRequest]:
 
 def load_pool() -> Pool:
     """Evidence of all kinds from the newest measured profiles; two queries."""
+    known, tflops = _newest_measured(POOL_SIZE)
+    return Pool.of(tflops, known)
+
+
+def _newest_measured(most: int) -> tuple[dict[str, dict[Config, float]], dict[str, float]]:
+    """Newest measured profiles by kind, and the GPU types' peak TFLOP/s."""
     known: dict[str, dict[Config, float]] = {}
     measured = Profile.objects.filter(source=Source.MEASURED, spread=False)
     measured = measured.exclude(kind__reports_steps=False)  # run times say little of GPUs
     rows = measured.values_list("kind_id", "gpu_type__name", "gpus", "steps_per_s")
-    for kind, gpu_type, gpus, speed in rows.order_by("-updated_at", "-pk")[:POOL_SIZE]:
+    for kind, gpu_type, gpus, speed in rows.order_by("-updated_at", "-pk")[:most]:
         known.setdefault(str(kind), {})[gpu_type, gpus] = speed
-    return Pool.of(dict(GpuType.objects.values_list("name", "tflops")), known)
+    return known, dict(GpuType.objects.values_list("name", "tflops"))
 
 
 def load_known(kinds: list[int]) -> dict[int, Known]:

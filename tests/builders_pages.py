@@ -15,6 +15,7 @@ from jobs.models import (
     Assignment,
     AssignmentSlot,
     Attempt,
+    Forecast,
     Job,
     JobEvent,
     LogChunk,
@@ -45,6 +46,18 @@ def an_assignment(
     Job.objects.filter(pk=job.pk).update(fence=max(job.fence, fence))
     job.refresh_from_db()
     return assignment
+
+
+def a_forecast(job: Job, start_s: float = 400.0, **values: Any) -> Forecast:
+    """The start that is expected of a waiting job, so many seconds from now."""
+    node = values.pop("node", "")
+    given: dict[str, Any] = {
+        "fence": job.fence, "first": not job.forecasts.exists(), "round": 1, "made_at": at(0),
+        "planned_at": at(start_s), "low_at": at(0.5 * start_s), "start_at": at(start_s),
+        "high_at": at(2 * start_s), "end_at": at(start_s + 600),
+        "nodes": [node] if node else [], "gpus": 1,
+    }  # fmt: skip
+    return Forecast.objects.create(job=job, **{**given, **values})
 
 
 def a_log(
@@ -137,6 +150,7 @@ def a_busy_cluster() -> Demo:
         waiting_code="no_capacity",
         waiting_detail=detail, **common,
     )  # fmt: skip
+    a_forecast(waiting, node="bravo", gpus=2)
     a_job(
         cluster,
         name="wide-convnet",

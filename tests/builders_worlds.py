@@ -66,6 +66,9 @@ class FixedKnowledge:
     def profile_requests(self, cluster: Cluster) -> tuple[ProfileRequest, ...]:
         return ()
 
+    def error_spread(self) -> float:
+        return 0.0
+
     def restarts(self, cluster: Cluster, kinds: Collection[int]) -> dict[int, Restart]:
         return {kind: Restart(cluster.restart_cost_s, saves=True) for kind in kinds}
 

@@ -46,6 +46,8 @@ class CostRowSerializer(serializers.Serializer[CostRow]):
     predicted_kwh = serializers.FloatField(allow_null=True)
     predicted_cost = MoneyField(allow_null=True)
     compared_cost = MoneyField(help_text="The billed cost of what was predicted")
+    profiling_kwh = serializers.FloatField(help_text="The part of dedicated profile runs")
+    profiling_cost = MoneyField(help_text="The part of dedicated profile runs")
 
 
 class CostsSerializer(serializers.Serializer[Any]):

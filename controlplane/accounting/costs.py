@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 from django.contrib.auth.models import AnonymousUser, User
-from django.db.models import Q, QuerySet, Sum
+from django.db.models import F, Q, QuerySet, Sum
 from django.db.models.functions import TruncDay
 
 from controlplane.accounting.models import EnergyEntry
@@ -16,6 +16,7 @@ from controlplane.accounting.query import CostQuery
 from controlplane.web.operators import is_operator
 from controlplane.web.pages.formats import plain as plain
 from jobs.selectors import teams_of
+from policies.contract.snapshot import Purpose
 
 SECONDS_PER_HOUR = 3600.0
 _KEYS = {
@@ -32,10 +33,15 @@ _SUMS = (
     "predicted_cost",
 )  # fmt: skip
 
+_PARTS = ("compared_cost", "profiling_kwh", "profiling_cost")
+
 
 @dataclass(frozen=True, slots=True)
 class CostRow:
-    """Sum of IT kWh (but for `facility_kwh`); `compared_cost`: billed where predicted."""
+    """Sum of IT kWh (but for `facility_kwh`); `compared_cost`: billed where predicted.
+
+    `profiling_kwh` and `profiling_cost` are the part of dedicated profile runs.
+    """
 
     name: str
     gpu_h: float
@@ -49,6 +55,8 @@ class CostRow:
     predicted_kwh: float | None
     predicted_cost: Decimal | None
     compared_cost: Decimal
+    profiling_kwh: float
+    profiling_cost: Decimal
     at: datetime | None = None
     job_id: str = ""
     team: str = ""
@@ -117,11 +125,18 @@ def _aggregates() -> dict[str, Sum]:
         f"sum_{name}": Sum(name) if name.startswith("predicted") else Sum(name, default=0)
         for name in _SUMS
     }
-    return {**sums, "sum_compared_cost": compared}
+    profiled = Q(purpose=Purpose.PROFILING)
+    its_kwh = F("measured_kwh") + F("modelled_kwh") + F("rest_kwh")
+    return {
+        **sums,
+        "sum_compared_cost": compared,
+        "sum_profiling_kwh": Sum(its_kwh, filter=profiled, default=0.0),
+        "sum_profiling_cost": Sum("cost", filter=profiled, default=0),
+    }
 
 
 def _row(query: CostQuery, group: dict[str, Any]) -> CostRow:
-    sums = {name: group[f"sum_{name}"] for name in (*_SUMS, "compared_cost")}
+    sums = {name: group[f"sum_{name}"] for name in (*_SUMS, *_PARTS)}
     gpu_s, emissions_g = sums.pop("gpu_s"), sums.pop("emissions_g")
     return CostRow(
         name=_name(query, group),
@@ -151,7 +166,7 @@ CSV_COLUMNS = (
     "rest_of_nodes_modelled_kwh",
     "facility_kwh", "emissions_kg_co2", "cost", "measured_cost", "predicted_it_kwh",
     "predicted_cost",
-    "billed_cost_where_predicted", "currency",
+    "billed_cost_where_predicted", "profiling_it_kwh", "profiling_cost", "currency",
 )  # fmt: skip
 
 
@@ -164,7 +179,7 @@ def csv_line(row: CostRow, currency: str) -> Sequence[object]:
         row.measured_cost,
         "" if row.predicted_kwh is None else row.predicted_kwh,
         "" if row.predicted_cost is None else row.predicted_cost,
-        row.compared_cost, currency,
+        row.compared_cost, row.profiling_kwh, row.profiling_cost, currency,
     )  # fmt: skip
 
 

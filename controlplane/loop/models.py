@@ -43,6 +43,10 @@ class Round(models.Model):
     carried = models.PositiveBigIntegerField(
         null=True, help_text="The round whose plan this one carried out"
     )
+    idle = models.JSONField(
+        default=dict,
+        help_text="Idle GPUs beside `waiting` jobs: `gpus`, [cause, number, job, start] of each",
+    )
     tariff = models.ForeignKey("clusters.EnergyTariff", null=True, on_delete=models.PROTECT)
     pue = models.ForeignKey("clusters.PueRecord", null=True, on_delete=models.PROTECT)
     timezone = models.CharField(

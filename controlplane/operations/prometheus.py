@@ -6,7 +6,7 @@ A part that cannot be read is left out, and `loadmaster_database_up` or `_cache_
 import hmac
 import logging
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from importlib.metadata import version
@@ -35,6 +35,7 @@ from rest_framework.views import APIView
 
 from clusters.models import Cluster, Node, RescheduleEvent
 from clusters.models.nodes import State
+from controlplane.loop.pages.idle import newest_by_cluster
 from controlplane.loop.round_counts import KEY as ROUNDS_KEY
 from controlplane.loop.round_counts import RECONCILE_KEY, RoundCounts
 from controlplane.operations.health import BEAT_KEY
@@ -142,6 +143,11 @@ def _loop(clusters: Mapping[int, Cluster], now: datetime) -> Iterator[Metric]:
     }
     waiting = {(c.name,): events.get(pk, (0, 0.0))[0] for pk, c in clusters.items()}
     oldest = {(c.name,): events.get(pk, (0, 0.0))[1] for pk, c in clusters.items()}
+    idle = Counter[tuple[str, str]]()
+    for name, kept in newest_by_cluster(Cluster.objects.all()).items():
+        for cause, gpus, *_ in (kept or {}).get("gpus", ()):
+            idle[name, str(cause)] += int(gpus)
+    yield _gauge("idle_gpus", "Idle GPUs beside waiting jobs", ("cluster", "cause"), idle)
     text = "Rescheduling events no round has answered"
     yield _gauge("last_round_age_seconds", "Seconds since a round was applied", OF_CLUSTER, ages)
     yield _gauge("round_held", "Whether a round is being held", OF_CLUSTER, held)

@@ -24,7 +24,15 @@ from controlplane.loop.models import Round
 from controlplane.studies.lifecycle import ACTIVE
 from controlplane.studies.models import Simulation
 from jobs.assignment_lifecycle import ENDED
-from jobs.models import Assignment, IdempotencyKey, Job, LogChunk, ProgressPoint, UsagePoint
+from jobs.models import (
+    Assignment,
+    Forecast,
+    IdempotencyKey,
+    Job,
+    LogChunk,
+    ProgressPoint,
+    UsagePoint,
+)
 from jobs.moves import note_job
 
 BATCH = 500
@@ -170,6 +178,7 @@ RULES = (
     Rule("events", "events", _expired(RescheduleEvent, "created_at", round__isnull=False)),
     Rule("output", "output", lambda t: _of_ended_jobs(t, "output", LogChunk), LEAST_DAYS),
     Rule("samples", "samples", _samples, LEAST_DAYS),
+    Rule("forecasts", "samples", _expired(Forecast, "job__completed_at"), LEAST_DAYS),
     Rule("simulations", "simulations", _simulations),
     Rule("idempotency keys", "keys", _expired(IdempotencyKey, "created_at"), 1),
     Rule("logins", "logins", _logins),

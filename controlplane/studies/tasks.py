@@ -1,7 +1,8 @@
-"""Celery entry of simulations."""
+"""Celery entries of simulations."""
 
 from celery import shared_task
 
+from controlplane.studies.forecasts import forecast_round
 from controlplane.studies.running.runner import run_next
 from controlplane.studies.running.workers import hint_simulations
 
@@ -11,3 +12,9 @@ def run_simulation() -> None:
     """Run the simulation that has waited longest, if one waits and a slot is free."""
     if run_next() is not None:
         hint_simulations()
+
+
+@shared_task
+def forecast_starts(cluster_id: int, number: int) -> None:
+    """Forecast the starts of jobs that wait after this round; it may be repeated or be late."""
+    forecast_round(cluster_id, number)

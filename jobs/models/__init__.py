@@ -8,11 +8,12 @@ from jobs.models.assignments import (
     ProgressPoint,
     UsagePoint,
 )
+from jobs.models.forecasts import Forecast
 from jobs.models.jobs import QUEUE_ORDER, Attempt, IdempotencyKey, Job, JobEvent, Kind
 from jobs.models.teams import Membership, Secret, Team
 
 __all__ = [
-    "QUEUE_ORDER", "Assignment", "AssignmentEvent", "AssignmentSlot", "Attempt", "IdempotencyKey",
-    "Job", "JobEvent", "Kind", "LogChunk", "Membership", "ProgressPoint", "Secret", "Team",
-    "UsagePoint",
+    "QUEUE_ORDER", "Assignment", "AssignmentEvent", "AssignmentSlot", "Attempt", "Forecast",
+    "IdempotencyKey", "Job", "JobEvent", "Kind", "LogChunk", "Membership", "ProgressPoint",
+    "Secret", "Team", "UsagePoint",
 ]  # fmt: skip

@@ -14,6 +14,7 @@ from django.db.models.functions import Mod
 from django.utils import timezone
 
 from jobs.assignment_lifecycle import LIVE
+from jobs.forecasts import position
 from jobs.lifecycle import MOVES, JobMove, JobState
 from jobs.models import Assignment, Job, JobEvent, LogChunk, ProgressPoint
 from jobs.pages.selectors import JobRow, job_rows
@@ -139,7 +140,7 @@ class LossChart:
 
 @dataclass(frozen=True, slots=True)
 class JobPage:
-    """Content of the page; placements newest first, ranks in order."""
+    """Content of the page; placements newest first, ranks in order; `position` in the queue."""
 
     row: JobRow
     placements: tuple[PlacementRow, ...]
@@ -148,6 +149,7 @@ class JobPage:
     history: tuple[HistoryLine, ...]
     migrations: int
     preemptions: int
+    position: int | None = None
 
     @property
     def gang(self) -> bool:
@@ -172,8 +174,10 @@ def job_page(user: User, job_id: UUID | str) -> JobPage:
         raise JobNotFound(f"there is no job {job_id}")
     placements = _with_moves(job.assignments.all(), timezone.now())
     training = [p.assignment for p in placements if p.assignment.purpose == "training"]
+    row = job_rows(user, [job])[0]
     return JobPage(
-        row=job_rows(user, [job])[0],
+        row=row,
+        position=position(job, row.expected) if row.expected else None,
         placements=tuple(sorted(placements, key=lambda p: -p.assignment.fence)),
         cost=_cost(placements),
         actions=actions_for(job),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -17,6 +17,7 @@ from django.utils import timezone
 from django.utils.http import urlencode
 
 from controlplane.web.pages import formats
+from jobs.forecasts import Expected, expected_starts
 from jobs.lifecycle import SHOWN_AS_RUNNING, SHOWN_AS_WAITING, JobState
 from jobs.models import QUEUE_ORDER, Assignment, AssignmentSlot, Job, Kind, Team
 from jobs.selectors import (
@@ -137,7 +138,10 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """Row of the queue. `eta_s`: time left at the present speed; `tone` colours the due date."""
+    """Row of the queue. `eta_s`: time left at the present speed; `tone` colours the due date.
+
+    `expected`: start of a waiting job, if one is expected.
+    """
 
     job: Job
     places: tuple[Place, ...]
@@ -147,6 +151,7 @@ class JobRow:
     due: str
     due_tone: str
     told: Explanation
+    expected: Expected | None = None
 
     @property
     def may_start_sooner(self) -> bool:
@@ -223,7 +228,8 @@ def job_rows(user: User, jobs: Iterable[Job]) -> list[JobRow]:
     jobs = list(jobs)
     names, now = names_in_waiting(user, jobs), timezone.now()
     beside = co_tenants(user, (a for job in jobs for a in getattr(job, "live_assignments", ())))
-    return [_row(job, names, beside, now) for job in jobs]
+    starts = expected_starts(jobs, now)
+    return [replace(_row(job, names, beside, now), expected=starts.get(job.pk)) for job in jobs]
 
 
 def _with_what_is_shown(jobs: QuerySet[Job]) -> QuerySet[Job]:

@@ -1,12 +1,14 @@
 """REST of jobs."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import django_filters
 from django.contrib.auth.models import User
 from django.db.models import Q, QuerySet
 from django.urls import URLPattern, URLResolver, include, path
+from django.utils import timezone
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import mixins, status
@@ -20,6 +22,7 @@ from rest_framework.viewsets import GenericViewSet
 
 from controlplane.web.rest.errors import ConflictError
 from jobs import services
+from jobs.forecasts import expected_starts, position
 from jobs.lifecycle import ACTIVE, JobState
 from jobs.logs import BadCursor, read_log
 from jobs.models import Job
@@ -97,7 +100,9 @@ class JobViewSet(mixins.ListModelMixin, GenericViewSet[Job]):
     def get_serializer(self, *args: Any, **kwargs: Any) -> BaseSerializer[Job]:
         rows = args[0] if args and isinstance(args[0], list) else []
         names = names_in_waiting(self.request.user, rows)
-        kwargs["context"] = {**self.get_serializer_context(), "names": names}
+        expected = expected_starts(rows, timezone.now())
+        context = self.get_serializer_context()
+        kwargs["context"] = {**context, "names": names, "expected": expected}
         return serializers.JobSerializer(*args, **kwargs)
 
     @extend_schema(responses=serializers.JobDetailSerializer)
@@ -203,7 +208,10 @@ def _detail(
 ) -> serializers.JobSerializer:
     fresh = listed_jobs(request.user).get(pk=job.pk)
     names = names_in_waiting(request.user, [fresh])
-    return serializer(fresh, context={"request": request, "names": names})
+    expected = expected_starts([fresh], timezone.now())
+    for pk, of in expected.items():
+        expected[pk] = replace(of, position=position(fresh, of))
+    return serializer(fresh, context={"request": request, "names": names, "expected": expected})
 
 
 def _acted(request: Request, pk: str, act: Callable[[Job, User], Job]) -> Response:

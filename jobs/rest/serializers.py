@@ -54,6 +54,21 @@ class ProgressSerializer(serializers.Serializer[Any]):
     last_loss = serializers.FloatField(allow_null=True)
 
 
+class ExpectedSerializer(serializers.Serializer[Any]):
+    """Expected start of a waiting job: in four of five cases it starts between `low` and `high`.
+
+    `end` is null if unknown, `position` in its cluster's queue in a list.
+    """
+
+    start = serializers.DateTimeField()
+    low = serializers.DateTimeField()
+    high = serializers.DateTimeField()
+    end = serializers.DateTimeField(allow_null=True)
+    nodes = serializers.ListField(child=serializers.CharField())
+    gpus = serializers.IntegerField()
+    position = serializers.IntegerField(allow_null=True)
+
+
 class FactSerializer(serializers.Serializer[Any]):
     """Names or values of one sort in full, such as all nodes in question."""
 
@@ -66,8 +81,12 @@ class WaitingSerializer(serializers.Serializer[Any]):
 
     code = serializers.CharField()
     reason = serializers.CharField()
+    expected = ExpectedSerializer(allow_null=True)
     remedy = serializers.CharField()
     facts = FactSerializer(many=True)
+
+
+_EXPECTED = ExpectedSerializer()
 
 
 class JobSerializer(serializers.ModelSerializer[Job]):
@@ -103,14 +122,19 @@ class JobSerializer(serializers.ModelSerializer[Job]):
 
     @extend_schema_field(WaitingSerializer(allow_null=True))
     def get_waiting(self, job: Job) -> dict[str, Any] | None:
-        """Code and reason; null for a job that runs or is over."""
+        """Code, reason and expected start; null for a job that runs or is over."""
         names = self.context.get("names", {})
         told = explain(job.state, job.waiting_code, job.waiting_detail, names, timezone.now())
         if not told.sentence:
             return None
-        facts = [{"heading": heading, "text": text} for heading, text in told.lists]
-        code = job.waiting_code or job.state
-        return {"code": code, "reason": told.sentence, "remedy": told.remedy, "facts": facts}
+        expected = self.context.get("expected", {}).get(job.pk)
+        return {
+            "code": job.waiting_code or job.state,
+            "reason": told.sentence,
+            "remedy": told.remedy,
+            "facts": [{"heading": heading, "text": text} for heading, text in told.lists],
+            "expected": None if expected is None else _EXPECTED.to_representation(expected),
+        }
 
 
 class JobDetailSerializer(JobSerializer):

@@ -172,6 +172,7 @@ def show_job(job: Job) -> None:
         "state": styled(job.state) + (" (to be held)" if job.hold_wanted else ""),
         "why it waits": why(job),
         "what helps": shown(job.waiting.remedy) if job.waiting else "",
+        "expected": _expected(job),
         "where": where(job),
         "progress": f"{done.steps_done} of {done.total_steps} steps ({100 * done.fraction:.1f}%)",
         "speed": f"{done.steps_per_s:.3g} steps/s, ready {moment(done.eta)}"
@@ -194,6 +195,18 @@ def show_job(job: Job) -> None:
     for name, line in lines.items():
         if line:
             out().print(f"[bold]{name + ':':14}[/bold] {line}")
+
+
+def _expected(job: Job) -> str:
+    expected = job.waiting.expected if job.waiting else None
+    if expected is None:
+        return ""
+    nodes = shown(", ".join(expected.nodes))
+    place = f", {expected.gpus} x GPU on {nodes}" if nodes else ""
+    turn = f", place {expected.position} in the queue" if expected.position else ""
+    end = f", end {moment(expected.end)}" if expected.end else ""
+    between = f"{moment(expected.low)} to {moment(expected.high)}"
+    return f"start {moment(expected.start)} ({between}){end}{place}{turn}"
 
 
 def show_nodes(nodes: Iterable[Node]) -> None:

@@ -48,12 +48,29 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
+class Expected:
+    """Expected start of a waiting job, between `low` and `high` in four of five cases.
+
+    `position`: in its cluster's queue, of a job read by itself.
+    """
+
+    start: datetime | None = None
+    low: datetime | None = None
+    high: datetime | None = None
+    end: datetime | None = None
+    nodes: tuple[str, ...] = ()
+    gpus: int = 0
+    position: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Waiting:
-    """Reason why a job does not run: a code, a sentence, and what helps."""
+    """Reason why a job does not run: a code, a sentence, what helps, and its expected start."""
 
     code: str = ""
     reason: str = ""
     remedy: str = ""
+    expected: Annotated[Expected, LENIENT] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +258,8 @@ class CostSum:
     predicted_kwh: float | None = None
     predicted_cost: Decimal | None = None
     compared_cost: Decimal = Decimal(0)
+    profiling_kwh: float = 0.0
+    profiling_cost: Decimal = Decimal(0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -266,8 +266,8 @@ class KindView:
 
     @cached_property
     def is_assumed(self) -> bool:
-        """Return True if nobody knows its speed: no run time of it may be shown."""
-        return all(t.source is Source.ASSUMED for t in self.throughputs)
+        """Return True if a speed of it is only assumed: no run time of it may be shown."""
+        return any(t.source is Source.ASSUMED for t in self.throughputs)
 
 
 @dataclass(frozen=True, slots=True)

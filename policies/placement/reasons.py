@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from math import inf
 
-from policies.contract.plan import Expected, Lack, Placement, WaitCode, Waiting
+from policies.contract.plan import Lack, Placement, WaitCode, Waiting
 from policies.contract.snapshot import (
     JobPhase,
     NodeState,
     NodeView,
+    RankPlacement,
     Snapshot,
     profile_runs,
     rank_demand,
@@ -27,32 +28,29 @@ MOST_NAMED = 8
 
 
 class Holders:
-    """Jobs on each node once a plan is carried out, and when the first of them ends."""
+    """Jobs on each node once a plan is carried out."""
 
     def __init__(
         self, snapshot: Snapshot, state: ClusterState, placements: Sequence[Placement]
     ) -> None:
-        self.now_s, self.layout = snapshot.now_s, state.layout
-        self.at: dict[int, list[tuple[str, float | None]]] = {}
+        self.layout, self.at = state.layout, dict[int, list[str]]()
         for placed in placements:
-            self._add(placed.job, [seat.node for seat in placed.ranks], placed.predicted_run_s)
+            self._add(placed.job, placed.ranks)
         for job, run in profile_runs(snapshot):
-            self._add(job, [seat.node for seat in run.ranks], None)
-        self._found: dict[int, tuple[tuple[str, ...], float | None]] = {}
+            self._add(job, run.ranks)
+        self._found: dict[int, tuple[str, ...]] = {}
 
-    def on(self, nodes: int) -> tuple[tuple[str, ...], float | None]:
-        """Return (jobs on these nodes, the time at which the first of them ends if known)."""
+    def on(self, nodes: int) -> tuple[str, ...]:
+        """Return jobs on these nodes, at most MOST_NAMED."""
         if nodes not in self._found:
-            holders = [h for n in members(nodes) for h in self.at.get(n, ())]
-            ends = [run_s for _, run_s in holders if run_s is not None]
-            names = tuple(dict.fromkeys(job for job, _ in holders))[:MOST_NAMED]
-            self._found[nodes] = names, self.now_s + min(ends) if ends else None
+            holders = [job for n in members(nodes) for job in self.at.get(n, ())]
+            self._found[nodes] = tuple(dict.fromkeys(holders))[:MOST_NAMED]
         return self._found[nodes]
 
-    def _add(self, job: str, nodes: list[str], run_s: float | None) -> None:
-        for node in nodes:
-            if (n := self.layout.index.get(node)) is not None:
-                self.at.setdefault(n, []).append((job, run_s))
+    def _add(self, job: str, ranks: Sequence[RankPlacement]) -> None:
+        for seat in ranks:
+            if (n := self.layout.index.get(seat.node)) is not None:
+                self.at.setdefault(n, []).append(job)
 
 
 @dataclass(slots=True)
@@ -96,15 +94,9 @@ class Reasons:
 
 def held_by(holders: Holders, code: WaitCode, nodes: int) -> Waiting:
     """Return the reason of a job for which these nodes would do, with the jobs on them."""
-    jobs, ends_s = holders.on(nodes)
     views = holders.layout.nodes
     named = tuple([views[n].id for n in islice(members(nodes), MOST_NAMED)])
-    return Waiting("", code, named, jobs, expected=_from(ends_s))
-
-
-def _from(start_s: float | None) -> Expected | None:
-    """Expected start of which nothing but the time is known."""
-    return None if start_s is None else Expected(start_s)
+    return Waiting("", code, named, holders.on(nodes))
 
 
 def least_shortage(
@@ -125,7 +117,7 @@ def for_power(snapshot: Snapshot, shortage: Shortage) -> Waiting:
     """Return the reason of a job that lacks power, and when a cap that ends or rises leaves it."""
     watts = shortage.missing_mw / THOUSANDTHS
     rises_s = cap_rises_s(snapshot, watts)
-    return Waiting("", WaitCode.POWER_CAP, watts=watts, from_s=rises_s, expected=_from(rises_s))
+    return Waiting("", WaitCode.POWER_CAP, watts=watts, from_s=rises_s)
 
 
 def cap_rises_s(snapshot: Snapshot, missing_w: float) -> float | None:

@@ -41,6 +41,13 @@ class CostSearch:
         minimum=0.0,
         maximum=100.0,
     )
+    move_cost: float = parameter(
+        0.35,
+        "what moving or stopping a running job must save besides, as a fraction of the energy of"
+        " its whole run, whatever is left of it",
+        minimum=0.0,
+        maximum=100.0,
+    )
     hysteresis: float = fraction(
         0.1, "what moving or stopping a running job must save, as a fraction of its energy"
     )
@@ -63,7 +70,11 @@ class CostSearch:
         if not len(problem.rows) or not problem.nodes:
             return Solution.empty(problem), 0.0, {}
         data, nodes = rollout_data(
-            problem, hysteresis=self.hysteresis, haste=self.haste, risk=self.risk
+            problem,
+            hysteresis=self.hysteresis,
+            move_cost=self.move_cost,
+            haste=self.haste,
+            risk=self.risk,
         )
         seed = nonzero_seed(problem.snapshot.seed)
         found = search(data, orders(problem), rents(problem), self.moves, self.work, seed)

@@ -5,6 +5,7 @@ import numpy as np
 from policies.contract.snapshot import Floats, Ints
 from policies.cost_model.kernels import NONE
 from policies.cost_model.problem import Problem
+from policies.placement.from_snapshot import remaining_s
 from policies.search.kernels.rollout import RolloutData
 
 LOOK_AHEAD = (8.0, 2.0, 0.5)
@@ -17,34 +18,41 @@ SHORTEST_S, UNPLACEABLE_S = 1e-6, 1e12
 
 
 def rollout_data(
-    problem: Problem, *, hysteresis: float = 0.0, haste: float = 0.0, risk: float = 0.0
+    problem: Problem,
+    *,
+    hysteresis: float = 0.0,
+    move_cost: float = 0.0,
+    haste: float = 0.0,
+    risk: float = 0.0,
 ) -> tuple[RolloutData, Ints]:
     """Return the kernel's data, and int64[N]: the problem's number of its nodes by class.
 
-    `hysteresis`, `haste`, `risk`: see `policies.search.cost_search`.
+    `hysteresis`, `move_cost`, `haste`, `risk`: see `policies.search.cost_search`.
     """
     nodes = _by_class(problem)
     place = np.empty(len(nodes), dtype=np.int64)
     place[nodes] = np.arange(len(nodes))
     running, classes, most = problem.running, problem.node_class[nodes], problem.power.shape[1] - 1
-    release_s = np.where(np.arange(most) < problem.gpus[nodes][:, None], 0.0, np.inf)
+    release_s, opened_s = (of[nodes] for of in _releases(problem, most))
     queue = [np.lexsort((release_s[:, g], classes)) for g in range(most)]
     base, slope = _linear_costs(problem)
     step_s, step_priced_s, step_rate = _prices(problem)
     waiting = problem.column("waiting_cost")
     undue = ~np.isfinite(problem.slack_s) | (problem.column("tardiness_weight") <= 0.0)
+    parts = hysteresis + move_cost * _whole(problem)
     unhurried = undue & (waiting <= 0.0)
     data = RolloutData(
-        time_s=_time_s(problem), launch_s=problem.move_s,
+        time_s=_time_s(problem, classes, np.isfinite(release_s).sum(axis=1)),
+        launch_s=problem.move_s,
         current_node=np.where(running, place[problem.current_node], NONE),
         current_config=problem.current_config,
-        moving=np.where(running, hysteresis * problem.cheapest, 0.0),
+        moving=np.where(running, parts * problem.cheapest, 0.0),
         risk=risk, slack_s=problem.slack_s, weight=problem.column("tardiness_weight"),
         haste=np.where(unhurried, haste * problem.cheapest / fastest_s(problem), 0.0),
         waiting=waiting,
         config_class=problem.config_class, config_gpus=problem.config_gpus,
         first=np.searchsorted(classes, np.arange(len(problem.cost) + 1)).astype(np.int64),
-        release_s=release_s, opened_s=np.where(problem.busy[nodes] > 0, np.inf, 0.0),
+        release_s=release_s, opened_s=opened_s,
         queue=np.stack(queue).astype(np.int64), closes=_closes(problem),
         base=base, slope=slope, rent=_relative_speed(problem), demand=problem.demand,
         capacity=np.ascontiguousarray(problem.capacity[nodes]), power=problem.power,
@@ -53,6 +61,36 @@ def rollout_data(
         step_s=step_s, step_priced_s=step_priced_s, step_rate=step_rate,
     )  # fmt: skip
     return data, nodes
+
+
+def _whole(problem: Problem) -> Floats:
+    """float64[E]: steps of a job over those that are left, at least 1."""
+    total, left = problem.column("total_steps"), problem.column("remaining_steps")
+    parts: Floats = np.maximum(total, left) / np.maximum(left, 1.0)
+    return parts
+
+
+def _releases(problem: Problem, most: int) -> tuple[Floats, Floats]:
+    """float64[N, G], float64[N]: when GPUs are free, rising, and until when nodes are open anyhow.
+
+    GPUs of a running job about which nothing is decided are free when it ends.
+    """
+    snapshot, plan = problem.snapshot, problem.plan
+    number = {n: i for i, n in enumerate(problem.numbers.tolist())}
+    release_s = np.where(np.arange(most) < problem.gpus[:, None], 0.0, np.inf)
+    ends_s: dict[int, list[float]] = {}
+    for stay in plan.pinned:
+        end_s = remaining_s(snapshot, plan.options.speeds, stay)
+        for part in stay.allocation.parts:
+            if part.node in number:
+                gpus = part.devices.bit_count()
+                ends_s.setdefault(number[part.node], []).extend([end_s] * gpus)
+    opened_s = np.where(problem.busy > 0, np.inf, 0.0)
+    for n, ends in ends_s.items():
+        free = int(problem.gpus[n])
+        release_s[n, free : free + len(ends)] = sorted(ends)
+        opened_s[n] = max(ends) if len(ends) == problem.busy[n] else np.inf
+    return release_s, opened_s
 
 
 def orders(problem: Problem) -> Ints:
@@ -102,23 +140,23 @@ def _by_class(problem: Problem) -> Ints:
     return np.lexsort((residents, problem.node_class)).astype(np.int64)
 
 
-def _time_s(problem: Problem) -> Floats:
-    """float64[E, K]: run times without launch, inf where no node has enough free GPUs."""
-    fits = problem.config_gpus <= _most_gpus(problem, problem.gpus)[problem.config_class]
+def _time_s(problem: Problem, classes: Ints, gpus: Ints) -> Floats:
+    """float64[E, K]: run times without launch, inf where no node of a class ever has the GPUs."""
+    fits = problem.config_gpus <= _most_gpus(problem, classes, gpus)[problem.config_class]
     return np.where(fits, np.maximum(problem.allowed_s, SHORTEST_S), np.inf)
 
 
 def _closes(problem: Problem) -> Ints:
     """int64[K]: 1 if the configuration fills its node and nothing else runs there."""
     gpus = np.where(problem.busy > 0, np.iinfo(np.int64).max, problem.gpus)
-    most = _most_gpus(problem, gpus)
+    most = _most_gpus(problem, problem.node_class, gpus)
     return (problem.config_gpus >= most[problem.config_class]).astype(np.int64)
 
 
-def _most_gpus(problem: Problem, gpus: Ints) -> Ints:
-    """int64[C]: greatest of `gpus` int64[N] in each class."""
+def _most_gpus(problem: Problem, classes: Ints, gpus: Ints) -> Ints:
+    """int64[C]: greatest of `gpus` int64[N] in each class, `classes` int64[N]."""
     most = np.zeros(len(problem.cost), dtype=np.int64)
-    np.maximum.at(most, problem.node_class, gpus)
+    np.maximum.at(most, classes, gpus)
     return most
 
 

@@ -7,13 +7,16 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from django.contrib.auth.models import User
 from django.test import Client
+from django.utils.html import escape
 from pytest_django import DjangoAssertNumQueries
 
 from clusters.models import Node, NodeEvent, Reason
 from controlplane.loop.models import Round
 from controlplane.web.templatetags.loadmaster import REASONS
 from jobs.models import Job
+from jobs.selectors import OTHERS
 from tests.builders import a_cluster, a_job, a_kind, a_node, a_team, a_user, at
 from tests.builders_pages import Demo, a_busy_cluster, an_assignment, losses
 
@@ -326,6 +329,42 @@ def test_the_timeline_begins_with_a_span_that_shows_what_there_was(demo: Demo, a
     assert "span=1h" in text(ada, "/timeline/")
     assert "span=7d" in text(ada, "/timeline/?span=7d")
     assert "span=1h" in text(ada, "/timeline/?span=nonsense&cluster=nowhere")
+
+
+def test_a_waiting_job_tells_when_and_where_it_is_expected_to_start(
+    demo: Demo, ada: Client
+) -> None:
+    for path in ("/", f"/jobs/{demo.waiting.pk}/"):
+        page = text(ada, path)
+        assert "2 GPUs on bravo" in page
+        assert "in four of five cases" in page
+    assert "place 1 in the queue" in page
+
+
+def test_the_timeline_draws_runs_that_are_expected_on_gpus_that_are_free_first(
+    demo: Demo, client: Client
+) -> None:
+    def coming(user: User) -> Any:
+        client.force_login(user)
+        (trace,) = (
+            t for t in client.get("/timeline/figure.json").json()["data"] if t["name"] == "coming"
+        )
+        return trace
+
+    trace = coming(demo.user)
+    assert trace["text"] == ["recurrent-sequences"] * 2
+    assert [lane[:6] for lane in trace["y"]] == ["bravo "] * 2
+    assert trace["x"] == pytest.approx([600_000.0] * 2)
+    assert trace["marker"]["pattern"]
+    assert coming(a_user(team=a_team()))["text"] == [escape(OTHERS)] * 2
+
+
+def test_the_score_of_forecasts_is_on_the_page_of_rounds(demo: Demo, ada: Client) -> None:
+    assert "Forecasts of starts" not in text(ada, "/rounds/")
+    Job.objects.filter(pk=demo.waiting.pk).update(started_at=at(300))
+    page = text(ada, "/rounds/")
+    assert "Forecasts of starts" in page
+    assert "33% of the wait" in page
 
 
 def test_the_timeline_draws_until_when_the_newest_round_expects_what_runs(

@@ -26,6 +26,7 @@ from jobs.moves import LostRaceError, Moving, move_jobs, note_job
 from policies.contract.plan import Placement, Plan
 from policies.contract.snapshot import Purpose, RankPlacement
 from policies.placement.speed import PlanSpeeds, devices_of
+from profiling.exploration import reason_of
 from profiling.services import profile_run_started
 
 ACTOR = "round"
@@ -188,11 +189,13 @@ class Launcher:
 
     def _data(self, launch: PreparedLaunch) -> dict[str, Any]:
         nodes = [seat.node for seat in launch.placement.ranks]
+        explores = reason_of(self.observed.snapshot, launch.placement)
         return {
             "round": self.round.number,
             "fence": launch.job.fence + 1,
             "nodes": nodes,
             "gpus": launch.placement.gpus,
+            **({"why": explores} if explores else {}),
         }
 
     def _rank(

@@ -19,6 +19,7 @@ from django.db import connection, connections, transaction
 import profiling.selectors
 from clusters.energy import power_curve
 from clusters.models import Cluster, EnergyTariff, PueRecord, RescheduleEvent
+from clusters.models.clusters import Profiling
 from clusters.models.nodes import State, runtimes_of
 from clusters.tariffs import power_cap_steps, price_steps, pue_in_force, tariff_in_force
 from controlplane.loop.live.live_assignments import LiveAssignment, LiveAssignments, OccupiedSlot
@@ -46,6 +47,7 @@ from policies.contract.snapshot import (
     Trigger,
 )
 from policies.contract.views import apart_label, is_own, runtime_label, waiting_cost
+from profiling.exploration import explored
 from profiling.restarts import Restart
 
 AS_STORED = (
@@ -62,6 +64,8 @@ class Knowledge(Protocol):
     def profile_requests(self, cluster: Cluster) -> tuple[ProfileRequest, ...]: ...
 
     def restarts(self, cluster: Cluster, kinds: Collection[int]) -> Mapping[int, Restart]: ...
+
+    def error_spread(self) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +110,7 @@ def _snapshot(
 ) -> Snapshot:
     cluster, teams = rows.cluster, {job.team.name: job.team for job in rows.jobs}
     restarts = knowledge.restarts(cluster, {job.kind_id for job in rows.jobs})
-    return Snapshot(
+    snapshot = Snapshot(
         cluster=cluster.name,
         now_s=now_s,
         round_s=cluster.period_s,
@@ -133,6 +137,20 @@ def _snapshot(
         profiling=knowledge.profile_requests(cluster),
         memory=cluster.memory,
     )
+    explorers = _explorers(rows, restarts)
+    return explored(snapshot, explorers, knowledge.error_spread()) if explorers else snapshot
+
+
+def _explorers(rows: Rows, restarts: Mapping[int, Restart]) -> set[str]:
+    """Waiting jobs that may try GPUs on which their kind is not measured: their first runs do."""
+    found = set()
+    for job in rows.jobs:
+        job.cluster = rows.cluster  # not read again for each job
+        alone = job.state == JobState.QUEUED and not job.may_share
+        first_run = alone and job.profiling_mode is Profiling.FIRST_RUN
+        if first_run and restarts[job.kind_id].reports_steps:
+            found.add(str(job.pk))
+    return found
 
 
 @contextmanager

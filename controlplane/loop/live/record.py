@@ -30,6 +30,7 @@ from policies.contract.plan import Plan, PlanStatus, WaitCode, Waiting
 from policies.contract.snapshot import Purpose, Snapshot
 from policies.contract.validation import power_w
 from policies.placement.explained import explained
+from policies.placement.idle import idle_gpus
 
 BATCH = 500
 ROUNDS_SEARCHED = 20
@@ -64,6 +65,7 @@ class Written:
     runs_expected: Any
     cost_rate_per_h: float | None
     waits: Mapping[str, Sequence[UUID]]
+    idle: dict[str, Any]
 
     @classmethod
     def of(cls, plan: Plan, observed: Observation) -> Written:
@@ -76,7 +78,17 @@ class Written:
             pack([[p.job, p.purpose.value, p.copy, p.predicted_run_s] for p in placed]),
             cost_rate_per_h(plan, observed.snapshot),
             _changed(observed, _reasons(observed, plan)),
+            idle_form(plan, observed.snapshot),
         )
+
+
+def idle_form(plan: Plan, snapshot: Snapshot) -> dict[str, Any]:
+    """Return the idle GPUs beside waiting jobs as a round keeps them; empty if there are none."""
+    found = idle_gpus(plan, snapshot)
+    if not found:
+        return {}
+    waiting = sum(entry.code is not WaitCode.DEPENDENCY for entry in plan.waiting)
+    return {"waiting": waiting, "gpus": [[i.code.value, i.gpus, i.job, i.start_s] for i in found]}
 
 
 def close_round(
@@ -96,7 +108,7 @@ def close_round(
         "runs_expected": written.runs_expected, "plan_status": plan.status,
         "objective": plan.objective, "bound": plan.bound,
         "message": plan.message, "carried": carried,
-        "cost_rate_per_h": written.cost_rate_per_h, "ended_at": now,
+        "cost_rate_per_h": written.cost_rate_per_h, "idle": written.idle, "ended_at": now,
         "changes": [describe(change) for change in applied.changes],
         "rejected": [_rejected(r) for r in applied.rejected],
     }  # fmt: skip

@@ -14,8 +14,8 @@ from django.db.models import Q
 import profiling.selectors
 from clusters.events import request_reschedule
 from clusters.models import Cluster, Reason, RescheduleEvent
+from controlplane.loop.live import forecasting, record
 from controlplane.loop.live import lock as locks
-from controlplane.loop.live import record
 from controlplane.loop.live.apply import Prepared, apply_plan
 from controlplane.loop.live.lock import (
     EXPIRY_S,
@@ -112,6 +112,7 @@ class LiveWorld:
                 request_reschedule(observed.cluster, Reason.LEFTOVER)
             locks.release(self.lock)
         Round.objects.filter(pk=row.pk).update(apply_s=time.perf_counter() - began)
+        forecasting.store_expected(row.cluster_id, row.number, plan, observed.snapshot)
         return applied
 
     def _seen(self) -> tuple[Observation, Round]:

@@ -13,6 +13,7 @@ from django.utils import timezone
 
 from clusters.models import Cluster, Device, Node
 from controlplane.loop.models import Round
+from controlplane.loop.pages.expected_runs import expected_runs
 from controlplane.web.pages.gantt import Bar, row_of
 from jobs.assignment_lifecycle import LIVE
 from jobs.models import Assignment, AssignmentSlot, Job
@@ -56,6 +57,8 @@ def gantt_bars(
     expected = _expected(cluster)
     bars = [b for a in assignments for b in _bars(a, places[a.pk], seen, expected, now)]
     since_s, until_s = since.timestamp(), until.timestamp()
+    by_node = _by_node(nodes, lanes.values())
+    bars += expected_runs(user, cluster, by_node, bars, now.timestamp(), until_s)
     seen_bars = tuple(b for b in bars if b.to_s > since_s and b.from_s < until_s)
     return seen_bars, tuple(lanes.values())
 
@@ -81,6 +84,14 @@ def _lanes(nodes: Sequence[Node]) -> dict[int, str]:
         for index, device in enumerate(devices[node.pk]):
             lanes[device] = f"{node.name} · {node.gpu_type.name} {index}{mark}"
     return lanes
+
+
+def _by_node(nodes: Sequence[Node], lanes: Iterable[str]) -> dict[str, list[str]]:
+    """Lanes of each node, by its name."""
+    found: dict[str, list[str]] = {node.name: [] for node in nodes}
+    for lane in lanes:
+        found.setdefault(lane.rpartition(" · ")[0], []).append(lane)
+    return found
 
 
 def _places(

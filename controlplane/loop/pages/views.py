@@ -8,6 +8,8 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET
 
 from clusters.models import Cluster, Device
+from controlplane.loop.live.forecasting import score_of
+from controlplane.loop.pages.idle import idle_in_words
 from controlplane.loop.pages.selectors import round_page, rounds_page, snapshot_file
 from controlplane.loop.pages.timeline import gantt_bars, page_of_lanes, past_s
 from controlplane.web.operators import is_operator
@@ -40,6 +42,8 @@ def gantt(request: HttpRequest) -> HttpResponse:
         "page": page_of_lanes(request.GET.get("page"), cluster),
         "has_devices": bool(cluster and Device.objects.filter(node__cluster=cluster).exists()),
     }  # fmt: skip
+    if cluster:
+        context["idle"] = idle_in_words(cast(User, request.user), cluster, timezone.now())
     return render(request, "loop/gantt.html", context)
 
 
@@ -68,7 +72,9 @@ def _asked(request: HttpRequest) -> tuple[Cluster | None, str]:
 @require_GET
 def rounds(request: HttpRequest) -> HttpResponse:
     page, rows = rounds_page(request.GET.get("page"))
-    context = {"page": page, "rows": rows, "query": ""}
+    scores = [(c.name, score_of(c.pk)) for c in Cluster.objects.order_by("name")]
+    shown = [(name, score) for name, score in scores if score is not None]
+    context = {"page": page, "rows": rows, "query": "", "scores": shown}
     return page_or_part(request, "loop/rounds.html", "loop/_rounds.html", context)
 
 

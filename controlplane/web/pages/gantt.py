@@ -24,7 +24,10 @@ GAP = 0.04
 LONGEST_LABEL = 40
 """Most characters of a lane's name on the axis; all are under the pointer."""
 
-KINDS = ("ran", "running", "profiling", "planned")
+KINDS = ("ran", "running", "profiling", "planned", "coming")
+WORDS = {"planned": "expected", "profiling": "measured its kind", "coming": "expected to run"}
+OPACITY = {"planned": 0.35, "coming": 0.6}
+HATCHED = {"profiling": "/", "coming": "\\"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +109,10 @@ def colour(key: str) -> str:
 def _trace(kind: str, bars: Sequence[Bar]) -> dict[str, Any]:
     marker: dict[str, Any] = {
         "color": [colour(b.key) for b in bars],
-        "opacity": 0.35 if kind == "planned" else 1.0,
+        "opacity": OPACITY.get(kind, 1.0),
     }
-    if kind == "profiling":
-        marker["pattern"] = {"shape": "/", "size": 6, "solidity": 0.35}
+    if kind in HATCHED:
+        marker["pattern"] = {"shape": HATCHED[kind], "size": 6, "solidity": 0.35}
     if kind == "running":
         marker["line"] = {"width": 1.5, "color": [colour(b.key) for b in bars]}
     return {
@@ -146,7 +149,7 @@ def _label(lane: str) -> str:
 
 
 def _hover(bar: Bar) -> str:
-    words = {"planned": "expected", "profiling": "measured its kind"}.get(bar.kind, bar.kind)
+    words = WORDS.get(bar.kind, bar.kind)
     span = (
         f"{datetime.fromtimestamp(bar.from_s, UTC):%H:%M:%S} to"
         f" {datetime.fromtimestamp(bar.to_s, UTC):%H:%M:%S}"

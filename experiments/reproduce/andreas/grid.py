@@ -31,7 +31,7 @@ POLICIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         {"mode": "paper", "objective": "first_end", "hysteresis": 0.0},
     ),
     "RG by default": ("randomized_greedy", {}),
-    "Cost search": ("cost_search", {}),
+    "Cost search": ("cost_search", {"move_cost": 0.0}),
 }
 """Label -> name and parameters. The first three are the baselines."""
 

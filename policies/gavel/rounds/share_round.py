@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from policies.contract.plan import Expected, Placement, Plan, PlanStatus, WaitCode, Waiting
+from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
 from policies.contract.policy import SolverFailedError
 from policies.contract.snapshot import Bools, Snapshot
 from policies.gavel.allocation.observe import GroupingOptions, Observed, observe
@@ -255,9 +255,7 @@ class _Reasons:
         views = self.observed.state.layout.nodes
         admitted = members(self.requests.admitting(row, 1))
         usable = sum(1 << n for n in admitted if views[n].gpu_type in types)
-        found = held_by(self.holders, WaitCode.NO_CAPACITY, usable)
-        ends_s = inf if found.expected is None else found.expected.start_s
-        return replace(found, expected=Expected(min(self.round_end_s, ends_s)))
+        return held_by(self.holders, WaitCode.NO_CAPACITY, usable)
 
     def _types(self, row: int, group: JobGroup) -> frozenset[str]:
         """Return the GPU types on which such a job runs now, or would on nodes of its own."""

@@ -254,6 +254,19 @@ def test_the_api_answers_the_same_sums(teams: list[Team], client: Client) -> Non
     assert answer["rows"][1]["predicted_cost"] is None
 
 
+def test_profile_runs_are_a_line_of_their_own(
+    cluster: Cluster, nodes: list[Node], client: Client
+) -> None:
+    job = a_job(cluster, name="convnet")
+    bill(some_work(nodes[0], (0, 1), job=job))
+    bill(some_work(nodes[1], (0, 2), job=job, purpose="profiling", fence=2))
+    client.force_login(a_user(operator=True))
+    total = api(client, **MAY).json()["total"]
+    assert total["profiling_kwh"] == pytest.approx(total["kwh"] * 2 / 3)
+    assert float(total["profiling_cost"]) == pytest.approx(float(total["cost"]) * 2 / 3)
+    assert "Profile runs" in client.get("/costs/", MAY).content.decode()
+
+
 def test_the_api_refuses_by_field_and_tells_strangers_nothing(
     teams: list[Team], client: Client
 ) -> None:

@@ -26,7 +26,7 @@ from tests.builders_live import a_round, placing
 
 pytestmark = pytest.mark.django_db
 
-QUERIES = 6
+QUERIES = 7
 
 
 def values(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:

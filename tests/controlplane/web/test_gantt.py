@@ -25,7 +25,7 @@ def test_every_kind_of_bar_has_its_own_trace() -> None:
     traces = drawn(
         *(
             Bar("a 0", "job", "resnet", 0.0, 1.0, kind)
-            for kind in ("ran", "running", "profiling", "planned")
+            for kind in ("ran", "running", "profiling", "planned", "coming")
         )
     )
     assert all(len(trace["x"]) == 1 for trace in traces.values())

@@ -2,6 +2,7 @@
 
 import json
 import uuid
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from jobs.submission.validation import FIELDS
 from loadmaster.protocol import AssignmentState
 from tests.builders import a_cluster, a_job, a_node, a_team, a_user, at
 from tests.builders_jobs import a_placement, api, job_fields, output
+from tests.builders_pages import a_forecast
 
 pytestmark = pytest.mark.django_db
 JOBS = "/api/v1/jobs/"
@@ -256,10 +258,25 @@ def test_a_page_costs_the_same_queries_whatever_it_holds(
             job.waiting_detail["jobs"] = [str(blocker.pk)]
             job.save()
             a_placement(blocker, a_node(node.cluster))
-        with django_assert_num_queries(9):
+        with django_assert_num_queries(10):
             rows = client.get(f"{JOBS}?limit=100").data["results"]
     assert len(rows) == 20
     assert any("volta, held by job-" in (row["waiting"] or {}).get("reason", "") for row in rows)
+
+
+def test_a_waiting_job_shows_its_expected_start_and_its_place_in_the_queue(
+    client: APIClient, user: User, node: Node
+) -> None:
+    for start_s in (300.0, 600.0):
+        job = of(user, node.cluster, waiting_code="no_capacity")
+        forecast = a_forecast(job, start_s, node="volta", gpus=2, end_at=None)
+    expected = client.get(f"{JOBS}{job.pk}/").json()["waiting"]["expected"]
+    assert datetime.fromisoformat(expected["start"]) == forecast.start_at
+    assert expected["low"] < expected["start"] < expected["high"]
+    assert (expected["nodes"], expected["gpus"], expected["end"]) == (["volta"], 2, None)
+    assert expected["position"] == 2
+    (listed, _) = client.get(JOBS).json()["results"]
+    assert listed["waiting"]["expected"] == {**expected, "position": None}
 
 
 def test_detail_costs_few_queries(

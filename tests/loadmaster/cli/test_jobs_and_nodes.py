@@ -23,6 +23,7 @@ from loadmaster.client.account import config_file
 from loadmaster.protocol import AssignmentState
 from tests.builders import a_cluster, a_job, a_node, a_team, a_user
 from tests.builders_jobs import a_placement, a_token, job_fields, output
+from tests.builders_pages import a_forecast
 
 PASSWORD = "a long password"
 
@@ -244,6 +245,10 @@ def test_a_job_is_shown_with_why_it_waits(ada: User, node: Node) -> None:
     done = run("show", job.pk)
     assert "power cap is reached" in done.stdout
     assert answer("show", job.pk)["waiting"]["code"] == "power_cap"
+    assert "expected" not in done.stdout
+    a_forecast(job, node="volta", gpus=2)
+    done = run("show", job.pk)
+    assert "2 x GPU on volta, place 1 in the queue" in " ".join(done.stdout.split())
 
 
 def test_a_job_is_found_by_its_name_and_by_the_beginning_of_its_id(ada: User, node: Node) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from policies.contract.plan import Expected, Plan, WaitCode
+from policies.contract.plan import Plan, WaitCode
 from policies.contract.policy import PolicyError, SolverFailedError
 from policies.contract.snapshot import KindView, NodeState, Snapshot, Source, Throughput
 from policies.contract.validation import validate_plan
@@ -433,24 +433,11 @@ def test_a_job_of_weight_0_has_what_is_left_over() -> None:
     assert (sorted(placed(policy(one))), sorted(placed(policy(two)))) == (["b"], ["b", "idle"])
 
 
-def test_who_waits_is_told_who_holds_the_gpus_and_when_turns_are_given_out_again() -> None:
+def test_who_waits_is_told_who_holds_the_gpus() -> None:
     jobs = [a_job("j0", "a", remaining_steps=1e6), a_job("j1", "a", remaining_steps=1e6)]
     plan = GivenShares({"a": {"V100": 1.0}})(a_snapshot([a_node("v", "V100", 1)], jobs, kinds("a")))
     (waiting,) = plan.waiting
-    assert (waiting.job, waiting.code, waiting.jobs, waiting.expected) == (
-        "j1",
-        WaitCode.NO_CAPACITY,
-        ("j0",),
-        Expected(1300.0),
-    )
-
-
-def test_who_waits_is_told_of_an_end_that_comes_before_the_turns_do() -> None:
-    jobs = [a_job("j0", "a", remaining_steps=40.0), a_job("j1", "a", remaining_steps=40.0)]
-    plan = GivenShares({"a": {"V100": 1.0}})(a_snapshot([a_node("v", "V100", 1)], jobs, kinds("a")))
-    expected = plan.waiting[0].expected
-    assert expected is not None
-    assert expected.start_s == pytest.approx(1010.0)
+    assert (waiting.job, waiting.code, waiting.jobs) == ("j1", WaitCode.NO_CAPACITY, ("j0",))
 
 
 def test_the_shares_of_each_job_by_gpu_type_are_in_the_plan() -> None:

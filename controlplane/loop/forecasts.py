@@ -1,0 +1,110 @@
+"""Forecasts of starts as 80% intervals, and their score against what happened. Pure.
+
+A policy's schedule knows no job that is still to come, and is made anew each round. So an expected
+wait is multiplied by what became of earlier ones of about its length (within a factor of about 10):
+by the 10%, 50% and 90% quantiles of actual wait / expected wait. Fewer than `LEAST_SCORED` of them
+give wider `PRIOR` factors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import log10
+from typing import NamedTuple
+
+import numpy as np
+
+from policies.contract.snapshot import Floats
+
+COVERAGE = 0.8
+QUANTILES = ((1.0 - COVERAGE) / 2.0, 0.5, (1.0 + COVERAGE) / 2.0)
+PRIOR = (0.1, 1.0, 4.0)
+LEAST_SCORED = 20
+
+SMALLEST_S = 10.0
+"""Added to both waits, so that a few seconds of rounds and launches are no great error."""
+
+SMALL_MOVE = 0.1
+"""Fraction of a wait by which a forecast may move without being told anew."""
+
+
+class Interval(NamedTuple):
+    """Expected start and its 80% interval."""
+
+    low_s: float
+    start_s: float
+    high_s: float
+
+
+class Calibration:
+    """Factors by which expected waits are multiplied, from those of jobs that have started."""
+
+    def __init__(self, expected_s: Sequence[float], actual_s: Sequence[float]) -> None:
+        self._expected_s = np.asarray(expected_s, dtype=np.float64) + SMALLEST_S
+        self._actual_s = np.asarray(actual_s, dtype=np.float64) + SMALLEST_S
+        self._factors: dict[int, tuple[float, ...]] = {}
+
+    def interval(self, now_s: float, start_s: float) -> Interval:
+        """Return the interval of a start that is expected at `start_s`; none of it before now."""
+        wait_s = max(0.0, start_s - now_s) + SMALLEST_S
+        half_decade = round(2.0 * log10(wait_s))
+        if half_decade not in self._factors:
+            self._factors[half_decade] = self._near(half_decade)
+        moments = (now_s + max(0.0, wait_s * f - SMALLEST_S) for f in self._factors[half_decade])
+        return Interval(*moments)
+
+    def _near(self, half_decade: int) -> tuple[float, ...]:
+        near = np.abs(np.round(2.0 * np.log10(self._expected_s)) - half_decade) <= 1
+        for chosen in (near, np.ones_like(near)):
+            if int(chosen.sum()) >= LEAST_SCORED:
+                ratios: Floats = self._actual_s[chosen] / self._expected_s[chosen]
+                return tuple(np.quantile(ratios, QUANTILES).tolist())
+        return PRIOR
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """First forecast of a job, made at `made_s`, its last one, and when the job started."""
+
+    made_s: float
+    first: Interval
+    last_s: float
+    started_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Score of first forecasts: part inside the interval, median error and mean drift.
+
+    `error`: median of |start - forecast| / wait. `drift`: mean of (last - first forecast) / wait.
+    """
+
+    jobs: int
+    inside: float
+    error: float
+    drift: float
+
+    @classmethod
+    def of(cls, told: Sequence[Told]) -> Score | None:
+        """Return the score of these jobs; None without any."""
+        if not told:
+            return None
+        wait_s = np.array([max(t.started_s - t.made_s, SMALLEST_S) for t in told])
+        inside = [t.first.low_s - 1.0 <= t.started_s <= t.first.high_s + 1.0 for t in told]
+        error_s = np.array([abs(t.started_s - t.first.start_s) for t in told])
+        drift_s = np.array([t.last_s - t.first.start_s for t in told])
+        return cls(
+            len(told),
+            float(np.mean(inside)),
+            float(np.median(error_s / wait_s)),
+            float(np.mean(drift_s / wait_s)),
+        )
+
+
+def has_moved(now_s: float, before_s: float | None, after_s: float | None) -> bool:
+    """Return True if a forecast differs from the one last told by more than a small move."""
+    if before_s is None or after_s is None:
+        return before_s is not after_s
+    left_s = max(abs(after_s - now_s), SMALLEST_S)
+    return abs(after_s - before_s) > SMALL_MOVE * left_s

@@ -1,0 +1,146 @@
+"""Stores the starts that a round expects, as forecasts with intervals, and scores them.
+
+A forecast is written only where it differs from the job's newest one by more than a small move.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from celery import current_app
+from django.db.models import F
+from kombu.exceptions import OperationalError
+
+from controlplane.loop.forecasts import Calibration, Interval, Score, Told, has_moved
+from controlplane.web.storage.bulk import insert
+from jobs.forecasts import TELLS, newest
+from jobs.models import Forecast, Job
+from policies.contract.plan import LAST_S, Expected, Plan, PlanStatus
+from policies.contract.snapshot import Snapshot
+
+logger = logging.getLogger(__name__)
+
+SCORED = 200
+"""Newest jobs of a cluster with a forecast that are scored, and from which intervals come."""
+
+
+FORECAST_TASK = "controlplane.studies.tasks.forecast_starts"
+
+EXPIRES_S = 30.0
+"""A request that no worker has taken by then is dropped: a later round sends another one."""
+
+
+def store_expected(cluster_id: int, number: int, plan: Plan, snapshot: Snapshot) -> None:
+    """Store the starts that a round's plan schedules, or ask for a simulation if it has none.
+
+    The plan of a policy that failed says nothing.
+    """
+    if plan.status is PlanStatus.KEPT or not plan.waiting:
+        return
+    if not any(w.expected is not None and w.expected.nodes for w in plan.waiting):
+        _ask_for_simulation(cluster_id, number)
+        return
+    names = {node.id: node.name for node in snapshot.nodes}
+    store(cluster_id, number, snapshot.now_s, {w.job: w.expected for w in plan.waiting}, names)
+
+
+def _ask_for_simulation(cluster_id: int, number: int) -> None:
+    try:
+        current_app.send_task(FORECAST_TASK, (cluster_id, number), expires=EXPIRES_S)
+    except OperationalError as error:
+        logger.warning("the broker is away, so no start is forecast: %s", error)
+
+
+def store(
+    cluster_id: int,
+    number: int,
+    now_s: float,
+    expected: Mapping[str, Expected | None],
+    names: Mapping[str, str],
+) -> None:
+    """Store forecasts of these waiting jobs of a cluster; `names` of nodes by id."""
+    waiting = Job.objects.filter(cluster=cluster_id, state__in=TELLS)
+    told = {f.job_id: f for f in newest(Forecast.objects.filter(job__in=waiting.values("pk")))}
+    calibration, rows = calibrated(cluster_id), list[Forecast]()
+    for pk, fence in waiting.values_list("pk", "fence"):
+        if str(pk) not in expected:
+            continue
+        row = _forecast(expected[str(pk)], now_s, calibration, names)
+        row.job_id, row.fence, row.round, row.first = pk, fence, number, pk not in told
+        before = told.get(pk)
+        if _differs(before if before and before.fence == fence else None, row, now_s):
+            rows.append(row)
+    insert(Forecast, rows)
+
+
+def calibrated(cluster_id: int) -> Calibration:
+    """Return the factors learnt from the newest jobs of a cluster that have started."""
+    waits = [
+        ((f.planned_at - f.made_at).total_seconds(), (started_at - f.made_at).total_seconds())
+        for f, started_at in _scored(cluster_id)
+        if f.planned_at
+    ]
+    return Calibration([expected_s for expected_s, _ in waits], [actual_s for _, actual_s in waits])
+
+
+def score_of(cluster_id: int) -> Score | None:
+    """Return the score of the newest jobs of a cluster that have started; None without any."""
+    scored = _scored(cluster_id)
+    before = Forecast.objects.filter(
+        job__in=[f.job_id for f, _ in scored], made_at__lt=F("job__started_at")
+    )
+    told_anew = before.exclude(start_at=None).order_by("pk")
+    last = dict(told_anew.values_list("job", "start_at"))
+    told = [
+        Told(
+            f.made_at.timestamp(),
+            Interval(f.low_at.timestamp(), f.start_at.timestamp(), f.high_at.timestamp()),
+            (last.get(f.job_id) or f.start_at).timestamp(),
+            started_at.timestamp(),
+        )
+        for f, started_at in scored
+        if f.low_at and f.start_at and f.high_at
+    ]
+    return Score.of(told)
+
+
+def _scored(cluster_id: int) -> list[tuple[Forecast, datetime]]:
+    """First forecasts of jobs that have started since, the newest ones, with the start."""
+    first = Forecast.objects.filter(first=True, job__started_at__gt=F("made_at"))
+    rows = first.filter(job__cluster=cluster_id).order_by("-pk").annotate(at=F("job__started_at"))
+    return [(row, row.at) for row in rows[:SCORED]]
+
+
+def _forecast(
+    expected: Expected | None, now_s: float, calibration: Calibration, names: Mapping[str, str]
+) -> Forecast:
+    """Return the row of an expected start, still without its job."""
+    row = Forecast(made_at=_time(now_s))
+    if expected is None:
+        return row
+    start_s = max(expected.start_s, now_s)
+    interval = calibration.interval(now_s, start_s)
+    row.planned_at = _time(start_s)
+    row.low_at, row.start_at, row.high_at = map(_time, interval)
+    if expected.end_s is not None:
+        row.end_at = _time(interval.start_s + max(0.0, expected.end_s - start_s))
+    row.nodes, row.gpus = [names.get(n, n) for n in expected.nodes], expected.gpus
+    return row
+
+
+def _differs(before: Forecast | None, after: Forecast, now_s: float) -> bool:
+    """Return True if the start or the end moved by more than a small move."""
+    if before is None:
+        return after.start_at is not None
+    pairs = ((before.start_at, after.start_at), (before.end_at, after.end_at))
+    return any(has_moved(now_s, _seconds(was), _seconds(now)) for was, now in pairs)
+
+
+def _time(seconds: float) -> datetime:
+    return datetime.fromtimestamp(min(seconds, LAST_S), UTC)
+
+
+def _seconds(moment: datetime | None) -> float | None:
+    return None if moment is None else moment.timestamp()

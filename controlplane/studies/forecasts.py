@@ -1,0 +1,60 @@
+"""Expected starts of waiting jobs under policies without a schedule of their own.
+
+The snapshot of the newest round is simulated to the end of its queue with the round's policy,
+within a budget of work. It asks for nothing to arrive and for nothing to fail.
+"""
+
+from collections.abc import Callable
+from time import monotonic
+
+from controlplane.loop.live.forecasting import store
+from controlplane.loop.models import Round
+from controlplane.simulation.ahead import Ahead, run_ahead
+from controlplane.simulation.world.outcome import Progress
+from policies.contract import plan_json, snapshot_json
+from policies.contract.plan import LAST_S, Expected
+from policies.contract.policy import PolicyError
+from policies.host import registry
+
+WORK = 20_000
+"""Jobs that all simulated rounds together may see."""
+
+BUDGET_S = 10.0
+"""Longest time of a simulation; one that takes longer forecasts nothing."""
+
+
+class OverBudgetError(Exception):
+    """Simulation that took too long."""
+
+
+def forecast_round(cluster_id: int, number: int) -> bool:
+    """Store the starts expected after this round; False if it is not the newest or has none."""
+    rows = Round.objects.filter(cluster=cluster_id).exclude(snapshot=None).exclude(plan=None)
+    row = rows.order_by("-number").first()
+    if row is None or row.number != number or row.policy not in registry.BUILT_IN:
+        return False
+    snapshot, plan = snapshot_json.from_json(row.snapshot), plan_json.from_json(row.plan)
+    try:
+        policy = registry.make(row.policy, row.parameters)
+        ahead = run_ahead(snapshot, policy, work=WORK, on_progress=_until(monotonic() + BUDGET_S))
+    except (OverBudgetError, PolicyError):
+        return False
+    names = {node.id: node.name for node in snapshot.nodes}
+    starts = {w.job: _expected(ahead, w.job) for w in plan.waiting}
+    store(cluster_id, number, snapshot.now_s, starts, names)
+    return True
+
+
+def _until(end_s: float) -> Callable[[Progress], None]:
+    def check(_: Progress) -> None:
+        if monotonic() > end_s:
+            raise OverBudgetError
+
+    return check
+
+
+def _expected(ahead: Ahead, job: str) -> Expected | None:
+    found = ahead.jobs.get(job)
+    if found is None or found.start_s is None or found.start_s > LAST_S:
+        return None
+    return Expected(found.start_s, found.end_s, found.nodes, found.gpus)

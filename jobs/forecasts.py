@@ -1,0 +1,99 @@
+"""Forecasts of starts as people may read them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+from django.db.models import F, Max, QuerySet
+from django.utils import timezone
+
+from jobs.lifecycle import SHOWN_AS_WAITING, JobState
+from jobs.models import Forecast, Job
+
+TELLS = (JobState.QUEUED, JobState.PROFILING, JobState.STOPPING)
+"""States of jobs for which a start may be expected."""
+
+NOT_FORECAST = frozenset({"resting", "dependency"})
+"""Codes of waiting jobs that no decision sees: their last forecast is out of date."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """Expected start of a waiting job, never before now; `end` None: unknown."""
+
+    start: datetime
+    low: datetime
+    high: datetime
+    end: datetime | None
+    nodes: tuple[str, ...]
+    gpus: int
+    position: int | None = None
+
+    @property
+    def words(self) -> str:
+        """Start in words: "today 03:59"."""
+        return day_and_time(self.start, timezone.now())
+
+    @property
+    def interval(self) -> str:
+        """Interval in words."""
+        now = timezone.now()
+        low, high = day_and_time(self.low, now), day_and_time(self.high, now)
+        return f"{low} to {high} UTC, in four of five cases"
+
+    @property
+    def place(self) -> str:
+        """Place in words; "" if unknown."""
+        gpus = f"{self.gpus} GPU{'s' if self.gpus > 1 else ''}" if self.gpus else ""
+        return " on ".join(part for part in (gpus, ", ".join(self.nodes)) if part)
+
+
+def day_and_time(moment: datetime, now: datetime) -> str:
+    """Day and time in UTC: "today 03:59", "tomorrow 03:59", "2027-01-15 03:59"; "any moment"."""
+    if moment <= now:
+        return "any moment"
+    at, today = moment.astimezone(UTC), now.astimezone(UTC).date()
+    days = {today: "today", today + timedelta(days=1): "tomorrow"}
+    return f"{days.get(at.date(), at.date().isoformat())} {at:%H:%M}"
+
+
+def newest(forecasts: QuerySet[Forecast]) -> QuerySet[Forecast]:
+    """Newest forecast of each job."""
+    last = forecasts.order_by().values("job").annotate(last=Max("pk")).values("last")
+    return Forecast.objects.filter(pk__in=last)
+
+
+def expected_starts(jobs: Iterable[Job], now: datetime) -> dict[UUID, Expected]:
+    """Expected starts of those of these jobs that wait; one query."""
+    waiting = [j.pk for j in jobs if j.state in TELLS and j.waiting_code not in NOT_FORECAST]
+    if not waiting:
+        return {}
+    rows = newest(Forecast.objects.filter(job__in=waiting)).filter(fence=F("job__fence"))
+    found = ((row.job_id, _expected(row, now)) for row in rows)
+    return {job: expected for job, expected in found if expected is not None}
+
+
+def position(job: Job, expected: Expected) -> int:
+    """Place of a waiting job in its cluster's queue, by expected starts, from 1."""
+    others = Forecast.objects.filter(
+        job__cluster=job.cluster_id, job__state__in=SHOWN_AS_WAITING
+    ).exclude(job=job)
+    sooner = newest(others).filter(fence=F("job__fence"), start_at__lt=expected.start)
+    return 1 + sooner.count()
+
+
+def _expected(row: Forecast, now: datetime) -> Expected | None:
+    if row.start_at is None or row.low_at is None or row.high_at is None:
+        return None
+    late = max(now - row.start_at, timedelta())
+    return Expected(
+        start=row.start_at + late,
+        low=max(row.low_at, now),
+        high=max(row.high_at, now),
+        end=row.end_at and row.end_at + late,
+        nodes=tuple(row.nodes),
+        gpus=row.gpus,
+    )

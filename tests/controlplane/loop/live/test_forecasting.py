@@ -1,0 +1,105 @@
+"""Forecasts as rounds store them: one row a job until it moves, scored once the job has started."""
+
+from typing import Any
+
+import pytest
+
+from clusters.models import Cluster, Node
+from controlplane.loop.live.forecasting import calibrated, score_of
+from controlplane.loop.live.world import Solve
+from jobs.models import Forecast, Job
+from policies.contract.plan import Expected, Plan, PlanStatus, WaitCode, Waiting
+from policies.contract.snapshot import Snapshot
+from tests.builders import a_job
+from tests.builders_live import a_round, placing, utc
+
+pytestmark = pytest.mark.django_db
+
+
+def expecting(start_s: float | None, status: PlanStatus = PlanStatus.HEURISTIC) -> Solve:
+    """A policy that expects each job at that time, on the only node."""
+
+    def solve(_policy: str, _parameters: Any, snapshot: Snapshot) -> Plan:
+        node = snapshot.nodes[0].id
+        expected = None if start_s is None else Expected(start_s, start_s + 60.0, (node,), 1)
+        first, *others = (
+            Waiting(job.id, WaitCode.NO_CAPACITY, expected=expected) for job in snapshot.jobs
+        )
+        other = Waiting(first.job, first.code, expected=Expected(start_s or 9e8, None, (node,), 1))
+        return Plan("told", status, waiting=(other if others else first, *others))
+
+    return solve
+
+
+def starts(job: Job) -> list[float | None]:
+    planned = job.forecasts.order_by("pk").values_list("planned_at", flat=True)
+    return [at.timestamp() if at else None for at in planned]
+
+
+@pytest.mark.parametrize(
+    ("later_s", "stored"),
+    [
+        (1100.0, [1100.0]),
+        (1190.0, [1100.0]),
+        (1300.0, [1100.0, 1300.0]),
+        (50.0, [1100.0, 110.0]),
+    ],
+)
+def test_a_forecast_is_written_once_and_again_only_where_it_moved(
+    cluster: Cluster, node: Node, later_s: float, stored: list[float]
+) -> None:
+    waits = a_job(cluster)
+    for at_s, start_s in ((100.0, 1100.0), (110.0, later_s)):
+        a_round(cluster, expecting(start_s), at_s=at_s)
+    assert starts(waits) == stored
+    first = waits.forecasts.order_by("pk")[0]
+    assert (first.first, first.nodes, first.gpus) == (True, [node.name], 1)
+    low, start, high, end = (
+        moment.timestamp() if moment else 0.0
+        for moment in (first.low_at, first.start_at, first.high_at, first.end_at)
+    )
+    assert 100.0 <= low <= start <= high
+    assert end - start == pytest.approx(60.0)
+
+
+def test_a_start_that_is_no_longer_expected_is_taken_back_and_a_failed_policy_takes_nothing_back(
+    cluster: Cluster, node: Node
+) -> None:
+    other, waits = a_job(cluster, name="other"), a_job(cluster, name="waits")
+    a_round(cluster, expecting(1100.0), at_s=100.0)
+    a_round(cluster, expecting(None, PlanStatus.KEPT), at_s=110.0)
+    assert [len(starts(job)) for job in (other, waits)] == [1, 1]
+    a_round(cluster, expecting(None), at_s=120.0)
+    assert None in (starts(other)[-1], starts(waits)[-1])
+
+
+def test_a_plan_without_a_schedule_asks_for_a_simulation(
+    cluster: Cluster, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[tuple[Any, ...]]()
+    monkeypatch.setattr(
+        "controlplane.loop.live.forecasting.current_app.send_task",
+        lambda name, given, **_: asked.append((name, given)),
+    )
+    a_job(cluster)
+    row = a_round(cluster, placing())
+    task = "controlplane.studies.tasks.forecast_starts"
+    assert asked == [(task, (cluster.pk, row.number))]
+    assert not Forecast.objects.exists()
+
+
+def test_the_first_forecast_is_scored_against_the_start_and_teaches_the_next_one(
+    cluster: Cluster, node: Node
+) -> None:
+    waits = a_job(cluster)
+    assert score_of(cluster.pk) is None
+    a_round(cluster, expecting(1100.0), at_s=100.0)
+    a_round(cluster, expecting(1600.0), at_s=110.0)
+    assert score_of(cluster.pk) is None
+    Job.objects.filter(pk=waits.pk).update(started_at=utc(2100.0))
+    score = score_of(cluster.pk)
+    assert score is not None
+    assert (score.jobs, score.inside) == (1, 1.0)
+    assert score.error == pytest.approx(0.5)
+    assert score.drift == pytest.approx(0.25)
+    assert calibrated(cluster.pk).interval(0.0, 1.0) == calibrated(-1).interval(0.0, 1.0)
