@@ -7,6 +7,7 @@ from experiments.bench import (
     shares,
     simulator,
     traces,
+    trade_offs,
     what_if,
     workloads,
 )
@@ -21,3 +22,4 @@ if __name__ == "__main__":
     show(what_if.figures())
     traces.main([])
     first_run.main([])
+    trade_offs.main(["--policies", "cost_search", "--nodes", "10", "--seeds", "1"])

@@ -104,6 +104,16 @@ def shortest_unforced_s(job: Facts, jobs: Sequence[Facts]) -> float | None:
     return min((p["to_s"] - p["from_s"] for p in chosen), default=None)
 
 
+def forecasts(jobs: Iterable[Facts]) -> list[tuple[float, float, float]]:
+    """(low, actual, high) start of every job with a forecast that has started."""
+    told = ((job["forecast"], job["started_s"]) for job in jobs if job["forecast"])
+    return [
+        (f["low_s"], at_s, f["high_s"])
+        for f, at_s in told
+        if at_s is not None and f["low_s"] is not None and f["high_s"] is not None
+    ]
+
+
 def _held(job: Facts) -> list[Facts]:
     return [p for p in job["placements"] if p["from_s"] is not None]
 

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 
 from policies.contract import plan_json
 from policies.contract.plan import Expected, Plan, WaitCode
-from policies.contract.snapshot import PriceInterval, Snapshot
+from policies.contract.snapshot import JobColumns, Jobs, PriceInterval, Snapshot
 from policies.cost_model.kernels import NONE
 from policies.cost_model.problem import Problem, build
 from policies.search.cost_search import CostSearch, starting_now
@@ -213,6 +213,32 @@ def test_a_job_with_time_to_spare_waits_for_the_cheap_gpu_although_another_is_id
     plan = CostSearch()(busy_v100(due_s=10_000.0))
     assert where(plan) == {"runs": ("v", 1)}
     assert [(w.job, w.code) for w in plan.waiting] == [("waits", WaitCode.POSTPONED)]
+
+
+def with_jobs(snapshot: Snapshot, **fields: Any) -> Snapshot:
+    rows = [replace(job, **fields) for job in snapshot.jobs]
+    return replace(snapshot, jobs=Jobs(JobColumns.of(rows)))
+
+
+def test_gpus_of_a_launch_that_stays_are_expected_when_it_ends() -> None:
+    snapshot = with_jobs(busy_v100(due_s=10_000.0), min_run_s=1e6)
+    assert where(CostSearch()(snapshot)) == {"runs": ("v", 1)}
+
+
+def test_a_job_does_not_wait_for_a_cheap_gpu_where_waiting_costs_more() -> None:
+    both = {"runs": ("v", 1), "waits": ("t", 1)}
+    assert where(CostSearch()(with_jobs(busy_v100(due_s=10_000.0), waiting_cost=1.0))) == both
+    assert len(where(CostSearch()(with_jobs(busy_v100(due_s=10_000.0), waiting_cost=1e-9)))) == 1
+
+
+def test_what_a_move_costs_does_not_shrink_with_the_work_that_is_left() -> None:
+    late = a_queue(1)
+    for total_steps, factor in ((3000.0, 3.0), (1000.0, 1.0), (0.0, 1.0)):
+        rows = [replace(j, remaining_steps=1000.0, total_steps=total_steps) for j in late.jobs]
+        problem = build(replace(late, jobs=Jobs(JobColumns.of(rows))))
+        moving = rollout_data(problem, hysteresis=0.1, move_cost=0.2)[0].moving
+        expected = (0.1 + 0.2 * factor) * problem.cheapest
+        assert moving[problem.running] == pytest.approx(expected[problem.running])
 
 
 def test_a_planned_wait_that_others_may_make_too_long_is_not_risked() -> None:

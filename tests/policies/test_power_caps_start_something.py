@@ -87,7 +87,8 @@ def test_a_job_that_the_cap_never_allows_waits_for_power_until_the_cap_rises(nam
 def test_a_running_job_above_a_lowered_cap_is_shrunk_rather_than_replaced(name: str) -> None:
     nodes = [a_node("fast", "V100", 2)]
     both = on("fast", "gpu0", "gpu1")
-    runs = a_job("a", gpus_max=2, remaining_steps=1e4, total_steps=1e5, running=both)
+    # with as much left as the other has, either order would cost the same
+    runs = a_job("a", gpus_max=2, remaining_steps=9e3, total_steps=1e5, running=both)
     waits = a_job("b", gpus_max=2, remaining_steps=1e4, total_steps=1e5)
     snapshot = a_snapshot(nodes, [waits, runs], KINDS, power_cap_w=540.0)
     (placed,) = decide(name, snapshot).placements

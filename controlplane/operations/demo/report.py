@@ -17,6 +17,7 @@ from jobs.assignment_lifecycle import ENDED
 from jobs.models import Assignment, Job
 from loadmaster.demo.report import (
     REPORT_VERSION,
+    forecasts,
     resumptions,
     run_time_errors,
     shortest_unforced_s,
@@ -68,6 +69,8 @@ def _summary(jobs: list[dict[str, Any]], rounds: QuerySet[Round]) -> dict[str, A
         "preemptions": len(stops(jobs)) - len(moved),
         "migrations": len(moved),
         "rounds": rounds.count(),
+        "forecasts": len(forecasts(jobs)),
+        "forecasts_inside": sum(low <= at <= high for low, at, high in forecasts(jobs)),
         "profile_runs": len(profiling),
         "profiling_energy_kwh": _total(profiling, "energy_kwh"),
         "profiling_energy_cost": _total(profiling, "energy_cost"),
@@ -99,6 +102,7 @@ def _job(job: Job, started_at: datetime) -> dict[str, Any]:
         "priority": job.priority,
         "submitted_s": _since(started_at, job.submitted_at),
         "started_s": _since(started_at, job.started_at),
+        "forecast": _forecast(job, started_at),
         "due_s": _since(started_at, job.due_at),
         "completed_s": _since(started_at, job.completed_at),
         "due_met": job.state == "completed" and tardiness_s == 0.0,
@@ -114,6 +118,15 @@ def _job(job: Job, started_at: datetime) -> dict[str, Any]:
         "placements": launches["training"],
         "profile_runs": launches["profiling"],
     }  # fmt: skip
+
+
+def _forecast(job: Job, started_at: datetime) -> dict[str, float | None] | None:
+    """First forecast of the job's start, with its 80% interval; None if it was given none."""
+    first = job.forecasts.filter(first=True).first()
+    if first is None:
+        return None
+    told = ("made_at", "low_at", "start_at", "high_at")
+    return {name.replace("_at", "_s"): _since(started_at, getattr(first, name)) for name in told}
 
 
 def _placement(assignment: Assignment, started_at: datetime) -> dict[str, Any]:
@@ -184,7 +197,8 @@ def print_summary(report: dict[str, Any], console: Console) -> None:
     console.print(
         f"{found['completed']} of {len(report['jobs'])} jobs completed, {found['due_met']} in time;"
         f" {found['rounds']} rounds, {found['preemptions']} pre-emptions, {found['migrations']}"
-        " migrations."
+        f" migrations; {found['forecasts_inside']} of {found['forecasts']} starts within their"
+        " forecast."
     )
     energy_kwh = found["energy_kwh"] + found["profiling_energy_kwh"]
     cost = found["energy_cost"] + found["profiling_energy_cost"]
@@ -230,13 +244,15 @@ def _jobs(report: dict[str, Any]) -> Table:
 
 
 def _starts(report: dict[str, Any]) -> Table:
-    """Table of starts, in seconds from the submission, and of stops."""
-    headings = ("job", "started", "stops", "shortest unforced")
+    """Table of forecast and actual starts, in seconds from the submission, and of stops."""
+    headings = ("job", "forecast start (80% interval)", "started", "stops", "shortest unforced")
     table = Table(*headings, title="Starts and stops, s after submission", title_justify="left")
     for job in report["jobs"]:
-        shortest_s = shortest_unforced_s(job, report["jobs"])
+        told, shortest_s = job["forecast"], shortest_unforced_s(job, report["jobs"])
+        forecast = [_after(job, told and told[name]) for name in ("start_s", "low_s", "high_s")]
         table.add_row(
             job["name"],
+            "{} ({} to {})".format(*forecast) if told else "-",
             _after(job, job["started_s"]),
             str(len(stops([job]))),
             "-" if shortest_s is None else f"{shortest_s:.1f} s",

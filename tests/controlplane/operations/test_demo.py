@@ -18,7 +18,7 @@ from clusters.models import Cluster, Device, GpuType
 from controlplane.operations.bootstrap import ADMIN, CLUSTER, EMULATED_NODES, bootstrap
 from controlplane.operations.demo.report import print_summary, report
 from controlplane.operations.demo.scenario import JOBS, SECONDS_PER_EPOCH, step_s
-from jobs.models import Assignment, AssignmentSlot, Job, JobEvent, ProgressPoint
+from jobs.models import Assignment, AssignmentSlot, Forecast, Job, JobEvent, ProgressPoint
 from jobs.submission.validation import validate_job
 from loadmaster.demo.report import check_report
 from tests.builders import a_job, a_kind, a_node
@@ -132,6 +132,22 @@ def test_the_report_of_a_migrated_job_holds_what_it_claims(tmp_path: Path) -> No
     assert (facts["summary"]["preemptions"], facts["summary"]["migrations"]) == (0, 1)
     assert facts["summary"]["energy_cost"] == pytest.approx(0.022)
     assert facts["jobs"][0]["due_met"] is True
+
+
+@pytest.mark.parametrize(("late_s", "inside"), [(4.0, 1), (7.0, 0)])
+def test_the_report_compares_the_first_forecast_with_the_start(late_s: float, inside: int) -> None:
+    cluster, job = a_history()
+    since = timezone.now() - timedelta(seconds=400)
+    for first, start_s in ((True, 20.0), (False, 90.0)):
+        told = {f"{name}_at": since + timedelta(seconds=start_s + at_s) for name, at_s in
+                (("made", -10.0), ("low", -5.0), ("start", 0.0), ("high", 5.0))}  # fmt: skip
+        Forecast.objects.create(job=job, fence=0, first=first, round=1, **told)
+    Job.objects.filter(pk=job.pk).update(started_at=since + timedelta(seconds=20.0 + late_s))
+    facts = report(cluster, Job.objects.filter(pk=job.pk), since)
+    (row,) = facts["jobs"]
+    assert row["forecast"] == {"made_s": 10.0, "low_s": 15.0, "start_s": 20.0, "high_s": 25.0}
+    assert row["started_s"] == 20.0 + late_s
+    assert (facts["summary"]["forecasts"], facts["summary"]["forecasts_inside"]) == (1, inside)
 
 
 def test_a_launch_cut_short_is_predicted_by_the_steps_it_did() -> None:
