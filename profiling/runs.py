@@ -34,8 +34,7 @@ from loadmaster.protocol import AssignmentState, ReasonClass
 from policies.contract.snapshot import Purpose, Source
 from profiling.models import PairRun, Profile, ProfileRun
 from profiling.offers import Configuration, Offers, offers, reachable, uses
-
-NOMINAL_RUN_S = 3600.0
+from profiling.speeds import assumed_speed
 
 
 def assume(job: Job) -> bool:
@@ -47,16 +46,12 @@ def assume(job: Job) -> bool:
     slowest = here.order_by("tflops").first() or types.order_by("tflops").first()
     if slowest is None:
         return False
-    walltime_s = job.walltime_s if job.walltime_s and job.walltime_s > 0 else None
-    run_s = walltime_s or NOMINAL_RUN_S
+    speed, source = assumed_speed(job.total_steps, job.walltime_s)
     Profile.objects.get_or_create(
         kind_id=job.kind_id, gpu_type=slowest, gpus=job.gpus_min, spread=False,
-        defaults={
-            "steps_per_s": max(1, job.total_steps) / run_s,
-            "source": Source.DECLARED if walltime_s else Source.ASSUMED,
-        },
+        defaults={"steps_per_s": speed, "source": source},
     )  # fmt: skip
-    basis = "its walltime" if walltime_s else "an assumed hour"
+    basis = "its walltime" if source is Source.DECLARED else "an assumed hour"
     message = (
         f"nothing is known of its kind yet: {basis} is taken as its run time on {slowest.name}"
         " until a run has measured it"

@@ -14,7 +14,6 @@ from jobs.models import Assignment, Job, Kind
 from loadmaster.protocol import AssignmentState, ReasonClass
 from policies.contract.snapshot import Purpose, Source
 from profiling.measurements import (
-    FIRST_STEPS,
     Observation,
     is_telling,
     is_training,
@@ -28,7 +27,7 @@ from profiling.models import Measurement, PairMeasurement, PairProfile, PairRun,
 from profiling.pairs.measurements import observe_pairs, record_impossible, record_pair
 from profiling.restarts import is_stopped, learn_stop
 from profiling.runs import COMMANDS_FAULT, OPEN, SILENT, R, begin_all, give_up, lock_kind, settle
-from profiling.speeds import WARM_UP_STEPS
+from profiling.speeds import FIRST_STEPS, WARM_UP_STEPS
 
 log = logging.getLogger(__name__)
 
