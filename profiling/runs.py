@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from django.db.models import Exists, F, Max, OuterRef, QuerySet
+from django.db.models import Exists, F, Max, OuterRef, Q
 from django.utils import timezone
 
 from clusters.events import request_reschedule
@@ -183,14 +183,27 @@ def give_up(run: ProfileRun, reason: str, reason_class: str) -> None:
         note_job(run.job, "warning", data={"message": f"not measured on {where}: {reason}"})
 
 
-def silent_launches(cluster: Cluster, now: datetime) -> QuerySet[Assignment]:
-    """Profiling assignments that have run for `profile_silence_s` without a step."""
+def silent_launches(cluster: Cluster, now: datetime) -> list[Assignment]:
+    """Profiling assignments without a new step for `profile_silence_s`.
+
+    The last step was so long after the first as the job says: its clock may differ.
+    """
     since = now - timedelta(seconds=cluster.profile_silence_s)
     launches = Assignment.objects.filter(
         job__cluster=cluster, purpose=Purpose.PROFILING, state=AssignmentState.RUNNING,
-        running_at__lt=since, steps_done__lte=F("start_steps"), desired="run",
+        running_at__lt=since, desired="run",
     )  # fmt: skip
-    return launches.select_related("job__cluster", "node")
+    left = Q(steps_quota=None) | Q(steps_done__lt=F("start_steps") + F("steps_quota"))
+    found = launches.filter(left).select_related("job__cluster", "node")
+    return [launch for launch in found if _stepped_s(launch) < since.timestamp()]
+
+
+def _stepped_s(launch: Assignment) -> float:
+    """Epoch of a running launch's newest step, else of its start."""
+    began_s = (launch.running_at or launch.created_at).timestamp()
+    points = launch.progress.filter(launch_steps__gt=0).order_by("-launch_steps", "elapsed_s")
+    elapsed_s = points.values_list("elapsed_s", flat=True).first()
+    return began_s if elapsed_s is None else began_s + (launch.setup_s or 0.0) + elapsed_s
 
 
 def _knowledge(kind: Kind, cluster: Cluster, now: datetime) -> Knowledge:

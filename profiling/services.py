@@ -87,7 +87,9 @@ def profile_run_silent(assignment: Assignment) -> None:
         lock_kind(assignment.job.kind_id)
         runs = ProfileRun.objects.filter(job=assignment.job_id, copy=assignment.copy)
         for run in runs.filter(state__in=OPEN).select_related("gpu_type", "job"):
-            why = f"no step within {silence_s:g} s of its start"
+            steps = assignment.steps_done - assignment.start_steps
+            after = f"after its step {steps}" if steps > 0 else "of its start"
+            why = f"no step within {silence_s:g} s {after}"
             remedy = f"{REPORT_STEPS}, or raise the cluster's profile_silence_s"
             give_up(run, f"{why}; {remedy}", SILENT)
 
