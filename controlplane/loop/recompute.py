@@ -9,8 +9,8 @@ from controlplane.loop.live.solver import solve_here
 from controlplane.loop.models import Round
 from controlplane.loop.rounds import carry_out_or_decide
 from policies.andreas.randomized_greedy import RandomizedGreedy
-from policies.contract import forms, plan_json, snapshot_json
-from policies.contract.plan import Plan, PlanStatus
+from policies.contract import plan_json, snapshot_json
+from policies.contract.plan import PLAN_VERSION, Plan, PlanStatus
 from policies.contract.snapshot import Purpose, Snapshot
 from policies.cost_model.problem import build
 from policies.cost_model.solution import Solution
@@ -82,9 +82,15 @@ def replay(row: Round) -> Plan:
     return carry_out_or_decide(snapshot, policy, partial(last_plan, row), row.policy).plan
 
 
-def digest_as_stored(plan: Plan, row: Round) -> str:
-    """Digest of the plan in the form version of the round's own."""
-    return forms.digest_of({**plan_json.to_json(plan), "version": row.plan["version"]})
+def digests(row: Round, again: Plan) -> tuple[str, str]:
+    """Digests to compare: of the stored plan, and of `again`, the one decided anew.
+
+    An older version's plan gives reasons to wait in another form, so its placements are compared.
+    """
+    if row.plan["version"] == PLAN_VERSION:
+        return row.plan_sha256, plan_json.digest(again)
+    stored, decided = (replace(p, waiting=()) for p in (plan_json.from_json(row.plan), again))
+    return plan_json.digest(stored), plan_json.digest(decided)
 
 
 def _priced_anew(row: Round) -> Snapshot:

@@ -1,5 +1,5 @@
-"""What pages cost does not grow with what is in the database: the same queries for a small cluster
-and a larger one.
+"""What pages cost does not grow with what is in the database: no more queries for a larger cluster
+than for a small one.
 """
 
 import pytest
@@ -39,11 +39,10 @@ def queries(name: str, who: str, *, jobs: int, nodes: int) -> int:
 
 @pytest.mark.parametrize("who", ["load-0", "load-operator"])
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_takes_a_fixed_number_of_queries(name: str, who: str) -> None:
+def test_a_larger_cluster_costs_no_page_more_queries(name: str, who: str) -> None:
     counts = []
     for size in ({"jobs": 160, "nodes": 8}, {"jobs": 600, "nodes": 60}):
         with transaction.atomic():
             counts.append(queries(name, who, **size))
             transaction.set_rollback(True)
-    assert counts[0] == counts[1]
-    assert counts[0] <= MOST
+    assert counts[1] <= counts[0] <= MOST

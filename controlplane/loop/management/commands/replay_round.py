@@ -4,7 +4,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from controlplane.loop.recompute import RoundNotFoundError, digest_as_stored, find_round, replay
+from controlplane.loop.recompute import RoundNotFoundError, digests, find_round, replay
 
 
 class Command(BaseCommand):
@@ -19,9 +19,9 @@ class Command(BaseCommand):
             plan = replay(row)
         except RoundNotFoundError as error:
             raise CommandError(str(error)) from None
-        again = digest_as_stored(plan, row)
-        self.stdout.write(f"stored   {row.plan_sha256}\nreplayed {again}")
-        if again != row.plan_sha256:
+        stored, again = digests(row, plan)
+        self.stdout.write(f"stored   {stored}\nreplayed {again}")
+        if again != stored:
             failed = f" (a policy failed: stored {row.message!r}, replayed {plan.message!r})"
             shown = failed if row.message or plan.message else ""
             raise CommandError(f"the plans differ{shown}", returncode=1)
