@@ -2,12 +2,13 @@
 
 `python -m experiments.bench.first_run`: ANDREAS' scenarios under `cost_search`, and Gavel's stream
 under max-min fairness, with the rules of live clusters: speeds are assumed, measured by a launch's
-first steps, estimated and explored. A figure is the median over clusters and seeds.
+first steps, estimated and explored. A figure is the median over loads, clusters and seeds.
 """
 
 import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import product
 from statistics import median
 
 from controlplane.simulation.cluster.scenario import Scenario
@@ -32,12 +33,11 @@ TYPES = tuple(GpuTypeView(name, tflops, 16.0) for name, tflops in TFLOPS.items()
 def figures(
     nodes: Sequence[int], tunings: Sequence[float], seeds: int, jobs: int
 ) -> Iterator[Figure]:
-    """Ratios of total cost by scenario, over sizes, loads and seeds; then the stream's."""
+    """Ratios of total cost by scenario, over loads, sizes and seeds; then the stream's."""
     for number in (1, 2):
-        for tuning in tunings:
-            pairs = [_andreas(number, n, tuning, seed + 1) for n in nodes for seed in range(seeds)]
-            name = f"total cost with first_run, scenario {number}, tuning {tuning:g}"
-            yield _ratio(name, pairs)
+        cells = product(tunings, nodes, range(1, seeds + 1))
+        pairs = [_andreas(number, n, tuning, seed) for tuning, n, seed in cells]
+        yield _ratio(f"total cost with first_run, scenario {number}", pairs)
     if (traces.DATA / traces.STREAM).exists():
         case = next(case for case in traces.CASES if case.takes_goal)
         pairs = [_both(*traces.stream(case, traces.DATA, jobs), case.policy, 1)]
