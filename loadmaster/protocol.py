@@ -335,6 +335,10 @@ class StateReport:
     image_digest: Text = ""
 
 
+NOT_NUMBERS = "not_numbers"
+"""Event of a sample without figures: the job reported some that are no numbers (NaN, infinite)."""
+
+
 @dataclass(frozen=True, slots=True)
 class ProgressSample:
     """Progress and recent speed: start, progress, checkpoint, preempted, quota or end."""

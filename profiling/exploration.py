@@ -12,9 +12,9 @@ and to be allowed to stop, n of them, and a restart:
 
     price = n * max(0, m exp(sigma^2 / 2) - K) + restart.
 
-Where the gain is greater, and GPUs are free, the oldest waiting job of the kind gets a kind of its
-own, whose speed there is exp(2 sigma) times the estimate. The policy decides with it as with any
-other. While a job of the kind runs there, no other tries.
+Where the gain is 60 times the price or more, and GPUs are free, the oldest waiting job of the kind
+gets a kind of its own, whose speed there is exp(2 sigma) times the estimate. The policy decides
+with it as with any other. While a job of the kind runs there, no other tries.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -43,6 +43,9 @@ PRIOR_SIGMA = 0.3
 PRIOR_WEIGHT = 4
 """Errors that the prior counts as."""
 
+LEAST_RETURN = 60.0
+"""Least gain over price: few trials make most savings, and gains are less sure than prices."""
+
 OPTIMISM = 2.0
 """Standard deviations by which an explored speed may exceed its estimate."""
 
@@ -65,6 +68,11 @@ class Trial:
     gain: float
     price: float
     times: float
+
+    @property
+    def surplus(self) -> float:
+        """Gain beyond what the price demands; 0 or less: not worth it."""
+        return self.gain - LEAST_RETURN * self.price
 
     @property
     def text(self) -> str:
@@ -107,7 +115,7 @@ def explored(snapshot: Snapshot, jobs: Collection[str], sigma: float) -> Snapsho
 
 
 def trials(snapshot: Snapshot, jobs: Collection[str], sigma: float) -> Iterator[Trial]:
-    """Yield the trial with the greatest gain over its price for each kind that has one."""
+    """Yield the trial with the greatest gain beyond its price's for each kind with one."""
     kinds = {k.id: k for k in snapshot.kinds if _is_partly_measured(k) and not k.is_assumed}
     columns, by_kind = snapshot.jobs.columns, dict[str, list[int]]()
     for row, (job, kind) in enumerate(zip(columns.ids, columns.kinds, strict=True)):
@@ -124,8 +132,8 @@ def trials(snapshot: Snapshot, jobs: Collection[str], sigma: float) -> Iterator[
             for t in found
             if (kind, t.config) not in busy and t.config[1] <= free.get(t.config[0], 0)
         )
-        best = max(possible, key=lambda t: t.gain - t.price, default=None)
-        if best is not None and best.gain > best.price:
+        best = max(possible, key=lambda t: t.surplus, default=None)
+        if best is not None and best.surplus > 0:
             yield best
 
 

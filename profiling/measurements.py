@@ -9,16 +9,21 @@ from jobs.models import Assignment, Kind
 from loadmaster.protocol import AssignmentState
 from policies.contract.snapshot import Purpose, Source
 from profiling.models import Measurement, Profile
-from profiling.speeds import ALPHA, WARM_UP_STEPS, Pace, pace, smoothed, weight_of_next
+from profiling.speeds import (
+    ALPHA,
+    FIRST_STEPS,
+    WARM_UP_STEPS,
+    Pace,
+    pace,
+    smoothed,
+    weight_of_next,
+)
 
 NEWEST_POINTS = 2000
 """Newest samples of a launch that are read: a job may run for days."""
 
 MIN_STEPS = 5
 """Steps after the warm-up that a usable production run has."""
-
-FIRST_STEPS = 2
-"""The same on a configuration that nobody has measured: any speed is better than none."""
 
 SHORTEST_RUN_S = 0.1
 """Least time that a run without reports counts as: shorter ones are noise of the reports."""

@@ -33,9 +33,10 @@ def reconcile_profiles(now: datetime, stop: Stop) -> None:
         for kind_id in sorted(_unsettled(cluster, offers(cluster, now))):
             with transaction.atomic():
                 settle(lock_kind(kind_id), cluster, now, background=True)
-        for launch in silent_launches(cluster, now).filter(share__gte=1.0):
-            profile_run_silent(launch)
-            stop(launch)
+        for launch in silent_launches(cluster, now):
+            if launch.share >= 1.0:
+                profile_run_silent(launch)
+                stop(launch)
         _end_rests(cluster, now)
         reconcile_pair_runs(cluster, now, stop)
     for assignment in (*_running_unmeasured(), *_sharing_unmeasured()):

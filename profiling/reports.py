@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from math import inf
 
-from loadmaster.protocol import ProgressSample
+from loadmaster.protocol import NOT_NUMBERS, ProgressSample
 
 FASTEST = 1e6
 """Steps/s beyond which a report is nonsense."""
@@ -49,6 +49,10 @@ def check(samples: Iterable[ProgressSample], launch: Launch) -> Checked:
     """Drop what makes no sense after what the launch has reported."""
     checked, last = Checked(), launch.last
     for told in samples:
+        if told.event == NOT_NUMBERS:
+            said = "reported steps or times that are no numbers (NaN, infinite): not counted"
+            checked.messages.setdefault(NOT_NUMBERS, said)
+            continue
         sample = _with_values(_in_time(told, last, launch.now_s, checked), launch, checked)
         repeated = last is not None and _is_repeated(sample, last)
         problem = _impossible(sample)

@@ -34,17 +34,26 @@ class Progress(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """Restart of a kind: `cost_s` is without lost work; `saves` None: never seen to stop."""
+    """Restart of a kind: `cost_s` is without lost work; `saves` None: never seen to stop.
+
+    `launch_s` is the part of `cost_s` after the stop.
+    """
 
     cost_s: float
+    launch_s: float
     saves: bool | None = None
     reports_steps: bool = True
 
     @classmethod
     def of(cls, kind: Kind, usual_s: float) -> Self:
         """Restart as measured; of a kind that was never stopped, the usual cost."""
-        cost_s = usual_s if kind.stop_s is None else kind.stop_s + (kind.setup_s or 0.0)
-        return cls(cost_s, kind.saves_at_stop, kind.reports_steps is not False)
+        launch_s = usual_s if kind.stop_s is None else kind.setup_s or 0.0
+        return cls(
+            launch_s + (kind.stop_s or 0.0),
+            launch_s,
+            kind.saves_at_stop,
+            kind.reports_steps is not False,
+        )
 
     def lost_s(self, launch: Progress, now_s: float) -> float:
         """Seconds of work that a stop of this launch would lose now."""

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from django.db.models import Exists, F, Max, OuterRef, QuerySet
+from django.db.models import Exists, F, Max, OuterRef, Q
 from django.utils import timezone
 
 from clusters.events import request_reschedule
@@ -34,8 +34,7 @@ from loadmaster.protocol import AssignmentState, ReasonClass
 from policies.contract.snapshot import Purpose, Source
 from profiling.models import PairRun, Profile, ProfileRun
 from profiling.offers import Configuration, Offers, offers, reachable, uses
-
-NOMINAL_RUN_S = 3600.0
+from profiling.speeds import assumed_speed
 
 
 def assume(job: Job) -> bool:
@@ -47,16 +46,12 @@ def assume(job: Job) -> bool:
     slowest = here.order_by("tflops").first() or types.order_by("tflops").first()
     if slowest is None:
         return False
-    walltime_s = job.walltime_s if job.walltime_s and job.walltime_s > 0 else None
-    run_s = walltime_s or NOMINAL_RUN_S
+    speed, source = assumed_speed(job.total_steps, job.walltime_s)
     Profile.objects.get_or_create(
         kind_id=job.kind_id, gpu_type=slowest, gpus=job.gpus_min, spread=False,
-        defaults={
-            "steps_per_s": max(1, job.total_steps) / run_s,
-            "source": Source.DECLARED if walltime_s else Source.ASSUMED,
-        },
+        defaults={"steps_per_s": speed, "source": source},
     )  # fmt: skip
-    basis = "its walltime" if walltime_s else "an assumed hour"
+    basis = "its walltime" if source is Source.DECLARED else "an assumed hour"
     message = (
         f"nothing is known of its kind yet: {basis} is taken as its run time on {slowest.name}"
         " until a run has measured it"
@@ -188,14 +183,27 @@ def give_up(run: ProfileRun, reason: str, reason_class: str) -> None:
         note_job(run.job, "warning", data={"message": f"not measured on {where}: {reason}"})
 
 
-def silent_launches(cluster: Cluster, now: datetime) -> QuerySet[Assignment]:
-    """Profiling assignments that have run for `profile_silence_s` without a step."""
+def silent_launches(cluster: Cluster, now: datetime) -> list[Assignment]:
+    """Profiling assignments without a new step for `profile_silence_s`.
+
+    The last step was so long after the first as the job says: its clock may differ.
+    """
     since = now - timedelta(seconds=cluster.profile_silence_s)
     launches = Assignment.objects.filter(
         job__cluster=cluster, purpose=Purpose.PROFILING, state=AssignmentState.RUNNING,
-        running_at__lt=since, steps_done__lte=F("start_steps"), desired="run",
+        running_at__lt=since, desired="run",
     )  # fmt: skip
-    return launches.select_related("job__cluster", "node")
+    left = Q(steps_quota=None) | Q(steps_done__lt=F("start_steps") + F("steps_quota"))
+    found = launches.filter(left).select_related("job__cluster", "node")
+    return [launch for launch in found if _stepped_s(launch) < since.timestamp()]
+
+
+def _stepped_s(launch: Assignment) -> float:
+    """Epoch of a running launch's newest step, else of its start."""
+    began_s = (launch.running_at or launch.created_at).timestamp()
+    points = launch.progress.filter(launch_steps__gt=0).order_by("-launch_steps", "elapsed_s")
+    elapsed_s = points.values_list("elapsed_s", flat=True).first()
+    return began_s if elapsed_s is None else began_s + (launch.setup_s or 0.0) + elapsed_s
 
 
 def _knowledge(kind: Kind, cluster: Cluster, now: datetime) -> Knowledge:

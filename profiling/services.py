@@ -14,7 +14,6 @@ from jobs.models import Assignment, Job, Kind
 from loadmaster.protocol import AssignmentState, ReasonClass
 from policies.contract.snapshot import Purpose, Source
 from profiling.measurements import (
-    FIRST_STEPS,
     Observation,
     is_telling,
     is_training,
@@ -28,7 +27,7 @@ from profiling.models import Measurement, PairMeasurement, PairProfile, PairRun,
 from profiling.pairs.measurements import observe_pairs, record_impossible, record_pair
 from profiling.restarts import is_stopped, learn_stop
 from profiling.runs import COMMANDS_FAULT, OPEN, SILENT, R, begin_all, give_up, lock_kind, settle
-from profiling.speeds import WARM_UP_STEPS
+from profiling.speeds import FIRST_STEPS, WARM_UP_STEPS
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +87,9 @@ def profile_run_silent(assignment: Assignment) -> None:
         lock_kind(assignment.job.kind_id)
         runs = ProfileRun.objects.filter(job=assignment.job_id, copy=assignment.copy)
         for run in runs.filter(state__in=OPEN).select_related("gpu_type", "job"):
-            why = f"no step within {silence_s:g} s of its start"
+            steps = assignment.steps_done - assignment.start_steps
+            after = f"after its step {steps}" if steps > 0 else "of its start"
+            why = f"no step within {silence_s:g} s {after}"
             remedy = f"{REPORT_STEPS}, or raise the cluster's profile_silence_s"
             give_up(run, f"{why}; {remedy}", SILENT)
 

@@ -8,10 +8,18 @@ warm-up, each with its segment's mean time, which stalls and late samples do not
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
-from math import isfinite
+from math import inf, isfinite
+
+from policies.contract.snapshot import Source
 
 WARM_UP_STEPS = 1
 """Steps at the beginning that are not counted: compilation, caches, first transfers."""
+
+FIRST_STEPS = 2
+"""Steps after the warm-up that tell the speed where nobody knows it: any is better than none."""
+
+ASSUMED_RUN_S = 3600.0
+"""Run time of the first job of a kind of which nothing is known."""
 
 Sample = tuple[int, float]
 """(steps done in this launch, seconds since its first batch)."""
@@ -62,6 +70,13 @@ def _quantile(segments: list[tuple[float, int]], fraction: float) -> float | Non
 
 ALPHA = 0.2
 """Weight of a new measurement against all earlier ones."""
+
+
+def assumed_speed(total_steps: int, walltime_s: float | None) -> tuple[float, Source]:
+    """Return (steps/s, source) of an unknown kind on its slowest GPUs, by its first job."""
+    if walltime_s and 0 < walltime_s < inf:
+        return max(1, total_steps) / walltime_s, Source.DECLARED
+    return max(1, total_steps) / ASSUMED_RUN_S, Source.ASSUMED
 
 
 def weight_of_next(samples: int) -> float:

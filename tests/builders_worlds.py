@@ -70,7 +70,8 @@ class FixedKnowledge:
         return 0.0
 
     def restarts(self, cluster: Cluster, kinds: Collection[int]) -> dict[int, Restart]:
-        return {kind: Restart(cluster.restart_cost_s, saves=True) for kind in kinds}
+        usual_s = cluster.restart_cost_s
+        return {kind: Restart(usual_s, usual_s, saves=True) for kind in kinds}
 
 
 class PretendedRuntime:

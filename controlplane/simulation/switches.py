@@ -22,7 +22,7 @@ class Switches:
     release, `restart_cost_s` extra time of every launch of a job but its first (each is added to
     the scenario's own), `profiling_s` from a kind's first arrival until its speed is known
     (measured on no node of the cluster), or `first_run_steps` of a launch by which its speed there
-    is known: before, speeds are assumed or estimated, as live with `profiling: first_run`.
+    is known: before, speeds are assumed, estimated and explored, as live with `first_run`.
 
     Failures: `node_failures_per_day` per node (exponential gaps), each for `node_repair_s`;
     `job_failure_probability` that a launch fails at a random point of its work. The job then waits

@@ -1,6 +1,7 @@
 """`python -m experiments.bench`: every benchmark, one after another, as JSON lines."""
 
 from experiments.bench import (
+    exploration,
     first_run,
     gap,
     policies,
@@ -22,4 +23,5 @@ if __name__ == "__main__":
     show(what_if.figures())
     traces.main([])
     first_run.main([])
+    show(exploration.figures())
     trade_offs.main(["--policies", "cost_search", "--nodes", "10", "--seeds", "1"])

@@ -1,13 +1,15 @@
 """Cost of not knowing speeds: first runs as measurements against all speeds known beforehand.
 
 `python -m experiments.bench.first_run`: ANDREAS' scenarios under `cost_search`, and Gavel's stream
-under max-min fairness. Each kind is unknown until its first launch has done ten steps.
+under max-min fairness, with the rules of live clusters: speeds are assumed, measured by a launch's
+first steps, estimated and explored. A figure is the median over loads, clusters and seeds.
 """
 
 import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from statistics import fmean
+from itertools import product
+from statistics import median
 
 from controlplane.simulation.cluster.scenario import Scenario
 from controlplane.simulation.switches import NO_SWITCHES, Switches
@@ -20,9 +22,10 @@ from experiments.bench.figures import Figure, figure, show
 from experiments.reproduce.andreas.grid import cluster
 from policies.contract.snapshot import GpuTypeView
 from policies.host.registry import make
+from profiling.speeds import FIRST_STEPS, WARM_UP_STEPS
 
 GOAL = 1.03
-FIRST_RUN = Switches(first_run_steps=10)
+FIRST_RUN = Switches(first_run_steps=WARM_UP_STEPS + FIRST_STEPS)
 TFLOPS = {"V100": 14.0, "P100": 9.3, "T4": 8.1, "K80": 4.1}
 TYPES = tuple(GpuTypeView(name, tflops, 16.0) for name, tflops in TFLOPS.items())
 
@@ -30,30 +33,32 @@ TYPES = tuple(GpuTypeView(name, tflops, 16.0) for name, tflops in TFLOPS.items()
 def figures(
     nodes: Sequence[int], tunings: Sequence[float], seeds: int, jobs: int
 ) -> Iterator[Figure]:
-    """Ratios of total cost by scenario, over sizes, loads and seeds; then the stream's."""
+    """Ratios of total cost by scenario, over loads, sizes and seeds; then the stream's."""
     for number in (1, 2):
-        for tuning in tunings:
-            pairs = [_andreas(number, n, tuning, seed + 1) for n in nodes for seed in range(seeds)]
-            name = f"total cost with first_run, scenario {number}, tuning {tuning:g}"
-            yield _ratio(name, pairs)
+        cells = product(tunings, nodes, range(1, seeds + 1))
+        pairs = [_andreas(number, n, tuning, seed) for tuning, n, seed in cells]
+        yield _ratio(f"total cost with first_run, scenario {number}", pairs)
     if (traces.DATA / traces.STREAM).exists():
-        case = traces.CASES[4]
-        pair = _both(*traces.stream(case, traces.DATA, jobs), case.policy, 1)
-        yield _ratio("total cost with first_run, Gavel's stream", [pair])
+        case = next(case for case in traces.CASES if case.takes_goal)
+        pairs = [_both(*traces.stream(case, traces.DATA, jobs), case.policy, 1)]
+        yield _ratio(f"total cost with first_run, {jobs} jobs of Gavel's stream", pairs)
 
 
 def _ratio(name: str, pairs: Sequence[tuple[Outcome, Outcome]]) -> Figure:
-    """Mean cost unknown over mean cost known, with the same ratios of its parts."""
-    known, unknown = [one for one, _ in pairs], [other for _, other in pairs]
+    """Median of cost unknown over cost known, its worst, and ratios of the sums of parts."""
 
-    def ratio(field: str) -> float:
-        below = fmean(float(getattr(one, field)) for one in known)
-        return fmean(float(getattr(one, field)) for one in unknown) / below if below else 1.0
+    def summed(field: str) -> float:
+        known, unknown = (sum(getattr(of[i], field) for of in pairs) for i in (0, 1))
+        return round(unknown / known, 4) if known else 1.0
 
-    facts = {part: round(ratio(part), 4) for part in ("energy_cost", "tardiness_cost")}
-    waits = [fmean(float(one.jct_s.mean()) for one in of) for of in (unknown, known)]
-    mean = round(waits[0] / waits[1], 4)
-    return figure(name, ratio("total_cost"), GOAL, "", **facts, completion=mean, runs=len(pairs))
+    parts = {part: summed(part) for part in ("total_cost", "energy_cost", "tardiness_cost")}
+    ratios = [unknown.total_cost / known.total_cost for known, unknown in pairs]
+    completion = sum(float(of.jct_s.mean()) for _, of in pairs)
+    completion /= sum(float(of.jct_s.mean()) for of, _ in pairs)
+    return figure(
+        name, median(ratios), GOAL, "", worst=round(max(ratios), 4), **parts,
+        completion=round(completion, 4), runs=len(pairs),
+    )  # fmt: skip
 
 
 def _andreas(number: int, nodes: int, tuning: float, seed: int) -> tuple[Outcome, Outcome]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from loadmaster.agent.runtimes.base import PROGRESS, Exit, RunId, Runtime, StopBy
 from loadmaster.files import parse_object
-from loadmaster.protocol import OUT_OF_SHARED_MEMORY, ProgressSample
+from loadmaster.protocol import NOT_NUMBERS, OUT_OF_SHARED_MEMORY, ProgressSample
 from loadmaster.protocol import AssignmentState as State
 from loadmaster.protocol import ReasonClass as Reason
 from loadmaster.training.run_folder import TERM_OVER
@@ -131,13 +131,19 @@ class Standing:
 def read_samples(
     runtime: Runtime, run: RunId, offset: int
 ) -> tuple[tuple[ProgressSample, ...], int]:
-    """The samples in the next chunk from an offset, and the offset after its last whole line."""
+    """The samples in the next chunk from an offset, and the offset after its last whole line.
+
+    One more tells the server that some lines have figures that are no numbers.
+    """
     chunk = runtime.read(run, PROGRESS, offset, CHUNK)
     end = chunk.rfind(b"\n") + 1
     if end == 0:  # no whole line yet, or one that is too long to be one of ours
         return (), offset + (len(chunk) if len(chunk) == CHUNK else 0)
-    samples = (sample_of(parse_object(line) or {}) for line in chunk[:end].splitlines())
-    return tuple(_with_setup(runtime, run, sample) for sample in samples if sample), offset + end
+    told = [parse_object(line) or {} for line in chunk[:end].splitlines()]
+    samples = [_with_setup(runtime, run, sample) for data in told if (sample := sample_of(data))]
+    if any(_has_no_numbers(data) for data in told):
+        samples.append(ProgressSample(0.0, NOT_NUMBERS, 0, 0, 0.0))
+    return tuple(samples), offset + end
 
 
 def _with_setup(runtime: Runtime, run: RunId, sample: ProgressSample) -> ProgressSample:
@@ -174,6 +180,14 @@ def sample_of(data: dict[str, Any]) -> ProgressSample | None:
     optional = {name: _number(data.get(name)) for name in names}
     elapsed_s = _number(data.get("elapsed_s")) or 0.0
     return ProgressSample(at_s, str(event), step, launch_steps, elapsed_s, **optional)
+
+
+def _has_no_numbers(data: dict[str, Any]) -> bool:
+    """Return True for a report with figures that are left out; a loss may be anything."""
+    names = ("elapsed_s", "steps_per_s", "overrun_fraction", "setup_s")
+    told = [value for name in names if (value := data.get(name)) is not None]
+    wrong = sample_of(data) is None or any(_number(value) is None for value in told)
+    return data.get("event") in EVENTS and wrong
 
 
 def _count(value: object) -> int | None:

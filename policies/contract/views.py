@@ -300,9 +300,9 @@ class JobView:
     the user's run time (inf: none). `tardiness_weight` is cost per second after `due_s`; `weight` a
     fair share, `priority` strict (greater first). `received_s` is device time by GPU type.
     `restart_cost_s` is the time of a checkpoint-restart, with that of the work a stop would lose
-    now. A launch runs for `min_run_s` before it is stopped, unless its node is lost or a due date
-    or a priority requires it. `waiting_cost` is the cost of a second of waiting. An empty
-    `allowed_types` allows every type.
+    now; of a job that waits after a run, without the stop. A launch runs for `min_run_s` before it
+    is stopped, unless its node is lost or a due date or a priority requires it. `waiting_cost` is
+    the cost of a second of waiting. An empty `allowed_types` allows every type.
     """
 
     id: str

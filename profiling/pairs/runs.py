@@ -64,7 +64,7 @@ def reconcile_pair_runs(cluster: Cluster, now: datetime, stop: Stop) -> None:
     """Record finished pair runs, drop those that no node can measure, request missing ones."""
     runs = PairRun.objects.filter(first_job__cluster=cluster, state__in=OPEN)
     opened = list(runs.select_related("first_job", "second_job"))
-    silent = set(silent_launches(cluster, now).values_list("pk", flat=True))
+    silent = {a.pk for a in silent_launches(cluster, now) if a.steps_done <= a.start_steps}
     sharing = [offer for offer in offers(cluster, now).now if offer.slots > 1]
     if not opened and not sharing:
         return

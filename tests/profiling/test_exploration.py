@@ -1,13 +1,13 @@
 """When a job is shown GPUs as faster than estimated, and what that costs."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from math import exp, log
+from dataclasses import replace
+from math import exp
 from random import Random
 from statistics import fmean
 
 import pytest
 
+from experiments.bench import exploration
 from policies.contract.assumed import without_assumed_times
 from policies.contract.plan import Placement, Plan, PlanStatus
 from policies.contract.snapshot import (
@@ -25,8 +25,8 @@ from policies.contract.snapshot import (
     Source,
     Throughput,
 )
-from profiling.estimates import Config, Pool, estimate, leave_one_out
 from profiling.exploration import (
+    LEAST_RETURN,
     OPTIMISM,
     PRIOR_SIGMA,
     expected_saving,
@@ -148,67 +148,18 @@ def test_the_launch_says_what_it_tries_and_no_run_time() -> None:
     assert plan.placements[0].predicted_run_s is None
 
 
-@dataclass(frozen=True, slots=True)
-class Spent:
-    """Energy of eight kinds on four GPU types, in Wh."""
-
-    profile_runs: float
-    trials: float
-    work: float
-
-
-def spent(seed: int, *, step_s: float, min_run_s: float, explores: bool = True) -> Spent:
-    """Energy of 25 jobs of half an hour of each kind, each on the type shown as cheapest.
-
-    `trials`: what exploring launches draw above the best known. Every type has a free GPU; the
-    first job of a kind runs on a V100. Kinds deviate from data sheets by SIGMA.
-    """
-    random, total = Random(seed), 0.0
-    truth = {
-        k: {t: f / 14.0 / step_s * exp(random.gauss(0, SIGMA)) for t, f in TFLOPS.items()}
-        for k in map(str, range(8))
-    }
-    draw_wh = {t: (BASE_W + WATTS[t]) / 3600 for t in TFLOPS}
-    runs = sum(20 / truth[k][t] * draw_wh[t] for k in truth for t in TFLOPS)
-    known = {k: {("V100", 1): truth[k]["V100"]} for k in truth}
-    tried, steps = 0.0, 1800.0 / step_s
-    for turn in range(25):
-        for k in truth:
-            left = [
-                replace(job, min_run_s=min_run_s, restart_cost_s=min_run_s / 10)
-                for job in jobs_of(k, 25 - turn, steps)
-            ]
-            kind = as_estimated(k, known)
-            errors = [log(e.estimated / e.measured) for e in leave_one_out(known, pool_of(known))]
-            shown = explored(
-                a_snapshot(left, kind), ids(left) if explores else set(), spread_of(errors)
-            )
-            rates = shown.kinds[-1].rates
-            chosen = min(TFLOPS, key=lambda t: draw_wh[t] / rates[t, 1, False])
-            cost = draw_wh[chosen] / truth[k][chosen]
-            best = min(cost, *(draw_wh[t] / truth[k][t] for t, _ in known[k]))
-            if shown.jobs.columns.kinds[0] != k:
-                there = max(20.0, min_run_s * truth[k][chosen])
-                tried += (cost - best) * there
-                total += (cost - best) * there + best * steps
-            else:
-                total += cost * steps
-            known[k][chosen, 1] = truth[k][chosen]
-    return Spent(runs, tried, total)
+def test_a_gain_that_hardly_pays_its_price_is_not_tried() -> None:
+    tried = [
+        list(trials(a_snapshot(jobs, KIND), ids(jobs), SIGMA))
+        for jobs in (jobs_of("k", 1, steps) for steps in (1e2, 1e3, 1e4, 1e5))
+    ]
+    assert [len(found) for found in tried] == [0, 0, 0, 1]
+    assert all(t.gain >= LEAST_RETURN * t.price for found in tried for t in found)
 
 
-def pool_of(known: Mapping[str, Mapping[Config, float]]) -> Pool:
-    return Pool.of(TFLOPS, known)
-
-
-def as_estimated(kind: str, known: Mapping[str, Mapping[Config, float]]) -> KindView:
-    speeds = estimate(kind, known[kind], [(t, 1) for t in TFLOPS], pool_of(known))
-    sources = {c: Source.MEASURED if c in known[kind] else Source.ESTIMATED for c in speeds}
-    return a_kind(kind, **{c[0]: (speed, sources[c]) for c, speed in speeds.items()})
-
-
-def test_trials_save_more_than_they_cost_and_cost_less_than_profile_runs() -> None:
-    found = [spent(seed, step_s=1.0, min_run_s=40.0) for seed in range(5)]
-    without = [spent(seed, step_s=1.0, min_run_s=40.0, explores=False) for seed in range(5)]
+def test_exploring_saves_more_than_it_costs_and_costs_a_tenth_of_profile_runs() -> None:
+    case = exploration.Case(step_s=1.0, restart_s=10.0)
+    found = [exploration.spent(case, seed) for seed in (4, 6)]
+    without = [exploration.spent(case, seed, explores=False) for seed in (4, 6)]
     assert sum(s.work for s in found) < sum(s.work for s in without)
-    assert sum(s.trials for s in found) < sum(s.profile_runs for s in found) / 4
+    assert sum(s.exploring for s in found) < sum(s.profile_runs for s in found) / 10

@@ -306,3 +306,28 @@ def test_a_run_without_a_step_ends_is_given_up_and_says_why(cluster: Cluster) ->
     assert state_of(job) == "queued"
     reconcile_profiles(timezone.now() + timedelta(seconds=300))
     assert [run.state for run in ProfileRun.objects.all()] == [ProfileRun.State.GIVEN_UP]
+
+
+def test_a_run_that_hangs_after_its_first_steps_ends_by_its_own_clock(cluster: Cluster) -> None:
+    node = a_profiling_node(cluster, gpus=1)
+    job, now = a_profiled_job(cluster), timezone.now()
+    launch = place(run_of(job), node, steps=0, steps_done=4, running_at=now, setup_s=10.0)
+    years_ago = now - timedelta(days=3650)
+    for steps, elapsed_s in ((1, 1.0), (4, 30.0)):
+        launch.progress.create(
+            at=years_ago, event="progress", step=steps, launch_steps=steps, elapsed_s=elapsed_s
+        )
+    reconcile_profiles(now + timedelta(seconds=40 + cluster.profile_silence_s - 1))
+    assert run_of(job).state == ProfileRun.State.RUNNING
+    reconcile_profiles(now + timedelta(seconds=40 + cluster.profile_silence_s + 1))
+    launch.refresh_from_db()
+    assert (launch.desired, run_of(job).state) == ("preempt", ProfileRun.State.GIVEN_UP)
+    assert run_of(job).reason.startswith("no step within 60 s after its step 4;")
+
+
+def test_a_run_that_has_done_its_steps_may_take_its_time_to_leave(cluster: Cluster) -> None:
+    node = a_profiling_node(cluster, gpus=1)
+    job, now = a_profiled_job(cluster), timezone.now()
+    place(run_of(job), node, steps=run_of(job).steps, running_at=now)
+    reconcile_profiles(now + timedelta(seconds=600))
+    assert run_of(job).state == ProfileRun.State.RUNNING

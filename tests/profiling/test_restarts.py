@@ -66,6 +66,13 @@ def test_stop_and_setup_are_the_restart_cost_of_the_kind(job: Job, node: Node) -
     assert stopped(job, node, 8.0).stop_s == pytest.approx(3.0 + ALPHA * 5.0)
 
 
+def test_a_job_that_waits_after_a_stop_pays_its_next_launch_alone(job: Job, node: Node) -> None:
+    stopped(job, node, checkpoint_steps=20)
+    Job.objects.update(state="queued", checkpoint_steps=20)
+    assert seen(job).restart_cost_s == pytest.approx(1.0)
+    assert seen(job).min_run_s == pytest.approx(40.0)
+
+
 def test_a_kind_that_saves_when_it_is_stopped_loses_nothing(job: Job, node: Node) -> None:
     kind = stopped(job, node, checkpoint_steps=20)
     assert (kind.saves_at_stop, kind.lost_s) == (True, 0.0)

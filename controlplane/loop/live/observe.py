@@ -238,13 +238,14 @@ def _job_view(job: Job, rows: Rows, now_s: float, restart: Restart) -> JobView:
     live = rows.held.of_job[job.pk]
     apart = [apart_label(str(node)) for node in rows.avoided.get(job.pk, ())]
     running = tuple(gang.running for gang in rows.held.gangs(job.pk))
+    ran = job.checkpoint_steps > 0
     lost_s = max((restart.lost_s(a, now_s) for a in live if _trains(a)), default=0.0)
     return JobView(
         **described(job),
         remaining_steps=float(_remaining_steps(job, live, restart, now_s)),
         phase=_phase(job, running),
         user=str(job.user_id),
-        restart_cost_s=restart.cost_s + lost_s,
+        restart_cost_s=restart.cost_s + lost_s if running or not ran else restart.launch_s,
         min_run_s=rows.cluster.min_run_factor * restart.cost_s,
         waiting_cost=waiting_cost(float(rows.cluster.value_of_time), job.team.weight, job.priority),
         running=running,

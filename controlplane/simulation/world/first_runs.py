@@ -1,8 +1,9 @@
 """Speeds as policies see them with `profiling: first_run`: known once a launch has shown them.
 
-Of a new kind nothing is known: its first job is assumed to take an hour on the slowest GPUs. A
+The rules are those of live clusters. Of a new kind a speed is assumed (`profiling.speeds`). A
 launch alone on one node measures its configuration by its first steps, which asks for a round.
-Others are estimated as live (`profiling.estimates`); speeds over several nodes are known.
+Others are estimated (`profiling.estimates`) and explored (`profiling.exploration`). Speeds over
+several nodes are known.
 """
 
 from __future__ import annotations
@@ -11,18 +12,17 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
+from math import log
 from typing import TYPE_CHECKING
 
 from controlplane.simulation.world.job_table import Launch
-from policies.contract.snapshot import KindView, Source, Throughput
-from profiling.estimates import Config, Pool, estimate
-from profiling.speeds import moved
+from policies.contract.snapshot import KindView, Snapshot, Source, Throughput
+from profiling.estimates import Config, Pool, estimate, leave_one_out
+from profiling.exploration import explored, spread_of
+from profiling.speeds import assumed_speed, moved
 
 if TYPE_CHECKING:
     from controlplane.simulation.world.world import SimulatedWorld
-
-ASSUMED_RUN_S = 3600.0
-"""Run time of a new kind's first job on the slowest type, until it has run: as live."""
 
 
 class FirstRuns:
@@ -32,18 +32,22 @@ class FirstRuns:
         self._world, self._steps = world, world.switches.first_run_steps
         self._type_of = {node.id: node.gpu_type for node in world.scenario.nodes}
         self._tflops = {t.name: t.tflops for t in world.scenario.gpu_types}
-        self._assumed: dict[str, dict[Config, float]] = {}
+        self._assumed: dict[str, tuple[Config, float, Source]] = {}
         self._measured: defaultdict[str, dict[Config, float]] = defaultdict(dict)
         self._samples: defaultdict[tuple[str, Config], int] = defaultdict(int)
+        self._sigma = spread_of(())
 
     def meet(self, row: int) -> None:
         """Assume a speed for the new kind of a job."""
         table = self._world.table
-        types = sorted(set(self._type_of.values()))
+        columns = table.columns
+        here = set(self._type_of.values())
+        types = sorted(here.intersection(columns.others["allowed_types"][row]) or here)
         slowest = min(types, key=lambda name: self._tflops.get(name, 0.0))
-        gpus = int(table.columns.counts["gpus_min"][row])
-        speed = max(1, int(table.total_steps[row])) / ASSUMED_RUN_S
-        self._assumed[table.columns.kinds[row]] = {(slowest, gpus): speed}
+        config = slowest, int(columns.counts["gpus_min"][row])
+        walltime_s = float(columns.numbers["walltime_s"][row])
+        speed, source = assumed_speed(int(table.total_steps[row]), walltime_s)
+        self._assumed[columns.kinds[row]] = config, speed, source
         self._world.builder.learn(self._views)
 
     def began(self, launch: Launch) -> None:
@@ -54,6 +58,15 @@ class FirstRuns:
             told_s = launch.first_step_s + self._steps / launch.steps_per_s
             self._world.engine.at(min(told_s, launch.ends_s), partial(self._look, launch, config))
 
+    def shown(self, snapshot: Snapshot) -> Snapshot:
+        """Return the snapshot in which a waiting job of each kind may explore."""
+        columns = snapshot.jobs.columns
+        waiting = zip(
+            columns.ids, columns.others["running"], columns.others["may_share"], strict=True
+        )
+        jobs = {job for job, running, may_share in waiting if not (running or may_share)}
+        return explored(snapshot, jobs, self._sigma)
+
     def _look(self, launch: Launch, config: Config) -> None:
         if launch.stop_wanted_s is not None or launch.end_s < self._world.engine.now_s:
             return
@@ -63,19 +76,32 @@ class FirstRuns:
         self._samples[kind, config] += 1
         self._world.builder.learn(self._views)
         if not samples:
+            errors = leave_one_out(self._measured, self._pool())
+            self._sigma = spread_of(log(e.estimated / e.measured) for e in errors)
             self._world.tell("profile")
+
+    def _pool(self) -> Pool:
+        return Pool.of(self._tflops, self._measured)
 
     def _views(self, kinds: Iterable[KindView]) -> Iterator[KindView]:
         """Yield the kinds with what is known of them now."""
-        pool = Pool.of(self._tflops, self._measured)
+        pool = self._pool()
         for kind in kinds:
-            measured = self._measured.get(kind.id, {})
-            known = measured or self._assumed.get(kind.id, {})
-            guess = Source.ESTIMATED if measured else Source.ASSUMED
+            known, source, guess = self._known(kind.id)
             true = self._world.speeds.kinds[kind.id].throughputs
             wanted = [(t.gpu_type, t.gpus) for t in true if t.is_known and not t.spread]
             seen = tuple(
-                Throughput(*config, speed, Source.MEASURED if config in measured else guess)
+                Throughput(*config, speed, source if config in known else guess)
                 for config, speed in estimate(kind.id, known, wanted, pool).items()
             )
             yield replace(kind, throughputs=(*seen, *(t for t in true if t.spread)))
+
+    def _known(self, kind: str) -> tuple[dict[Config, float], Source, Source]:
+        """Return what is known of a kind, its source, and that of what follows from it."""
+        if measured := self._measured.get(kind):
+            return measured, Source.MEASURED, Source.ESTIMATED
+        if kind not in self._assumed:
+            return {}, Source.ASSUMED, Source.ASSUMED
+        config, speed, source = self._assumed[kind]
+        guess = Source.ASSUMED if source is Source.ASSUMED else Source.ESTIMATED
+        return {config: speed}, source, guess

@@ -209,7 +209,7 @@ class SimulatedWorld:
             memory=dict(self.memory),
         )
         self._reasons.clear()
-        return self._last
+        return self._last if self.first_runs is None else self.first_runs.shown(self._last)
 
     def last_plan(self) -> LastPlan | None:
         """Outcome of the round before; a policy that fails ends the simulation."""

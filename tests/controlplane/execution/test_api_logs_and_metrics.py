@@ -11,7 +11,13 @@ from django.utils import timezone
 from controlplane.execution.services import logs
 from jobs.models import Assignment, LogChunk, ProgressPoint, UsagePoint
 from jobs.pages.job_page import history_line
-from loadmaster.protocol import AssignmentState, MetricsBatch, ProgressSample, UsageSample
+from loadmaster.protocol import (
+    NOT_NUMBERS,
+    AssignmentState,
+    MetricsBatch,
+    ProgressSample,
+    UsageSample,
+)
 from tests.builders import a_job
 from tests.builders_agents import (
     a_node_with_agent,
@@ -349,6 +355,7 @@ def test_a_stale_or_absurd_batch_is_refused(
         (_progress(30, 1e300), "clock"),
         (_progress(30, 1e9), "clock"),
         (_progress(30, -7200.0), "clock"),
+        (_progress(0, event=NOT_NUMBERS), "no numbers (NaN, infinite)"),
     ],
 )
 def test_nonsense_is_dropped_and_the_rest_is_kept(

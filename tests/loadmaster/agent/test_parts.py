@@ -2,11 +2,13 @@
 machine.
 """
 
+import json
 import random
 import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY, create_autospec
 
 import pytest
 from typer.testing import CliRunner
@@ -20,10 +22,10 @@ from loadmaster.agent.logs import Masker
 from loadmaster.agent.node import machine
 from loadmaster.agent.node.emulated import EmulationError, parse_emulation, read_emulation
 from loadmaster.agent.node.machine import EmulatedDevices, NvidiaDevices
-from loadmaster.agent.outcome import outcome_of, sample_of
-from loadmaster.agent.runtimes.base import Exit, RunId, StopBy
+from loadmaster.agent.outcome import outcome_of, read_samples, sample_of
+from loadmaster.agent.runtimes.base import PROGRESS, Exit, RunId, Runtime, StopBy
 from loadmaster.files import write_json
-from loadmaster.protocol import AssignmentState, ReasonClass
+from loadmaster.protocol import NOT_NUMBERS, AssignmentState, ProgressSample, ReasonClass
 from tests.builders_agent import a_spec, an_emulation
 
 S, R = AssignmentState, ReasonClass
@@ -360,6 +362,15 @@ class TestProgress:
         "metrics": {"f1": 1},
     }
 
+    def read(self, lines: list[dict[str, Any]]) -> tuple[ProgressSample, ...]:
+        text = "".join(json.dumps(line) + "\n" for line in lines).encode()
+        runtime = create_autospec(Runtime, instance=True)
+        runtime.read.return_value = text
+        samples, offset = read_samples(runtime, RunId("a", 1), 0)
+        assert offset == len(text)
+        runtime.read.assert_called_once_with(RunId("a", 1), PROGRESS, 0, ANY)
+        return samples
+
     def test_reads_what_the_training_library_writes(self) -> None:
         sample = sample_of(self.line)
         assert sample is not None
@@ -379,6 +390,27 @@ class TestProgress:
     )
     def test_passes_over_what_makes_no_sense(self, change: dict[str, Any]) -> None:
         assert sample_of({**self.line, **change}) is None
+
+    @pytest.mark.parametrize(
+        ("change", "kept"),
+        [
+            ({"step": float("nan")}, 0),
+            ({"step": 5.5}, 0),
+            ({"steps_per_s": float("nan")}, 1),
+            ({"setup_s": float("-inf")}, 1),
+            ({"elapsed_s": 10**400}, 1),
+        ],
+    )
+    def test_the_server_is_told_of_figures_that_are_no_numbers(
+        self, change: dict[str, Any], kept: int
+    ) -> None:
+        lines = [{**self.line, **change}, {**self.line, **change}, self.line]
+        events = [sample.event for sample in self.read(lines)]
+        assert events == [*["progress"] * (2 * kept + 1), NOT_NUMBERS]
+
+    def test_a_loss_may_be_any_number(self) -> None:
+        (sample,) = self.read([{**self.line, "loss": float("nan")}])
+        assert sample.event == "progress"
 
     def test_a_number_that_is_not_finite_is_left_out(self) -> None:
         sample = sample_of({**self.line, "loss": float("inf")})

@@ -290,7 +290,7 @@ def test_a_kind_nothing_is_known_of_is_shown_without_figures_rather_than_missing
         kind_views = staticmethod(lambda cluster, kinds: ())
         profile_requests = staticmethod(lambda cluster: ())
         error_spread = staticmethod(lambda: 0.0)
-        restarts = staticmethod(lambda cluster, kinds: dict.fromkeys(kinds, Restart(10.0)))
+        restarts = staticmethod(lambda cluster, kinds: dict.fromkeys(kinds, Restart(10.0, 10.0)))
 
     snapshot = observe(cluster.pk, timezone.now().timestamp(), 1, Nothing()).snapshot
     assert [(k.id, k.throughputs) for k in snapshot.kinds] == [(str(job.kind_id), ())]

@@ -1,11 +1,11 @@
 """With `first_run_steps` policies know a speed only once a launch has shown it."""
 
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 from controlplane.simulation.cluster.scenario import Scenario
 from controlplane.simulation.switches import Switches
-from controlplane.simulation.world.first_runs import ASSUMED_RUN_S
 from controlplane.simulation.world.run import Simulation
 from policies.baselines.fifo import Fifo
 from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
@@ -13,10 +13,12 @@ from policies.contract.snapshot import (
     GpuTypeView,
     JobView,
     KindView,
+    PriceInterval,
     RankPlacement,
     Snapshot,
     Source,
 )
+from profiling.speeds import ASSUMED_RUN_S
 from tests.builders_policies import a_job, a_kind, a_node
 
 KIND = a_kind("k", {("V100", 1): 2.0, ("V100", 2): 3.0, ("T4", 1): 0.5})
@@ -94,3 +96,20 @@ def test_estimates_of_a_kind_follow_what_others_have_shown() -> None:
     speed, source = known["T4", 1]
     assert source is Source.ESTIMATED
     assert 0.5 < speed < 2.0 * 8.0 / 14.0  # between what k has shown and the data sheets
+
+
+def test_a_waiting_job_explores_gpus_that_may_be_cheaper_as_live() -> None:
+    prices = (PriceInterval(0.0, inf, 0.3, 1.0),)
+    scenario = Scenario(NODES, (KIND,), prices, gpu_types=TYPES)
+    jobs = [job_of("a", "k", 100, gpus_max=1, allowed_types=("V100",))]
+    jobs += [job_of(f"j{n}", "k", 10**5, gpus_max=1, arrival_s=1000.0) for n in range(5)]
+    run = Simulation(scenario, jobs, Fifo(), switches=Switches(first_run_steps=3)).run()
+    explorers = {
+        (job, kind)
+        for r in run.rounds
+        for job, kind in zip(
+            r.snapshot.jobs.columns.ids, r.snapshot.jobs.columns.kinds, strict=True
+        )
+        if kind != "k"
+    }
+    assert explorers == {("j0", "k+T4:1")}
