@@ -76,7 +76,7 @@ class Colocation:
         if speed and speed != launch.steps_per_s:  # unknown beside a job of unknown speed
             launch.change_speed(world.engine.now_s, speed, world.switches.checkpoint_every_s)
             world.table.change_speed(launch)
-            world.foresee_end(launch)
+            world.ends.foresee(launch)
 
     def _rate(self, row: int, ranks: tuple[RankPlacement, ...], shared: CoTenants) -> float:
         kind = self.world.table.columns.kinds[row]

@@ -1,11 +1,12 @@
 """Launches of a run by column, so that a million of them cost megabytes."""
 
 from array import array
+from collections.abc import Mapping
 from math import inf
 
 import numpy as np
 
-from controlplane.simulation.world.job_table import Launch
+from controlplane.simulation.world.job_table import JobTable, Launch, SimulatedJob
 from controlplane.simulation.world.outcome import Stays, Utilisation
 from policies.contract.snapshot import Floats, Ints, RankPlacement
 
@@ -41,6 +42,18 @@ class Journal:
         launch = Launch(job, ranks, start_s, steps, start_s, 0.0, row=row, number=number)
         launch.end_s, launch.end_steps = self.end_s[number], self.end_steps[number]
         return launch
+
+    def jobs(
+        self, table: JobTable, under_way: Mapping[int, Launch], arrived: int
+    ) -> dict[str, SimulatedJob]:
+        """Return the jobs that have arrived with their launches; `under_way` by row."""
+        of_job: dict[int, list[Launch]] = {row: [] for row in range(arrived)}
+        for number, row in enumerate(self.row):
+            now = under_way.get(row)
+            if now is None or now.number != number:
+                now = self.launch(number, table.columns.ids[row])
+            of_job[row].append(now)
+        return {table.columns.ids[row]: table.job(row, of) for row, of in of_job.items()}
 
     def stays(self, nodes: dict[str, int]) -> Stays:
         """Return all launches, a row per launch and node; `nodes`: rows of the nodes by id."""

@@ -1,11 +1,27 @@
-"""Recheck of a placement as in `controlplane.loop.live.recheck`, and its launch."""
+"""Recheck of a job and of a placement as in `controlplane.loop.live.recheck`, and its launch."""
 
-from math import isnan
+from collections.abc import Container
+from math import inf, isnan
 
 from controlplane.loop.rounds import RejectCode, Rejected
 from controlplane.simulation.cluster.fleet import Fleet
+from controlplane.simulation.cluster.speeds import Speeds
+from controlplane.simulation.workloads.base import LONGEST_RUN_S
 from controlplane.simulation.world.job_table import JobTable, Launch
 from policies.contract.plan import Placement
+
+
+def fastest_run(
+    table: JobTable, speeds: Speeds, row: int, unplaceable: Container[str]
+) -> tuple[float, str]:
+    """Return a job's shortest run time, and why it can never run: "" if it can."""
+    rate, why = speeds.best(table.columns, row)
+    fastest_s = inf if why else int(table.total_steps[row]) / rate
+    if missed := [d for d in table.columns.others["dependencies"][row] if d in unplaceable]:
+        return fastest_s, f"it depends on {missed[0]}, which can never run"
+    if not why and fastest_s > LONGEST_RUN_S:
+        why = f"where it is fastest it takes {fastest_s:.3g} s, which is no run time"
+    return fastest_s, why
 
 
 def refusal(

@@ -30,25 +30,19 @@ from controlplane.simulation.cluster.noise import Noise
 from controlplane.simulation.cluster.scenario import Scenario
 from controlplane.simulation.cluster.speeds import Speeds, highest_cap_w
 from controlplane.simulation.switches import NO_SWITCHES, Switches
-from controlplane.simulation.workloads.base import LONGEST_RUN_S
 from controlplane.simulation.world.colocation import Colocation
+from controlplane.simulation.world.ends import Ends
 from controlplane.simulation.world.engine import Engine
 from controlplane.simulation.world.first_runs import FirstRuns
 from controlplane.simulation.world.job_table import JobTable, Launch, SimulatedJob
 from controlplane.simulation.world.journal import Journal
-from controlplane.simulation.world.launching import new_launch, refusal
+from controlplane.simulation.world.launching import fastest_run, new_launch, refusal
 from controlplane.simulation.world.observed_pairs import ObservedPairs
 from controlplane.simulation.world.outcome import Unplaceable
 from controlplane.simulation.world.shortcuts import stops_at_once
 from controlplane.simulation.world.snapshot_builder import SnapshotBuilder
 from policies.contract.plan import Placement, Plan
-from policies.contract.snapshot import (
-    NodeState,
-    Purpose,
-    Running,
-    Snapshot,
-    Trigger,
-)
+from policies.contract.snapshot import NodeState, Purpose, Running, Snapshot, Trigger
 
 __all__ = ["Scenario", "SimulatedWorld"]
 
@@ -103,6 +97,7 @@ class SimulatedWorld:
         )
         self.first_runs = FirstRuns(self) if switches.first_run_steps else None
         self.journal = Journal()
+        self.ends = Ends(self)
         self.active: list[int] = []
         self.queue: list[int] = []
         self.launches: dict[int, Launch] = {}
@@ -120,20 +115,7 @@ class SimulatedWorld:
     @property
     def jobs(self) -> Mapping[str, SimulatedJob]:
         """Submitted jobs by id as they are now, for observers."""
-        of_job: dict[int, list[Launch]] = {row: [] for row in range(self.arrived)}
-        for number, row in enumerate(self.journal.row):
-            under_way = self.launches.get(row)
-            job = self.table.columns.ids[row]
-            known = (
-                under_way
-                if under_way is not None and under_way.number == number
-                else self.journal.launch(number, job)
-            )
-            of_job[row].append(known)
-        return {
-            self.table.columns.ids[row]: self.table.job(row, launches)
-            for row, launches in of_job.items()
-        }
+        return self.journal.jobs(self.table, self.launches, self.arrived)
 
     @property
     def hides_running(self) -> bool:
@@ -160,7 +142,7 @@ class SimulatedWorld:
     def submit(self, rows: range) -> None:
         """Submit these jobs of the workload; one that no node can ever run is reported."""
         self.arrived = rows.stop
-        let_in = [row for row in rows if self._can_run(row)]
+        let_in = [row for row in rows if self._let_in(row)]
         for row in let_in:
             self.active.append(row)
             self.queue.append(row)
@@ -266,18 +248,14 @@ class SimulatedWorld:
     def _end_drain(self, node: str, until_s: float) -> None:
         if self.fleet.nodes[node].drain_until_s == until_s:
             for launch in self.fleet.launches_on(node):
-                self._ask_to_stop(launch)
+                self.ask_to_stop(launch)
 
-    def _can_run(self, row: int) -> bool:
-        columns = self.table.columns
-        rate, why = self.speeds.best(columns, row)
-        fastest_s = inf if why else int(self.table.total_steps[row]) / rate
-        if missed := [d for d in columns.others["dependencies"][row] if d in self.unplaceable]:
-            why = f"it depends on {missed[0]}, which can never run"
-        elif not why and fastest_s > LONGEST_RUN_S:
-            why = f"where it is fastest it takes {fastest_s:.3g} s, which is no run time"
+    def _let_in(self, row: int) -> bool:
+        """Return False for a job that can never run, which is reported."""
+        columns, blocked = self.table.columns, self.unplaceable
+        fastest_s, why = fastest_run(self.table, self.speeds, row, blocked)
         if why and not columns.others["running"][row]:
-            self.unplaceable[columns.ids[row]] = Unplaceable(row, columns.ids[row], why)
+            blocked[columns.ids[row]] = Unplaceable(row, columns.ids[row], why)
             return False
         self.fastest_s[row] = fastest_s
         return True
@@ -322,12 +300,12 @@ class SimulatedWorld:
         if self._stops_at_once and launch.goes_on:
             self._stopping.append(launch)
         else:
-            self._ask_to_stop(launch)
+            self.ask_to_stop(launch)
 
     def _keep(self, launch: Launch, wanted: Placement) -> None:
         launch.until_s, launch.steps_quota = wanted.until_s, wanted.steps_quota
         self._running[launch.row] = (launch.running(),)
-        self._end_by_term(launch)
+        self.ends.by_term(launch)
 
     def _launch(self, placement: Placement) -> Rejected | None:
         is_stopping, rate = self.table.row_of[placement.job] in self.launches, self._rate(placement)
@@ -361,44 +339,15 @@ class SimulatedWorld:
         self._running[row] = (launch.running(),)
         del self.queue[bisect_left(self.queue, row)]
         self._measure(launch)
-        self.foresee_end(launch)
+        self.ends.foresee(launch)
         if self.first_runs is not None:
             self.first_runs.began(launch)
-        self._end_by_term(launch)
+        self.ends.by_term(launch)
         if self.colocation is not None:
             self.colocation.changed(launch)
 
-    def foresee_end(self, launch: Launch) -> None:
-        """Schedule the end and failure of a launch whose speed is known."""
-        if not launch.steps_per_s:
-            return
-        work_s, now_s = (
-            (int(self.table.total_steps[launch.row]) - launch.start_steps) / launch.steps_per_s,
-            self.engine.now_s,
-        )
-        launch.ends_s = max(now_s, launch.first_step_s + work_s)
-        self.engine.at(launch.ends_s, partial(self._complete, launch))
-        part = self.noise.fails_after(launch.job, int(self.table.launched[launch.row]))
-        if part is not None:
-            launch.breaks_s = max(now_s, launch.first_step_s + part * work_s)
-            self.engine.at(launch.breaks_s, partial(self._break, launch))
-
-    def _break(self, launch: Launch) -> None:
-        if launch.breaks_s <= self.engine.now_s:
-            self.fail(launch)
-
-    def _end_by_term(self, launch: Launch) -> None:
-        if launch.until_s is not None:
-            self.engine.at(
-                max(launch.until_s, self.engine.now_s),
-                partial(self._term_over, launch, launch.until_s),
-            )
-
-    def _term_over(self, launch: Launch, until_s: float) -> None:
-        if launch.until_s == until_s:
-            self._ask_to_stop(launch)
-
-    def _ask_to_stop(self, launch: Launch) -> None:
+    def ask_to_stop(self, launch: Launch) -> None:
+        """Begin the stop of a launch that goes on; its job waits."""
         if not launch.goes_on:
             return
         launch.stop_wanted_s = self.table.stop_wanted_s[launch.row] = self.engine.now_s
@@ -418,7 +367,8 @@ class SimulatedWorld:
             self._release(launch, launch.steps_at(self.engine.now_s))
             self.tell(ENDED_STOP)
 
-    def _complete(self, launch: Launch) -> None:
+    def complete(self, launch: Launch) -> None:
+        """End a launch whose last step is due: its job is done."""
         if not launch.goes_on or launch.ends_s > self.engine.now_s:
             return
         self._release(launch, int(self.table.total_steps[launch.row]))
