@@ -32,7 +32,10 @@
 
   // Draws the figure into the box, or anew where it stands there; `hasLanes`: its rows have names.
   window.drawChart = async (box, figure, { hasLanes = false } = {}) => {
-    await Plotly.react(box, figure.data, themed(figure.layout, box.clientWidth, hasLanes), options);
+    const ink = getComputedStyle(document.documentElement).getPropertyValue("--ink").trim();
+    // The ground shows through hatched bars: their names need its contrast.
+    const data = figure.data.map((of) => (of.marker?.pattern ? { ...of, insidetextfont: { color: ink } } : of));
+    await Plotly.react(box, data, themed(figure.layout, box.clientWidth, hasLanes), options);
     box.setAttribute("aria-busy", "false");
   };
 })();

@@ -150,6 +150,6 @@ def figure(rows: Sequence[CostRow], by: str) -> dict[str, Any]:
         "showlegend": False,
         "margin": {"l": 65, "r": 15, "t": 10, "b": 40},
         "xaxis": {"type": "date" if by == "hour" else "category"},
-        "yaxis": {"rangemode": "tozero", "ticksuffix": " kWh"},
+        "yaxis": {"rangemode": "tozero", "ticksuffix": " kWh", "automargin": True},
     }
     return {"data": [*bars, marks], "layout": layout}

@@ -9,6 +9,7 @@ Jobs run on from where they are; profile runs end at once. Stops take no time.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import inf, isfinite, nan
+from time import monotonic
 
 import numpy as np
 
@@ -61,7 +62,7 @@ class Ahead:
 
     `mean_completion_s` is of arrival to end, `worst_slowdown` the greatest bounded slowdown, both
     of the jobs that end (nan: none). `moves`: pre-emptions and migrations. `is_cut`: the budget of
-    work was used up.
+    work or time was used up.
     """
 
     jobs: Mapping[str, JobAhead]
@@ -80,9 +81,10 @@ def run_ahead(
     policy: Policy,
     *,
     work: float = inf,
+    budget_s: float = inf,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Ahead:
-    """Simulate until nothing is left to do, or until rounds have seen `work` jobs in all.
+    """Simulate until nothing is left to do, rounds have seen `work` jobs, or the time is over.
 
     The snapshot's memory must be the policy's own. SimulationError if a round fails.
     """
@@ -99,7 +101,7 @@ def run_ahead(
     with seldom_collected():
         simulation.engine.step()  # in which all jobs arrive
         _resume(simulation, snapshot)
-        is_cut = not _run(simulation, work)
+        is_cut = not _run(simulation, work, monotonic() + budget_s)
     simulation.world.meter.settle(simulation.engine.now_s)
     return _result(simulation, is_cut=is_cut)
 
@@ -164,14 +166,14 @@ def _resume(simulation: Simulation, snapshot: Snapshot) -> None:
             world.drain(node.id, node.drain_until_s)
 
 
-def _run(simulation: Simulation, work: float) -> bool:
-    """Run to the end; False if the rounds have seen `work` jobs before."""
+def _run(simulation: Simulation, work: float, until_s: float) -> bool:
+    """Run to the end; False if the rounds have seen `work` jobs or the time is over before."""
     seen, rounds = 0, 0
     while simulation.engine.step():
         if simulation.round_count > rounds:
             rounds = simulation.round_count
             seen += len(simulation.world.active)
-            if seen >= work and simulation.world.active:
+            if (seen >= work or monotonic() >= until_s) and simulation.world.active:
                 return False
     return True
 

@@ -4,13 +4,10 @@ The snapshot of the newest round is simulated to the end of its queue with the r
 within a budget of work. It asks for nothing to arrive and for nothing to fail.
 """
 
-from collections.abc import Callable
-from time import monotonic
-
 from controlplane.loop.live.forecasting import store
 from controlplane.loop.models import Round
 from controlplane.simulation.ahead import Ahead, run_ahead
-from controlplane.simulation.world.outcome import Progress
+from controlplane.simulation.world.run import SimulationError
 from policies.contract import plan_json, snapshot_json
 from policies.contract.plan import LAST_S, Expected
 from policies.contract.policy import PolicyError
@@ -20,11 +17,7 @@ WORK = 20_000
 """Jobs that all simulated rounds together may see."""
 
 BUDGET_S = 10.0
-"""Longest time of a simulation; one that takes longer forecasts nothing."""
-
-
-class OverBudgetError(Exception):
-    """Simulation that took too long."""
+"""Longest time of a simulation; one that is cut forecasts the starts that it has seen."""
 
 
 def forecast_round(cluster_id: int, number: int) -> bool:
@@ -36,21 +29,15 @@ def forecast_round(cluster_id: int, number: int) -> bool:
     snapshot, plan = snapshot_json.from_json(row.snapshot), plan_json.from_json(row.plan)
     try:
         policy = registry.make(row.policy, row.parameters)
-        ahead = run_ahead(snapshot, policy, work=WORK, on_progress=_until(monotonic() + BUDGET_S))
-    except (OverBudgetError, PolicyError):
+        ahead = run_ahead(snapshot, policy, work=WORK, budget_s=BUDGET_S)
+    except (PolicyError, SimulationError):
         return False
     names = {node.id: node.name for node in snapshot.nodes}
     starts = {w.job: _expected(ahead, w.job) for w in plan.waiting}
+    if ahead.is_cut:  # jobs whose start it has not seen keep their last forecast
+        starts = {job: start for job, start in starts.items() if start is not None}
     store(cluster_id, number, snapshot.now_s, starts, names)
     return True
-
-
-def _until(end_s: float) -> Callable[[Progress], None]:
-    def check(_: Progress) -> None:
-        if monotonic() > end_s:
-            raise OverBudgetError
-
-    return check
 
 
 def _expected(ahead: Ahead, job: str) -> Expected | None:

@@ -35,7 +35,7 @@ class Setting:
 
     @property
     def words(self) -> str:
-        """What differs from the defaults."""
+        """Differences from the defaults."""
         own = {"min_run_factor": self.min_run_factor, "value_of_time": self.value_of_time}
         told = {name: value for name, value in own.items() if value} | dict(self.parameters)
         return f"{self.policy} ({', '.join(f'{n} {v:g}' for n, v in told.items()) or 'as given'})"
@@ -56,7 +56,7 @@ def waiting(policy: str) -> list[Setting]:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What one simulation says."""
+    """Result of one simulation."""
 
     total_cost: float
     energy_cost: float

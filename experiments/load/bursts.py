@@ -1,4 +1,4 @@
-"""What a new user tries first: one job of a new kind, then a sweep of very short jobs."""
+"""First tries of a new user: one job of a new kind, then a sweep of very short jobs."""
 
 import time
 from collections.abc import Iterable

@@ -14,7 +14,6 @@ from django.db.models.functions import Mod
 from django.utils import timezone
 
 from jobs.assignment_lifecycle import LIVE
-from jobs.forecasts import position
 from jobs.lifecycle import MOVES, JobMove, JobState
 from jobs.models import Assignment, Job, JobEvent, LogChunk, ProgressPoint
 from jobs.pages.selectors import JobRow, job_rows
@@ -140,7 +139,7 @@ class LossChart:
 
 @dataclass(frozen=True, slots=True)
 class JobPage:
-    """Content of the page; placements newest first, ranks in order; `position` in the queue."""
+    """Content of the page; placements newest first, ranks in order."""
 
     row: JobRow
     placements: tuple[PlacementRow, ...]
@@ -149,7 +148,6 @@ class JobPage:
     history: tuple[HistoryLine, ...]
     migrations: int
     preemptions: int
-    position: int | None = None
 
     @property
     def gang(self) -> bool:
@@ -177,7 +175,6 @@ def job_page(user: User, job_id: UUID | str) -> JobPage:
     row = job_rows(user, [job])[0]
     return JobPage(
         row=row,
-        position=position(job, row.expected) if row.expected else None,
         placements=tuple(sorted(placements, key=lambda p: -p.assignment.fence)),
         cost=_cost(placements),
         actions=actions_for(job),

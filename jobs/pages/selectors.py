@@ -17,7 +17,7 @@ from django.utils import timezone
 from django.utils.http import urlencode
 
 from controlplane.web.pages import formats
-from jobs.forecasts import Expected, expected_starts
+from jobs.forecasts import Expected, with_positions
 from jobs.lifecycle import SHOWN_AS_RUNNING, SHOWN_AS_WAITING, JobState
 from jobs.models import QUEUE_ORDER, Assignment, AssignmentSlot, Job, Kind, Team
 from jobs.selectors import (
@@ -228,7 +228,7 @@ def job_rows(user: User, jobs: Iterable[Job]) -> list[JobRow]:
     jobs = list(jobs)
     names, now = names_in_waiting(user, jobs), timezone.now()
     beside = co_tenants(user, (a for job in jobs for a in getattr(job, "live_assignments", ())))
-    starts = expected_starts(jobs, now)
+    starts = with_positions(jobs, now)
     return [replace(_row(job, names, beside, now), expected=starts.get(job.pk)) for job in jobs]
 
 

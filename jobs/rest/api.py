@@ -1,7 +1,6 @@
 """REST of jobs."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, cast
 
 import django_filters
@@ -22,7 +21,7 @@ from rest_framework.viewsets import GenericViewSet
 
 from controlplane.web.rest.errors import ConflictError
 from jobs import services
-from jobs.forecasts import expected_starts, position
+from jobs.forecasts import with_positions
 from jobs.lifecycle import ACTIVE, JobState
 from jobs.logs import BadCursor, read_log
 from jobs.models import Job
@@ -100,7 +99,7 @@ class JobViewSet(mixins.ListModelMixin, GenericViewSet[Job]):
     def get_serializer(self, *args: Any, **kwargs: Any) -> BaseSerializer[Job]:
         rows = args[0] if args and isinstance(args[0], list) else []
         names = names_in_waiting(self.request.user, rows)
-        expected = expected_starts(rows, timezone.now())
+        expected = with_positions(rows, timezone.now())
         context = self.get_serializer_context()
         kwargs["context"] = {**context, "names": names, "expected": expected}
         return serializers.JobSerializer(*args, **kwargs)
@@ -208,9 +207,7 @@ def _detail(
 ) -> serializers.JobSerializer:
     fresh = listed_jobs(request.user).get(pk=job.pk)
     names = names_in_waiting(request.user, [fresh])
-    expected = expected_starts([fresh], timezone.now())
-    for pk, of in expected.items():
-        expected[pk] = replace(of, position=position(fresh, of))
+    expected = with_positions([fresh], timezone.now())
     return serializer(fresh, context={"request": request, "names": names, "expected": expected})
 
 

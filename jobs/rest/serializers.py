@@ -57,7 +57,7 @@ class ProgressSerializer(serializers.Serializer[Any]):
 class ExpectedSerializer(serializers.Serializer[Any]):
     """Expected start of a waiting job: in four of five cases it starts between `low` and `high`.
 
-    `end` is null if unknown, `position` in its cluster's queue in a list.
+    `end` is null if unknown; `position` in its cluster's queue, by expected starts, from 1.
     """
 
     start = serializers.DateTimeField()
@@ -66,7 +66,7 @@ class ExpectedSerializer(serializers.Serializer[Any]):
     end = serializers.DateTimeField(allow_null=True)
     nodes = serializers.ListField(child=serializers.CharField())
     gpus = serializers.IntegerField()
-    position = serializers.IntegerField(allow_null=True)
+    position = serializers.IntegerField()
 
 
 class FactSerializer(serializers.Serializer[Any]):

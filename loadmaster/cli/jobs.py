@@ -139,9 +139,11 @@ def _show_starts(context: typer.Context, found: StartNow, as_json: bool) -> None
         return
     for start in found.starts:
         command = f"\n  {shown(start.command)}" if start.command else ""
-        out().print(f"With {shown(start.words)}: {shown(start.effect)}.{command}")
+        words = f"With {shown(start.words)}" if command else "The next decision starts it as it is"
+        out().print(f"{words}: {shown(start.effect)}.{command}")
     if not found.starts:
-        out().print(shown(found.note) or f"None of {len(found.tried)} changes would start it now.")
+        tried = f"; tried: {shown('; '.join(found.tried[1:]))}" if found.tried[1:] else ""
+        out().print(shown(found.note) or f"No single change would start it now{tried}.")
     if found.not_tried:
         err().print(f"Not tried in 2 s: {shown('; '.join(found.not_tried))}.")
 

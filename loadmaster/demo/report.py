@@ -83,7 +83,7 @@ def stops(jobs: Iterable[Facts]) -> list[Facts]:
 
 
 def is_forced(stopped: Facts, jobs: Iterable[Facts]) -> bool:
-    """Whether a job of higher priority, or of equal priority with a due date, got its GPUs next."""
+    """Return True if a job of higher priority, or equal with a due date, got its GPUs next."""
     owner = next(job for job in jobs if stopped in job["placements"])
     devices = {slot["device"] for slot in stopped["slots"]}
     later = [

@@ -22,7 +22,7 @@ def explained(plan: Plan, snapshot: Snapshot) -> tuple[Waiting, ...]:
 
 
 class PlanFacts:
-    """Who holds which node, what is free, and which waiting job is expected where first."""
+    """Holders of nodes, what is free, and the waiting job that is expected first on each."""
 
     def __init__(self, plan: Plan, snapshot: Snapshot) -> None:
         self.plan, self.snapshot = plan, snapshot

@@ -1,4 +1,4 @@
-"""What nodes have left once a plan is carried out, and what it lacks for a waiting job."""
+"""Free GPUs and amounts of nodes once a plan is carried out, and what a waiting job lacks there."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from pytest_django import DjangoAssertNumQueries
 from clusters.models import Node, NodeEvent, Reason
 from controlplane.loop.models import Round
 from controlplane.web.templatetags.loadmaster import REASONS
-from jobs.models import Job
+from jobs.models import Assignment, Forecast, Job
 from jobs.selectors import OTHERS
 from tests.builders import a_cluster, a_job, a_kind, a_node, a_team, a_user, at
 from tests.builders_pages import Demo, a_busy_cluster, an_assignment, losses
@@ -300,7 +300,6 @@ def test_a_job_page_tells_what_a_job_did_and_cost(demo: Demo, ada: Client) -> No
 
 
 def test_what_a_program_prints_is_shown_and_never_run(demo: Demo, ada: Client) -> None:
-    from jobs.models import Assignment
     from tests.builders_pages import a_log
 
     running = Assignment.objects.get(job=demo.running, state="running")
@@ -339,6 +338,27 @@ def test_a_waiting_job_tells_when_and_where_it_is_expected_to_start(
         assert "2 GPUs on bravo" in page
         assert "in four of five cases" in page
     assert "place 1 in the queue" in page
+    assert "place 1<" in text(ada, "/")
+
+
+def test_a_run_time_that_nobody_knows_is_called_unknown(demo: Demo, ada: Client) -> None:
+    page = f"/jobs/{demo.running.pk}/"
+    assert "unknown" not in text(ada, page)
+    Assignment.objects.update(predicted_run_s=None, steps_per_s=None)
+    Forecast.objects.update(end_at=None)
+    assert "no speed is known yet" in text(ada, page)
+    assert "expected: unknown" in text(ada, page)
+    assert "time left unknown" in text(ada, "/")
+    traces = ada.get("/timeline/figure.json").json()["data"]
+    for name in ("running", "coming"):
+        (hovers,) = (t["hovertext"] for t in traces if t["name"] == name)
+        assert any("its run time is unknown" in hover for hover in hovers), name
+
+
+def test_the_score_of_forecasts_stands_above_the_rounds(demo: Demo, ada: Client) -> None:
+    Job.objects.filter(pk=demo.waiting.pk).update(started_at=at(300))
+    page = text(ada, "/rounds/")
+    assert page.index("Forecasts of starts") < page.index("Objective")
 
 
 def test_the_timeline_draws_runs_that_are_expected_on_gpus_that_are_free_first(

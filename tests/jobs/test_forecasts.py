@@ -7,7 +7,7 @@ import pytest
 from django.utils import timezone
 
 from clusters.models import Cluster
-from jobs.forecasts import day_and_time, expected_starts, position
+from jobs.forecasts import day_and_time, expected_starts, with_positions
 from tests.builders import a_cluster, a_job, at
 from tests.builders_pages import a_forecast
 
@@ -74,5 +74,7 @@ def test_the_place_in_the_queue_counts_jobs_of_all_teams_that_are_expected_soone
     for job, start_s in zip(jobs, (900.0, 300.0, 600.0, 100.0), strict=True):
         a_forecast(job, start_s)
     a_forecast(jobs[3], start_at=None)
-    found = expected_starts(jobs, timezone.now())
-    assert [position(job, found[job.pk]) for job in jobs[:3]] == [3, 1, 2]
+    a_forecast(a_job(a_cluster()), 50.0)
+    for now in (timezone.now(), at(5000)):  # by then all starts have passed
+        found = with_positions(jobs, now)
+        assert [found[job.pk].position for job in jobs[:3]] == [3, 1, 2]

@@ -1,4 +1,4 @@
-"""What rests on a speed that nobody knows is told to nobody."""
+"""Results that rest on an unknown speed are told to nobody."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Whatever a job reports: what is left makes sense, and nothing of it stops anything."""
+"""Absurd reports of jobs: what is left makes sense, and nothing of it stops anything."""
 
 from itertools import pairwise
 from math import isfinite

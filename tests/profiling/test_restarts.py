@@ -1,4 +1,4 @@
-"""What a restart costs and a stop loses, by kind."""
+"""Cost of a restart and work lost by a stop, by kind."""
 
 from datetime import timedelta
 from typing import Any

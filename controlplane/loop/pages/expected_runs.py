@@ -15,6 +15,8 @@ from jobs.selectors import OTHERS, seen_by
 MOST_RUNS = 1000
 """Most expected runs on a chart, the soonest ones."""
 
+END_UNKNOWN = "its run time is unknown"
+
 
 def expected_runs(
     user: User,
@@ -41,7 +43,8 @@ def expected_runs(
         name, key = (row.job.name, str(row.job_id)) if known else (OTHERS, "")
         for lane in _lanes_of(row, lanes, free_s):
             free_s[lane] = max(free_s[lane], to_s)
-            found.append(Bar(lane, key, name, from_s, to_s, "coming"))
+            hover = END_UNKNOWN if known and row.end_at is None else ""
+            found.append(Bar(lane, key, name, from_s, to_s, "coming", hover))
     return found
 
 

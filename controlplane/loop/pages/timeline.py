@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from clusters.models import Cluster, Device, Node
 from controlplane.loop.models import Round
-from controlplane.loop.pages.expected_runs import expected_runs
+from controlplane.loop.pages.expected_runs import END_UNKNOWN, expected_runs
 from controlplane.web.pages.gantt import Bar, row_of
 from jobs.assignment_lifecycle import LIVE
 from jobs.models import Assignment, AssignmentSlot, Job
@@ -129,12 +129,14 @@ def _bars(
     live = assignment.state in LIVE
     to_s = now.timestamp() if live else (assignment.ended_at or now).timestamp()
     kind = "profiling" if assignment.purpose == "profiling" else "running" if live else "ran"
+    end_s = _expected_end(assignment, expected) if live else None
     hover = _hover(assignment, job) if known else ""
+    if hover and live and end_s is None:
+        hover = f"{hover} · {END_UNKNOWN}"
     key = str(job.pk) if known else ""
     bars = [
         Bar(lane, key, name, from_s, to_s, kind, hover, row, rows) for lane, row, rows in places
     ]
-    end_s = _expected_end(assignment, expected) if live else None
     if end_s is not None and end_s > to_s:
         bars += [replace(bar, from_s=to_s, to_s=end_s, kind="planned") for bar in bars]
     return bars

@@ -222,7 +222,7 @@ class WhatIfView(APIView):
 
 
 class StartNowView(APIView):
-    """What would start a waiting job now."""
+    """Changes that would start a waiting job now."""
 
     @extend_schema(operation_id="job_start_now", responses=StartNowSerializer)
     def get(self, request: Request, pk: str) -> Response:

@@ -101,7 +101,7 @@ class WhatIfInput(serializers.Serializer[Any]):
 
 
 class ChoiceInput(serializers.Serializer[Any]):
-    """What differs from the cluster as it is: policy, parameters, value of time."""
+    """Differences from the cluster as it is: policy, parameters, value of time."""
 
     policy = serializers.CharField(max_length=100, required=False)
     parameters = serializers.DictField(required=False)

@@ -45,7 +45,7 @@ def changes_for(snapshot: Snapshot, job: str, closed: Collection[str] = ()) -> I
     node has room for the job beside the running ones; a greater priority may take it from them.
     """
     row = snapshot.jobs.position[job]
-    yield Change("nothing", "nothing changed: the next decision starts it", snapshot)
+    yield Change("nothing", "nothing changed", snapshot)
     for change in _of_job(snapshot, row):
         if _left(change.snapshot).could_start(row):
             yield change

@@ -128,7 +128,7 @@ def _parameters(row: ChoiceRow) -> dict[str, Any]:
 
 
 def shown(user: User, simulation: Simulation) -> dict[str, Any] | None:
-    """What the page shows of a result; None while there is none."""
+    """Content of the page for a result; None while there is none."""
     found = results_of(simulation)
     if found is None:
         return None

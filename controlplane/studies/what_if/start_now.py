@@ -1,4 +1,4 @@
-"""What would start a waiting job now: changes decided one by one by the cluster's policy.
+"""Changes that would start a waiting job now, decided one by one by the cluster's policy.
 
 Nothing is changed. The answer takes 2 s at most: what has not been decided by then is named as not
 tried.
@@ -44,6 +44,11 @@ class Start:
     command: str
     displaced: tuple[str, ...] = ()
     hidden: int = 0
+
+    @property
+    def condition(self) -> str:
+        """Change in words, at the beginning of a sentence."""
+        return "The next decision starts it as it is" if not self.command else f"With {self.words}"
 
     @property
     def effect(self) -> str:

@@ -27,7 +27,7 @@ LONGEST_LABEL = 40
 KINDS = ("ran", "running", "profiling", "planned", "coming")
 WORDS = {"planned": "expected", "profiling": "measured its kind", "coming": "expected to run"}
 OPACITY = {"planned": 0.35, "coming": 0.6}
-HATCHED = {"profiling": "/", "coming": "\\"}
+HATCHED = {"profiling": "\\", "coming": "/"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,11 @@
 """Starts that a policy without a schedule is expected to give, by simulation."""
 
+from itertools import count
+
 import pytest
 
 from clusters.models import Cluster
+from controlplane.simulation.world.run import SimulationError
 from controlplane.studies import forecasts
 from controlplane.studies.forecasts import forecast_round
 from jobs.models import Forecast
@@ -53,11 +56,27 @@ def test_only_the_newest_round_is_simulated(cluster: Cluster) -> None:
     assert not forecast_round(cluster.pk + 1, 1)
 
 
-def test_a_simulation_that_takes_too_long_forecasts_nothing(
+def test_a_simulation_that_takes_too_long_forecasts_the_starts_it_has_seen(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(forecasts, "BUDGET_S", -1.0)
-    monkeypatch.setattr("controlplane.simulation.world.run.PROGRESS_S", 0.0)
+    row = a_round(cluster)
+    assert forecast_round(cluster.pk, row.number)
+    Forecast.objects.filter(job__name="d").delete()
+    before = expected(cluster)
+    clock = count()
+    monkeypatch.setattr("controlplane.simulation.ahead.monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr(forecasts, "BUDGET_S", 2.0)  # two looks at the clock: two rounds
+    assert forecast_round(cluster.pk, row.number)
+    assert expected(cluster) == {**before, "d": 1}, "those it has not seen keep their forecast"
+
+
+def test_a_policy_that_fails_in_a_simulation_forecasts_nothing(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise SimulationError("round at 7 s: no plan")
+
+    monkeypatch.setattr(forecasts, "run_ahead", fail)
     row = a_round(cluster)
     assert not forecast_round(cluster.pk, row.number)
     assert expected(cluster) == {}

@@ -1,4 +1,4 @@
-"""What would start a waiting job now: each change decided by a real policy on a snapshot, and asked
+"""Changes that would start a waiting job now, decided by a real policy on a snapshot, and asked
 about a live cluster.
 """
 
@@ -93,6 +93,8 @@ def test_the_change_that_starts_the_job_is_named_with_its_command(case: str) -> 
     first = found.starts[0]
     assert (first.code, first.command) == (code, command)
     assert first.effect == "no other job stops, moves or waits for it"
+    is_unchanged = first.condition == "The next decision starts it as it is"
+    assert is_unchanged == (code == "nothing")
 
 
 def test_a_greater_priority_is_offered_with_the_jobs_that_then_wait() -> None:
@@ -180,6 +182,16 @@ def test_the_owner_is_told_and_nothing_changes(demo: Demo) -> None:
     assert answer.json()["tried"]
     assert "not-for-ada" not in answer.content.decode()
     assert list(Job.objects.values("pk", "state", "waiting_code").order_by("pk")) == before
+
+
+@pytest.mark.django_db
+def test_the_page_does_not_call_the_present_state_a_change(demo: Demo) -> None:
+    Job.objects.filter(pk=demo.waiting.pk).update(labels=["moon"])
+    client = Client()
+    client.force_login(demo.user)
+    page = client.get(f"/jobs/{demo.waiting.pk}/start-now/").content.decode()
+    assert "No single change would start it now" in page
+    assert "nothing changed" not in page
 
 
 @pytest.mark.django_db

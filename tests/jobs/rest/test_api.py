@@ -275,8 +275,9 @@ def test_a_waiting_job_shows_its_expected_start_and_its_place_in_the_queue(
     assert expected["low"] < expected["start"] < expected["high"]
     assert (expected["nodes"], expected["gpus"], expected["end"]) == (["volta"], 2, None)
     assert expected["position"] == 2
-    (listed, _) = client.get(JOBS).json()["results"]
-    assert listed["waiting"]["expected"] == {**expected, "position": None}
+    (listed, first) = client.get(JOBS).json()["results"]
+    assert listed["waiting"]["expected"] == expected
+    assert first["waiting"]["expected"]["position"] == 1
 
 
 def test_detail_costs_few_queries(
