@@ -52,6 +52,9 @@ OPTIMISM = 2.0
 MEASURED_STEPS = 20.0
 """Steps of an exploring launch that surely measure it."""
 
+EXPLORES = "explores"
+"""First word of what a launch explores."""
+
 MARK = "+"
 """Between a kind's id and the configuration that a job of it explores."""
 
@@ -77,7 +80,7 @@ class Trial:
     @property
     def text(self) -> str:
         gpu_type, gpus = self.config
-        return f"explores {gpus} x {gpu_type}: a step may cost up to {self.times:.2g} times less"
+        return f"{EXPLORES} {gpus} x {gpu_type}: a step may cost up to {self.times:.2g} times less"
 
 
 def spread_of(errors: Iterable[float]) -> float:

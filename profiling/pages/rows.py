@@ -10,11 +10,12 @@ from django.utils import timezone
 
 from clusters.models import Node
 from controlplane.web.operators import is_operator
-from jobs.lifecycle import ACTIVE
-from jobs.models import Kind
+from jobs.lifecycle import ACTIVE, JobState
+from jobs.models import JobEvent, Kind
 from jobs.selectors import visible_jobs
 from policies.contract.snapshot import Source
 from profiling.estimates import Config, LeaveOneOut, Pool, leave_one_out, median_error
+from profiling.exploration import EXPLORES
 from profiling.models import PairMeasurement, PairProfile, ProfileRun
 from profiling.pairs.estimates import ErrorSummary, PairError, errors_of
 from profiling.restarts import Restart
@@ -112,6 +113,7 @@ class KindRow:
     lost_s: float | None = None
     saves_at_stop: bool | None = None
     reports_steps: bool | None = None
+    exploring: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +145,7 @@ def table_of(user: User | AnonymousUser, kinds: Iterable[Kind]) -> KindsTable:
     keys = [k.pk for k in chosen]
     pool, known, now = load_pool(), load_known(keys), timezone.now()
     wanted, jobs, runs = _configurations(), _job_counts(user, keys), _runs(user, keys)
+    exploring = _exploring(keys)
     held_out = _held_out(known, pool)
     rows = []
     for k in chosen:
@@ -153,7 +156,7 @@ def table_of(user: User | AnonymousUser, kinds: Iterable[Kind]) -> KindsTable:
         restart_s = None if k.stop_s is None else Restart.of(k, 0.0).cost_s
         row = KindRow(
             k.pk, str(k), k.digest, k.setup_s, *counted, profiles, tried, error,
-            restart_s, k.lost_s, k.saves_at_stop, k.reports_steps,
+            restart_s, k.lost_s, k.saves_at_stop, k.reports_steps, exploring.get(k.pk, ()),
         )  # fmt: skip
         rows.append(row)
     errors = [e for found in held_out.values() for e in found.values()]
@@ -211,6 +214,17 @@ def _job_counts(user: User | AnonymousUser, keys: list[int]) -> dict[int, tuple[
     by_kind = visible_jobs(user).filter(kind__in=keys).order_by().values("kind_id")
     rows = by_kind.annotate(jobs=Count("pk"), active=active, example=Max("name"))
     return {r["kind_id"]: (r["jobs"], r["active"], r["example"]) for r in rows}
+
+
+def _exploring(keys: list[int]) -> dict[int, tuple[str, ...]]:
+    """What launches under way of each of these kinds explore."""
+    placed = JobEvent.objects.filter(event="place", job__state=JobState.RUNNING)
+    told = placed.filter(job__kind__in=keys, data__why__startswith=EXPLORES)
+    found: dict[int, tuple[str, ...]] = {}
+    for kind, fence, data in told.order_by("pk").values_list("job__kind", "job__fence", "data"):
+        if data["fence"] == fence:
+            found[kind] = (*found.get(kind, ()), data["why"])
+    return found
 
 
 def _runs(user: User | AnonymousUser, keys: list[int]) -> dict[int, list[RunRow]]:

@@ -30,7 +30,9 @@ def tried(job: Job) -> str:
     return history_line(told).particulars
 
 
-def test_one_launch_of_a_kind_tries_what_may_be_cheaper_and_says_so(cluster: Cluster) -> None:
+def test_one_launch_of_a_kind_tries_what_may_be_cheaper_and_says_so(
+    cluster: Cluster, client: Client
+) -> None:
     kind = a_kind(steps_per_s={("V100", 1): 2.0})
     jobs = [a_job(cluster, kind=kind, total_steps=10**6) for _ in range(5)]
     a_round(cluster)
@@ -40,6 +42,9 @@ def test_one_launch_of_a_kind_tries_what_may_be_cheaper_and_says_so(cluster: Clu
     launch = launched[jobs[0]]
     assert (launch.node.gpu_type.name, launch.predicted_run_s) == ("T4", None)
     assert launch.predicted_steps_per_s == pytest.approx(2.0 * 14.0 / 15.7)
+    Job.objects.filter(pk=jobs[0].pk).update(state="running")
+    client.force_login(jobs[0].user)
+    assert client.get(reverse("kinds")).content.count(b"explores 1 x T4") == 1
 
 
 @pytest.mark.parametrize("profiling", ["off", "dedicated"])
