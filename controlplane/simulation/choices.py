@@ -27,6 +27,9 @@ from policies.host import registry
 MOST_WORK = 10_000_000
 """Jobs that the rounds of one choice may see in all."""
 
+BUDGET_S = 60.0
+"""Longest time of one choice: time slices shorter than a job's step never end it."""
+
 EVERY_S = 0.25
 
 Fractions: TypeAlias = "SynchronizedArray[float]"
@@ -104,7 +107,7 @@ def _ahead(snapshot: Snapshot, choice: Choice, number: int) -> Ahead | str:
     try:
         policy = registry.make(choice.policy, choice.parameters)
         own = priced.following(memory={}) if number else priced
-        return run_ahead(own, policy, work=MOST_WORK, on_progress=tell)
+        return run_ahead(own, policy, work=MOST_WORK, budget_s=BUDGET_S, on_progress=tell)
     except (PolicyError, SimulationError) as error:
         return str(error)
     except Exception as error:  # a policy may be anybody's code: it raises what it likes

@@ -158,7 +158,7 @@ def _total(
     if totals.get("unended"):
         notes.append(f"without an end: {totals['unended']}")
     if totals.get("is_cut"):
-        notes.append("it took too many rounds and was cut")
+        notes.append("it took too long and was cut")
     return Total(number, label(choice, first), choice["failure"], tuple(cells), tuple(notes))
 
 

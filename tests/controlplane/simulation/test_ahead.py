@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from controlplane.loop.rounds import kept
+from controlplane.simulation import choices
 from controlplane.simulation.ahead import CUT, UNKNOWN_SPEED, Ahead, run_ahead
 from controlplane.simulation.cluster.scenario import Scenario
 from controlplane.simulation.world.run import Simulation, SimulationError
@@ -77,6 +78,18 @@ def test_a_budget_of_work_cuts_the_rest_and_says_so() -> None:
     assert (found.is_cut, found.rounds) == (True, 2)
     assert [j.end_s for j in found.jobs.values()] == [1050.0, 1100.0, None, None, None]
     assert found.jobs["j4"].why == CUT
+
+
+def test_time_slices_shorter_than_a_step_are_cut_and_do_not_last_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kind = a_kind("k", {("V100", 1): 1 / 3600})
+    jobs = [a_job(name, remaining_steps=1.0) for name in "ab"]
+    snapshot = a_snapshot((NODE,), jobs, (kind,), energy=FLAT, round_s=5.0)
+    monkeypatch.setattr(choices, "BUDGET_S", 0.5)
+    (found,) = choices.compare(snapshot, [choices.Choice("max_min_fairness", {}, 0.0)])
+    assert isinstance(found, Ahead)
+    assert found.is_cut
 
 
 def test_a_draining_node_is_empty_in_time_and_a_profile_run_is_over() -> None:
