@@ -169,8 +169,9 @@ def _nodes_unavailable(facts: Facts) -> str:
 
 
 def _nodes_lost(facts: Facts) -> str:
-    nodes = facts.nodes or "A node"
-    return f"It waits for {nodes}, which {'is' if facts.is_one_node else 'are'} lost."
+    if not facts.nodes:
+        return "It waits for a node that is lost."
+    return f"It waits for {facts.nodes}, which {'is' if facts.is_one_node else 'are'} lost."
 
 
 def _power_cap(facts: Facts) -> str:

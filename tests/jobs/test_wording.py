@@ -96,3 +96,15 @@ def test_a_new_job_waits_for_the_next_decision() -> None:
 def test_the_documentation_says_what_helps_for_every_code() -> None:
     text = (Path(__file__).parents[2] / "docs/jobs.md").read_text()
     assert [code for code in REASONS if code and f"`{code}`" not in text] == []
+
+
+@pytest.mark.parametrize(
+    ("nodes", "said"),
+    [
+        ([], "It waits for a node that is lost."),
+        (["n"], "It waits for volta, which is lost."),
+        (["n", "m"], "It waits for volta and ampere, which are lost."),
+    ],
+)
+def test_lost_nodes_are_named_in_the_right_number(nodes: list[str], said: str) -> None:
+    assert reason_for_waiting("queued", "nodes_lost", {"nodes": nodes}, NAMES) == said
