@@ -22,6 +22,9 @@ QUANTILES = ((1.0 - COVERAGE) / 2.0, 0.5, (1.0 + COVERAGE) / 2.0)
 PRIOR = (0.1, 1.0, 4.0)
 LEAST_SCORED = 20
 
+SCORED = 200
+"""Newest jobs of a cluster with a forecast that are scored, and from which intervals come."""
+
 SMALLEST_S = 10.0
 """Added to both waits, so that a few seconds of rounds and launches are no great error."""
 
@@ -65,19 +68,19 @@ class Calibration:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """First forecast of a job, made at `made_s`, its last one, and when the job started."""
+    """First forecast of a job, made at `made_s`, and when the job started."""
 
     made_s: float
     first: Interval
-    last_s: float
     started_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Score of first forecasts: part inside the interval, median error and mean drift.
+    """Score of first forecasts: part inside the interval, median error and drift.
 
-    `error`: median of |start - forecast| / wait. `drift`: mean of (last - first forecast) / wait.
+    `error`: median of |start - forecast| / wait. `drift`: sum of (start - forecast) / sum of waits;
+    all moves of a forecast, up to the start itself, add up to one of these differences.
     """
 
     jobs: int
@@ -92,13 +95,12 @@ class Score:
             return None
         wait_s = np.array([max(t.started_s - t.made_s, SMALLEST_S) for t in told])
         inside = [t.first.low_s - 1.0 <= t.started_s <= t.first.high_s + 1.0 for t in told]
-        error_s = np.array([abs(t.started_s - t.first.start_s) for t in told])
-        drift_s = np.array([t.last_s - t.first.start_s for t in told])
+        later_s = np.array([t.started_s - t.first.start_s for t in told])
         return cls(
             len(told),
             float(np.mean(inside)),
-            float(np.median(error_s / wait_s)),
-            float(np.mean(drift_s / wait_s)),
+            float(np.median(np.abs(later_s) / wait_s)),
+            float(later_s.sum() / wait_s.sum()),
         )
 
 

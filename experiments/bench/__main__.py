@@ -3,6 +3,7 @@
 from experiments.bench import (
     exploration,
     first_run,
+    forecasts,
     gap,
     policies,
     shares,
@@ -23,5 +24,6 @@ if __name__ == "__main__":
     show(what_if.figures())
     traces.main([])
     first_run.main([])
+    forecasts.main([])
     show(exploration.figures())
     trade_offs.main(["--policies", "cost_search", "--nodes", "10", "--seeds", "1"])

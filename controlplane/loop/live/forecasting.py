@@ -13,7 +13,7 @@ from celery import current_app
 from django.db.models import F
 from kombu.exceptions import OperationalError
 
-from controlplane.loop.forecasts import Calibration, Interval, Score, Told, has_moved
+from controlplane.loop.forecasts import SCORED, Calibration, Interval, Score, Told, has_moved
 from controlplane.web.storage.bulk import insert
 from jobs.forecasts import TELLS, newest
 from jobs.models import Forecast, Job
@@ -21,10 +21,6 @@ from policies.contract.plan import LAST_S, Expected, Plan, PlanStatus
 from policies.contract.snapshot import Snapshot
 
 logger = logging.getLogger(__name__)
-
-SCORED = 200
-"""Newest jobs of a cluster with a forecast that are scored, and from which intervals come."""
-
 
 FORECAST_TASK = "controlplane.studies.tasks.forecast_starts"
 
@@ -87,20 +83,13 @@ def calibrated(cluster_id: int) -> Calibration:
 
 def score_of(cluster_id: int) -> Score | None:
     """Return the score of the newest jobs of a cluster that have started; None without any."""
-    scored = _scored(cluster_id)
-    before = Forecast.objects.filter(
-        job__in=[f.job_id for f, _ in scored], made_at__lt=F("job__started_at")
-    )
-    told_anew = before.exclude(start_at=None).order_by("pk")
-    last = dict(told_anew.values_list("job", "start_at"))
     told = [
         Told(
             f.made_at.timestamp(),
             Interval(f.low_at.timestamp(), f.start_at.timestamp(), f.high_at.timestamp()),
-            (last.get(f.job_id) or f.start_at).timestamp(),
             started_at.timestamp(),
         )
-        for f, started_at in scored
+        for f, started_at in _scored(cluster_id)
         if f.low_at and f.start_at and f.high_at
     ]
     return Score.of(told)

@@ -60,22 +60,21 @@ def test_four_of_five_jobs_start_inside_when_errors_stay_as_they_were() -> None:
     actual = expected * rng.lognormal(0.5, 0.8, 2000)
     calibration = Calibration(expected[:1000].tolist(), actual[:1000].tolist())
     intervals = [calibration.interval(0.0, e) for e in expected[1000:].tolist()]
-    told = [Told(0.0, i, i.start_s, a) for i, a in zip(intervals, actual[1000:], strict=True)]
+    told = [Told(0.0, i, a) for i, a in zip(intervals, actual[1000:], strict=True)]
     score = Score.of(told)
     assert score is not None
     assert 0.75 <= score.inside <= 0.85
-    assert score.drift == 0.0
 
 
 def test_a_score_tells_hits_the_median_error_and_the_drift_by_the_wait() -> None:
-    inside = Told(0.0, Interval(50.0, 100.0, 150.0), 100.0, 100.0)
-    late = Told(0.0, Interval(50.0, 100.0, 150.0), 150.0, 200.0)
-    early = Told(0.0, Interval(80.0, 100.0, 150.0), 100.0, 50.0)
+    inside = Told(0.0, Interval(50.0, 100.0, 150.0), 100.0)
+    late = Told(0.0, Interval(50.0, 100.0, 150.0), 200.0)
+    early = Told(0.0, Interval(80.0, 100.0, 150.0), 50.0)
     score = Score.of([inside, late, early])
     assert score is not None
     assert (score.jobs, score.error) == (3, 0.5)
     assert score.inside == pytest.approx(1 / 3)
-    assert score.drift == pytest.approx(0.25 / 3)
+    assert score.drift == pytest.approx(50.0 / 350.0)
     assert Score.of([]) is None
 
 
