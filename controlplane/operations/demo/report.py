@@ -57,7 +57,7 @@ def report(cluster: Cluster, jobs: QuerySet[Job], started_at: datetime) -> dict[
 def _summary(jobs: list[dict[str, Any]], rounds: QuerySet[Round]) -> dict[str, Any]:
     placements = [p for job in jobs for p in job["placements"]]
     profiling = [p for job in jobs for p in job["profile_runs"]]
-    errors = run_time_errors(jobs)
+    errors, guesses = run_time_errors(jobs), run_time_errors(jobs, estimated=True)
     moved = [
         True
         for before, after in resumptions(jobs)
@@ -75,6 +75,7 @@ def _summary(jobs: list[dict[str, Any]], rounds: QuerySet[Round]) -> dict[str, A
         "profiling_energy_kwh": _total(profiling, "energy_kwh"),
         "profiling_energy_cost": _total(profiling, "energy_cost"),
         "median_run_time_error": median(errors) if errors else None,
+        "median_estimate_error": median(guesses) if guesses else None,
         "energy_kwh": _total(placements, "energy_kwh"),
         "energy_cost_predicted": _total(placements, "predicted_energy_cost"),
         "energy_cost": _total(placements, "energy_cost"),
@@ -193,7 +194,8 @@ def print_summary(report: dict[str, Any], console: Console) -> None:
     console.print(_jobs(report))
     console.print(_starts(report))
     found, currency = report["summary"], report["currency"]
-    error = found["median_run_time_error"]
+    errors = [found["median_run_time_error"], found["median_estimate_error"]]
+    told = ["unknown" if error is None else format(error, ".1%") for error in errors]
     console.print(
         f"{found['completed']} of {len(report['jobs'])} jobs completed, {found['due_met']} in time;"
         f" {found['rounds']} rounds, {found['preemptions']} pre-emptions, {found['migrations']}"
@@ -211,7 +213,7 @@ def print_summary(report: dict[str, Any], console: Console) -> None:
         f"Energy {found['energy_kwh'] * 1000:.1f} Wh (modelled: emulated GPUs); cost predicted"
         f" {found['energy_cost_predicted']:.5f}, billed {found['energy_cost']:.5f} {currency};"
         f" tardiness {found['tardiness_cost']:.5f} {currency}; median error of predicted run times"
-        f" {'unknown' if error is None else format(error, '.1%')}."
+        f" {told[0]} by measured speeds, {told[1]} by estimated ones."
     )
 
 

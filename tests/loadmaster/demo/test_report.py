@@ -14,6 +14,8 @@ from loadmaster.demo.report import ReportError, check_report, resumptions, run_t
 def a_placement(fence: int, from_s: float | None, to_s: float, **values: Any) -> dict[str, Any]:
     return {
         "fence": fence,
+        "gpu_type": "V100",
+        "gpus": 1,
         "from_s": from_s,
         "to_s": to_s,
         "slots": [{"device": "V100-0", "slot": 0}],
@@ -33,6 +35,7 @@ def a_good_report() -> dict[str, Any]:
     resumed = a_placement(2, 12.0, 27.0, start_steps=40, resumed_at_step=40)
     job = {
         "name": "J1",
+        "kind": "convnet",
         "state": "completed",
         "priority": 3,
         "due_s": 30.0,
@@ -104,7 +107,21 @@ def test_predictions_off_by_more_than_the_papers_figure_fail_it(tmp_path: Path) 
     report = a_good_report()
     for placement in report["jobs"][0]["placements"]:
         placement["predicted_run_s"] = 1.2 * placement["measured_run_s"]
-    assert "median error of predicted run times is 20.0%" in checked(report, tmp_path)[0]
+    assert "median error of predicted run times is 20.0%, over 13%" in checked(report, tmp_path)[0]
+
+
+def test_speeds_that_were_estimated_may_be_off_by_more(tmp_path: Path) -> None:
+    report = a_good_report()
+    first, second = report["jobs"][0]["placements"]
+    second["gpus"] = 2
+    for placement in (first, second):
+        placement["predicted_run_s"] = 1.2 * placement["measured_run_s"]
+    assert run_time_errors(report["jobs"]) == []
+    assert run_time_errors(report["jobs"], estimated=True) == pytest.approx([0.2, 0.2])
+    assert checked(report, tmp_path) == []
+    for placement in (first, second):
+        placement["predicted_run_s"] = 1.4 * placement["measured_run_s"]
+    assert "is 40.0%, over 30%" in checked(report, tmp_path)[0]
 
 
 def test_a_slot_held_twice_fails_it(tmp_path: Path) -> None:
@@ -124,7 +141,8 @@ def test_an_offer_that_was_withdrawn_holds_nothing() -> None:
     withdrawn = a_placement(5, None, 0.0, outcome="preempted", measured_run_s=None, end_steps=0)
     report["jobs"][0]["placements"].insert(1, withdrawn)
     assert len(resumptions(report["jobs"])) == 1
-    assert run_time_errors(report["jobs"]) == [0.0, 0.0]
+    assert run_time_errors(report["jobs"]) == [0.0]
+    assert run_time_errors(report["jobs"], estimated=True) == [0.0]
 
 
 @pytest.mark.parametrize(
