@@ -88,18 +88,19 @@ def test_a_plan_without_a_schedule_asks_for_a_simulation(
     assert not Forecast.objects.exists()
 
 
+@pytest.mark.parametrize(("start_s", "drift"), [(2100.0, 0.5), (850.0, -1 / 3)])
 def test_the_first_forecast_is_scored_against_the_start_and_teaches_the_next_one(
-    cluster: Cluster, node: Node
+    cluster: Cluster, node: Node, start_s: float, drift: float
 ) -> None:
     waits = a_job(cluster)
     assert score_of(cluster.pk) is None
     a_round(cluster, expecting(1100.0), at_s=100.0)
     a_round(cluster, expecting(1600.0), at_s=110.0)
     assert score_of(cluster.pk) is None
-    Job.objects.filter(pk=waits.pk).update(started_at=utc(2100.0))
+    Job.objects.filter(pk=waits.pk).update(started_at=utc(start_s))
     score = score_of(cluster.pk)
     assert score is not None
     assert (score.jobs, score.inside) == (1, 1.0)
-    assert score.error == pytest.approx(0.5)
-    assert score.drift == pytest.approx(0.25)
+    assert score.error == pytest.approx(abs(drift))
+    assert score.drift == pytest.approx(drift)
     assert calibrated(cluster.pk).interval(0.0, 1.0) == calibrated(-1).interval(0.0, 1.0)
