@@ -45,6 +45,7 @@ from controlplane.studies.selectors import (
 from controlplane.studies.what_if.decide import WhatIfError, what_if
 from controlplane.studies.what_if.queue_end import queue_end_create
 from controlplane.studies.what_if.start_now import start_now
+from controlplane.web.rest.openapi import ERROR_REFERENCE
 from jobs.selectors import get_job
 
 STATES = [str(state) for state in Simulation.State]
@@ -224,12 +225,15 @@ class WhatIfView(APIView):
 class StartNowView(APIView):
     """Changes that would start a waiting job now."""
 
-    @extend_schema(operation_id="job_start_now", responses=StartNowSerializer)
+    @extend_schema(
+        operation_id="job_start_now",
+        responses={
+            200: StartNowSerializer,
+            409: OpenApiResponse(ERROR_REFERENCE, "The job does not wait, or others are asking"),
+        },
+    )
     def get(self, request: Request, pk: str) -> Response:
-        """Try changes on the live queue for at most 2 s: cheapest first. Changes nothing.
-
-        409 for a job that does not wait, or while others are asking.
-        """
+        """Try changes on the live queue for at most 2 s: cheapest first. Changes nothing."""
         return Response(
             StartNowSerializer(start_now(_user(request), get_job(request.user, pk))).data
         )

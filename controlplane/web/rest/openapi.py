@@ -30,6 +30,7 @@ ERROR = {
     },
     "required": ["error"],
 }
+ERROR_REFERENCE = {"$ref": "#/components/schemas/Error"}
 REFUSALS = {
     "400": "Something in the request is wrong",
     "401": "No token, or one that is wrong, revoked or expired",
@@ -74,7 +75,7 @@ def complete(result: dict[str, Any], **_: Any) -> dict[str, Any]:
 
 
 def _add_refusals(method: str, responses: dict[str, Any], *, agent: bool) -> None:
-    body = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+    body = {"application/json": {"schema": ERROR_REFERENCE}}
     unsuited = (OF_WRITING if method == "get" else set()) | (set() if agent else OF_AGENTS)
     for status, text in REFUSALS.items():
         if status not in unsuited:

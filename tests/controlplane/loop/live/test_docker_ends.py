@@ -75,7 +75,8 @@ def test_an_image_that_cannot_be_pulled_spares_retries_and_is_tried_on_the_other
     a_round(site.cluster)
     waiting = shown(user, job)["waiting"]
     assert waiting["code"] == "resting"
-    assert "registry.invalid/no/such:1 cannot be pulled" in waiting["reason"]
+    (failure,) = [of["text"] for of in waiting["facts"] if of["heading"] == "Last failure"]
+    assert "registry.invalid/no/such:1 cannot be pulled" in failure
     assert placed(site, job).node_id != first.node_id
 
 

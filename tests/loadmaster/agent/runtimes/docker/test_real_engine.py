@@ -278,7 +278,7 @@ def test_a_job_that_ignores_sigterm_is_killed(site: Site, without_python: str, i
 def test_nothing_runs_past_its_lease(site: Site, without_python: str, image: str) -> None:
     run = site.launch(
         a_docker_spec(command=STUBBORN, image=BASE if image == "python" else without_python),
-        lease_s=3.0,
+        lease_s=10.0,
     )
     site.says(run, "up")
     ended = site.end(run)
