@@ -60,7 +60,7 @@ def test_the_form_shows_what_is_wrong_beside_the_field_and_then_takes_the_job(ad
     page = ada.open("/submit/", "Submit a job")
     ada.picture("submit")
     page.get_by_label("Name").fill("from-a-browser")
-    page.get_by_label("Command").fill("python train.py")
+    page.get_by_role("textbox", name="Command").fill("python train.py")
     page.get_by_label("Steps per epoch").fill("many")
     page.get_by_role("button", name="Submit the job").click()
     expect(page.locator("#id_steps_per_epoch_error")).to_contain_text("must be a whole number")
