@@ -178,12 +178,17 @@ def _errors(jobs: Sequence[Facts]) -> list[str]:
     measured, estimated = run_time_errors(jobs), run_time_errors(jobs, estimated=True)
     if not measured and not estimated:
         return ["no placement has both a predicted and a measured run time"]
-    limits = ((measured, LARGEST_MEDIAN_ERROR), (estimated, LARGEST_ESTIMATE_ERROR))
+    busy = (
+        "jobs take longer than predicted where something else takes the processors; run it again"
+        " on a machine that is otherwise idle"
+    )
+    limits = (
+        (measured, LARGEST_MEDIAN_ERROR, f"by measured speeds: {busy}"),
+        (estimated, LARGEST_ESTIMATE_ERROR, f"by estimated speeds: they were wrong, or {busy}"),
+    )
     return [
-        f"{TIMED[0]} is {median(errors):.1%}, over {limit:.0%}: jobs take longer than"
-        " predicted where something else takes the processors; run it again on a machine that is"
-        " otherwise idle"
-        for errors, limit in limits
+        f"{TIMED[0]} is {median(errors):.1%}, over {limit:.0%}, {cause}"
+        for errors, limit, cause in limits
         if errors and median(errors) > limit
     ]
 

@@ -57,6 +57,7 @@ def report(cluster: Cluster, jobs: QuerySet[Job], started_at: datetime) -> dict[
 def _summary(jobs: list[dict[str, Any]], rounds: QuerySet[Round]) -> dict[str, Any]:
     placements = [p for job in jobs for p in job["placements"]]
     profiling = [p for job in jobs for p in job["profile_runs"]]
+    told = [p for p in placements if p["predicted_energy_cost"] is not None]
     errors, guesses = run_time_errors(jobs), run_time_errors(jobs, estimated=True)
     moved = [
         True
@@ -77,7 +78,8 @@ def _summary(jobs: list[dict[str, Any]], rounds: QuerySet[Round]) -> dict[str, A
         "median_run_time_error": median(errors) if errors else None,
         "median_estimate_error": median(guesses) if guesses else None,
         "energy_kwh": _total(placements, "energy_kwh"),
-        "energy_cost_predicted": _total(placements, "predicted_energy_cost"),
+        "energy_cost_predicted": _total(told, "predicted_energy_cost"),
+        "energy_cost_of_predicted": _total(told, "energy_cost"),
         "energy_cost": _total(placements, "energy_cost"),
         "tardiness_cost": sum(job["tardiness_cost"] for job in jobs),
     }
@@ -210,8 +212,9 @@ def print_summary(report: dict[str, Any], console: Console) -> None:
         f" {_percent(found['profiling_energy_cost'], cost)} of its cost."
     )
     console.print(
-        f"Energy {found['energy_kwh'] * 1000:.1f} Wh (modelled: emulated GPUs); cost predicted"
-        f" {found['energy_cost_predicted']:.5f}, billed {found['energy_cost']:.5f} {currency};"
+        f"Energy {found['energy_kwh'] * 1000:.1f} Wh (modelled: emulated GPUs), billed"
+        f" {found['energy_cost']:.5f} {currency}; of launches with a prediction"
+        f" {found['energy_cost_of_predicted']:.5f}, predicted {found['energy_cost_predicted']:.5f};"
         f" tardiness {found['tardiness_cost']:.5f} {currency}; median error of predicted run times"
         f" {told[0]} by measured speeds, {told[1]} by estimated ones."
     )
@@ -221,7 +224,8 @@ def _jobs(report: dict[str, Any]) -> Table:
     in_docker = "docker" in report.get("runtimes", ())
     where = "jobs in Docker containers" if in_docker else "jobs as processes"
     headings = (
-        "job", "kind", "where", "launches", "due date", "loss", "run time predicted / measured",
+        "job", "kind", "where", "launches", "due date", "loss",
+        "run time predicted / measured (launches with a prediction)",
         "energy cost predicted / billed",
     )  # fmt: skip
     title = f"Demo report (emulated GPUs, {where})"
@@ -237,12 +241,18 @@ def _jobs(report: dict[str, Any]) -> Table:
             str(len(placements)),
             due,
             f"{_short(job['first_loss'])} > {_short(job['final_loss'])}",
-            f"{_total(placements, 'predicted_run_s'):.1f} /"
-            f" {_total(placements, 'measured_run_s'):.1f} s",
-            f"{_total(placements, 'predicted_energy_cost'):.5f} /"
-            f" {_total(placements, 'energy_cost'):.5f}",
+            _told(placements, "predicted_run_s", "measured_run_s", ".1f") + " s",
+            _told(placements, "predicted_energy_cost", "energy_cost", ".5f"),
         )
     return table
+
+
+def _told(placements: list[dict[str, Any]], predicted: str, real: str, form: str) -> str:
+    """Predicted and real totals of the launches with a prediction; "- / real" without any."""
+    told = [p for p in placements if p[predicted] is not None]
+    if not told:
+        return f"- / {_total(placements, real):{form}}"
+    return f"{_total(told, predicted):{form}} / {_total(told, real):{form}}"
 
 
 def _starts(report: dict[str, Any]) -> Table:

@@ -190,3 +190,16 @@ def test_the_summary_says_what_is_emulated_and_modelled() -> None:
     assert "emulated" in words
     assert "modelled" in words
     assert "1 of 1 jobs completed" in words
+
+
+def test_a_launch_without_a_prediction_is_not_compared_with_one() -> None:
+    cluster, job = a_history()
+    first = job.assignments.order_by("fence").first()
+    assert first is not None
+    job.assignments.filter(pk=first.pk).update(predicted_run_s=None, predicted_energy_cost=None)
+    told = report(cluster, Job.objects.filter(pk=job.pk), timezone.now())
+    assert told["summary"]["energy_cost_of_predicted"] < told["summary"]["energy_cost"]
+    job.assignments.update(predicted_run_s=None, predicted_energy_cost=None)
+    console = Console(record=True, width=240, file=StringIO())
+    print_summary(report(cluster, Job.objects.filter(pk=job.pk), timezone.now()), console)
+    assert "- / " in console.export_text()
