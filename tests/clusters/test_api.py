@@ -94,6 +94,10 @@ def test_parameters_a_policy_does_not_take_are_refused(
         {"power_cap_hours": [{"power_cap_w": -1}]},
         {"emissions_cost_per_kg": -1},
         {"emissions_cost_per_kg": "NaN"},
+        {"value_of_time": -0.01},
+        {"value_of_time": 10_001},
+        {"value_of_time": "NaN"},
+        {"min_run_factor": -1},
     ],
 )
 def test_values_a_cluster_cannot_have_are_refused_at_their_field(

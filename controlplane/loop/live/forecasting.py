@@ -17,12 +17,15 @@ from controlplane.loop.forecasts import SCORED, Calibration, Interval, Score, To
 from controlplane.web.storage.bulk import insert
 from jobs.forecasts import TELLS, newest
 from jobs.models import Forecast, Job
-from policies.contract.plan import LAST_S, Expected, Plan, PlanStatus
+from policies.contract.plan import Expected, Plan, PlanStatus
 from policies.contract.snapshot import Snapshot
 
 logger = logging.getLogger(__name__)
 
 FORECAST_TASK = "controlplane.studies.tasks.forecast_starts"
+
+FAR_S = 100 * 365.25 * 86_400.0
+"""No moment further ahead is stored: a start beyond it is not expected, an end is unknown."""
 
 EXPIRES_S = 30.0
 """A request that no worker has taken by then is dropped: a later round sends another one."""
@@ -106,14 +109,14 @@ def _forecast(
     expected: Expected | None, now_s: float, calibration: Calibration, names: Mapping[str, str]
 ) -> Forecast:
     """Return the row of an expected start, still without its job."""
-    row = Forecast(made_at=_time(now_s))
-    if expected is None:
+    row, last_s = Forecast(made_at=_time(now_s)), now_s + FAR_S
+    if expected is None or expected.start_s > last_s:
         return row
     start_s = max(expected.start_s, now_s)
     interval = calibration.interval(now_s, start_s)
     row.planned_at = _time(start_s)
-    row.low_at, row.start_at, row.high_at = map(_time, interval)
-    if expected.end_s is not None:
+    row.low_at, row.start_at, row.high_at = (_time(min(moment_s, last_s)) for moment_s in interval)
+    if expected.end_s is not None and expected.end_s <= last_s:
         row.end_at = _time(interval.start_s + max(0.0, expected.end_s - start_s))
     row.nodes, row.gpus = [names.get(n, n) for n in expected.nodes], expected.gpus
     return row
@@ -128,7 +131,7 @@ def _differs(before: Forecast | None, after: Forecast, now_s: float) -> bool:
 
 
 def _time(seconds: float) -> datetime:
-    return datetime.fromtimestamp(min(seconds, LAST_S), UTC)
+    return datetime.fromtimestamp(seconds, UTC)
 
 
 def _seconds(moment: datetime | None) -> float | None:

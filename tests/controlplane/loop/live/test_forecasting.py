@@ -7,8 +7,9 @@ import pytest
 from clusters.models import Cluster, Node
 from controlplane.loop.live.forecasting import calibrated, score_of
 from controlplane.loop.live.world import Solve
+from jobs.forecasts import with_positions
 from jobs.models import Forecast, Job
-from policies.contract.plan import Expected, Plan, PlanStatus, WaitCode, Waiting
+from policies.contract.plan import LAST_S, Expected, Plan, PlanStatus, WaitCode, Waiting
 from policies.contract.snapshot import Snapshot
 from tests.builders import a_job
 from tests.builders_live import a_round, placing, utc
@@ -60,6 +61,24 @@ def test_a_forecast_is_written_once_and_again_only_where_it_moved(
     )
     assert 100.0 <= low <= start <= high
     assert end - start == pytest.approx(60.0)
+
+
+def test_a_job_that_is_predicted_to_run_for_ever_has_a_start_but_no_end_and_none_starts_after_it(
+    cluster: Cluster, node: Node
+) -> None:
+    jobs = [a_job(cluster), a_job(cluster)]
+
+    def solve(_policy: str, _parameters: Any, snapshot: Snapshot) -> Plan:
+        node, at_s = snapshot.nodes[0].id, {str(jobs[0].pk): 1100.0, str(jobs[1].pk): LAST_S}
+        waits = (
+            Waiting(j.id, WaitCode.NO_CAPACITY, expected=Expected(at_s[j.id], LAST_S, (node,), 1))
+            for j in snapshot.jobs
+        )
+        return Plan("told", PlanStatus.HEURISTIC, waiting=tuple(waits))
+
+    a_round(cluster, solve, at_s=100.0)
+    found = with_positions(jobs, utc(2000.0))
+    assert {job: e.end for job, e in found.items()} == {jobs[0].pk: None}
 
 
 def test_a_start_that_is_no_longer_expected_is_taken_back_and_a_failed_policy_takes_nothing_back(

@@ -118,6 +118,8 @@ def test_steps_of_prices_are_taken_as_they_are() -> None:
         ),
         ({"energy": {"pue": 0.5}}, "energy.pue: must be >= 1"),
         ({"round_s": 0}, "round_s: must be >= 1"),
+        ({"value_of_time": -1}, "value_of_time: must be >= 0"),
+        ({"value_of_time": 1e9}, "value_of_time: must be .*10000"),
         (
             {"power_caps": [{"from_hour": 25, "to_hour": 3, "power_cap_w": 1}]},
             r"power_caps\[0\].from_hour: must be >= 0 and <= 24",
