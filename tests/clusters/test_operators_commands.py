@@ -131,7 +131,7 @@ def test_a_cluster_is_made_and_then_changed_only_in_what_is_said() -> None:
 @pytest.mark.parametrize("value", ["-1", "10001", "nan", "plenty"])
 def test_a_negative_or_absurd_value_of_time_is_refused_and_the_old_one_stays(value: str) -> None:
     a_cluster(name="main")
-    with pytest.raises(CommandError, match="value.of.time: "):
+    with pytest.raises(CommandError, match=r"value.of.time: "):
         told("set_cluster", "main", "--value-of-time", value)
     assert Cluster.objects.get().value_of_time == Decimal("0.01")
 
