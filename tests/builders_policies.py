@@ -81,6 +81,24 @@ def a_job(job: str = "j1", kind: str = "k", **fields: Any) -> JobView:
     )
 
 
+def a_cpu_node(node: str = "c1", cores: float = 8.0, **fields: Any) -> NodeView:
+    """A ready node without GPUs: 100 W while it works."""
+    return a_node(node, "", 0, **{"cores": cores, "power_w": (100.0,), **fields})
+
+
+def a_batch_job(job: str = "b1", units: int = 1, gpus_per_unit: int = 0, **fields: Any) -> JobView:
+    """A waiting batch job of one-core units, not preemptible, with a walltime of ten minutes."""
+    given = {"cores": 1.0, "walltime_s": 600.0, "preemptible": False, "remaining_steps": 1.0}
+    gpus = units * gpus_per_unit
+    own = {"batch": True, "units": units, "gpus_min": gpus, "gpus_max": gpus, "total_steps": 1.0}
+    return a_job(job, **{"kind": "batch", **given, **own, **fields})
+
+
+def seated(*seats: RankPlacement, **fields: Any) -> tuple[Running, ...]:
+    """The `running` of a job on several seats."""
+    return (Running(**{"copy": 0, "ranks": seats, "since_s": 900.0, **fields}),)
+
+
 def on(node: str, *devices: str, **fields: Any) -> tuple[Running, ...]:
     """The `running` of a job whose one process holds these devices of a node."""
     return (

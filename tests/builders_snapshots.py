@@ -164,7 +164,6 @@ def _jobs(
         tardiness_weight=draw(st.sampled_from([0.0, 0.001, 1.0, 5.0])),
         may_mix=draw(st.booleans()),
         priority=draw(st.integers(-2, 2)),
-        units=draw(st.integers(1, 2)),
         cores=draw(st.sampled_from([0.0, 0.0, 1.0, 3.0])),
         memory_gb=draw(st.sampled_from([0.0, 0.0, 2.0, 8.0])),
         resources=draw(st.sampled_from([(), (), (("fpga", 1.0),)])),

@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from controlplane.loop.changes import Change, Keep, PlacementKey, Start, changes, current_of
+from policies.batch.queue import with_batch_queue
 from policies.contract.assumed import without_assumed_times
 from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
 from policies.contract.policy import Policy, PolicyError
@@ -159,7 +160,7 @@ def decide_or_keep(snapshot: Snapshot, policy: Policy, name: str = "") -> tuple[
 def decide(snapshot: Snapshot, policy: Policy) -> Plan:
     """Policy's plan with the reserved profile runs. PolicyError if it breaks a rule."""
     rest, profile_runs = reserve_profiling(snapshot)
-    plan = merge(policy(rest), profile_runs)
+    plan = merge(with_batch_queue(policy, rest), profile_runs)
     found = validate_plan(plan, snapshot)
     if found:
         shown = "; ".join(str(v) for v in found[:SHOWN_VIOLATIONS])

@@ -14,7 +14,7 @@ from pydantic import Field
 from policies.contract.forms import AtLeast0, PlainData
 from policies.contract.snapshot import Purpose, RankPlacement
 
-PLAN_VERSION = 3
+PLAN_VERSION = 4
 
 LONGEST_TEXT = 10_000
 LAST_S = 253_402_300_799.0

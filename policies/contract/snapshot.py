@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import ceil
 from typing import Any, TypeVar, overload
 
 import numpy as np
@@ -22,6 +21,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from policies.contract.forms import AtLeast0, Form, PlainData
 from policies.contract.views import (
+    WITHOUT_GPUS,
     DeviceView,
     GpuTypeView,
     JobPhase,
@@ -80,7 +80,7 @@ __all__ = [
     "Trigger",
 ]
 
-SNAPSHOT_VERSION = 4
+SNAPSHOT_VERSION = 5
 
 TRAINING, PROFILING = Purpose.TRAINING, Purpose.PROFILING
 """Looked up once: class attributes of enums are slow on Python 3.11."""
@@ -94,9 +94,9 @@ JOB_NUMBERS = (
     "arrival_s", "remaining_steps", "due_s", "deadline_s", "walltime_s", "tardiness_weight",
     "weight", "cores",
     "memory_gb", "total_steps", "restart_cost_s",
-    "min_run_s", "waiting_cost",
+    "min_run_s", "waiting_cost", "expected_run_s",
 )  # fmt: skip
-JOB_COUNTS = ("gpus_min", "gpus_max", "priority", "units")
+JOB_COUNTS = ("gpus_min", "gpus_max", "priority", "units", "units_per_node", "nodes")
 
 
 @dataclass(frozen=True)
@@ -198,16 +198,17 @@ class Jobs(Sequence[JobView]):
         return self.columns.row(self.position[job])
 
 
-def rank_demand(columns: JobColumns, row: int, ranks: int) -> dict[str, float]:
-    """Return cores, memory_gb and resources of one of a job's `ranks` processes on its node.
-
-    A process uses the job's amounts times its part of the units, max(1, ceil(units / ranks)).
-    """
-    times = max(1, ceil(int(columns.counts["units"][row]) / ranks))
-    demand = {name: amount * times for name, amount in columns.others["resources"][row]}
-    demand["cores"] = float(columns.numbers["cores"][row]) * times
-    demand["memory_gb"] = float(columns.numbers["memory_gb"][row]) * times
+def seat_demand(columns: JobColumns, row: int, units: int = 1) -> dict[str, float]:
+    """Return cores, memory_gb and resources of a job's seat with so many units."""
+    demand = {name: amount * units for name, amount in columns.others["resources"][row]}
+    demand["cores"] = float(columns.numbers["cores"][row]) * units
+    demand["memory_gb"] = float(columns.numbers["memory_gb"][row]) * units
     return demand
+
+
+def gpus_per_unit(columns: JobColumns, row: int) -> int:
+    """Return the GPUs of each unit of a batch job."""
+    return int(columns.counts["gpus_min"][row] // columns.counts["units"][row])
 
 
 def frozen(array: Array) -> Array:
@@ -302,8 +303,9 @@ class Snapshot:
         table = np.zeros((len(self.kinds), len(self.types), self.max_gpus + 1))
         of_type, most = self.type_index, self.max_gpus
         for k, kind in enumerate(self.kinds):
+            table[k, :, 0] = kind.rates.get(WITHOUT_GPUS, 0.0)
             for known in kind.throughputs:
-                if known.spread or not known.is_known:
+                if known.spread or not known.is_known or not known.gpus:
                     continue
                 if known.gpus <= most and known.gpu_type in of_type:
                     table[k, of_type[known.gpu_type], known.gpus] = known.steps_per_s

@@ -6,15 +6,17 @@ See `policies/contract/schemas/snapshot.schema.json`.
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
+
 from policies.contract import forms
 from policies.contract.forms import FormError
 from policies.contract.snapshot import FORM, SNAPSHOT_VERSION, PriceInterval, Snapshot
 
-LIKE_NOW = frozenset({1, 2, 3})
+LIKE_NOW = frozenset({1, 2, 3, 4})
 """Older versions read unchanged.
 
 2 adds caps by hour and emissions, 3 teams and GPU prices, 4 least run times, the cost of waiting
-and assumed speeds.
+and assumed speeds, 5 batch jobs, and nodes and jobs without GPUs.
 """
 
 
@@ -25,11 +27,21 @@ def to_json(snapshot: Snapshot) -> dict[str, Any]:
 def from_json(form: Any) -> Snapshot:
     """Read a snapshot. FormError names the path, as in "jobs[3].gpus_min"."""
     if isinstance(form, dict) and form.get("version") in LIKE_NOW:
-        form = {**form, "version": SNAPSHOT_VERSION}
+        jobs = [_of_one_unit(job) for job in form.get("jobs", ())]
+        form = {**form, "version": SNAPSHOT_VERSION, "jobs": jobs}
     forms.check_version(form, "snapshot", SNAPSHOT_VERSION)
     snapshot = FORM.read(form)
     _check(snapshot)
     return snapshot
+
+
+def _of_one_unit(job: Any) -> Any:
+    """Job of an older snapshot, whose only process on a node used all of its units there."""
+    if not isinstance(job, dict) or not isinstance(units := job.get("units", 1), int) or units < 2:
+        return job
+    whole = {n: job[n] * units for n in ("cores", "memory_gb") if isinstance(job.get(n), float)}
+    named = {name: amount * units for name, amount in (job.get("resources") or {}).items()}
+    return {**job, **whole, "resources": named, "units": 1}
 
 
 def digest(snapshot: Snapshot) -> str:
@@ -67,6 +79,14 @@ def _check_jobs(snapshot: Snapshot) -> None:
     least, most = columns.counts["gpus_min"], columns.counts["gpus_max"]
     for i in (most < least).nonzero()[0][:1]:
         raise FormError(f"jobs[{i}].gpus_max", f"must be >= gpus_min ({least[i]}), not {most[i]}")
+    for i in ((least == 0) & (most > 0)).nonzero()[0][:1]:
+        raise FormError(f"jobs[{i}].gpus_min", f"must be >= 1 or gpus_max 0, not {most[i]}")
+    units, is_batch = columns.counts["units"], np.array(columns.others["batch"], dtype=np.bool_)
+    for i in (is_batch & ((least != most) | (least % units > 0))).nonzero()[0][:1]:
+        wanted = f"must be the same number for each of {units[i]} units"
+        raise FormError(f"jobs[{i}].gpus_min", f"{wanted}, not {least[i]} to {most[i]} in all")
+    for i in (~is_batch & (units > 1)).nonzero()[0][:1]:
+        raise FormError(f"jobs[{i}].units", f"must be 1 for a job without batch, not {units[i]}")
 
 
 def check_follow(path: str, steps: tuple[PriceInterval, ...]) -> None:

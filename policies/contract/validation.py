@@ -12,6 +12,10 @@ The rules by code:
   job outside the snapshot);
 - gangs: `gang_size` (devices over all ranks within gpus_min..gpus_max), `type_not_allowed`,
   `may_not_mix`, `labels_missing`, `profile_mismatch`;
+- batch jobs: `units` (all of them seated, each with its devices on one node, no more on a node and
+  on no other number of nodes than the job allows), `exclusive` (alone on its nodes);
+- running jobs: `may_not_stop` (a job that is not preemptible stays while its nodes take or keep
+  jobs, unless power is capped);
 - nodes: `node_state`, `node_role`, `node_cores`, `node_memory`, `node_resource`; a job may stay, on
   the same devices, on a node that is cordoned, changes to profiling, or drains later;
 - the cluster: `power_cap` (of now, and of every moment up to the next periodic round at which the
@@ -19,8 +23,7 @@ The rules by code:
 - completeness: `job_missing`, `waiting_twice`, `placed_and_waiting`, `awaiting_profile`;
 - numbers: `not_finite`, `out_of_range`.
 
-A rank uses the job's cores, memory and resources times its part of the units, max(1, ceil(units /
-ranks)); `cpu_quota` replaces the cores.
+A seat uses the job's cores, memory and resources times its units; `cpu_quota` replaces the cores.
 """
 
 from collections import Counter, defaultdict
@@ -41,7 +44,8 @@ from policies.contract.snapshot import (
     RankPlacement,
     Running,
     Snapshot,
-    rank_demand,
+    gpus_per_unit,
+    seat_demand,
 )
 from policies.contract.views import worded
 
@@ -78,10 +82,12 @@ def validate_plan(plan: Plan, snapshot: Snapshot) -> tuple[Violation, ...]:
         *_identity(plan),
         *_twice_at_once(plan),
         *_completeness(plan, snapshot),
+        *_stopped(plan, snapshot),
         *_numbers(plan, snapshot.now_s),
         *_plan_numbers(plan),
         *placements.on_devices(),
         *placements.on_nodes(),
+        *placements.alone(),
         *_power(plan, snapshot),
     )
 
@@ -103,6 +109,7 @@ class _Placements:
     def violations(self) -> list[Violation]:
         """Breaches of each placement by itself."""
         phases, labels, types = (self.others[n] for n in ("phase", "labels", "allowed_types"))
+        batch = self.others["batch"]
         for placed in self.plan.placements:
             row = self.position.get(placed.job)
             self._put(placed, row)
@@ -117,6 +124,8 @@ class _Placements:
                 continue
             if not self.least[row] <= placed.gpus <= self.most[row]:
                 self._size(placed, row)
+            if batch[row]:
+                self._units(placed, row)
             if len(placed.ranks) > 1 and not self.others["may_mix"][row]:
                 self._mix(placed)
             if phases[row] is JobPhase.PROFILING:
@@ -128,16 +137,17 @@ class _Placements:
         self.found.append(Violation(code, detail, job, node))
 
     def _put(self, placed: Placement, row: int | None) -> None:
-        demand, is_empty = None, not placed.ranks
+        is_empty, wants = not placed.ranks, row is None or self.most[row] > 0
         for rank in placed.ranks:
             on_node, holder = self.holders[rank.node], (placed.job, rank.share)
             for device in rank.devices:
                 on_node[device].append(holder)
-            is_empty = is_empty or not rank.devices
+            is_empty = is_empty or (wants and not rank.devices)
             if row is None or (self.columns.gpus_only and rank.cpu_quota is None):
                 continue
-            demand = demand or rank_demand(self.columns, row, len(placed.ranks))
-            own = demand if rank.cpu_quota is None else {**demand, "cores": rank.cpu_quota}
+            own = seat_demand(self.columns, row, rank.units)
+            if rank.cpu_quota is not None:
+                own["cores"] = rank.cpu_quota
             used = self.used[rank.node]
             for name, amount in own.items():
                 used[name] += amount
@@ -206,8 +216,26 @@ class _Placements:
         detail = f"{needs} over all its ranks, not {placed.gpus}"
         self._breach("gang_size", detail, placed.job)
 
+    def _units(self, placed: Placement, row: int) -> None:
+        job, counts, seats = placed.job, self.columns.counts, placed.ranks
+        units, of_unit = int(counts["units"][row]), gpus_per_unit(self.columns, row)
+        seated, nodes = sum(seat.units for seat in seats), {seat.node for seat in seats}
+        if seated != units or len(nodes) < len(seats):
+            detail = f"job {job} has {units} units, one seat on each node, not {seated} on"
+            self._breach("units", f"{detail} {len(seats)} seats of {len(nodes)} nodes", job)
+        for seat in seats:
+            if len(seat.devices) != of_unit * seat.units:
+                wants = f"{seat.units} units of job {job} have {of_unit} GPUs each"
+                detail = f"{wants}, not {len(seat.devices)} together"
+                self._breach("units", detail, job, seat.node)
+        most, exactly = int(counts["units_per_node"][row]), int(counts["nodes"][row])
+        if most and max(seat.units for seat in seats) > most:
+            self._breach("units", f"job {job} has at most {most} units on a node", job)
+        if exactly and len(nodes) != exactly:
+            self._breach("units", f"job {job} is on {exactly} nodes, not {len(nodes)}", job)
+
     def _mix(self, placed: Placement) -> None:
-        nodes = [self.nodes[rank.node] for rank in placed.ranks if rank.node in self.nodes]
+        nodes = [self.nodes[rank.node] for rank in placed.ranks if rank.devices]
         types = sorted({node.gpu_type for node in nodes})
         if len(types) > 1:
             detail = f"job {placed.job} may not mix GPU types, but sits on {', '.join(types)}"
@@ -265,6 +293,22 @@ class _Placements:
                     code = RESOURCE_CODES.get(name, "node_resource")
                     yield Violation(code, detail, node=node.id)
 
+    def alone(self) -> Iterator[Violation]:
+        """Yield the exclusive jobs that are not alone on their nodes."""
+        exclusive = self.others["exclusive"]
+        if not any(exclusive):
+            return
+        on: dict[str, list[str]] = defaultdict(list)
+        for placed in self.plan.placements:
+            for seat in placed.ranks:
+                on[seat.node].append(placed.job)
+        for node, jobs in on.items():
+            for job in jobs if len(jobs) > 1 else ():
+                if (row := self.position.get(job)) is not None and exclusive[row]:
+                    others = ", ".join(other for other in jobs if other != job)
+                    detail = f"job {job} is to be alone on node {node}, not with {others}"
+                    yield Violation("exclusive", detail, job, node)
+
 
 def _stays(placed: Placement, running: tuple[Running, ...]) -> bool:
     devices = {(rank.node, frozenset(rank.devices)) for rank in placed.ranks}
@@ -310,6 +354,33 @@ def _completeness(plan: Plan, snapshot: Snapshot) -> Iterator[Violation]:
             if times > 1:
                 detail = f"job {job} waits {times} times: give one reason"
                 yield Violation("waiting_twice", detail, job)
+
+
+def _stopped(plan: Plan, snapshot: Snapshot) -> Iterator[Violation]:
+    """Yield the running jobs that are not preemptible, and that the plan stops or moves."""
+    others, ids = snapshot.jobs.columns.others, snapshot.jobs.columns.ids
+    if snapshot.caps_ahead or all(others["preemptible"]):
+        return
+    placed = {p.job: p for p in plan.placements if p.purpose is TRAINING}
+    for row, preemptible in enumerate(others["preemptible"]):
+        runs = [run for run in others["running"][row] if run.purpose is TRAINING]
+        if preemptible or not runs or not all(_may_go_on(snapshot, run) for run in runs):
+            continue
+        if ids[row] not in placed or not _stays(placed[ids[row]], tuple(runs)):
+            detail = f"job {ids[row]} runs and is not preemptible: keep it where it is"
+            yield Violation("may_not_stop", detail, ids[row])
+
+
+def _may_go_on(snapshot: Snapshot, run: Running) -> bool:
+    """Return True if all nodes and devices of a run are there, and no node drains."""
+    for seat in run.ranks:
+        node = snapshot.node_by_id.get(seat.node)
+        if node is None or node.state not in (NodeState.READY, NodeState.CORDONED):
+            return False
+        healthy = {device.id for device in node.devices if device.healthy}
+        if not healthy.issuperset(seat.devices):
+            return False
+    return True
 
 
 def _waiting_entry(
@@ -377,8 +448,7 @@ def _shares(plan: Plan) -> Iterator[tuple[str, float]]:
 
 def _power(plan: Plan, snapshot: Snapshot) -> Iterator[Violation]:
     for since_s, cap in snapshot.caps_ahead:
-        devices = _devices_in_use(plan, since_s)
-        needed = power_w(snapshot.node_by_id, Counter(node for node, _ in devices))
+        needed = power_w(snapshot.node_by_id, _in_use(plan, since_s))
         if needed > cap + TOLERANCE * max(1.0, cap):
             is_later = since_s > snapshot.now_s
             later = f" from {since_s:g} on, before the next round" if is_later else ""
@@ -387,11 +457,15 @@ def _power(plan: Plan, snapshot: Snapshot) -> Iterator[Violation]:
             yield Violation("power_cap", detail)
 
 
-def _devices_in_use(plan: Plan, at_s: float) -> set[tuple[str, str]]:
-    going_on = (p for p in plan.placements if p.until_s is None or p.until_s > at_s)
-    return {(rank.node, device) for p in going_on for rank in p.ranks for device in rank.devices}
+def _in_use(plan: Plan, at_s: float) -> Mapping[str, int]:
+    """Devices in use by node with work."""
+    seats = [s for p in plan.placements if p.until_s is None or p.until_s > at_s for s in p.ranks]
+    used = Counter({seat.node: 0 for seat in seats})
+    used.update(node for node, _ in {(seat.node, d) for seat in seats for d in seat.devices})
+    return used
 
 
 def power_w(nodes: Mapping[str, NodeView], used: Mapping[str, int]) -> float:
-    """IT power of these nodes with `used` devices in use."""
-    return float(sum(nodes[n].draw_w(gpus) for n, gpus in used.items() if n in nodes))
+    """IT power of these nodes, which work, with `used` devices in use."""
+    found = (nodes[n].draw_w(gpus, works=True) for n, gpus in used.items() if n in nodes)
+    return float(sum(found))

@@ -31,6 +31,9 @@ from policies.contract.forms import (
 SLOWEST = 1e-12
 """Steps/s below which a speed counts as unknown: a step would take 30,000 years."""
 
+WITHOUT_GPUS = ("", 0, False)
+"""GPU type, GPUs, spread: key of the speed of a kind that runs without GPUs."""
+
 SECONDS_PER_HOUR = 3600.0
 MOST_DOUBLINGS = 10
 """Steps of priority, up or down, that change the cost of a job's waiting."""
@@ -140,7 +143,7 @@ READY, FOR_PROFILING = NodeState.READY, NodeRole.PROFILING
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """Machine with GPUs of one type.
+    """Machine with GPUs of one type, or without any (`gpu_type` "").
 
     `cores` and `memory_gb` are without the system's reserve. `power_w[g]` is the power with g GPUs
     in use, g = 0 .. number of devices (ANDREAS, P_n(g)); a node without jobs is closed and costs
@@ -172,11 +175,18 @@ class NodeView:
         """Return True if profile runs may be placed here."""
         return self.state is READY and self.role is not NodeRole.PRODUCTION
 
-    def draw_w(self, gpus: int) -> float:
-        """Power with `gpus` GPUs in use; 0 if unknown or without work."""
-        if not gpus or not self.power_w:
+    def draw_w(self, gpus: int, *, works: bool = False) -> float:
+        """Power with `gpus` GPUs in use; 0 if unknown, or without a GPU in use and other work."""
+        if not (gpus or works) or not self.power_w:
             return 0.0
         return self.power_w[min(gpus, len(self.power_w) - 1)]
+
+    def part_w(self, gpus: float, used: int, cores: float) -> float:
+        """Part of the power of a job with `gpus` of the `used` GPUs; without, by its cores."""
+        if gpus:
+            return self.draw_w(used) * gpus / used
+        part = cores / self.cores if 0.0 < self.cores < inf else 1.0
+        return self.draw_w(0, works=True) * min(1.0, part)
 
 
 class TeamOrder(StrEnum):
@@ -207,10 +217,13 @@ class GpuTypeView:
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """Steps/s of a kind on `gpus` GPUs of a type, on one node or (`spread`) several."""
+    """Steps/s of a kind on `gpus` GPUs of a type, on one node or (`spread`) several.
+
+    Without GPUs the type is "", and the speed holds on every node.
+    """
 
     gpu_type: str
-    gpus: Count1
+    gpus: Count0
     steps_per_s: AtLeast0
     source: Source
     age_s: AtLeast0 = 0.0
@@ -272,12 +285,13 @@ class KindView:
 
 @dataclass(frozen=True, slots=True)
 class RankPlacement:
-    """Placement of a gang's rank: a node, its devices, and the share of them."""
+    """Seat of a job: a node, its devices, the share of them, and the job's units there."""
 
     node: str
     devices: tuple[str, ...]
     share: Fraction = 1.0
     cpu_quota: Above0 | None = None
+    units: Count1 = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,14 +317,22 @@ class JobView:
     now; of a job that waits after a run, without the stop. A launch runs for `min_run_s` before it
     is stopped, unless its node is lost or a due date or a priority requires it. `waiting_cost` is
     the cost of a second of waiting. An empty `allowed_types` allows every type.
+
+    `cores`, `memory_gb` and `resources` are of one unit. A training job is one unit on each of its
+    nodes, however many these are; without GPUs (`gpus_max` 0) it is on one node. A `batch` job
+    declares no steps: it has `units` equal units, each with an equal part of its GPUs on one node,
+    at most `units_per_node` on one (0: any number), on exactly `nodes` nodes (0: any number).
+    `exclusive`: no other job is on its nodes. Unless `preemptible`, it is not stopped before its
+    end. `expected_run_s` is the whole run time by a prediction (inf: none), from
+    `expected_source`.
     """
 
     id: str
     kind: str
     arrival_s: float
     remaining_steps: AtLeast0
-    gpus_min: Count1 = 1
-    gpus_max: Count1 = 1
+    gpus_min: Count0 = 1
+    gpus_max: Count0 = 1
     name: str = ""
     phase: JobPhase = JobPhase.WAITING
     due_s: Unbounded = inf
@@ -336,6 +358,13 @@ class JobView:
     running: tuple[Running, ...] = ()
     received_s: Amounts = ()
     dependencies: tuple[str, ...] = ()
+    batch: bool = False
+    units_per_node: Count0 = 0
+    nodes: Count0 = 0
+    exclusive: bool = False
+    preemptible: bool = True
+    expected_run_s: UnboundedAtLeast0 = inf
+    expected_source: str = ""
 
     @property
     def scale_factor(self) -> int:

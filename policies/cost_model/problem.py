@@ -215,7 +215,7 @@ def _resources(
     runs, size = plan.snapshot.jobs.columns.others["running"], len(layout.resources)
     demands = []
     for row in rows.tolist() if size else []:
-        demand = requests.demand(row, 1)
+        demand = requests.demand(row)
         given = with_quota(demand, [rank for run in runs[row] for rank in run.ranks])
         most = max(demand, given, key=lambda of: of.get("cores", 0.0))
         demands.append(layout.amounts(most) or (0,) * size)

@@ -30,7 +30,7 @@ from policies.contract.snapshot import (
     Running,
     Snapshot,
     profile_runs,
-    rank_demand,
+    seat_demand,
 )
 from policies.placement.cluster_state import ClusterState
 from policies.placement.layout import (
@@ -104,8 +104,8 @@ def _free(snapshot: Snapshot, layout: Layout, idle: Sequence[int]) -> list[Free]
     left = [list(capacity_of(node, layout.resources)) for node in layout.nodes]
     for job, run in profile_runs(snapshot):
         row = snapshot.jobs.position[job]
-        demand = rank_demand(snapshot.jobs.columns, row, len(run.ranks))
         for seat in run.ranks:
+            demand = seat_demand(snapshot.jobs.columns, row, seat.units)
             used = layout.amounts(with_quota(demand, [seat]))
             if used and (n := layout.index.get(seat.node)) is not None:
                 left[n] = [a - b for a, b in zip(left[n], used, strict=True)]
@@ -160,13 +160,18 @@ def current_placements(
         for row, of in enumerate(running)
         if of and (run := training_run(of)) is not None and row not in waiting
     ]
+    fixed = _not_preemptible(snapshot)
     young = {} if never_touch else _young_launches(snapshot, runs)
     if not never_touch:
-        runs = [(row, run) for row, run in runs if row in young or not _is_open(snapshot, run)]
+        runs = [
+            (row, run)
+            for row, run in runs
+            if row in young or row in fixed or not _is_open(snapshot, run)
+        ]
     if not runs:
         return (), {}
     state = cluster_of(snapshot) if state is None else state
-    staying = _staying(snapshot, young, waiting, state)
+    staying = _staying(snapshot, young, waiting, state) | fixed
     requests, speeds = JobRequests(snapshot, state.layout), Speeds(snapshot.kinds)
     for row, run in sorted(runs, key=lambda r: (arrival[r[0]], r[0])):
         if any(rank.share != 1.0 for rank in run.ranks) or not may_stay(snapshot, row, run):
@@ -204,7 +209,14 @@ def launches_that_stay(
         if of and (run := training_run(of)) is not None and row not in waiting
     ]
     young = _young_launches(snapshot, runs)
-    return _staying(snapshot, young, waiting, state)
+    fixed = _not_preemptible(snapshot) & {row for row, _ in runs}
+    return _staying(snapshot, young, waiting, state) | fixed
+
+
+def _not_preemptible(snapshot: Snapshot) -> frozenset[int]:
+    """Return the rows of jobs that are not stopped before their end."""
+    flags = snapshot.jobs.columns.others["preemptible"]
+    return frozenset(row for row, may in enumerate(flags) if not may)
 
 
 def _staying(
@@ -328,6 +340,8 @@ def may_stay(snapshot: Snapshot, row: int, run: Running) -> bool:
     gpus = sum(len(rank.devices) for rank in run.ranks)
     if not counts["gpus_min"][row] <= gpus <= counts["gpus_max"][row]:
         return False
+    if others["batch"][row] and sum(rank.units for rank in run.ranks) != counts["units"][row]:
+        return False
     types = set()
     for rank in run.ranks:
         node = snapshot.node_by_id.get(rank.node)
@@ -379,6 +393,9 @@ def _is_pinned(snapshot: Snapshot, speeds: Speeds, stay: CurrentPlacement) -> bo
 def remaining_s(snapshot: Snapshot, speeds: Speeds, stay: CurrentPlacement) -> float:
     """Return the remaining time of a job where it runs now; inf if unknown."""
     columns = snapshot.jobs.columns
+    if columns.others["batch"][stay.row]:
+        limits = (columns.numbers[name][stay.row] for name in ("expected_run_s", "walltime_s"))
+        return max(0.0, float(min(limits)) - (snapshot.now_s - stay.run.since_s))
     rate = speeds.on_ranks(columns.kinds[stay.row], stay.run.ranks, snapshot.node_by_id)
     steps = columns.numbers["remaining_steps"][stay.row]
     return float(steps / rate) if rate > 0.0 else float("inf")

@@ -52,6 +52,7 @@ class Request:
     """`units` equal workers with `gpus` whole devices and `amounts` of resources each.
 
     `per_node`: amounts used once on each node. `nodes`: exactly so many nodes, 0 for any number.
+    `most`: units on one node, 0 for any number.
     `types`: allowed GPU types, preferred ones first; () allows all. `devices_at`: position in
     `Free` of suitable devices (see `Layout.request`).
     """
@@ -65,6 +66,7 @@ class Request:
     per_node: tuple[int, ...] = ()
     nodes: int = 0
     devices_at: int = DEVICES
+    most: int = 0
     needs: tuple[tuple[int, int, int], ...] = field(init=False, compare=False, repr=False)
     """(position in `Free`, amount once on a node, amount of each unit), where not both are 0."""
 
@@ -79,7 +81,7 @@ class Request:
 
     def fitting(self, free: Free) -> int:
         """Return how many units fit into this free capacity of one node; 0 or less if none."""
-        most = self.units
+        most = min(self.units, self.most or self.units)
         for i, once, each in self.needs:
             left = free[i] - once
             if left < each * most:
@@ -209,6 +211,7 @@ class Layout:
         per_node: Mapping[str, float] | None = None,
         nodes: int = 0,
         slots: int = 1,
+        most: int = 0,
     ) -> Request:
         """Return a request in the engine's units. `slots`: that many jobs share its devices."""
         at = self.devices_at(slots)
@@ -222,6 +225,7 @@ class Layout:
             self.amounts(per_node or {}),
             nodes,
             at or DEVICES,
+            most,
         )
 
     def amounts(self, demand: Mapping[str, float]) -> tuple[int, ...]:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from policies.contract.plan import Placement
-from policies.contract.snapshot import PROFILING, DeviceView, NodeView, Snapshot, rank_demand
+from policies.contract.snapshot import PROFILING, DeviceView, NodeView, Snapshot, seat_demand
+from policies.contract.validation import power_w
 from policies.placement.reasons import has, needs_of
 
 
@@ -34,14 +35,15 @@ class Leftover:
         """Return what these placements leave of the snapshot's nodes."""
         taken, used = set[tuple[str, str]](), dict[str, dict[str, float]]()
         for placed in placements:
-            demand = _demand(snapshot, placed)
+            row = snapshot.jobs.position.get(placed.job)
             for seat in placed.ranks:
                 taken |= {(seat.node, device) for device in seat.devices}
-                of_node = used.setdefault(seat.node, {})
+                of_node, columns = used.setdefault(seat.node, {}), snapshot.jobs.columns
+                demand = {} if row is None else seat_demand(columns, row, seat.units)
                 for name, amount in demand.items():
                     of_node[name] = of_node.get(name, 0.0) + amount
         gpus = {n.id: _free(snapshot, n, taken) for n in snapshot.nodes if n.takes_training}
-        return cls(snapshot, gpus, used, _watts_left(snapshot, taken))
+        return cls(snapshot, gpus, used, _watts_left(snapshot, set(used), taken))
 
     def unfit(self, row: int, node: NodeView) -> Unfit | None:
         """Return why the job in this row could not start on a node now; None if it could."""
@@ -52,7 +54,7 @@ class Leftover:
         if free < least:
             return Unfit.TOO_FEW_GPUS
         used = self.used.get(node.id, {})
-        for name, amount in rank_demand(snapshot.jobs.columns, row, 1).items():
+        for name, amount in seat_demand(snapshot.jobs.columns, row).items():
             if amount > 0.0 and has(node, name) - used.get(name, 0.0) < amount:
                 return Unfit.TOO_LITTLE
         busy = len(node.devices) - free
@@ -63,11 +65,6 @@ class Leftover:
         """Return True if some open node has all that the job in this row needs."""
         nodes = self.snapshot.node_by_id
         return any(self.unfit(row, nodes[n]) is None for n, gpus in self.gpus.items() if gpus)
-
-
-def _demand(snapshot: Snapshot, placed: Placement) -> dict[str, float]:
-    row = snapshot.jobs.position.get(placed.job)
-    return {} if row is None else rank_demand(snapshot.jobs.columns, row, len(placed.ranks))
 
 
 def _free(snapshot: Snapshot, node: NodeView, taken: set[tuple[str, str]]) -> int:
@@ -82,11 +79,10 @@ def _is_free(snapshot: Snapshot, device: DeviceView) -> bool:
     )
 
 
-def _watts_left(snapshot: Snapshot, taken: set[tuple[str, str]]) -> float | None:
+def _watts_left(snapshot: Snapshot, working: set[str], taken: set[tuple[str, str]]) -> float | None:
     if snapshot.cap_w is None:
         return None
-    busy = dict[str, int]()
+    busy = dict.fromkeys(working, 0)
     for node, _ in taken:
-        busy[node] = busy.get(node, 0) + 1
-    nodes = snapshot.node_by_id
-    return snapshot.cap_w - sum(nodes[n].draw_w(gpus) for n, gpus in busy.items() if n in nodes)
+        busy[node] += 1
+    return snapshot.cap_w - power_w(snapshot.node_by_id, busy)

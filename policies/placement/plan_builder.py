@@ -97,7 +97,7 @@ class PlanBuilder:
         placements = [(position[p.job], p) for p in named]
         placements += [(p.row, self._placement(p)) for p in self.placed]
         staying = [*self.pinned, *self._fallbacks({row for row, _ in placements})]
-        placements += [(stay.row, self._staying(stay)) for stay in staying]
+        placements += [(stay.row, self.staying(stay)) for stay in staying]
         placements.sort(key=lambda of: of[0])
         found = tuple([placement for _, placement in placements])
         waiting = self._waiting({row for row, _ in placements}, found, expected)
@@ -111,9 +111,8 @@ class PlanBuilder:
         gpus = devices.bit_count() * ranks[0].share
         capacity = layout.classes[layout.class_of[node]].capacity[DEVICES]
         used = capacity - self.state.free[node][DEVICES]
-        cost = (
-            view.draw_w(used) * self.prices.reference * gpus / used * self._priced_s(placed.run_s)
-        )
+        watts = view.part_w(gpus, used, 0.0)
+        cost = watts * self.prices.reference * self._priced_s(placed.run_s)
         return Placement(
             self.snapshot.jobs.columns.ids[placed.row],
             ranks,
@@ -121,7 +120,7 @@ class PlanBuilder:
             predicted_energy_cost=predicted(cost, HIGHEST_COST),
         )
 
-    def _staying(self, stay: CurrentPlacement) -> Placement:
+    def staying(self, stay: CurrentPlacement) -> Placement:
         run_s = remaining_s(self.snapshot, self.options.speeds, stay)
         cost = self._cost_of(stay, run_s) if isfinite(run_s) else inf
         return Placement(
@@ -135,12 +134,12 @@ class PlanBuilder:
         )
 
     def _cost_of(self, stay: CurrentPlacement, run_s: float) -> float:
-        """Return a job's part of its nodes' bills by GPUs, each node as it is used now."""
-        watts = 0.0
+        """Return a job's part of its nodes' bills, each node as it is used now."""
+        cores, watts = float(self.snapshot.jobs.columns.numbers["cores"][stay.row]), 0.0
         for seat in stay.run.ranks:
             node = self.snapshot.node_by_id[seat.node]
             used = max(len(seat.devices), sum(bool(d.held) for d in node.devices))
-            watts += node.draw_w(used) * len(seat.devices) / used
+            watts += node.part_w(len(seat.devices), used, cores * seat.units)
         return watts * self.prices.reference * self._priced_s(run_s)
 
     def _priced_s(self, run_s: float) -> float:

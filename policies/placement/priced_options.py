@@ -23,7 +23,8 @@ from policies.contract.snapshot import (
     Running,
     Snapshot,
     frozen,
-    rank_demand,
+    gpus_per_unit,
+    seat_demand,
 )
 from policies.placement.cluster_state import ClusterState
 from policies.placement.layout import (
@@ -63,7 +64,7 @@ class JobRequests:
         others = self.columns.others
         return self.layout.request(
             gpus,
-            with_quota(self.demand(row, 1), ranks),
+            with_quota(self.demand(row), ranks),
             types=others["allowed_types"][row],
             labels=others["labels"][row],
         )
@@ -85,17 +86,32 @@ class JobRequests:
                 span=span,
                 types=types,
                 labels=others["labels"][row],
-                per_node=self.demand(row, ranks),
+                per_node=self.demand(row),
                 nodes=ranks,
             )
             for ranks in range(max(2, -(-gpus // largest)), gpus + 1)
         ]
 
+    def batch(self, row: int) -> Request:
+        """Return the request of a batch job's units."""
+        counts, others = self.columns.counts, self.columns.others
+        gpus, may_mix = gpus_per_unit(self.columns, row), others["may_mix"][row]
+        return self.layout.request(
+            gpus,
+            self.demand(row),
+            units=int(counts["units"][row]),
+            span=Span.ONE_TYPE if gpus and not may_mix else Span.ANY,
+            types=others["allowed_types"][row],
+            labels=others["labels"][row],
+            nodes=int(counts["nodes"][row]),
+            most=int(counts["units_per_node"][row]),
+        )
+
     def together(self, rows: Sequence[int], gpus: int = 1) -> Request:
         """Return the request of jobs that share all of their devices, each as one process."""
         others, demand = self.columns.others, dict[str, float]()
         for row in rows:
-            for name, amount in self.demand(row, 1).items():
+            for name, amount in self.demand(row).items():
                 demand[name] = demand.get(name, 0.0) + amount
         allowed = [set(others["allowed_types"][row]) for row in rows]
         asked = [types for types in allowed if types]
@@ -108,27 +124,30 @@ class JobRequests:
             slots=len(rows),
         )
 
-    def demand(self, row: int, ranks: int) -> dict[str, float]:
-        """Return the demand of one of `ranks` processes of a job on its node, without zeros."""
+    def demand(self, row: int) -> dict[str, float]:
+        """Return the demand of one unit of a job on its node, without zeros."""
         if self.columns.gpus_only:
             return {}
-        of_rank = rank_demand(self.columns, row, ranks)
-        return {name: amount for name, amount in of_rank.items() if amount > 0.0}
+        of_unit = seat_demand(self.columns, row)
+        return {name: amount for name, amount in of_unit.items() if amount > 0.0}
 
     def allocation_of(self, row: int, run: Running) -> Allocation | None:
         """Return the allocation of a run; None if a node or device of it is gone."""
         index, parts = self.layout.index, list[Part]()
+        is_batch = self.columns.others["batch"][row]
         for seat in run.ranks:
             n, wanted = index.get(seat.node, -1), set(seat.devices)
             bits = self.layout.bits(n, wanted) if n >= 0 else 0
             if n < 0 or bits.bit_count() < len(wanted):
                 return None
-            parts.append(Part(n, len(wanted), bits))
+            parts.append(Part(n, seat.units if is_batch else len(wanted), bits))
+        if is_batch:
+            return Allocation(self.batch(row), tuple(parts))
         if len(parts) == 1:
             request = self.on_one_node(row, parts[0].units, run.ranks)
             return Allocation(request, (parts[0]._replace(units=1),))
         gpus, ranks = sum(part.units for part in parts), len(parts)
-        used = self.layout.amounts(with_quota(self.demand(row, ranks), run.ranks))
+        used = self.layout.amounts(with_quota(self.demand(row), run.ranks))
         request = Request(gpus=1, units=gpus, per_node=used, span=Span.ANY, nodes=ranks)
         return Allocation(request, tuple(parts))
 
@@ -144,7 +163,8 @@ def grouping_keys(jobs: JobColumns) -> Sequence[GroupingKey]:
     columns += [others["allowed_types"], others["labels"]]
     if not jobs.gpus_only:
         columns += [numbers["cores"].tolist(), numbers["memory_gb"].tolist()]
-        columns += [others["resources"], counts["units"].tolist()]
+        columns += [others["resources"], others["batch"]]
+        columns += [counts[name].tolist() for name in ("units", "units_per_node", "nodes")]
     return list(zip(*columns, strict=True))
 
 

@@ -14,8 +14,9 @@ from policies.contract.snapshot import (
     NodeView,
     RankPlacement,
     Snapshot,
+    gpus_per_unit,
     profile_runs,
-    rank_demand,
+    seat_demand,
 )
 from policies.contract.views import APART, RUNTIME, is_own, runtime_of
 from policies.placement.cluster_state import ClusterState
@@ -228,11 +229,12 @@ def _lacks(amounts: Sequence[tuple[str, float]], nodes: Sequence[NodeView]) -> W
 
 
 def _amounts(snapshot: Snapshot, row: int) -> tuple[tuple[str, float], ...]:
-    """Return what a job needs of one node: GPUs first, then what else it uses."""
+    """Return what a job, or each unit of it, needs of one node: GPUs first, then what else."""
     columns = snapshot.jobs.columns
-    demand = rank_demand(columns, row, 1)
+    demand = seat_demand(columns, row)
     used = tuple(sorted((name, amount) for name, amount in demand.items() if amount > 0.0))
-    return (("gpus", float(columns.counts["gpus_min"][row])), *used)
+    is_batch, least = columns.others["batch"][row], int(columns.counts["gpus_min"][row])
+    return (("gpus", float(gpus_per_unit(columns, row) if is_batch else least)), *used)
 
 
 def has(node: NodeView, name: str) -> float:
@@ -247,5 +249,7 @@ def has(node: NodeView, name: str) -> float:
 def _types_of_known_speed(snapshot: Snapshot, row: int) -> set[str]:
     columns = snapshot.jobs.columns
     least, most = (int(columns.counts[name][row]) for name in ("gpus_min", "gpus_max"))
+    if columns.others["batch"][row] or not most:
+        return {node.gpu_type for node in snapshot.nodes}
     kind = snapshot.kinds[snapshot.kind_index[columns.kinds[row]]]
     return {t.gpu_type for t in kind.throughputs if t.is_known and least <= t.gpus <= most}

@@ -27,6 +27,7 @@ from policies.contract.snapshot import (
     Snapshot,
     Source,
 )
+from policies.contract.views import WITHOUT_GPUS
 
 TRAINING = Purpose.TRAINING
 
@@ -55,8 +56,10 @@ class Speeds:
     def alone(
         self, kind: str, gpu_types: Collection[str], gpus: int, *, spread: bool = False
     ) -> float:
-        """Return the speed on `gpus` unshared GPUs of these types; 0 if unknown."""
+        """Return the speed on `gpus` unshared GPUs of these types, or without; 0 if unknown."""
         rates = self.rates(kind)
+        if not gpus:
+            return rates.get(WITHOUT_GPUS, 0.0)
         if len(gpu_types) == 1:
             return rates.get((next(iter(gpu_types)), gpus, spread), 0.0)
         per_worker = [rates.get((t, gpus, spread), 0.0) / max(gpus, 1) for t in gpu_types]

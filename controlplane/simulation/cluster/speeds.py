@@ -13,6 +13,7 @@ from policies.contract.snapshot import (
     NodeView,
     PowerCapStep,
     RankPlacement,
+    seat_demand,
 )
 from policies.placement.speed import Speeds as KindSpeeds
 
@@ -146,10 +147,8 @@ def _shape(node: NodeView) -> tuple[Any, ...]:
 
 
 def _demand(columns: JobColumns, row: int) -> tuple[tuple[str, float], ...]:
-    numbers, units = columns.numbers, max(1, int(columns.counts["units"][row]))
-    own = [(name, float(numbers[name][row])) for name in ("cores", "memory_gb")]
-    amounts = (*own, *columns.others["resources"][row])
-    return tuple((name, amount * units) for name, amount in amounts if amount > 0.0)
+    amounts = seat_demand(columns, row).items()
+    return tuple((name, amount) for name, amount in amounts if amount > 0.0)
 
 
 def _has(node: NodeView, demand: tuple[tuple[str, float], ...]) -> bool:

@@ -118,11 +118,11 @@ def _draft(table: Floats, options: Swf, findings: Findings) -> Draft:
     }
     kinds = ["job"] * len(table)
     if options.gpus == "fields":
-        columns |= {  # demand of each of a job's equal units on its node
-            "units": np.clip(table[:, 18], 1, None).astype(np.int64),
-            "cores": np.maximum(table[:, 19], 0.0),
-            "memory_gb": np.maximum(table[:, 22], 0.0) / KB_PER_GB,
-            "resources": [(("mic", float(n)),) if n > 0 else () for n in table[:, 21]],
+        units = np.clip(table[:, 18], 1, None)
+        columns |= {  # the demand of all units, on one node
+            "cores": units * np.maximum(table[:, 19], 0.0),
+            "memory_gb": units * np.maximum(table[:, 22], 0.0) / KB_PER_GB,
+            "resources": [(("mic", float(n)),) if n > 0 else () for n in units * table[:, 21]],
         }
         kinds = [f"application {n:.0f}" for n in table[:, 24]]
     ids = [f"{n:.0f}" for n in table[:, 0]]

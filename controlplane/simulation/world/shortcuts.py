@@ -40,8 +40,7 @@ def stops_at_once(scenario: Scenario, switches: Switches) -> bool:
 def _is_roomy(nodes: Iterable[NodeView], columns: JobColumns) -> bool:
     if not len(columns.ids):
         return True
-    units = columns.counts["units"].clip(min=1)
-    cores = float((columns.numbers["cores"] * units).max())
-    memory_gb = float((columns.numbers["memory_gb"] * units).max())
+    cores = float(columns.numbers["cores"].max())
+    memory_gb = float(columns.numbers["memory_gb"].max())
     gpus = [(len(node.devices), node) for node in nodes]
     return all(n * cores <= node.cores and n * memory_gb <= node.memory_gb for n, node in gpus)

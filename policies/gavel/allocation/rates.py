@@ -80,7 +80,7 @@ def group_of(key: GroupKey) -> JobGroup:
 
 def _demands(columns: JobColumns) -> Iterable[tuple[Any, ...]]:
     numbers = (columns.numbers[name].tolist() for name in ("cores", "memory_gb"))
-    return zip(columns.counts["units"].tolist(), *numbers, columns.others["resources"], strict=True)
+    return zip(*numbers, columns.others["resources"], strict=True)
 
 
 def columns_of(types: Sequence[str], known: Collection[str]) -> tuple[Column, ...]:
@@ -152,7 +152,7 @@ class Reach:
         Devices of a node that the power cap never allows together are left out.
         """
         left_mw = self.state.cap_mw - self.state.used_mw
-        demand, layout = self.requests.demand(row, ranks), self.state.layout
+        demand, layout = self.requests.demand(row), self.state.layout
         types, labels, _ = group.constraints
         request = layout.request(0, demand, types=types, labels=labels)
         classes, allowed = layout.admitting(request)

@@ -94,7 +94,7 @@ class GroupRequests:
         key = self._constraints[g], ranks
         if key not in self._admitting:
             types, labels, _ = self.classes.groups[g].constraints
-            request = layout.request(0, self.jobs.demand(job, ranks), types=types, labels=labels)
+            request = layout.request(0, self.jobs.demand(job), types=types, labels=labels)
             classes, nodes = layout.admitting(request)
             roomy = [c for c in classes if request.fitting(layout.classes[c].capacity) > 0]
             among = sum(layout.members[c] for c in roomy)
@@ -105,7 +105,7 @@ class GroupRequests:
         group, of = self.classes.groups[self.group_of[job]], self.observed.problem.columns[column]
         found, types, (_, labels, _) = [], (of.gpu_type,), group.constraints
         if self.rate(job, on_one) > 0.0:
-            demand = self.jobs.demand(job, 1)
+            demand = self.jobs.demand(job)
             found.append(self.layout.request(group.gpus, demand, types=types, labels=labels))
         if of.spread:
             found += self.jobs.spread(job, group.gpus, types=types)
@@ -153,7 +153,7 @@ class _Search:
         if shares and not self.classes.groups[g].shares:
             return None
         if rank.cpu_quota is not None:
-            demand = with_quota(self.observed.requests.demand(row, 1), run.ranks)
+            demand = with_quota(self.observed.requests.demand(row), run.ranks)
             request = replace(request, amounts=self.layout.amounts(demand))
         return CurrentSlice(row, run, column, Allocation(request, (Part(n, 1, devices),)), shares)
 

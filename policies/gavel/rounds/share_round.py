@@ -280,7 +280,7 @@ class _Reasons:
         state = self.observed.state
         if state.cap_mw == inf:
             return None
-        demand, names = self.observed.requests.demand(row, 1), tuple(sorted(types))
+        demand, names = self.observed.requests.demand(row), tuple(sorted(types))
         _, labels, _ = group.constraints
         request = state.layout.request(group.gpus, demand, types=names, labels=labels)
         shortage = why_not(state, request)

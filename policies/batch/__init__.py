@@ -1,0 +1,1 @@
+"""Batch jobs: their queue beside a policy for training jobs."""
