@@ -80,7 +80,7 @@ def _check_jobs(snapshot: Snapshot) -> None:
     for i in (most < least).nonzero()[0][:1]:
         raise FormError(f"jobs[{i}].gpus_max", f"must be >= gpus_min ({least[i]}), not {most[i]}")
     for i in ((least == 0) & (most > 0)).nonzero()[0][:1]:
-        raise FormError(f"jobs[{i}].gpus_min", f"must be >= 1 or gpus_max 0, not {most[i]}")
+        raise FormError(f"jobs[{i}].gpus_max", f"must be 0 without gpus_min, not {most[i]}")
     units, is_batch = columns.counts["units"], np.array(columns.others["batch"], dtype=np.bool_)
     for i in (is_batch & ((least != most) | (least % units > 0))).nonzero()[0][:1]:
         wanted = f"must be the same number for each of {units[i]} units"

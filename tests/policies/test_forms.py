@@ -31,6 +31,7 @@ from policies.contract.snapshot import (
     SNAPSHOT_VERSION,
     GpuTypeView,
     JobPhase,
+    KindView,
     NodeRole,
     NodeState,
     PairThroughput,
@@ -50,6 +51,8 @@ from policies.contract.snapshot import (
 )
 from policies.host import registry
 from tests.builders_policies import (
+    a_batch_job,
+    a_cpu_node,
     a_device,
     a_job,
     a_kind,
@@ -58,6 +61,7 @@ from tests.builders_policies import (
     a_profile_run,
     a_snapshot,
     on,
+    seated,
 )
 from tests.builders_snapshots import snapshots
 
@@ -105,7 +109,6 @@ SNAPSHOTS: Mapping[str, Snapshot] = {
                 priority=3,
                 team="t",
                 user="u",
-                units=2,
                 cores=4.0,
                 memory_gb=8.0,
                 resources=(("fpga", 1.0),),
@@ -120,6 +123,21 @@ SNAPSHOTS: Mapping[str, Snapshot] = {
             ),
             a_job("b", dependencies=("a",), phase=JobPhase.PROFILING),
         ]
+    ),
+    "batch": a_snapshot(
+        [a_cpu_node("c1", resources=(("mic", 2.0),))],
+        [
+            a_batch_job("w", units=3, resources=(("mic", 1.0),), units_per_node=2, exclusive=True),
+            a_batch_job(
+                "r",
+                units=2,
+                nodes=1,
+                expected_run_s=300.0,
+                expected_source="user",
+                running=seated(RankPlacement("c1", (), units=2)),
+            ),
+        ],
+        [KindView("batch", throughputs=(Throughput("", 0, 0.5, Source.ESTIMATED),))],
     ),
     "kinds": a_snapshot(
         kinds=[
@@ -265,12 +283,20 @@ def test_the_bound_on_a_start_in_an_older_plan_is_left_out() -> None:
     assert plan_json.from_json({**form, "version": 2}) == PLANS["waiting"]
 
 
-@snapshot_cases
+@pytest.mark.parametrize("name", [name for name in SNAPSHOTS if name != "batch"])
 def test_a_snapshot_of_the_first_version_is_still_read(name: str) -> None:
     form = {**golden("snapshot", name), "version": 1}
     added = {"power_caps", "emissions_cost_per_kg"}
     as_then = replace(SNAPSHOTS[name], power_caps=(), emissions_cost_per_kg=0.0)
     assert snapshot_json.from_json({k: v for k, v in form.items() if k not in added}) == as_then
+
+
+def test_units_of_a_job_in_an_older_snapshot_are_the_demand_of_its_one_process() -> None:
+    form = golden("snapshot", "jobs")
+    form["jobs"][0]["units"] = 2
+    job = snapshot_json.from_json({**form, "version": 4}).jobs[0]
+    assert (job.units, job.cores, job.memory_gb) == (1, 8.0, 16.0)
+    assert job.resources == (("fpga", 2.0),)
 
 
 @pytest.mark.parametrize(
@@ -349,7 +375,9 @@ def changed(path: str, value: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        ("jobs.1.gpus_min", 0, "jobs[1].gpus_min: must be >= 1, not 0"),
+        ("jobs.1.gpus_min", -1, "jobs[1].gpus_min: must be >= 0, not -1"),
+        ("jobs.1.gpus_min", 0, "jobs[1].gpus_max: must be 0 without gpus_min, not 1"),
+        ("jobs.1.units", 2, "jobs[1].units: must be 1 for a job without batch, not 2"),
         ("jobs.1.gpus_min", 2, "jobs[1].gpus_max: must be >= gpus_min (2), not 1"),
         ("jobs.0.gpus_min", True, "jobs[0].gpus_min: must be an integer, not true"),
         ("jobs.0.gpus_min", 1.5, "jobs[0].gpus_min: must be an integer, not 1.5"),
@@ -424,11 +452,11 @@ def changed(path: str, value: Any) -> dict[str, Any]:
             "version",
             99,
             (
-                "version: this program reads version 4 of the snapshot, not 99; convert it or use"
+                "version: this program reads version 5 of the snapshot, not 99; convert it or use"
                 " the matching release"
             ),
         ),
-        ("version", "-", "version: this program reads version 4 of the snapshot, not none"),
+        ("version", "-", "version: this program reads version 5 of the snapshot, not none"),
     ],
 )
 def test_a_wrong_value_is_refused_with_its_path_and_what_would_be_right(

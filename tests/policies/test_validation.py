@@ -1,5 +1,6 @@
 """The judge finds what breaks a rule, says where, and lets the rest pass."""
 
+from dataclasses import replace
 from math import inf, nan
 from typing import Any
 
@@ -18,6 +19,8 @@ from policies.contract.snapshot import (
 )
 from policies.contract.validation import validate_plan
 from tests.builders_policies import (
+    a_batch_job,
+    a_cpu_node,
     a_device,
     a_job,
     a_node,
@@ -139,10 +142,70 @@ def test_cores_memory_and_named_resources_of_a_node_are_finite() -> None:
     assert sorted(codes(snapshot, *both)) == ["node_cores", "node_memory", "node_resource"]
 
 
-def test_units_multiply_and_a_cpu_quota_replaces_the_cores() -> None:
-    snapshot = a_snapshot([a_node("n1", cores=4.0)], [a_job("a", cores=1.5, units=3)])
+def test_a_cpu_quota_replaces_the_cores() -> None:
+    snapshot = a_snapshot([a_node("n1", cores=4.0)], [a_job("a", cores=4.5)])
     assert codes(snapshot, put("a", "n1", "gpu0")) == ["node_cores"]
     assert codes(snapshot, Placement("a", (RankPlacement("n1", ("gpu0",), cpu_quota=4.0),))) == []
+
+
+@pytest.mark.parametrize(
+    ("seats", "asks", "found"),
+    [
+        ({"c1": 2, "c2": 1}, {}, []),
+        ({"c1": 1, "c2": 2}, {}, ["node_cores"]),
+        ({"c1": 2}, {}, ["units"]),
+        ({"c1": 2, "c2": 1}, {"units_per_node": 1}, ["units"]),
+        ({"c1": 2, "c2": 1}, {"nodes": 1}, ["units"]),
+        ({"c1": 2, "c2": 1}, {"exclusive": True}, []),
+    ],
+)
+def test_each_unit_of_a_batch_job_has_what_it_needs_on_one_node(
+    seats: dict[str, int], asks: dict[str, Any], found: list[str]
+) -> None:
+    nodes = [a_cpu_node("c1", cores=16.0), a_cpu_node("c2", cores=8.0)]
+    snapshot = a_snapshot(nodes, [a_batch_job("b", units=3, cores=8.0, **asks)])
+    ranks = tuple(RankPlacement(node, (), units=units) for node, units in seats.items())
+    assert codes(snapshot, Placement("b", ranks)) == found
+
+
+def test_units_with_gpus_have_their_own_ones_beside_them() -> None:
+    snapshot = a_snapshot([a_node("n1"), a_node("n2")], [a_batch_job("b", 2, 1, cores=0.0)])
+    both = RankPlacement("n1", ("gpu0", "gpu1"))
+    assert codes(snapshot, Placement("b", (replace(both, units=2),))) == []
+    lopsided = (both, RankPlacement("n2", ("gpu0",)))
+    assert "units" in codes(snapshot, Placement("b", lopsided))
+
+
+def test_an_exclusive_job_with_company_is_refused() -> None:
+    snapshot = a_snapshot([a_cpu_node("c1")], [a_batch_job("a", exclusive=True), a_batch_job("b")])
+    seats = (RankPlacement("c1", ()),)
+    assert codes(snapshot, Placement("a", seats), Placement("b", seats)) == ["exclusive"]
+
+
+@pytest.mark.parametrize(
+    ("state", "preemptible", "found"),
+    [
+        (NodeState.READY, False, ["may_not_stop"]),
+        (NodeState.READY, True, []),
+        (NodeState.LOST, False, []),
+        (NodeState.DRAINING, False, []),
+    ],
+)
+def test_a_job_that_is_not_preemptible_is_not_stopped(
+    state: NodeState, preemptible: bool, found: list[str]
+) -> None:
+    job = a_batch_job("b", preemptible=preemptible, running=on("c1"))
+    snapshot = a_snapshot([a_cpu_node("c1", state=state)], [job])
+    plan = Plan("p", PlanStatus.HEURISTIC, waiting=(Waiting("b", WaitCode.POSTPONED),))
+    assert [v.code for v in validate_plan(plan, snapshot)] == found
+
+
+def test_a_node_that_works_without_a_gpu_in_use_counts_under_the_cap() -> None:
+    nodes = [a_cpu_node("c1"), a_cpu_node("c2")]
+    snapshot = a_snapshot(nodes, [a_batch_job("a"), a_batch_job("b")], power_cap_w=150.0)
+    one, other = (Placement(j, (RankPlacement(n, ()),)) for j, n in (("a", "c1"), ("b", "c2")))
+    assert codes(snapshot, one) == []
+    assert codes(snapshot, one, other) == ["power_cap"]
 
 
 def test_the_power_cap_counts_each_open_node_once_and_closed_ones_not_at_all() -> None:

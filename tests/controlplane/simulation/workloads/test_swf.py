@@ -149,19 +149,19 @@ def test_due_dates_and_weights_are_drawn_between_their_limits_by_the_seed() -> N
     assert an_swf(text).jobs[0].due_s == inf
 
 
-def test_the_extra_fields_say_what_each_unit_needs() -> None:
+def test_the_extra_fields_say_what_all_units_need() -> None:
     text = a_unit_line(1, units=2, cores=8, gpus=2, mics=1, kind=2) + a_unit_line(2, gpus=0)
     workload = an_swf(text, gpus="fields")
     job = workload.jobs[0]
     assert len(workload.jobs) == 1
     assert (job.gpus_min, job.units, job.cores, job.kind, job.resources) == (
         4,
-        2,
-        8.0,
+        1,
+        16.0,
         "application 2",
-        (("mic", 1.0),),
+        (("mic", 2.0),),
     )
-    assert job.memory_gb == pytest.approx(4.294967296)
+    assert job.memory_gb == pytest.approx(8.589934592)
     assert workload.facts["jobs_without_gpu"] == 1
     assert an_swf(text, gpus="fields", without_gpus="one").jobs.columns.counts[
         "gpus_min"

@@ -164,7 +164,7 @@ def test_a_queue_may_be_seated_where_it_runs() -> None:
     ("change", "problem"),
     [
         ({"kind": "unknown"}, "kind: 'unknown' is not among the kinds"),
-        ({"gpus_max": 0}, "gpus_max: must be >= 1"),
+        ({"gpus_max": 0}, "gpus_max: must be >= gpus_min"),
         ({"gpus_min": 2, "gpus_max": 1}, r"gpus_max: must be >= gpus_min \(2\)"),
         ({"remaining_steps": -1}, "remaining_steps: must be >= 0"),
         ({"remaining_steps": 0, "total_steps": 0}, "there is nothing left to do"),

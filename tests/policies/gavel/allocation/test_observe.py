@@ -133,7 +133,7 @@ def test_a_job_has_no_time_where_its_types_labels_or_resources_rule_all_nodes_ou
         a_job("free"),
         a_job("only", allowed_types=("T4",)),
         a_job("x", labels=("x",)),
-        a_job("hungry", cores=2.0, units=2),
+        a_job("hungry", cores=4.0),
         a_job("named", resources=(("fpga", 1.0),)),
     ]
     observed = observe(a_snapshot(nodes, jobs, [a_kind("k", SPEEDS)]))
@@ -363,7 +363,7 @@ def _would_do(node: Any, job: Any) -> bool:
     return (
         (not job.allowed_types or node.gpu_type in job.allowed_types)
         and set(job.labels) <= set(node.labels)
-        and all(amount * job.units <= limits.get(name, 0.0) for name, amount in demand.items())
+        and all(amount <= limits.get(name, 0.0) for name, amount in demand.items())
     )
 
 
