@@ -40,12 +40,18 @@ class End:
         return self.state is S.FAILED and self.reason_class == ReasonClass.GANG
 
     @property
+    def over_limit(self) -> bool:
+        """Return True if its walltime or its deadline was over: another try would end alike."""
+        return self.state is S.FAILED and self.reason_class == ReasonClass.LIMIT
+
+    @property
     def trouble(self) -> bool:
         """Return True if a machine, an image or the network is to blame."""
         if self.state is S.PREEMPTED:
             return self.reason_class == ReasonClass.NODE
         return self.state is S.LOST or (
-            self.state in (S.FAILED, S.REJECTED) and not self.own_fault and not self.fell
+            self.state in (S.FAILED, S.REJECTED)
+            and not (self.own_fault or self.fell or self.over_limit)
         )
 
     def words(self) -> str:
@@ -96,6 +102,8 @@ def end_outcome(
         return EndOutcome(JobMove.COMPLETE)
     if any(end.cancelled and end.state is S.CANCELLED for end in ends):
         return EndOutcome(JobMove.CANCEL)
+    if over := [end for end in ends if end.over_limit]:
+        return EndOutcome(JobMove.FAIL, over[0].reason_class, over[0].words())
     if troubles := troubles_of(ends):
         return _after_trouble(troubles[0], past)
     if faults := [end for end in ends if end.own_fault]:

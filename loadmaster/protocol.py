@@ -52,10 +52,15 @@ RUNTIMES = ("process", "docker")
 GANG = "gang"
 """The feature of agents that can run a rank of a gang so that it finds the others."""
 
+LIMITS = "limits"
+"""The feature of agents whose guards end a job at its walltime and its deadline."""
+
 CONTAINER = "{container}"
 """Stands in a node's address for a launch's own name, where containers find one another by name."""
 
-FEATURES = frozenset({*RUNTIMES, "emulated", "checkpoint", "steps_quota", "lease_guard", GANG})
+FEATURES = frozenset(
+    {*RUNTIMES, "emulated", "checkpoint", "steps_quota", "lease_guard", GANG, LIMITS}
+)
 """Features of an agent of this version; a LaunchSpec that needs others is REJECTED."""
 
 
@@ -82,7 +87,10 @@ class AssignmentState(StrEnum):
 
 
 class ReasonClass(StrEnum):
-    """Cause of an assignment's end; USER and OOM use up retries. GANG: another rank ended."""
+    """Cause of an assignment's end; USER and OOM use up retries. GANG: another rank ended.
+
+    LIMIT: its walltime or deadline was over, so it is not tried again.
+    """
 
     USER = "user"
     OOM = "oom"
@@ -93,6 +101,7 @@ class ReasonClass(StrEnum):
     LEASE = "lease"
     OPERATOR = "operator"
     GANG = "gang"
+    LIMIT = "limit"
 
 
 class DirectiveAction(StrEnum):
@@ -274,7 +283,7 @@ class LaunchSpec:
     `secrets` are never logged; `devices` are uuids on the agent's node; `image_digest` is what the
     first launch resolved the name to. A gang meets at `rendezvous` ("host:port" of rank 0, the next
     port is the training library's); its ranks know each other by `gang_token`, and `gang_gpus` are
-    the GPUs of all.
+    the GPUs of all. The guard ends it `walltime_s` after its start, and at `deadline_s`; 0: never.
     """
 
     assignment: Text
@@ -312,6 +321,8 @@ class LaunchSpec:
     version: Int = PROTOCOL_VERSION
     gang_token: Annotated[Text, LATER] = field(default="", repr=False)
     gang_gpus: Annotated[Int, LATER] = 0
+    walltime_s: Annotated[float, LATER] = 0.0
+    deadline_s: Annotated[float, LATER] = 0.0
 
 
 @dataclass(frozen=True, slots=True)

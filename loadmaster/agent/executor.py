@@ -15,6 +15,7 @@ from loadmaster.agent.runtimes.base import (
     Exit,
     Launch,
     LaunchError,
+    Limits,
     RunId,
     RunState,
     Runtime,
@@ -162,6 +163,10 @@ class Executor:
             gpus=tuple(uuid for uuid in spec.devices if uuid in hardware),
             checkpoints=parts.checkpoints,
             term=self._term(spec.term_until_s),
+            limits=Limits(
+                spec.walltime_s or None,
+                self._session.ends_s(spec.deadline_s) if spec.deadline_s else None,
+            ),
         )
 
     def _term(self, until_s: float | None) -> Term:

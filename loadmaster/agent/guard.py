@@ -3,7 +3,8 @@
 Run as a file by itself (`python -I -S guard.py RUN_DIR`) with the standard library alone, as the
 subreaper of whatever the job starts. It shares the run folder with the agent:
 - `launch.json` (read once, then removed, for it holds secrets): argv, environment, cwd, grace_s,
-  boot_id; in a container also `orders` (folder of lease.json and stop.json) and `container`.
+  boot_id, walltime_s and deadline_s (CLOCK_BOOTTIME; null: none); in a container also `orders`
+  (folder of lease.json and stop.json) and `container`.
 - `guard.pid`: created exclusively and locked for life; its creator owns the launch.
 - `lease.json`: {"deadline_s", "boot_id"} on CLOCK_BOOTTIME, rewritten whole at every renewal.
 - `stop.json`: {"by", "term_at_s", "kill_at_s"} on CLOCK_BOOTTIME: the agent's order to stop.
@@ -145,6 +146,8 @@ class Stopping:
         """The first order's author, or that of one which came later and was stricter."""
         self.term_at_s = float("inf")
         self.kill_at_s = float("inf")
+        self.limits_s: dict[str, float] = {}
+        """Moments at which a limit of the job itself ends it, by the limit's name."""
 
     def look(self, now_s: float) -> None:
         """Take in the agent's order and the lease's end."""
@@ -153,9 +156,10 @@ class Stopping:
             self.order(
                 str(order.get("by", "cancel")), float(order["term_at_s"]), float(order["kill_at_s"])
             )
-        deadline_s = self._lease.deadline_s()
-        if now_s >= deadline_s:
-            self.order("lease", deadline_s, deadline_s + self._grace_s)
+        ends = {"lease": self._lease.deadline_s(), **self.limits_s}
+        for by, end_s in ends.items():
+            if now_s >= end_s:
+                self.order(by, end_s, end_s + self._grace_s)
 
     def order(self, by: str, term_at_s: float, kill_at_s: float) -> None:
         if self.by is None or kill_at_s < self.kill_at_s:
@@ -195,10 +199,17 @@ class Guard:
         except (OSError, subprocess.SubprocessError, ValueError) as error:
             text = f"the command cannot be started: {error}"
             return {"started": False, "stopped_by": None, "error": text}
+        self._stopping.limits_s = self._limits_s()
         while self._status is None:
             self._watch()
         self._sweep()
         return self._result(oom=oom_kills(counters) > killed_before)
+
+    def _limits_s(self) -> dict[str, float]:
+        """The job's own limits on the boot clock, from its start."""
+        walltime_s, deadline_s = self._launch.get("walltime_s"), self._launch.get("deadline_s")
+        limits_s = {} if walltime_s is None else {"walltime": boot_s() + float(walltime_s)}
+        return limits_s if deadline_s is None else {**limits_s, "deadline": float(deadline_s)}
 
     def _spawn(self) -> int:
         launch = self._launch
@@ -267,11 +278,14 @@ class Guard:
 
     def _result(self, *, oom: bool) -> dict[str, Any]:
         code = os.waitstatus_to_exitcode(self._status or 0)
+        by = self._stopping.by
+        if by in self._stopping.limits_s and not self._termed:
+            by = None  # it ended by itself in the moment in which its time was over
         was_killed = code in (-signal.SIGKILL, 128 + signal.SIGKILL)
         return {
             "started": True,
             "exit_code": code,
-            "stopped_by": self._stopping.by,
+            "stopped_by": by,
             "termed": self._termed,
             "killed": self._killed,
             "oom": oom and was_killed and not self._killed,

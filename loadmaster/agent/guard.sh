@@ -1,10 +1,10 @@
 # The lease guard of a container whose image has no Python; see guard.py, which it gives way to where there is one.
-# sh guard.sh FOLDER ORDERS GRACE BOOT_ID: FOLDER as for guard.py, ORDERS holds lease.json and stop.json, GRACE in hundredths of
-# a second. The launch is in FOLDER/launch.sh, which the job's own shell runs and empties first, for it holds secrets.
+# sh guard.sh FOLDER ORDERS GRACE BOOT_ID [WALLTIME DEADLINE]: FOLDER as for guard.py, ORDERS holds lease.json and stop.json,
+# GRACE, WALLTIME (from the start) and DEADLINE (since boot) in hundredths of a second, "-" for none. The launch is in FOLDER/launch.sh, which the job's own shell runs and empties first, for it holds secrets.
 # Needs sh and sleep, nothing else. It must be process 1 of its own process namespace: it signals every other process there.
 set -u
 umask 077
-folder=$1 orders=$2 grace=$3 boot=$4
+folder=$1 orders=$2 grace=$3 boot=$4 walltime=${5:--} ends=${6:--}
 
 for python in python3 python; do
   if command -v "$python" >/dev/null 2>&1 &&
@@ -20,6 +20,8 @@ set -C
 set +C
 
 never=999999999999999
+[ "$ends" != - ] || ends=$never
+over=$never
 by= term_at=$never kill_at=$never deadline=0 termed= killed=false signalled=
 trap 'signalled=1' TERM INT HUP
 
@@ -55,6 +57,8 @@ look() {
   { read -r text <"$orders/lease.json"; } 2>/dev/null
   case $text in *"\"boot_id\": \"$boot\""*) if number "$text" deadline_s; then deadline=$value; fi ;; esac
   [ "$now" -lt "$deadline" ] || order lease "$deadline" $((deadline + grace))
+  [ "$now" -lt "$over" ] || order walltime "$over" $((over + grace))
+  [ "$now" -lt "$ends" ] || order deadline "$ends" $((ends + grace))
   [ -z "$signalled" ] || { order signal "$now" $((now + grace)); signalled=; }
 }
 
@@ -63,6 +67,8 @@ tell() {
   at=$(date +%s 2>/dev/null) || at=null
   who=null
   [ -z "$by" ] || who="\"$by\""
+  # it ended by itself in the moment in which its time was over
+  case $by$termed$killed in walltimefalse | deadlinefalse) who=null ;; esac
   printf '{"ended_at_s": %s, "started": %s, "exit_code": %s, "stopped_by": %s, "killed": %s, "oom": false, "error": "%s"}' \
     "${at:-null}" "$1" "$2" "$who" "$killed" "$3" >"$folder/exit.json"
   exit 0
@@ -80,6 +86,7 @@ look
   ) </dev/null >>"$folder/stdout.log" 2>>"$folder/stderr.log"
   echo "$?" >"$folder/code"
 } &
+[ "$walltime" = - ] || over=$((now + walltime))
 while [ ! -s "$folder/code" ]; do
   sleep 0.1 2>/dev/null || sleep 1
   clock

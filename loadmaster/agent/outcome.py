@@ -15,6 +15,10 @@ from loadmaster.training.run_folder import TERM_OVER
 
 EXIT_PREEMPTED = 75
 EXIT_STALE_FENCE = 76
+LIMIT_WORDS = {
+    StopBy.WALLTIME: "it ran for its whole walltime and was ended",
+    StopBy.DEADLINE: "its deadline came while it ran, and it was ended",
+}
 _TERMED = (-signal.SIGTERM, 128 + signal.SIGTERM)
 
 
@@ -48,6 +52,8 @@ def outcome_of(
     `fell` apart. `shares_gpu`: memory that is missing on a shared GPU is no fault of the job's.
     """
     code = ended.exit_code
+    if ended.stopped_by in LIMIT_WORDS and ended.started:
+        return _failed(Reason.LIMIT, LIMIT_WORDS[ended.stopped_by], code)
     if code == 0:
         return Outcome(State.SUCCEEDED, exit_code=0)
     if not ended.started:

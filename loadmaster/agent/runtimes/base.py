@@ -57,6 +57,8 @@ class StopBy(StrEnum):
     OOM = "oom"
     GPU_MEMORY = "gpu_memory"
     SIGNAL = "signal"
+    WALLTIME = "walltime"
+    DEADLINE = "deadline"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,17 @@ class Term:
 
 
 @dataclass(frozen=True, slots=True)
+class Limits:
+    """Ends of a run: seconds after its start, and a moment on the boot clock; None: no end."""
+
+    walltime_s: float | None = None
+    deadline_s: float | None = None
+
+
+NO_LIMITS = Limits()
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
     """The specification of one launch and what the node adds to it.
 
@@ -91,6 +104,7 @@ class Launch:
     gpus: tuple[str, ...] = ()
     checkpoints: Path | None = None
     term: Term = Term()
+    limits: Limits = NO_LIMITS
 
 
 @dataclass(frozen=True, slots=True)

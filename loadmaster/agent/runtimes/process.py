@@ -5,6 +5,7 @@ import fcntl
 import os
 import signal
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import psutil
@@ -59,6 +60,7 @@ class ProcessRuntime(RunFolders):
                 "cwd": str(folder / "work"),
                 "grace_s": launch.grace_s,
                 "boot_id": launch.boot_id,
+                **asdict(launch.limits),
             }
             write_json(folder / "launch.json", data, durable=True)
         except OSError as error:

@@ -31,6 +31,7 @@ LOST = End(S.LOST, R.LEASE)
 STOPPED = End(S.PREEMPTED, R.PREEMPT)
 IGNORED = End(S.PREEMPTED, R.NODE)
 REJECTED = End(S.REJECTED, "", "unknown feature docker")
+OVER = End(S.FAILED, R.LIMIT, "it ran for its whole walltime and was ended", 0)
 CANCELLED = End(S.CANCELLED, R.OPERATOR, cancelled=True)
 
 
@@ -55,6 +56,9 @@ CANCELLED = End(S.CANCELLED, R.OPERATOR, cancelled=True)
         ([REJECTED], {"fruitless": FRUITLESS_LAUNCHES}, JobMove.FAIL),
         ([IGNORED], {"fruitless": FRUITLESS_LAUNCHES}, JobMove.FAIL),
         ([STOPPED], {"fruitless": FRUITLESS_LAUNCHES}, JobMove.STOPPED),
+        ([OVER], {}, JobMove.FAIL),
+        ([OVER, LOST], {}, JobMove.FAIL),
+        ([OVER], {"cancelling": True}, JobMove.CANCELLED),
         ([CANCELLED], {}, JobMove.CANCEL),
         ([CANCELLED], {"cancelling": True}, JobMove.CANCELLED),
         ([CRASH], {"cancelling": True}, JobMove.CANCELLED),

@@ -24,7 +24,12 @@ class Guarded:
     """A guard over a job in a folder, started as the agent would."""
 
     def __init__(
-        self, folder: Path, command: tuple[str, ...], lease_s: float = 60.0, grace_s: float = 1.0
+        self,
+        folder: Path,
+        command: tuple[str, ...],
+        lease_s: float = 60.0,
+        grace_s: float = 1.0,
+        **limits: float,
     ) -> None:
         self.folder = folder
         (folder / "work").mkdir(parents=True)
@@ -34,6 +39,7 @@ class Guarded:
             "cwd": str(folder / "work"),
             "grace_s": grace_s,
             "boot_id": BOOT,
+            **limits,
         }
         (folder / "launch.json").write_text(json.dumps(launch))
         self.lease(lease_s)
@@ -111,6 +117,35 @@ def test_a_job_that_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path) ->
         -signal.SIGKILL,
         True,
     )
+
+
+@pytest.mark.parametrize("limit", ["walltime", "deadline"])
+def test_a_job_is_ended_at_its_walltime_and_at_its_deadline_without_agent_or_server(
+    tmp_path: Path, limit: str
+) -> None:
+    at_s = 0.7 if limit == "walltime" else guard.boot_s() + 0.7
+    ended = Guarded(tmp_path / "run", SLEEPER, **{f"{limit}_s": at_s}).end()
+    assert (ended["stopped_by"], ended["exit_code"], ended["killed"]) == (
+        limit,
+        -signal.SIGTERM,
+        False,
+    )
+
+
+def test_a_job_that_ignores_the_end_of_its_walltime_is_killed_after_the_grace(
+    tmp_path: Path,
+) -> None:
+    ended = Guarded(tmp_path / "run", STUBBORN, grace_s=0.5, walltime_s=1.0).end()
+    assert (ended["stopped_by"], ended["exit_code"], ended["killed"]) == (
+        "walltime",
+        -signal.SIGKILL,
+        True,
+    )
+
+
+def test_a_job_that_ends_within_its_walltime_ends_by_itself(tmp_path: Path) -> None:
+    ended = Guarded(tmp_path / "run", python("pass"), walltime_s=20.0).end()
+    assert (ended["stopped_by"], ended["exit_code"]) == (None, 0)
 
 
 def test_a_renewed_lease_lets_the_job_go_on(tmp_path: Path) -> None:

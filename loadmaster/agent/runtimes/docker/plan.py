@@ -2,11 +2,11 @@
 
 import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from loadmaster.agent.runtimes.base import GB, RunId
+from loadmaster.agent.runtimes.base import GB, NO_LIMITS, Limits, RunId
 from loadmaster.agent.runtimes.docker.mounts import HOME, Mount
 from loadmaster.agent.runtimes.docker.options import DockerOptions
 from loadmaster.protocol import LaunchSpec
@@ -60,6 +60,7 @@ class Wanted:
     owns_checkpoints: bool = False
     mounted: tuple[str, ...] = ()
     shared: str = ""
+    limits: Limits = NO_LIMITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +137,7 @@ def launch_data(spec: LaunchSpec, environment: Mapping[str, str], wanted: Wanted
         "cwd": ".",
         "grace_s": wanted.grace_s,
         "boot_id": wanted.boot_id,
+        **asdict(wanted.limits),
         "orders": RUN,
         "container": True,
     }

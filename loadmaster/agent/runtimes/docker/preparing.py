@@ -4,7 +4,7 @@ import logging
 import os
 import threading
 import time
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 
 from loadmaster.agent.runtimes.docker import port
@@ -220,7 +220,8 @@ class Preparation(threading.Thread):
     def _create(self, plan: ContainerPlan, image: port.Image) -> None:
         """Create the container with a guard that its image can run."""
         wanted = self._task.wanted
-        arguments = (GUARD, RUN, str(round(wanted.grace_s * 100)), wanted.boot_id)
+        limits = [_hundredths(limit) for limit in astuple(wanted.limits)]
+        arguments = (GUARD, RUN, _hundredths(wanted.grace_s), wanted.boot_id, *limits)
         self._make(replace(plan, entrypoint=(*SHELL, *arguments)))
         if image.id in self._shells or self._engine.read_file(plan.name, SHELL[0]) is not None:
             self._shells.add(image.id)
@@ -260,6 +261,11 @@ class Preparation(threading.Thread):
             return port.EngineDownError(f"{text}: {error}")
         text = f"the container's name is taken, and by none that the Engine shows: {error}"
         return PreparationError(ReasonClass.NODE, text)
+
+
+def _hundredths(seconds: float | None) -> str:
+    """Hundredths of a second, as the shell's guard counts; "-" for none."""
+    return "-" if seconds is None else str(round(seconds * 100))
 
 
 def _give(path: Path, user: tuple[int, int]) -> None:

@@ -167,6 +167,7 @@ class DockerRuntime(RunFolders):
             owns_checkpoints=is_own,
             mounted=tuple(mount.source for mount in mounts),
             shared=str(shared or ""),
+            limits=launch.limits,
         )
 
     def _make_folders(self, folder: Path) -> None:

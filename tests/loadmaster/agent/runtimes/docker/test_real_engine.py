@@ -6,13 +6,21 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from loadmaster.agent.outcome import outcome_of
-from loadmaster.agent.runtimes.base import Launch, RunId, RunState, StopBy, StopOrder
+from loadmaster.agent.runtimes.base import (
+    Launch,
+    Limits,
+    RunId,
+    RunState,
+    StopBy,
+    StopOrder,
+)
 from loadmaster.agent.runtimes.docker import DockerOptions
 from loadmaster.agent.runtimes.docker.options import AllowedMount
 from loadmaster.files import write_json
@@ -283,6 +291,20 @@ def test_nothing_runs_past_its_lease(site: Site, without_python: str, image: str
     site.says(run, "up")
     ended = site.end(run)
     assert (ended.started, ended.stopped_by, ended.killed) == (True, StopBy.LEASE, True)
+
+
+@pytest.mark.parametrize("image", ["python", "sh"])
+@pytest.mark.parametrize("limit", ["walltime_s", "deadline_s"])
+def test_nothing_runs_past_its_walltime_or_its_deadline(
+    site: Site, without_python: str, image: str, limit: str
+) -> None:
+    name = BASE if image == "python" else without_python
+    at_s = 2.0 if limit == "walltime_s" else time.clock_gettime(time.CLOCK_BOOTTIME) + 5.0
+    spec = a_docker_spec(command=STUBBORN, image=name)
+    run = site.launch(spec, grace_s=1.0, limits=Limits(**{limit: at_s}))
+    ended = site.end(run)
+    assert (ended.stopped_by, ended.killed) == (StopBy(limit.removesuffix("_s")), True)
+    assert outcome_of(ended).reason_class is ReasonClass.LIMIT
 
 
 def test_a_renewed_lease_lets_a_job_go_on(site: Site) -> None:
