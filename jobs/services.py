@@ -46,16 +46,18 @@ _DESCRIBED = (
     "name", "runtime", "image", "command", "environment", "mounts", "epochs", "steps_per_epoch",
     "gpus_min", "gpus_max", "allowed_types", "cores", "memory_gb", "tardiness_weight", "priority",
     "weight", "max_retries", "checkpoint_place", "may_mix", "may_share", "labels", "on_disconnect",
-    "profiling", "repeatable",
+    "profiling", "repeatable", "resources", "exclusive", "preemptible", "on_walltime",
 )  # fmt: skip
+STEPS = ("epochs", "steps_per_epoch")
 
 
 def job_data(job: Job, dependencies: Iterable[Job] | None = None) -> dict[str, Any]:
     """Job as it could be submitted again, without ids, states and progress."""
     others = job.dependencies.all() if dependencies is None else dependencies
     times = {"due": job.due_at, "deadline": job.deadline_at}
+    described = [name for name in _DESCRIBED if not (job.batch and name in STEPS)]
     data: dict[str, Any] = {
-        **{name: getattr(job, name) for name in _DESCRIBED},
+        **{name: getattr(job, name) for name in described},
         "cluster": job.cluster.name,
         "team": job.team.name,
         "walltime": job.walltime_s,

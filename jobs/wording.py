@@ -161,6 +161,10 @@ def _runtime_unavailable(facts: Facts) -> str:
     return f"No node that suits it has the runtime {facts.texts('missing') or 'it needs'}."
 
 
+def _agent_too_old(facts: Facts) -> str:
+    return f"The agent of {facts.nodes or 'each node'} cannot end it at its time limit."
+
+
 def _nodes_unavailable(facts: Facts) -> str:
     if not facts.nodes:
         return "The cluster has no nodes yet."
@@ -218,6 +222,9 @@ REASONS: Mapping[str, Reason] = {
     ),
     "runtime_unavailable": Reason(
         _runtime_unavailable, "Clone it with another runtime, or offer it on a node."
+    ),
+    "agent_too_old": Reason(
+        _agent_too_old, "Upgrade the agents, or clone it with on_walltime: warn and no deadline."
     ),
     "dependency": Reason(
         lambda facts: f"It waits for {facts.jobs or 'other jobs'} to complete.",

@@ -17,7 +17,7 @@ import docker
 
 from loadmaster.agent import guard
 from loadmaster.agent.node.machine import boot_id
-from loadmaster.agent.runtimes.base import Exit, Launch, RunId, RunState
+from loadmaster.agent.runtimes.base import NO_LIMITS, Exit, Launch, Limits, RunId, RunState
 from loadmaster.agent.runtimes.docker import DockerEngine, DockerOptions, DockerRuntime
 from loadmaster.protocol import LaunchSpec
 from tests.builders_agent import a_spec, until
@@ -67,14 +67,20 @@ class Site:
         return DockerRuntime(self.state_dir / "runs", DockerEngine(), self.owner, self.options)
 
     def prepare(
-        self, spec: LaunchSpec, environment: dict[str, str] | None = None, grace_s: float = 1.0
+        self,
+        spec: LaunchSpec,
+        environment: dict[str, str] | None = None,
+        grace_s: float = 1.0,
+        limits: Limits = NO_LIMITS,
     ) -> RunId:
         """Prepare a launch and wait until its container is made; its id."""
         run = RunId(spec.assignment, spec.fence)
         checkpoints = self.state_dir / "checkpoints"
         folders = {"LOADMASTER_CHECKPOINT_DIR": str(checkpoints / spec.job)}
         variables = {**(environment or {}), **spec.environment, **spec.secrets, **folders}
-        launch = Launch(run, spec, variables, grace_s, boot_id(), checkpoints=checkpoints)
+        launch = Launch(
+            run, spec, variables, grace_s, boot_id(), checkpoints=checkpoints, limits=limits
+        )
         assert self.runtime.objection(launch) is None
         self.runtime.prepare(launch)
         until(lambda: self.runtime.poll(run).state is not RunState.PREPARING, within_s=60)

@@ -39,6 +39,9 @@ OUTCOMES = {
 }
 """Outcomes of attempts; other moves leave them open."""
 
+OVERDUE_STATES = (JobState.QUEUED, JobState.PROFILING)
+"""States of jobs that hold nothing, in which their deadline may come."""
+
 REASONS = {
     JobMove.COMPLETE: Reason.COMPLETION,
     JobMove.FAIL: Reason.FAILURE,
@@ -245,6 +248,17 @@ def _values(job: Job, move: JobMove, outcome: EndOutcome, now: datetime) -> dict
         values |= {"completed_at": now, "hold_wanted": False}
         values |= {"waiting_code": "", "waiting_detail": {}}
     return values
+
+
+def fail_overdue(pk: UUID, now: datetime) -> bool:
+    """Fail a job that nothing holds and whose deadline passed while it waited."""
+    with transaction.atomic():
+        job = Job.objects.select_for_update(no_key=True).get(pk=pk)
+        if job.state not in OVERDUE_STATES or job.deadline_at is None or job.deadline_at > now:
+            return False
+        reason = "its deadline passed before it could run to its end"
+        _move(job, EndOutcome(JobMove.FAIL, ReasonClass.LIMIT, reason), None, now)
+    return True
 
 
 def _finish_cancelling(job: Job, now: datetime) -> None:

@@ -20,7 +20,12 @@ from clusters.intervals import intervals_of, lost_after
 from clusters.models import Cluster, Node, NodeEvent, Reason
 from clusters.models.nodes import State
 from controlplane.execution.moves import move_assignment
-from controlplane.execution.outcomes import end_assignment, settle_job
+from controlplane.execution.outcomes import (
+    OVERDUE_STATES,
+    end_assignment,
+    fail_overdue,
+    settle_job,
+)
 from controlplane.execution.services.stops import preempt_gang
 from controlplane.web.logs.structured import bound
 from jobs.assignment_lifecycle import HELD_BY_AGENT, LIVE, AssignmentMove
@@ -56,6 +61,7 @@ def _reconcile(cluster: Cluster, now: datetime) -> int:
         + _lose_nodes(cluster, clock, now)
         + _end_drains(cluster, now)
         + _end_backoffs(cluster, now)
+        + _fail_overdue(cluster, now)
         + _mend_jobs(cluster, now)
     )
 
@@ -153,6 +159,13 @@ def _end_backoffs(cluster: Cluster, now: datetime) -> int:
         if rested:
             request_reschedule(cluster, Reason.LEFTOVER)
     return rested
+
+
+def _fail_overdue(cluster: Cluster, now: datetime) -> int:
+    live = Assignment.objects.filter(job=OuterRef("pk"), state__in=LIVE)
+    waiting = Job.objects.filter(~Exists(live), cluster=cluster, state__in=OVERDUE_STATES)
+    keys = waiting.filter(deadline_at__lte=now).values_list("pk", flat=True)[:AT_ONCE]
+    return sum(_try(partial(fail_overdue, pk, now), job=pk) for pk in keys)
 
 
 def _mend_jobs(cluster: Cluster, now: datetime) -> int:

@@ -90,6 +90,16 @@ class Job(models.Model):
     labels = models.JSONField(default=list)
     cores = models.FloatField(default=1.0)
     memory_gb = models.FloatField(default=1.0)
+    resources = models.JSONField(
+        default=dict, help_text='Other named resources of its node, such as {"mic": 2}'
+    )
+    batch = models.BooleanField(
+        default=False, help_text="It declares no steps: it runs once, to its end"
+    )
+    exclusive = models.BooleanField(default=False, help_text="No other job is on its node")
+    preemptible = models.BooleanField(
+        default=True, help_text="It may be stopped at a checkpoint and go on elsewhere"
+    )
     may_mix = models.BooleanField(default=False)
     may_share = models.BooleanField(default=False)
     profiling = models.CharField(
@@ -102,6 +112,9 @@ class Job(models.Model):
     due_at = models.DateTimeField(null=True, blank=True)
     deadline_at = models.DateTimeField(null=True, blank=True)
     walltime_s = models.FloatField(null=True, blank=True)
+    on_walltime = models.CharField(
+        max_length=4, default="warn", help_text="kill ends it then; warn only tells"
+    )
     tardiness_weight = models.FloatField(default=0.0)
     weight = models.FloatField(default=1.0)
     priority = models.IntegerField(default=0)
@@ -180,9 +193,21 @@ class Job(models.Model):
     @property
     def profiling_mode(self) -> Profiling:
         """The job's mode, else its cluster's; dedicated runs need a command that is repeatable."""
+        if self.batch:
+            return Profiling.OFF
         mode = Profiling(self.profiling or self.cluster.profiling)
         dedicated = mode is Profiling.DEDICATED
         return Profiling.FIRST_RUN if dedicated and not self.repeatable else mode
+
+    @property
+    def killed_after_s(self) -> float | None:
+        """Run time after which it is ended; None: never."""
+        return self.walltime_s if self.on_walltime == "kill" else None
+
+    @property
+    def needs_limits(self) -> bool:
+        """Return True if its agent must be able to end it by itself."""
+        return self.killed_after_s is not None or self.deadline_at is not None
 
     @property
     def is_over(self) -> bool:

@@ -23,9 +23,9 @@ WHOLE = ("epochs", "steps_per_epoch", "gpus_min", "gpus_max", "priority", "max_r
 REAL = ("cores", "memory_gb", "tardiness_weight", "weight")
 PLAIN = (
     "name", "cluster", "team", "runtime", "image", "command", "due", "deadline", "walltime",
-    "checkpoint_place", "kind", "on_disconnect", "profiling",
+    "checkpoint_place", "kind", "on_disconnect", "profiling", "on_walltime",
 )  # fmt: skip
-FLAGS = ("may_mix", "may_share", "repeatable", "hold")
+FLAGS = ("may_mix", "may_share", "repeatable", "hold", "exclusive")
 MAX_TYPED = 100_000
 
 
@@ -76,7 +76,11 @@ class JobForm(TypedForm):
     )
 
     epochs = _whole("Epochs", initial="1")
-    steps_per_epoch = _whole("Steps per epoch", placeholder="500")
+    steps_per_epoch = _whole(
+        "Steps per epoch",
+        "Empty: a batch job, which runs once to its end and is neither measured nor moved.",
+        placeholder="500",
+    )
     gpus_min = _whole("GPUs, at least", initial="1")
     gpus_max = _whole("GPUs, at most", initial="1")
     allowed_types = forms.MultipleChoiceField(
@@ -99,6 +103,12 @@ class JobForm(TypedForm):
     )
     deadline = _text("Deadline", "Nothing runs after it.")
     walltime = _text("Longest run time", "Such as 1h30m.")
+    on_walltime = forms.ChoiceField(
+        label="When it has run so long",
+        required=False,
+        choices=[("", "end a batch job"), ("kill", "end it"), ("warn", "only tell")],
+    )
+    resources = _text("Other resources", "Such as mic=2, as the nodes offer them.")
     priority = _whole("Priority", "Higher goes first, where the policy minds it.", initial="0")
     weight = _decimal("Fair share weight", initial="1")
     max_retries = _whole("Retries", "After failures of its own making.", initial="1")
@@ -114,6 +124,12 @@ class JobForm(TypedForm):
     )
     repeatable = forms.BooleanField(
         label="Its command may run more than once, to measure its speed", required=False
+    )
+    exclusive = forms.BooleanField(label="No other job on its node", required=False)
+    preemptible = forms.ChoiceField(
+        label="May be stopped and go on elsewhere",
+        required=False,
+        choices=[("", "a training job"), ("true", "yes"), ("false", "no")],
     )
     hold = forms.BooleanField(label="Hold until released", required=False)
 
@@ -135,6 +151,11 @@ class JobForm(TypedForm):
         data |= {name: True for name in FLAGS if typed[name]}
         data["environment"] = _environment(typed["environment"])
         data["mounts"] = _lines(typed["mounts"])
+        data["resources"] = _resources(typed["resources"])
+        if typed["preemptible"]:
+            data["preemptible"] = typed["preemptible"] == "true"
+        if not typed["steps_per_epoch"].strip():
+            del data["epochs"]  # a batch job, which has none
         data["labels"] = [w for w in typed["labels"].replace(",", " ").split() if w]
         if isinstance(self.data, QueryDict):
             data["allowed_types"] = self.data.getlist("allowed_types")
@@ -148,6 +169,8 @@ def initial_of(job: Job) -> dict[str, Any]:
     data["environment"] = "\n".join(f"{n}={_variable(v)}" for n, v in job.environment.items())
     data["mounts"] = "\n".join(job.mounts)
     data["labels"] = ", ".join(job.labels)
+    data["resources"] = ", ".join(f"{name}={of:g}" for name, of in job.resources.items())
+    data["preemptible"] = "true" if job.preemptible else "false"
     data["due"] = data["deadline"] = ""
     if job.due_at and job.due_at > timezone.now():
         data["due"] = job.due_at.isoformat(timespec="minutes")
@@ -170,6 +193,11 @@ def _number(typed: str, kind: type[int] | type[float]) -> Any:
         return kind(typed) if len(typed) < 30 else typed
     except ValueError:
         return typed
+
+
+def _resources(typed: str) -> dict[str, Any]:
+    pairs = (part.partition("=") for part in typed.replace(",", " ").split())
+    return {name: _number(amount, float) for name, _, amount in pairs}
 
 
 def _lines(typed: str) -> list[str]:

@@ -188,13 +188,13 @@ class JobInput(serializers.Serializer[Any]):
         child=serializers.CharField(), help_text="/source:/target or /source:/target:ro"
     )
     steps = serializers.IntegerField(
-        min_value=1, help_text="Of the whole job; or epochs and steps_per_epoch"
+        min_value=1, help_text="Of the whole job; or epochs and steps_per_epoch; none: a batch job"
     )
     epochs = serializers.IntegerField(min_value=1)
     steps_per_epoch = serializers.IntegerField(min_value=1)
     gpus = serializers.JSONField(help_text='A number or "least..most"; or gpus_min and gpus_max')
-    gpus_min = serializers.IntegerField(min_value=1)
-    gpus_max = serializers.IntegerField(min_value=1)
+    gpus_min = serializers.IntegerField(min_value=0)
+    gpus_max = serializers.IntegerField(min_value=0)
     allowed_types = serializers.ListField(child=serializers.CharField())
     cores = serializers.FloatField()
     memory_gb = serializers.FloatField()
@@ -203,6 +203,7 @@ class JobInput(serializers.Serializer[Any]):
     )
     deadline = serializers.CharField(help_text="As due, but hard")
     walltime = serializers.JSONField(help_text="Seconds, or a duration such as 1h30m")
+    on_walltime = serializers.ChoiceField(choices=["kill", "warn"])
     tardiness_weight = serializers.FloatField(
         help_text="Cost per second after due, in the cluster's currency"
     )
@@ -215,6 +216,9 @@ class JobInput(serializers.Serializer[Any]):
     may_share = serializers.BooleanField()
     profiling = serializers.ChoiceField(choices=["", *Profiling.values])
     repeatable = serializers.BooleanField()
+    resources = serializers.JSONField(help_text='Other named resources, such as {"mic": 2}')
+    exclusive = serializers.BooleanField(help_text="No other job is on its node")
+    preemptible = serializers.BooleanField(help_text="Default: of training jobs true")
     labels = serializers.ListField(child=serializers.CharField())
     dependencies = serializers.ListField(child=serializers.UUIDField())
     hold = serializers.BooleanField()

@@ -26,6 +26,9 @@ RESERVED = "LOADMASTER_"
 MAX_COMMAND = 65_536
 MAX_VALUE = 32_768
 MAX_VARIABLES = 500
+MAX_AMOUNT = 1e9
+RESOURCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
+OWN_RESOURCES = ("cores", "memory_gb", "gpus")
 MAX_LIST = 100
 DIRECTIONS = frozenset(
     "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u2028\u2029"
@@ -86,6 +89,20 @@ def flag(value: object) -> bool:
     if not isinstance(value, bool):
         raise FieldError(f"must be true or false, not {called(value)}")
     return value
+
+
+def amounts(value: object) -> dict[str, float]:
+    """Amounts of named resources, such as {"mic": 2}; those of 0 are left out."""
+    if not isinstance(value, dict):
+        raise FieldError(f'must be an object such as {{"mic": 2}}, not {called(value)}')
+    if len(value) > MAX_LIST:
+        raise FieldError(f"must have at most {MAX_LIST} entries, not {len(value)}")
+    for name in value:
+        if not isinstance(name, str) or not RESOURCE.fullmatch(name) or name in OWN_RESOURCES:
+            rule = "is no name of a resource: 1 to 63 letters, digits, - or _"
+            raise FieldError(f"{called(name)} {rule}; cores, memory_gb and gpus are fields")
+    found = {name: number(of, least=0, most=MAX_AMOUNT) for name, of in value.items()}
+    return {name: amount for name, amount in sorted(found.items()) if amount}
 
 
 def words(value: object, *, pattern: re.Pattern[str], what: str) -> tuple[str, ...]:
@@ -201,12 +218,15 @@ def gpu_range(value: object, *, most: int) -> tuple[int, int]:
     """Number of GPUs, or "least..most"."""
     match = RANGE.fullmatch(value) if isinstance(value, str) else None
     if match:
-        return whole(int(match[1]), least=1, most=most), whole(int(match[2]), least=1, most=most)
+        least, upper = (whole(int(match[i]), least=0, most=most) for i in (1, 2))
+        if least == 0 < upper:
+            raise FieldError(f"must be 0, or a range from 1 on, not {called(value)}")
+        return least, upper
     if isinstance(value, str) and value.strip().isdecimal() and len(value) < 10:
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise FieldError(f'must be a whole number or a range such as "1..4", not {called(value)}')
-    count = whole(value, least=1, most=most)
+    count = whole(value, least=0, most=most)
     return count, count
 
 

@@ -22,6 +22,7 @@ from loadmaster.protocol import RUNTIMES
 T = TypeVar("T")
 
 ON_DISCONNECT = ("stop", "keep")
+ON_WALLTIME = ("kill", "warn")
 MAX_GPUS = 4096
 MAX_EPOCHS = 1_000_000
 MAX_STEPS = 2_000_000_000
@@ -37,9 +38,14 @@ FIELDS = (
     "steps_per_epoch", "steps", "gpus", "gpus_min", "gpus_max", "allowed_types", "cores",
     "memory_gb", "due", "deadline", "walltime", "tardiness_weight", "priority", "weight",
     "max_retries", "checkpoint_place", "kind", "may_mix", "may_share", "labels", "dependencies",
-    "hold", "on_disconnect", "profiling", "repeatable",
+    "hold", "on_disconnect", "profiling", "repeatable", "resources", "exclusive", "preemptible",
+    "on_walltime",
 )  # fmt: skip
 """Fields of a job, as in docs/jobs.md."""
+
+
+STEPS = frozenset({"steps", "epochs", "steps_per_epoch"})
+"""Fields of a training job; a job without any of them is a batch job."""
 
 
 class JobInvalid(Exception):
@@ -88,6 +94,8 @@ _PLAIN: Mapping[str, tuple[Any, Callable[[Any], Any]]] = {
     "hold": (False, fields.flag),
     "labels": ((), partial(fields.words, pattern=fields.LABEL, what="labels")),
     "on_disconnect": ("stop", partial(fields.choice, known=ON_DISCONNECT)),
+    "resources": ({}, fields.amounts),
+    "exclusive": (False, fields.flag),
 }
 """Independent fields: (default, reader)."""
 
@@ -126,8 +134,16 @@ class _Reading:
         if "name" not in self.data:
             self._problem("name", "is missing; give the job a short name")
         kind, hold, walltime_s = plain.pop("kind"), plain.pop("hold"), plain.pop("walltime")
-        epochs, steps_per_epoch = self._steps()
-        gpus_min, gpus_max = self._gpus()
+        batch = not STEPS & set(self.data)
+        epochs, steps_per_epoch = (1, 1) if batch else self._steps()
+        gpus_min, gpus_max = self._gpus(0 if batch else 1)
+        if batch and gpus_min < gpus_max:
+            wanted = "a batch job (one without steps) has a fixed number of GPUs"
+            self._problem("gpus", f"{wanted}, not {gpus_min}..{gpus_max}")
+        end = {"preemptible": not batch, "on_walltime": "kill" if batch else "warn"}
+        end["preemptible"] = self._read("preemptible", end["preemptible"], fields.flag)
+        known = partial(fields.choice, known=ON_WALLTIME)
+        end["on_walltime"] = self._read("on_walltime", end["on_walltime"], known)
         types, runtime = self._allowed_types(), self._runtime()
         image, command = self._image(runtime), self._command(runtime)
         environment, dependencies = self._environment(team), self._dependencies(cluster)
@@ -142,7 +158,8 @@ class _Reading:
             image_digest=fields.digest_of(image), command=list(command), environment=environment,
             epochs=epochs, steps_per_epoch=steps_per_epoch, total_steps=epochs * steps_per_epoch,
             gpus_min=gpus_min, gpus_max=gpus_max, allowed_types=list(types), walltime_s=walltime_s,
-            **times, **{n: list(v) if isinstance(v, tuple) else v for n, v in plain.items()},
+            batch=batch, **end, **times,
+            **{n: list(v) if isinstance(v, tuple) else v for n, v in plain.items()},
         )  # fmt: skip
         self._warn_of_first_run(job)
         return JobRequest(job, kind, hold, dependencies, tuple(self.warnings))
@@ -247,13 +264,15 @@ class _Reading:
 
     # -- what it needs
 
-    def _gpus(self) -> tuple[int, int]:
+    def _gpus(self, default: int) -> tuple[int, int]:
         if "gpus" in self.data and {"gpus_min", "gpus_max"} & set(self.data):
             self._problem("gpus", "give either gpus or gpus_min and gpus_max")
-        both = self._read("gpus", (1, 1), lambda v: fields.gpu_range(v, most=MAX_GPUS))
-        least = self._read("gpus_min", both[0], lambda v: fields.whole(v, least=1, most=MAX_GPUS))
+        both = self._read("gpus", (default, default), lambda v: fields.gpu_range(v, most=MAX_GPUS))
+        least = self._read("gpus_min", both[0], lambda v: fields.whole(v, least=0, most=MAX_GPUS))
         upper = both[1] if "gpus" in self.data else least
-        most = self._read("gpus_max", upper, lambda v: fields.whole(v, least=1, most=MAX_GPUS))
+        most = self._read("gpus_max", upper, lambda v: fields.whole(v, least=0, most=MAX_GPUS))
+        if least == 0 < most:
+            self._problem("gpus_min", "must be at least 1, or gpus_max 0")
         if least > most:
             name = "gpus" if "gpus" in self.data else "gpus_max"
             self._problem(

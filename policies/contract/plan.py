@@ -49,6 +49,7 @@ class WaitCode(StrEnum):
     TYPES_UNAVAILABLE = "types_unavailable"
     LABEL_UNAVAILABLE = "label_unavailable"
     RUNTIME_UNAVAILABLE = "runtime_unavailable"
+    AGENT_TOO_OLD = "agent_too_old"
     DEPENDENCY = "dependency"
     POWER_CAP = "power_cap"
     RESERVED = "reserved"

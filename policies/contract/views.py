@@ -41,6 +41,9 @@ MOST_DOUBLINGS = 10
 RUNTIME = "runtime:"
 """Prefix of the label of a runtime, of nodes that offer it and jobs that need it."""
 
+FEATURE = "agent:"
+"""Prefix of the label of a feature of agents, of nodes that have it and jobs that need it."""
+
 APART = "apart:"
 """Prefix and a node's id: label of every other node, and of jobs that avoid that node."""
 
@@ -402,6 +405,10 @@ def runtime_label(name: str) -> str:
     return RUNTIME + name
 
 
+def feature_label(name: str) -> str:
+    return FEATURE + name
+
+
 def apart_label(node: str) -> str:
     return APART + node
 
@@ -420,4 +427,6 @@ def worded(label: str) -> str:
     """Requirement of this label, in words."""
     if label.startswith(RUNTIME):
         return f"the runtime {label.removeprefix(RUNTIME)}"
+    if label.startswith(FEATURE):
+        return "an agent that is recent enough"
     return "a clean record with the job" if label.startswith(APART) else label

@@ -18,7 +18,7 @@ from policies.contract.snapshot import (
     profile_runs,
     seat_demand,
 )
-from policies.contract.views import APART, RUNTIME, is_own, runtime_of
+from policies.contract.views import APART, FEATURE, RUNTIME, is_own, runtime_of
 from policies.placement.cluster_state import ClusterState
 from policies.placement.finders import Shortage, ShortageCode, why_not
 from policies.placement.layout import THOUSANDTHS, Request, members
@@ -173,6 +173,7 @@ def needs_of(snapshot: Snapshot, row: int) -> tuple[Need, ...]:
     wanted = {label for label in labels if not is_own(label)}
     runtime = {label for label in labels if label.startswith(RUNTIME)}
     avoided = {label for label in labels if label.startswith(APART)}
+    features = {label for label in labels if label.startswith(FEATURE)}
     amounts = _amounts(snapshot, row)
     known = _types_of_known_speed(snapshot, row)
     return (
@@ -190,6 +191,11 @@ def needs_of(snapshot: Snapshot, row: int) -> tuple[Need, ...]:
             WaitCode.RUNTIME_UNAVAILABLE,
             lambda n: runtime <= set(n.labels),
             lambda of: _words((runtime_of(labels),), ()),
+        ),
+        Need(
+            WaitCode.AGENT_TOO_OLD,
+            lambda n: features <= set(n.labels),
+            lambda of: Waiting("", WaitCode.AGENT_TOO_OLD, tuple(n.id for n in of)[:MOST_NAMED]),
         ),
         Need(
             WaitCode.NO_NODE_FITS,

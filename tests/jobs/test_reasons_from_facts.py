@@ -70,6 +70,12 @@ IMPOSSIBLE: dict[str, tuple[list[Any], dict[str, Any], str, str]] = {
         "runtime_unavailable",
         "No node that suits it has the runtime docker.",
     ),
+    "agents that cannot end it at its time limit": (
+        [wide("n1", labels=("runtime:process",))],
+        {"labels": ("agent:limits", "runtime:process")},
+        "agent_too_old",
+        "The agent of n1 cannot end it at its time limit.",
+    ),
     "more GPUs than any node has": (
         [wide("n1", gpus=4), wide("n2", gpus=2)],
         {"gpus_min": 8, "gpus_max": 8},

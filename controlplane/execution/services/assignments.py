@@ -39,7 +39,15 @@ from jobs.assignment_lifecycle import (
 )
 from jobs.models import Assignment, Job
 from jobs.secrets import SecretMissing, reveal_references
-from loadmaster.protocol import GANG, Accept, AssignmentState, LaunchSpec, ReasonClass, StateReport
+from loadmaster.protocol import (
+    GANG,
+    LIMITS,
+    Accept,
+    AssignmentState,
+    LaunchSpec,
+    ReasonClass,
+    StateReport,
+)
 
 
 def launch_spec(assignment: Assignment) -> LaunchSpec:
@@ -82,6 +90,8 @@ def launch_spec(assignment: Assignment) -> LaunchSpec:
         required_features=required_features(job, assignment, place),
         gang_token=token_of(assignment),
         gang_gpus=gpus_of(assignment),
+        walltime_s=job.killed_after_s or 0.0,
+        deadline_s=job.deadline_at.timestamp() if job.deadline_at else 0.0,
     )
 
 
@@ -93,6 +103,7 @@ def required_features(job: Job, assignment: Assignment, checkpoint_place: str) -
         "checkpoint": bool(checkpoint_place),
         "steps_quota": assignment.steps_quota is not None,
         GANG: assignment.world_size > 1,
+        LIMITS: job.needs_limits,
     }
     return tuple(sorted(name for name, needed in wanted.items() if needed))
 

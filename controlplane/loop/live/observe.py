@@ -26,6 +26,7 @@ from controlplane.loop.live.live_assignments import LiveAssignment, LiveAssignme
 from controlplane.loop.live.rows import DeviceRow, NodeRow, Rows, is_ready
 from jobs.lifecycle import JobState
 from jobs.models import Job, Team
+from loadmaster.protocol import LIMITS
 from policies.contract.snapshot import (
     DeviceView,
     GpuTypeView,
@@ -46,13 +47,19 @@ from policies.contract.snapshot import (
     TeamView,
     Trigger,
 )
-from policies.contract.views import apart_label, is_own, runtime_label, waiting_cost
+from policies.contract.views import (
+    apart_label,
+    feature_label,
+    is_own,
+    runtime_label,
+    waiting_cost,
+)
 from profiling.exploration import explored
 from profiling.restarts import Restart
 
 AS_STORED = (
     "name", "gpus_min", "gpus_max", "tardiness_weight", "weight", "priority", "cores", "memory_gb",
-    "may_mix", "may_share",
+    "may_mix", "may_share", "batch", "exclusive", "preemptible",
 )  # fmt: skip
 
 
@@ -219,7 +226,12 @@ def _labels_of_node(node: NodeRow, rows: Rows) -> tuple[str, ...]:
     given = {label for label in node.labels if not is_own(label)}
     apart = {apart_label(str(other)) for other in rows.avoided_nodes if other != node.pk}
     return tuple(
-        sorted(given | apart | {runtime_label(name) for name in runtimes_of(node.features)})
+        sorted(
+            given
+            | apart
+            | {runtime_label(name) for name in runtimes_of(node.features)}
+            | {feature_label(name) for name in node.features if name == LIMITS}
+        )
     )
 
 
@@ -251,8 +263,14 @@ def _job_view(job: Job, rows: Rows, now_s: float, restart: Restart) -> JobView:
         running=running,
         received_s=_received_s(job, live, rows, now_s),
         dependencies=tuple(sorted(str(d) for d in rows.undone.get(job.pk, ()))),
-        labels=tuple(sorted({*job.labels, runtime_label(job.runtime), *apart})),
+        labels=tuple(sorted({*job.labels, *_labels_of_agents(job), *apart})),
     )
+
+
+def _labels_of_agents(job: Job) -> list[str]:
+    """Labels that nodes have whose agents can run a job, and end it if it must be."""
+    limits = [feature_label(LIMITS)] if job.needs_limits else []
+    return [runtime_label(job.runtime), *limits]
 
 
 def described(job: Job) -> dict[str, Any]:
@@ -267,6 +285,7 @@ def described(job: Job) -> dict[str, Any]:
         "walltime_s": inf if job.walltime_s is None else job.walltime_s,
         "team": job.team.name,
         "allowed_types": tuple(job.allowed_types),
+        "resources": tuple(sorted((name, float(of)) for name, of in job.resources.items())),
         **{name: getattr(job, name) for name in AS_STORED},
     }
 

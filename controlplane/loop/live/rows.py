@@ -134,6 +134,7 @@ class Rows:
             state=JobState.STOPPING, hold_wanted=True
         )
         shown = shown.exclude(state=JobState.QUEUED, retry_at__gt=now)
+        shown = shown.exclude(state=JobState.QUEUED, deadline_at__lte=now)
         chosen = window(shown.filter(state=JobState.QUEUED), settings.ROUND_JOBS, number)
         self.cut = chosen is not None
         if chosen is not None:

@@ -171,6 +171,19 @@ def test_a_job_that_claims_to_run_but_holds_nothing_is_queued_again() -> None:
     assert job.state == "queued"
 
 
+@pytest.mark.parametrize("state", ["queued", "profiling"])
+def test_a_job_whose_deadline_comes_while_it_waits_fails_and_says_so(state: str) -> None:
+    node = a_node_with_agent(now=_at(0))
+    job = a_job(node.cluster, state=state, deadline_at=_at(10))
+    reconcile_clusters(_at(9))
+    job.refresh_from_db()
+    assert job.state == state
+    reconcile_clusters(_at(10))
+    job.refresh_from_db()
+    assert (job.state, job.completed_at) == ("failed", _at(10))
+    assert job.failure_reason == "its deadline passed before it could run to its end"
+
+
 def test_a_cancelled_job_that_holds_nothing_is_over() -> None:
     node = a_node_with_agent(now=_at(0))
     job = a_job(node.cluster, state="cancelling")

@@ -103,7 +103,7 @@ def test_what_is_no_object_is_refused(user: User, data: object) -> None:
     [
         ("cores", 0), ("cores", -1), ("cores", float("inf")), ("cores", 1e12), ("cores", "4"),
         ("memory_gb", float("nan")),
-        ("memory_gb", 10**400), ("gpus", 0), ("gpus", 10**9), ("gpus_min", -2), ("steps", 0),
+        ("memory_gb", 10**400), ("gpus", "0..2"), ("gpus", 10**9), ("gpus_min", -2), ("steps", 0),
         ("steps", 10**30), ("steps", 1.5),
         ("steps", True), ("walltime", -1), ("walltime", "long"), ("tardiness_weight", -0.1),
         ("priority", 10**12), ("weight", 0),
@@ -111,7 +111,10 @@ def test_what_is_no_object_is_refused(user: User, data: object) -> None:
         ("labels", ["a b"]),
         ("name", "x" * 101),
         ("name", "a\nb"), ("runtime", "podman"), ("on_disconnect", "maybe"), ("kind", 3),
-        ("checkpoint_place", "a\0"),
+        ("checkpoint_place", "a\0"), ("on_walltime", "stop"), ("preemptible", "no"),
+        ("exclusive", 1), ("resources", ["mic"]), ("resources", {"mic": -1}),
+        ("resources", {"mic": float("nan")}), ("resources", {"a b": 1}),
+        ("resources", {"gpus": 1}),
     ],
 )  # fmt: skip
 def test_absurd_values_are_refused_at_their_field(
@@ -123,11 +126,36 @@ def test_absurd_values_are_refused_at_their_field(
 def test_steps_come_as_a_whole_or_by_epochs(user: User, cluster: Cluster) -> None:
     assert taken(user, steps=None, epochs=3, steps_per_epoch=7).job.total_steps == 21
     assert "either steps" in refused(user, epochs=3)["steps"][0]
-    assert "is missing" in refused(user, steps=None)["steps_per_epoch"][0]
+    assert "is missing" in refused(user, steps=None, epochs=2)["steps_per_epoch"][0]
     assert (
         "must be at most"
         in refused(user, steps=None, epochs=10**6, steps_per_epoch=2 * 10**9)["steps_per_epoch"][0]
     )
+
+
+def test_a_job_without_steps_is_a_batch_job_that_runs_once_to_its_end(
+    user: User, cluster: Cluster
+) -> None:
+    job = taken(user, steps=None, walltime="1h", resources={"mic": 2, "fpga": 0}).job
+    assert (job.batch, job.total_steps, job.gpus_min, job.gpus_max) == (True, 1, 0, 0)
+    assert (job.preemptible, job.on_walltime, job.killed_after_s) == (False, "kill", 3600.0)
+    assert job.resources == {"mic": 2.0}
+    assert "fixed number" in refused(user, steps=None, gpus="1..2")["gpus"][0]
+
+
+def test_a_training_job_may_be_stopped_and_runs_past_its_walltime_unless_it_says_otherwise(
+    user: User, cluster: Cluster
+) -> None:
+    job = taken(user, walltime="1h").job
+    assert (job.batch, job.preemptible, job.killed_after_s) == (False, True, None)
+    ended = taken(user, walltime="1h", on_walltime="kill", preemptible=False).job
+    assert (ended.preemptible, ended.killed_after_s) == (False, 3600.0)
+
+
+def test_a_job_needs_no_gpu(user: User, cluster: Cluster) -> None:
+    job = taken(user, gpus=0).job
+    assert (job.gpus_min, job.gpus_max, job.batch) == (0, 0, False)
+    assert list(refused(user, gpus_min=0, gpus_max=2)) == ["gpus_min"]
 
 
 def test_unknown_gpu_types_are_refused_naming_the_known(user: User, cluster: Cluster) -> None:

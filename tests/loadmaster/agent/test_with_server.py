@@ -1,9 +1,11 @@
 """The real agent and the real server, without a network between them."""
 
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from django.utils import timezone
 
 from clusters.services.enrolment import issue_enrolment_token
 from controlplane.execution.services.stops import stop_assignment
@@ -18,6 +20,7 @@ from tests.builders_agents import an_offer
 
 pytestmark = pytest.mark.django_db
 
+SLEEPS = "import time; time.sleep(60)"
 TRAINER = python(
     "import loadmaster.training as training\n"
     "done = [0]\n"
@@ -70,6 +73,37 @@ def test_a_failing_job_says_why(site: NodeSite) -> None:
     until(lambda: is_state(assignment, AssignmentState.FAILED), site.agent)
     assert assignment.reason_class == ReasonClass.USER
     assert "no data" in assignment.reason
+
+
+@pytest.mark.parametrize("exit_code", [0, 3])
+def test_a_job_that_outlives_its_walltime_is_ended_and_not_tried_again_whatever_it_returns(
+    site: NodeSite, exit_code: int
+) -> None:
+    script = f"import signal,sys,time; signal.signal(15, lambda *_: sys.exit({exit_code}));"
+    job = a_job(
+        site.cluster,
+        command=list(python(f"{script} time.sleep(60)")),
+        batch=True,
+        walltime_s=1.5,
+        on_walltime="kill",
+        max_retries=3,
+    )
+    assignment = an_offer(site.node, job)
+    until(lambda: is_state(assignment, AssignmentState.FAILED), site.agent)
+    job.refresh_from_db()
+    assert (assignment.reason_class, job.state) == (ReasonClass.LIMIT, JobState.FAILED)
+    assert "it ran for its whole walltime and was ended" in job.failure_reason
+    assert job.retries_used == 0
+
+
+def test_nothing_of_a_job_runs_after_its_deadline(site: NodeSite) -> None:
+    deadline = timezone.now() + timedelta(seconds=2)
+    job = a_job(site.cluster, command=list(python(SLEEPS)), deadline_at=deadline)
+    assignment = an_offer(site.node, job)
+    until(lambda: is_state(assignment, AssignmentState.FAILED), site.agent)
+    job.refresh_from_db()
+    assert (assignment.reason_class, job.state) == (ReasonClass.LIMIT, JobState.FAILED)
+    assert "its deadline came while it ran" in job.failure_reason
 
 
 def test_a_cancelled_job_ends(site: NodeSite) -> None:
