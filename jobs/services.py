@@ -13,7 +13,7 @@ from clusters.models import Reason
 from jobs import kinds
 from jobs.assignment_lifecycle import LIVE
 from jobs.lifecycle import IllegalJobMoveError, JobMove, JobState
-from jobs.models import Job
+from jobs.models import Dependency, Job
 from jobs.moves import LostRaceError, move_job, note_job
 from jobs.selectors import get_job
 from jobs.signals import stop_wanted
@@ -51,9 +51,9 @@ _DESCRIBED = (
 STEPS = ("epochs", "steps_per_epoch")
 
 
-def job_data(job: Job, dependencies: Iterable[Job] | None = None) -> dict[str, Any]:
+def job_data(job: Job, dependencies: Iterable[Dependency] | None = None) -> dict[str, Any]:
     """Job as it could be submitted again, without ids, states and progress."""
-    others = job.dependencies.all() if dependencies is None else dependencies
+    others = job.dependency_links.all() if dependencies is None else dependencies
     times = {"due": job.due_at, "deadline": job.deadline_at}
     described = [name for name in _DESCRIBED if not (job.batch and name in STEPS)]
     data: dict[str, Any] = {
@@ -63,7 +63,7 @@ def job_data(job: Job, dependencies: Iterable[Job] | None = None) -> dict[str, A
         "walltime": job.walltime_s,
         # A generated name does not go into a clone.
         "kind": job.kind.name if job.kind.name and _named(job.kind.name) == job.kind.digest else "",
-        "dependencies": [str(d.pk) for d in others],
+        "dependencies": [str(d) for d in others],
         **{name: moment.isoformat() for name, moment in times.items() if moment},
     }
     return {name: value for name, value in data.items() if value not in (None, "", [], {})}

@@ -18,6 +18,7 @@ from controlplane.execution.moves import move_assignment, request_stop
 from controlplane.web.logs.structured import bound
 from jobs.assignment_lifecycle import ENDED as ENDED_ASSIGNMENTS
 from jobs.assignment_lifecycle import LIVE, AssignmentMove
+from jobs.dependencies import impossible
 from jobs.launch_outcome import End, EndOutcome, Past, end_outcome, troubles_of
 from jobs.lifecycle import PLACED, JobMove, JobState
 from jobs.models import Assignment, Attempt, Job
@@ -39,8 +40,8 @@ OUTCOMES = {
 }
 """Outcomes of attempts; other moves leave them open."""
 
-OVERDUE_STATES = (JobState.QUEUED, JobState.PROFILING)
-"""States of jobs that hold nothing, in which their deadline may come."""
+WAITING_STATES = (JobState.QUEUED, JobState.PROFILING)
+"""States in which a job may fail without a launch: its deadline, or an end it waited for."""
 
 REASONS = {
     JobMove.COMPLETE: Reason.COMPLETION,
@@ -254,10 +255,22 @@ def fail_overdue(pk: UUID, now: datetime) -> bool:
     """Fail a job that nothing holds and whose deadline passed while it waited."""
     with transaction.atomic():
         job = Job.objects.select_for_update(no_key=True).get(pk=pk)
-        if job.state not in OVERDUE_STATES or job.deadline_at is None or job.deadline_at > now:
+        if job.state not in WAITING_STATES or job.deadline_at is None or job.deadline_at > now:
             return False
         reason = "its deadline passed before it could run to its end"
         _move(job, EndOutcome(JobMove.FAIL, ReasonClass.LIMIT, reason), None, now)
+    return True
+
+
+def fail_never_ready(pk: UUID, now: datetime) -> bool:
+    """Fail a job that nothing holds and that waits for an end that can no longer come."""
+    with transaction.atomic():
+        job = Job.objects.select_for_update(no_key=True).get(pk=pk)
+        never = job.dependency_links.filter(impossible()).select_related("on").first()
+        if job.state not in WAITING_STATES or never is None:
+            return False
+        reason = f"it waited for job {never.on} ({never.condition}), which {never.on.state}"
+        _move(job, EndOutcome(JobMove.FAIL, ReasonClass.USER, reason), None, now)
     return True
 
 

@@ -21,16 +21,18 @@ from clusters.models import Cluster, Node, NodeEvent, Reason
 from clusters.models.nodes import State
 from controlplane.execution.moves import move_assignment
 from controlplane.execution.outcomes import (
-    OVERDUE_STATES,
+    WAITING_STATES,
     end_assignment,
+    fail_never_ready,
     fail_overdue,
     settle_job,
 )
 from controlplane.execution.services.stops import preempt_gang
 from controlplane.web.logs.structured import bound
 from jobs.assignment_lifecycle import HELD_BY_AGENT, LIVE, AssignmentMove
+from jobs.dependencies import impossible
 from jobs.lifecycle import PLACED, JobState
-from jobs.models import Assignment, Job
+from jobs.models import Assignment, Dependency, Job
 from jobs.moves import LostRaceError, lock_assignment
 from loadmaster.protocol import AssignmentState, Intervals, ReasonClass
 
@@ -62,6 +64,7 @@ def _reconcile(cluster: Cluster, now: datetime) -> int:
         + _end_drains(cluster, now)
         + _end_backoffs(cluster, now)
         + _fail_overdue(cluster, now)
+        + _fail_never_ready(cluster, now)
         + _mend_jobs(cluster, now)
     )
 
@@ -163,9 +166,19 @@ def _end_backoffs(cluster: Cluster, now: datetime) -> int:
 
 def _fail_overdue(cluster: Cluster, now: datetime) -> int:
     live = Assignment.objects.filter(job=OuterRef("pk"), state__in=LIVE)
-    waiting = Job.objects.filter(~Exists(live), cluster=cluster, state__in=OVERDUE_STATES)
+    waiting = Job.objects.filter(~Exists(live), cluster=cluster, state__in=WAITING_STATES)
     keys = waiting.filter(deadline_at__lte=now).values_list("pk", flat=True)[:AT_ONCE]
     return sum(_try(partial(fail_overdue, pk, now), job=pk) for pk in keys)
+
+
+def _fail_never_ready(cluster: Cluster, now: datetime) -> int:
+    links = Dependency.objects.filter(impossible(), job=OuterRef("pk"))
+    live = Assignment.objects.filter(job=OuterRef("pk"), state__in=LIVE)
+    waiting = Job.objects.filter(
+        Exists(links), ~Exists(live), cluster=cluster, state__in=WAITING_STATES
+    )
+    keys = waiting.values_list("pk", flat=True)[:AT_ONCE]
+    return sum(_try(partial(fail_never_ready, pk, now), job=pk) for pk in keys)
 
 
 def _mend_jobs(cluster: Cluster, now: datetime) -> int:

@@ -9,11 +9,20 @@ from jobs.models.assignments import (
     UsagePoint,
 )
 from jobs.models.forecasts import Forecast
-from jobs.models.jobs import QUEUE_ORDER, Attempt, IdempotencyKey, Job, JobEvent, Kind
+from jobs.models.jobs import (
+    QUEUE_ORDER,
+    Attempt,
+    Condition,
+    Dependency,
+    IdempotencyKey,
+    Job,
+    JobEvent,
+    Kind,
+)
 from jobs.models.teams import Membership, Secret, Team
 
 __all__ = [
-    "QUEUE_ORDER", "Assignment", "AssignmentEvent", "AssignmentSlot", "Attempt", "Forecast",
-    "IdempotencyKey", "Job", "JobEvent", "Kind", "LogChunk", "Membership", "ProgressPoint",
-    "Secret", "Team", "UsagePoint",
+    "QUEUE_ORDER", "Assignment", "AssignmentEvent", "AssignmentSlot", "Attempt", "Condition",
+    "Dependency", "Forecast", "IdempotencyKey", "Job", "JobEvent", "Kind", "LogChunk", "Membership",
+    "ProgressPoint", "Secret", "Team", "UsagePoint",
 ]  # fmt: skip

@@ -144,9 +144,10 @@ class Job(models.Model):
     cloned_from = models.ForeignKey(
         "self", null=True, blank=True, on_delete=models.SET_NULL, related_name="clones"
     )
-    dependencies: models.ManyToManyField[Job, models.Model] = models.ManyToManyField(
-        "self", symmetrical=False, blank=True, related_name="dependents"
-    )
+    dependencies: models.ManyToManyField[Job, Dependency] = models.ManyToManyField(
+        "self", symmetrical=False, blank=True, related_name="dependents",
+        through="Dependency", through_fields=("job", "on"),
+    )  # fmt: skip
 
     # Kept true by the database itself, whoever changes a row, so that the queue's order can be read
     # from an index.
@@ -212,6 +213,37 @@ class Job(models.Model):
     @property
     def is_over(self) -> bool:
         return JobState(self.state) in ENDED
+
+
+class Condition(models.TextChoices):
+    """End of a job that another one waits for."""
+
+    AFTEROK = "afterok"
+    AFTERANY = "afterany"
+    AFTERNOTOK = "afternotok"
+
+
+class Dependency(models.Model):
+    """Job that waits until another one has ended as `condition` says."""
+
+    job = models.ForeignKey(
+        Job, on_delete=models.CASCADE, db_column="from_job_id", related_name="dependency_links"
+    )
+    on = models.ForeignKey(
+        Job, on_delete=models.CASCADE, db_column="to_job_id", related_name="dependent_links"
+    )
+    condition = models.CharField(
+        max_length=10, choices=Condition.choices, default=Condition.AFTEROK
+    )
+
+    class Meta:
+        db_table = "jobs_job_dependencies"
+        unique_together = [("job", "on")]
+
+    def __str__(self) -> str:
+        """The dependency as in a job file."""
+        prefix = "" if self.condition == Condition.AFTEROK else f"{self.condition}:"
+        return f"{prefix}{self.on_id}"
 
 
 class Attempt(models.Model):

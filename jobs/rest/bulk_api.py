@@ -26,7 +26,9 @@ from jobs.submission.validation import JobInvalid
 
 def bodies(submissions: Sequence[Submission]) -> list[dict[str, Any]]:
     """Bodies of jobs just created, from memory: they have no placement yet."""
-    prefetch_related_objects([s.job for s in submissions if s.dependencies is None], "dependencies")
+    prefetch_related_objects(
+        [s.job for s in submissions if s.dependencies is None], "dependency_links"
+    )
     context = {
         "warnings_of": {s.job.pk: s.warnings for s in submissions},
         "dependencies_of": {s.job.pk: s.dependencies for s in submissions},

@@ -220,7 +220,9 @@ class JobInput(serializers.Serializer[Any]):
     exclusive = serializers.BooleanField(help_text="No other job is on its node")
     preemptible = serializers.BooleanField(help_text="Default: of training jobs true")
     labels = serializers.ListField(child=serializers.CharField())
-    dependencies = serializers.ListField(child=serializers.UUIDField())
+    dependencies = serializers.ListField(
+        child=serializers.CharField(), help_text="Ids of jobs, or afterany:ID, afternotok:ID"
+    )
     hold = serializers.BooleanField()
     on_disconnect = serializers.ChoiceField(choices=["stop", "keep"])
 

@@ -20,6 +20,7 @@ DURATION = re.compile(
     r"(?:(\d+(?:\.\d+)?)d)?(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?"
 )
 JOB_ID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+DEPENDENCY = re.compile(rf"(?:(?:afterok|afterany|afternotok):)?{JOB_ID.pattern}")
 RANGE = re.compile(r"\s*(\d{1,9})\s*(?:\.\.|-)\s*(\d{1,9})\s*")
 RESERVED = "LOADMASTER_"
 
@@ -228,6 +229,16 @@ def gpu_range(value: object, *, most: int) -> tuple[int, int]:
         raise FieldError(f'must be a whole number or a range such as "1..4", not {called(value)}')
     count = whole(value, least=0, most=most)
     return count, count
+
+
+def dependencies(value: object) -> dict[str, str]:
+    """Conditions by job id, of a list of ids or "afterany:ID"; afterok where nothing is said."""
+    found: dict[str, str] = {}
+    for item in words(value, pattern=DEPENDENCY, what="ids of jobs, such as afterany:ID"):
+        condition, _, job = item.rpartition(":")
+        if found.setdefault(job.lower(), condition or "afterok") != (condition or "afterok"):
+            raise FieldError(f"job {job} is named twice, with different conditions")
+    return found
 
 
 def duration_s(value: object) -> float:

@@ -16,7 +16,7 @@ from clusters.models import Reason
 from controlplane.web.storage.bulk import insert
 from jobs import kinds
 from jobs.lifecycle import JobState
-from jobs.models import IdempotencyKey, Job, JobEvent
+from jobs.models import Dependency, IdempotencyKey, Job, JobEvent
 from jobs.signals import jobs_queued
 from jobs.submission.feasibility import Inventory
 from jobs.submission.validation import JobInvalid, JobRequest, validate_job
@@ -44,7 +44,7 @@ class Submission:
     job: Job
     warnings: tuple[str, ...] = ()
     created: bool = True
-    dependencies: tuple[Job, ...] | None = None
+    dependencies: tuple[Dependency, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,9 +192,7 @@ def _write(wanted: Sequence[tuple[Asked, JobRequest]]) -> None:
             if asked.key
         ]
         insert(IdempotencyKey, keys)
-        for _, request in wanted:
-            if request.dependencies:
-                request.job.dependencies.set(request.dependencies)
+        insert(Dependency, [d for _, request in wanted for d in request.dependencies])
         insert(JobEvent, map(_submitted, wanted))
         begin_all([request.job for _, request in wanted if not request.hold])
 

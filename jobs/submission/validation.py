@@ -12,7 +12,8 @@ from django.utils import timezone
 
 from clusters.models import Cluster
 from clusters.models.clusters import Profiling
-from jobs.models import Job, Secret, Team
+from jobs.dependencies import SATISFIED
+from jobs.models import Dependency, Job, Secret, Team
 from jobs.selectors import visible_jobs
 from jobs.submission import fields
 from jobs.submission.feasibility import Demand, Infeasible, Inventory
@@ -67,7 +68,7 @@ class JobRequest:
     job: Job
     kind: str
     hold: bool
-    dependencies: tuple[Job, ...]
+    dependencies: tuple[Dependency, ...]
     warnings: tuple[str, ...]
 
 
@@ -162,6 +163,8 @@ class _Reading:
             **{n: list(v) if isinstance(v, tuple) else v for n, v in plain.items()},
         )  # fmt: skip
         self._warn_of_first_run(job)
+        for dependency in dependencies:
+            dependency.job = job
         return JobRequest(job, kind, hold, dependencies, tuple(self.warnings))
 
     # -- reading
@@ -323,22 +326,26 @@ class _Reading:
             )
         return {"due_at": due, "deadline_at": deadline}
 
-    def _dependencies(self, cluster: Cluster | None) -> tuple[Job, ...]:
-        none: tuple[str, ...] = ()
-        reader = partial(fields.words, pattern=fields.JOB_ID, what="ids of jobs")
-        ids = self._read("dependencies", none, reader)
-        if not ids or cluster is None:
+    def _dependencies(self, cluster: Cluster | None) -> tuple[Dependency, ...]:
+        none: dict[str, str] = {}
+        conditions = self._read("dependencies", none, fields.dependencies)
+        if not conditions or cluster is None:
             return ()
-        jobs = visible_jobs(self.user).filter(pk__in=ids, cluster=cluster)
+        jobs = visible_jobs(self.user).filter(pk__in=list(conditions), cluster=cluster)
         found = {str(job.pk): job for job in jobs}
-        for missing in [i for i in ids if i.lower() not in found]:
+        for missing in [i for i in conditions if i not in found]:
             self._problem(
                 "dependencies", f"there is no job {missing} that you can see in cluster {cluster}"
             )
-        for over in [j for j in found.values() if j.state in ("failed", "cancelled")]:
-            until = "so this one waits until it is requeued and completes"
-            self.warnings.append(f"dependencies: job {over.pk} is {over.state}, {until}")
-        return tuple(found.values())
+        for job in found.values():
+            self._can_be_waited_for(job, conditions[str(job.pk)])
+        links = ((job, conditions[str(job.pk)]) for job in found.values())
+        return tuple(Dependency(on=job, condition=condition) for job, condition in links)
+
+    def _can_be_waited_for(self, job: Job, condition: str) -> None:
+        if job.is_over and job.state not in SATISFIED[condition]:
+            never = f"job {job.pk} is {job.state}, so {condition} can never be satisfied"
+            self._problem("dependencies", f"{never}; requeue it first, or leave it out")
 
 
 def _known_types(value: object, known: list[str]) -> tuple[str, ...]:

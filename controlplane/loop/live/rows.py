@@ -18,12 +18,11 @@ from clusters.intervals import is_silent
 from clusters.models import Cluster, Device, GpuType, Node
 from clusters.models.nodes import Role, State, runtimes_of
 from controlplane.loop.live.live_assignments import LiveAssignments
+from jobs.dependencies import unsatisfied
 from jobs.lifecycle import JobState
-from jobs.models import Assignment, Job
+from jobs.models import Assignment, Dependency, Job
 from loadmaster.protocol import OUT_OF_SHARED_MEMORY, ReasonClass
 from policies.contract.snapshot import Purpose
-
-_DEPENDENCIES = Job.dependencies.through._default_manager
 
 
 def window(queued: QuerySet[Job], most: int, number: int) -> list[Any] | None:
@@ -31,9 +30,7 @@ def window(queued: QuerySet[Job], most: int, number: int) -> list[Any] | None:
     count = queued.count()
     if count <= most:
         return None
-    waits = Exists(
-        _DEPENDENCIES.filter(from_job=OuterRef("pk")).exclude(to_job__state=JobState.COMPLETED)
-    )
+    waits = Exists(Dependency.objects.filter(unsatisfied(), job=OuterRef("pk")))
     ready, waiting = queued.filter(~waits), queued.filter(waits)
     able = ready.count()
     seats = most - min(most // 8, count - able)
@@ -175,12 +172,10 @@ class Rows:
 
 
 def _undone_dependencies(cluster: Cluster) -> Mapping[object, set[object]]:
-    dependent = Job.objects.filter(cluster=cluster, state__in=SHOWN, dependencies__isnull=False)
+    waits = Dependency.objects.filter(unsatisfied(), job__cluster=cluster, job__state__in=SHOWN)
     undone: dict[object, set[object]] = defaultdict(set)
-    columns = ("pk", "dependencies", "dependencies__state")
-    for job, dependency, state in dependent.values_list(*columns):
-        if state != JobState.COMPLETED:
-            undone[job].add(dependency)
+    for job, dependency in waits.values_list("job", "on"):
+        undone[job].add(dependency)
     return undone
 
 

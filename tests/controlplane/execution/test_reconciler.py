@@ -17,7 +17,7 @@ from clusters.services.nodes import (
 )
 from controlplane.execution.reconciler import reconcile_clusters
 from controlplane.execution.services.assignments import accept
-from jobs.models import Assignment, AssignmentSlot, Job
+from jobs.models import Assignment, AssignmentSlot, Dependency, Job
 from loadmaster.protocol import Accept, AssignmentState
 from tests.builders import a_job
 from tests.builders_agents import (
@@ -182,6 +182,35 @@ def test_a_job_whose_deadline_comes_while_it_waits_fails_and_says_so(state: str)
     job.refresh_from_db()
     assert (job.state, job.completed_at) == ("failed", _at(10))
     assert job.failure_reason == "its deadline passed before it could run to its end"
+
+
+@pytest.mark.parametrize(
+    ("ended", "condition", "state"),
+    [
+        ("failed", "afterok", "failed"),
+        ("cancelled", "afterok", "failed"),
+        ("completed", "afternotok", "failed"),
+        ("completed", "afterok", "queued"),
+        ("failed", "afternotok", "queued"),
+        ("failed", "afterany", "queued"),
+        ("running", "afterok", "queued"),
+    ],
+)
+def test_a_job_that_waits_for_an_end_that_cannot_come_fails_and_says_so(
+    ended: str, condition: str, state: str
+) -> None:
+    node = a_node_with_agent(now=_at(0))
+    waits = a_job(node.cluster)
+    first = a_running_assignment(node).job if ended == "running" else a_job(node.cluster)
+    first.name = "first"
+    first.state = ended
+    first.save()
+    Dependency.objects.create(job=waits, on=first, condition=condition)
+    reconcile_clusters(_at(1))
+    waits.refresh_from_db()
+    assert waits.state == state
+    if state == "failed":
+        assert waits.failure_reason == f"it waited for job first ({condition}), which {ended}"
 
 
 def test_a_cancelled_job_that_holds_nothing_is_over() -> None:

@@ -53,7 +53,9 @@ def test_gpus_are_a_number_or_a_range(given_: object, range_: tuple[int, int]) -
     assert fields.gpu_range(given_, most=16) == range_
 
 
-@pytest.mark.parametrize("wrong", ["0..2", -1, 1.5, True, "1..", "a..b", "1..99", [1, 2], float("nan")])
+@pytest.mark.parametrize(
+    "wrong", ["0..2", -1, 1.5, True, "1..", "a..b", "1..99", [1, 2], float("nan")]
+)
 def test_what_is_no_number_of_gpus_is_refused(wrong: object) -> None:
     with pytest.raises(FieldError):
         fields.gpu_range(wrong, most=16)

@@ -306,13 +306,49 @@ def test_jobs_may_only_wait_for_jobs_that_the_user_sees_in_the_cluster(
 ) -> None:
     mine, theirs = a_job(cluster, team=team), a_job(cluster)
     elsewhere = a_job(a_cluster(name="annex"), team=team)
-    assert taken(user, cluster="lab", dependencies=[str(mine.pk)]).dependencies == (mine,)
+    (link,) = taken(user, cluster="lab", dependencies=[str(mine.pk)]).dependencies
+    assert (link.on, link.condition) == (mine, "afterok")
     for other in (theirs, elsewhere):
         assert (
             "there is no job"
             in refused(user, cluster="lab", dependencies=[str(other.pk)])["dependencies"][0]
         )
     assert "none" in refused(user, cluster="lab", dependencies=["7"])["dependencies"][0]
+
+
+@pytest.mark.parametrize(
+    ("state", "condition", "good"),
+    [
+        ("queued", "afterok", True),
+        ("failed", "afterok", False),
+        ("cancelled", "afterok", False),
+        ("completed", "afterok", True),
+        ("completed", "afternotok", False),
+        ("failed", "afternotok", True),
+        ("failed", "afterany", True),
+    ],
+)
+def test_a_job_may_wait_for_any_end_that_can_still_come(
+    user: User, cluster: Cluster, team: Team, state: str, condition: str, good: bool
+) -> None:
+    other = a_job(cluster, team=team, state=state)
+    wanted = f"{condition}:{str(other.pk).upper()}"
+    if good:
+        (link,) = taken(user, dependencies=[wanted]).dependencies
+        assert (link.on, link.condition) == (other, condition)
+        return
+    (said,) = refused(user, dependencies=[wanted])["dependencies"]
+    assert said.endswith(
+        f"is {state}, so {condition} can never be satisfied; requeue it first, or leave it out"
+    )
+
+
+def test_a_job_named_twice_with_different_conditions_is_refused(
+    user: User, cluster: Cluster, team: Team
+) -> None:
+    other = a_job(cluster, team=team)
+    both = [str(other.pk), f"afterany:{other.pk}"]
+    assert "named twice" in refused(user, dependencies=both)["dependencies"][0]
 
 
 def test_labels_no_node_has_yet_are_warned_of(user: User, cluster: Cluster) -> None:

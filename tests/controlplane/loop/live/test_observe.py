@@ -14,7 +14,7 @@ import profiling.selectors
 from clusters.events import request_reschedule
 from clusters.models import Cluster, Node, Reason
 from controlplane.loop.live.observe import Observation, observe
-from jobs.models import Assignment, AssignmentSlot, Job
+from jobs.models import Assignment, AssignmentSlot, Dependency, Job
 from policies.contract import snapshot_json
 from policies.contract.snapshot import (
     JobPhase,
@@ -258,6 +258,26 @@ def test_the_waiting_events_say_why_the_round_is_held() -> None:
         (str(job.pk),),
         (str(node.pk),),
     )
+
+
+@pytest.mark.parametrize(
+    ("condition", "state", "waits"),
+    [
+        ("afterok", "running", True),
+        ("afterany", "running", True),
+        ("afternotok", "queued", True),
+        ("afterany", "failed", False),
+        ("afternotok", "cancelled", False),
+        ("afterok", "completed", False),
+    ],
+)
+def test_a_job_waits_for_the_end_that_it_names(
+    cluster: Cluster, condition: str, state: str, waits: bool
+) -> None:
+    first, then = a_job(cluster, state=state), a_job(cluster)
+    Dependency.objects.create(job=then, on=first, condition=condition)
+    shown = {j.id: j.dependencies for j in observe(cluster.pk, 1000.0, 1).snapshot.jobs}
+    assert shown[str(then.pk)] == ((str(first.pk),) if waits else ())
 
 
 def test_jobs_that_depend_on_what_will_not_run_are_left_out_others_name_what_they_wait_for() -> (
