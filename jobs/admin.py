@@ -21,6 +21,7 @@ from jobs.models import (
     AssignmentEvent,
     AssignmentSlot,
     Attempt,
+    Dependency,
     Forecast,
     Job,
     JobEvent,
@@ -88,6 +89,12 @@ class AttemptInline(ReadOnlyInline):
     )  # fmt: skip
 
 
+class DependencyInline(ReadOnlyInline):
+    model = Dependency
+    fk_name = "job"
+    fields = ("on", "condition")
+
+
 class JobEventInline(ReadOnlyInline):
     model = JobEvent
     fields = readonly_fields = ("at", "event", "from_state", "to_state", "actor", "data")
@@ -102,7 +109,7 @@ class JobAdmin(ReadOnly):
     list_filter = ("state", "cluster", "team")
     search_fields = ("=id", "name", "user__username", "kind__name")
     date_hierarchy = "submitted_at"
-    inlines = (AttemptInline, JobEventInline)
+    inlines = (AttemptInline, DependencyInline, JobEventInline)
     actions = ("cancel", "hold", "release", "requeue")
     exclude = ("environment", "waiting_detail", "received_s")
     readonly_fields = ("environment_shown", "waiting_shown", "received_shown")
