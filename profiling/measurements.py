@@ -175,9 +175,10 @@ def _pace(assignment: Assignment, after: int = 0) -> Pace | None:
 
 
 def _where(assignment: Assignment) -> tuple[int, int, bool] | None:
-    """Return (GPU type, GPUs, spread over several nodes) of the whole gang."""
+    """Return (GPU type, GPUs, spread over several nodes) of the whole gang; None without GPUs."""
     if assignment.world_size <= 1:
-        return assignment.node.gpu_type_id, assignment.gpus, False
+        type_id = assignment.node.gpu_type_id
+        return (type_id, assignment.gpus, False) if type_id and assignment.gpus else None
     gang = Assignment.objects.filter(job=assignment.job_id, fence=assignment.fence)
     ranks = list(gang.values_list("node_id", "node__gpu_type_id", "gpus"))
     nodes, types = {node for node, *_ in ranks}, {gpu_type for _, gpu_type, _ in ranks}

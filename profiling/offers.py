@@ -56,7 +56,7 @@ def offers(cluster: Cluster, now: datetime) -> Offers:
     """Offers of all nodes of role profiling or both; one query."""
     working = Q(devices__healthy=True)
     there = (
-        Node.objects.filter(cluster=cluster)
+        Node.objects.filter(cluster=cluster, gpu_type__isnull=False)
         .exclude(role=Role.PRODUCTION)
         .select_related("gpu_type")
         .only(*_READ)
@@ -97,7 +97,9 @@ def _offer(node: Node, gpus: int, slots: int) -> Offer:
     cores, memory_gb = node.cores - node.reserved_cores, node.memory_gb - node.reserved_memory_gb
     labels, runtimes = frozenset(node.labels), runtimes_of(node.features)
     type_id, role = node.gpu_type_id, node.role
-    return Offer(type_id, node.gpu_type.name, gpus, cores, memory_gb, labels, runtimes, role, slots)
+    return Offer(
+        type_id or 0, node.type_name, gpus, cores, memory_gb, labels, runtimes, role, slots
+    )
 
 
 def fits(job: Job, offer: Offer) -> bool:

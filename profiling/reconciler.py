@@ -120,7 +120,7 @@ def _running_unmeasured() -> list[Assignment]:
     known_alone = Q(Exists(known.filter(spread=False)), world_size=1)
     known_spread = Q(Exists(known.filter(spread=True)), world_size__gt=1)
     running = Assignment.objects.filter(
-        state=AssignmentState.RUNNING, purpose=Purpose.TRAINING, rank=0, share__gte=1.0
+        state=AssignmentState.RUNNING, purpose=Purpose.TRAINING, rank=0, share__gte=1.0, gpus__gt=0
     )
     telling = running.filter(~Exists(own), steps_done__gte=F("start_steps") + MIN_STEPS)
     telling = telling.exclude(known_alone | known_spread)

@@ -236,7 +236,7 @@ def _speeds(
 
 
 def _counts(cluster: Cluster) -> tuple[dict[str, int], frozenset[str]]:
-    nodes = Node.objects.filter(cluster=cluster).annotate(
+    nodes = Node.objects.filter(cluster=cluster, gpu_type__isnull=False).annotate(
         size=Count("devices"), slots=Max("devices__slots")
     )
     counts: dict[str, int] = {}

@@ -37,8 +37,8 @@ def a_gpu_type(name: str = "V100", **values: Any) -> GpuType:
 def a_node(
     cluster: Cluster, *, gpu_type: str | GpuType = "V100", gpus: int = 2, **values: Any
 ) -> Node:
-    """A ready production node with that many healthy devices, whose agent has a session that
-    outlasts any test.
+    """A ready production node with that many healthy devices (of no type if none), whose agent has
+    a session that outlasts any test.
     """
     kind = a_gpu_type(gpu_type) if isinstance(gpu_type, str) else gpu_type
     name = f"node-{next(_numbers)}"
@@ -53,10 +53,17 @@ def a_node(
         "last_seen_at": timezone.now(),
         "session_expires_at": timezone.now() + timedelta(days=3650),
     }
-    node = Node.objects.create(cluster=cluster, gpu_type=kind, **{**defaults, **heard, **values})
+    of_type = kind if gpus else None
+    node = Node.objects.create(cluster=cluster, gpu_type=of_type, **{**defaults, **heard, **values})
     for index in range(gpus):
         Device.objects.create(node=node, uuid=f"GPU-{node.name}-{index}", memory_gb=kind.memory_gb)
     return node
+
+
+def type_of(node: Node) -> GpuType:
+    """The type of a node's GPUs."""
+    assert node.gpu_type is not None
+    return node.gpu_type
 
 
 def a_user(

@@ -14,7 +14,7 @@ from loadmaster.agent.executor import Parts
 from loadmaster.agent.journal import Journal
 from loadmaster.agent.loop import Agent
 from loadmaster.agent.node.emulated import Emulation
-from loadmaster.agent.node.machine import EmulatedDevices, Identity, boot_id
+from loadmaster.agent.node.machine import Devices, EmulatedDevices, Identity, boot_id
 from loadmaster.agent.runtimes.base import Runtime
 from loadmaster.agent.runtimes.process import ProcessRuntime
 from loadmaster.agent.server.client import AgentClient
@@ -66,6 +66,7 @@ class NodeSite:
         runtime: Callable[[Path], Runtime] = by_processes,
         checkpoints: Path | None = None,
         emulation: Emulation | None = None,
+        devices: Devices | None = None,
     ) -> None:
         self.cluster, self.state_dir, self.name, self.checkpoints = (
             cluster,
@@ -74,7 +75,7 @@ class NodeSite:
             checkpoints,
         )
         self._runtime = runtime
-        self.devices = EmulatedDevices(
+        self.devices = devices or EmulatedDevices(
             emulation or an_emulation(step_s={"default": {1: 0.05}}), name
         )
         self.identity = Identity(f"machine-{name}", boot_id(), "host")

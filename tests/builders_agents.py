@@ -56,7 +56,7 @@ def a_registration(**values: Any) -> Registration:
 def a_session_request(node: Node, secret: str = SECRET, **values: Any) -> SessionRequest:
     """The node's own agent asks for a session, with the devices the server knows."""
     reports = tuple(
-        a_device_report(d.uuid, node.gpu_type.name, slots=d.slots)
+        a_device_report(d.uuid, node.type_name, slots=d.slots)
         for d in node.devices.order_by("uuid")
     )
     given = {

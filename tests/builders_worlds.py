@@ -123,7 +123,7 @@ class PretendedRuntime:
             self.engine.now_s,
             assignment.start_steps,
             self.engine.now_s + LAUNCH_S + (RESTART_S if again else 0.0),
-            self.rates(job, node.gpu_type.name, len(devices)),
+            self.rates(job, node.type_name, len(devices)),
         )
         self.launches[assignment.pk] = launch
         accept(node.pk, assignment.pk, Accept(epoch=node.epoch, fence=assignment.fence))

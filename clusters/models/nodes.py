@@ -55,7 +55,7 @@ class EnrolmentToken(models.Model):
 
 
 class Node(models.Model):
-    """Machine with GPUs of one type. Sessions of older epochs than `epoch` are refused.
+    """Machine with GPUs of one type, or without any. Sessions of older epochs are refused.
 
     Session secret and node token are kept as sha256. After `session_expires_at` another machine may
     take over.
@@ -64,7 +64,9 @@ class Node(models.Model):
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="nodes")
     name = models.CharField(max_length=100)
-    gpu_type = models.ForeignKey(GpuType, on_delete=models.PROTECT, related_name="nodes")
+    gpu_type = models.ForeignKey(
+        GpuType, null=True, blank=True, on_delete=models.PROTECT, related_name="nodes"
+    )
     role = models.CharField(max_length=16, choices=Role.choices, default=Role.PRODUCTION)
     state = models.CharField(max_length=16, choices=State.choices, default=State.READY)
     drain_until = models.DateTimeField(null=True, blank=True)
@@ -121,6 +123,15 @@ class Node(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def type_name(self) -> str:
+        """Name of its GPU type; "" without GPUs."""
+        return self.gpu_type.name if self.gpu_type else ""
+
+    @property
+    def is_emulated(self) -> bool:
+        return self.emulated or bool(self.gpu_type and self.gpu_type.emulated)
 
 
 class Device(models.Model):

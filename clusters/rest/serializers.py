@@ -78,7 +78,7 @@ class NodeSerializer(serializers.ModelSerializer[Node]):
     """A node and its GPUs."""
 
     cluster = serializers.CharField(source="cluster.name")
-    gpu_type = serializers.CharField(source="gpu_type.name")
+    gpu_type = serializers.CharField(source="type_name", help_text="Empty without GPUs")
     devices = DeviceSerializer(many=True)
     runtimes = serializers.SerializerMethodField()
 

@@ -65,8 +65,10 @@ def register(token: str, words: Registration, now: datetime | None = None) -> Re
     )
 
 
-def gpu_type_of(devices: tuple[DeviceReport, ...]) -> GpuType:
-    """Return the devices' one GPU type; an unknown one is refused with the known ones."""
+def gpu_type_of(devices: tuple[DeviceReport, ...]) -> GpuType | None:
+    """Return the devices' one GPU type, None without; an unknown one is refused."""
+    if not devices:
+        return None
     name = devices[0].gpu_type
     found = GpuType.objects.filter(name=name).first()
     if found is None:

@@ -2,8 +2,9 @@
 
 Own GPUs draw the agent's samples, each holding until the next; without samples the type's idle
 watts until the first step, its peak watts from then on. The node's other watts, base_w + (G - g) *
-idle_w, are shared in proportion to GPUs held (ANDREAS). A shared GPU's watts are split evenly among
-its running jobs (`loadmaster.agent.node.sampling`), without samples by their shares.
+idle_w, are shared in proportion to GPUs held (ANDREAS). A job without GPUs pays its cores' part of
+base_w; where no GPU is held, such jobs share all by their cores. A shared GPU's watts are split
+evenly among its running jobs (`loadmaster.agent.node.sampling`), without samples by their shares.
 """
 
 from collections import Counter
@@ -13,6 +14,7 @@ from datetime import datetime
 from itertools import groupby, pairwise
 from math import inf
 
+from clusters.models import Node
 from jobs.models import Assignment, UsagePoint
 
 MEASURED = "measured"
@@ -31,11 +33,12 @@ class PowerStep:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """Time of an assignment on its node and the GPUs it holds there, each with its share."""
+    """Time of an assignment on its node: its GPUs, each with its share; without any, its cores."""
 
     from_s: float
     to_s: float
     held: Mapping[object, float]
+    cores: float = 0.0
 
     @property
     def gpus(self) -> float:
@@ -45,12 +48,16 @@ class Holding:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Time without changes: GPUs `in_use` of the node, and the assignment's `part` of them."""
+    """Time without changes: GPUs `in_use` of the node, and the assignment's `part` of them.
+
+    `cores`: of all jobs without GPUs there.
+    """
 
     from_s: float
     to_s: float
     part: float
     in_use: int
+    cores: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +76,16 @@ def power_drawn(
     begin = max(filter(None, (assignment.accepted_at, since)), default=None)
     if assignment.accepted_at is None or begin is None or until <= begin:
         return None
-    holding = Holding(begin.timestamp(), until.timestamp(), _held(assignment))
+    held = _held(assignment)
+    cores = 0.0 if held else _cores(assignment.job.cores, assignment.cpu_quota)
+    holding = Holding(begin.timestamp(), until.timestamp(), held, cores)
     co_tenants = [n for n in _co_tenants(assignment, until) if n.to_s > holding.from_s]
     intervals = list(_intervals(holding, co_tenants))
     samples = UsagePoint.objects.filter(assignment=assignment, gpu_power_w__isnull=False)
     before = samples.filter(at__lt=begin).order_by("-at", "-id")[:1]
     led = [*before, *samples.filter(at__gte=begin, at__lt=until).order_by("at", "id")]
     own = _own_power(assignment, holding, intervals, led)
-    return PowerDraw(holding, own, _rest_power(assignment, intervals))
+    return PowerDraw(holding, own, _rest_power(assignment, holding, intervals))
 
 
 def _own_power(
@@ -100,6 +109,8 @@ def _own_power(
 
 def _modelled_power(assignment: Assignment, intervals: Iterable[Interval]) -> Iterator[PowerStep]:
     gpu, first_step_s = assignment.node.gpu_type, inf
+    if gpu is None:
+        return
     if assignment.running_at is not None:
         first_step_s = assignment.running_at.timestamp() + (assignment.setup_s or 0.0)
     for interval in intervals:
@@ -109,36 +120,60 @@ def _modelled_power(assignment: Assignment, intervals: Iterable[Interval]) -> It
         yield from (step for step in (idle, busy) if step.to_s > step.from_s)
 
 
-def _rest_power(assignment: Assignment, intervals: Iterable[Interval]) -> list[PowerStep]:
+def _rest_power(
+    assignment: Assignment, holding: Holding, intervals: Iterable[Interval]
+) -> list[PowerStep]:
     """Watts of its part of the rest of the node, which changes with co-tenants."""
     node = assignment.node
-    total, steps = node.devices.count(), list[PowerStep]()
+    total, idle_w = node.devices.count(), node.gpu_type.idle_w if node.gpu_type else 0.0
+    steps = list[PowerStep]()
     for p in intervals:
-        rest_w = node.base_w + max(0, total - p.in_use) * node.gpu_type.idle_w
-        steps.append(PowerStep(p.from_s, p.to_s, rest_w * p.part / p.in_use))
+        idle = max(0, total - p.in_use) * idle_w
+        steps.append(PowerStep(p.from_s, p.to_s, _part_of_rest(node, idle, holding.cores, p)))
     return steps
+
+
+def _part_of_rest(node: Node, idle_w: float, cores: float, p: Interval) -> float:
+    """Watts of the part of a holding with so many cores and no GPU, or with its part of GPUs."""
+    if not p.in_use:
+        return (node.base_w + idle_w) * cores / p.cores if p.cores else 0.0
+    by_cores_w = node.base_w * min(1.0, p.cores / node.cores) if node.cores else 0.0
+    if cores:
+        return by_cores_w * cores / p.cores
+    return (node.base_w - by_cores_w + idle_w) * p.part / p.in_use
 
 
 def _intervals(holding: Holding, co_tenants: Sequence[Holding]) -> Iterator[Interval]:
     """Intervals of the holding, cut at changes of co-tenants."""
     edges = {e for n in co_tenants for e in (n.from_s, n.to_s) if holding.from_s < e < holding.to_s}
     for a, b in pairwise(sorted({holding.from_s, holding.to_s, *edges})):
-        shares = Counter(holding.held)
+        shares, cores = Counter(holding.held), holding.cores
         for other in co_tenants:
             if other.from_s <= a and other.to_s >= b:
                 shares.update(other.held)
+                cores += other.cores
         part = sum(share / shares[device] for device, share in holding.held.items())
-        yield Interval(a, b, part, len(shares))
+        yield Interval(a, b, part, len(shares), cores)
 
 
 def _co_tenants(assignment: Assignment, until: datetime) -> Iterator[Holding]:
-    here = Assignment.objects.filter(node=assignment.node_id, slots__share__gt=0)
-    others = here.filter(accepted_at__lt=until).exclude(pk=assignment.pk)
-    others = others.exclude(ended_at__lte=assignment.accepted_at).order_by("pk", "slots__pk")
+    here = Assignment.objects.filter(node=assignment.node_id, accepted_at__lt=until)
+    here = here.exclude(pk=assignment.pk).exclude(ended_at__lte=assignment.accepted_at)
+    by_cores = here.filter(gpus=0).order_by("pk")
+    columns = ("accepted_at", "ended_at", "job__cores", "cpu_quota")
+    for accepted_at, ended_at, cores, quota in by_cores.values_list(*columns):
+        to_s = (ended_at or until).timestamp()
+        yield Holding(accepted_at.timestamp(), to_s, {}, _cores(cores, quota))
+    others = here.filter(slots__share__gt=0).order_by("pk", "slots__pk")
     rows = others.values_list("pk", "accepted_at", "ended_at", "slots__device", "slots__share")
     for (_, accepted_at, ended_at), slots in groupby(rows, key=lambda row: row[:3]):
         held: dict[object, float] = {device: float(share) for *_, device, share in slots}
         yield Holding(accepted_at.timestamp(), (ended_at or until).timestamp(), held)
+
+
+def _cores(cores: float, quota: float | None) -> float:
+    """Cores of a job; one that asks for none pays as if for a thousandth."""
+    return max(0.001, cores if quota is None else quota)
 
 
 def _held(assignment: Assignment) -> dict[object, float]:

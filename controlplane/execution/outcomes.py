@@ -128,10 +128,11 @@ def _gang(job: Job, fence: int) -> list[Assignment]:
 
 
 def _settle(job: Job, assignment: Assignment) -> None:
-    if assignment.purpose == TRAINING and assignment.running_at and assignment.ended_at:
+    used_gpus = assignment.purpose == TRAINING and assignment.gpus
+    if used_gpus and assignment.running_at and assignment.ended_at:
         devices: float = assignment.slots.aggregate(total=Sum("share"))["total"] or 0.0
         seconds = devices * (assignment.ended_at - assignment.running_at).total_seconds()
-        gpu_type = assignment.node.gpu_type.name
+        gpu_type = assignment.node.type_name
         received = {**job.received_s, gpu_type: job.received_s.get(gpu_type, 0.0) + seconds}
         Job.objects.filter(pk=job.pk).update(received_s=received)
         job.received_s = received

@@ -75,7 +75,8 @@ def _usable(snapshot: Snapshot) -> list[NodeView]:
     return [
         node
         for node in snapshot.nodes
-        if node.state is not NodeState.LOST and any(d.healthy for d in node.devices)
+        if node.state is not NodeState.LOST
+        and (not node.devices or any(d.healthy for d in node.devices))
     ]
 
 
@@ -85,8 +86,8 @@ def _node(node: NodeView) -> dict[str, Any]:
         **{name: getattr(node, name) for name in NODE_FIELDS},
         "gpus": len(healthy),
         "power_w": list(node.power_w[: len(healthy) + 1]),
-        "gpu_memory_gb": min(device.memory_gb for device in healthy),
-        "slots": min(device.slots for device in healthy),
+        "gpu_memory_gb": min([device.memory_gb for device in healthy], default=0.0),
+        "slots": min([device.slots for device in healthy], default=1),
         "resources": dict(node.resources),
         "labels": [label for label in node.labels if not is_own(label)],
         "role": node.role.value,

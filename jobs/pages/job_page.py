@@ -13,6 +13,7 @@ from django.db.models import F, Max, Prefetch, Q
 from django.db.models.functions import Mod
 from django.utils import timezone
 
+from controlplane.web.pages import formats
 from jobs.assignment_lifecycle import LIVE
 from jobs.lifecycle import MOVES, JobMove, JobState
 from jobs.models import Assignment, Job, JobEvent, LogChunk, ProgressPoint
@@ -98,7 +99,13 @@ class PlacementRow:
     @property
     def emulated(self) -> bool:
         node, slots = self.assignment.node, self.assignment.slots.all()
-        return node.emulated or node.gpu_type.emulated or any(s.device.emulated for s in slots)
+        return node.is_emulated or any(s.device.emulated for s in slots)
+
+    @property
+    def what(self) -> str:
+        """GPUs or cores that it holds."""
+        a = self.assignment
+        return formats.amount_held(a.gpus, a.node.type_name, a.job.cores)
 
     @property
     def cost(self) -> Decimal | None:

@@ -87,7 +87,7 @@ STATE_FILTERS: Mapping[str, tuple[str, Q]] = {
 _OF_JOB = (
     "name", "state", "queue_rank", "steps_done", "total_steps", "due_at", "completed_at",
     "waiting_code", "waiting_detail", "failure_reason", "team__name", "user__username",
-    "kind__name",
+    "kind__name", "cores",
 )  # fmt: skip
 _OF_ASSIGNMENT = (
     "job_id", "purpose", "steps_per_s", "gpus", "share", "node__name", "node__emulated",
@@ -126,11 +126,10 @@ class QueueFilters:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """GPUs of a type on a node, and co-tenants; `measuring`: a profile run."""
+    """GPUs of a type, or cores, on a node, and co-tenants; `measuring`: a profile run."""
 
     node: str
-    gpu_type: str
-    gpus: int
+    what: str
     emulated: bool
     beside: tuple[str, ...] = ()
     measuring: bool = False
@@ -271,7 +270,7 @@ def _keys(rows: QuerySet[Any]) -> list[Any] | QuerySet[Any, Any]:
 
 def _row(job: Job, names: Mapping[str, str], beside: Names, now: datetime) -> JobRow:
     live: list[Assignment] = getattr(job, "live_assignments", [])
-    places = [_place(a, beside.get(a.pk, ())) for a in live]
+    places = [_place(a, job.cores, beside.get(a.pk, ())) for a in live]
     speeds = (a.steps_per_s for a in live if a.purpose == "training")
     speed = next((s for s in speeds if s), None)
     runs = job.state == JobState.RUNNING
@@ -288,8 +287,7 @@ def _row(job: Job, names: Mapping[str, str], beside: Names, now: datetime) -> Jo
     )
 
 
-def _place(assignment: Assignment, beside: tuple[str, ...]) -> Place:
-    node = assignment.node
-    emulated = bool(node.emulated or node.gpu_type.emulated)
-    measuring = assignment.purpose == "profiling"
-    return Place(node.name, node.gpu_type.name, assignment.gpus, emulated, beside, measuring)
+def _place(assignment: Assignment, cores: float, beside: tuple[str, ...]) -> Place:
+    node, measuring = assignment.node, assignment.purpose == "profiling"
+    what = formats.amount_held(assignment.gpus, node.type_name, cores)
+    return Place(node.name, what, node.is_emulated, beside, measuring)

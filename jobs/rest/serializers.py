@@ -21,7 +21,7 @@ class PlacementSerializer(serializers.Serializer[Any]):
 
     assignment = serializers.UUIDField(source="pk")
     node = serializers.CharField(source="node.name")
-    gpu_type = serializers.CharField(source="node.gpu_type.name")
+    gpu_type = serializers.CharField(source="node.type_name")
     emulated = serializers.SerializerMethodField()
     gpus = serializers.IntegerField()
     devices = serializers.SerializerMethodField()
@@ -31,7 +31,7 @@ class PlacementSerializer(serializers.Serializer[Any]):
     since = serializers.DateTimeField(source="created_at")
 
     def get_emulated(self, assignment: Assignment) -> bool:
-        return assignment.node.emulated or assignment.node.gpu_type.emulated
+        return assignment.node.is_emulated
 
     def get_devices(self, assignment: Assignment) -> list[str]:
         return _devices(assignment)
@@ -254,7 +254,7 @@ class AssignmentSerializer(serializers.ModelSerializer[Assignment]):
     """A placement of a job that was committed, past or present."""
 
     node = serializers.CharField(source="node.name")
-    gpu_type = serializers.CharField(source="node.gpu_type.name")
+    gpu_type = serializers.CharField(source="node.type_name")
     devices = serializers.SerializerMethodField()
 
     class Meta:

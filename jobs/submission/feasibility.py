@@ -69,7 +69,7 @@ def check_feasible(cluster: str, demand: Demand, nodes: Sequence[NodeCapacity]) 
     typed = [n for n in running if not demand.allowed_types or n.gpu_type in demand.allowed_types]
     if not typed:
         missing = f"no node of {cluster} has {' or '.join(demand.allowed_types)}"
-        here = ", ".join(sorted({n.gpu_type for n in running}))
+        here = ", ".join(sorted({n.gpu_type or "no GPUs" for n in running}))
         raise Infeasible("allowed_types", f"{missing}; its nodes have {here}")
     for field, unit in (("cores", "cores"), ("memory_gb", "GB")):
         wanted, most = getattr(demand, field), max(getattr(n, field) for n in typed)
@@ -85,7 +85,7 @@ def check_feasible(cluster: str, demand: Demand, nodes: Sequence[NodeCapacity]) 
 
 def _check_gpus(cluster: str, demand: Demand, nodes: Sequence[NodeCapacity]) -> list[str]:
     largest = max(nodes, key=lambda n: n.gpus)
-    of = f"{largest.gpus} of type {largest.gpu_type}"
+    of = f"{largest.gpus} of type {largest.gpu_type}" if largest.gpus else "none"
     if demand.gpus_min > largest.gpus:
         missing = f"no node of {cluster} can serve {demand.gpus_min} GPUs"
         raise Infeasible("gpus", f"{missing}; the largest that could serve the job has {of}")
@@ -148,7 +148,7 @@ class Inventory:
                 F("memory_gb") - F("reserved_memory_gb"), "labels", "features",
             ).distinct()  # fmt: skip
             self._capacities[cluster.pk] = [
-                NodeCapacity(type_, gpus, cores, gb, frozenset(labels), frozenset(features))
+                NodeCapacity(type_ or "", gpus, cores, gb, frozenset(labels), frozenset(features))
                 for type_, gpus, cores, gb, labels, features in rows
             ]
             caches["process"].set(_key(cluster), self._capacities[cluster.pk], SEEN_S)

@@ -20,6 +20,7 @@ from loadmaster.cli.output import (
     exit_on_error,
     fail,
     harmless,
+    held,
     out,
     show_job,
     show_jobs,
@@ -306,6 +307,6 @@ def _watch(client: Client, job_id: str) -> None:
 
 
 def _line(job: Job) -> str:
-    places = ", ".join(f"{p.gpus} x {p.gpu_type} of {p.node}" for p in job.placement)
+    places = ", ".join(f"{held(p)} of {p.node}" for p in job.placement)
     what = job.waiting.reason if job.waiting else places or job.failure_reason
     return f"{job.state:10} {100 * job.progress.fraction:3.0f}%  {what}".rstrip()

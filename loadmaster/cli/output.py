@@ -22,7 +22,7 @@ from typer import Option
 
 from loadmaster.client import ApiError, AuthenticationError, Client, InvalidError, LoadmasterError
 from loadmaster.client.account import credentials
-from loadmaster.client.results import Job, Node
+from loadmaster.client.results import Job, Node, Placement
 from loadmaster.strict_yaml import DocumentError
 
 Json = Annotated[bool, Option("--json", help="Answer in JSON.")]
@@ -202,7 +202,8 @@ def _expected(job: Job) -> str:
     if expected is None:
         return ""
     nodes = shown(", ".join(expected.nodes))
-    place = f", {expected.gpus} x GPU on {nodes}" if nodes else ""
+    gpus = f"{expected.gpus} x GPU " if expected.gpus else ""
+    place = f", {gpus}on {nodes}" if nodes else ""
     turn = f", place {expected.position} in the queue" if expected.position else ""
     end = f", end {moment(expected.end)}" if expected.end else ""
     between = f"{moment(expected.low)} to {moment(expected.high)}"
@@ -215,18 +216,22 @@ def show_nodes(nodes: Iterable[Node]) -> None:
         ("NODE", "CLUSTER", "STATE", "ROLE", "GPUS", "TYPE", "CORES", "MEMORY", "SEEN"),
         (
             (shown(n.name), shown(n.cluster), styled(n.state), n.role, _gpus(n),
-             shown(n.gpu_type) + (" (emulated)" if n.emulated else ""), f"{n.cores:g}",
+             (shown(n.gpu_type) or "-") + (" (emulated)" if n.emulated else ""), f"{n.cores:g}",
              f"{n.memory_gb:.4g} GB", short(n.last_seen_at))
             for n in nodes
         ),
     )  # fmt: skip
 
 
+def held(placement: Placement) -> str:
+    """The GPUs of a placement."""
+    return f"{placement.gpus} x {shown(placement.gpu_type)}" if placement.gpus else "no GPUs"
+
+
 def where(job: Job) -> str:
     """The nodes and GPUs of a job."""
     return ", ".join(
-        f"{shown(p.node)} ({p.gpus} x"
-        f" {shown(p.gpu_type)}{', profile run' if p.purpose == 'profiling' else ''})"
+        f"{shown(p.node)} ({held(p)}{', profile run' if p.purpose == 'profiling' else ''})"
         for p in job.placement
     )
 

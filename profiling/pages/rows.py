@@ -203,7 +203,7 @@ def _held_out(known: Mapping[int, Known], pool: Pool) -> dict[int, dict[Config, 
 
 def _configurations() -> list[Config]:
     sizes: dict[str, int] = {}
-    nodes = Node.objects.annotate(size=Count("devices"))
+    nodes = Node.objects.filter(gpu_type__isnull=False).annotate(size=Count("devices"))
     for gpu_type, size in nodes.values_list("gpu_type__name", "size"):
         sizes[gpu_type] = max(sizes.get(gpu_type, 1), size)
     return [(t, g) for t, most in sorted(sizes.items()) for g in range(1, most + 1)]

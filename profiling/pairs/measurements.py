@@ -90,7 +90,11 @@ def record_pair(seen: PairObservation) -> Learnt | None:
     for kind in sorted(set(seen.kinds)):
         lock_kind(kind)
     first, second = seen.kinds
-    where = {"first_id": first, "second_id": second, "gpu_type_id": seen.first.node.gpu_type_id}
+    where = {
+        "first_id": first,
+        "second_id": second,
+        "gpu_type_id": seen.first.node.gpu_type_id or 0,
+    }
     launches = {"first_assignment": seen.first, "second_assignment": seen.second}
     last = PairMeasurement.objects.filter(**launches).order_by("-id").first()
     if last is not None and not _tells_more(seen, last):
@@ -210,7 +214,7 @@ def _paces(first: Sequence[Sample], second: Sequence[Sample]) -> tuple[Pace, Pac
 
 def _estimate(seen: PairObservation) -> Rates | None:
     rows = pairs.load_pairs()
-    gpu_type = seen.first.node.gpu_type.name
+    gpu_type = seen.first.node.type_name
     types = {row.gpu_type for row in rows} | {gpu_type}
     speeds = speeds_alone(pairs.kinds_of(rows) | set(seen.kinds), types)
     book = pairs.book_of(rows, speeds.measured, seen.kinds)

@@ -42,8 +42,7 @@ def slots_of(node: Node) -> list[int]:
 def a_session(node: Node, slots: int) -> None:
     """Its agent has a new session, in which it offers so many slots."""
     reports = tuple(
-        a_device_report(d.uuid, node.gpu_type.name, slots=slots)
-        for d in node.devices.order_by("uuid")
+        a_device_report(d.uuid, node.type_name, slots=slots) for d in node.devices.order_by("uuid")
     )
     open_session(node.pk, a_session_request(node, devices=reports))
 

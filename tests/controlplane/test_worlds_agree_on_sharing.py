@@ -65,7 +65,7 @@ class SharedRuntime(PretendedRuntime):
 
     def _change_speed(self, launch: Launch, others: list[Launch]) -> None:
         assignment = self.of[id(launch)]
-        job, gpu_type = assignment.job, assignment.node.gpu_type.name
+        job, gpu_type = assignment.job, assignment.node.type_name
         shared = (
             [(gpu_type, [str(self.of[id(other)].job.kind_id) for other in others])]
             if others

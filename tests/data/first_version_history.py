@@ -225,7 +225,7 @@ def _nodes(cluster: Cluster) -> list[Node]:
         )
     for node in rows[:3]:
         reports = tuple(
-            DeviceReport(d.uuid, node.gpu_type.name, 16.0) for d in node.devices.order_by("uuid")
+            DeviceReport(d.uuid, node.type_name, 16.0) for d in node.devices.order_by("uuid")
         )
         open_session(
             node.pk,
@@ -402,7 +402,7 @@ def expectations(facts: dict[str, Any]) -> dict[str, Any]:
         for r in Round.objects.all()
     }
     nodes = {
-        n.name: [n.state, n.role, n.epoch, NODE_TOKEN.format(n.name), n.gpu_type.name]
+        n.name: [n.state, n.role, n.epoch, NODE_TOKEN.format(n.name), n.type_name]
         for n in Node.objects.all()
     }
     assignments = {

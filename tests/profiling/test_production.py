@@ -200,7 +200,7 @@ def test_one_measurement_gives_a_number_on_every_type_and_count(
     progress_reported(a_launch(job, node, steps=3, steps_per_s=4.0), 0, 3)
     (view,) = kind_views(cluster, [job.kind_id])
     sources = {(t.gpu_type, t.gpus): t.source for t in view.throughputs}
-    assert sources[node.gpu_type.name, 1] is Source.MEASURED
+    assert sources[node.type_name, 1] is Source.MEASURED
     assert {sources["T4", gpus] for gpus in (1, 2, 3, 4)} == {Source.ESTIMATED}
     assert not view.is_assumed
 

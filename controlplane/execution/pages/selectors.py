@@ -135,7 +135,7 @@ def _working(nodes: Sequence[Node]) -> Mapping[int, list[Assignment]]:
 def _node_card(
     node: Node, working: Mapping[int, list[Assignment]], seen: frozenset[Any], now: datetime
 ) -> NodeCard:
-    emulated = node.emulated or node.gpu_type.emulated
+    emulated = node.is_emulated
     devices = [
         DeviceCard(
             device,

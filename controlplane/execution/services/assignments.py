@@ -63,7 +63,7 @@ def launch_spec(assignment: Assignment) -> LaunchSpec:
         runtime=job.runtime,
         command=tuple(job.command),
         devices=tuple(slot.device.uuid for slot in slots),
-        gpu_type=node.gpu_type.name,
+        gpu_type=node.type_name,
         purpose=assignment.purpose,
         copy=assignment.copy,
         image=job.image,

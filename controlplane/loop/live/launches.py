@@ -35,7 +35,10 @@ OFFER = "offer"
 BATCH = 100
 """Gangs per batch: enough to make statements cheap, few enough to stay brief."""
 
-OF_A_JOB = ("state", "fence", "kind_id", "cores", "memory_gb", "checkpoint_steps", "repeatable")
+OF_A_JOB = (
+    "state", "fence", "kind_id", "cores", "memory_gb", "resources", "checkpoint_steps",
+    "repeatable",
+)  # fmt: skip
 """Columns of launched jobs; commands and environments may be long."""
 
 FASTER = (IntegrityError, LostRaceError)
@@ -223,8 +226,10 @@ class Launcher:
     def _predicted(self, placement: Placement, seat: RankPlacement, job: Job) -> dict[str, Any]:
         """Speed beside co-tenants, the rank's part of its node's watts, the policy's figures."""
         node = self.observed.snapshot.node_by_id[seat.node]
-        part = len(seat.devices) * seat.share / self.held[seat.node]
-        power_w = node.draw_w(self.in_use[seat.node]) * part
+        if gpus := len(seat.devices) * seat.share:
+            power_w = node.draw_w(self.in_use[seat.node]) * gpus / self.held[seat.node]
+        else:
+            power_w = node.part_w(0.0, 0, job.cores)
         cost = placement.predicted_energy_cost
         return {
             "predicted_run_s": placement.predicted_run_s,

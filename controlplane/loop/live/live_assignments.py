@@ -21,8 +21,15 @@ from policies.contract.snapshot import Purpose, RankPlacement, Running
 RUN = "run"
 
 
+def demand_of(
+    cores: float, memory_gb: float, resources: Mapping[str, float], cpu_quota: float | None
+) -> Mapping[str, float]:
+    """Return the demand of one seat of a job, in which a quota replaces the cores."""
+    return {**resources, "cores": cores if cpu_quota is None else cpu_quota, "memory_gb": memory_gb}
+
+
 class LiveAssignment(NamedTuple):
-    """Live assignment; `job_cores` and `memory_gb` are its job's demand on each node."""
+    """Live assignment; `job_cores`, `memory_gb`, `resources`: its job's demand on each node."""
 
     pk: UUID
     job_id: UUID
@@ -45,10 +52,12 @@ class LiveAssignment(NamedTuple):
     predicted_steps_per_s: float | None
     job_cores: float
     memory_gb: float
+    resources: Mapping[str, float]
 
     @property
-    def cores(self) -> float:
-        return self.job_cores if self.cpu_quota is None else self.cpu_quota
+    def demand(self) -> Mapping[str, float]:
+        """Cores, memory and named resources that it has of its node."""
+        return demand_of(self.job_cores, self.memory_gb, self.resources, self.cpu_quota)
 
 
 class OccupiedSlot(NamedTuple):
@@ -65,7 +74,9 @@ class OccupiedSlot(NamedTuple):
     purpose: str
 
 
-_OF_JOB = {"job_cores": "job__cores", "memory_gb": "job__memory_gb"}
+_OF_JOB = {
+    "job_cores": "job__cores", "memory_gb": "job__memory_gb", "resources": "job__resources",
+}  # fmt: skip
 _ASSIGNMENT = tuple(_OF_JOB.get(name, name) for name in LiveAssignment._fields)
 _SLOT = (
     "device_id", "device__uuid", "device__node_id", "slot", "share",

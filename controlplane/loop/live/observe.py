@@ -196,16 +196,18 @@ def _kinds(rows: Rows, knowledge: Knowledge) -> tuple[KindView, ...]:
 
 
 def _node_view(node: NodeRow, rows: Rows) -> NodeView:
-    gpu = rows.gpu_types[node.gpu_type_id]
+    gpu = rows.gpu_types[node.gpu_type_id] if node.gpu_type_id else None
     devices = rows.devices[node.pk]
     return NodeView(
         id=str(node.pk),
         name=node.name,
-        gpu_type=gpu.name,
+        gpu_type=rows.type_of[node.pk],
         devices=tuple(
             [_device_view(device, rows.held.of_device.get(device.pk, ())) for device in devices]
         ),
-        power_w=power_curve(node.base_w, gpu.idle_w, gpu.peak_w, len(devices)),
+        power_w=power_curve(
+            node.base_w, gpu.idle_w if gpu else 0.0, gpu.peak_w if gpu else 0.0, len(devices)
+        ),
         cores=max(0.0, node.cores - node.reserved_cores),
         memory_gb=max(0.0, node.memory_gb - node.reserved_memory_gb),
         resources=tuple(sorted((name, float(amount)) for name, amount in node.resources.items())),

@@ -12,7 +12,7 @@ from clusters.models import Device, Node
 from clusters.models.nodes import Role, State
 from clusters.tariffs import power_cap_now_w
 from controlplane.execution import gangs
-from controlplane.loop.live.live_assignments import LiveAssignments, is_placement
+from controlplane.loop.live.live_assignments import LiveAssignments, demand_of, is_placement
 from controlplane.loop.live.rows import is_ready
 from controlplane.loop.rounds import RejectCode, Rejected
 from jobs.lifecycle import JobState
@@ -29,6 +29,23 @@ LAUNCHABLE = {
 """States of a job that allow a launch: never beside its real run."""
 
 FOREIGN_ROLE = {Purpose.TRAINING: Role.PROFILING, Purpose.PROFILING: Role.PRODUCTION}
+
+
+NAMES = {"memory_gb": "memory"}
+"""Amounts in words, where these differ from their names."""
+
+
+def _capacity(node: Node) -> Mapping[str, float]:
+    """Amounts of a node without what is kept for the system."""
+    return {
+        **node.resources,
+        "cores": node.cores - node.reserved_cores,
+        "memory_gb": node.memory_gb - node.reserved_memory_gb,
+    }
+
+
+def _demand(job: Job, cpu_quota: float | None) -> Mapping[str, float]:
+    return demand_of(job.cores, job.memory_gb, job.resources, cpu_quota)
 
 
 class FreeCapacity:
@@ -61,11 +78,10 @@ class FreeCapacity:
         self.slots = {pk: {s.slot for s in slots} for pk, slots in of_device}
         self.shares = {pk: sum(s.share for s in slots) for pk, slots in of_device}
         self.holders = {pk: {str(s.job_id) for s in slots} for pk, slots in of_device}
-        self.cores: dict[str, float] = defaultdict(float)
-        self.memory_gb: dict[str, float] = defaultdict(float)
+        self.used: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
         self.in_use = Counter(str(slots[0].node_id) for slots in held.of_device.values() if slots)
         for a in held.assignments:
-            self._load(str(a.node_id), a.cores, a.memory_gb)
+            self._load(str(a.node_id), a.demand)
 
     def refusal(self, placement: Placement, job: Job) -> Rejected | None:
         """Refusal of this placement of `job` (as it is now); None if it can be launched."""
@@ -93,8 +109,7 @@ class FreeCapacity:
             self.slots.setdefault(device.pk, set()).add(slot)
             self.shares[device.pk] = self.shares.get(device.pk, 0.0) + assignment.share
             self.holders.setdefault(device.pk, set()).add(str(job.pk))
-        cores = job.cores if assignment.cpu_quota is None else assignment.cpu_quota
-        self._load(str(assignment.node_id), cores, job.memory_gb)
+        self._load(str(assignment.node_id), _demand(job, assignment.cpu_quota))
 
     def free_slot(self, device: Device) -> int | None:
         held = self.slots.get(device.pk, set())
@@ -102,9 +117,10 @@ class FreeCapacity:
             return None
         return next(s for s in range(device.slots) if s not in held)
 
-    def _load(self, node: str, cores: float, memory_gb: float) -> None:
-        self.cores[node] += cores
-        self.memory_gb[node] += memory_gb
+    def _load(self, node: str, demand: Mapping[str, float]) -> None:
+        self.in_use[node] += 0  # a node that works without a GPU draws power too
+        for name, amount in demand.items():
+            self.used[node][name] += amount
 
     def _seat(self, placement: Placement, seat: RankPlacement) -> Iterator[tuple[RejectCode, str]]:
         node = self.nodes.get(seat.node)
@@ -121,16 +137,16 @@ class FreeCapacity:
             yield from self._device(node, uuid, seat.share)
 
     def _resources(self, placement: Placement, job: Job) -> Iterator[tuple[RejectCode, str]]:
-        cores, memory_gb = defaultdict[str, float](float), defaultdict[str, float](float)
+        wanted: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
         for seat in placement.ranks:
-            cores[seat.node] += job.cores if seat.cpu_quota is None else seat.cpu_quota
-            memory_gb[seat.node] += job.memory_gb
-        for name, node in ((n, self.nodes[n]) for n in cores if n in self.nodes):
-            if self.cores[name] + cores[name] > node.cores - node.reserved_cores + TOLERANCE:
-                yield self._in_the_way(), f"node {node.name} has not enough cores free"
-            most_gb = node.memory_gb - node.reserved_memory_gb
-            if self.memory_gb[name] + memory_gb[name] > most_gb + TOLERANCE:
-                yield self._in_the_way(), f"node {node.name} has not enough memory free"
+            for name, amount in _demand(job, seat.cpu_quota).items():
+                wanted[seat.node][name] += amount
+        for pk, node in ((n, self.nodes[n]) for n in wanted if n in self.nodes):
+            has = _capacity(node)
+            for name, amount in wanted[pk].items():
+                if self.used[pk][name] + amount > has.get(name, 0.0) + TOLERANCE:
+                    what = NAMES.get(name, name)
+                    yield self._in_the_way(), f"node {node.name} has not enough {what} free"
 
     def _device(self, node: Node, uuid: str, share: float) -> Iterator[tuple[RejectCode, str]]:
         device = self.devices.get((str(node.pk), uuid))

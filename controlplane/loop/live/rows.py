@@ -80,7 +80,7 @@ THE_NODES_FAULT = (ReasonClass.IMAGE, ReasonClass.GPU, ReasonClass.NODE)
 class NodeRow(NamedTuple):
     pk: UUID
     name: str
-    gpu_type_id: int
+    gpu_type_id: int | None
     role: str
     state: str
     drain_until: datetime | None
@@ -122,7 +122,7 @@ class Rows:
         self.gpu_types: Mapping[int, GpuType] = {t.pk: t for t in GpuType.objects.order_by("name")}
         nodes = Node.objects.filter(cluster=cluster).order_by("name").values_list(*NodeRow._fields)
         self.nodes: Sequence[NodeRow] = [NodeRow._make(row) for row in nodes]
-        self.type_of = {node.pk: self.gpu_types[node.gpu_type_id].name for node in self.nodes}
+        self.type_of = {node.pk: self._type_name(node) for node in self.nodes}
         self.devices: Mapping[object, list[DeviceRow]] = defaultdict(list)
         devices = Device.objects.filter(node__cluster=cluster).order_by("node_id", "uuid")
         for device in map(DeviceRow._make, devices.values_list(*DeviceRow._fields)):
@@ -142,6 +142,9 @@ class Rows:
         self.jobs: Sequence[Job] = [job for job in jobs if job.pk not in self.blocked]
         self.avoided = self._avoided(now)
         self.avoided_nodes = frozenset(n for nodes in self.avoided.values() for n in nodes)
+
+    def _type_name(self, node: NodeRow) -> str:
+        return "" if node.gpu_type_id is None else self.gpu_types[node.gpu_type_id].name
 
     def _avoided(self, now: datetime) -> Mapping[object, frozenset[object]]:
         """Nodes to avoid by waiting job: they failed it lately and others of their type exist."""

@@ -80,9 +80,9 @@ def _lanes(nodes: Sequence[Node]) -> dict[int, str]:
     for node_id, pk in rows.values_list("node_id", "pk"):
         devices[node_id].append(pk)
     for node in nodes:
-        mark = " (emulated)" if node.emulated or node.gpu_type.emulated else ""
+        mark = " (emulated)" if node.is_emulated else ""
         for index, device in enumerate(devices[node.pk]):
-            lanes[device] = f"{node.name} · {node.gpu_type.name} {index}{mark}"
+            lanes[device] = f"{node.name} · {node.type_name} {index}{mark}"
     return lanes
 
 

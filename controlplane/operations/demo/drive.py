@@ -62,7 +62,7 @@ def _table(rows: QuerySet[Job], elapsed: float) -> Table:
         live = job.assignments.filter(ended_at=None).select_related("node__gpu_type")
         where = ", ".join(
             f"{a.node.name} ({a.gpus} x"
-            f" {a.node.gpu_type.name}{', profile run' if a.purpose == 'profiling' else ''})"
+            f" {a.node.type_name}{', profile run' if a.purpose == 'profiling' else ''})"
             for a in live
         )
         loss = "" if job.last_loss is None else f"{job.last_loss:.4f}"

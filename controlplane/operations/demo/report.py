@@ -138,7 +138,7 @@ def _placement(assignment: Assignment, started_at: datetime) -> dict[str, Any]:
     return {
         "fence": assignment.fence,
         "node": assignment.node.name,
-        "gpu_type": assignment.node.gpu_type.name,
+        "gpu_type": assignment.node.type_name,
         "gpus": assignment.gpus,
         "slots": [{"device": s.device.uuid, "slot": s.slot} for s in assignment.slots.all()],
         "from_s": _since(started_at, assignment.accepted_at),

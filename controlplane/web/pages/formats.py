@@ -25,6 +25,13 @@ def duration(seconds: float | None) -> str:
     return " ".join(parts)
 
 
+def amount_held(gpus: int, gpu_type: str, cores: float) -> str:
+    """What a job holds of a node: "2 x V100", without GPUs "4 cores"."""
+    if gpus:
+        return f"{gpus} × {gpu_type}"
+    return f"{cores:g} core{'' if cores == 1 else 's'}"
+
+
 def short_duration(seconds: float) -> str:
     """Largest unit only: 45 s, 3 min, 2 h, 3 d."""
     return " ".join(duration(round(seconds)).split(" ")[:2])

@@ -10,7 +10,7 @@ import pytest
 
 from clusters.models import EnergyTariff, Node
 from controlplane.accounting.ledger import bill, bill_until
-from jobs.models import Assignment, AssignmentSlot, UsagePoint
+from jobs.models import Assignment, AssignmentSlot, Job, UsagePoint
 from tests.builders import a_cluster, a_gpu_type, a_job, a_node
 
 pytestmark = pytest.mark.django_db
@@ -93,6 +93,36 @@ def test_neighbours_share_what_the_node_takes_and_their_bills_add_up(node: Node)
     long, short = an_assignment(node, [0], (0, 4)), an_assignment(node, [1], (1, 3))
     assert bill(long).energy_kwh == pytest.approx(2 * 0.530 + 2 * 0.350)
     assert bill(short).energy_kwh == pytest.approx(2 * 0.350)
+
+
+def by_cores(node: Node, cores: float, hours: tuple[float, float]) -> Assignment:
+    """One without GPUs."""
+    assignment = an_assignment(node, [], hours)
+    Job.objects.filter(pk=assignment.job_id).update(cores=cores)
+    return Assignment.objects.get(pk=assignment.pk)
+
+
+def test_jobs_without_gpus_share_a_node_by_their_cores_and_their_bills_add_up(
+    node: Node,
+) -> None:
+    small, large = by_cores(node, 4.0, (0, 2)), by_cores(node, 12.0, (0, 1))
+    whole = 0.300 + 2 * 0.030  # with both GPUs idle
+    assert bill(large).energy_kwh == pytest.approx(whole * 12 / 16)
+    assert bill(small).energy_kwh == pytest.approx(whole * 4 / 16 + whole)
+
+
+def test_beside_jobs_with_gpus_one_without_pays_its_cores_part_of_the_machine(node: Node) -> None:
+    """The node has 32 cores: a quarter of its 300 W."""
+    trains, batch = an_assignment(node, [0], (0, 1)), by_cores(node, 8.0, (0, 1))
+    assert bill(batch).energy_kwh == pytest.approx(0.075)
+    assert bill(trains).energy_kwh == pytest.approx(0.530 - 0.075)
+
+
+def test_a_node_without_gpus_is_billed_to_the_jobs_on_it(node: Node) -> None:
+    alone = a_node(node.cluster, gpus=0, base_w=200.0)
+    result = bill(by_cores(alone, 2.0, (0, 3)))
+    assert result.energy_kwh == pytest.approx(3 * 0.200)
+    assert result.power_source == "modelled"
 
 
 def test_a_neighbour_that_still_runs_counts(node: Node) -> None:

@@ -16,7 +16,7 @@ from controlplane.loop.models import Round
 from controlplane.loop.recompute import Figure, find_round, recompute, replay
 from policies.__main__ import main as policies_main
 from policies.contract import plan_json
-from tests.builders import a_cluster, a_job, a_node, a_user, at
+from tests.builders import a_cluster, a_job, a_node, a_user, at, type_of
 from tests.builders_live import a_round
 
 pytestmark = pytest.mark.django_db
@@ -125,7 +125,7 @@ def test_the_cost_rate_is_that_of_the_nodes_at_their_gpus_in_use() -> None:
     cluster = a_cluster(policy="fifo")
     node = a_node(cluster, gpus=2, base_w=300.0)
     a_job(cluster)
-    watts = 300.0 + node.gpu_type.idle_w + node.gpu_type.peak_w
+    watts = 300.0 + type_of(node).idle_w + type_of(node).peak_w
     row = a_round(cluster)
     assert row.cost_rate_per_h == pytest.approx(watts / 1000 * 0.172 * 1.33)
     assert (row.tariff, row.pue) == (cluster.tariffs.get(), cluster.pues.get())

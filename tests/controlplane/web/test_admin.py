@@ -28,6 +28,7 @@ OURS = [
 ]
 INLINE = {
     "AssignmentSlot",
+    "Dependency",
     "IdempotencyKey",
     "LogChunk",
     "Membership",

@@ -23,7 +23,7 @@ from clusters.models import (
 )
 from controlplane.loop.live.lock import acquire
 from controlplane.web.pages.admin_base import save_changed
-from tests.builders import a_cluster, a_node
+from tests.builders import a_cluster, a_node, type_of
 from tests.builders_admin import admin_path, change_form
 from tests.builders_pages import Demo, a_busy_cluster
 
@@ -204,7 +204,7 @@ def test_changed_watts_of_a_node_ask_for_a_round_and_an_unchanged_one_does_not(
 def test_a_cluster_with_a_history_keeps_its_currency_and_a_type_its_name(
     grace: Client, demo: Demo
 ) -> None:
-    gpu_type = demo.nodes[0].gpu_type
+    gpu_type = type_of(demo.nodes[0])
     for model, pk, field, value in (
         (Cluster, demo.cluster.pk, "currency", "USD"),
         (GpuType, gpu_type.pk, "name", "X1"),

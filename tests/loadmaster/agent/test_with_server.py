@@ -3,20 +3,24 @@
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.utils import timezone
 
+from clusters.models import Node
 from clusters.services.enrolment import issue_enrolment_token
 from controlplane.execution.services.stops import stop_assignment
 from jobs.lifecycle import JobState
 from jobs.models import LogChunk
+from loadmaster.agent.node.machine import Devices
 from loadmaster.agent.server.client import Unauthorized
 from loadmaster.protocol import AssignmentState, ReasonClass, StopReason
 from tests.builders import a_job
 from tests.builders_agent import python, until
 from tests.builders_agent_site import NodeSite, a_site_cluster, is_state
 from tests.builders_agents import an_offer
+from tests.builders_live import a_round
 
 pytestmark = pytest.mark.django_db
 
@@ -94,6 +98,30 @@ def test_a_job_that_outlives_its_walltime_is_ended_and_not_tried_again_whatever_
     assert (assignment.reason_class, job.state) == (ReasonClass.LIMIT, JobState.FAILED)
     assert "it ran for its whole walltime and was ended" in job.failure_reason
     assert job.retries_used == 0
+
+
+def test_a_machine_without_gpus_enrols_and_runs_a_batch_job_that_is_billed(
+    tmp_path: Path,
+) -> None:
+    site = NodeSite(a_site_cluster(), tmp_path, devices=Devices())
+    try:
+        assert (site.node.gpu_type, site.node.devices.count()) == (None, 0)
+        script = "import os; print('GPUs:', repr(os.environ['CUDA_VISIBLE_DEVICES']))"
+        fields: dict[str, Any] = {"gpus_min": 0, "gpus_max": 0, "batch": True, "total_steps": 1}
+        job = a_job(site.cluster, command=list(python(script)), **fields)
+        listens = Node.objects.filter(pk=site.node.pk, session_expires_at__isnull=False)
+        until(listens.exists, site.agent)
+        a_round(site.cluster)
+        assignment = job.assignments.get()
+        until(lambda: is_state(assignment, AssignmentState.SUCCEEDED), site.agent)
+        until(lambda: site.agent.is_idle, site.agent)
+        job.refresh_from_db()
+        assert (job.state, assignment.gpus) == (JobState.COMPLETED, 0)
+        (chunk,) = LogChunk.objects.filter(assignment=assignment, stream="stdout")
+        assert bytes(chunk.data) == b"GPUs: ''\n"
+        assert assignment.energy_kwh is not None
+    finally:
+        site.leave()
 
 
 def test_nothing_of_a_job_runs_after_its_deadline(site: NodeSite) -> None:

@@ -11,7 +11,7 @@ from loadmaster.protocol import AssignmentState
 from policies.contract.plan import Placement, Plan, PlanStatus
 from policies.contract.snapshot import RankPlacement
 from profiling.models import PairRun, ProfileRun
-from tests.builders import a_job, a_kind, a_node
+from tests.builders import a_job, a_kind, a_node, type_of
 from tests.builders_live import (
     a_round,
     a_round_of_waiting_events,
@@ -36,7 +36,7 @@ def a_round_of_profiling(cluster: Cluster) -> Job:
         cluster, name="new", kind=a_kind(), state="profiling", checkpoint_steps=30, repeatable=True
     )
     ProfileRun.objects.create(
-        kind=job.kind, job=job, gpu_type=node.gpu_type, gpus=1, steps=20, copy=3
+        kind=job.kind, job=job, gpu_type=type_of(node), gpus=1, steps=20, copy=3
     )
     a_round(cluster, placing())
     return job
@@ -71,7 +71,7 @@ def test_a_profile_run_whose_job_was_meanwhile_cancelled_is_not_launched(cluster
     node = a_node(cluster, gpus=1, role="profiling")
     job = a_job(cluster, name="new", kind=a_kind(), state="profiling")
     ProfileRun.objects.create(
-        kind=job.kind, job=job, gpu_type=node.gpu_type, gpus=1, steps=20, copy=0
+        kind=job.kind, job=job, gpu_type=type_of(node), gpus=1, steps=20, copy=0
     )
 
     def meanwhile(*given: Any) -> Plan:
@@ -86,7 +86,7 @@ def test_a_command_that_is_not_repeatable_is_never_launched_to_measure_it(cluste
     node = a_node(cluster, gpus=1, role="profiling")
     job = a_job(cluster, name="new", kind=a_kind())
     ProfileRun.objects.create(
-        kind=job.kind, job=job, gpu_type=node.gpu_type, gpus=1, steps=20, copy=0
+        kind=job.kind, job=job, gpu_type=type_of(node), gpus=1, steps=20, copy=0
     )
     assert refused(a_round(cluster, placing())) == {"new": "stale"}
     assert not Assignment.objects.exists()
@@ -97,7 +97,7 @@ def a_wanted_pair(cluster: Cluster, node: Node, **values: Any) -> PairRun:
     lent = {"may_share": True, "repeatable": True, **values}
     one, other = (a_job(cluster, name=name, **lent) for name in ("one", "other"))
     return PairRun.objects.create(
-        first=one.kind, second=other.kind, gpu_type=node.gpu_type, first_job=one, second_job=other,
+        first=one.kind, second=other.kind, gpu_type=type_of(node), first_job=one, second_job=other,
         first_copy=1, second_copy=1, first_quota=50, second_quota=50, steps=20,
     )  # fmt: skip
 

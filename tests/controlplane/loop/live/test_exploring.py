@@ -40,7 +40,7 @@ def test_one_launch_of_a_kind_tries_what_may_be_cheaper_and_says_so(
     explorers = [j for j in launched if "explores 1 x T4: a step may cost up to" in tried(j)]
     assert explorers == [jobs[0]]
     launch = launched[jobs[0]]
-    assert (launch.node.gpu_type.name, launch.predicted_run_s) == ("T4", None)
+    assert (launch.node.type_name, launch.predicted_run_s) == ("T4", None)
     assert launch.predicted_steps_per_s == pytest.approx(2.0 * 14.0 / 15.7)
     Job.objects.filter(pk=jobs[0].pk).update(state="running")
     client.force_login(jobs[0].user)

@@ -18,7 +18,7 @@ from jobs.moves import LostRaceError, move_jobs
 from policies.contract.plan import Placement, Plan, PlanStatus
 from policies.contract.snapshot import RankPlacement, Snapshot
 from profiling.models import ProfileRun
-from tests.builders import a_job, a_kind, a_node, a_team, a_user
+from tests.builders import a_job, a_kind, a_node, a_team, a_user, type_of
 from tests.builders_live import a_round, devices_of, placing, refused, running, utc
 
 pytestmark = pytest.mark.django_db
@@ -94,7 +94,7 @@ def mixed(cluster: Cluster, node: Node) -> Callable[..., Plan]:
     measured = a_job(cluster, name="measured", kind=a_kind(), state="profiling", repeatable=True)
     a_node(cluster, gpus=1, role="profiling")
     ProfileRun.objects.create(
-        kind=measured.kind, job=measured, gpu_type=node.gpu_type, gpus=1, steps=20, copy=3
+        kind=measured.kind, job=measured, gpu_type=type_of(node), gpus=1, steps=20, copy=3
     )
 
     def solve(policy: str, parameters: object, snapshot: Snapshot) -> Plan:
@@ -296,7 +296,7 @@ def test_a_profile_run_in_a_batch_that_fails_is_launched_once(cluster: Cluster, 
     measured = a_job(cluster, name="measured", kind=a_kind(), state="profiling", repeatable=True)
     a_node(cluster, gpus=1, role="profiling")
     ProfileRun.objects.create(
-        kind=measured.kind, job=measured, gpu_type=node.gpu_type, gpus=1, steps=20, copy=3
+        kind=measured.kind, job=measured, gpu_type=type_of(node), gpus=1, steps=20, copy=3
     )
     row = a_round(cluster, keeping(old, held, one_each(queue(cluster, 1), [held])))
     assert refused(row) == {"job-0": "stale"}

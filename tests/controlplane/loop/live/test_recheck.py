@@ -14,7 +14,7 @@ from jobs.models import Assignment, AssignmentSlot, Job
 from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
 from policies.contract.snapshot import NodeView, RankPlacement
 from profiling.models import Profile
-from tests.builders import a_job, a_kind, a_node
+from tests.builders import a_job, a_kind, a_node, type_of
 from tests.builders_live import (
     a_round,
     devices_of,
@@ -60,7 +60,7 @@ def test_a_gang_of_two_types_is_expected_to_be_as_fast_as_its_slowest_worker(
     cluster: Cluster, node: Node, slow_first: bool
 ) -> None:
     slow, kind = a_node(cluster, gpu_type="T4", gpus=1), a_kind()
-    for gpu_type, steps_per_s in ((node.gpu_type, 18.0), (slow.gpu_type, 1.8)):
+    for gpu_type, steps_per_s in ((type_of(node), 18.0), (type_of(slow), 1.8)):
         Profile.objects.create(
             kind=kind,
             gpu_type=gpu_type,
@@ -150,6 +150,31 @@ def test_a_node_whose_memory_a_stopping_job_still_fills_takes_the_next_one_later
     row = a_round(cluster, placing(new=(node, second)))
     assert refused(row) == {"new": "deferred"}
     assert "memory" in row.rejected[0]["detail"]
+
+
+def test_named_resources_are_rechecked_too(cluster: Cluster) -> None:
+    node = a_node(cluster, gpus=0, resources={"mic": 1})
+    a_job(cluster, name="a", gpus_min=0, gpus_max=0, batch=True, resources={"mic": 1.0})
+
+    def meanwhile(*_: object) -> Plan:
+        Node.objects.filter(pk=node.pk).update(resources={})
+        return Plan("told", PlanStatus.HEURISTIC)
+
+    row = a_round(cluster, meanwhile)
+    assert refused(row) == {"a": "stale"}
+    assert "not enough mic free" in row.rejected[0]["detail"]
+
+
+def test_jobs_without_gpus_start_on_free_cores_and_wait_for_more(cluster: Cluster) -> None:
+    node = a_node(cluster, gpus=0, cores=8.0)
+    fields: dict[str, Any] = {"gpus_min": 0, "gpus_max": 0, "batch": True, "cores": 4.0}
+    first, second, third = (a_job(cluster, name=name, **fields) for name in "abc")
+    a_round(cluster)
+    held = Assignment.objects.order_by("job__name")
+    assert [(a.job, a.node, a.gpus) for a in held] == [(first, node, 0), (second, node, 0)]
+    assert held[0].predicted_power_w == pytest.approx(node.base_w / 2)
+    third.refresh_from_db()
+    assert (third.state, third.waiting_code) == ("queued", "no_capacity")
 
 
 def test_half_of_a_device_waits_until_nobody_has_it_whole(cluster: Cluster, node: Node) -> None:
