@@ -13,6 +13,7 @@ ANOTHER_TYPE = "Clone it with other allowed_types or fewer GPUs, or wait."
 
 UNITS: Mapping[str, str] = {
     "gpus": "{:g} GPUs", "cores": "{:g} cores", "memory_gb": "{:g} GB of memory",
+    "units": "{:g} units",
 }  # fmt: skip
 
 STATES: Mapping[str, str] = {

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -14,6 +14,7 @@ from django.utils import timezone
 from clusters.intervals import is_silent
 from clusters.models import Cluster, Device, Node
 from clusters.models.nodes import runtimes_of
+from jobs.assignment_lifecycle import LIVE
 from jobs.models import Assignment, AssignmentSlot
 from jobs.selectors import OTHERS, seen_by
 
@@ -45,12 +46,14 @@ class DeviceCard:
 
 @dataclass(frozen=True, slots=True)
 class NodeCard:
-    """Node, its GPUs, and its known watts."""
+    """Node, its GPUs, and its known watts; `by_cores`: jobs there without GPUs."""
 
     node: Node
     emulated: bool
     devices: tuple[DeviceCard, ...]
     silent: bool
+    by_cores: tuple[Occupant, ...] = ()
+    cores_held: float = 0.0
 
     @property
     def busy(self) -> int:
@@ -99,11 +102,15 @@ def cluster_nodes(user: User, page: Page[Node]) -> tuple[ClusterNodes, ...]:
     """Nodes of the page by cluster; empty clusters are on the first page. A few queries in all."""
     nodes, now = list(page.object_list), timezone.now()
     prefetch_related_objects(nodes, Prefetch("devices", queryset=Device.objects.order_by("uuid")))
-    working = _working(nodes)
-    seen = seen_by(user, {a.job_id for assignments in working.values() for a in assignments})
+    working, by_cores = _working(nodes), _by_cores(nodes)
+    held = (*working.values(), *by_cores.values())
+    seen = seen_by(user, {a.job_id for assignments in held for a in assignments})
     cards: dict[int, list[NodeCard]] = defaultdict(list)
     for node in nodes:
-        cards[node.cluster_id].append(_node_card(node, working, seen, now))
+        card = _node_card(node, working, seen, now)
+        cores = sum(a.job.cores for a in by_cores[node.pk])
+        occupants = tuple(_occupant(a, seen) for a in by_cores[node.pk])
+        cards[node.cluster_id].append(replace(card, by_cores=occupants, cores_held=cores))
     counts = _counts()
     shown = [
         c
@@ -130,6 +137,18 @@ def _working(nodes: Sequence[Node]) -> Mapping[int, list[Assignment]]:
     for slot in slots.select_related("assignment__job").only(*of_slot):
         working[slot.device_id].append(slot.assignment)
     return working
+
+
+def _by_cores(nodes: Sequence[Node]) -> Mapping[Any, list[Assignment]]:
+    """Live assignments without GPUs by node."""
+    live = Assignment.objects.filter(node__in=nodes, gpus=0, state__in=LIVE).order_by("pk")
+    found: dict[Any, list[Assignment]] = defaultdict(list)
+    for assignment in live.select_related("job").only(*_OF_CORES):
+        found[assignment.node_id].append(assignment)
+    return found
+
+
+_OF_CORES = ("node_id", "job_id", "job__name", "job__cores", "purpose", "state")
 
 
 def _node_card(

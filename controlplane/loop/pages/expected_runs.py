@@ -69,7 +69,12 @@ def _span(row: Forecast, now_s: float, until_s: float) -> tuple[float, float]:
 def _lanes_of(
     row: Forecast, lanes: Mapping[str, Sequence[str]], free_s: Mapping[str, float]
 ) -> Iterator[str]:
-    """Lanes of the nodes' GPUs that are free first, as evenly over the nodes as they come."""
+    """Lanes of the nodes' GPUs that are free first, as evenly over the nodes as they come.
+
+    Without GPUs each node's lane of cores, the last one.
+    """
+    if not row.gpus:
+        yield from (lanes[node][-1] for node in row.nodes if lanes.get(node))
     left = row.gpus
     for rest, node in zip(range(len(row.nodes), 0, -1), row.nodes, strict=True):
         of_node = sorted(lanes.get(node, ()), key=lambda lane: free_s[lane])[: -(-left // rest)]

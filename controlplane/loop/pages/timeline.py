@@ -29,7 +29,7 @@ NEWEST_ROUNDS = 20
 
 _OF_BAR = (
     "job__name", "job__total_steps", "purpose", "copy", "fence", "state", "start_steps",
-    "steps_done", "predicted_run_s",
+    "steps_done", "predicted_run_s", "gpus", "node_id",
     "created_at", "accepted_at", "running_at", "ended_at",
 )  # fmt: skip
 """Columns of a bar; the JSON columns of a job would cost more than all."""
@@ -45,22 +45,27 @@ def page_of_lanes(number: int | str | None, cluster: Cluster | None) -> Page[Nod
 def gantt_bars(
     user: User, cluster: Cluster, nodes: Sequence[Node], since: datetime, until: datetime
 ) -> tuple[tuple[Bar, ...], tuple[str, ...]]:
-    """(bars, lanes) of these nodes' GPUs over [since, until): past, running, expected."""
+    """(bars, lanes) of these nodes' GPUs over [since, until): past, running, expected.
+
+    Jobs without GPUs have a lane of their node's, one row for each of those that run at once.
+    """
     now = timezone.now()
     lanes = _lanes(nodes)
     held = Q(ended_at__isnull=True) | Q(ended_at__gte=since)
     rows = Assignment.objects.filter(held, node__in=nodes).exclude(state="rejected")
     shown = rows.select_related("job").only(*_OF_BAR)
     assignments = list(shown.order_by("-created_at")[:MAX_BARS])
-    places = _places(assignments, lanes)
+    by_cores = _places_by_cores(assignments, nodes, now)
+    places = {**_places(assignments, lanes), **by_cores}
     seen = seen_by(user, {a.job_id for a in assignments})
     expected = _expected(cluster)
     bars = [b for a in assignments for b in _bars(a, places[a.pk], seen, expected, now)]
     since_s, until_s = since.timestamp(), until.timestamp()
-    by_node = _by_node(nodes, lanes.values())
+    named = _with_cores(nodes, lanes, {lane for of in by_cores.values() for lane, *_ in of})
+    by_node = _by_node(nodes, named)
     bars += expected_runs(user, cluster, by_node, bars, now.timestamp(), until_s)
     seen_bars = tuple(b for b in bars if b.to_s > since_s and b.from_s < until_s)
-    return seen_bars, tuple(lanes.values())
+    return seen_bars, tuple(named)
 
 
 def past_s(cluster: Cluster) -> float:
@@ -84,6 +89,36 @@ def _lanes(nodes: Sequence[Node]) -> dict[int, str]:
         for index, device in enumerate(devices[node.pk]):
             lanes[device] = f"{node.name} · {node.type_name} {index}{mark}"
     return lanes
+
+
+def _cores_lane(node: Node) -> str:
+    return f"{node.name} · cores"
+
+
+def _with_cores(nodes: Sequence[Node], lanes: Mapping[int, str], used: set[str]) -> list[str]:
+    """All lanes, with one for cores where a node has no GPUs or jobs without any."""
+    by_node = _by_node(nodes, lanes.values())
+    found = []
+    for node in nodes:
+        cores, own = _cores_lane(node), by_node[node.name]
+        found += [*own, *([cores] if cores in used or not own else [])]
+    return found
+
+
+def _places_by_cores(
+    assignments: Iterable[Assignment], nodes: Sequence[Node], now: datetime
+) -> Mapping[Any, list[Place]]:
+    """Lane of each assignment without GPUs, and the first row that is free at its start."""
+    lane_of = {node.pk: _cores_lane(node) for node in nodes}
+    without = [a for a in assignments if not a.gpus]
+    ends: dict[str, list[datetime]] = defaultdict(list)
+    found: dict[Any, tuple[str, int]] = {}
+    for a in sorted(without, key=lambda a: a.created_at):
+        rows = ends[lane_of[a.node_id]]
+        row = next((i for i, end in enumerate(rows) if end <= a.created_at), len(rows))
+        rows[row : row + 1] = [a.ended_at or now]
+        found[a.pk] = lane_of[a.node_id], row
+    return {pk: [(lane, row, len(ends[lane]))] for pk, (lane, row) in found.items()}
 
 
 def _by_node(nodes: Sequence[Node], lanes: Iterable[str]) -> dict[str, list[str]]:

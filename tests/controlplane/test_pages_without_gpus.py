@@ -1,0 +1,77 @@
+"""Pages of a cluster in which nodes or jobs have no GPUs."""
+
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from clusters.models import Node
+from controlplane.loop.pages.timeline import gantt_bars
+from jobs.models import Assignment, Team
+from tests.builders import a_cluster, a_job, a_node, a_team, a_user, at
+
+pytestmark = pytest.mark.django_db
+
+
+def _team() -> Team:
+    return Team.objects.filter(name="research").first() or a_team("research")
+
+
+def runs_on(node: Node, name: str, since_s: float, **fields: Any) -> Assignment:
+    """A batch job that holds cores of a node."""
+    job = a_job(
+        node.cluster, team=_team(), name=name, state="running", gpus_min=0, gpus_max=0,
+        batch=True, total_steps=1, cores=2.0,
+    )  # fmt: skip
+    begun = at(since_s)
+    given = {"accepted_at": begun, "running_at": begun, "state": "running", "fence": 1, **fields}
+    held = Assignment.objects.create(job=job, node=node, gpus=0, **given)
+    Assignment.objects.filter(pk=held.pk).update(created_at=begun)
+    return held
+
+
+@pytest.fixture
+def node() -> Node:
+    return a_node(a_cluster(), gpus=0, name="c1", cores=8.0)
+
+
+def test_the_timeline_has_a_lane_of_cores_with_a_row_for_each_job_at_once(node: Node) -> None:
+    gpu_node = a_node(node.cluster, gpus=1, name="g1")
+    user = a_user("ada", team=_team())
+    now = timezone.now().timestamp()
+    runs_on(node, "long", -100.0)
+    runs_on(node, "first", -90.0, ended_at=at(-50.0), state="succeeded")
+    runs_on(node, "second", -40.0)
+    bars, lanes = gantt_bars(user, node.cluster, [node, gpu_node], at(-1000.0), at(1000.0))
+    assert lanes == ("c1 · cores", "g1 · V100 0")
+    assert {b.name: (b.lane, b.row, b.rows) for b in bars} == {
+        "long": ("c1 · cores", 0, 2),
+        "first": ("c1 · cores", 1, 2),
+        "second": ("c1 · cores", 1, 2),
+    }
+    assert all(bar.from_s < now for bar in bars)
+
+
+def test_the_pages_show_what_holds_cores(node: Node, client: Client) -> None:
+    held = runs_on(node, "simulates", -100.0)
+    client.force_login(a_user("ada", team=_team(), operator=True))
+    nodes = client.get("/nodes/").content.decode()
+    assert "no GPUs" in nodes
+    assert "simulates" in nodes
+    assert "2 of 8 held" in nodes
+    for page in ("/", f"/jobs/{held.job_id}/", "/timeline/", "/costs/", "/kinds/", "/admin/"):
+        assert client.get(page).status_code == 200
+    assert "2 cores on c1" in client.get("/").content.decode()
+    shown = client.get(f"/jobs/{held.job_id}/").content.decode()
+    assert "2 cores" in shown
+    assert "× " not in shown
+
+
+def test_rest_and_metrics_say_that_there_is_no_type(node: Node, client: Client) -> None:
+    held = runs_on(node, "simulates", -100.0)
+    client.force_login(a_user("ada", team=_team(), operator=True))
+    (shown,) = client.get("/api/v1/nodes/").json()["results"]
+    assert (shown["gpu_type"], shown["devices"]) == ("", [])
+    job = client.get(f"/api/v1/jobs/{held.job_id}/").json()
+    assert [(p["gpu_type"], p["gpus"]) for p in job["placement"]] == [("", 0)]
