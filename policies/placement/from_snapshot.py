@@ -172,7 +172,7 @@ def current_placements(
         return (), {}
     state = cluster_of(snapshot) if state is None else state
     staying = _staying(snapshot, young, waiting, state) | fixed
-    requests, speeds = JobRequests(snapshot, state.layout), Speeds(snapshot.kinds)
+    requests, speeds = JobRequests(snapshot.jobs.columns, state.layout), Speeds(snapshot.kinds)
     for row, run in sorted(runs, key=lambda r: (arrival[r[0]], r[0])):
         if any(rank.share != 1.0 for rank in run.ranks) or not may_stay(snapshot, row, run):
             continue

@@ -54,10 +54,10 @@ def with_quota(demand: Mapping[str, float], ranks: Sequence[RankPlacement]) -> M
 
 
 class JobRequests:
-    """Requests of a snapshot's jobs, and the allocations of running ones."""
+    """Requests of jobs, and the allocations of running ones."""
 
-    def __init__(self, snapshot: Snapshot, layout: Layout) -> None:
-        self.snapshot, self.layout, self.columns = snapshot, layout, snapshot.jobs.columns
+    def __init__(self, columns: JobColumns, layout: Layout) -> None:
+        self.columns, self.layout = columns, layout
 
     def on_one_node(self, row: int, gpus: int, ranks: Sequence[RankPlacement] = ()) -> Request:
         """Return the request of a job as one process with so many devices, on its seat if given."""
@@ -188,7 +188,7 @@ class JobOptions:
     def __init__(self, snapshot: Snapshot, state: ClusterState) -> None:
         self.snapshot, self.layout, self.open = snapshot, state.layout, state.open
         self.columns, self.cap_mw = snapshot.jobs.columns, state.cap_mw
-        self.requests = JobRequests(snapshot, state.layout)
+        self.requests = JobRequests(snapshot.jobs.columns, state.layout)
         self.speeds, self.prices = Speeds(snapshot.kinds), prices_of(snapshot)
         self._options: dict[GroupingKey, tuple[Option, ...]] = {}
 

@@ -100,7 +100,8 @@ class _ProfileRuns:
         present = [_devices(n, lambda d: d.healthy and self._has_slot(d)) for n in self.nodes]
         layout = Layout(self.nodes, resources_of(snapshot), present)
         cap_mw = inf if snapshot.cap_w is None else capacity_in_thousandths(snapshot.cap_w)
-        self.state, self.requests = ClusterState(layout, cap_mw), JobRequests(snapshot, layout)
+        self.state = ClusterState(layout, cap_mw)
+        self.requests = JobRequests(snapshot.jobs.columns, layout)
         self.measuring: set[str] = set()
 
     def kept(self) -> Iterator[Placement]:

@@ -78,7 +78,7 @@ def test_a_job_is_taken_and_its_page_is_shown(client: Client, ada: User, cluster
     [
         ("name", "", "is missing"),
         ("steps_per_epoch", "many", "must be a whole number"),
-        ("gpus_max", "-3", "must be from 1"),
+        ("gpus_max", "-3", "must be from 0"),
         ("cores", "nan", "must be a finite number"),
         ("command", "python 'unclosed", "cannot be split"),
         ("due", "tomorrow-ish", "must be a time"),

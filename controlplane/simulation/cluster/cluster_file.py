@@ -64,13 +64,13 @@ class NodeSpec:
     """`count` equal nodes: named `name` if there is one, else name-1, name-2, ...
 
     `power_w`: watts with 0, 1, ... GPUs in use; else `power`; else as measured of V100 and T4
-    nodes. A closed node (0 GPUs in use) costs nothing. `cores` and `memory_gb` default to
-    unlimited.
+    nodes. A closed node costs nothing. `cores` and `memory_gb` default to unlimited. A node without
+    GPUs (`gpus` 0) has no `gpu_type`, but a number of cores.
     """
 
     name: str
-    gpu_type: str
-    gpus: Annotated[int, Field(ge=1, le=1024)]
+    gpus: Annotated[int, Field(ge=0, le=1024)]
+    gpu_type: str = ""
     count: Annotated[int, Field(ge=1, le=100_000)] = 1
     power_w: tuple[Watts, ...] = ()
     power: PowerModel | None = None
@@ -183,6 +183,7 @@ def _nodes(cluster: ClusterSpec) -> tuple[NodeView, ...]:
     memory_gb = {g.name: g.memory_gb for g in cluster.gpu_types}
     nodes = []
     for i, spec in enumerate(cluster.nodes):
+        _check_type(spec, f"nodes[{i}]")
         power_w = _power_w(spec, f"nodes[{i}]")
         numbers = range(1, spec.count + 1)
         names = [f"{spec.name}-{n}" for n in numbers] if spec.count > 1 else [spec.name]
@@ -192,6 +193,15 @@ def _nodes(cluster: ClusterSpec) -> tuple[NodeView, ...]:
     if not nodes:
         raise ClusterFileError("nodes: a cluster has at least one node")
     return tuple(nodes)
+
+
+def _check_type(spec: NodeSpec, path: str) -> None:
+    if spec.gpus and not spec.gpu_type:
+        raise ClusterFileError(f"{path}.gpu_type: is missing; name the type of its GPUs")
+    if not spec.gpus and spec.gpu_type:
+        raise ClusterFileError(f"{path}.gpu_type: leave it out, the node has no GPUs")
+    if not spec.gpus and spec.cores == inf:
+        raise ClusterFileError(f"{path}.cores: a node without GPUs needs a number of cores")
 
 
 def _node(
@@ -216,8 +226,9 @@ def _power_w(spec: NodeSpec, path: str) -> tuple[float, ...]:
     if spec.power is not None:
         return power_curve(spec.power.base_w, spec.power.idle_w, spec.power.peak_w, spec.gpus)
     if spec.gpu_type not in MEASURED_W:
+        of_type = spec.gpu_type or "no GPUs"
         raise ClusterFileError(
-            f"{path}.power_w: say what a node with {spec.gpu_type} needs, e.g. power: {{base_w:"
+            f"{path}.power_w: say what a node with {of_type} needs, e.g. power: {{base_w:"
             f" 360, peak_w: 170}}; only {', '.join(MEASURED_W)} are known"
         )
     base_w, peak_w = MEASURED_W[spec.gpu_type]

@@ -7,7 +7,15 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from controlplane.simulation.world.job_table import Launch
-from policies.contract.snapshot import DeviceView, NodeState, NodeView, RankPlacement, SlotHold
+from policies.contract.snapshot import (
+    DeviceView,
+    JobColumns,
+    NodeState,
+    NodeView,
+    RankPlacement,
+    SlotHold,
+    seat_demand,
+)
 from policies.contract.validation import TOLERANCE
 from policies.placement.speed import devices_of
 
@@ -26,11 +34,15 @@ class Hold(NamedTuple):
 class Fleet:
     """Nodes by id with their states, and launches by (node, device).
 
-    A device is full when all its slots or shares are taken; in use it counts once.
+    A device is full when all its slots or shares are taken; in use it counts once. `columns`: the
+    jobs, whose amounts of cores, memory and named resources count too; None: nobody's do.
     """
 
-    def __init__(self, nodes: Iterable[NodeView]) -> None:
+    def __init__(self, nodes: Iterable[NodeView], columns: JobColumns | None = None) -> None:
         self.nodes = {n.id: n for n in nodes}
+        self.columns = None if columns is None or columns.gpus_only else columns
+        self.used: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+        self._by_cores: dict[str, dict[int, Launch]] = defaultdict(dict)
         self.index = {n: i for i, n in enumerate(self.nodes)}
         self.holds: dict[tuple[str, str], tuple[Hold, ...]] = {}
         self._bare = {(n.id, d.id): d for n in self.nodes.values() for d in n.devices}
@@ -59,8 +71,10 @@ class Fleet:
 
     def has(self, ranks: Iterable[RankPlacement]) -> bool:
         """Return True if these devices exist, each named once."""
+        ranks = tuple(ranks)
         keys = list(devices_of(ranks))
-        return len(set(keys)) == len(keys) and all(key in self._bare for key in keys)
+        exist = all(key in self._bare for key in keys) and all(s.node in self.nodes for s in ranks)
+        return len(set(keys)) == len(keys) and exist
 
     def taken(self, ranks: Iterable[RankPlacement]) -> list[tuple[str, str]]:
         """Devices of these seats without a free slot or share."""
@@ -69,31 +83,59 @@ class Fleet:
         }
         return sorted(held)
 
+    def lacking(self, row: int, ranks: Iterable[RankPlacement]) -> list[str]:
+        """Nodes that have too little free of what the job in this row needs on these seats."""
+        wanted: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+        for seat in ranks:
+            for name, amount in self._amounts(row, seat).items():
+                wanted[seat.node][name] += amount
+        return sorted(node for node, amounts in wanted.items() if self._is_short(node, amounts))
+
+    def works(self, node: str) -> bool:
+        """Return True if a job holds something of a node."""
+        return bool(self.in_use[node] or self._by_cores.get(node))
+
     def take(self, launch: Launch) -> None:
+        self._count(launch, 1)
         for seat in launch.ranks:
+            if not seat.devices:
+                self._by_cores[seat.node][launch.row] = launch
             own = Hold(launch, seat.share, SlotHold(launch.job, share=seat.share))
             for device in seat.devices:
                 key = seat.node, device
                 self._set(key, (*self.holds.get(key, ()), own))
 
     def release(self, launch: Launch) -> None:
+        self._count(launch, -1)
+        for seat in launch.ranks:
+            self._by_cores[seat.node].pop(launch.row, None)
         for key in devices_of(launch.ranks):
             self._set(key, tuple([hold for hold in self.holds[key] if hold.launch is not launch]))
 
     def launches_on(self, node: str) -> list[Launch]:
-        return self._launches((node, d.id) for d in self.nodes[node].devices)
+        of_devices = self._launches((node, d.id) for d in self.nodes[node].devices)
+        return [*of_devices, *self._by_cores.get(node, {}).values()]
 
     def beside(self, ranks: Iterable[RankPlacement]) -> list[Launch]:
         """Launches on these devices, once each."""
         return self._launches(devices_of(ranks))
 
     def parts(self, node: str) -> Mapping[int, float]:
-        """GPUs that each job (its row) holds on a node, a shared one by its share."""
+        """Part of each job (its row) of a node's energy.
+
+        GPUs held, a shared one by its share; without GPUs its cores' part of the node's power.
+        """
         found: dict[int, float] = defaultdict(float)
         for device in self.nodes[node].devices:
             for hold in self.holds.get((node, device.id), ()):
                 found[hold.launch.row] += hold.share
-        return found
+        by_cores = self._cores(node)
+        if not found or not by_cores:
+            return found or by_cores
+        view, gpus, cores = self.nodes[node], sum(found.values()), sum(by_cores.values())
+        most_w = view.draw_w(0, works=True) * min(1.0, cores / view.cores)
+        left_w = max(view.draw_w(self.in_use[node]) - most_w, 1e-9)
+        return {**found, **{r: most_w / left_w * gpus * c / cores for r, c in by_cores.items()}}
 
     def change_state(self, node: str, state: NodeState, drain_until_s: float | None = None) -> None:
         """Set the state of a node."""
@@ -107,6 +149,37 @@ class Fleet:
             was - self.in_use[node] if was else 0
         )
         self._changed.add(node)
+
+    def _cores(self, node: str) -> dict[int, float]:
+        """Cores of each job without GPUs on a node; at least a thousandth."""
+        if self.columns is None:
+            return dict.fromkeys(self._by_cores.get(node, ()), 1.0)
+        cores = self.columns.numbers["cores"]
+        return {
+            row: max(0.001, float(cores[row]) * sum(s.units for s in of.ranks if s.node == node))
+            for row, of in self._by_cores.get(node, {}).items()
+        }
+
+    def _amounts(self, row: int, seat: RankPlacement) -> Mapping[str, float]:
+        if self.columns is None:
+            return {}
+        demand = seat_demand(self.columns, row, seat.units)
+        return demand if seat.cpu_quota is None else {**demand, "cores": seat.cpu_quota}
+
+    def _is_short(self, node: str, wanted: Mapping[str, float]) -> bool:
+        view = self.nodes[node]
+        has = {"cores": view.cores, "memory_gb": view.memory_gb, **dict(view.resources)}
+        used = self.used[node]
+        return any(
+            amount > 0.0
+            and used[name] + amount > has.get(name, 0.0) * (1.0 + TOLERANCE) + TOLERANCE
+            for name, amount in wanted.items()
+        )
+
+    def _count(self, launch: Launch, sign: int) -> None:
+        for seat in launch.ranks:
+            for name, amount in self._amounts(launch.row, seat).items():
+                self.used[seat.node][name] += sign * amount
 
     def _drawn(self, node: str) -> NodeView:
         bare, held = self.nodes[node], self._held

@@ -43,12 +43,12 @@ class Meter:
         self._use: dict[str, tuple[float, float]] = {}
         self._stretches: dict[str, int] = {}
 
-    def use(self, now_s: float, node: str, devices: int) -> None:
-        """Set the number of devices in use on this node from `now_s` on."""
+    def use(self, now_s: float, node: str, devices: int, *, works: bool = False) -> None:
+        """Set the devices in use on this node from `now_s` on, and if it works without any."""
         before = self._use.pop(node, None)
         if before is not None and before[1] < now_s:  # else one of several changes of a moment
             self._add(*before, now_s)
-        if devices:
+        if devices or works:
             self._use[node] = (self._power_w(node, devices), now_s)
 
     def settle(self, now_s: float) -> None:
@@ -89,10 +89,10 @@ class SplitMeter(Meter):
         self.job_kwh, self.job_cost = np.zeros(jobs), np.zeros(jobs)
         self._parts: dict[str, Mapping[int, float]] = {}
 
-    def use(self, now_s: float, node: str, devices: int) -> None:
+    def use(self, now_s: float, node: str, devices: int, *, works: bool = False) -> None:
         """Note the number of devices in use; the fleet knows which jobs hold them."""
         self._divide(node, now_s)
-        super().use(now_s, node, devices)
+        super().use(now_s, node, devices, works=works)
         self._parts[node] = self.fleet.parts(node)
 
     def settle(self, now_s: float) -> None:
@@ -165,7 +165,7 @@ def remaining_work(
     """
     prices, known = Prices(energy), {k.id: k.throughputs for k in kinds}
     shapes = {
-        (n.gpu_type, n.power_w) for n in nodes if n.devices and n.role is not NodeRole.PROFILING
+        (n.gpu_type, n.power_w) for n in nodes if n.power_w and n.role is not NodeRole.PROFILING
     }
 
     @cache
@@ -183,7 +183,9 @@ def remaining_work(
         return max(fitting)[0], *min(fitting, key=lambda f: f[1] / f[0])
 
     run_s, cost = np.full(len(steps), inf), np.zeros(len(steps))
-    least, most = columns.counts["gpus_min"].tolist(), columns.counts["gpus_max"].tolist()
+    alike = ~np.array(columns.others["batch"], dtype=np.bool_)  # a batch job is as fast anywhere
+    least = (columns.counts["gpus_min"] * alike).tolist()
+    most = (columns.counts["gpus_max"] * alike).tolist()
     types = columns.others["allowed_types"]
     for i, (row, left) in enumerate(zip(rows, steps.tolist(), strict=True)):
         fastest, rate, watts = best(columns.kinds[row], least[row], most[row], types[row])
@@ -197,6 +199,9 @@ def _watts(
     throughput: Throughput, shapes: Iterable[tuple[str, tuple[float, ...]]]
 ) -> Iterable[float]:
     """Watts of that many GPUs on otherwise idle nodes of each shape, over several if spread."""
+    if not throughput.gpus:
+        yield from (power_w[0] for _, power_w in shapes)
+        return
     for gpu_type, power_w in shapes:
         devices = len(power_w) - 1
         if gpu_type == throughput.gpu_type and (throughput.spread or throughput.gpus <= devices):

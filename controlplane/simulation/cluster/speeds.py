@@ -15,6 +15,10 @@ from policies.contract.snapshot import (
     RankPlacement,
     seat_demand,
 )
+from policies.contract.views import WITHOUT_GPUS
+from policies.placement.cluster_state import ClusterState
+from policies.placement.layout import Layout
+from policies.placement.priced_options import JobRequests
 from policies.placement.speed import Speeds as KindSpeeds
 
 _FIELDS = attrgetter("gpu_type", "cores", "memory_gb", "resources", "labels", "role", "power_w")
@@ -47,9 +51,15 @@ class Speeds:
         """steps/s of a job of this kind on these seats; 0 if unknown."""
         return self.known.on_ranks(kind, ranks, self.nodes)
 
+    def without_gpus(self, kind: str) -> float:
+        """steps/s of a kind that is as fast on every node; 0 if unknown."""
+        return self.known.rates(kind).get(WITHOUT_GPUS, 0.0)
+
     def best(self, columns: JobColumns, row: int) -> tuple[float, str]:
         """Return (steps/s at the job's fastest, ""), or (0, reason why no node can ever run it)."""
         counts, others = columns.counts, columns.others
+        if others["batch"][row] or not counts["gpus_max"][row]:
+            return self._of_batch(columns, row)
         demand = () if columns.gpus_only else _demand(columns, row)
         asked = _Asked(
             columns.kinds[row],
@@ -64,6 +74,22 @@ class Speeds:
         if found is None:
             found = self._best[asked] = self._find(asked)
         return found
+
+    def _of_batch(self, columns: JobColumns, row: int) -> tuple[float, str]:
+        """Return the same of a batch job or one without GPUs, whose units must all fit at once."""
+        rate = self.without_gpus(columns.kinds[row])
+        if rate <= 0.0:
+            return 0.0, f"no speed of kind {columns.kinds[row]} without GPUs is known"
+        named = [name for name, _ in columns.others["resources"][row]]
+        layout = Layout(tuple(self.nodes.values()), ("cores", "memory_gb", *named))
+        request = JobRequests(columns, layout).batch(row)
+        empty = ClusterState(layout)
+        for n, node in enumerate(layout.nodes):
+            if node.role is NodeRole.PROFILING:
+                empty.close(n)
+        if empty.find(request) is not None:
+            return rate, ""
+        return 0.0, "its units do not fit on the empty cluster"
 
     def _find(self, asked: _Asked) -> tuple[float, str]:
         if not self.nodes:

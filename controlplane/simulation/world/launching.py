@@ -34,6 +34,9 @@ def refusal(
         return Rejected(placement.key, RejectCode.DEFERRED, "the job is being stopped")
     if taken := fleet.taken(placement.ranks):
         return Rejected(placement.key, RejectCode.DEFERRED, f"still held: {taken}")
+    if short := fleet.lacking(table.row_of[placement.job], placement.ranks):
+        words = f"too little is free on {', '.join(short)}"
+        return Rejected(placement.key, RejectCode.DEFERRED, words)
     if away := [seat.node for seat in placement.ranks if not fleet.nodes[seat.node].takes_training]:
         return Rejected(placement.key, RejectCode.STALE, f"takes nothing new: {', '.join(away)}")
     if not rate and any(not other.goes_on for other in fleet.beside(placement.ranks)):

@@ -2,8 +2,8 @@
 
 A policy that decides about the queue alone (`policies.contract.policy.queue_only`) depends on free
 capacity only, so its rounds need not see running jobs, and rounds with an empty queue or no free
-device are left out. That needs a cluster without power cap, scarce resources, dependencies or
-shared devices.
+device are left out. That needs a cluster without power cap, scarce resources, dependencies, shared
+devices, batch jobs or jobs without GPUs.
 
 A stop that takes no time has ended when its plan launches, so nothing is deferred. That needs
 rounds that take no time and are held at once.
@@ -26,6 +26,8 @@ def may_hide_running(
     if any(d.slots > 1 for n in scenario.nodes for d in n.devices):
         return False
     if switches.decision_s or switches.decision_per_job_s or any(columns.others["dependencies"]):
+        return False
+    if any(columns.others["batch"]) or not columns.counts["gpus_min"].all():
         return False
     return not any(columns.others["resources"]) and _is_roomy(scenario.nodes, columns)
 

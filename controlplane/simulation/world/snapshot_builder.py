@@ -124,7 +124,10 @@ class SnapshotBuilder:
             self.table.steps_done[cut.at] if running is None else self.table.steps_at(cut.at, now_s)
         )
         numbers = Lazy(self.columns.numbers, cut.numbers.__getitem__)
-        numbers["remaining_steps"] = frozen(np.maximum(0.0, cut.numbers["total_steps"] - done))
+        left = np.maximum(0.0, cut.numbers["total_steps"] - done)
+        if self._workload.has_batch:  # nobody knows how long such a job will run
+            left = np.where(cut.others["batch"], np.minimum(1.0, left), left)
+        numbers["remaining_steps"] = frozen(left)
         changing = self._changing(rows, running, launches, now_s)
         others = Lazy(
             self.columns.others,
@@ -181,7 +184,7 @@ class SnapshotBuilder:
     ) -> Received:
         """Return the device time received, with that of a placement."""
         total = dict(received)
-        for rank in ranks:
+        for rank in [rank for rank in ranks if rank.devices]:
             gpu_type, seconds = self.gpu_type[rank.node], (end_s - start_s) * len(rank.devices)
             total[gpu_type] = total.get(gpu_type, 0.0) + seconds * rank.share
         return tuple(sorted(total.items()) if len(total) > len(received) else total.items())
@@ -202,6 +205,7 @@ class _Workload:
         self.ids, self.kinds, self.counts = columns.ids, columns.kinds, columns.counts
         self.numbers: dict[str, Floats] = {**columns.numbers, **own}
         self.others = {n: v for n, v in columns.others.items() if n not in CHANGING}
+        self.has_batch = any(columns.others["batch"])
         self.same = {n: v[0] for n, v in self.others.items() if len(set(v)) == 1}
 
 

@@ -75,7 +75,7 @@ class SimulatedWorld:
         self._stops_at_once = stops_at_once(scenario, switches)
         self._stopping: list[Launch] = []
         self.noise = Noise(scenario.seed, switches)
-        self.fleet = Fleet(scenario.nodes)
+        self.fleet = Fleet(scenario.nodes, table.columns)
         cap_w = highest_cap_w(scenario.power_cap_w, scenario.power_caps)
         self.speeds = Speeds(scenario.nodes, scenario.kinds, cap_w)
         noise = self.noise.power if switches.power_noise else None
@@ -240,9 +240,9 @@ class SimulatedWorld:
         """Fail a launch: its job waits, with the steps of its last checkpoint."""
         if launch.end_s == inf:
             self.table.failed[launch.row] += 1
-            self._release(
-                launch, launch.saved_at(self.engine.now_s, self.switches.checkpoint_every_s)
-            )
+            saves = self.table.columns.others["preemptible"][launch.row]
+            every_s = self.switches.checkpoint_every_s if saves else 0.0
+            self._release(launch, launch.saved_at(self.engine.now_s, every_s))
             self.tell("failure")
 
     def _end_drain(self, node: str, until_s: float) -> None:
@@ -317,8 +317,10 @@ class SimulatedWorld:
     def _rate(self, placement: Placement) -> float:
         if self.colocation is not None:
             return self.colocation.rate(placement)
-        kind = self.table.columns.kinds[self.table.row_of[placement.job]]
-        return self.speeds.of(kind, placement.ranks)
+        columns, row = self.table.columns, self.table.row_of[placement.job]
+        if columns.others["batch"][row]:
+            return self.speeds.without_gpus(columns.kinds[row])
+        return self.speeds.of(columns.kinds[row], placement.ranks)
 
     def _setup_s(self, row: int) -> float:
         kind = self.speeds.kinds.get(self.table.columns.kinds[row])
@@ -395,4 +397,5 @@ class SimulatedWorld:
 
     def _measure(self, launch: Launch) -> None:
         for node in {seat.node for seat in launch.ranks}:
-            self.meter.use(self.engine.now_s, node, self.fleet.in_use[node])
+            works = self.fleet.works(node)
+            self.meter.use(self.engine.now_s, node, self.fleet.in_use[node], works=works)

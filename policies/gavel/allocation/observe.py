@@ -59,7 +59,7 @@ def observe(snapshot: Snapshot, options: GroupingOptions = PLAIN) -> Observed:
     """
     waiting = not_eligible(snapshot)
     state = cluster_of(snapshot)
-    requests = JobRequests(snapshot, state.layout)
+    requests = JobRequests(snapshot.jobs.columns, state.layout)
     pinned, fallback = _outside(snapshot, waiting, state)
     apart = {*waiting, *(stay.row for stay in pinned)}
     classes = job_classes(snapshot, state, requests, options, apart)
