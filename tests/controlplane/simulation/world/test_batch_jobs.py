@@ -126,7 +126,7 @@ def test_in_a_mixed_stream_every_plan_keeps_the_rules_and_every_job_ends_once(
     for i, (sort, arrival, seconds) in enumerate(asked):
         at_s, run_s = float(arrival), float(seconds)
         if sort == "train":
-            steps = {"total_steps": run_s, "remaining_steps": run_s}
+            steps: dict[str, Any] = {"total_steps": run_s, "remaining_steps": run_s}
             jobs.append(a_job(f"j{i}", arrival_s=at_s, cores=1.0, **steps))
         else:
             units = 3 if sort == "wide" else 1
