@@ -17,9 +17,10 @@ from controlplane.loop.changes import Change, Keep, PlacementKey, Start, changes
 from policies.batch.queue import with_batch_queue
 from policies.contract.assumed import without_assumed_times
 from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
-from policies.contract.policy import Policy, PolicyError
+from policies.contract.policy import Policy, PolicyError, places_batch
 from policies.contract.snapshot import JobPhase, JobView, Purpose, Snapshot
 from policies.contract.validation import validate_plan
+from policies.host import registry
 from policies.host.garbage import not_collected
 from policies.placement.profiling import merge, reserve_profiling
 
@@ -148,7 +149,7 @@ def carried_out(snapshot: Snapshot, last: LastPlan) -> Plan | None:
 def decide_or_keep(snapshot: Snapshot, policy: Policy, name: str = "") -> tuple[Plan, str | None]:
     """(the policy's plan, None), or (the plan that keeps running jobs, the failure)."""
     try:
-        return decide(snapshot, policy), None
+        return decide(snapshot, policy, name), None
     except PolicyError as error:
         failure = str(error) or type(error).__name__
     except Exception as error:  # a policy may be anybody's code and must not stop the loop
@@ -157,10 +158,15 @@ def decide_or_keep(snapshot: Snapshot, policy: Policy, name: str = "") -> tuple[
     return kept(snapshot, name or type(policy).__name__, failure), failure
 
 
-def decide(snapshot: Snapshot, policy: Policy) -> Plan:
-    """Policy's plan with the reserved profile runs. PolicyError if it breaks a rule."""
+def decide(snapshot: Snapshot, policy: Policy, name: str = "") -> Plan:
+    """Policy's plan with the reserved profile runs, and with batch jobs unless it places them.
+
+    `name`: of a policy that is asked by a function. PolicyError if the plan breaks a rule.
+    """
     rest, profile_runs = reserve_profiling(snapshot)
-    plan = merge(with_batch_queue(policy, rest), profile_runs)
+    sees_all = places_batch(policy) or registry.places_batch(name)
+    plan = policy(rest) if sees_all else with_batch_queue(policy, rest)
+    plan = merge(plan, profile_runs)
     found = validate_plan(plan, snapshot)
     if found:
         shown = "; ".join(str(v) for v in found[:SHOWN_VIOLATIONS])

@@ -49,6 +49,14 @@ def queue_only(policy: Policy) -> bool:
     return getattr(policy, "queue_only", False) is True
 
 
+def places_batch(policy: object) -> bool:
+    """Return True if the policy has a class attribute `places_batch = True`.
+
+    Such a policy decides about all jobs; others do not see batch jobs and jobs without GPUs.
+    """
+    return getattr(policy, "places_batch", False) is True
+
+
 def parameter(
     default: Any,
     meaning: str,

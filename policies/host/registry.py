@@ -13,6 +13,7 @@ from importlib.metadata import EntryPoint, entry_points
 from inspect import getsourcefile
 from typing import Any, cast
 
+from policies.contract import policy as of_policy
 from policies.contract.policy import (
     Policy,
     PolicyError,
@@ -30,6 +31,7 @@ BUILT_IN: Mapping[str, str] = {
     "fifo": "policies.baselines.fifo:Fifo",
     "edf": "policies.baselines.edf:Edf",
     "priority": "policies.baselines.priority:Priority",
+    "backfilling": "policies.batch.backfilling:Backfilling",
     "exact": "policies.andreas.exact:Exact",
     "max_min_fairness": "policies.gavel.max_min_fairness:MaxMinFairness",
     "finish_time_fairness": "policies.gavel.finish_time_fairness:FinishTimeFairness",
@@ -76,6 +78,11 @@ def make(name: str, parameters: Mapping[str, object] | None = None) -> Policy:
         policy = _built_in(name)
         return cast(Policy, policy(**checked(policy, parameters or {})))
     return made(name, imported(_entry_point(name)), parameters or {})
+
+
+def places_batch(name: str) -> bool:
+    """Return True if a built-in policy decides about batch jobs itself."""
+    return name in BUILT_IN and of_policy.places_batch(_built_in(name))
 
 
 def check(name: str, parameters: Mapping[str, object] | None = None) -> None:

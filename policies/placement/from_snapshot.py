@@ -342,7 +342,7 @@ def may_stay(snapshot: Snapshot, row: int, run: Running) -> bool:
         return False
     if others["batch"][row] and sum(rank.units for rank in run.ranks) != counts["units"][row]:
         return False
-    types = set()
+    types = set[str]()
     for rank in run.ranks:
         node = snapshot.node_by_id.get(rank.node)
         if node is None or node.state is NodeState.LOST:
@@ -352,8 +352,8 @@ def may_stay(snapshot: Snapshot, row: int, run: Running) -> bool:
         ends_s = _drain_s(snapshot, node.id)
         if ends_s is not None and ends_s <= snapshot.now_s:
             return False
-        types.add(node.gpu_type)
-    return len(types) == 1 or bool(others["may_mix"][row])
+        types |= {node.gpu_type} if rank.devices else set()
+    return len(types) <= 1 or bool(others["may_mix"][row])
 
 
 def leaves_s(snapshot: Snapshot, run: Running) -> float | None:

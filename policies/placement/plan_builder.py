@@ -95,7 +95,7 @@ class PlanBuilder:
         """
         position = self.snapshot.jobs.position
         placements = [(position[p.job], p) for p in named]
-        placements += [(p.row, self._placement(p)) for p in self.placed]
+        placements += [(p.row, self.placement(p)) for p in self.placed]
         staying = [*self.pinned, *self._fallbacks({row for row, _ in placements})]
         placements += [(stay.row, self.staying(stay)) for stay in staying]
         placements.sort(key=lambda of: of[0])
@@ -103,7 +103,7 @@ class PlanBuilder:
         waiting = self._waiting({row for row, _ in placements}, found, expected)
         return Plan(policy, PlanStatus.HEURISTIC, found, waiting, objective=value, message=message)
 
-    def _placement(self, placed: Placed) -> Placement:
+    def placement(self, placed: Placed) -> Placement:
         """Return a placement, with its part of its node's bill by GPUs."""
         (node, _, devices), layout = placed.allocation.parts[0], self.state.layout
         view = layout.nodes[node]

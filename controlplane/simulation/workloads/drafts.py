@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from controlplane.simulation.workloads.base import (
 )
 from controlplane.simulation.workloads.lines import Findings
 from controlplane.simulation.workloads.options import Context, Trace
-from policies.contract.snapshot import Bools, Floats, Ints, Jobs, KindView
+from policies.contract.snapshot import Bools, Floats, Ints, Jobs, KindView, Source, Throughput
 
 LEAST_RUN_S = 1.0
 """Shortest run time: logs count whole seconds, so that 0 means less than one."""
@@ -40,6 +40,8 @@ class Draft:
     run_s: Floats
     gpus: Floats
     columns: dict[str, Any] = field(default_factory=dict)
+    batch: bool = False
+    """True for batch jobs, which are as fast anywhere and need no GPU."""
 
     def only(self, good: Bools) -> Draft:
         if good.all():
@@ -47,7 +49,15 @@ class Draft:
         at = np.flatnonzero(good)
         columns = {name: _picked(column, at) for name, column in self.columns.items()}
         ids, kinds = _picked(self.ids, at), _picked(self.kinds, at)
-        return Draft(ids, kinds, self.arrival_s[at], self.run_s[at], self.gpus[at], columns)
+        return replace(
+            self,
+            ids=ids,
+            kinds=kinds,
+            arrival_s=self.arrival_s[at],
+            run_s=self.run_s[at],
+            gpus=self.gpus[at],
+            columns=columns,
+        )
 
 
 def check(draft: Draft, findings: Findings, *, in_order: bool) -> None:
@@ -58,9 +68,10 @@ def check(draft: Draft, findings: Findings, *, in_order: bool) -> None:
         np.abs(arrival_s) > FURTHEST_S,
         lambda row: f"is no time within {FURTHEST_S:g} s of 0: {arrival_s[row]:g}",
     )
+    least = 0 if draft.batch else 1
     findings.mark(
-        (gpus < 1) | (gpus > MOST_GPUS) | (gpus != np.floor(gpus)),
-        lambda row: f"a job needs 1 to {MOST_GPUS:,} GPUs, whole ones, not {gpus[row]:g}",
+        (gpus < least) | (gpus > MOST_GPUS) | (gpus != np.floor(gpus)),
+        lambda row: f"a job needs {least} to {MOST_GPUS:,} GPUs, whole ones, not {gpus[row]:g}",
     )
     findings.repeated(draft.ids)
     if in_order:
@@ -89,8 +100,17 @@ def workload_of(
         jobs = rows(jobs, np.arange(options.jobs))
     raised = int(np.count_nonzero(good.run_s < LEAST_RUN_S))
     facts = {**facts, "first_arrival_s": start_s, "run_times_raised_to_1_s": raised}
-    kinds = even_kinds(jobs, options.speed_of(context.gpu_types))
+    if draft.batch:
+        kinds = batch_kinds(jobs)
+    else:
+        kinds = even_kinds(jobs, options.speed_of(context.gpu_types))
     return Workload(options.title, jobs, kinds, skipped, facts)
+
+
+def batch_kinds(jobs: Jobs) -> tuple[KindView, ...]:
+    """Kinds of batch jobs, which run their time wherever they are."""
+    anywhere = (Throughput("", 0, STEPS_PER_S, Source.DECLARED),)
+    return tuple(KindView(kind, kind, anywhere) for kind in sorted(set(jobs.columns.kinds)))
 
 
 def even_kinds(jobs: Jobs, speeds: Mapping[str, float]) -> tuple[KindView, ...]:

@@ -37,7 +37,9 @@ class Swf(Trace):
 
     `gpus`: "processors" (every `processors_per_gpu` processors are a GPU), "one" (each job takes
     one) or "fields" (Eurora's extra fields say how many GPUs, cores and how much memory each unit
-    needs). `without_gpus`: what becomes of jobs whose fields ask for none: "leave_out" or "one".
+    needs). "batch" and "batch_fields" read batch jobs: units of one core, one for each processor,
+    or those of the extra fields, with and without GPUs. `without_gpus`: what becomes of jobs whose
+    fields ask for none: "leave_out" or "one".
     """
 
     gpus: str = "processors"
@@ -47,13 +49,14 @@ class Swf(Trace):
 
 def read(options: Swf, context: Context) -> Workload:
     """Rigid jobs of the trace, with its run times on the GPUs they ask for."""
-    one_of("gpus", options.gpus, ("processors", "one", "fields"))
+    one_of("gpus", options.gpus, ("processors", "one", "fields", "batch", "batch_fields"))
     one_of("without_gpus", options.without_gpus, ("leave_out", "one"))
-    findings, extra = Findings(), options.gpus == "fields"
+    findings, extra = Findings(), options.gpus in ("fields", "batch_fields")
     table = _table(options.read(), extra, findings)
     draft = _draft(table, options, findings)
     check(draft, findings, in_order=True)
-    wanted = np.asarray(table[:, 20] > 0) if extra and options.without_gpus != "one" else None
+    leaves_out = options.gpus == "fields" and options.without_gpus != "one"
+    wanted = np.asarray(table[:, 20] > 0) if leaves_out else None
     facts = _facts(table, options, findings.good)
     return workload_of(draft, findings, options, context, facts, wanted)
 
@@ -126,7 +129,24 @@ def _draft(table: Floats, options: Swf, findings: Findings) -> Draft:
         }
         kinds = [f"application {n:.0f}" for n in table[:, 24]]
     ids = [f"{n:.0f}" for n in table[:, 0]]
-    return Draft(ids, kinds, submit_s, run_s, _gpus(table, options, findings), columns)
+    gpus = _gpus(table, options, findings)
+    if not options.gpus.startswith("batch"):
+        return Draft(ids, kinds, submit_s, run_s, gpus, columns)
+    columns |= {"batch": True, "preemptible": False, **_units(table, options)}
+    return Draft(ids, kinds, submit_s, run_s, gpus, columns, batch=True)
+
+
+def _units(table: Floats, options: Swf) -> dict[str, Any]:
+    """Units of batch jobs and the demand of each."""
+    if options.gpus == "batch":
+        units = np.where(table[:, 7] > 0, table[:, 7], table[:, 4])
+        return {"units": np.clip(units, 1, None).astype(np.int64), "cores": 1.0}
+    return {
+        "units": np.clip(table[:, 18], 1, None).astype(np.int64),
+        "cores": np.maximum(table[:, 19], 0.0),
+        "memory_gb": np.maximum(table[:, 22], 0.0) / KB_PER_GB,
+        "resources": [(("mic", float(n)),) if n > 0 else () for n in table[:, 21]],
+    }
 
 
 def _gpus(table: Floats, options: Swf, findings: Findings) -> Floats:
@@ -137,6 +157,8 @@ def _gpus(table: Floats, options: Swf, findings: Findings) -> Floats:
     findings.mark(
         processors < 1, lambda row: "neither the allocated nor the requested processors are known"
     )
+    if options.gpus == "batch":
+        return np.zeros(len(table))
     if options.gpus == "processors":
         with np.errstate(over="ignore"):  # too many GPUs for a number: the row is refused
             return np.maximum(1.0, np.ceil(processors / options.processors_per_gpu))
@@ -151,13 +173,13 @@ def _gpus(table: Floats, options: Swf, findings: Findings) -> Floats:
             " processors requested"
         ),
     )
-    return np.maximum(1.0, units * gpus)
+    return units * gpus if options.gpus == "batch_fields" else np.maximum(1.0, units * gpus)
 
 
 def _facts(table: Floats, options: Swf, good: Bools) -> dict[str, Any]:
     over = int(np.count_nonzero(good & (table[:, 8] > 0) & (table[:, 3] > table[:, 8])))
     facts: dict[str, Any] = {"format": "SWF", "jobs_that_ran_longer_than_requested": over}
-    if options.gpus != "fields":
+    if options.gpus not in ("fields", "batch_fields"):
         return facts
     power = table[good & (table[:, 25] >= 0), 25]
     facts["jobs_without_gpu"] = int(np.count_nonzero(good & (table[:, 20] <= 0)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 from time import perf_counter
@@ -19,7 +19,7 @@ from controlplane.simulation.world.outcome import Outcome, Progress, outcome_of
 from controlplane.simulation.world.shortcuts import may_hide_running
 from controlplane.simulation.world.world import Scenario, SimulatedWorld
 from policies.contract.plan import Placement, Plan
-from policies.contract.policy import Policy
+from policies.contract.policy import Policy, places_batch
 from policies.contract.snapshot import JobView, Snapshot
 from policies.host.garbage import seldom_collected
 
@@ -70,6 +70,25 @@ def simulate(
     )
     simulation.on_progress = on_progress
     return outcome_of(simulation.run(), name, workload.name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Timed:
+    """Policy whose decisions are timed."""
+
+    policy: Policy
+    decision_s: list[float]
+
+    @property
+    def places_batch(self) -> bool:
+        return places_batch(self.policy)
+
+    def __call__(self, snapshot: Snapshot) -> Plan:
+        began_s = perf_counter()
+        try:
+            return self.policy(snapshot)
+        finally:
+            self.decision_s.append(perf_counter() - began_s)
 
 
 class Simulation:
@@ -167,7 +186,7 @@ class Simulation:
             and len(self.world.queue) > self.scenario.round_jobs
         )
         self._in_round = True
-        result = run_round(self.world, self._decide)
+        result = run_round(self.world, _Timed(self.policy, self.decision_s))
         self._in_round = False
         if result.failure is not None:
             raise SimulationError(f"round at {self._last_round_s} s: {result.failure}")
@@ -175,13 +194,6 @@ class Simulation:
         if self.keep_rounds:
             self.rounds.append(result)
         self._after_round(result.applied)
-
-    def _decide(self, snapshot: Snapshot) -> Plan:
-        began_s = perf_counter()
-        try:
-            return self.policy(snapshot)
-        finally:
-            self.decision_s.append(perf_counter() - began_s)
 
     def _after_round(self, applied: Applied) -> None:
         if self._asked:

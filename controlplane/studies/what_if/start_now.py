@@ -88,7 +88,7 @@ def start_now(user: User, job: Job) -> StartNow:
     policy, parameters = job.cluster.policy, job.cluster.policy_parameters
 
     def solve(seen: Snapshot) -> Plan:
-        return decide(seen, lambda rest: solve_apart(policy, parameters, rest))
+        return decide(seen, lambda rest: solve_apart(policy, parameters, rest), policy)
 
     names = names_of(user, snapshot)
     take_turn(PATIENCE_S)

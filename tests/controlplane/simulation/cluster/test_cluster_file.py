@@ -96,7 +96,16 @@ def test_steps_of_prices_are_taken_as_they_are() -> None:
         ({"nodes": []}, "nodes: a cluster has at least one node"),
         (
             {"nodes": [{"name": "n", "gpu_type": "V100", "gpus": 0}]},
-            r"nodes\[0\].gpus: must be >= 1",
+            r"nodes\[0\].gpu_type: leave it out, the node has no GPUs",
+        ),
+        (
+            {"nodes": [{"name": "n", "gpus": 0, "power_w": [100]}]},
+            r"nodes\[0\].cores: a node without GPUs needs a number of cores",
+        ),
+        ({"nodes": [{"name": "n", "gpus": 1}]}, r"nodes\[0\].gpu_type: is missing"),
+        (
+            {"nodes": [{"name": "n", "gpus": 0, "cores": 8}]},
+            r"nodes\[0\].power_w: say what a node with no GPUs needs",
         ),
         ({"nodes": [{"name": "n", "gpu_type": "V100"}]}, r"nodes\[0\].gpus: is missing"),
         (

@@ -168,6 +168,22 @@ def test_the_extra_fields_say_what_all_units_need() -> None:
     ].tolist() == [4, 1]
 
 
+def test_batch_jobs_of_the_extra_fields_keep_their_units_with_and_without_gpus() -> None:
+    text = a_unit_line(1, units=2, cores=8, gpus=2, mics=1) + a_unit_line(2, units=3, gpus=0)
+    first, second = an_swf(text, gpus="batch_fields").jobs
+    assert (first.batch, first.preemptible, first.units, first.cores) == (True, False, 2, 8.0)
+    assert (first.gpus_min, first.gpus_max, first.resources) == (4, 4, (("mic", 1.0),))
+    assert (second.units, second.gpus_min, second.gpus_max) == (3, 0, 0)
+
+
+def test_processors_become_units_of_one_core_each() -> None:
+    workload = an_swf(a_unit_line(1, units=2, cores=8), gpus="batch")
+    (job,) = workload.jobs
+    assert (job.units, job.cores, job.gpus_max) == (16, 1.0, 0)
+    (kind,) = workload.kinds
+    assert [(t.gpu_type, t.gpus) for t in kind.throughputs] == [("", 0)]
+
+
 def test_units_that_are_not_the_processors_requested_contradict_themselves() -> None:
     with pytest.raises(
         WorkloadError, match="2 units of 8 cores are not the 17 processors requested"
