@@ -84,10 +84,11 @@ class BatchPlan:
         """Place a job on these units; it holds them for `run_s`, a launch included."""
         self.state.take(found, row, now_s + run_s)
         if row in self.queued:
-            self.placements.append(self._placement(row, found, run_s))
-            self._settle(self.placements[-1])
+            placed = self._placement(row, found, run_s)
         else:
-            self.placements.append(self.plan.placement(Placed(row, found, run_s)))
+            placed = self.plan.placement(Placed(row, found, run_s))
+        self.placements.append(placed)
+        self._settle(placed)
 
     def nodes(self, row: int) -> int:
         """Return the nodes that a job may have: an exclusive one those without other jobs."""

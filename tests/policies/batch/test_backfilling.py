@@ -115,6 +115,13 @@ def test_training_jobs_wait_in_the_same_queue_for_as_long_as_their_speed_says() 
     assert started(plan) == ["trains", "short"]
 
 
+def test_an_exclusive_job_is_not_put_beside_a_training_job_of_the_same_decision() -> None:
+    nodes = [a_node("n1", "V100", 1, cores=8.0), a_cpu_node("c1", cores=0.5)]
+    jobs = [a_job("trains", cores=1.0), a_batch_job("alone", exclusive=True, arrival_s=1.0)]
+    plan = planned(a_snapshot(nodes, jobs))
+    assert started(plan) == ["trains"]
+
+
 def test_zero_amounts_do_not_break_a_reservation() -> None:
     jobs = [
         busy(8.0, left_s=100.0),
