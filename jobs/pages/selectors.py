@@ -87,7 +87,7 @@ STATE_FILTERS: Mapping[str, tuple[str, Q]] = {
 _OF_JOB = (
     "name", "state", "queue_rank", "steps_done", "total_steps", "due_at", "completed_at",
     "waiting_code", "waiting_detail", "failure_reason", "team__name", "user__username",
-    "kind__name", "cores",
+    "kind__name", "cores", "batch",
 )  # fmt: skip
 _OF_ASSIGNMENT = (
     "job_id", "purpose", "steps_per_s", "gpus", "share", "node__name", "node__emulated",

@@ -28,6 +28,7 @@ class Demand:
     memory_gb: float
     labels: tuple[str, ...]
     runtime: str = "process"
+    resources: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,7 @@ class NodeCapacity:
     memory_gb: float
     labels: frozenset[str]
     features: frozenset[str]
+    resources: tuple[tuple[str, float], ...] = ()
 
 
 class Infeasible(Exception):
@@ -93,6 +95,11 @@ def _check_gpus(cluster: str, demand: Demand, nodes: Sequence[NodeCapacity]) -> 
     if demand.gpus_max > largest.gpus:
         used = f"at most {largest.gpus} of {demand.gpus_max} can be used"
         warnings.append(f"gpus: {used}; the largest node has {of}")
+    for name, wanted in demand.resources:
+        most = max(dict(n.resources).get(name, 0.0) for n in nodes)
+        if wanted > most:
+            missing = f"no node that fits has {wanted:g} {name} yet, the most is {most:g}"
+            warnings.append(f"resources: {missing}; the job waits until one does")
     if demand.labels and not any(set(demand.labels) <= n.labels for n in nodes):
         missing = f"no node that fits has {', '.join(demand.labels)} yet"
         warnings.append(f"labels: {missing}; the job waits until one does")
@@ -146,10 +153,19 @@ class Inventory:
             rows = counted.values_list(
                 "gpu_type__name", "gpus", F("cores") - F("reserved_cores"),
                 F("memory_gb") - F("reserved_memory_gb"), "labels", "features",
+                "resources",
             ).distinct()  # fmt: skip
             self._capacities[cluster.pk] = [
-                NodeCapacity(type_ or "", gpus, cores, gb, frozenset(labels), frozenset(features))
-                for type_, gpus, cores, gb, labels, features in rows
+                NodeCapacity(
+                    type_ or "",
+                    gpus,
+                    cores,
+                    gb,
+                    frozenset(labels),
+                    frozenset(features),
+                    tuple(sorted(resources.items())),
+                )
+                for type_, gpus, cores, gb, labels, features, resources in rows
             ]
             caches["process"].set(_key(cluster), self._capacities[cluster.pk], SEEN_S)
         return self._capacities[cluster.pk]

@@ -151,7 +151,9 @@ class _Reading:
         times = self._times(ZoneInfo(cluster.timezone) if cluster else UTC)
         if cluster and not self.problems:
             needs = plain["cores"], plain["memory_gb"], plain["labels"]
-            self._feasible(cluster, Demand(gpus_min, gpus_max, types, *needs, runtime))
+            resources = tuple(plain["resources"].items())
+            demand = Demand(gpus_min, gpus_max, types, *needs, runtime, resources)
+            self._feasible(cluster, demand)
         if self.problems or cluster is None or team is None:
             raise JobInvalid(self.problems)
         job = Job(

@@ -44,10 +44,10 @@ class IdleGpus:
 def idle_gpus(plan: Plan, snapshot: Snapshot) -> tuple[IdleGpus, ...]:
     """Return the idle GPUs beside waiting jobs by cause and job, most first.
 
-    GPUs are idle if an open node has them and no placement. Empty if only jobs wait whose
-    dependencies are not done.
+    GPUs are idle if an open node has them and no placement. Empty if only jobs wait that need no
+    GPUs, or whose dependencies are not done.
     """
-    waiting = {w.job: w.code for w in plan.waiting if w.code is not WaitCode.DEPENDENCY}
+    waiting = waiting_for_gpus(plan, snapshot)
     if not waiting:
         return ()
     facts, found = PlanFacts(plan, snapshot), dict[tuple[IdleCode, str, float | None], int]()
@@ -69,6 +69,16 @@ def idle_gpus(plan: Plan, snapshot: Snapshot) -> tuple[IdleGpus, ...]:
     return tuple(sorted(causes, key=lambda c: (order.index(c.code), -c.gpus, c.job)))
 
 
+def waiting_for_gpus(plan: Plan, snapshot: Snapshot) -> Mapping[str, WaitCode]:
+    """Return the codes of waiting jobs that need GPUs and could have them now."""
+    most, position = snapshot.jobs.columns.counts["gpus_max"], snapshot.jobs.position
+    return {
+        w.job: w.code
+        for w in plan.waiting
+        if w.code is not WaitCode.DEPENDENCY and most[position[w.job]]
+    }
+
+
 def _key(facts: PlanFacts, node: NodeView) -> tuple[object, ...]:
     """Return what decides whether a job could start on a node; nodes with equal keys are alike."""
     used, free = facts.leftover.used.get(node.id, {}), facts.leftover.gpus[node.id]
@@ -81,8 +91,10 @@ def _reserved(facts: PlanFacts, node: NodeView, left: int) -> Iterator[tuple[str
     """Yield (job, its expected start, GPUs) of the jobs for which a node's free GPUs are kept."""
     for job, expected in facts.reservations.get(node.id, ()):
         gpus = min(left, -(-expected.gpus // max(1, len(expected.nodes))))
-        if gpus <= 0:
+        if left <= 0:
             return
+        if not gpus:  # it needs none
+            continue
         left -= gpus
         yield job, expected.start_s, gpus
 

@@ -30,7 +30,7 @@ from policies.contract.plan import Plan, PlanStatus, WaitCode, Waiting
 from policies.contract.snapshot import Purpose, Snapshot
 from policies.contract.validation import power_w
 from policies.placement.explained import explained
-from policies.placement.idle import idle_gpus
+from policies.placement.idle import idle_gpus, waiting_for_gpus
 
 BATCH = 500
 ROUNDS_SEARCHED = 20
@@ -87,7 +87,7 @@ def idle_form(plan: Plan, snapshot: Snapshot) -> dict[str, Any]:
     found = idle_gpus(plan, snapshot)
     if not found:
         return {}
-    waiting = sum(entry.code is not WaitCode.DEPENDENCY for entry in plan.waiting)
+    waiting = len(waiting_for_gpus(plan, snapshot))
     return {"waiting": waiting, "gpus": [[i.code.value, i.gpus, i.job, i.start_s] for i in found]}
 
 

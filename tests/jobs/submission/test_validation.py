@@ -152,6 +152,13 @@ def test_a_training_job_may_be_stopped_and_runs_past_its_walltime_unless_it_says
     assert (ended.preemptible, ended.killed_after_s) == (False, 3600.0)
 
 
+def test_resources_that_no_node_offers_yet_are_warned_of(user: User, cluster: Cluster) -> None:
+    a_node(cluster, gpus=0, resources={"mic": 1})
+    assert taken(user, steps=None, resources={"mic": 1}).warnings == ()
+    (warning,) = taken(user, steps=None, resources={"mic": 2}).warnings
+    assert warning.startswith("resources: no node that fits has 2 mic yet, the most is 1")
+
+
 def test_a_job_needs_no_gpu(user: User, cluster: Cluster) -> None:
     job = taken(user, gpus=0).job
     assert (job.gpus_min, job.gpus_max, job.batch) == (0, 0, False)

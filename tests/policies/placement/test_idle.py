@@ -8,7 +8,7 @@ from controlplane.loop.pages.idle import WORDS
 from policies.contract.plan import Expected, Placement, Plan, PlanStatus, WaitCode, Waiting
 from policies.contract.snapshot import NodeState, RankPlacement, Snapshot
 from policies.placement.idle import IdleCode, idle_gpus
-from tests.builders_policies import a_job, a_node, a_snapshot
+from tests.builders_policies import a_batch_job, a_job, a_node, a_snapshot
 
 
 def found(
@@ -47,6 +47,14 @@ def test_gpus_are_reserved_for_the_jobs_expected_on_their_node_first() -> None:
         ("reserved", 3, "j", 2000.0),
         ("left_free", 1, "j", None),
     ]
+
+
+def test_jobs_that_need_no_gpu_make_none_idle() -> None:
+    nodes = [a_node("n1", gpus=2, cores=4.0)]
+    snapshot = a_snapshot(nodes, [a_batch_job("b"), a_job("j")])
+    later = Waiting("b", WaitCode.NO_CAPACITY, expected=Expected(2000.0, None, ("n1",), 0))
+    assert found(snapshot, later) == []
+    assert found(snapshot, later, waits("j")) == [("left_free", 2, "j", None)]
 
 
 def test_a_power_cap_is_named() -> None:
