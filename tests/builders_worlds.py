@@ -194,7 +194,8 @@ class LiveRun:
             for t in k.throughputs
         }
         self.runtime = PretendedRuntime(
-            engine, lambda job, gpu_type, gpus: rates[str(job.kind_id), gpu_type, gpus]
+            engine,
+            lambda job, gpu_type, gpus: rates[str(job.kind_id), gpu_type if gpus else "", gpus],
         )
         self.ports = Ports(solve_here, lambda: engine.now_s, knowledge)
         self.asked = False

@@ -58,6 +58,17 @@ TRACE = (
 )
 
 
+BATCH = (
+    ("B1", 3, 200, 4.0, 0),
+    ("B2", 12, 400, 6.0, 0),
+    ("B3", 20, 90, 2.0, 1),
+    ("B4", 20, 150, 8.0, 0),
+    ("B5", 320, 600, 3.0, 0),
+    ("B6", 400, 60, 8.0, 0),
+)
+"""Batch jobs: name, arrival, run time, cores, GPUs."""
+
+
 @dataclass(frozen=True, slots=True)
 class Stay:
     """What both worlds must agree on."""
@@ -91,7 +102,28 @@ def the_kinds() -> dict[str, KindView]:
             for (t, g), rate in zip(places, rates, strict=True)
         )
         found[name] = KindView(str(kind.pk), name, known)
+    batch = Kind.objects.create(digest="b" * 64, name="batch")
+    anywhere = (("", 0), ("V100", 1), ("T4", 1))
+    known = tuple(Throughput(t, g, 1.0, Source.MEASURED) for t, g in anywhere)
+    found["batch"] = KindView(str(batch.pk), "batch", known)
     return found
+
+
+def the_batch_jobs(cluster: Cluster, kinds: dict[str, KindView]) -> list[Job]:
+    """Batch jobs beside the others, and a node without GPUs."""
+    a_node(cluster, gpus=0, name="c1", epoch=1, cores=8.0)
+    team, jobs = a_team(), []
+    for name, arrival, run_s, cores, gpus in BATCH:
+        submitted = datetime.fromtimestamp(START_S + arrival, UTC)
+        job = a_job(
+            cluster, team=team, user=a_user(f"of-{name}", team=team), name=name, state="held",
+            kind=Kind.objects.get(pk=int(kinds["batch"].id)), total_steps=run_s, cores=cores,
+            gpus_min=gpus, gpus_max=gpus, batch=True, preemptible=False,
+        )  # fmt: skip
+        Job.objects.filter(pk=job.pk).update(submitted_at=submitted)
+        job.submitted_at = submitted
+        jobs.append(job)
+    return jobs
 
 
 def the_cluster(policy: str, parameters: Mapping[str, Any]) -> Cluster:
@@ -181,6 +213,8 @@ def both_worlds(
     parameters: Mapping[str, Any],
     engine: LookingEngine,
     incidents: Sequence[Incident] = (),
+    *,
+    batch: bool = False,
 ) -> Simulation:
     """Run the trace through both worlds and hold them against each other; the simulation, for what
     the test is about.
@@ -188,7 +222,7 @@ def both_worlds(
     cluster = the_cluster(policy, parameters)
     kinds = the_kinds()
     knowledge = FixedKnowledge(tuple(kinds.values()))
-    jobs = the_jobs(cluster, kinds)
+    jobs = [*the_jobs(cluster, kinds), *(the_batch_jobs(cluster, kinds) if batch else ())]
     simulation = simulated(cluster, knowledge, incidents)
     live = LiveRun(cluster, jobs, knowledge, engine, incidents)
     engine.after_each = live._look_for_events
@@ -216,6 +250,19 @@ def test_one_trace_gives_the_same_assignments_in_both_worlds(
 
 def test_both_worlds_agree_on_the_published_programs_mode(engine: LookingEngine) -> None:
     both_worlds("randomized_greedy", {"mode": "coded"}, engine)
+
+
+@pytest.mark.parametrize(
+    "policy",
+    ["fifo", "backfilling", pytest.param("randomized_greedy", marks=pytest.mark.slow)],
+)
+def test_batch_jobs_beside_training_jobs_end_the_same_in_both_worlds(
+    policy: str, engine: LookingEngine
+) -> None:
+    simulation = both_worlds(policy, {}, engine, batch=True)
+    jobs = [job for job in simulation.world.jobs.values() if job.view.batch]
+    assert [len(job.launches) for job in jobs] == [1] * len(BATCH)
+    assert len({launch.ranks[0].node for job in jobs for launch in job.launches}) > 1
 
 
 INCIDENTS = (
