@@ -157,6 +157,15 @@ class JobPage:
     preemptions: int
 
     @property
+    def over_walltime(self) -> bool:
+        """Return True if a launch has run longer than the walltime, which only warns."""
+        job = self.row.job
+        if job.walltime_s is None or job.killed_after_s is not None:
+            return False
+        live = [p for p in self.placements if p.assignment.ended_at is None]
+        return any((p.ran_s or 0.0) > job.walltime_s for p in live)
+
+    @property
     def gang(self) -> bool:
         """Return True if the latest launch has several ranks, each with its own log."""
         return bool(self.placements) and self.placements[0].assignment.world_size > 1

@@ -8,7 +8,7 @@ from django.utils import timezone
 
 from clusters.models import Node
 from controlplane.loop.pages.timeline import gantt_bars
-from jobs.models import Assignment, Team
+from jobs.models import Assignment, Job, Team
 from tests.builders import a_cluster, a_job, a_node, a_team, a_user, at
 
 pytestmark = pytest.mark.django_db
@@ -66,6 +66,18 @@ def test_the_pages_show_what_holds_cores(node: Node, client: Client) -> None:
     shown = client.get(f"/jobs/{held.job_id}/").content.decode()
     assert "2 cores" in shown
     assert "× " not in shown
+
+
+@pytest.mark.parametrize(("walltime_s", "on", "told"), [(50, "warn", True), (500, "warn", False),
+    (50, "kill", False), (None, "warn", False)])  # fmt: skip
+def test_a_job_page_warns_of_a_walltime_that_is_over_and_ends_nothing(
+    node: Node, client: Client, walltime_s: float | None, on: str, told: bool
+) -> None:
+    job = runs_on(node, "simulates", -100.0).job
+    Job.objects.filter(pk=job.pk).update(walltime_s=walltime_s, on_walltime=on)
+    client.force_login(a_user("ada", team=_team(), operator=True))
+    page = client.get(f"/jobs/{job.pk}/").content.decode()
+    assert ("has run longer than its walltime of 50 s" in page) == told
 
 
 def test_rest_and_metrics_say_that_there_is_no_type(node: Node, client: Client) -> None:
