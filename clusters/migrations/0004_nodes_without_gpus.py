@@ -5,15 +5,20 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     dependencies = [
-        ('clusters', '0003_profiling_and_waiting'),
+        ("clusters", "0003_profiling_and_waiting"),
     ]
 
     operations = [
         migrations.AlterField(
-            model_name='node',
-            name='gpu_type',
-            field=models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='nodes', to='clusters.gputype'),
+            model_name="node",
+            name="gpu_type",
+            field=models.ForeignKey(
+                blank=True,
+                null=True,
+                on_delete=django.db.models.deletion.PROTECT,
+                related_name="nodes",
+                to="clusters.gputype",
+            ),
         ),
     ]

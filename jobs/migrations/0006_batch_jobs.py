@@ -4,40 +4,63 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     dependencies = [
-        ('jobs', '0005_forecasts'),
+        ("jobs", "0005_forecasts"),
     ]
 
     operations = [
         migrations.AddField(
-            model_name='job',
-            name='batch',
-            field=models.BooleanField(default=False, help_text='It declares no steps: it runs once, to its end'),
+            model_name="job",
+            name="batch",
+            field=models.BooleanField(
+                default=False, help_text="It declares no steps: it runs once, to its end"
+            ),
         ),
         migrations.AddField(
-            model_name='job',
-            name='exclusive',
-            field=models.BooleanField(default=False, help_text='No other job is on its node'),
+            model_name="job",
+            name="exclusive",
+            field=models.BooleanField(default=False, help_text="No other job is on its node"),
         ),
         migrations.AddField(
-            model_name='job',
-            name='on_walltime',
-            field=models.CharField(default='warn', help_text='kill ends it then; warn only tells', max_length=4),
+            model_name="job",
+            name="on_walltime",
+            field=models.CharField(
+                default="warn", help_text="kill ends it then; warn only tells", max_length=4
+            ),
         ),
         migrations.AddField(
-            model_name='job',
-            name='preemptible',
-            field=models.BooleanField(default=True, help_text='It may be stopped at a checkpoint and go on elsewhere'),
+            model_name="job",
+            name="preemptible",
+            field=models.BooleanField(
+                default=True, help_text="It may be stopped at a checkpoint and go on elsewhere"
+            ),
         ),
         migrations.AddField(
-            model_name='job',
-            name='resources',
-            field=models.JSONField(default=dict, help_text='Other named resources of its node, such as {"mic": 2}'),
+            model_name="job",
+            name="resources",
+            field=models.JSONField(
+                default=dict, help_text='Other named resources of its node, such as {"mic": 2}'
+            ),
         ),
         migrations.AlterField(
-            model_name='assignment',
-            name='reason_class',
-            field=models.CharField(blank=True, choices=[('user', 'user'), ('oom', 'oom'), ('image', 'image'), ('gpu', 'gpu'), ('node', 'node'), ('preempt', 'preempt'), ('lease', 'lease'), ('operator', 'operator'), ('gang', 'gang'), ('limit', 'limit')], default='', max_length=10),
+            model_name="assignment",
+            name="reason_class",
+            field=models.CharField(
+                blank=True,
+                choices=[
+                    ("user", "user"),
+                    ("oom", "oom"),
+                    ("image", "image"),
+                    ("gpu", "gpu"),
+                    ("node", "node"),
+                    ("preempt", "preempt"),
+                    ("lease", "lease"),
+                    ("operator", "operator"),
+                    ("gang", "gang"),
+                    ("limit", "limit"),
+                ],
+                default="",
+                max_length=10,
+            ),
         ),
     ]
