@@ -55,11 +55,14 @@ GANG = "gang"
 LIMITS = "limits"
 """The feature of agents whose guards end a job at its walltime and its deadline."""
 
+BATCH = "batch"
+"""The feature of agents that know batch scripts, and seats whose process is on another node."""
+
 CONTAINER = "{container}"
 """Stands in a node's address for a launch's own name, where containers find one another by name."""
 
 FEATURES = frozenset(
-    {*RUNTIMES, "emulated", "checkpoint", "steps_quota", "lease_guard", GANG, LIMITS}
+    {*RUNTIMES, "emulated", "checkpoint", "steps_quota", "lease_guard", GANG, LIMITS, BATCH}
 )
 """Features of an agent of this version; a LaunchSpec that needs others is REJECTED."""
 
@@ -277,6 +280,15 @@ class Accept:
 
 
 @dataclass(frozen=True, slots=True)
+class Host:
+    """Node of a batch job: its name, its address (empty: unknown), and the job's units there."""
+
+    name: Text
+    address: Text = ""
+    units: Int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class LaunchSpec:
     """One rank of one assignment: the payload of accept.
 
@@ -284,6 +296,9 @@ class LaunchSpec:
     first launch resolved the name to. A gang meets at `rendezvous` ("host:port" of rank 0, the next
     port is the training library's); its ranks know each other by `gang_token`, and `gang_gpus` are
     the GPUs of all. The guard ends it `walltime_s` after its start, and at `deadline_s`; 0: never.
+    `hosts` are the nodes of a batch job in the order of its seats; `held` seats run no process: the
+    job's first one uses them. The text `script` is run with the arguments `command`, in `folder`;
+    `output` and `error_output` are files for what it prints.
     """
 
     assignment: Text
@@ -323,6 +338,12 @@ class LaunchSpec:
     gang_gpus: Annotated[Int, LATER] = 0
     walltime_s: Annotated[float, LATER] = 0.0
     deadline_s: Annotated[float, LATER] = 0.0
+    hosts: Annotated[tuple[Host, ...], LATER] = ()
+    held: Annotated[bool, LATER] = False
+    script: Annotated[Text, LATER] = ""
+    folder: Annotated[Text, LATER] = ""
+    output: Annotated[Text, LATER] = ""
+    error_output: Annotated[Text, LATER] = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from jobs.models.jobs import (
     Dependency,
     IdempotencyKey,
     Job,
+    JobArray,
     JobEvent,
     Kind,
 )
@@ -23,6 +24,6 @@ from jobs.models.teams import Membership, Secret, Team
 
 __all__ = [
     "QUEUE_ORDER", "Assignment", "AssignmentEvent", "AssignmentSlot", "Attempt", "Condition",
-    "Dependency", "Forecast", "IdempotencyKey", "Job", "JobEvent", "Kind", "LogChunk", "Membership",
-    "ProgressPoint", "Secret", "Team", "UsagePoint",
+    "Dependency", "Forecast", "IdempotencyKey", "Job", "JobArray", "JobEvent", "Kind", "LogChunk",
+    "Membership", "ProgressPoint", "Secret", "Team", "UsagePoint",
 ]  # fmt: skip

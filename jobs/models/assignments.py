@@ -57,6 +57,7 @@ class Assignment(models.Model):
     term_at = models.DateTimeField(
         null=True, blank=True, editable=False, help_text="When its term was last changed"
     )
+    units = models.PositiveIntegerField(default=1, help_text="Units of a batch job at its seat")
     gang_port = models.PositiveIntegerField(
         null=True, blank=True, editable=False, help_text="Where its gang meets, on rank 0's node"
     )
@@ -97,6 +98,9 @@ class Assignment(models.Model):
     overrun_fraction = models.FloatField(null=True, blank=True)
 
     predicted_run_s = models.FloatField(null=True, blank=True)
+    predicted_source = models.CharField(
+        max_length=30, blank=True, default="", help_text="What a batch job's run time was told by"
+    )
     predicted_steps_per_s = models.FloatField(null=True, blank=True)
     predicted_power_w = models.FloatField(
         null=True, blank=True, help_text="IT watts of the node's part this assignment causes"

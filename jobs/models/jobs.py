@@ -52,8 +52,23 @@ _FOUND_BY = ("state", "user", "kind", "name")
 """Further filters of the queue page, in an index so that a search reads no rows."""
 
 
+class JobArray(models.Model):
+    """Array of like jobs: one for each index, at most `at_once` of them at a time."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    indices = models.CharField(max_length=1000, help_text="As submitted, such as 0-99:2")
+    at_once = models.PositiveIntegerField(
+        null=True, blank=True, help_text="The most elements that run at a time; empty: any number"
+    )
+    submitted_at = models.DateTimeField(auto_now_add=True)
+
+    def __str__(self) -> str:
+        """The indices and the limit, as they are submitted."""
+        return self.indices if self.at_once is None else f"{self.indices}%{self.at_once}"
+
+
 class Job(models.Model):
-    """Training job. `fence` counts launches, `retries_used` only user and oom failures.
+    """Training or batch job. `fence` counts launches, `retries_used` only user and oom failures.
 
     `tardiness_weight` is cost per second after `due_at` in the cluster's currency; `weight` a fair
     share; `priority` is strict. A restart begins from `checkpoint_steps`.
@@ -97,6 +112,36 @@ class Job(models.Model):
         default=False, help_text="It declares no steps: it runs once, to its end"
     )
     exclusive = models.BooleanField(default=False, help_text="No other job is on its node")
+    units = models.PositiveIntegerField(
+        default=1, help_text="Equal parts of a batch job, each on one node"
+    )
+    units_per_node = models.PositiveIntegerField(
+        default=0, help_text="The most units on one node; 0: any number"
+    )
+    nodes = models.PositiveIntegerField(
+        default=0, help_text="Nodes that its units are spread over; 0: any number"
+    )
+    processes = models.CharField(
+        max_length=5,
+        default="first",
+        help_text="Runs on its first node alone (first), or on each of them (each)",
+    )
+    script = models.TextField(
+        blank=True, default="", help_text="Text of a batch script, which is run instead of a file"
+    )
+    folder = models.CharField(
+        max_length=1000, blank=True, default="", help_text="Folder on the node in which it runs"
+    )
+    output = models.CharField(
+        max_length=1000, blank=True, default="", help_text="File on the node for its output"
+    )
+    error_output = models.CharField(
+        max_length=1000, blank=True, default="", help_text="File on the node for its errors"
+    )
+    array = models.ForeignKey(
+        JobArray, null=True, blank=True, on_delete=models.PROTECT, related_name="jobs"
+    )
+    array_index = models.PositiveIntegerField(null=True, blank=True)
     preemptible = models.BooleanField(
         default=True, help_text="It may be stopped at a checkpoint and go on elsewhere"
     )
@@ -109,6 +154,9 @@ class Job(models.Model):
         default=False, help_text="Its command may run more than once, as profile runs do"
     )
 
+    begin_at = models.DateTimeField(
+        null=True, blank=True, help_text="It does not start before this time"
+    )
     due_at = models.DateTimeField(null=True, blank=True)
     deadline_at = models.DateTimeField(null=True, blank=True)
     walltime_s = models.FloatField(null=True, blank=True)
@@ -180,6 +228,9 @@ class Job(models.Model):
             models.Index(fields=["state", "completed_at", "team"], name="job_ended"),
             # The REST API's list of one state, newest first.
             models.Index(fields=["state", "-submitted_at", "team"], name="job_state_newest"),
+        ]
+        constraints = [
+            models.UniqueConstraint(fields=["array", "array_index"], name="array_index_once")
         ]
         ordering = ["-submitted_at"]
 
