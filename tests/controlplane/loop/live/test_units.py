@@ -1,6 +1,7 @@
 """Units of batch jobs in the live world: snapshots, rechecks, launches, watts and bills."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -168,3 +169,16 @@ def test_a_seats_watts_and_bill_are_by_the_cores_of_its_units(cluster: Cluster, 
     billed = {a.job_id: bill(a).energy_kwh for a in Assignment.objects.all()}
     assert billed[two.pk] == pytest.approx(2 * billed[one.pk])
     assert sum(billed.values()) == pytest.approx(0.1)
+
+
+def test_the_cost_of_a_placement_is_expected_of_its_seats_together(
+    cluster: Cluster, wide: Node, narrow: Node
+) -> None:
+    placed = replace(
+        seats(units(cluster), (wide, 2), (narrow, 1)),
+        predicted_run_s=60.0,
+        predicted_energy_cost=0.3,
+    )
+    a_round(cluster, told(placed))
+    costs = Assignment.objects.order_by("rank").values_list("predicted_energy_cost", flat=True)
+    assert [float(cost or 0) for cost in costs] == pytest.approx([0.2, 0.1])
