@@ -163,7 +163,7 @@ def _runtime_unavailable(facts: Facts) -> str:
 
 
 def _agent_too_old(facts: Facts) -> str:
-    return f"The agent of {facts.nodes or 'each node'} cannot end it at its time limit."
+    return f"The agent of {facts.nodes or 'each node'} is too old for its limits or units."
 
 
 def _nodes_unavailable(facts: Facts) -> str:
@@ -225,7 +225,8 @@ REASONS: Mapping[str, Reason] = {
         _runtime_unavailable, "Clone it with another runtime, or offer it on a node."
     ),
     "agent_too_old": Reason(
-        _agent_too_old, "Upgrade the agents, or clone it with on_walltime: warn and no deadline."
+        _agent_too_old,
+        "Upgrade the agents, or clone it with on_walltime: warn, no deadline and one unit.",
     ),
     "dependency": Reason(
         lambda facts: f"It waits for {facts.jobs or 'other jobs'} to complete.",

@@ -262,6 +262,16 @@ class Job(models.Model):
         return self.killed_after_s is not None or self.deadline_at is not None
 
     @property
+    def needs_batch(self) -> bool:
+        """Return True if its agents must know seats that run no process of their own."""
+        return self.units > 1
+
+    @property
+    def runs_on_first_seat(self) -> bool:
+        """Return True if its process runs on its first seat alone; the others are held for it."""
+        return self.batch and self.processes == "first"
+
+    @property
     def is_over(self) -> bool:
         return JobState(self.state) in ENDED
 

@@ -24,11 +24,13 @@ from controlplane.execution.gangs import (
     GangImpossibleError,
     check_gang,
     gpus_of,
+    is_rank,
     rendezvous,
     token_of,
 )
 from controlplane.execution.moves import move_assignment
 from controlplane.execution.outcomes import assignment_ended, assignment_running, end_assignment
+from controlplane.execution.seats import hosts_of, is_held
 from controlplane.execution.services.sessions import lock_own, lock_session
 from jobs.assignment_lifecycle import (
     ENDED,
@@ -40,6 +42,7 @@ from jobs.assignment_lifecycle import (
 from jobs.models import Assignment, Job
 from jobs.secrets import SecretMissing, reveal_references
 from loadmaster.protocol import (
+    BATCH,
     GANG,
     LIMITS,
     Accept,
@@ -69,16 +72,16 @@ def launch_spec(assignment: Assignment) -> LaunchSpec:
         image=job.image,
         image_digest=job.image_digest,
         environment={n: value for n, value in job.environment.items() if isinstance(value, str)},
-        secrets=reveal_references(job.team, job.environment),
+        secrets={} if is_held(assignment) else reveal_references(job.team, job.environment),
         mounts=tuple(job.mounts),
         rank=assignment.rank,
-        world_size=assignment.world_size,
+        world_size=assignment.world_size if is_rank(assignment) else 1,
         rendezvous=rendezvous(assignment),
         slot=slots[0].slot if slots else 0,
         share=assignment.share,
         cpu_quota=assignment.cpu_quota,
-        cores=job.cores,
-        memory_gb=job.memory_gb,
+        cores=job.cores * assignment.units,
+        memory_gb=job.memory_gb * assignment.units,
         steps=job.total_steps,
         steps_quota=assignment.steps_quota,
         term_until_s=assignment.term_until.timestamp() if assignment.term_until else None,
@@ -92,6 +95,8 @@ def launch_spec(assignment: Assignment) -> LaunchSpec:
         gang_gpus=gpus_of(assignment),
         walltime_s=job.killed_after_s or 0.0,
         deadline_s=job.deadline_at.timestamp() if job.deadline_at else 0.0,
+        hosts=hosts_of(assignment) if job.needs_batch else (),
+        held=is_held(assignment),
     )
 
 
@@ -102,7 +107,8 @@ def required_features(job: Job, assignment: Assignment, checkpoint_place: str) -
         "emulated": assignment.node.emulated,
         "checkpoint": bool(checkpoint_place),
         "steps_quota": assignment.steps_quota is not None,
-        GANG: assignment.world_size > 1,
+        GANG: is_rank(assignment),
+        BATCH: job.needs_batch,
         LIMITS: job.needs_limits,
     }
     return tuple(sorted(name for name, needed in wanted.items() if needed))

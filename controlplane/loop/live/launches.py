@@ -37,7 +37,7 @@ BATCH = 100
 
 OF_A_JOB = (
     "state", "fence", "kind_id", "cores", "memory_gb", "resources", "checkpoint_steps",
-    "repeatable",
+    "repeatable", "batch",
 )  # fmt: skip
 """Columns of launched jobs; commands and environments may be long."""
 
@@ -155,7 +155,7 @@ class Launcher:
         if refused is not None:
             return refused
         ranks, port = placement.ranks, None
-        if len(ranks) > 1:
+        if len(ranks) > 1 and not job.batch:
             port = self.ports.choose(self.free.nodes[ranks[0].node], job.pk, job.fence + 1)
         rows = [self._rank(placement, rank, job, port) for rank in range(len(ranks))]
         return PreparedLaunch(placement, job, rows)
@@ -210,7 +210,7 @@ class Launcher:
             job=job, round=self.round, node=self.free.nodes[seat.node], purpose=placement.purpose,
             copy=placement.copy, rank=rank,
             world_size=len(placement.ranks), gpus=len(seat.devices), fence=job.fence + 1,
-            share=seat.share,
+            units=seat.units, share=seat.share,
             gang_port=port, cpu_quota=seat.cpu_quota, steps_quota=placement.steps_quota,
             term_until=time_of(placement.until_s),
             start_steps=steps, steps_done=steps, checkpoint_steps=steps,
@@ -224,13 +224,15 @@ class Launcher:
         ]
 
     def _predicted(self, placement: Placement, seat: RankPlacement, job: Job) -> dict[str, Any]:
-        """Speed beside co-tenants, the rank's part of its node's watts, the policy's figures."""
+        """Speed beside co-tenants, its part of its node's watts, the policy's figures."""
         node = self.observed.snapshot.node_by_id[seat.node]
         if gpus := len(seat.devices) * seat.share:
             power_w = node.draw_w(self.in_use[seat.node]) * gpus / self.held[seat.node]
         else:
-            power_w = node.part_w(0.0, 0, job.cores)
+            power_w = node.part_w(0.0, 0, job.cores * seat.units)
         cost = placement.predicted_energy_cost
+        if cost is not None:
+            cost *= _part(placement, seat)
         return {
             "predicted_run_s": placement.predicted_run_s,
             "predicted_steps_per_s": self.expected_steps_per_s(placement, str(job.kind_id)),
@@ -239,6 +241,13 @@ class Launcher:
                 None if cost is None else Decimal(repr(cost)).quantize(Decimal("0.00000001"))
             ),
         }
+
+
+def _part(placement: Placement, seat: RankPlacement) -> float:
+    """Part of the whole placement that a seat is, by its GPUs, without any by its units."""
+    if placement.gpus:
+        return len(seat.devices) / placement.gpus
+    return seat.units / sum(each.units for each in placement.ranks)
 
 
 def _measured_together(placements: Iterable[Placement]) -> list[list[Placement]]:
