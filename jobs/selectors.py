@@ -14,9 +14,13 @@ from controlplane.web.operators import is_operator
 from jobs.assignment_lifecycle import LIVE
 from jobs.lifecycle import JobState
 from jobs.models import Assignment, Job, Membership, Team
+from loadmaster.slurm.numbers import ids_of
 
 OTHERS = "another team's job"
 """Placeholder for the name of an invisible job."""
+
+LONGEST_BEGINNING = 14
+"""Digits from which on a text is the number of a job, no beginning of an id."""
 
 LIVE_STATES = sorted(str(s) for s in LIVE)
 
@@ -63,7 +67,13 @@ def get_job(user: User | AnonymousUser, job_id: uuid.UUID | str) -> Job:
 
 
 def id_begins(text: str) -> Q:
-    """Condition on ids that begin with four or more hexadecimal digits; no job for other text."""
+    """Condition on ids that begin with four or more hexadecimal digits, or have this number.
+
+    No job for other text.
+    """
+    numbered = ids_of(text)
+    if numbered and len(text) > LONGEST_BEGINNING:
+        return Q(pk__range=numbered)
     digits = text.replace("-", "").lower()
     if not 4 <= len(digits) <= 32 or not set(digits) <= set("0123456789abcdef"):
         return Q(pk__in=())

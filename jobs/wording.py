@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 RESTING = "resting"
+BEGINS_LATER = "begins_later"
 """Code of a job that backs off after a failure, hidden from policies."""
 
 BY_ITSELF = "None: it starts by itself."
@@ -163,7 +164,7 @@ def _runtime_unavailable(facts: Facts) -> str:
 
 
 def _agent_too_old(facts: Facts) -> str:
-    return f"The agent of {facts.nodes or 'each node'} cannot end it at its time limit."
+    return f"The agent of {facts.nodes or 'each node'} cannot run scripts or end it at its limits."
 
 
 def _nodes_unavailable(facts: Facts) -> str:
@@ -189,6 +190,11 @@ def _power_cap(facts: Facts) -> str:
 def _resting(facts: Facts) -> str:
     at = facts.at("retry_s")
     return f"It rests before it is tried again{f' at {at}' if at else ''}."
+
+
+def _begins_later(facts: Facts) -> str:
+    at = facts.at("retry_s")
+    return f"It does not begin before {at}." if at else "Its time to begin has come."
 
 
 def _said(text: str) -> Callable[[Facts], str]:
@@ -247,6 +253,7 @@ REASONS: Mapping[str, Reason] = {
         f"{BY_ITSELF} Operators see the cause under Rounds.",
     ),
     RESTING: Reason(_resting, "Mend the cause of its last failure; `release` ends the pause."),
+    BEGINS_LATER: Reason(_begins_later, f"{BY_ITSELF} `release` lets it begin now."),
     "deferred": Reason(_said("It starts when another job has left its GPUs."), BY_ITSELF),
     "stale": Reason(
         _said("Its GPUs were taken or lost meanwhile; the next decision finds others."), BY_ITSELF

@@ -262,6 +262,11 @@ class Job(models.Model):
         return self.killed_after_s is not None or self.deadline_at is not None
 
     @property
+    def needs_batch(self) -> bool:
+        """Return True if its agent must know batch scripts."""
+        return bool(self.script)
+
+    @property
     def is_over(self) -> bool:
         return JobState(self.state) in ENDED
 

@@ -14,6 +14,7 @@ from jobs.selectors import fraction_of
 from jobs.services import job_data
 from jobs.wording import explain
 from loadmaster.protocol import AssignmentState
+from loadmaster.slurm.options import MAX_SCRIPT
 
 
 class PlacementSerializer(serializers.Serializer[Any]):
@@ -98,6 +99,7 @@ class JobSerializer(serializers.ModelSerializer[Job]):
     kind = serializers.CharField(source="kind.__str__")
     due = serializers.DateTimeField(source="due_at", allow_null=True)
     deadline = serializers.DateTimeField(source="deadline_at", allow_null=True)
+    begin = serializers.DateTimeField(source="begin_at", allow_null=True)
     progress = serializers.SerializerMethodField()
     placement = serializers.SerializerMethodField()
     waiting = serializers.SerializerMethodField()
@@ -106,7 +108,7 @@ class JobSerializer(serializers.ModelSerializer[Job]):
         model = Job
         fields = [
             "id", "name", "cluster", "team", "user", "state", "kind", "gpus_min", "gpus_max",
-            "priority", "tardiness_weight", "due", "deadline", "submitted_at", "started_at",
+            "priority", "tardiness_weight", "due", "deadline", "begin", "submitted_at", "started_at",
             "completed_at", "hold_wanted", "failure_reason", "progress", "placement", "waiting",
         ]  # fmt: skip
 
@@ -202,6 +204,7 @@ class JobInput(serializers.Serializer[Any]):
         help_text="ISO 8601, or +2h from now; in the cluster's zone where it has no offset"
     )
     deadline = serializers.CharField(help_text="As due, but hard")
+    begin = serializers.CharField(help_text="As due: it does not start before")
     walltime = serializers.JSONField(help_text="Seconds, or a duration such as 1h30m")
     on_walltime = serializers.ChoiceField(choices=["kill", "warn"])
     tardiness_weight = serializers.FloatField(
@@ -222,6 +225,19 @@ class JobInput(serializers.Serializer[Any]):
     labels = serializers.ListField(child=serializers.CharField())
     dependencies = serializers.ListField(
         child=serializers.CharField(), help_text="Ids of jobs, or afterany:ID, afternotok:ID"
+    )
+    script = serializers.CharField(
+        max_length=MAX_SCRIPT, help_text="Text of a script, run with the command as its arguments"
+    )
+    folder = serializers.CharField(max_length=1000, help_text="Folder on the node to run it in")
+    output = serializers.CharField(
+        max_length=1000, help_text="File on the node for its output, with Slurm's %j, %A, %a, %x"
+    )
+    error_output = serializers.CharField(
+        max_length=1000, help_text="File for its errors; default: that of its output"
+    )
+    sbatch = serializers.JSONField(
+        help_text='{"script": text, "options": ["-n", "4"], "arguments": [], "folder": "/home/me"}'
     )
     hold = serializers.BooleanField()
     on_disconnect = serializers.ChoiceField(choices=["stop", "keep"])

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from datetime import date, datetime, timedelta, tzinfo
 from difflib import get_close_matches
 
+from loadmaster.slurm.options import text_problems
+
 ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _REGISTRY = r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::\d{1,5})?"
 _PART = r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*"
@@ -35,6 +37,8 @@ DIRECTIONS = frozenset(
     "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u2028\u2029"
 )
 """Characters that reorder the text around them, so that it misleads readers."""
+
+MAX_PATH = 1000
 
 MAX_DURATION_S = 10 * 365 * 86_400.0
 
@@ -155,6 +159,23 @@ def command(value: object) -> tuple[str, ...]:
     if parts and not parts[0].strip():
         raise FieldError("must begin with a program")
     return tuple(parts)
+
+
+def script(value: object) -> str:
+    """Text of a batch script, with the line of its interpreter."""
+    if not isinstance(value, str) or not _encodable(value):
+        raise FieldError(f"must be the text of a script, not {called(value, hide=True)}")
+    if problems := list(text_problems(value)):
+        raise FieldError("; ".join(problems))
+    return value
+
+
+def folder(value: object) -> str:
+    """Absolute path of a folder."""
+    path = text(value, most=MAX_PATH)
+    if not path.startswith("/"):
+        raise FieldError(f"must be a path from the root on, such as /home/me, not {called(path)}")
+    return path
 
 
 def environment(value: object) -> dict[str, str | dict[str, str]]:

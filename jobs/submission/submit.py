@@ -6,10 +6,13 @@ import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
 
 from django.contrib.auth.models import User
 from django.db import DatabaseError, DataError, IntegrityError, transaction
 from django.db.models import Q
+from django.utils import timezone
 
 from clusters.events import request_reschedules
 from clusters.models import Reason
@@ -20,6 +23,7 @@ from jobs.models import Dependency, IdempotencyKey, Job, JobEvent
 from jobs.signals import jobs_queued
 from jobs.submission.feasibility import Inventory
 from jobs.submission.validation import JobInvalid, JobRequest, validate_job
+from jobs.wording import BEGINS_LATER
 
 log = logging.getLogger(__name__)
 
@@ -119,7 +123,12 @@ def _sorted_out(
         if one.key is not None:
             keys.add((one.user.pk, one.key))
     digests = {
-        place: kinds.digest(r.kind, runtime=r.job.runtime, image=r.job.image, command=r.job.command)
+        place: kinds.digest(
+            r.kind,
+            runtime=r.job.runtime,
+            image=r.job.image,
+            command=[*([r.job.script] if r.job.script else []), *r.job.command],
+        )  # fmt: skip
         for place, r in requests.items()
     }
     found = inventory.kinds({digests[place]: r.kind for place, r in requests.items()})
@@ -128,6 +137,8 @@ def _sorted_out(
         job.kind = found[digests[place]]
         job.user, job.cloned_from = asked[place].user, asked[place].cloned_from
         job.state = JobState.HELD if request.hold else JobState.QUEUED
+        for name, value in begin_rest(job, timezone.now()).items() if not request.hold else ():
+            setattr(job, name, value)
     return answers, requests
 
 
@@ -203,6 +214,14 @@ def _submitted(wanted: tuple[Asked, JobRequest]) -> JobEvent:
         job=job, event="submitted", from_state=job.state, to_state=job.state,
         actor=asked.user.get_username(), data={"warnings": list(request.warnings)},
     )  # fmt: skip
+
+
+def begin_rest(job: Job, now: datetime) -> dict[str, Any]:
+    """Values of a job that rests until the time before which it is not to begin; {} if past."""
+    if job.begin_at is None or job.begin_at <= now:
+        return {}
+    detail = {"retry_s": round(job.begin_at.timestamp())}
+    return {"retry_at": job.begin_at, "waiting_code": BEGINS_LATER, "waiting_detail": detail}
 
 
 def begin_all(jobs: Iterable[Job], reason: Reason = Reason.SUBMISSION) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from functools import partial
 from typing import Any, TypeVar
 from zoneinfo import ZoneInfo
@@ -15,10 +15,11 @@ from clusters.models.clusters import Profiling
 from jobs.dependencies import SATISFIED
 from jobs.models import Dependency, Job, Secret, Team
 from jobs.selectors import visible_jobs
-from jobs.submission import fields
+from jobs.submission import fields, sbatch
 from jobs.submission.feasibility import Demand, Infeasible, Inventory
 from jobs.submission.fields import FieldError
 from loadmaster.protocol import RUNTIMES
+from loadmaster.slurm.options import ScriptError
 
 T = TypeVar("T")
 
@@ -40,7 +41,7 @@ FIELDS = (
     "memory_gb", "due", "deadline", "walltime", "tardiness_weight", "priority", "weight",
     "max_retries", "checkpoint_place", "kind", "may_mix", "may_share", "labels", "dependencies",
     "hold", "on_disconnect", "profiling", "repeatable", "resources", "exclusive", "preemptible",
-    "on_walltime",
+    "on_walltime", "begin", "script", "folder", "output", "error_output", "sbatch",
 )  # fmt: skip
 """Fields of a job, as in docs/jobs.md."""
 
@@ -97,6 +98,10 @@ _PLAIN: Mapping[str, tuple[Any, Callable[[Any], Any]]] = {
     "on_disconnect": ("stop", partial(fields.choice, known=ON_DISCONNECT)),
     "resources": ({}, fields.amounts),
     "exclusive": (False, fields.flag),
+    "script": ("", fields.script),
+    "folder": ("", fields.folder),
+    "output": ("", partial(fields.text, most=fields.MAX_PATH)),
+    "error_output": ("", partial(fields.text, most=fields.MAX_PATH)),
 }
 """Independent fields: (default, reader)."""
 
@@ -121,6 +126,7 @@ class _Reading:
         }
         self.problems: dict[str, list[str]] = {}
         self.warnings: list[str] = []
+        self.places: dict[str, str] = {}
         for name in data:
             if name not in FIELDS:
                 plain = isinstance(name, str) and len(name) <= 60 and name.isprintable()
@@ -131,6 +137,8 @@ class _Reading:
         no_team = "you are in no team yet; ask an operator to put you into one"
         cluster = self._named("cluster", self.inventory.clusters, "there is no cluster yet")
         team = self._named("team", self.inventory.teams(self.user), no_team)
+        zone = ZoneInfo(cluster.timezone) if cluster else UTC
+        self._read_sbatch(zone)
         plain = {name: self._read(name, *reading) for name, reading in _PLAIN.items()}
         if "name" not in self.data:
             self._problem("name", "is missing; give the job a short name")
@@ -148,12 +156,14 @@ class _Reading:
         types, runtime = self._allowed_types(), self._runtime()
         image, command = self._image(runtime), self._command(runtime)
         environment, dependencies = self._environment(team), self._dependencies(cluster)
-        times = self._times(ZoneInfo(cluster.timezone) if cluster else UTC)
+        times = self._times(zone)
         if cluster and not self.problems:
             needs = plain["cores"], plain["memory_gb"], plain["labels"]
             resources = tuple(plain["resources"].items())
             demand = Demand(gpus_min, gpus_max, types, *needs, runtime, resources)
             self._feasible(cluster, demand)
+        if plain["script"] and not batch:
+            self._problem("script", "goes without steps; a script is a batch job")
         if self.problems or cluster is None or team is None:
             raise JobInvalid(self.problems)
         job = Job(
@@ -182,7 +192,22 @@ class _Reading:
             return default
 
     def _problem(self, name: str, message: str) -> None:
-        self.problems.setdefault(name, []).append(message)
+        place = f"{self.places[name]}: " if name in self.places else ""
+        self.problems.setdefault(name, []).append(place + message)
+
+    def _read_sbatch(self, zone: tzinfo) -> None:
+        """Take the fields of a script for Slurm; those that the job has itself hold."""
+        if "sbatch" not in self.data:
+            return
+        try:
+            submitted = sbatch.job_fields(self.data["sbatch"], self.now.astimezone(zone))
+        except ScriptError as error:
+            self.problems["sbatch"] = list(error.problems)
+            return
+        own = set(self.data)
+        self.data = {**submitted.fields, **self.data}
+        self.places = {n: place for n, place in submitted.places.items() if n not in own}
+        self.warnings += submitted.warnings
 
     # -- where it belongs
 
@@ -228,12 +253,22 @@ class _Reading:
     def _command(self, runtime: str) -> tuple[str, ...]:
         none: tuple[str, ...] = ()
         command = self._read("command", none, fields.command)
-        if not command and "command" not in self.problems:
+        if {"script", "sbatch"} & set(self.data):
+            self._check_script(runtime)
+        elif not command and "command" not in self.problems:
             also = "; an image's own command is not used" if runtime == "docker" else ""
             self._problem(
                 "command", f'is missing; say what to run, such as ["python", "train.py"]{also}'
             )
         return command
+
+    def _check_script(self, runtime: str) -> None:
+        if runtime != "process":
+            self._problem("script", "is run by the process runtime; leave the image out")
+        for name in ("output", "error_output"):
+            path = str(self.data.get(name, "/"))
+            if not path.startswith("/") and "folder" not in self.data:
+                self._problem(name, "is a file in the job's folder; give a folder, or a whole path")
 
     def _environment(self, team: Team | None) -> dict[str, str | dict[str, str]]:
         none: dict[str, str | dict[str, str]] = {}
@@ -309,7 +344,7 @@ class _Reading:
 
     # -- when
 
-    def _times(self, zone: Any) -> dict[str, datetime | None]:
+    def _times(self, zone: tzinfo) -> dict[str, datetime | None]:
         due = self._read("due", None, lambda v: fields.moment(v, now=self.now, zone=zone))
         deadline = self._read("deadline", None, lambda v: fields.moment(v, now=self.now, zone=zone))
         if due and due < self.now:
@@ -326,7 +361,11 @@ class _Reading:
             self.warnings.append(
                 "deadline: is before the due date, so the job must end before it is due"
             )
-        return {"due_at": due, "deadline_at": deadline}
+        begin = self._read("begin", None, lambda v: fields.moment(v, now=self.now, zone=zone))
+        if begin and deadline and begin >= deadline:
+            self._problem("begin", "is after the deadline, so it could never run; give an earlier")
+        future = begin if begin and begin > self.now else None
+        return {"due_at": due, "deadline_at": deadline, "begin_at": future}
 
     def _dependencies(self, cluster: Cluster | None) -> tuple[Dependency, ...]:
         none: dict[str, str] = {}

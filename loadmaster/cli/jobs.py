@@ -29,12 +29,14 @@ from loadmaster.cli.output import (
     table,
     warn,
 )
+from loadmaster.cli.sbatch import OPTION, SubmitCommand, sbatch_job
 from loadmaster.client import ENDED, ApiError, Client
 from loadmaster.client.job_file import parse_settings, read_job_file
 from loadmaster.client.results import Job, StartNow, Submission
+from loadmaster.slurm.numbers import job_number
 
 JobId = Annotated[
-    str, Argument(help="The job's name, or its id or the beginning of it.", metavar="JOB")
+    str, Argument(help="The job's name, number, or its id or the beginning of it.", metavar="JOB")
 ]
 
 Settings = Annotated[
@@ -46,10 +48,15 @@ WATCH_S = 1.0
 
 def submit(
     context: typer.Context,
-    job_files: list[Path] = Argument(
-        ...,
+    job_files: list[Path] | None = Argument(
+        None,
         help="A job as YAML, or several; docs/jobs.md explains the fields.",
         metavar="JOB_FILE...",
+    ),
+    sbatch: Path | None = Option(
+        None,
+        metavar="SCRIPT [OPTIONS] [ARGUMENTS]",
+        help="A script for Slurm, with sbatch's options and its own arguments behind it.",
     ),
     settings: Settings = None,
     key: str | None = Option(
@@ -62,12 +69,18 @@ def submit(
     watch: bool = Option(False, "--watch", "-w", help="Follow it to its end; exits 1 if it fails."),
     as_json: Json = False,
 ) -> None:
-    """Submit a job, or several in one call."""
+    """Submit a job, or several in one call; or a script with `#SBATCH` lines."""
+    if bool(job_files) == (sbatch is not None):
+        fail("name a job file, or a script by --sbatch", USAGE)
+    job_files = job_files or []
     if watch and len(job_files) > 1:
         text = "submit the files without it, and watch with loadmaster jobs"
         fail(f"--watch follows one job; {text}", USAGE)
     with exit_on_error():
         data = [read_job_file(path, settings or []) for path in job_files]
+        if sbatch is not None:
+            own = parse_settings(settings or [])
+            data = [{**own, **sbatch_job(sbatch, context.meta[OPTION])}]
     with connected(context) as client:
         if len(data) > 1:
             keys = [f"{key}-{number}" for number in range(1, len(data) + 1)] if key else None
@@ -75,7 +88,7 @@ def submit(
             _show_submissions(context, job_files, results, as_json)
             return
         submission = client.submit(data[0], idempotency_key=key)
-        _show_submission(context, submission, as_json)
+        _show_submission(context, submission, as_json, numbered=sbatch is not None)
         if watch:
             _watch(client, submission.id)
 
@@ -209,7 +222,8 @@ def requeue(context: typer.Context, job: JobId, as_json: Json = False) -> None:
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the command line."""
-    for command in (submit, jobs, show, history, logs, cancel, hold, release, requeue, clone):
+    app.command(cls=SubmitCommand)(submit)
+    for command in (jobs, show, history, logs, cancel, hold, release, requeue, clone):
         app.command()(command)
 
 
@@ -226,12 +240,14 @@ def _why(data: Mapping[str, Any]) -> str:
 
 
 def _id(client: Client, job: str) -> str:
-    """Id of a job by id, name, or prefix of the id; of several the only active one."""
+    """Id of a job by id, name, number, or prefix of the id; of several the only active one."""
     try:
         return str(UUID(job))
     except ValueError:
         like = list(client.jobs(search=job, limit=MOST_ALIKE))
-    found = [j for j in like if j.name == job] or [j for j in like if j.id.startswith(job.lower())]
+    found = [j for j in like if j.name == job] or [
+        j for j in like if j.id.startswith(job.lower()) or str(job_number(j.id)) == job
+    ]
     if len(found) > 1:
         found = [j for j in found if j.state not in ENDED] or found
     if not found:
@@ -250,13 +266,16 @@ def _act(context: typer.Context, act: Callable[[Client], Job], as_json: bool) ->
         out().print(f"{shown(job.name)} is {job.state}{', to be held' if job.hold_wanted else ''}")
 
 
-def _show_submission(context: typer.Context, submission: Submission, as_json: bool) -> None:
+def _show_submission(
+    context: typer.Context, submission: Submission, as_json: bool, *, numbered: bool = False
+) -> None:
+    """Print a submission's id, or its number as scripts for Slurm know it."""
     warn(submission.warnings)
     if shown_as_json(context, as_json, _as_object(submission)):
         return
     said_before = "" if submission.created else " (it had been submitted before)"
     err().print(f"{shown(submission.job.name)} is {submission.job.state}{said_before}")
-    out().print(submission.id)
+    out().print(str(job_number(submission.id)) if numbered else submission.id)
 
 
 def _show_submissions(

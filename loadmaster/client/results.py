@@ -112,6 +112,7 @@ class Job:
     tardiness_weight: float = 0.0
     due: datetime | None = None
     deadline: datetime | None = None
+    begin: datetime | None = None
     submitted_at: datetime | None = None
     started_at: datetime | None = None
     completed_at: datetime | None = None

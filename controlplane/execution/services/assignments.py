@@ -20,6 +20,7 @@ from clusters.agent_errors import (
 )
 from clusters.intervals import intervals_of, job_lease_s
 from clusters.models import Node
+from controlplane.execution import slurm
 from controlplane.execution.gangs import (
     GangImpossibleError,
     check_gang,
@@ -40,10 +41,12 @@ from jobs.assignment_lifecycle import (
 from jobs.models import Assignment, Job
 from jobs.secrets import SecretMissing, reveal_references
 from loadmaster.protocol import (
+    BATCH,
     GANG,
     LIMITS,
     Accept,
     AssignmentState,
+    Host,
     LaunchSpec,
     ReasonClass,
     StateReport,
@@ -68,7 +71,10 @@ def launch_spec(assignment: Assignment) -> LaunchSpec:
         copy=assignment.copy,
         image=job.image,
         image_digest=job.image_digest,
-        environment={n: value for n, value in job.environment.items() if isinstance(value, str)},
+        environment={
+            **{n: value for n, value in job.environment.items() if isinstance(value, str)},
+            **_of_script(assignment),
+        },
         secrets=reveal_references(job.team, job.environment),
         mounts=tuple(job.mounts),
         rank=assignment.rank,
@@ -92,7 +98,22 @@ def launch_spec(assignment: Assignment) -> LaunchSpec:
         gang_gpus=gpus_of(assignment),
         walltime_s=job.killed_after_s or 0.0,
         deadline_s=job.deadline_at.timestamp() if job.deadline_at else 0.0,
+        script=job.script,
+        folder=job.folder,
+        output=slurm.file_name(job.output, job, node.name),
+        error_output=slurm.file_name(job.error_output, job, node.name),
     )
+
+
+def _of_script(assignment: Assignment) -> dict[str, str]:
+    """Variables of a script for Slurm; {} for another job."""
+    job, node = assignment.job, assignment.node
+    if not job.script:
+        return {}
+    hosts = [Host(node.name, units=assignment.units)]
+    whole = [node.cores - node.reserved_cores]
+    cores = whole if job.exclusive else [host.units * job.cores for host in hosts]
+    return slurm.variables(job, hosts, assignment.fence, cores)
 
 
 def required_features(job: Job, assignment: Assignment, checkpoint_place: str) -> tuple[str, ...]:
@@ -104,6 +125,7 @@ def required_features(job: Job, assignment: Assignment, checkpoint_place: str) -
         "steps_quota": assignment.steps_quota is not None,
         GANG: assignment.world_size > 1,
         LIMITS: job.needs_limits,
+        BATCH: job.needs_batch,
     }
     return tuple(sorted(name for name, needed in wanted.items() if needed))
 

@@ -26,7 +26,7 @@ from controlplane.loop.live.live_assignments import LiveAssignment, LiveAssignme
 from controlplane.loop.live.rows import DeviceRow, NodeRow, Rows, is_ready
 from jobs.lifecycle import JobState
 from jobs.models import Job, Team
-from loadmaster.protocol import LIMITS
+from loadmaster.protocol import BATCH, LIMITS
 from policies.contract.snapshot import (
     DeviceView,
     GpuTypeView,
@@ -61,6 +61,10 @@ AS_STORED = (
     "name", "gpus_min", "gpus_max", "tardiness_weight", "weight", "priority", "cores", "memory_gb",
     "may_mix", "may_share", "batch", "exclusive", "preemptible",
 )  # fmt: skip
+
+
+FEATURES_ASKED = (LIMITS, BATCH)
+"""Features of agents that some jobs need and agents of older versions lack."""
 
 
 class Knowledge(Protocol):
@@ -232,7 +236,7 @@ def _labels_of_node(node: NodeRow, rows: Rows) -> tuple[str, ...]:
             given
             | apart
             | {runtime_label(name) for name in runtimes_of(node.features)}
-            | {feature_label(name) for name in node.features if name == LIMITS}
+            | {feature_label(name) for name in node.features if name in FEATURES_ASKED}
         )
     )
 
@@ -271,8 +275,9 @@ def _job_view(job: Job, rows: Rows, now_s: float, restart: Restart) -> JobView:
 
 def _labels_of_agents(job: Job) -> list[str]:
     """Labels that nodes have whose agents can run a job, and end it if it must be."""
-    limits = [feature_label(LIMITS)] if job.needs_limits else []
-    return [runtime_label(job.runtime), *limits]
+    needed = {LIMITS: job.needs_limits, BATCH: job.needs_batch}
+    features = [feature_label(name) for name in FEATURES_ASKED if needed[name]]
+    return [runtime_label(job.runtime), *features]
 
 
 def described(job: Job) -> dict[str, Any]:

@@ -1,0 +1,97 @@
+"""What scripts for Slurm see of a launch: variables and names of files."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from math import ceil
+
+from jobs.models import Job
+from loadmaster.protocol import Host
+from loadmaster.slurm.numbers import job_number
+
+_NAME = re.compile(r"(.*?)(\d{1,9})?")
+_FIELD = re.compile(r"%(\d{0,2})([%AajJnNstux])")
+NO_INDEX = "4294967294"
+"""Slurm's `%a` outside of an array."""
+
+
+def variables(
+    job: Job, hosts: Sequence[Host], fence: int, cores: Sequence[float]
+) -> dict[str, str]:
+    """Variables of a script on its first host; `cores` are those that the job has on each.
+
+    What the script's own options say of tasks and memory is in the job's environment already.
+    """
+    number, nodes = str(job_number(job.pk)), node_list([host.name for host in hosts])
+    found = {
+        **dict.fromkeys(("SLURM_JOB_ID", "SLURM_JOBID"), number),
+        "SLURM_JOB_NAME": job.name,
+        **dict.fromkeys(("SLURM_JOB_NODELIST", "SLURM_NODELIST"), nodes),
+        **dict.fromkeys(("SLURM_JOB_NUM_NODES", "SLURM_NNODES"), str(len(hosts))),
+        "SLURM_TASKS_PER_NODE": repeated(host.units for host in hosts),
+        "SLURM_JOB_CPUS_PER_NODE": repeated(map(ceil, cores)),
+        "SLURM_CPUS_ON_NODE": str(ceil(cores[0])),
+        "SLURM_JOB_PARTITION": job.cluster.name,
+        "SLURM_CLUSTER_NAME": job.cluster.name,
+        "SLURM_JOB_ACCOUNT": job.team.name,
+        "SLURM_JOB_USER": job.user.get_username(),
+        **dict.fromkeys(("SLURM_NODEID", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_GTIDS"), "0"),
+        "SLURMD_NODENAME": hosts[0].name,
+    }
+    restarts = {"SLURM_RESTART_COUNT": str(fence - 1)} if fence > 1 else {}
+    return {**found, **restarts}
+
+
+def file_name(pattern: str, job: Job, node: str) -> str:
+    """Name of a file with Slurm's fields filled in, such as %j, %x, %u, %N, %A_%a or %4a."""
+    values = {
+        **dict.fromkeys("jJ", str(job_number(job.pk))),
+        "A": str(job_number(job.pk if job.array_id is None else job.array_id)),
+        "a": NO_INDEX if job.array_index is None else str(job.array_index),
+        **dict.fromkeys("nt", "0"),
+        "N": node,
+        "s": "batch",
+        "u": job.user.get_username(),
+        "x": job.name,
+    }
+    return _FIELD.sub(lambda match: _filled(match, values), pattern)
+
+
+def _filled(match: re.Match[str], values: Mapping[str, str]) -> str:
+    width, name = int(match[1] or 0), match[2]
+    if name == "%":
+        return "%"
+    value = values[name]
+    return value.rjust(width, "0") if value.isdecimal() else value
+
+
+def node_list(names: Iterable[str]) -> str:
+    """Names as Slurm writes them: of n1, n2, n4 and gpu the text n[1-2,4],gpu."""
+    parsed = [(m[1], m[2] or "") for name in names if (m := _NAME.fullmatch(name))]
+    texts = []
+    for (prefix, width), group in groupby(parsed, key=lambda p: (p[0], len(p[1]) * bool(_zero(p)))):
+        numbers = [digits for _, digits in group]
+        if len(numbers) == 1 or not numbers[0]:
+            texts += [prefix + digits for digits in numbers]
+        else:
+            texts.append(f"{prefix}[{_ranges(sorted(map(int, numbers)), width)}]")
+    return ",".join(texts)
+
+
+def _zero(parsed: tuple[str, str]) -> bool:
+    """Return True for a number whose digits begin with 0, so that its width matters."""
+    return parsed[1].startswith("0")
+
+
+def _ranges(numbers: Sequence[int], width: int) -> str:
+    runs = groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])
+    spans = ([number for _, number in run] for _, run in runs)
+    return ",".join(
+        "-".join(f"{end:0{width}d}" for end in dict.fromkeys((span[0], span[-1]))) for span in spans
+    )
+
+
+def repeated(amounts: Iterable[int]) -> str:
+    """Amounts by node as Slurm writes them: of 2, 2, 1 the text 2(x2),1."""
+    runs = [(amount, len(list(run))) for amount, run in groupby(amounts)]
+    return ",".join(f"{amount}(x{times})" if times > 1 else str(amount) for amount, times in runs)
