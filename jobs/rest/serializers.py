@@ -108,8 +108,9 @@ class JobSerializer(serializers.ModelSerializer[Job]):
         model = Job
         fields = [
             "id", "name", "cluster", "team", "user", "state", "kind", "gpus_min", "gpus_max",
-            "priority", "tardiness_weight", "due", "deadline", "begin", "submitted_at", "started_at",
-            "completed_at", "hold_wanted", "failure_reason", "progress", "placement", "waiting",
+            "priority", "tardiness_weight", "due", "deadline", "begin", "submitted_at",
+            "started_at", "completed_at", "hold_wanted", "failure_reason", "progress", "placement",
+            "waiting",
         ]  # fmt: skip
 
     @extend_schema_field(ProgressSerializer)

@@ -15,41 +15,18 @@ from loadmaster.slurm.options import (
     read_script,
     read_words,
 )
-from loadmaster.slurm.values import ValueProblem
+from loadmaster.slurm.values import ValueFormatError
 
 T = TypeVar("T")
 
 PARTS = ("script", "name", "options", "arguments", "folder", "host", "environment")
 """Fields of `sbatch`."""
 
-MEANT = frozenset(
-    [
-        "array",
-        "begin",
-        "chdir",
-        "constraint",
-        "cpus-per-task",
-        "dependency",
-        "error",
-        "exclusive",
-        "export",
-        "gpus",
-        "gpus-per-node",
-        "gpus-per-task",
-        "gres",
-        "hold",
-        "job-name",
-        "mem",
-        "mem-per-cpu",
-        "no-requeue",
-        "nodes",
-        "ntasks",
-        "ntasks-per-node",
-        "output",
-        "requeue",
-        "time",
-    ]
-)
+MEANT = frozenset({
+    "array", "begin", "chdir", "constraint", "cpus-per-task", "dependency", "error", "exclusive",
+    "export", "gpus", "gpus-per-node", "gpus-per-task", "gres", "hold", "job-name", "mem",
+    "mem-per-cpu", "no-requeue", "nodes", "ntasks", "ntasks-per-node", "output", "requeue", "time",
+})  # fmt: skip
 """Options that become something; all others are named in a warning."""
 
 SILENT = frozenset({"parsable", "quiet", "verbose"})
@@ -132,7 +109,7 @@ class _Reading:
             return default
         try:
             return reader(given.value)
-        except ValueProblem as problem:
+        except ValueFormatError as problem:
             self.problems.append(f"{given}: {problem}")
             return default
 
@@ -185,10 +162,12 @@ class _Reading:
             self._put("exclusive", True, "mem")
 
     def _gpus(self, units: int, seats: int) -> None:
-        of_all, types = self._read("gpus", values.gpus, (0, []))
-        a_node, more, others = self._read("gres", values.gres, (0, [], {}))
+        none: tuple[int, list[str]] = (0, [])
+        no_gres: tuple[int, list[str], dict[str, int]] = (0, [], {})
+        of_all, types = self._read("gpus", values.gpus, none)
+        a_node, more, others = self._read("gres", values.gres, no_gres)
         for option, factor in (("gpus-per-node", 0), ("gpus-per-task", units)):
-            number, these = self._read(option, values.gpus, (0, []))
+            number, these = self._read(option, values.gpus, none)
             types = types + these
             of_all, a_node = of_all + number * factor, a_node + number * (not factor)
         nodes = self.done.fields.get("nodes") or -(-units // seats)

@@ -128,7 +128,7 @@ def _sorted_out(
             runtime=r.job.runtime,
             image=r.job.image,
             command=[*([r.job.script] if r.job.script else []), *r.job.command],
-        )  # fmt: skip
+        )
         for place, r in requests.items()
     }
     found = inventory.kinds({digests[place]: r.kind for place, r in requests.items()})

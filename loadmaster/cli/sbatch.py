@@ -7,7 +7,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from click import Context
 from typer.core import TyperCommand
 
 from loadmaster.cli.output import USAGE, fail
@@ -22,10 +21,10 @@ OWN = ("LOADMASTER_", "SLURM_")
 class SubmitCommand(TyperCommand):
     """Command that leaves all words after `--sbatch SCRIPT` to be read as sbatch reads them."""
 
-    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Keep the words after the script in `ctx.meta`."""
         for place, word in enumerate(args):
-            name, equals, script = word.partition("=")
+            name, equals, _ = word.partition("=")
             if name == OPTION:
                 end = place + 1 if equals else place + 2
                 ctx.meta[OPTION] = args[end:]

@@ -43,14 +43,14 @@ _FLAGS = """
 """
 _VALUES = """
     A:account a:array b:begin bb bbf C:constraint cluster-constraint c:cpus-per-task
-    D:chdir M:clusters comment container core-spec cores-per-socket cpu-freq cpus-per-gpu
+    D:chdir M:clusters comment container cores-per-socket cpu-freq cpus-per-gpu
     d:dependency deadline delay-boot m:distribution e:error x:exclude export export-file
     B:extra-node-info gid gpu-bind gpu-freq G:gpus gpus-per-node gpus-per-socket gpus-per-task gres
     gres-flags hint i:input J:job-name L:licenses mail-type mail-user mcs-label mem mem-bind
     mem-per-cpu mem-per-gpu mincpus network F:nodefile w:nodelist N:nodes n:ntasks
     ntasks-per-core ntasks-per-gpu ntasks-per-node ntasks-per-socket open-mode o:output
-    p:partition power priority profile q:qos reservation signal sockets-per-node S:core-spec switches
-    thread-spec threads-per-core t:time time-min tmp uid wckey wrap
+    p:partition power priority profile q:qos reservation signal sockets-per-node S:core-spec
+    switches thread-spec threads-per-core t:time time-min tmp uid wckey wrap
 """
 
 

@@ -23,7 +23,7 @@ _CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?(am|pm)?", re.IGNORECASE)
 _DATE = re.compile(r"(\d{4})-(\d{1,2})-(\d{1,2})")
 
 
-class ValueProblem(ValueError):
+class ValueFormatError(ValueError):
     """Value of an option that is none; the message says what would be right."""
 
 
@@ -37,7 +37,7 @@ def time_s(text: str) -> float | None:
     match = _TIME.fullmatch(text)
     if not match or len(text) > 30:
         forms = "minutes, hours:minutes:seconds or days-hours:minutes"
-        raise ValueProblem(f"{text!r} is no time; write {forms}, such as 90, 1:30:00 or 1-12:00")
+        raise ValueFormatError(f"{text!r} is no time; write {forms}, such as 90 or 1-12:00")
     days, *others = match.groups()
     parts = [int(part) for part in others if part is not None]
     if days is not None:
@@ -53,14 +53,14 @@ def memory_gb(text: str) -> float:
     """GB (1e9 bytes) of an amount such as 500M or 4G, in MiB where no unit is said; 0: all."""
     match = _MEMORY.fullmatch(text)
     if not match or len(text) > 20:
-        raise ValueProblem(f"{text!r} is no amount of memory; write one such as 500M or 4G")
+        raise ValueFormatError(f"{text!r} is no amount of memory; write one such as 500M or 4G")
     return int(match[1]) * _BYTES[match[2].upper()] / 1e9
 
 
 def count(text: str) -> int:
     """Whole number from 1 on."""
     if not re.fullmatch(r"\d{1,9}", text) or not int(text):
-        raise ValueProblem(f"{text!r} is no number; write a whole number from 1 on, such as 4")
+        raise ValueFormatError(f"{text!r} is no number; write a whole number from 1 on, such as 4")
     return int(text)
 
 
@@ -69,7 +69,7 @@ def nodes(text: str) -> tuple[int, int]:
     match = _NODES.fullmatch(text)
     least, most = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
     if not 0 < least <= most:
-        raise ValueProblem(f"{text!r} is no number of nodes; write one such as 2, or 1-4")
+        raise ValueFormatError(f"{text!r} is no number of nodes; write one such as 2, or 1-4")
     return least, most
 
 
@@ -77,7 +77,7 @@ def gpus(text: str) -> tuple[int, list[str]]:
     """Number of GPUs, and their types: 2, V100:2, or several of these."""
     found = [_GPUS.fullmatch(part) for part in text.split(",")]
     if any(match is None for match in found):
-        raise ValueProblem(f"{text!r} is no number of GPUs; write one such as 2 or V100:2")
+        raise ValueFormatError(f"{text!r} is no number of GPUs; write one such as 2 or V100:2")
     known = [match for match in found if match]
     return sum(int(m[2]) for m in known), [m[1] for m in known if m[1] and int(m[2])]
 
@@ -88,7 +88,7 @@ def gres(text: str) -> tuple[int, list[str], dict[str, int]]:
     for part in text.split(",") if text.lower() != "none" else ():
         match = _GRES.fullmatch(part.removeprefix("gres/"))
         if match is None:
-            raise ValueProblem(f"{part!r} is no resource; write one such as gpu:2 or mic:1")
+            raise ValueFormatError(f"{part!r} is no resource; write one such as gpu:2 or mic:1")
         name, kind, amount = match[1], match[2], int(match[3] or 1)
         if name == "gpu":
             number += amount
@@ -101,13 +101,13 @@ def gres(text: str) -> tuple[int, list[str], dict[str, int]]:
 def dependencies(text: str) -> list[str]:
     """Dependencies as a job has them: of afterok:1:2 the list afterok:1, afterok:2."""
     if "?" in text:
-        raise ValueProblem("one of several jobs (?) cannot be waited for; separate them by commas")
+        raise ValueFormatError("? cannot be waited for; separate jobs by commas")
     found = list[str]()
     for part in text.split(","):
         match = _DEPENDENCY.fullmatch(part)
         if match is None:
             kinds = "afterok, afterany, afternotok or aftercorr and ids of jobs"
-            raise ValueProblem(f"{part!r} is no dependency; write {kinds}, such as afterok:123")
+            raise ValueFormatError(f"{part!r} is no dependency; write {kinds}, such as afterok:123")
         found += [f"{match[1]}:{job}" for job in match[2][1:].split(":")]
     return found
 
@@ -123,7 +123,7 @@ def begin(text: str, now: datetime) -> datetime:
         return _moment(day, clock, now)
     except (ValueError, OverflowError):
         forms = "now+1hour, 16:00, tomorrow or 2030-01-31T16:00"
-        raise ValueProblem(f"{text!r} is no time; write one such as {forms}") from None
+        raise ValueFormatError(f"{text!r} is no time; write one such as {forms}") from None
 
 
 def _day_and_clock(plain: str) -> tuple[str, str]:
@@ -150,7 +150,7 @@ def labels(text: str) -> list[str]:
     """Labels that a node must all have: of a&b the list a, b."""
     if set(text) & set("|[]*()"):
         said = "needs labels that one node has all of; write them as a&b"
-        raise ValueProblem(f"{text!r}: a job {said}")
+        raise ValueFormatError(f"{text!r}: a job {said}")
     return [label for part in text.split("&") for label in part.split(",") if label]
 
 
