@@ -25,7 +25,7 @@ from jobs.submission.submit import (
     begin_rest,
     submit_all,
 )
-from jobs.submission.validation import JobInvalid
+from jobs.submission.validation import SEATS, JobInvalid
 from loadmaster.protocol import StopReason
 
 
@@ -64,8 +64,9 @@ def job_data(job: Job, dependencies: Iterable[Dependency] | None = None) -> dict
     others = job.dependency_links.all() if dependencies is None else dependencies
     times = {"due": job.due_at, "deadline": job.deadline_at, "begin": job.begin_at}
     described = [name for name in _DESCRIBED if not (job.batch and name in STEPS)]
+    spread = [name for name in SEATS if job.units > 1 and getattr(job, name)]
     data: dict[str, Any] = {
-        **{name: getattr(job, name) for name in described},
+        **{name: getattr(job, name) for name in (*described, *spread)},
         "cluster": job.cluster.name,
         "team": job.team.name,
         "walltime": job.walltime_s,

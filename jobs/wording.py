@@ -164,7 +164,7 @@ def _runtime_unavailable(facts: Facts) -> str:
 
 
 def _agent_too_old(facts: Facts) -> str:
-    return f"The agent of {facts.nodes or 'each node'} cannot run scripts or end it at its limits."
+    return f"The agent of {facts.nodes or 'each node'} is too old for its script, units or limits."
 
 
 def _nodes_unavailable(facts: Facts) -> str:
@@ -231,7 +231,8 @@ REASONS: Mapping[str, Reason] = {
         _runtime_unavailable, "Clone it with another runtime, or offer it on a node."
     ),
     "agent_too_old": Reason(
-        _agent_too_old, "Upgrade the agents, or clone it with on_walltime: warn and no deadline."
+        _agent_too_old,
+        "Upgrade the agents, or clone it with on_walltime: warn, no deadline and one unit.",
     ),
     "dependency": Reason(
         lambda facts: f"It waits for {facts.jobs or 'other jobs'} to complete.",

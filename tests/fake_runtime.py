@@ -127,7 +127,8 @@ class FakeRuntime(Runtime):
         self.plays[run].lease_until_s = lease_until_s
 
     def update(self, run: RunId, term: Term) -> None:
-        self.plays[run].term = term
+        if run in self.plays:
+            self.plays[run].term = term
 
     def set_pace(self, run: RunId, step_s: float) -> None:
         self.plays[run].paces_s.append(step_s)

@@ -77,7 +77,8 @@ def power_drawn(
     if assignment.accepted_at is None or begin is None or until <= begin:
         return None
     held = _held(assignment)
-    cores = 0.0 if held else _cores(assignment.job.cores, assignment.cpu_quota)
+    of_units = assignment.units * assignment.job.cores
+    cores = 0.0 if held else _cores(of_units, assignment.cpu_quota)
     holding = Holding(begin.timestamp(), until.timestamp(), held, cores)
     co_tenants = [n for n in _co_tenants(assignment, until) if n.to_s > holding.from_s]
     intervals = list(_intervals(holding, co_tenants))
@@ -160,10 +161,10 @@ def _co_tenants(assignment: Assignment, until: datetime) -> Iterator[Holding]:
     here = Assignment.objects.filter(node=assignment.node_id, accepted_at__lt=until)
     here = here.exclude(pk=assignment.pk).exclude(ended_at__lte=assignment.accepted_at)
     by_cores = here.filter(gpus=0).order_by("pk")
-    columns = ("accepted_at", "ended_at", "job__cores", "cpu_quota")
-    for accepted_at, ended_at, cores, quota in by_cores.values_list(*columns):
+    columns = ("accepted_at", "ended_at", "units", "job__cores", "cpu_quota")
+    for accepted_at, ended_at, units, cores, quota in by_cores.values_list(*columns):
         to_s = (ended_at or until).timestamp()
-        yield Holding(accepted_at.timestamp(), to_s, {}, _cores(cores, quota))
+        yield Holding(accepted_at.timestamp(), to_s, {}, _cores(units * cores, quota))
     others = here.filter(slots__share__gt=0).order_by("pk", "slots__pk")
     rows = others.values_list("pk", "accepted_at", "ended_at", "slots__device", "slots__share")
     for (_, accepted_at, ended_at), slots in groupby(rows, key=lambda row: row[:3]):
@@ -172,7 +173,7 @@ def _co_tenants(assignment: Assignment, until: datetime) -> Iterator[Holding]:
 
 
 def _cores(cores: float, quota: float | None) -> float:
-    """Cores of a job; one that asks for none pays as if for a thousandth."""
+    """Cores of a seat; one that asks for none pays as if for a thousandth."""
     return max(0.001, cores if quota is None else quota)
 
 

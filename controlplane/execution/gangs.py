@@ -48,9 +48,14 @@ class Ports:
         return self._taken
 
 
+def is_rank(assignment: Assignment) -> bool:
+    """Return True for a rank of a gang; a batch job's seats do not meet."""
+    return assignment.world_size > 1 and not assignment.job.batch
+
+
 def rendezvous(assignment: Assignment) -> str:
     """Address host:port where the gang meets; empty without gang or without rank 0's address."""
-    if assignment.world_size <= 1:
+    if not is_rank(assignment):
         return ""
     leads = Assignment.objects.filter(job=assignment.job_id, fence=assignment.fence, rank=0)
     lead = leads.select_related("node").first()
@@ -62,7 +67,7 @@ def rendezvous(assignment: Assignment) -> str:
 
 def token_of(assignment: Assignment) -> str:
     """Secret shared by the ranks of one launch; empty without gang."""
-    if assignment.world_size <= 1:
+    if not is_rank(assignment):
         return ""
     launch = f"{assignment.job_id}:{assignment.fence}"
     return salted_hmac("loadmaster.gang", launch, algorithm="sha256").hexdigest()
@@ -70,7 +75,7 @@ def token_of(assignment: Assignment) -> str:
 
 def gpus_of(assignment: Assignment) -> int:
     """GPUs of all ranks; 0 without gang."""
-    if assignment.world_size <= 1:
+    if not is_rank(assignment):
         return 0
     ranks = Assignment.objects.filter(job=assignment.job_id, fence=assignment.fence)
     return sum(ranks.values_list("gpus", flat=True))
@@ -89,5 +94,5 @@ def why_no_gang(node: Node) -> str:
 
 
 def check_gang(assignment: Assignment, node: Node) -> None:
-    if assignment.world_size > 1 and (why := why_no_gang(node)):
+    if is_rank(assignment) and (why := why_no_gang(node)):
         raise GangImpossibleError(why)

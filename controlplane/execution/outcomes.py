@@ -15,6 +15,7 @@ from clusters.events import request_reschedule
 from clusters.models import Reason
 from controlplane.accounting.ledger import bill
 from controlplane.execution.moves import move_assignment, request_stop
+from controlplane.execution.seats import deciding, ends_launch, is_held
 from controlplane.web.logs.structured import bound
 from jobs.assignment_lifecycle import ENDED as ENDED_ASSIGNMENTS
 from jobs.assignment_lifecycle import LIVE, AssignmentMove
@@ -65,7 +66,7 @@ def assignment_running(assignment: Assignment, now: datetime | None = None) -> N
 
 
 def assignment_ended(assignment: Assignment, now: datetime | None = None) -> None:
-    """Settle an ended assignment, stop its gang if it failed, move the job after its last rank."""
+    """Settle an ended assignment, stop its gang if need be, move the job after its last rank."""
     now = now or timezone.now()
     with (
         bound(job=assignment.job_id, assignment=assignment.pk, node=assignment.node_id),
@@ -74,7 +75,7 @@ def assignment_ended(assignment: Assignment, now: datetime | None = None) -> Non
         job = _locked(assignment.job_id)
         gang = _gang(job, assignment.fence)
         _settle(job, assignment)
-        if assignment.state != AssignmentState.SUCCEEDED:
+        if ends_launch(assignment, job):
             _stop_others(job, assignment, gang, now)
         if any(member.state in LIVE for member in gang):
             return
@@ -123,7 +124,7 @@ def _locked(job_id: UUID) -> Job:
 
 
 def _gang(job: Job, fence: int) -> list[Assignment]:
-    ranks = Assignment.objects.filter(job=job, fence=fence).order_by("pk")
+    ranks = Assignment.objects.filter(job=job, fence=fence).order_by("rank", "pk")
     return list(ranks.select_related("node__cluster", "node__gpu_type"))
 
 
@@ -139,7 +140,7 @@ def _settle(job: Job, assignment: Assignment) -> None:
     try:
         with transaction.atomic():
             bill(assignment)
-            if assignment.purpose == TRAINING:
+            if assignment.purpose == TRAINING and not is_held(assignment):
                 profiling_services.launch_ended(assignment)
     except Exception:
         # An end is a fact: whatever keeps it from being billed or learned from must not keep it
@@ -162,11 +163,12 @@ def _decide(job: Job, gang: Sequence[Assignment], now: datetime) -> None:
     others = job.assignments.filter(purpose=TRAINING, state__in=LIVE)
     if job.state not in PLACED | {JobState.CANCELLING} or others.exists():
         return
+    decisive = deciding(job, gang)
     outcome = end_outcome(
-        [_end(member, job) for member in gang],
+        [_end(member, job) for member in decisive],
         _past(job, gang[0]),
         cancelling=job.state == JobState.CANCELLING,
-        work_done=all(_work_done(job, member) for member in gang),
+        work_done=all(_work_done(job, member) for member in decisive),
     )
     _move(job, outcome, gang[0], now)
 
@@ -178,7 +180,7 @@ def _end(assignment: Assignment, job: Job) -> End:
         reason=assignment.reason,
         exit_code=assignment.exit_code,
         cancelled=assignment.desired == StopReason.CANCEL,
-        memory_gb=job.memory_gb,
+        memory_gb=job.memory_gb * assignment.units,
     )
 
 
@@ -198,7 +200,7 @@ def _past(job: Job, newest: Assignment) -> Past:
     for _, launch in groupby(
         rows.order_by("-fence", "rank")[:REMEMBERED_LAUNCHES], key=lambda row: row.fence
     ):
-        ranks = list(launch)
+        ranks = deciding(job, list(launch))
         if any(rank.steps_done > rank.start_steps for rank in ranks):
             break
         count += bool(troubles_of([_end(rank, job) for rank in ranks]))

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from math import ceil
 
-from jobs.models import Job
+from jobs.models import Assignment, Job
 from loadmaster.protocol import Host
 from loadmaster.slurm.numbers import job_number
 
@@ -13,6 +13,16 @@ _NAME = re.compile(r"(.*?)(\d{1,9})?")
 _FIELD = re.compile(r"%(\d{0,2})([%AajJnNstux])")
 NO_INDEX = "4294967294"
 """Slurm's `%a` outside of an array."""
+
+
+def variables_of(assignment: Assignment) -> dict[str, str]:
+    """Variables of the script that a launch runs."""
+    job, launch = assignment.job, Assignment.objects.filter(job=assignment.job_id)
+    seats = launch.filter(fence=assignment.fence).select_related("node").order_by("rank")
+    hosts = [Host(seat.node.name, units=seat.units) for seat in seats]
+    whole = [seat.node.cores - seat.node.reserved_cores for seat in seats]
+    cores = whole if job.exclusive else [host.units * job.cores for host in hosts]
+    return variables(job, hosts, assignment.fence, cores)
 
 
 def variables(

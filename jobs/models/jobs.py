@@ -263,8 +263,13 @@ class Job(models.Model):
 
     @property
     def needs_batch(self) -> bool:
-        """Return True if its agent must know batch scripts."""
-        return bool(self.script)
+        """Return True if its agents must know scripts, or seats that run no process."""
+        return self.units > 1 or bool(self.script)
+
+    @property
+    def runs_on_first_seat(self) -> bool:
+        """Return True if its process runs on its first seat alone; the others are held for it."""
+        return self.batch and self.processes == "first"
 
     @property
     def is_over(self) -> bool:

@@ -19,11 +19,14 @@ from jobs.services import job_data
 from jobs.submission.validation import ON_DISCONNECT, JobInvalid
 from loadmaster.protocol import RUNTIMES
 
-WHOLE = ("epochs", "steps_per_epoch", "gpus_min", "gpus_max", "priority", "max_retries")
+WHOLE = (
+    "epochs", "steps_per_epoch", "gpus_min", "gpus_max", "priority", "max_retries", "units",
+    "units_per_node", "nodes",
+)  # fmt: skip
 REAL = ("cores", "memory_gb", "tardiness_weight", "weight")
 PLAIN = (
     "name", "cluster", "team", "runtime", "image", "command", "due", "deadline", "walltime",
-    "checkpoint_place", "kind", "on_disconnect", "profiling", "on_walltime",
+    "checkpoint_place", "kind", "on_disconnect", "profiling", "on_walltime", "processes",
 )  # fmt: skip
 FLAGS = ("may_mix", "may_share", "repeatable", "hold", "exclusive")
 MAX_TYPED = 100_000
@@ -88,6 +91,18 @@ class JobForm(TypedForm):
         required=False,
         help_text="None ticked: all.",
         widget=forms.CheckboxSelectMultiple,
+    )
+    units = _whole(
+        "Units",
+        "Of a batch job: equal parts, each with the cores, memory and other resources below.",
+        placeholder="1",
+    )
+    units_per_node = _whole("Units on a node, at most", "Empty: any number.")
+    nodes = _whole("Number of nodes", "That its units are spread over. Empty: any number.")
+    processes = forms.ChoiceField(
+        label="Its command runs on",
+        required=False,
+        choices=[("", "the first of its nodes"), ("each", "each of its nodes")],
     )
     cores = _decimal("CPU cores", initial="1")
     memory_gb = _decimal("Memory (GB)", initial="1")

@@ -103,9 +103,10 @@ class PlacementRow:
 
     @property
     def what(self) -> str:
-        """GPUs or cores that it holds."""
+        """GPUs or cores that it holds, and for how many units."""
         a = self.assignment
-        return formats.amount_held(a.gpus, a.node.type_name, a.job.cores)
+        held = formats.amount_held(a.gpus, a.node.type_name, a.job.cores * a.units)
+        return f"{held} for {a.units} unit{'s' * (a.units > 1)}" if a.job.units > 1 else held
 
     @property
     def cost(self) -> Decimal | None:
@@ -167,8 +168,9 @@ class JobPage:
 
     @property
     def gang(self) -> bool:
-        """Return True if the latest launch has several ranks, each with its own log."""
-        return bool(self.placements) and self.placements[0].assignment.world_size > 1
+        """Return True if the latest launch has several processes, each with its own log."""
+        several = bool(self.placements) and self.placements[0].assignment.world_size > 1
+        return several and not self.row.job.runs_on_first_seat
 
 
 def job_page(user: User, job_id: UUID | str) -> JobPage:
@@ -196,7 +198,7 @@ def job_page(user: User, job_id: UUID | str) -> JobPage:
         actions=actions_for(job),
         history=tuple(map(history_line, job.events.order_by("-id")[:HISTORY])),
         migrations=sum(p.moved for p in placements),
-        preemptions=sum(a.state == AssignmentState.PREEMPTED for a in training),
+        preemptions=sum(a.state == AssignmentState.PREEMPTED for a in training if not a.rank),
     )
 
 

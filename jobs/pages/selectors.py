@@ -87,10 +87,10 @@ STATE_FILTERS: Mapping[str, tuple[str, Q]] = {
 _OF_JOB = (
     "name", "state", "queue_rank", "steps_done", "total_steps", "due_at", "completed_at",
     "waiting_code", "waiting_detail", "failure_reason", "team__name", "user__username",
-    "kind__name", "cores", "batch",
+    "kind__name", "cores", "batch", "units",
 )  # fmt: skip
 _OF_ASSIGNMENT = (
-    "job_id", "purpose", "steps_per_s", "gpus", "share", "node__name", "node__emulated",
+    "job_id", "purpose", "steps_per_s", "gpus", "units", "share", "node__name", "node__emulated",
     "node__gpu_type__name", "node__gpu_type__emulated",
 )  # fmt: skip
 
@@ -131,6 +131,7 @@ class Place:
     node: str
     what: str
     emulated: bool
+    units: int = 1
     beside: tuple[str, ...] = ()
     measuring: bool = False
 
@@ -161,6 +162,12 @@ class JobRow:
     def waiting(self) -> str:
         """Sentence on why it waits."""
         return self.told.sentence
+
+    @property
+    def spread(self) -> str:
+        """Where its units are, if it has several."""
+        seats = [(place.node, place.units) for place in self.places]
+        return formats.units_on(seats) if seats and self.job.units > 1 else ""
 
     @property
     def bar(self) -> str:
@@ -289,5 +296,5 @@ def _row(job: Job, names: Mapping[str, str], beside: Names, now: datetime) -> Jo
 
 def _place(assignment: Assignment, cores: float, beside: tuple[str, ...]) -> Place:
     node, measuring = assignment.node, assignment.purpose == "profiling"
-    what = formats.amount_held(assignment.gpus, node.type_name, cores)
-    return Place(node.name, what, node.is_emulated, beside, measuring)
+    what = formats.amount_held(assignment.gpus, node.type_name, cores * assignment.units)
+    return Place(node.name, what, node.is_emulated, assignment.units, beside, measuring)

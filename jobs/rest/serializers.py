@@ -25,6 +25,7 @@ class PlacementSerializer(serializers.Serializer[Any]):
     gpu_type = serializers.CharField(source="node.type_name")
     emulated = serializers.SerializerMethodField()
     gpus = serializers.IntegerField()
+    units = serializers.IntegerField()
     devices = serializers.SerializerMethodField()
     rank = serializers.IntegerField()
     purpose = serializers.CharField()
@@ -222,6 +223,14 @@ class JobInput(serializers.Serializer[Any]):
     repeatable = serializers.BooleanField()
     resources = serializers.JSONField(help_text='Other named resources, such as {"mic": 2}')
     exclusive = serializers.BooleanField(help_text="No other job is on its node")
+    units = serializers.IntegerField(
+        min_value=1, help_text="Equal parts of a batch job, each with cores, memory_gb, resources"
+    )
+    units_per_node = serializers.IntegerField(min_value=1, help_text="At most")
+    nodes = serializers.IntegerField(min_value=1, help_text="That its units are spread over")
+    processes = serializers.ChoiceField(
+        choices=["first", "each"], help_text="Runs on the first of its nodes, or on each"
+    )
     preemptible = serializers.BooleanField(help_text="Default: of training jobs true")
     labels = serializers.ListField(child=serializers.CharField())
     dependencies = serializers.ListField(
@@ -277,7 +286,8 @@ class AssignmentSerializer(serializers.ModelSerializer[Assignment]):
     class Meta:
         model = Assignment
         fields = [
-            "id", "node", "gpu_type", "devices", "purpose", "copy", "rank", "world_size", "gpus",
+            "id", "node", "gpu_type", "devices", "purpose", "copy", "rank", "world_size", "units",
+            "gpus",
             "fence", "state", "desired", "container", "prepared_fraction", "created_at",
             "running_at", "ended_at", "exit_code", "reason_class", "reason", "start_steps",
             "steps_done", "checkpoint_steps", "steps_per_s", "loss", "setup_s", "predicted_run_s",

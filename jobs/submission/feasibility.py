@@ -19,7 +19,7 @@ from jobs.selectors import teams_of
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Needs of a job on one node."""
+    """Needs of a job: GPUs in all; cores, memory and resources of each of its equal units."""
 
     gpus_min: int
     gpus_max: int
@@ -29,11 +29,19 @@ class Demand:
     labels: tuple[str, ...]
     runtime: str = "process"
     resources: tuple[tuple[str, float], ...] = ()
+    units: int = 1
+    units_per_node: int = 0
+    nodes: int = 0
+
+    @property
+    def of_unit(self) -> str:
+        """Words after an amount that one of several units needs."""
+        return " for a unit" if self.units > 1 else ""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeCapacity:
-    """Capacity of an empty node; `features`: its agent's."""
+    """Capacity of an empty node, of `count` equal ones; `features`: its agent's."""
 
     gpu_type: str
     gpus: int
@@ -42,6 +50,7 @@ class NodeCapacity:
     labels: frozenset[str]
     features: frozenset[str]
     resources: tuple[tuple[str, float], ...] = ()
+    count: int = 1
 
 
 class Infeasible(Exception):
@@ -76,35 +85,69 @@ def check_feasible(cluster: str, demand: Demand, nodes: Sequence[NodeCapacity]) 
     for field, unit in (("cores", "cores"), ("memory_gb", "GB")):
         wanted, most = getattr(demand, field), max(getattr(n, field) for n in typed)
         if wanted > most:
-            missing = f"no node of {cluster} that may run it has {wanted:g} {unit}"
+            missing = f"no node of {cluster} that may run it has {wanted:g} {unit}{demand.of_unit}"
             raise Infeasible(field, f"{missing}; the largest has {most:g}")
     fitting = [n for n in typed if n.cores >= demand.cores and n.memory_gb >= demand.memory_gb]
     if not fitting:
         both = f"{demand.cores:g} cores and {demand.memory_gb:g} GB at once"
         raise Infeasible("memory_gb", f"no node of {cluster} has {both}; ask for less")
-    return _check_gpus(cluster, demand, fitting)
+    _check_gpus(cluster, demand, fitting)
+    _check_units(cluster, demand, fitting)
+    return _warnings(demand, fitting)
 
 
-def _check_gpus(cluster: str, demand: Demand, nodes: Sequence[NodeCapacity]) -> list[str]:
-    largest = max(nodes, key=lambda n: n.gpus)
-    of = f"{largest.gpus} of type {largest.gpu_type}" if largest.gpus else "none"
-    if demand.gpus_min > largest.gpus:
-        missing = f"no node of {cluster} can serve {demand.gpus_min} GPUs"
+def _check_gpus(cluster: str, demand: Demand, nodes: Sequence[NodeCapacity]) -> None:
+    wanted, of = demand.gpus_min // demand.units, _gpus_of_largest(nodes)
+    if wanted > max(n.gpus for n in nodes):
+        missing = f"no node of {cluster} can serve {wanted} GPUs{demand.of_unit}"
         raise Infeasible("gpus", f"{missing}; the largest that could serve the job has {of}")
-    warnings = []
-    if demand.gpus_max > largest.gpus:
-        used = f"at most {largest.gpus} of {demand.gpus_max} can be used"
-        warnings.append(f"gpus: {used}; the largest node has {of}")
+
+
+def _gpus_of_largest(nodes: Sequence[NodeCapacity]) -> str:
+    largest = max(nodes, key=lambda n: n.gpus)
+    return f"{largest.gpus} of type {largest.gpu_type}" if largest.gpus else "none"
+
+
+def _check_units(cluster: str, demand: Demand, nodes: Sequence[NodeCapacity]) -> None:
+    """Raise Infeasible unless these nodes, when empty, hold all units together."""
+    held = sorted((_units_on(n, demand) for n in nodes for _ in range(n.count)), reverse=True)
+    able = sum(units > 0 for units in held)
+    if demand.nodes > able:
+        missing = f"only {able} nodes of {cluster} could hold a unit"
+        raise Infeasible("nodes", f"{missing}, not {demand.nodes}; ask for fewer")
+    together = sum(held[: demand.nodes or None])
+    if demand.units > together:
+        which = f"{demand.nodes} nodes" if demand.nodes else "all nodes"
+        missing = f"{which} of {cluster} hold at most {together} such units together"
+        raise Infeasible("units", f"{missing}, not {demand.units}; ask for fewer or smaller ones")
+
+
+def _units_on(node: NodeCapacity, demand: Demand) -> int:
+    """Units that fit on the empty node; resources may still be offered later."""
+    gpus = demand.gpus_min // demand.units
+    needs = [(node.cores, demand.cores), (node.memory_gb, demand.memory_gb), (node.gpus, gpus)]
+    fitting = [int((has + TOLERANCE) // wanted) for has, wanted in needs if wanted > 0]
+    return min([demand.units_per_node or demand.units, *fitting])
+
+
+def _warnings(demand: Demand, nodes: Sequence[NodeCapacity]) -> list[str]:
+    warnings, most_gpus = [], max(n.gpus for n in nodes)
+    if demand.gpus_max // demand.units > most_gpus:
+        used = f"at most {most_gpus} of {demand.gpus_max} can be used"
+        warnings.append(f"gpus: {used}; the largest node has {_gpus_of_largest(nodes)}")
     for name, wanted in demand.resources:
         most = max(dict(n.resources).get(name, 0.0) for n in nodes)
         if wanted > most:
-            missing = f"no node that fits has {wanted:g} {name} yet, the most is {most:g}"
+            missing = f"no node that fits has {wanted:g} {name}{demand.of_unit} yet"
+            missing += f", the most is {most:g}"
             warnings.append(f"resources: {missing}; the job waits until one does")
     if demand.labels and not any(set(demand.labels) <= n.labels for n in nodes):
         missing = f"no node that fits has {', '.join(demand.labels)} yet"
         warnings.append(f"labels: {missing}; the job waits until one does")
     return warnings
 
+
+TOLERANCE = 1e-9
 
 SEEN_S = 5
 """Seconds for which seen nodes may speak for a job: reading 1,000 takes a third of a submission."""
@@ -154,7 +197,7 @@ class Inventory:
                 "gpu_type__name", "gpus", F("cores") - F("reserved_cores"),
                 F("memory_gb") - F("reserved_memory_gb"), "labels", "features",
                 "resources",
-            ).distinct()  # fmt: skip
+            ).annotate(Count("pk"))  # fmt: skip
             self._capacities[cluster.pk] = [
                 NodeCapacity(
                     type_ or "",
@@ -164,8 +207,9 @@ class Inventory:
                     frozenset(labels),
                     frozenset(features),
                     tuple(sorted(resources.items())),
+                    count,
                 )
-                for type_, gpus, cores, gb, labels, features, resources in rows
+                for type_, gpus, cores, gb, labels, features, resources, count in rows
             ]
             caches["process"].set(_key(cluster), self._capacities[cluster.pk], SEEN_S)
         return self._capacities[cluster.pk]

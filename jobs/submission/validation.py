@@ -1,6 +1,6 @@
 """Validation of jobs: plain data and a user become a JobRequest or JobInvalid."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from functools import partial
@@ -25,7 +25,9 @@ T = TypeVar("T")
 
 ON_DISCONNECT = ("stop", "keep")
 ON_WALLTIME = ("kill", "warn")
+PROCESSES = ("first", "each")
 MAX_GPUS = 4096
+MAX_UNITS = 100_000
 MAX_EPOCHS = 1_000_000
 MAX_STEPS = 2_000_000_000
 MAX_TOTAL_STEPS = 10**15
@@ -41,13 +43,17 @@ FIELDS = (
     "memory_gb", "due", "deadline", "walltime", "tardiness_weight", "priority", "weight",
     "max_retries", "checkpoint_place", "kind", "may_mix", "may_share", "labels", "dependencies",
     "hold", "on_disconnect", "profiling", "repeatable", "resources", "exclusive", "preemptible",
-    "on_walltime", "begin", "script", "folder", "output", "error_output", "sbatch",
+    "on_walltime", "units", "units_per_node", "nodes", "processes", "begin", "script", "folder",
+    "output", "error_output", "sbatch",
 )  # fmt: skip
 """Fields of a job, as in docs/jobs.md."""
 
 
 STEPS = frozenset({"steps", "epochs", "steps_per_epoch"})
 """Fields of a training job; a job without any of them is a batch job."""
+
+SEATS = ("units", "units_per_node", "nodes", "processes")
+"""Fields of a batch job that say how it is spread over nodes."""
 
 
 class JobInvalid(Exception):
@@ -77,6 +83,8 @@ def _number(most: float, *, above: bool = False) -> Callable[[object], float]:
     return partial(fields.number, least=0, most=most, above=above)
 
 
+_COUNT = partial(fields.whole, least=1, most=MAX_UNITS)
+
 _PLAIN: Mapping[str, tuple[Any, Callable[[Any], Any]]] = {
     "name": ("", partial(fields.text, most=100, empty=False)),
     "mounts": ((), fields.mounts),
@@ -102,6 +110,10 @@ _PLAIN: Mapping[str, tuple[Any, Callable[[Any], Any]]] = {
     "folder": ("", fields.folder),
     "output": ("", partial(fields.text, most=fields.MAX_PATH)),
     "error_output": ("", partial(fields.text, most=fields.MAX_PATH)),
+    "units": (1, _COUNT),
+    "units_per_node": (0, _COUNT),
+    "nodes": (0, _COUNT),
+    "processes": ("first", partial(fields.choice, known=PROCESSES)),
 }
 """Independent fields: (default, reader)."""
 
@@ -149,6 +161,8 @@ class _Reading:
         if batch and gpus_min < gpus_max:
             wanted = "a batch job (one without steps) has a fixed number of GPUs"
             self._problem("gpus", f"{wanted}, not {gpus_min}..{gpus_max}")
+        for name, message in _wrong_seats(self.data, plain, gpus_min, batch=batch):
+            self._problem(name, message)
         end = {"preemptible": not batch, "on_walltime": "kill" if batch else "warn"}
         end["preemptible"] = self._read("preemptible", end["preemptible"], fields.flag)
         known = partial(fields.choice, known=ON_WALLTIME)
@@ -160,7 +174,8 @@ class _Reading:
         if cluster and not self.problems:
             needs = plain["cores"], plain["memory_gb"], plain["labels"]
             resources = tuple(plain["resources"].items())
-            demand = Demand(gpus_min, gpus_max, types, *needs, runtime, resources)
+            seats = plain["units"], plain["units_per_node"], plain["nodes"]
+            demand = Demand(gpus_min, gpus_max, types, *needs, runtime, resources, *seats)
             self._feasible(cluster, demand)
         if plain["script"] and not batch:
             self._problem("script", "goes without steps; a script is a batch job")
@@ -387,6 +402,25 @@ class _Reading:
         if job.is_over and job.state not in SATISFIED[condition]:
             never = f"job {job.pk} is {job.state}, so {condition} can never be satisfied"
             self._problem("dependencies", f"{never}; requeue it first, or leave it out")
+
+
+def _wrong_seats(
+    given: Collection[str], plain: Mapping[str, Any], gpus: int, *, batch: bool
+) -> Iterator[tuple[str, str]]:
+    """Fields that contradict how a job is spread over nodes, and why."""
+    if not batch:
+        remedy = "give no steps, or leave it out: a training job is spread by its GPUs"
+        yield from ((name, f"is of batch jobs; {remedy}") for name in SEATS if name in given)
+        return
+    units, most, nodes = plain["units"], plain["units_per_node"], plain["nodes"]
+    if gpus % units:
+        told = f"{gpus} GPUs cannot be divided evenly over {units} units"
+        yield "gpus", f"{told}; give 0 or a multiple of {units}"
+    if nodes > units:
+        yield "nodes", f"{nodes} nodes need as many units, not {units}; raise units or lower nodes"
+    elif most and nodes and most * nodes < units:
+        told = f"{nodes} nodes with at most {most} units each hold {most * nodes} of {units} units"
+        yield "units_per_node", f"{told}; raise units_per_node or nodes"
 
 
 def _known_types(value: object, known: list[str]) -> tuple[str, ...]:

@@ -74,7 +74,7 @@ def contract(spec: LaunchSpec, checkpoints: Path) -> dict[str, str]:
         "LOADMASTER_ASSIGNMENT": spec.assignment,
         "LOADMASTER_JOB": spec.job,
         "LOADMASTER_STEPS": str(spec.steps),
-        "LOADMASTER_RANK": str(spec.rank),
+        "LOADMASTER_RANK": str(spec.rank if spec.world_size > 1 else 0),
         "LOADMASTER_WORLD_SIZE": str(spec.world_size),
         "LOADMASTER_GPU_TYPE": spec.gpu_type,
         "LOADMASTER_GPUS": str(len(spec.devices)),
@@ -82,6 +82,7 @@ def contract(spec: LaunchSpec, checkpoints: Path) -> dict[str, str]:
         "LOADMASTER_CHECKPOINT_EVERY_S": str(spec.checkpoint_every_s),
         **optional,
         **gang_contract(spec),
+        **hosts_contract(spec),
     }
 
 
@@ -108,6 +109,19 @@ def gang_contract(spec: LaunchSpec) -> dict[str, str]:
         "MASTER_PORT": str(port),
         "LOADMASTER_GANG": join_address(host, port + 1),
         "LOADMASTER_GANG_TOKEN": spec.gang_token,
+    }
+
+
+def hosts_contract(spec: LaunchSpec) -> dict[str, str]:
+    """Variables by which a batch job finds the nodes of its seats, and its own among them."""
+    if not spec.hosts:
+        return {}
+    return {
+        "LOADMASTER_SEAT": str(spec.rank),
+        "LOADMASTER_HOSTS": ",".join(host.name for host in spec.hosts),
+        "LOADMASTER_HOST_ADDRESSES": ",".join(host.address or host.name for host in spec.hosts),
+        "LOADMASTER_HOST_UNITS": ",".join(str(host.units) for host in spec.hosts),
+        "LOADMASTER_UNITS": str(sum(host.units for host in spec.hosts)),
     }
 
 

@@ -124,14 +124,16 @@ class Executor:
         own = {device.uuid for device in self._parts.devices.reports()}
         launch = self._launch_of(spec)
         problem = admission.objection(spec, run, runtime=self._runtime.name, devices=own, live=live)
-        problem = problem or self._runtime.objection(launch)
+        if not spec.held:
+            problem = problem or self._runtime.objection(launch)
         now_s = self._clock.wall_s()
         if problem:
             entry = Entry(run.assignment, run.fence, AssignmentState.ACCEPTED)
             rejected, (kind, reason) = AssignmentState.REJECTED, problem
             self._journal.put(entry.moved(rejected, now_s, reason_class=kind, reason=reason))
         else:
-            self._runtime.prepare(launch)
+            if not spec.held:
+                self._runtime.prepare(launch)
             entry = Entry(
                 spec.assignment,
                 spec.fence,
@@ -141,6 +143,7 @@ class Executor:
                 memory_gb=spec.memory_gb,
                 grace_s=spec.grace_s,
                 term_until_s=spec.term_until_s,
+                held=spec.held,
             )
             self._journal.put(entry.moved(AssignmentState.PREPARING, now_s))
             self._session.hurry()
@@ -187,7 +190,8 @@ class Executor:
             logger.warning("%s is not started: %s", entry.run.name, error)
             return
         try:
-            self._runtime.start(entry.run, lease_until_s)
+            if not entry.held:
+                self._runtime.start(entry.run, lease_until_s)
         except LaunchError as error:
             self._runtime.abandon(entry.run)
             self._end(entry, Exit(self._clock.wall_s(), started=False, error=str(error)))

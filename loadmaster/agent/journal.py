@@ -66,7 +66,8 @@ class Move:
 class Entry:
     """State of an assignment that the agent took; `unsent` moves are in order.
 
-    `launched` is written before the guard starts: from then on a launch is never repeated.
+    `launched` is written before the guard starts: from then on a launch is never repeated. A `held`
+    seat has no guard and no process (`loadmaster.agent.held`).
     """
 
     assignment: str
@@ -83,6 +84,7 @@ class Entry:
     stop: StopBy | None = None
     term_until_s: float | None = None
     told_fraction: float = 0.0
+    held: bool = False
     unsent: tuple[Move, ...] = ()
 
     @property

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from loadmaster import __version__
+from loadmaster.agent import held
 from loadmaster.agent.clock import Backoff
 from loadmaster.agent.executor import Executor, Parts
 from loadmaster.agent.journal import Entry, Move
@@ -143,8 +144,9 @@ class Agent:
         )
 
     def _running(self) -> list[Entry]:
+        """Return entries whose processes run here."""
         entries = self._journal.entries.values()
-        return [entry for entry in entries if entry.launched and not entry.has_ended]
+        return [e for e in entries if e.launched and not (e.held or e.has_ended)]
 
     def _act(self) -> None:
         for action in reconcile(self._view()):
@@ -157,6 +159,7 @@ class Agent:
     def _view(self) -> View:
         now_s = self._clock.boot_s()
         runs = {run: self._runtime.poll(run) for run in self._runtime.list()}
+        runs |= {entry.run: self._held(entry, now_s) for entry in self._held_seats()}
         return View(
             now_s=now_s,
             wall_s=self._clock.wall_s(),
@@ -169,6 +172,14 @@ class Agent:
             patience_s=max(self.session.intervals.lease_s, self.session.intervals.grace_s),
             accepting=not self._executor.is_leaving and self.session.epoch is not None,
         )
+
+    def _held_seats(self) -> list[Entry]:
+        entries = self._journal.entries.values()
+        return [entry for entry in entries if entry.held and not entry.has_ended]
+
+    def _held(self, entry: Entry, now_s: float) -> RunStatus:
+        boot_id, lease_until_s = self._parts.identity.boot_id, self.session.leases.get(entry.run)
+        return held.status_of(entry, boot_id, lease_until_s, now_s, self._clock.wall_s())
 
     def _waiting_since(self, now_s: float, runs: dict[RunId, RunStatus]) -> dict[str, float]:
         entries = self._journal.entries.values()
@@ -225,6 +236,8 @@ class Agent:
             self._executor.forget(self._journal.entries[entry.assignment])
 
     def _ship(self, entry: Entry, pieces: int) -> bool:
+        if entry.held:
+            return True
         key, epoch = f"ship {entry.run.name}", self.session.epoch
         if epoch is None or not self._backoff.is_due(key, self._clock.boot_s()):
             return False

@@ -224,8 +224,9 @@ def show_nodes(nodes: Iterable[Node]) -> None:
 
 
 def held(placement: Placement) -> str:
-    """The GPUs of a placement."""
-    return f"{placement.gpus} x {shown(placement.gpu_type)}" if placement.gpus else "no GPUs"
+    """The GPUs of a placement, and its units where there are several."""
+    gpus = f"{placement.gpus} x {shown(placement.gpu_type)}" if placement.gpus else "no GPUs"
+    return f"{placement.units} units, {gpus}" if placement.units > 1 else gpus
 
 
 def where(job: Job) -> str:

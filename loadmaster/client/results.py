@@ -26,6 +26,7 @@ class Placement:
     gpu_type: str = ""
     emulated: bool = False
     gpus: int = 0
+    units: int = 1
     devices: tuple[str, ...] = ()
     rank: int = 0
     purpose: str = ""

@@ -70,11 +70,11 @@ IMPOSSIBLE: dict[str, tuple[list[Any], dict[str, Any], str, str]] = {
         "runtime_unavailable",
         "No node that suits it has the runtime docker.",
     ),
-    "agents that cannot end it at its time limit": (
+    "agents too old for its limits or units": (
         [wide("n1", labels=("runtime:process",))],
         {"labels": ("agent:limits", "runtime:process")},
         "agent_too_old",
-        "The agent of n1 cannot end it at its time limit.",
+        "The agent of n1 is too old for its script, units or limits.",
     ),
     "more GPUs than any node has": (
         [wide("n1", gpus=4), wide("n2", gpus=2)],

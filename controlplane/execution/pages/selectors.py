@@ -108,7 +108,7 @@ def cluster_nodes(user: User, page: Page[Node]) -> tuple[ClusterNodes, ...]:
     cards: dict[int, list[NodeCard]] = defaultdict(list)
     for node in nodes:
         card = _node_card(node, working, seen, now)
-        cores = sum(a.job.cores for a in by_cores[node.pk])
+        cores = sum(a.job.cores * a.units for a in by_cores[node.pk])
         occupants = tuple(_occupant(a, seen) for a in by_cores[node.pk])
         cards[node.cluster_id].append(replace(card, by_cores=occupants, cores_held=cores))
     counts = _counts()
@@ -148,7 +148,7 @@ def _by_cores(nodes: Sequence[Node]) -> Mapping[Any, list[Assignment]]:
     return found
 
 
-_OF_CORES = ("node_id", "job_id", "job__name", "job__cores", "purpose", "state")
+_OF_CORES = ("node_id", "job_id", "job__name", "job__cores", "units", "purpose", "state")
 
 
 def _node_card(

@@ -25,11 +25,13 @@ from controlplane.execution.gangs import (
     GangImpossibleError,
     check_gang,
     gpus_of,
+    is_rank,
     rendezvous,
     token_of,
 )
 from controlplane.execution.moves import move_assignment
 from controlplane.execution.outcomes import assignment_ended, assignment_running, end_assignment
+from controlplane.execution.seats import hosts_of, is_held
 from controlplane.execution.services.sessions import lock_own, lock_session
 from jobs.assignment_lifecycle import (
     ENDED,
@@ -46,7 +48,6 @@ from loadmaster.protocol import (
     LIMITS,
     Accept,
     AssignmentState,
-    Host,
     LaunchSpec,
     ReasonClass,
     StateReport,
@@ -73,18 +74,18 @@ def launch_spec(assignment: Assignment) -> LaunchSpec:
         image_digest=job.image_digest,
         environment={
             **{n: value for n, value in job.environment.items() if isinstance(value, str)},
-            **_of_script(assignment),
+            **(slurm.variables_of(assignment) if job.script else {}),
         },
-        secrets=reveal_references(job.team, job.environment),
+        secrets={} if is_held(assignment) else reveal_references(job.team, job.environment),
         mounts=tuple(job.mounts),
         rank=assignment.rank,
-        world_size=assignment.world_size,
+        world_size=assignment.world_size if is_rank(assignment) else 1,
         rendezvous=rendezvous(assignment),
         slot=slots[0].slot if slots else 0,
         share=assignment.share,
         cpu_quota=assignment.cpu_quota,
-        cores=job.cores,
-        memory_gb=job.memory_gb,
+        cores=job.cores * assignment.units,
+        memory_gb=job.memory_gb * assignment.units,
         steps=job.total_steps,
         steps_quota=assignment.steps_quota,
         term_until_s=assignment.term_until.timestamp() if assignment.term_until else None,
@@ -102,18 +103,9 @@ def launch_spec(assignment: Assignment) -> LaunchSpec:
         folder=job.folder,
         output=slurm.file_name(job.output, job, node.name),
         error_output=slurm.file_name(job.error_output, job, node.name),
+        hosts=hosts_of(assignment) if job.needs_batch else (),
+        held=is_held(assignment),
     )
-
-
-def _of_script(assignment: Assignment) -> dict[str, str]:
-    """Variables of a script for Slurm; {} for another job."""
-    job, node = assignment.job, assignment.node
-    if not job.script:
-        return {}
-    hosts = [Host(node.name, units=assignment.units)]
-    whole = [node.cores - node.reserved_cores]
-    cores = whole if job.exclusive else [host.units * job.cores for host in hosts]
-    return slurm.variables(job, hosts, assignment.fence, cores)
 
 
 def required_features(job: Job, assignment: Assignment, checkpoint_place: str) -> tuple[str, ...]:
@@ -123,9 +115,9 @@ def required_features(job: Job, assignment: Assignment, checkpoint_place: str) -
         "emulated": assignment.node.emulated,
         "checkpoint": bool(checkpoint_place),
         "steps_quota": assignment.steps_quota is not None,
-        GANG: assignment.world_size > 1,
-        LIMITS: job.needs_limits,
+        GANG: is_rank(assignment),
         BATCH: job.needs_batch,
+        LIMITS: job.needs_limits,
     }
     return tuple(sorted(name for name, needed in wanted.items() if needed))
 

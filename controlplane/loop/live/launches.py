@@ -37,7 +37,7 @@ BATCH = 100
 
 OF_A_JOB = (
     "state", "fence", "kind_id", "cores", "memory_gb", "resources", "checkpoint_steps",
-    "repeatable",
+    "repeatable", "batch",
 )  # fmt: skip
 """Columns of launched jobs; commands and environments may be long."""
 
@@ -155,7 +155,7 @@ class Launcher:
         if refused is not None:
             return refused
         ranks, port = placement.ranks, None
-        if len(ranks) > 1:
+        if len(ranks) > 1 and not job.batch:
             port = self.ports.choose(self.free.nodes[ranks[0].node], job.pk, job.fence + 1)
         rows = [self._rank(placement, rank, job, port) for rank in range(len(ranks))]
         return PreparedLaunch(placement, job, rows)
@@ -210,7 +210,7 @@ class Launcher:
             job=job, round=self.round, node=self.free.nodes[seat.node], purpose=placement.purpose,
             copy=placement.copy, rank=rank,
             world_size=len(placement.ranks), gpus=len(seat.devices), fence=job.fence + 1,
-            share=seat.share,
+            units=seat.units, share=seat.share,
             gang_port=port, cpu_quota=seat.cpu_quota, steps_quota=placement.steps_quota,
             term_until=time_of(placement.until_s),
             start_steps=steps, steps_done=steps, checkpoint_steps=steps,
@@ -229,7 +229,7 @@ class Launcher:
         if gpus := len(seat.devices) * seat.share:
             power_w = node.draw_w(self.in_use[seat.node]) * gpus / self.held[seat.node]
         else:
-            power_w = node.part_w(0.0, 0, job.cores)
+            power_w = node.part_w(0.0, 0, job.cores * seat.units)
         cost = placement.predicted_energy_cost
         return {
             "predicted_run_s": placement.predicted_run_s,

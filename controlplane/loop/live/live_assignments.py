@@ -22,14 +22,20 @@ RUN = "run"
 
 
 def demand_of(
-    cores: float, memory_gb: float, resources: Mapping[str, float], cpu_quota: float | None
+    cores: float,
+    memory_gb: float,
+    resources: Mapping[str, float],
+    cpu_quota: float | None,
+    units: int,
 ) -> Mapping[str, float]:
-    """Return the demand of one seat of a job, in which a quota replaces the cores."""
-    return {**resources, "cores": cores if cpu_quota is None else cpu_quota, "memory_gb": memory_gb}
+    """Return the demand of a seat: that of its job's units there; a quota replaces the cores."""
+    demand = {name: units * amount for name, amount in resources.items()}
+    demand["cores"] = units * cores if cpu_quota is None else cpu_quota
+    return {**demand, "memory_gb": units * memory_gb}
 
 
 class LiveAssignment(NamedTuple):
-    """Live assignment; `job_cores`, `memory_gb`, `resources`: its job's demand on each node."""
+    """Live assignment; `job_cores`, `memory_gb`, `resources`: the demand of its job's unit."""
 
     pk: UUID
     job_id: UUID
@@ -38,6 +44,7 @@ class LiveAssignment(NamedTuple):
     copy: int
     rank: int
     gpus: int
+    units: int
     share: float
     cpu_quota: float | None
     state: str
@@ -57,7 +64,8 @@ class LiveAssignment(NamedTuple):
     @property
     def demand(self) -> Mapping[str, float]:
         """Cores, memory and named resources that it has of its node."""
-        return demand_of(self.job_cores, self.memory_gb, self.resources, self.cpu_quota)
+        of_unit = self.job_cores, self.memory_gb, self.resources
+        return demand_of(*of_unit, self.cpu_quota, self.units)
 
 
 class OccupiedSlot(NamedTuple):
@@ -177,4 +185,4 @@ class LiveAssignments:
 
     def _seat(self, a: LiveAssignment) -> RankPlacement:
         devices = tuple(sorted(slot.device_uuid for slot in self.slots[a.pk]))
-        return RankPlacement(str(a.node_id), devices, a.share, a.cpu_quota)
+        return RankPlacement(str(a.node_id), devices, a.share, a.cpu_quota, a.units)

@@ -59,12 +59,8 @@ from profiling.restarts import Restart
 
 AS_STORED = (
     "name", "gpus_min", "gpus_max", "tardiness_weight", "weight", "priority", "cores", "memory_gb",
-    "may_mix", "may_share", "batch", "exclusive", "preemptible",
+    "may_mix", "may_share", "batch", "exclusive", "preemptible", "units", "units_per_node", "nodes",
 )  # fmt: skip
-
-
-FEATURES_ASKED = (LIMITS, BATCH)
-"""Features of agents that some jobs need and agents of older versions lack."""
 
 
 class Knowledge(Protocol):
@@ -236,7 +232,7 @@ def _labels_of_node(node: NodeRow, rows: Rows) -> tuple[str, ...]:
             given
             | apart
             | {runtime_label(name) for name in runtimes_of(node.features)}
-            | {feature_label(name) for name in node.features if name in FEATURES_ASKED}
+            | {feature_label(name) for name in node.features if name in (BATCH, LIMITS)}
         )
     )
 
@@ -275,8 +271,8 @@ def _job_view(job: Job, rows: Rows, now_s: float, restart: Restart) -> JobView:
 
 def _labels_of_agents(job: Job) -> list[str]:
     """Labels that nodes have whose agents can run a job, and end it if it must be."""
-    needed = {LIMITS: job.needs_limits, BATCH: job.needs_batch}
-    features = [feature_label(name) for name in FEATURES_ASKED if needed[name]]
+    needs = {BATCH: job.needs_batch, LIMITS: job.needs_limits}
+    features = [feature_label(name) for name, needed in needs.items() if needed]
     return [runtime_label(job.runtime), *features]
 
 

@@ -44,8 +44,8 @@ def _capacity(node: Node) -> Mapping[str, float]:
     }
 
 
-def _demand(job: Job, cpu_quota: float | None) -> Mapping[str, float]:
-    return demand_of(job.cores, job.memory_gb, job.resources, cpu_quota)
+def _demand(job: Job, seat: RankPlacement | Assignment) -> Mapping[str, float]:
+    return demand_of(job.cores, job.memory_gb, job.resources, seat.cpu_quota, seat.units)
 
 
 class FreeCapacity:
@@ -96,7 +96,7 @@ class FreeCapacity:
         if placement.purpose is Purpose.PROFILING and not job.repeatable:
             detail = "the job does not allow its command to run more than once"
             return Rejected(placement.key, RejectCode.STALE, detail)
-        reasons = [r for seat in placement.ranks for r in self._seat(placement, seat)]
+        reasons = [r for seat in placement.ranks for r in self._seat(placement, seat, job)]
         reasons += [*self._resources(placement, job), *self._power(placement)]
         stale = [reason for reason in reasons if reason[0] is RejectCode.STALE]
         return Rejected(placement.key, *(stale or reasons)[0]) if reasons else None
@@ -109,7 +109,7 @@ class FreeCapacity:
             self.slots.setdefault(device.pk, set()).add(slot)
             self.shares[device.pk] = self.shares.get(device.pk, 0.0) + assignment.share
             self.holders.setdefault(device.pk, set()).add(str(job.pk))
-        self._load(str(assignment.node_id), _demand(job, assignment.cpu_quota))
+        self._load(str(assignment.node_id), _demand(job, assignment))
 
     def free_slot(self, device: Device) -> int | None:
         held = self.slots.get(device.pk, set())
@@ -122,7 +122,9 @@ class FreeCapacity:
         for name, amount in demand.items():
             self.used[node][name] += amount
 
-    def _seat(self, placement: Placement, seat: RankPlacement) -> Iterator[tuple[RejectCode, str]]:
+    def _seat(
+        self, placement: Placement, seat: RankPlacement, job: Job
+    ) -> Iterator[tuple[RejectCode, str]]:
         node = self.nodes.get(seat.node)
         if node is None:
             yield RejectCode.STALE, f"node {seat.node} is gone"
@@ -131,7 +133,7 @@ class FreeCapacity:
             yield RejectCode.STALE, f"node {node.name} is {node.state} and for {node.role}"
         elif not is_ready(node, self.now):
             yield RejectCode.STALE, f"the agent of node {node.name} is silent"
-        if len(placement.ranks) > 1 and (why := gangs.why_no_gang(node)):
+        if len(placement.ranks) > 1 and not job.batch and (why := gangs.why_no_gang(node)):
             yield RejectCode.STALE, why
         for uuid in seat.devices:
             yield from self._device(node, uuid, seat.share)
@@ -139,7 +141,7 @@ class FreeCapacity:
     def _resources(self, placement: Placement, job: Job) -> Iterator[tuple[RejectCode, str]]:
         wanted: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
         for seat in placement.ranks:
-            for name, amount in _demand(job, seat.cpu_quota).items():
+            for name, amount in _demand(job, seat).items():
                 wanted[seat.node][name] += amount
         for pk, node in ((n, self.nodes[n]) for n in wanted if n in self.nodes):
             has = _capacity(node)

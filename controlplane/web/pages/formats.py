@@ -1,6 +1,7 @@
 """Numbers, times and CSV cells as people read them. Pure."""
 
 import re
+from collections.abc import Sequence
 from datetime import datetime
 from decimal import Decimal
 
@@ -30,6 +31,14 @@ def amount_held(gpus: int, gpu_type: str, cores: float) -> str:
     if gpus:
         return f"{gpus} × {gpu_type}"
     return f"{cores:g} core{'' if cores == 1 else 's'}"
+
+
+def units_on(seats: Sequence[tuple[str, int]]) -> str:
+    """Where a job's units are, by (node, units): "3 units on node-1 (2) and node-2 (1)"."""
+    units = sum(of for _, of in seats)
+    places = [name if len(seats) == 1 else f"{name} ({of})" for name, of in seats]
+    listed = " and ".join(filter(None, [", ".join(places[:-1]), *places[-1:]]))
+    return f"{units} unit{'' if units == 1 else 's'} on {listed}"
 
 
 def short_duration(seconds: float) -> str:

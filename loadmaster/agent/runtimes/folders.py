@@ -102,7 +102,8 @@ class RunFolders(Runtime):
         return lease.get("deadline_s")
 
     def update(self, run: RunId, term: Term) -> None:
-        self._write_term(run, self._end_of(term))
+        if self.orders(run).exists():
+            self._write_term(run, self._end_of(term))
 
     def _end_of(self, term: Term) -> dict[str, Any]:
         """A term's end on the boot clock, and for older libraries on the wall clock."""
