@@ -43,7 +43,6 @@ def variables(
         "SLURM_CPUS_ON_NODE": str(ceil(cores[0])),
         "SLURM_JOB_PARTITION": job.cluster.name,
         "SLURM_CLUSTER_NAME": job.cluster.name,
-        "SLURM_JOB_ACCOUNT": job.team.name,
         "SLURM_JOB_USER": job.user.get_username(),
         **dict.fromkeys(("SLURM_NODEID", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_GTIDS"), "0"),
         "SLURMD_NODENAME": hosts[0].name,
