@@ -20,7 +20,9 @@ from jobs.submission.fields import FieldError
         ("3-3:7", [3], None, 1),
     ],
 )
-def test_an_expression_gives_indices_in_order_and_a_limit(text, indices, at_once, step):
+def test_an_expression_gives_indices_in_order_and_a_limit(
+    text: object, indices: list[int], at_once: int | None, step: int
+) -> None:
     spec = array_indices(text)
     assert (list(spec.indices), spec.at_once, spec.step) == (indices, at_once, step)
 
@@ -57,13 +59,13 @@ def test_an_expression_gives_indices_in_order_and_a_limit(text, indices, at_once
         (-1, "no index and no range"),
     ],
 )
-def test_a_bad_expression_is_refused_with_a_remedy(text, said):
+def test_a_bad_expression_is_refused_with_a_remedy(text: object, said: str) -> None:
     with pytest.raises(FieldError, match=said):
         array_indices(text)
 
 
 @given(st.sets(st.integers(0, MAX_INDEX), min_size=1, max_size=60), st.integers(1, 99))
-def test_any_set_of_indices_can_be_written(indices, at_once):
+def test_any_set_of_indices_can_be_written(indices: set[int], at_once: int) -> None:
     spec = array_indices(",".join(map(str, indices)) + f"%{at_once}")
     assert spec.indices == tuple(sorted(indices))
     assert spec.at_once == at_once
