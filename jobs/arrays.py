@@ -13,9 +13,6 @@ from jobs.lifecycle import JobState
 from jobs.models import Job, JobArray
 from jobs.selectors import visible_jobs
 
-ARRAY_LIMIT = "array_limit"
-"""Code of an element that waits because its array runs as many as it may."""
-
 _ELEMENT = re.compile(r"(?P<array>.+?)(?:_(?P<index>\d{1,9})|\[(?P<inner>\d{1,9})\])")
 
 

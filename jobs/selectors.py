@@ -90,7 +90,7 @@ def jobs_by_id(user: User | AnonymousUser, ids: Sequence[uuid.UUID]) -> dict[uui
 
 
 def names_in_waiting(user: User | AnonymousUser, jobs: Iterable[Job]) -> Mapping[str, str]:
-    """Names of nodes and visible jobs that block these jobs, by id; two queries."""
+    """Names of nodes and visible jobs and arrays that block these jobs, by id."""
     details = [j.waiting_detail for j in jobs if isinstance(j.waiting_detail, dict)]
     node_ids = uuids(i for d in details for i in d.get("nodes") or ())
     job_ids = uuids(i for d in details for i in d.get("jobs") or ())
@@ -98,7 +98,9 @@ def names_in_waiting(user: User | AnonymousUser, jobs: Iterable[Job]) -> Mapping
     if node_ids:
         rows += Node.objects.filter(pk__in=node_ids).values_list("pk", "name")
     if job_ids:
-        rows += visible_jobs(user).filter(pk__in=job_ids).values_list("pk", "name")
+        seen = visible_jobs(user)
+        rows += seen.filter(pk__in=job_ids).values_list("pk", "name")
+        rows += seen.filter(array__in=job_ids).order_by().values_list("array", "name").distinct()
     return {str(pk): name for pk, name in rows}
 
 

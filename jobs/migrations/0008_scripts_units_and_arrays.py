@@ -161,7 +161,7 @@ class Migration(migrations.Migration):
             model_name="job",
             index=models.Index(
                 condition=models.Q(("array__isnull", False)),
-                fields=["array", "state"],
+                fields=["state", "array"],
                 name="job_array_state",
             ),
         ),

@@ -222,7 +222,7 @@ class Job(models.Model):
             # The REST API's list of one state, newest first.
             models.Index(fields=["state", "-submitted_at", "team"], name="job_state_newest"),
             # Elements of an array by state, and the first one that the queue page shows.
-            models.Index(fields=["array", "state"], name="job_array_state", condition=IN_ARRAY),
+            models.Index(fields=["state", "array"], name="job_array_state", condition=IN_ARRAY),
             models.Index(
                 fields=["array", "queue_rank", "array_index"],
                 name="job_array_order",

@@ -5,9 +5,9 @@ import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from jobs.arrays import ARRAY_LIMIT
 from jobs.models import Dependency, Job, JobArray
 from jobs.submission.validation import JobRequest
+from jobs.wording import ARRAY_LIMIT
 
 
 @dataclass(frozen=True, slots=True)
