@@ -8,7 +8,7 @@ from uuid import UUID
 from django.contrib.auth.models import AnonymousUser, User
 
 from clusters.models import Cluster
-from jobs.arrays import element_of, states_of
+from jobs.arrays.selectors import element_of, states_of
 from jobs.dependencies import can_be_satisfied
 from jobs.models import Condition, Dependency, Job, JobArray
 from jobs.selectors import visible_jobs

@@ -30,7 +30,7 @@ from controlplane.execution.gangs import (
 from controlplane.execution.moves import move_assignment
 from controlplane.execution.outcomes import assignment_ended, assignment_running, end_assignment
 from controlplane.execution.services.sessions import lock_own, lock_session
-from jobs.arrays import variables_of
+from jobs.arrays.selectors import variables_of
 from jobs.assignment_lifecycle import (
     ENDED,
     LIVE,
