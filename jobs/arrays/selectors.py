@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from django.contrib.auth.models import AnonymousUser, User
-from django.db.models import Count
+from django.db.models import Count, Exists, OuterRef, Q
 from django.http import Http404
 
 from jobs.lifecycle import JobState
@@ -45,6 +45,17 @@ def states_of(arrays: Iterable[uuid.UUID]) -> Mapping[uuid.UUID, Mapping[str, in
             found[array][state] = count
     order = {str(state): place for place, state in enumerate(JobState)}
     return {a: dict(sorted(of.items(), key=lambda one: order[one[0]])) for a, of in found.items()}
+
+
+def first_of_array(states: Q) -> Q:
+    """Condition of jobs outside of arrays, and of each array's first element of those in `states`.
+
+    Running elements come first, then waiting, then ended ones; of equals the lowest index.
+    """
+    same = Job.objects.filter(states, array=OuterRef("array"))
+    sooner = same.filter(queue_rank__lt=OuterRef("queue_rank"))
+    lower = same.filter(queue_rank=OuterRef("queue_rank"), array_index__lt=OuterRef("array_index"))
+    return Q(array__isnull=True) | ~Q(Exists(sooner)) & ~Q(Exists(lower))
 
 
 def element_of(text: str) -> tuple[str, int | None]:
