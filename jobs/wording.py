@@ -6,8 +6,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 RESTING = "resting"
-BEGINS_LATER = "begins_later"
 """Code of a job that backs off after a failure, hidden from policies."""
+
+BEGINS_LATER = "begins_later"
+"""Code of a job whose time to begin has not come, hidden from policies."""
+
+ARRAY_LIMIT = "array_limit"
+"""Code of an element whose array runs as many as it may, hidden from policies."""
 
 BY_ITSELF = "None: it starts by itself."
 ANOTHER_TYPE = "Clone it with other allowed_types or fewer GPUs, or wait."
@@ -197,6 +202,11 @@ def _begins_later(facts: Facts) -> str:
     return f"It does not begin before {at}." if at else "Its time to begin has come."
 
 
+def _array_limit(facts: Facts) -> str:
+    limit = facts.detail.get("at_once", 1)
+    return f"Its array runs at most {limit} element{'' if limit == 1 else 's'} at a time."
+
+
 def _said(text: str) -> Callable[[Facts], str]:
     return lambda facts: text
 
@@ -255,6 +265,7 @@ REASONS: Mapping[str, Reason] = {
     ),
     RESTING: Reason(_resting, "Mend the cause of its last failure; `release` ends the pause."),
     BEGINS_LATER: Reason(_begins_later, f"{BY_ITSELF} `release` lets it begin now."),
+    ARRAY_LIMIT: Reason(_array_limit, "None: it starts when an earlier element has ended."),
     "deferred": Reason(_said("It starts when another job has left its GPUs."), BY_ITSELF),
     "stale": Reason(
         _said("Its GPUs were taken or lost meanwhile; the next decision finds others."), BY_ITSELF

@@ -132,6 +132,8 @@ class Loadmaster:
         return found
 
     def _place(self, job: Any) -> tuple[str, str]:
+        if job.array:
+            return str(job_number(job.array.id)), str(job.array.index)
         return str(job_number(job.id)), ""
 
     def _state(self, job: Any) -> str:
@@ -163,7 +165,9 @@ def loadmaster_site(folder: Path) -> Iterator[Loadmaster]:
         assert site.stdout is not None
         line = site.stdout.readline()
         assert line, (folder / "said").read_text()[-3000:]
-        yield Loadmaster(**json.loads(line))
+        own = Loadmaster(**json.loads(line))
+        yield own
+        own.client.close()
     finally:
         site.communicate(timeout=90)
 
@@ -188,8 +192,7 @@ def play(side: Side, cases: Sequence[Case], folder: Path) -> Callable[[], dict[s
                 side.do(step.then, number)
 
     def ended() -> dict[str, Outcome]:
-        waits = {n for trial in trials for n in trial.numbers if n and not trial.case.where[:1]
-                 == ("submissions",)}  # fmt: skip
+        waits = {n for t in trials if not t.case.stays for n in t.numbers if n}
         until = time.monotonic() + PATIENCE_S
         while time.monotonic() < until:
             states = side.states()
@@ -244,7 +247,7 @@ def _plain(text: str, names: Mapping[str, str], folder: Path) -> str:
 
 def _without_own(text: str) -> str:
     kept = [line for line in text.splitlines() if line.partition("=")[0] not in SLURMS_OWN]
-    return "\n".join(line for line in kept if not line.startswith("slurmstepd: "))
+    return "\n".join(line for line in kept if not line.startswith("slurmstepd"))
 
 
 def differences(of_slurm: Outcome, own: Outcome) -> dict[str, str]:

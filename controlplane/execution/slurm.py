@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from math import ceil
 
@@ -20,8 +21,12 @@ def variables_of(assignment: Assignment) -> dict[str, str]:
     job, launch = assignment.job, Assignment.objects.filter(job=assignment.job_id)
     seats = launch.filter(fence=assignment.fence).select_related("node").order_by("rank")
     hosts = [Host(seat.node.name, units=seat.units) for seat in seats]
-    whole = [seat.node.cores - seat.node.reserved_cores for seat in seats]
-    cores = whole if job.exclusive else [host.units * job.cores for host in hosts]
+    cores = [host.units * job.cores for host in hosts]
+    if job.exclusive:
+        cores = [seat.node.cores - seat.node.reserved_cores for seat in seats]
+        if "SLURM_NTASKS" not in job.environment:
+            tasks = [max(1, int(whole / job.cores)) for whole in cores]
+            hosts = [replace(host, units=of) for host, of in zip(hosts, tasks, strict=True)]
     return variables(job, hosts, assignment.fence, cores)
 
 
@@ -47,6 +52,12 @@ def variables(
         **dict.fromkeys(("SLURM_NODEID", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_GTIDS"), "0"),
         "SLURMD_NODENAME": hosts[0].name,
     }
+    if job.array is not None:
+        found |= {"SLURM_ARRAY_JOB_ID": str(job_number(job.array.pk))}
+        found |= {f"SLURM_ARRAY_TASK_{name}": str(value) for name, value in (
+            ("ID", job.array_index), ("COUNT", job.array.size), ("MIN", job.array.lowest),
+            ("MAX", job.array.highest), ("STEP", job.array.step),
+        )}  # fmt: skip
     restarts = {"SLURM_RESTART_COUNT": str(fence - 1)} if fence > 1 else {}
     return {**found, **restarts}
 

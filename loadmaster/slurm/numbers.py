@@ -15,6 +15,11 @@ def job_number(job_id: str | UUID) -> int:
     return (job_id if isinstance(job_id, UUID) else UUID(job_id)).int >> _BELOW
 
 
+def is_number_of(job_id: str, text: str) -> bool:
+    """Return True if the text is the number of this job or array."""
+    return text == str(job_number(job_id))
+
+
 def ids_of(number: str) -> tuple[UUID, UUID] | None:
     """Return the least and the greatest id with this number; None if it is the number of none."""
     if not NUMBER.fullmatch(number) or not 0 < int(number) < 2**NUMBER_BITS:

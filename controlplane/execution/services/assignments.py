@@ -33,6 +33,7 @@ from controlplane.execution.moves import move_assignment
 from controlplane.execution.outcomes import assignment_ended, assignment_running, end_assignment
 from controlplane.execution.seats import hosts_of, is_held
 from controlplane.execution.services.sessions import lock_own, lock_session
+from jobs.arrays.selectors import variables_of
 from jobs.assignment_lifecycle import (
     ENDED,
     LIVE,
@@ -74,6 +75,7 @@ def launch_spec(assignment: Assignment) -> LaunchSpec:
         image_digest=job.image_digest,
         environment={
             **{n: value for n, value in job.environment.items() if isinstance(value, str)},
+            **variables_of(job),
             **(slurm.variables_of(assignment) if job.script else {}),
         },
         secrets={} if is_held(assignment) else reveal_references(job.team, job.environment),
