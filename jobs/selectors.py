@@ -71,13 +71,14 @@ def id_begins(text: str, of: str = "pk") -> Q:
 
     No job for other text. `of`: the jobs' ids, or those of their "array".
     """
-    numbered = ids_of(text)
-    if numbered and len(text) > LONGEST_BEGINNING:
-        return Q(**{f"{of}__range": numbered})
     digits = text.replace("-", "").lower()
-    if not 4 <= len(digits) <= 32 or not set(digits) <= set("0123456789abcdef"):
+    numbered = ids_of(text) if len(text) > LONGEST_BEGINNING else None
+    if numbered is not None:
+        first, last = numbered
+    elif 4 <= len(digits) <= 32 and set(digits) <= set("0123456789abcdef"):
+        first, last = uuid.UUID(digits.ljust(32, "0")), uuid.UUID(digits.ljust(32, "f"))
+    else:
         return Q(pk__in=())
-    first, last = uuid.UUID(digits.ljust(32, "0")), uuid.UUID(digits.ljust(32, "f"))
     return Q(**{f"{of}__gte": first, f"{of}__lte": last})
 
 

@@ -59,11 +59,11 @@ ONE = (
     case("python", '#!/usr/bin/env python3\n#SBATCH -J snake\nprint("it works")\n'),
     case("no interpreter", "#!/no/such/program\n", differs="a script that cannot start",
          where=("states", "files")),
-    case("variables", DUMP, "-n", "2", "-c2", "--mem-per-cpu=500", "-Cfast"),
+    case("variables", DUMP, "-n", "2", "-c2", M, "-Cfast"),
     case("variables of a node", DUMP, "--ntasks-per-node=3", "--mem", "600M", "-Cfast"),
     case("variables without options", DUMP, "-Cfast", differs="memory that is not asked for",
          where=("files",)),
-    case("variables of an exclusive job", "#SBATCH --exclusive\n" + DUMP, "--mem-per-cpu=500", "-Cfast"),
+    case("variables of an exclusive job", "#SBATCH --exclusive\n" + DUMP, M, "-Cfast"),
     case("outputs", "echo out; echo err >&2\n", "-J", "name", "-o", "o-%x-%u-%j-%A-%a-%%-%n.txt",
          "-e", "e-%22j.txt"),
     case("one file for both", "echo out; echo err >&2\n", "-o", "all.txt", "-e", "all.txt"),
@@ -123,7 +123,7 @@ ENDS = (
          "--signal=B:USR1@50", differs="--signal", where=("states", "files")),
     case("cancelled", "touch started\nsleep 100\n", then="cancel"),
     case("cancelled and well", "trap 'echo term; exit 0' TERM\ntouch started\nsleep 100 &\nwait\n",
-         then="cancel", differs="a script that ends with 0 when it is cancelled", where=("states",)),
+         then="cancel", differs="a cancelled script that ends with 0", where=("states",)),
     case("requeued", "echo ${SLURM_RESTART_COUNT:-0} >> runs\ntouch started\n"
          "test -n \"$SLURM_RESTART_COUNT\" || sleep 100\necho done\n", "--requeue", then="requeue"),
 )  # fmt: skip

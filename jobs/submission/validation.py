@@ -225,8 +225,7 @@ class _Reading:
         try:
             submitted = sbatch.job_fields(self.data["sbatch"], self.now.astimezone(zone))
         except ScriptError as error:
-            self.problems["sbatch"] = list(error.problems)
-            return
+            raise JobInvalid({**self.problems, "sbatch": list(error.problems)}) from None
         own = set(self.data)
         self.data = {**submitted.fields, **self.data}
         self.places = {n: place for n, place in submitted.places.items() if n not in own}

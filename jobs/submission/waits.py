@@ -72,8 +72,8 @@ def _by_id(part: tuple[str, int | None], seen: QuerySet[Job]) -> tuple[str, int 
     numbered = ids_of(part[0])
     if numbered is None:
         return part
-    jobs = seen.filter(Q(pk__range=numbered) | Q(array__range=numbered)).order_by("array_index")
-    job = jobs.first()
+    in_array = Q(array__gte=numbered[0], array__lte=numbered[1])
+    job = seen.filter(Q(pk__range=numbered) | in_array).order_by("array_index").first()
     if job is None:
         return part
     is_job = str(job_number(job.pk)) == part[0]
