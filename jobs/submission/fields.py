@@ -315,6 +315,18 @@ def _parsed(value: object) -> datetime:
     )
 
 
+def gpu_types(value: object, known: list[str]) -> tuple[str, ...]:
+    """One or several of the known GPU types."""
+    given = [value] if isinstance(value, str) else value
+    if not isinstance(given, (list, tuple)) or not all(isinstance(t, str) for t in given):
+        raise FieldError(f"must be a list of GPU types, not {called(value)}")
+    for name in given:
+        if name not in known:
+            wrong = f"{called(name)} is no GPU type{near(name, known)}"
+            raise FieldError(f"{wrong}; known are: {', '.join(known) or 'none yet'}")
+    return tuple(dict.fromkeys(given))
+
+
 def near(value: object, known: Iterable[str]) -> str:
     """Hint at the known word that was probably meant, or ""."""
     found = get_close_matches(value, list(known), n=1) if isinstance(value, str) else []

@@ -29,6 +29,7 @@ MEANT = frozenset({
 })  # fmt: skip
 """Options that become something; all others are named in a warning."""
 
+GPU_OPTIONS = ("gpus", "gres", "gpus-per-node", "gpus-per-task")
 SILENT = frozenset({"parsable", "quiet", "verbose"})
 DEFAULT_NAME = "sbatch"
 
@@ -171,10 +172,11 @@ class _Reading:
             types = types + these
             of_all, a_node = of_all + number * factor, a_node + number * (not factor)
         nodes = self.done.fields.get("nodes") or -(-units // seats)
+        source = next((name for name in GPU_OPTIONS if name in self.options), "")
         if gpus := of_all or a_node * nodes:
-            self._put("gpus", gpus, "gpus" if of_all else "gres")
+            self._put("gpus", gpus, source)
         if types or more:
-            self._put("allowed_types", list(dict.fromkeys([*types, *more])), "gres")
+            self._put("allowed_types", list(dict.fromkeys([*types, *more])), source)
         if others:
             if units > 1 and seats > 1:
                 self._warn("gres", "gives each task its part; amounts of a node are divided")

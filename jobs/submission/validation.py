@@ -347,7 +347,7 @@ class _Reading:
             return ()
         known = self.inventory.gpu_types
         none: tuple[str, ...] = ()
-        return self._read("allowed_types", none, lambda v: _known_types(v, known))
+        return self._read("allowed_types", none, lambda v: fields.gpu_types(v, known))
 
     def _feasible(self, cluster: Cluster, demand: Demand) -> None:
         try:
@@ -417,14 +417,3 @@ def _wrong_seats(
     elif most and nodes and most * nodes < units:
         told = f"{nodes} nodes with at most {most} units each hold {most * nodes} of {units} units"
         yield "units_per_node", f"{told}; raise units_per_node or nodes"
-
-
-def _known_types(value: object, known: list[str]) -> tuple[str, ...]:
-    given = [value] if isinstance(value, str) else value
-    if not isinstance(given, (list, tuple)) or not all(isinstance(t, str) for t in given):
-        raise FieldError(f"must be a list of GPU types, not {fields.called(value)}")
-    for name in given:
-        if name not in known:
-            wrong = f"{fields.called(name)} is no GPU type{fields.near(name, known)}"
-            raise FieldError(f"{wrong}; known are: {', '.join(known) or 'none yet'}")
-    return tuple(dict.fromkeys(given))

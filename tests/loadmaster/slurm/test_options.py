@@ -94,7 +94,7 @@ def test_two_dashes_end_the_options() -> None:
         ("#!/bin/sh\necho\r\n", "line 2: ends with CR and LF; run dos2unix on the script"),
         ("#!/bin/sh\n\0", "line 2: has a NUL character; a script is text; call a program from one"),
         ("#!/bin/sh\n#SBATCH --no-such\n", "line 2: sbatch has no option --no-such; remove it"),
-        ("#!/bin/sh\n#SBATCH --tme=3\n", "line 2: sbatch has no option --tme; did you mean --time?"),
+        ("#!/bin/sh\n#SBATCH --tme\n", "line 2: sbatch has no option --tme; did you mean --time?"),
         ("#!/bin/sh\n#SBATCH -z\n", "line 2: sbatch has no option -z; remove it"),
         ("#!/bin/sh\n#SBATCH --time\n", "line 2: --time needs a value; write it behind"),
         ("#!/bin/sh\n#SBATCH --hold=3\n", "line 2: --hold takes no value; write --hold alone"),
