@@ -58,7 +58,7 @@ ONE = (
     case("arguments", 'printf "%s|" "$@"\n', arguments=("two words", "--flag", "-n", "7", "")),
     case("python", '#!/usr/bin/env python3\n#SBATCH -J snake\nprint("it works")\n'),
     case("no interpreter", "#!/no/such/program\n", differs="a script that cannot start",
-         where=("states", "files")),
+         where=("states",)),
     case("variables", DUMP, "-n", "2", "-c2", M, "-Cfast"),
     case("variables of a node", DUMP, "--ntasks-per-node=3", "--mem", "600M", "-Cfast"),
     case("variables without options", DUMP, "-Cfast", differs="memory that is not asked for",
@@ -117,8 +117,9 @@ REFUSED = (
 ENDS = (
     case("time limit", "trap 'echo term' TERM\nsleep 100 &\nwait\necho after\nsleep 100\n",
          "-t", "1"),
-    case("time limit obeyed", "trap 'echo term; exit 0' TERM\nsleep 100 &\nwait\n", "--time=0:30",
-         differs="a time limit of seconds", where=("files",)),
+    case("time limit obeyed", "trap 'test $SECONDS -ge 50 && echo late; exit 0' TERM\n"
+         "sleep 100 &\nwait\n", "--time=0:30", differs="a time limit of seconds",
+         where=("files",)),
     case("signal before the end", "trap 'echo usr1; exit 0' USR1\nsleep 100 &\nwait\n", "-t1",
          "--signal=B:USR1@50", differs="--signal", where=("states", "files")),
     case("cancelled", "touch started\nsleep 100\n", then="cancel"),
@@ -140,7 +141,10 @@ CHAINS = (
 )  # fmt: skip
 
 ARRAYS = (
-    case("array", DUMP, "--array=1-5:2", M, "-Cfast"),
+    case("array", "env | grep ^SLURM | grep -v 'JOB_*ID=' | sort\necho $SLURM_ARRAY_JOB_ID\n",
+         "--array=1-5:2", M, "-Cfast"),
+    steps("numbers of elements", ("echo $SLURM_JOB_ID >> ids\n", "-a", "1-3"),
+          ("sort -u ids | wc -l; rm ids\n", "-d", "afterok:{0}")),
     case("array outputs", "echo $SLURM_ARRAY_TASK_ID\n", "-a", "0,7", "-o", "o-%A-%a-%3a.txt"),
     case("array one at a time", "echo $SLURM_ARRAY_TASK_ID >> order\nsleep 0.3\n", "-a", "3-5%1"),
     case("array with failures", "exit $SLURM_ARRAY_TASK_ID\n", "-a", "0-2"),
@@ -150,11 +154,16 @@ ARRAYS = (
           ("echo two\n", "-d", "afternotok:{0}_1")),
 )  # fmt: skip
 
+SPREAD = """env | grep ^SLURM | grep -v NODELIST= | grep -v NODENAME= | sort
+case ${SLURM_JOB_NODELIST/[[]/} in $SLURMD_NODENAME*) echo first; esac
+"""
+"""Of two equal nodes either may be the first, which runs the script."""
+
 NODES = (
-    case("several nodes", DUMP, "-N", "2", "-n", "4", "--ntasks-per-node=2", "-c", "2", M),
-    case("nodes alone", DUMP, "-N2", M),
-    case("tasks over nodes", DUMP, "-n", "16", M),
-    case("memory of several nodes", DUMP, "-N", "2", "--mem=1G"),
+    case("several nodes", SPREAD, "-N", "2", "-n", "4", "--ntasks-per-node=2", "-c", "2", M),
+    case("nodes alone", SPREAD, "-N2", M),
+    case("tasks over nodes", SPREAD, "-n", "16", M),
+    case("memory of several nodes", SPREAD, "-N", "2", "--mem=1G"),
     case(
         "more nodes than there are",
         "true\n",

@@ -86,29 +86,32 @@ def _filled(match: re.Match[str], values: Mapping[str, str]) -> str:
 
 
 def node_list(names: Iterable[str]) -> str:
-    """Names as Slurm writes them: of n1, n2, n4 and gpu the text n[1-2,4],gpu."""
-    parsed = [(m[1], m[2] or "") for name in names if (m := _NAME.fullmatch(name))]
+    """Names in their order as Slurm writes them: of n1, n2, n4 and gpu the text n[1-2,4],gpu."""
     texts = []
-    for (prefix, width), group in groupby(parsed, key=lambda p: (p[0], len(p[1]) * bool(_zero(p)))):
-        numbers = [digits for _, digits in group]
-        if len(numbers) == 1 or not numbers[0]:
-            texts += [prefix + digits for digits in numbers]
-        else:
-            texts.append(f"{prefix}[{_ranges(sorted(map(int, numbers)), width)}]")
+    for (prefix, _), group in groupby(_runs(names), key=lambda run: (run[0], run[1] != "")):
+        runs = [(first, last) for _, first, last in group]
+        spans = ",".join(first if first == last else f"{first}-{last}" for first, last in runs)
+        is_one = len(runs) == 1 and runs[0][0] == runs[0][1]
+        texts.append(prefix + (spans if is_one else f"[{spans}]"))
     return ",".join(texts)
 
 
-def _zero(parsed: tuple[str, str]) -> bool:
-    """Return True for a number whose digits begin with 0, so that its width matters."""
-    return parsed[1].startswith("0")
+def _runs(names: Iterable[str]) -> list[tuple[str, str, str]]:
+    """Prefix, first and last number of names that follow each other."""
+    found = list[tuple[str, str, str]]()
+    for match in filter(None, map(_NAME.fullmatch, names)):
+        prefix, digits = match[1], match[2] or ""
+        before = found[-1] if found else ("", "", "")
+        if digits and before[0] == prefix and before[2] and digits == _next(before[2]):
+            found[-1] = prefix, before[1], digits
+        else:
+            found.append((prefix, digits, digits))
+    return found
 
 
-def _ranges(numbers: Sequence[int], width: int) -> str:
-    runs = groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])
-    spans = ([number for _, number in run] for _, run in runs)
-    return ",".join(
-        "-".join(f"{end:0{width}d}" for end in dict.fromkeys((span[0], span[-1]))) for span in spans
-    )
+def _next(digits: str) -> str:
+    """Number after this one, as wide as it where it begins with 0."""
+    return f"{int(digits) + 1:0{len(digits) if digits.startswith('0') else 0}d}"
 
 
 def repeated(amounts: Iterable[int]) -> str:

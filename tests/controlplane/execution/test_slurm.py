@@ -1,5 +1,7 @@
 """What scripts for Slurm see of a launch: variables, and names of files."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,10 +21,12 @@ from tests.builders_agents import a_node_with_agent, an_offer
         (["n1"], "n1"),
         (["n1", "n2"], "n[1-2]"),
         (["n1", "n2", "n4"], "n[1-2,4]"),
-        (["n2", "n1"], "n[1-2]"),
-        (["node08", "node09", "node10"], "node[08-09],node10"),
+        (["n2", "n1"], "n[2,1]"),
+        (["n1", "n1x", "n2x"], "n1,n1x,n2x"),
+        (["node08", "node09", "node10", "node12"], "node[08-10,12]"),
         (["volta", "turing"], "volta,turing"),
         (["n1", "gpu", "n2"], "n1,gpu,n2"),
+        (["gpu", "gpu1", "gpu2"], "gpu,gpu[1-2]"),
         (["rack1-n1", "rack1-n2"], "rack1-n[1-2]"),
     ],
 )
@@ -42,7 +46,7 @@ def test_amounts_by_node_are_written_by_runs(amounts: list[int]) -> None:
 @pytest.mark.django_db
 def test_a_script_gets_its_variables_text_and_files() -> None:
     node = a_node_with_agent(a_cluster(name="lab"), name="n1")
-    values = {"script": "#!/bin/sh\n", "folder": "/tmp", "output": "%x-%j-%N.txt"}
+    values: dict[str, Any] = {"script": "#!/bin/sh\n", "folder": "/tmp", "output": "%x-%j-%N.txt"}
     job = a_job(node.cluster, name="mine", batch=True, cores=2.0, command=["x"], **values)
     spec = launch_spec(an_offer(node, job, gpus=0))
     number = str(job_number(job.pk))
@@ -71,7 +75,7 @@ def test_other_jobs_get_no_variables_of_slurm() -> None:
 def test_an_element_sees_its_array() -> None:
     node = a_node_with_agent(a_cluster())
     array = JobArray.objects.create(indices="1-5:2", size=3, lowest=1, highest=5, step=2)
-    values = {"script": "#!/bin/sh\n", "output": "%A_%a-%4a.txt", "batch": True}
+    values: dict[str, Any] = {"script": "#!/bin/sh\n", "output": "%A_%a-%4a.txt", "batch": True}
     job = a_job(node.cluster, array=array, array_index=3, **values)
     spec = launch_spec(an_offer(node, job, gpus=0))
     number = str(job_number(array.pk))
