@@ -13,6 +13,7 @@ from clusters.events import request_reschedule
 from clusters.models import Cluster, Node, Reason
 from clusters.services.nodes import node_drain, node_uncordon
 from controlplane.execution.reconciler import reconcile_clusters
+from controlplane.execution.seats import is_held
 from controlplane.execution.services.assignment_metrics import record_metrics
 from controlplane.execution.services.assignments import accept, report_state
 from controlplane.execution.services.sessions import restore_lost_node
@@ -93,7 +94,9 @@ class PretendedRuntime:
         )
         for assignment in live.order_by("events__id").distinct():
             launch = self.launches.get(assignment.pk)
-            if launch is None:
+            if is_held(assignment):
+                self._hold(assignment)
+            elif launch is None:
                 self._start(assignment)
             elif assignment.desired != "run" and launch.goes_on:
                 launch.stop_wanted_s = self.engine.now_s
@@ -112,6 +115,15 @@ class PretendedRuntime:
         for assignment in Assignment.objects.filter(node=node, state__in=LIVE):
             launch = self.launches[assignment.pk]
             launch.end_s, launch.end_steps = self.engine.now_s, launch.start_steps
+
+    def _hold(self, assignment: Assignment) -> None:
+        """A held seat has no process: it is there at once, and given back at once."""
+        if assignment.state == AssignmentState.OFFERED and assignment.desired == "run":
+            node = assignment.node
+            accept(node.pk, assignment.pk, Accept(epoch=node.epoch, fence=assignment.fence))
+            self._say(assignment, AssignmentState.RUNNING)
+        elif assignment.desired != "run":
+            self._say(assignment, AssignmentState.PREEMPTED)
 
     def _start(self, assignment: Assignment) -> None:
         job, node = assignment.job, assignment.node

@@ -100,6 +100,38 @@ def test_what_is_wrong_stands_beside_its_field(
     assert not Job.objects.exists()
 
 
+def a_typed_batch_job(**values: str) -> dict[str, Any]:
+    without = {"steps_per_epoch": "", "gpus_min": "0", "gpus_max": "0"}
+    return typed(**{**without, "units": "3", "nodes": "", "units_per_node": "3", **values})
+
+
+def test_the_form_takes_the_units_of_a_batch_job_and_repeats_them(
+    client: Client, ada: User, cluster: Cluster
+) -> None:
+    client.post("/submit/", a_typed_batch_job(processes="each"))
+    job = Job.objects.get()
+    assert (job.units, job.units_per_node, job.nodes, job.processes) == (3, 3, 0, "each")
+    assert initial_of(job)["units"] == 3
+    assert 'name="units"' in client.get("/submit/").content.decode()
+
+
+@pytest.mark.parametrize(
+    ("values", "field", "message"),
+    [
+        ({"units": "0"}, "units", "must be from 1"),
+        ({"units": "100"}, "units", "such units together, not 100"),
+        ({"nodes": "4"}, "nodes", "need as many units"),
+        ({"steps_per_epoch": "5"}, "units", "is of batch jobs"),
+    ],
+)
+def test_units_that_cannot_be_are_named_beside_their_field(
+    client: Client, ada: User, cluster: Cluster, values: dict[str, str], field: str, message: str
+) -> None:
+    page = client.post("/submit/", a_typed_batch_job(**values)).content.decode()
+    assert message in page.partition(f'id="id_{field}_error"')[2].partition("</div></div>")[0]
+    assert not Job.objects.exists()
+
+
 def test_what_was_typed_is_still_there_after_a_refusal(
     client: Client, ada: User, cluster: Cluster
 ) -> None:

@@ -8,6 +8,7 @@ from django.utils import timezone
 
 from clusters.models import Node
 from controlplane.loop.pages.timeline import gantt_bars
+from controlplane.web.pages import formats
 from jobs.models import Assignment, Job, Team
 from tests.builders import a_cluster, a_job, a_node, a_team, a_user, at
 
@@ -66,6 +67,64 @@ def test_the_pages_show_what_holds_cores(node: Node, client: Client) -> None:
     shown = client.get(f"/jobs/{held.job_id}/").content.decode()
     assert "2 cores" in shown
     assert "× " not in shown
+
+
+def spread(node: Node, *, processes: str = "first") -> Job:
+    """A batch job of three units, two on this node and one on another."""
+    other = a_node(node.cluster, gpus=0, name="c2", cores=8.0)
+    first = runs_on(node, "wide", -100.0, units=2, world_size=2)
+    Job.objects.filter(pk=first.job_id).update(units=3, processes=processes)
+    held = {"accepted_at": at(-100.0), "running_at": at(-100.0), "state": "running", "fence": 1}
+    Assignment.objects.create(
+        job=first.job, node=other, gpus=0, rank=1, world_size=2, units=1, **held
+    )
+    return Job.objects.get(pk=first.job_id)
+
+
+def test_the_pages_say_where_the_units_of_a_job_are(node: Node, client: Client) -> None:
+    job = spread(node)
+    client.force_login(a_user("ada", team=_team(), operator=True))
+    words = "3 units on c1 (2) and c2 (1)"
+    assert words in client.get("/").content.decode()
+    shown = client.get(f"/jobs/{job.pk}/").content.decode()
+    assert words in shown
+    assert "4 cores for 2 units on c1" in shown
+    assert "2 cores for 1 unit on c2" in shown
+    assert "seat 1" in shown
+    assert "--rank 1" not in shown, "a held seat writes nothing"
+    assert "4 of 8 held" in client.get("/nodes/").content.decode()
+    Job.objects.filter(pk=job.pk).update(processes="each")
+    assert "--rank 1" in client.get(f"/jobs/{job.pk}/").content.decode()
+
+
+def test_the_timeline_shows_a_job_on_each_node_of_its_seats(node: Node) -> None:
+    job = spread(node)
+    nodes = list(Node.objects.order_by("name"))
+    user = a_user("ada", team=_team())
+    bars, _ = gantt_bars(user, node.cluster, nodes, at(-1000.0), at(1000.0))
+    assert {(b.lane, b.key) for b in bars if b.kind == "running"} == {
+        ("c1 · cores", str(job.pk)),
+        ("c2 · cores", str(job.pk)),
+    }
+
+
+def test_rest_lists_seats_with_their_units(node: Node, client: Client) -> None:
+    job = spread(node)
+    client.force_login(a_user("ada", team=_team()))
+    shown = client.get(f"/api/v1/jobs/{job.pk}/").json()
+    assert [(p["node"], p["units"]) for p in shown["placement"]] == [("c1", 2), ("c2", 1)]
+    assert (shown["spec"]["units"], shown["spec"]["processes"]) == (3, "first")
+    found = client.get(f"/api/v1/jobs/{job.pk}/assignments/").json()
+    assert [(a["rank"], a["units"]) for a in found["results"]] == [(0, 2), (1, 1)]
+    client.force_login(a_user("eve", team=a_team("others")))
+    assert client.get(f"/api/v1/jobs/{job.pk}/").status_code == 404
+
+
+def test_where_units_are_is_said_in_words() -> None:
+    assert formats.units_on([("a", 3)]) == "3 units on a"
+    assert formats.units_on([("a", 1)]) == "1 unit on a"
+    assert formats.units_on([("a", 2), ("b", 1)]) == "3 units on a (2) and b (1)"
+    assert formats.units_on([("a", 2), ("b", 1), ("c", 1)]) == "4 units on a (2), b (1) and c (1)"
 
 
 @pytest.mark.parametrize(("walltime_s", "on", "told"), [(50, "warn", True), (500, "warn", False),

@@ -12,14 +12,15 @@ from typing import Any
 
 import pytest
 
-from clusters.models import Cluster
+from clusters.models import Cluster, Node
 from controlplane.loop.live.observe import observe
 from controlplane.loop.models import Round
 from controlplane.simulation.switches import Switches
 from controlplane.simulation.world.job_table import Launch
 from controlplane.simulation.world.run import Simulation
 from controlplane.simulation.world.world import Scenario
-from jobs.models import Job, Kind
+from jobs.models import Assignment, Job, Kind
+from loadmaster.protocol import features_with
 from policies.contract.snapshot import KindView, Source, Throughput
 from policies.host.registry import make
 from tests.builders import a_cluster, a_gpu_type, a_job, a_node, a_team, a_user
@@ -68,6 +69,9 @@ BATCH = (
 )
 """Batch jobs: name, arrival, run time, cores, GPUs."""
 
+UNITS = {"B4": (2, 0), "B5": (4, 1), "B6": (3, 2)}
+"""Units of some, and the most on a node."""
+
 
 @dataclass(frozen=True, slots=True)
 class Stay:
@@ -110,13 +114,16 @@ def the_kinds() -> dict[str, KindView]:
 
 
 def the_batch_jobs(cluster: Cluster, kinds: dict[str, KindView]) -> list[Job]:
-    """Batch jobs beside the others, and a node without GPUs."""
-    a_node(cluster, gpus=0, name="c1", epoch=1, cores=8.0)
+    """Batch jobs beside the others, some on several nodes, and a node without GPUs."""
+    Node.objects.filter(cluster=cluster).update(features=list(features_with("process")))
+    a_node(cluster, gpus=0, name="c1", epoch=1, cores=8.0, features=features_with("process"))
     team, jobs = a_team(), []
     for name, arrival, run_s, cores, gpus in BATCH:
         submitted = datetime.fromtimestamp(START_S + arrival, UTC)
+        units, most = UNITS.get(name, (1, 0))
         job = a_job(
             cluster, team=team, user=a_user(f"of-{name}", team=team), name=name, state="held",
+            units=units, units_per_node=most,
             kind=Kind.objects.get(pk=int(kinds["batch"].id)), total_steps=run_s, cores=cores,
             gpus_min=gpus, gpus_max=gpus, batch=True, preemptible=False,
         )  # fmt: skip
@@ -208,6 +215,18 @@ def stays(launches: Iterable[Launch]) -> list[Stay]:
     return sorted(found, key=lambda s: (s.start_s, s.job))
 
 
+def seats_of(simulation: Simulation) -> set[tuple[str, int, str, int]]:
+    """Name, number of the seat, node and units of all seats of batch jobs."""
+    names = {node.id: node.name for node in simulation.world.scenario.nodes}
+    return {
+        (job.view.name, rank, names[seat.node], seat.units)
+        for job in simulation.world.jobs.values()
+        if job.view.batch
+        for launch in job.launches
+        for rank, seat in enumerate(launch.ranks)
+    }
+
+
 def both_worlds(
     policy: str,
     parameters: Mapping[str, Any],
@@ -229,6 +248,12 @@ def both_worlds(
     live.run()
     expected = stays(launch for job in simulation.world.jobs.values() for launch in job.launches)
     assert stays(live.runtime.launches.values()) == expected
+    assert seats_of(simulation) == {
+        (name, rank, node, units)
+        for name, rank, node, units in Assignment.objects.filter(job__batch=True).values_list(
+            "job__name", "rank", "node__name", "units"
+        )
+    }
     assert not Job.objects.filter(cluster=cluster).exclude(state="completed").exists()
     assert Round.objects.filter(cluster=cluster).count() == len(simulation.rounds)
     return simulation
@@ -263,6 +288,7 @@ def test_batch_jobs_beside_training_jobs_end_the_same_in_both_worlds(
     jobs = [job for job in simulation.world.jobs.values() if job.view.batch]
     assert [len(job.launches) for job in jobs] == [1] * len(BATCH)
     assert len({launch.ranks[0].node for job in jobs for launch in job.launches}) > 1
+    assert max(rank for _, rank, *_ in seats_of(simulation)) > 0, "one is on several nodes"
 
 
 INCIDENTS = (

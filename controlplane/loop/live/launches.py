@@ -228,13 +228,15 @@ class Launcher:
         ]
 
     def _predicted(self, placement: Placement, seat: RankPlacement, job: Job) -> dict[str, Any]:
-        """Speed beside co-tenants, the rank's part of its node's watts, the policy's figures."""
+        """Speed beside co-tenants, its part of its node's watts, the policy's figures."""
         node = self.observed.snapshot.node_by_id[seat.node]
         if gpus := len(seat.devices) * seat.share:
             power_w = node.draw_w(self.in_use[seat.node]) * gpus / self.held[seat.node]
         else:
             power_w = node.part_w(0.0, 0, job.cores * seat.units)
         cost = placement.predicted_energy_cost
+        if cost is not None:
+            cost *= _part(placement, seat)
         return {
             "predicted_run_s": placement.predicted_run_s,
             "predicted_steps_per_s": self.expected_steps_per_s(placement, str(job.kind_id)),
@@ -243,6 +245,13 @@ class Launcher:
                 None if cost is None else Decimal(repr(cost)).quantize(Decimal("0.00000001"))
             ),
         }
+
+
+def _part(placement: Placement, seat: RankPlacement) -> float:
+    """Part of the whole placement that a seat is, by its GPUs, without any by its units."""
+    if placement.gpus:
+        return len(seat.devices) / placement.gpus
+    return seat.units / sum(each.units for each in placement.ranks)
 
 
 def _measured_together(placements: Iterable[Placement]) -> list[list[Placement]]:

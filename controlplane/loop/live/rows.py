@@ -176,7 +176,7 @@ class Rows:
             and job.runtime in runtimes_of(node.features)
             and set(job.labels) <= set(node.labels)
             and (not job.allowed_types or self.type_of[node.pk] in job.allowed_types)
-            and sum(d.healthy for d in self.devices[node.pk]) >= job.gpus_min
+            and sum(d.healthy for d in self.devices[node.pk]) >= job.gpus_min // job.units
         )
 
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 
 from clusters.models import Node
 from jobs.lifecycle import JobState
-from jobs.models import Job, Secret
+from jobs.models import Assignment, Job, Secret
 from jobs.moves import note_job
 from loadmaster import __version__
 from loadmaster.cli import main as cli
@@ -271,6 +271,19 @@ def test_of_several_jobs_of_one_name_the_only_one_that_is_not_over_is_meant(
     done = run("cancel", "bert")
     assert done.exit_code == 1
     assert all(str(job.pk)[:8] in done.stderr for job in (first, second))
+
+
+def test_a_job_of_several_units_is_submitted_and_shown(
+    ada: User, node: Node, tmp_path: Path
+) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text("name: wide\ncommand: run.sh\nunits: 3\nprocesses: each\n")
+    assert run("submit", str(path)).exit_code == 0
+    job = Job.objects.get(name="wide")
+    assert (job.units, job.processes) == (3, "each")
+    held = a_placement(job, node)
+    Assignment.objects.filter(pk=held.pk).update(units=2, gpus=0)
+    assert "2 units, no GPUs" in run("show", str(job.pk)).stdout
 
 
 def test_an_empty_list_says_so(ada: User, node: Node) -> None:

@@ -12,8 +12,9 @@ from jobs.models import LogChunk
 from loadmaster.protocol import AssignmentState, ReasonClass, StopReason
 from tests.builders import a_job
 from tests.builders_agent_site import is_state
+from tests.builders_agents import an_offer
 from tests.builders_docker import BASE, an_api, python3, sh
-from tests.builders_docker_site import LIBRARY, TRAINER, DockerSite, a_docker_job
+from tests.builders_docker_site import LIBRARY, TRAINER, DockerSite, a_docker_job, runs
 
 pytestmark = [pytest.mark.docker, pytest.mark.django_db, pytest.mark.timeout(240)]
 
@@ -99,3 +100,27 @@ def test_a_process_job_is_rejected_by_a_docker_node_which_says_what_it_offers(
     assignment = site.offer(0, a_job(site.cluster, command=["true"]))
     site.until(lambda: is_state(assignment, AssignmentState.REJECTED))
     assert "runtime docker, not process" in assignment.reason
+
+
+def test_a_batch_job_of_two_seats_runs_in_one_container_and_holds_the_other_node(
+    site: DockerSite,
+) -> None:
+    told = "echo $LOADMASTER_HOSTS $LOADMASTER_HOST_UNITS; sleep 8"
+    job = a_docker_job(
+        site.cluster, command=list(sh(told)), batch=True, units=3, gpus_min=0, gpus_max=0
+    )
+    first, held = (
+        an_offer(site.nodes[node].node, job, rank=node, world_size=2, units=2 - node, gpus=0)
+        for node in range(2)
+    )
+    site.until(lambda: all(is_state(a, AssignmentState.RUNNING) for a in (first, held)))
+    site.until(lambda: runs(first.container))
+    with an_api() as api:
+        assert not api.containers(all=True, filters={"name": f"lm-{held.pk}-{held.fence}"})
+    site.nodes[1].restart()
+    site.until(lambda: is_state(held, AssignmentState.PREEMPTED))
+    site.until(lambda: all(node.agent.is_idle for node in site.nodes))
+    job.refresh_from_db()
+    chunks = LogChunk.objects.filter(assignment=first, stream="stdout")
+    assert b"".join(chunks.values_list("data", flat=True)) == b"n1,n2 2,1\n"
+    assert (first.job_id, job.state) == (job.pk, JobState.COMPLETED)
