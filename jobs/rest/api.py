@@ -7,7 +7,7 @@ from uuid import UUID
 import django_filters
 from django.contrib.auth.models import User
 from django.db.models import Q, QuerySet
-from django.urls import URLPattern, URLResolver, include, path, re_path
+from django.urls import URLPattern, URLResolver, include, path
 from django.utils import timezone
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
@@ -22,7 +22,6 @@ from rest_framework.viewsets import GenericViewSet
 
 from controlplane.web.rest.errors import ConflictError
 from jobs import services
-from jobs.arrays.actions import ACTIONS
 from jobs.arrays.selectors import first_of_array, states_of
 from jobs.forecasts import with_positions
 from jobs.lifecycle import ACTIVE, JobState
@@ -129,7 +128,7 @@ class JobViewSet(mixins.ListModelMixin, GenericViewSet[Job]):
         names = names_in_waiting(self.request.user, rows)
         expected = with_positions(rows, timezone.now())
         context = self.get_serializer_context()
-        folds = "fold" in self.request.query_params
+        folds = self.request.query_params.get("fold", "").lower() == "true"
         states = states_of(job.array_id for job in rows if job.array_id) if folds else {}
         kwargs["context"] = {**context, "names": names, "expected": expected, "states": states}
         return serializers.JobSerializer(*args, **kwargs)
@@ -268,11 +267,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("jobs/bulk/", JobsBulkView.as_view(), name="jobs-bulk"),
     path("", include(router.urls)),
     path("arrays/<uuid:array_id>/", arrays_api.ArrayView.as_view(), name="api-array"),
-    re_path(
-        rf"arrays/(?P<array_id>[0-9a-f-]{{36}})/(?P<verb>{'|'.join(ACTIONS)})/$",
-        arrays_api.ArrayActionView.as_view(),
-        name="api-array-action",
-    ),
+    path("arrays/<uuid:array_id>/<slug:verb>/", arrays_api.ArrayActionView.as_view()),
     path("me/", people_api.MeView.as_view(), name="me"),
     path("teams/", people_api.TeamsView.as_view(), name="teams"),
     path("teams/<slug:team>/", people_api.TeamView.as_view(), name="team"),

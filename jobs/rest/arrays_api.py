@@ -4,6 +4,7 @@ from typing import Any, cast
 from uuid import UUID
 
 from django.contrib.auth.models import User
+from django.http import Http404
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
@@ -71,6 +72,8 @@ class ArrayActionView(APIView):
     )
     def post(self, request: Request, array_id: UUID, verb: str) -> Response:
         """Cancel, hold, release or requeue the elements that allow it."""
+        if verb not in ACTIONS:
+            raise Http404(f"there is no action {verb}; there are {', '.join(ACTIONS)}")
         array = get_array(request.user, array_id)
         try:
             changed = array_act(verb, array, cast(User, request.user))
