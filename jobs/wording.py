@@ -169,7 +169,7 @@ def _runtime_unavailable(facts: Facts) -> str:
 
 
 def _agent_too_old(facts: Facts) -> str:
-    return f"The agent of {facts.nodes or 'each node'} is too old for its script, units or limits."
+    return f"Agents too old for its limits, units or script: {facts.nodes or 'all'}."
 
 
 def _nodes_unavailable(facts: Facts) -> str:
