@@ -17,6 +17,7 @@ from jobs.models import Dependency, Job
 from jobs.moves import LostRaceError, move_job, note_job
 from jobs.selectors import get_job
 from jobs.signals import stop_wanted
+from jobs.submission.seats import SEATS
 from jobs.submission.submit import (
     Asked,
     JobConflict,
@@ -25,7 +26,7 @@ from jobs.submission.submit import (
     begin_rest,
     submit_all,
 )
-from jobs.submission.validation import SEATS, JobInvalid
+from jobs.submission.validation import JobInvalid
 from loadmaster.protocol import StopReason
 
 

@@ -115,6 +115,8 @@ class _Reading:
             return default
 
     def _put(self, name: str, value: Any, option: str = "") -> None:
+        if value == "":
+            return
         self.done.fields[name] = value
         if option in self.options:
             self.done.places[name] = str(self.options[option])

@@ -1,6 +1,6 @@
 """Validation of jobs: plain data and a user become a JobRequest or JobInvalid."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, tzinfo
 from functools import partial
@@ -18,6 +18,7 @@ from jobs.submission import fields, sbatch
 from jobs.submission.array_expression import ArraySpec, array_indices
 from jobs.submission.feasibility import Demand, Infeasible, Inventory
 from jobs.submission.fields import FieldError
+from jobs.submission.seats import wrong_seats
 from jobs.submission.waits import Waits, waits_of
 from loadmaster.protocol import RUNTIMES
 from loadmaster.slurm.options import ScriptError
@@ -52,9 +53,6 @@ FIELDS = (
 
 STEPS = frozenset({"steps", "epochs", "steps_per_epoch"})
 """Fields of a training job; a job without any of them is a batch job."""
-
-SEATS = ("units", "units_per_node", "nodes", "processes")
-"""Fields of a batch job that say how it is spread over nodes."""
 
 
 class JobInvalid(Exception):
@@ -167,7 +165,7 @@ class _Reading:
         if batch and gpus_min < gpus_max:
             wanted = "a batch job (one without steps) has a fixed number of GPUs"
             self._problem("gpus", f"{wanted}, not {gpus_min}..{gpus_max}")
-        for name, message in _wrong_seats(self.data, plain, gpus_min, batch=batch):
+        for name, message in wrong_seats(self.data, plain, gpus_min, batch=batch):
             self._problem(name, message)
         end = {"preemptible": not batch, "on_walltime": "kill" if batch else "warn"}
         end["preemptible"] = self._read("preemptible", end["preemptible"], fields.flag)
@@ -398,22 +396,3 @@ class _Reading:
         for problem in waits.problems:
             self._problem("dependencies", problem)
         return waits
-
-
-def _wrong_seats(
-    given: Collection[str], plain: Mapping[str, Any], gpus: int, *, batch: bool
-) -> Iterator[tuple[str, str]]:
-    """Fields that contradict how a job is spread over nodes, and why."""
-    if not batch:
-        remedy = "give no steps, or leave it out: a training job is spread by its GPUs"
-        yield from ((name, f"is of batch jobs; {remedy}") for name in SEATS if name in given)
-        return
-    units, most, nodes = plain["units"], plain["units_per_node"], plain["nodes"]
-    if gpus % units:
-        told = f"{gpus} GPUs cannot be divided evenly over {units} units"
-        yield "gpus", f"{told}; give 0 or a multiple of {units}"
-    if nodes > units:
-        yield "nodes", f"{nodes} nodes need as many units, not {units}; raise units or lower nodes"
-    elif most and nodes and most * nodes < units:
-        told = f"{nodes} nodes with at most {most} units each hold {most * nodes} of {units} units"
-        yield "units_per_node", f"{told}; raise units_per_node or nodes"

@@ -23,6 +23,7 @@ from typer import Option
 from loadmaster.client import ApiError, AuthenticationError, Client, InvalidError, LoadmasterError
 from loadmaster.client.account import credentials
 from loadmaster.client.results import Element, Job, JobArray, Node, Placement
+from loadmaster.slurm.numbers import job_number
 from loadmaster.strict_yaml import DocumentError
 
 Json = Annotated[bool, Option("--json", help="Answer in JSON.")]
@@ -209,7 +210,9 @@ def show_job(job: Job) -> None:
         "kind": shown(job.kind),
         "cluster, team": f"{shown(job.cluster)}, {shown(job.team)}"
         f" (submitted by {shown(job.user)})",
+        "number": str(job_number(job.id)) if job.spec.get("script") else "",
         "due": moment(job.due),
+        "begins": moment(job.begin),
         "submitted": moment(job.submitted_at),
         "started": moment(job.started_at),
         "ended": moment(job.completed_at),
