@@ -14,9 +14,13 @@ from controlplane.web.operators import is_operator
 from jobs.assignment_lifecycle import LIVE
 from jobs.lifecycle import JobState
 from jobs.models import Assignment, Job, Membership, Team
+from loadmaster.slurm.numbers import ids_of
 
 OTHERS = "another team's job"
 """Placeholder for the name of an invisible job."""
+
+LONGEST_BEGINNING = 14
+"""Digits from which on a text is the number of a job, no beginning of an id."""
 
 LIVE_STATES = sorted(str(s) for s in LIVE)
 
@@ -62,12 +66,20 @@ def get_job(user: User | AnonymousUser, job_id: uuid.UUID | str) -> Job:
         raise JobNotFound(f"there is no job {job_id}") from None
 
 
-def id_begins(text: str) -> Q:
-    """Condition on ids that begin with four or more hexadecimal digits; no job for other text."""
+def id_begins(text: str, of: str = "pk") -> Q:
+    """Condition on ids that begin with four or more hexadecimal digits, or have this number.
+
+    No job for other text. `of`: the jobs' ids, or those of their "array".
+    """
     digits = text.replace("-", "").lower()
-    if not 4 <= len(digits) <= 32 or not set(digits) <= set("0123456789abcdef"):
+    numbered = ids_of(text) if len(text) > LONGEST_BEGINNING else None
+    if numbered is not None:
+        first, last = numbered
+    elif 4 <= len(digits) <= 32 and set(digits) <= set("0123456789abcdef"):
+        first, last = uuid.UUID(digits.ljust(32, "0")), uuid.UUID(digits.ljust(32, "f"))
+    else:
         return Q(pk__in=())
-    return Q(pk__range=(uuid.UUID(digits.ljust(32, "0")), uuid.UUID(digits.ljust(32, "f"))))
+    return Q(**{f"{of}__gte": first, f"{of}__lte": last})
 
 
 def live_assignments() -> QuerySet[Assignment]:
@@ -78,7 +90,7 @@ def live_assignments() -> QuerySet[Assignment]:
 
 def listed_jobs(user: User | AnonymousUser) -> QuerySet[Job]:
     """Visible jobs with all that a list shows, newest first, in a constant number of queries."""
-    jobs = visible_jobs(user).select_related("cluster", "team", "user", "kind")
+    jobs = visible_jobs(user).select_related("cluster", "team", "user", "kind", "array")
     return jobs.prefetch_related(
         Prefetch("assignments", queryset=live_assignments(), to_attr="live_assignments")
     )
@@ -90,7 +102,7 @@ def jobs_by_id(user: User | AnonymousUser, ids: Sequence[uuid.UUID]) -> dict[uui
 
 
 def names_in_waiting(user: User | AnonymousUser, jobs: Iterable[Job]) -> Mapping[str, str]:
-    """Names of nodes and visible jobs that block these jobs, by id; two queries."""
+    """Names of nodes and visible jobs and arrays that block these jobs, by id."""
     details = [j.waiting_detail for j in jobs if isinstance(j.waiting_detail, dict)]
     node_ids = uuids(i for d in details for i in d.get("nodes") or ())
     job_ids = uuids(i for d in details for i in d.get("jobs") or ())
@@ -99,6 +111,9 @@ def names_in_waiting(user: User | AnonymousUser, jobs: Iterable[Job]) -> Mapping
         rows += Node.objects.filter(pk__in=node_ids).values_list("pk", "name")
     if job_ids:
         rows += visible_jobs(user).filter(pk__in=job_ids).values_list("pk", "name")
+    if arrays := job_ids - {pk for pk, _ in rows}:
+        elements = visible_jobs(user).filter(array__in=arrays).order_by()
+        rows += elements.values_list("array", "name").distinct()
     return {str(pk): name for pk, name in rows}
 
 

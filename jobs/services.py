@@ -17,8 +17,16 @@ from jobs.models import Dependency, Job
 from jobs.moves import LostRaceError, move_job, note_job
 from jobs.selectors import get_job
 from jobs.signals import stop_wanted
-from jobs.submission.submit import Asked, JobConflict, Submission, begin_all, submit_all
-from jobs.submission.validation import SEATS, JobInvalid
+from jobs.submission.seats import SEATS
+from jobs.submission.submit import (
+    Asked,
+    JobConflict,
+    Submission,
+    begin_all,
+    begin_rest,
+    submit_all,
+)
+from jobs.submission.validation import JobInvalid
 from loadmaster.protocol import StopReason
 
 
@@ -47,6 +55,7 @@ _DESCRIBED = (
     "gpus_min", "gpus_max", "allowed_types", "cores", "memory_gb", "tardiness_weight", "priority",
     "weight", "max_retries", "checkpoint_place", "may_mix", "may_share", "labels", "on_disconnect",
     "profiling", "repeatable", "resources", "exclusive", "preemptible", "on_walltime",
+    "script", "folder", "output", "error_output",
 )  # fmt: skip
 STEPS = ("epochs", "steps_per_epoch")
 
@@ -54,7 +63,7 @@ STEPS = ("epochs", "steps_per_epoch")
 def job_data(job: Job, dependencies: Iterable[Dependency] | None = None) -> dict[str, Any]:
     """Job as it could be submitted again, without ids, states and progress."""
     others = job.dependency_links.all() if dependencies is None else dependencies
-    times = {"due": job.due_at, "deadline": job.deadline_at}
+    times = {"due": job.due_at, "deadline": job.deadline_at, "begin": job.begin_at}
     described = [name for name in _DESCRIBED if not (job.batch and name in STEPS)]
     spread = [name for name in SEATS if job.units > 1 and getattr(job, name)]
     data: dict[str, Any] = {
@@ -146,7 +155,9 @@ def job_release(job: Job, user: User) -> Job:
     """Queue a held job again (profiled first if its kind is unknown), or withdraw the hold."""
     if job.state == JobState.STOPPING and job.hold_wanted:
         return _wish(job, user.get_username(), hold_wanted=False)
-    move_job(job, JobMove.RELEASE, actor=user.get_username(), hold_wanted=False, retry_at=None)
+    rests = begin_rest(job, timezone.now()) if job.state == JobState.HELD else {}
+    values = {"hold_wanted": False, "retry_at": None, **rests}
+    move_job(job, JobMove.RELEASE, actor=user.get_username(), **values)
     return begin(job, Reason.SUBMISSION)
 
 

@@ -8,6 +8,12 @@ from typing import Any
 RESTING = "resting"
 """Code of a job that backs off after a failure, hidden from policies."""
 
+BEGINS_LATER = "begins_later"
+"""Code of a job whose time to begin has not come, hidden from policies."""
+
+ARRAY_LIMIT = "array_limit"
+"""Code of an element whose array runs as many as it may, hidden from policies."""
+
 BY_ITSELF = "None: it starts by itself."
 ANOTHER_TYPE = "Clone it with other allowed_types or fewer GPUs, or wait."
 
@@ -163,7 +169,7 @@ def _runtime_unavailable(facts: Facts) -> str:
 
 
 def _agent_too_old(facts: Facts) -> str:
-    return f"The agent of {facts.nodes or 'each node'} is too old for its limits or units."
+    return f"Agents too old for its limits, units or script: {facts.nodes or 'all'}."
 
 
 def _nodes_unavailable(facts: Facts) -> str:
@@ -189,6 +195,16 @@ def _power_cap(facts: Facts) -> str:
 def _resting(facts: Facts) -> str:
     at = facts.at("retry_s")
     return f"It rests before it is tried again{f' at {at}' if at else ''}."
+
+
+def _begins_later(facts: Facts) -> str:
+    at = facts.at("retry_s")
+    return f"It does not begin before {at}." if at else "Its time to begin has come."
+
+
+def _array_limit(facts: Facts) -> str:
+    limit = facts.detail.get("at_once", 1)
+    return f"Its array runs at most {limit} element{'' if limit == 1 else 's'} at a time."
 
 
 def _said(text: str) -> Callable[[Facts], str]:
@@ -248,6 +264,8 @@ REASONS: Mapping[str, Reason] = {
         f"{BY_ITSELF} Operators see the cause under Rounds.",
     ),
     RESTING: Reason(_resting, "Mend the cause of its last failure; `release` ends the pause."),
+    BEGINS_LATER: Reason(_begins_later, f"{BY_ITSELF} `release` lets it begin now."),
+    ARRAY_LIMIT: Reason(_array_limit, "None: it starts when an earlier element has ended."),
     "deferred": Reason(_said("It starts when another job has left its GPUs."), BY_ITSELF),
     "stale": Reason(
         _said("Its GPUs were taken or lost meanwhile; the next decision finds others."), BY_ITSELF

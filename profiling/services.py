@@ -49,9 +49,10 @@ def request_profiles(jobs: Sequence[Job]) -> None:
     """Request missing measurements for saved jobs of one cluster, in the caller's transaction.
 
     A queued job of mode dedicated becomes PROFILING; others of unknown kinds get an assumed speed.
+    Batch jobs without GPUs have no speed to be measured.
     """
     with transaction.atomic(savepoint=False):
-        begin_all(jobs, timezone.now())
+        begin_all([job for job in jobs if job.gpus_max or not job.batch], timezone.now())
 
 
 def profile_run_started(job: Job, copy: int) -> None:

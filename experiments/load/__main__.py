@@ -15,7 +15,17 @@ import django
 
 SETTINGS = "controlplane.settings"
 ROOT = Path(__file__).resolve().parents[2]
-SCENARIOS = ("bursts", "starts", "pages", "submissions", "overload", "bulk", "rounds", "heartbeats")
+SCENARIOS = (
+    "bursts",
+    "batch",
+    "starts",
+    "pages",
+    "submissions",
+    "overload",
+    "bulk",
+    "rounds",
+    "heartbeats",
+)
 
 
 def main() -> int:

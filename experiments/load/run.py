@@ -15,7 +15,8 @@ from clusters.models import Cluster, Reason, RescheduleEvent
 from controlplane.loop.live.solver import solve_here
 from controlplane.loop.live.world import Ports, hold_round
 from controlplane.loop.models import Round
-from controlplane.operations.embedded.local import running_locally
+from controlplane.operations.embedded.local import Local, running_locally
+from experiments.load import batch
 from experiments.load.agents import run_agents
 from experiments.load.bursts import SEVEN_GPUS, burst, first_steps
 from experiments.load.fleet import SimulatedAgent, make_fleet
@@ -34,6 +35,8 @@ def run(wanted: argparse.Namespace) -> int:
     with running_locally(FREE_PORT, report.say, nodes=SEVEN_GPUS) as local:
         address = urlsplit(local.url)
         stage = Stage((address.hostname or "127.0.0.1", address.port or 80), local.supervisor.pause)
+        if "batch" in scenarios:
+            _play_batch(local, stage, report)
         lost = _play(stage, report, scenarios, wanted)
     report.end()
     return 1 if lost else 0
@@ -54,9 +57,22 @@ def _play(stage: Stage, report: Report, scenarios: list[str], wanted: argparse.N
             "submit to running",
             lambda: start_jobs(stage, _admin_token(), count=wanted.starts),
         )
-    if not {"starts", "bursts"}.issuperset(scenarios):
+    if not {"starts", "bursts", "batch"}.issuperset(scenarios):
         lost += _play_large(stage, report, scenarios, wanted)
     return lost
+
+
+def _play_batch(local: Local, stage: Stage, report: Report) -> None:
+    """Play batch jobs on nodes without GPUs of their own."""
+    token = _admin_token()
+    batch.start_nodes(local)
+    alone = partial(batch.first_starts, stage, token, count=10)
+    _watched(report, "one batch job, submit to running", alone)
+    singles = partial(batch.single_jobs, stage, token, count=200)
+    _watched(report, "200 batch jobs", singles)
+    _watched(report, "an array of 900", partial(batch.an_array, stage, token, size=900))
+    rest = partial(batch.one_after_another, stage, token, count=300)
+    _watched(report, "submissions, one after another", rest)
 
 
 def _play_large(

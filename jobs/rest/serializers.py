@@ -14,6 +14,7 @@ from jobs.selectors import fraction_of
 from jobs.services import job_data
 from jobs.wording import explain
 from loadmaster.protocol import AssignmentState
+from loadmaster.slurm.options import MAX_SCRIPT
 
 
 class PlacementSerializer(serializers.Serializer[Any]):
@@ -90,6 +91,17 @@ class WaitingSerializer(serializers.Serializer[Any]):
 _EXPECTED = ExpectedSerializer()
 
 
+class ElementSerializer(serializers.Serializer[Any]):
+    """The array that a job is an element of; `states` in folded lists: elements by state."""
+
+    id = serializers.UUIDField()
+    index = serializers.IntegerField()
+    indices = serializers.CharField()
+    at_once = serializers.IntegerField(allow_null=True)
+    size = serializers.IntegerField()
+    states = serializers.DictField(child=serializers.IntegerField())
+
+
 class JobSerializer(serializers.ModelSerializer[Job]):
     """A job in a list."""
 
@@ -99,17 +111,29 @@ class JobSerializer(serializers.ModelSerializer[Job]):
     kind = serializers.CharField(source="kind.__str__")
     due = serializers.DateTimeField(source="due_at", allow_null=True)
     deadline = serializers.DateTimeField(source="deadline_at", allow_null=True)
+    begin = serializers.DateTimeField(source="begin_at", allow_null=True)
     progress = serializers.SerializerMethodField()
     placement = serializers.SerializerMethodField()
     waiting = serializers.SerializerMethodField()
+    array = serializers.SerializerMethodField()
 
     class Meta:
         model = Job
         fields = [
             "id", "name", "cluster", "team", "user", "state", "kind", "gpus_min", "gpus_max",
-            "priority", "tardiness_weight", "due", "deadline", "submitted_at", "started_at",
-            "completed_at", "hold_wanted", "failure_reason", "progress", "placement", "waiting",
+            "priority", "tardiness_weight", "due", "deadline", "begin", "submitted_at",
+            "started_at", "completed_at", "hold_wanted", "failure_reason", "progress", "placement",
+            "waiting", "array",
         ]  # fmt: skip
+
+    @extend_schema_field(ElementSerializer(allow_null=True))
+    def get_array(self, job: Job) -> dict[str, Any] | None:
+        """Its array and index; null for a single job."""
+        if job.array is None:
+            return None
+        states = self.context.get("states", {}).get(job.array.pk, {})
+        given = {name: getattr(job.array, name) for name in ("indices", "at_once", "size")}
+        return {"id": str(job.array.pk), "index": job.array_index, **given, "states": states}
 
     @extend_schema_field(ProgressSerializer)
     def get_progress(self, job: Job) -> dict[str, Any]:
@@ -203,6 +227,7 @@ class JobInput(serializers.Serializer[Any]):
         help_text="ISO 8601, or +2h from now; in the cluster's zone where it has no offset"
     )
     deadline = serializers.CharField(help_text="As due, but hard")
+    begin = serializers.CharField(help_text="As due: it does not start before")
     walltime = serializers.JSONField(help_text="Seconds, or a duration such as 1h30m")
     on_walltime = serializers.ChoiceField(choices=["kill", "warn"])
     tardiness_weight = serializers.FloatField(
@@ -230,7 +255,24 @@ class JobInput(serializers.Serializer[Any]):
     preemptible = serializers.BooleanField(help_text="Default: of training jobs true")
     labels = serializers.ListField(child=serializers.CharField())
     dependencies = serializers.ListField(
-        child=serializers.CharField(), help_text="Ids of jobs, or afterany:ID, afternotok:ID"
+        child=serializers.CharField(),
+        help_text="Ids of jobs, arrays or elements (ID_3), or afterany:ID, afternotok:ID",
+    )
+    array = serializers.CharField(
+        help_text="Indices such as 0-99:2 or 1,3,5-9: a job for each; %10: at most 10 at a time"
+    )
+    script = serializers.CharField(
+        max_length=MAX_SCRIPT, help_text="Text of a script, run with the command as its arguments"
+    )
+    folder = serializers.CharField(max_length=1000, help_text="Folder on the node to run it in")
+    output = serializers.CharField(
+        max_length=1000, help_text="File on the node for its output, with Slurm's %j, %A, %a, %x"
+    )
+    error_output = serializers.CharField(
+        max_length=1000, help_text="File for its errors; default: that of its output"
+    )
+    sbatch = serializers.JSONField(
+        help_text='{"script": text, "options": ["-n", "4"], "arguments": [], "folder": "/home/me"}'
     )
     hold = serializers.BooleanField()
     on_disconnect = serializers.ChoiceField(choices=["stop", "keep"])

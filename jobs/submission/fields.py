@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from datetime import date, datetime, timedelta, tzinfo
 from difflib import get_close_matches
 
+from loadmaster.slurm.options import text_problems
+
 ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _REGISTRY = r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::\d{1,5})?"
 _PART = r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*"
@@ -20,7 +22,10 @@ DURATION = re.compile(
     r"(?:(\d+(?:\.\d+)?)d)?(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?"
 )
 JOB_ID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
-DEPENDENCY = re.compile(rf"(?:(?:afterok|afterany|afternotok):)?{JOB_ID.pattern}")
+ELEMENT = r"(?:_\d{1,9}|\[\d{1,9}\])"
+DEPENDENCY = re.compile(
+    rf"(?:(?:afterok|afterany|afternotok|aftercorr):)?(?:{JOB_ID.pattern}|\d{{1,19}}){ELEMENT}?"
+)
 RANGE = re.compile(r"\s*(\d{1,9})\s*(?:\.\.|-)\s*(\d{1,9})\s*")
 RESERVED = "LOADMASTER_"
 
@@ -35,6 +40,8 @@ DIRECTIONS = frozenset(
     "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u2028\u2029"
 )
 """Characters that reorder the text around them, so that it misleads readers."""
+
+MAX_PATH = 1000
 
 MAX_DURATION_S = 10 * 365 * 86_400.0
 
@@ -157,6 +164,23 @@ def command(value: object) -> tuple[str, ...]:
     return tuple(parts)
 
 
+def script(value: object) -> str:
+    """Text of a batch script, with the line of its interpreter."""
+    if not isinstance(value, str) or not _encodable(value):
+        raise FieldError(f"must be the text of a script, not {called(value, hide=True)}")
+    if problems := list(text_problems(value)):
+        raise FieldError("; ".join(problems))
+    return value
+
+
+def folder(value: object) -> str:
+    """Absolute path of a folder."""
+    path = text(value, most=MAX_PATH)
+    if not path.startswith("/"):
+        raise FieldError(f"must be a path from the root on, such as /home/me, not {called(path)}")
+    return path
+
+
 def environment(value: object) -> dict[str, str | dict[str, str]]:
     """{"NAME": "value"} or {"NAME": {"secret": "name of a team secret"}}; numbers become text."""
     if not isinstance(value, dict):
@@ -232,11 +256,16 @@ def gpu_range(value: object, *, most: int) -> tuple[int, int]:
 
 
 def dependencies(value: object) -> dict[str, str]:
-    """Conditions by job id, of a list of ids or "afterany:ID"; afterok where nothing is said."""
+    """Conditions by id or number of a job or array, or ID_3 for an element; afterok unless said.
+
+    Read from a list such as [ID, "afterany:ID", "afterok:ID_3"], where ID[3] is ID_3.
+    """
     found: dict[str, str] = {}
-    for item in words(value, pattern=DEPENDENCY, what="ids of jobs, such as afterany:ID"):
+    what = "ids of jobs, arrays or elements, such as afterany:ID or afterok:ID_3"
+    for item in words(value, pattern=DEPENDENCY, what=what):
         condition, _, job = item.rpartition(":")
-        if found.setdefault(job.lower(), condition or "afterok") != (condition or "afterok"):
+        job = job.lower().replace("[", "_").rstrip("]")
+        if found.setdefault(job, condition or "afterok") != (condition or "afterok"):
             raise FieldError(f"job {job} is named twice, with different conditions")
     return found
 
@@ -284,6 +313,18 @@ def _parsed(value: object) -> datetime:
     raise FieldError(
         f"must be a time such as 2030-01-31T18:00:00+01:00 or +2h, not {called(value)}"
     )
+
+
+def gpu_types(value: object, known: list[str]) -> tuple[str, ...]:
+    """One or several of the known GPU types."""
+    given = [value] if isinstance(value, str) else value
+    if not isinstance(given, (list, tuple)) or not all(isinstance(t, str) for t in given):
+        raise FieldError(f"must be a list of GPU types, not {called(value)}")
+    for name in given:
+        if name not in known:
+            wrong = f"{called(name)} is no GPU type{near(name, known)}"
+            raise FieldError(f"{wrong}; known are: {', '.join(known) or 'none yet'}")
+    return tuple(dict.fromkeys(given))
 
 
 def near(value: object, known: Iterable[str]) -> str:

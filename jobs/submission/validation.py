@@ -1,10 +1,11 @@
 """Validation of jobs: plain data and a user become a JobRequest or JobInvalid."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, tzinfo
 from functools import partial
 from typing import Any, TypeVar
+from uuid import UUID
 from zoneinfo import ZoneInfo
 
 from django.contrib.auth.models import AnonymousUser, User
@@ -12,13 +13,15 @@ from django.utils import timezone
 
 from clusters.models import Cluster
 from clusters.models.clusters import Profiling
-from jobs.dependencies import SATISFIED
 from jobs.models import Dependency, Job, Secret, Team
-from jobs.selectors import visible_jobs
-from jobs.submission import fields
+from jobs.submission import fields, sbatch
+from jobs.submission.array_expression import ArraySpec, array_indices
 from jobs.submission.feasibility import Demand, Infeasible, Inventory
 from jobs.submission.fields import FieldError
+from jobs.submission.seats import wrong_seats
+from jobs.submission.waits import Waits, waits_of
 from loadmaster.protocol import RUNTIMES
+from loadmaster.slurm.options import ScriptError
 
 T = TypeVar("T")
 
@@ -42,16 +45,14 @@ FIELDS = (
     "memory_gb", "due", "deadline", "walltime", "tardiness_weight", "priority", "weight",
     "max_retries", "checkpoint_place", "kind", "may_mix", "may_share", "labels", "dependencies",
     "hold", "on_disconnect", "profiling", "repeatable", "resources", "exclusive", "preemptible",
-    "on_walltime", "units", "units_per_node", "nodes", "processes",
+    "on_walltime", "units", "units_per_node", "nodes", "processes", "array", "begin", "script",
+    "folder", "output", "error_output", "sbatch",
 )  # fmt: skip
 """Fields of a job, as in docs/jobs.md."""
 
 
 STEPS = frozenset({"steps", "epochs", "steps_per_epoch"})
 """Fields of a training job; a job without any of them is a batch job."""
-
-SEATS = ("units", "units_per_node", "nodes", "processes")
-"""Fields of a batch job that say how it is spread over nodes."""
 
 
 class JobInvalid(Exception):
@@ -68,13 +69,18 @@ class JobInvalid(Exception):
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """Validated request: unsaved `job` without owner and kind; `kind` is the user's name or ""."""
+    """Validated request: unsaved `job` without owner and kind; `kind` is the user's name or "".
+
+    Elements of an array wait for `dependencies`, and each for the jobs `of_index` too.
+    """
 
     job: Job
     kind: str
     hold: bool
     dependencies: tuple[Dependency, ...]
     warnings: tuple[str, ...]
+    array: ArraySpec | None = None
+    of_index: Mapping[int, list[UUID]] = field(default_factory=dict)
 
 
 def _number(most: float, *, above: bool = False) -> Callable[[object], float]:
@@ -104,6 +110,10 @@ _PLAIN: Mapping[str, tuple[Any, Callable[[Any], Any]]] = {
     "on_disconnect": ("stop", partial(fields.choice, known=ON_DISCONNECT)),
     "resources": ({}, fields.amounts),
     "exclusive": (False, fields.flag),
+    "script": ("", fields.script),
+    "folder": ("", fields.folder),
+    "output": ("", partial(fields.text, most=fields.MAX_PATH)),
+    "error_output": ("", partial(fields.text, most=fields.MAX_PATH)),
     "units": (1, _COUNT),
     "units_per_node": (0, _COUNT),
     "nodes": (0, _COUNT),
@@ -132,6 +142,7 @@ class _Reading:
         }
         self.problems: dict[str, list[str]] = {}
         self.warnings: list[str] = []
+        self.places: dict[str, str] = {}
         for name in data:
             if name not in FIELDS:
                 plain = isinstance(name, str) and len(name) <= 60 and name.isprintable()
@@ -142,6 +153,8 @@ class _Reading:
         no_team = "you are in no team yet; ask an operator to put you into one"
         cluster = self._named("cluster", self.inventory.clusters, "there is no cluster yet")
         team = self._named("team", self.inventory.teams(self.user), no_team)
+        zone = ZoneInfo(cluster.timezone) if cluster else UTC
+        self._read_sbatch(zone)
         plain = {name: self._read(name, *reading) for name, reading in _PLAIN.items()}
         if "name" not in self.data:
             self._problem("name", "is missing; give the job a short name")
@@ -152,7 +165,7 @@ class _Reading:
         if batch and gpus_min < gpus_max:
             wanted = "a batch job (one without steps) has a fixed number of GPUs"
             self._problem("gpus", f"{wanted}, not {gpus_min}..{gpus_max}")
-        for name, message in _wrong_seats(self.data, plain, gpus_min, batch=batch):
+        for name, message in wrong_seats(self.data, plain, gpus_min, batch=batch):
             self._problem(name, message)
         end = {"preemptible": not batch, "on_walltime": "kill" if batch else "warn"}
         end["preemptible"] = self._read("preemptible", end["preemptible"], fields.flag)
@@ -160,14 +173,17 @@ class _Reading:
         end["on_walltime"] = self._read("on_walltime", end["on_walltime"], known)
         types, runtime = self._allowed_types(), self._runtime()
         image, command = self._image(runtime), self._command(runtime)
-        environment, dependencies = self._environment(team), self._dependencies(cluster)
-        times = self._times(ZoneInfo(cluster.timezone) if cluster else UTC)
+        array: ArraySpec | None = self._read("array", None, array_indices)
+        environment, waits = self._environment(team), self._waits(cluster, array)
+        times = self._times(zone)
         if cluster and not self.problems:
             needs = plain["cores"], plain["memory_gb"], plain["labels"]
             resources = tuple(plain["resources"].items())
             seats = plain["units"], plain["units_per_node"], plain["nodes"]
             demand = Demand(gpus_min, gpus_max, types, *needs, runtime, resources, *seats)
             self._feasible(cluster, demand)
+        if plain["script"] and not batch:
+            self._problem("script", "goes without steps; a script is a batch job")
         if self.problems or cluster is None or team is None:
             raise JobInvalid(self.problems)
         job = Job(
@@ -179,9 +195,10 @@ class _Reading:
             **{n: list(v) if isinstance(v, tuple) else v for n, v in plain.items()},
         )  # fmt: skip
         self._warn_of_first_run(job)
-        for dependency in dependencies:
+        for dependency in waits.of_all:
             dependency.job = job
-        return JobRequest(job, kind, hold, dependencies, tuple(self.warnings))
+        warnings = tuple(self.warnings)
+        return JobRequest(job, kind, hold, tuple(waits.of_all), warnings, array, waits.of_index)
 
     # -- reading
 
@@ -196,7 +213,21 @@ class _Reading:
             return default
 
     def _problem(self, name: str, message: str) -> None:
-        self.problems.setdefault(name, []).append(message)
+        place = f"{self.places[name]}: " if name in self.places else ""
+        self.problems.setdefault(name, []).append(place + message)
+
+    def _read_sbatch(self, zone: tzinfo) -> None:
+        """Take the fields of a script for Slurm; those that the job has itself hold."""
+        if "sbatch" not in self.data:
+            return
+        try:
+            submitted = sbatch.job_fields(self.data["sbatch"], self.now.astimezone(zone))
+        except ScriptError as error:
+            raise JobInvalid({**self.problems, "sbatch": list(error.problems)}) from None
+        own = set(self.data)
+        self.data = {**submitted.fields, **self.data}
+        self.places = {n: place for n, place in submitted.places.items() if n not in own}
+        self.warnings += submitted.warnings
 
     # -- where it belongs
 
@@ -242,12 +273,22 @@ class _Reading:
     def _command(self, runtime: str) -> tuple[str, ...]:
         none: tuple[str, ...] = ()
         command = self._read("command", none, fields.command)
-        if not command and "command" not in self.problems:
+        if {"script", "sbatch"} & set(self.data):
+            self._check_script(runtime)
+        elif not command and "command" not in self.problems:
             also = "; an image's own command is not used" if runtime == "docker" else ""
             self._problem(
                 "command", f'is missing; say what to run, such as ["python", "train.py"]{also}'
             )
         return command
+
+    def _check_script(self, runtime: str) -> None:
+        if runtime != "process":
+            self._problem("script", "is run by the process runtime; leave the image out")
+        for name in ("output", "error_output"):
+            path = str(self.data.get(name, "/"))
+            if not path.startswith("/") and "folder" not in self.data:
+                self._problem(name, "is a file in the job's folder; give a folder, or a whole path")
 
     def _environment(self, team: Team | None) -> dict[str, str | dict[str, str]]:
         none: dict[str, str | dict[str, str]] = {}
@@ -304,7 +345,7 @@ class _Reading:
             return ()
         known = self.inventory.gpu_types
         none: tuple[str, ...] = ()
-        return self._read("allowed_types", none, lambda v: _known_types(v, known))
+        return self._read("allowed_types", none, lambda v: fields.gpu_types(v, known))
 
     def _feasible(self, cluster: Cluster, demand: Demand) -> None:
         try:
@@ -323,7 +364,7 @@ class _Reading:
 
     # -- when
 
-    def _times(self, zone: Any) -> dict[str, datetime | None]:
+    def _times(self, zone: tzinfo) -> dict[str, datetime | None]:
         due = self._read("due", None, lambda v: fields.moment(v, now=self.now, zone=zone))
         deadline = self._read("deadline", None, lambda v: fields.moment(v, now=self.now, zone=zone))
         if due and due < self.now:
@@ -340,55 +381,18 @@ class _Reading:
             self.warnings.append(
                 "deadline: is before the due date, so the job must end before it is due"
             )
-        return {"due_at": due, "deadline_at": deadline}
+        begin = self._read("begin", None, lambda v: fields.moment(v, now=self.now, zone=zone))
+        if begin and deadline and begin >= deadline:
+            self._problem("begin", "is after the deadline, so it could never run; give an earlier")
+        future = begin if begin and begin > self.now else None
+        return {"due_at": due, "deadline_at": deadline, "begin_at": future}
 
-    def _dependencies(self, cluster: Cluster | None) -> tuple[Dependency, ...]:
+    def _waits(self, cluster: Cluster | None, array: ArraySpec | None) -> Waits:
         none: dict[str, str] = {}
         conditions = self._read("dependencies", none, fields.dependencies)
         if not conditions or cluster is None:
-            return ()
-        jobs = visible_jobs(self.user).filter(pk__in=list(conditions), cluster=cluster)
-        found = {str(job.pk): job for job in jobs}
-        for missing in [i for i in conditions if i not in found]:
-            self._problem(
-                "dependencies", f"there is no job {missing} that you can see in cluster {cluster}"
-            )
-        for job in found.values():
-            self._can_be_waited_for(job, conditions[str(job.pk)])
-        links = ((job, conditions[str(job.pk)]) for job in found.values())
-        return tuple(Dependency(on=job, condition=condition) for job, condition in links)
-
-    def _can_be_waited_for(self, job: Job, condition: str) -> None:
-        if job.is_over and job.state not in SATISFIED[condition]:
-            never = f"job {job.pk} is {job.state}, so {condition} can never be satisfied"
-            self._problem("dependencies", f"{never}; requeue it first, or leave it out")
-
-
-def _wrong_seats(
-    given: Collection[str], plain: Mapping[str, Any], gpus: int, *, batch: bool
-) -> Iterator[tuple[str, str]]:
-    """Fields that contradict how a job is spread over nodes, and why."""
-    if not batch:
-        remedy = "give no steps, or leave it out: a training job is spread by its GPUs"
-        yield from ((name, f"is of batch jobs; {remedy}") for name in SEATS if name in given)
-        return
-    units, most, nodes = plain["units"], plain["units_per_node"], plain["nodes"]
-    if gpus % units:
-        told = f"{gpus} GPUs cannot be divided evenly over {units} units"
-        yield "gpus", f"{told}; give 0 or a multiple of {units}"
-    if nodes > units:
-        yield "nodes", f"{nodes} nodes need as many units, not {units}; raise units or lower nodes"
-    elif most and nodes and most * nodes < units:
-        told = f"{nodes} nodes with at most {most} units each hold {most * nodes} of {units} units"
-        yield "units_per_node", f"{told}; raise units_per_node or nodes"
-
-
-def _known_types(value: object, known: list[str]) -> tuple[str, ...]:
-    given = [value] if isinstance(value, str) else value
-    if not isinstance(given, (list, tuple)) or not all(isinstance(t, str) for t in given):
-        raise FieldError(f"must be a list of GPU types, not {fields.called(value)}")
-    for name in given:
-        if name not in known:
-            wrong = f"{fields.called(name)} is no GPU type{fields.near(name, known)}"
-            raise FieldError(f"{wrong}; known are: {', '.join(known) or 'none yet'}")
-    return tuple(dict.fromkeys(given))
+            return Waits()
+        waits = waits_of(self.user, cluster, conditions, array.indices if array else None)
+        for problem in waits.problems:
+            self._problem("dependencies", problem)
+        return waits

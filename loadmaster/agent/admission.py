@@ -18,7 +18,7 @@ def objection(
     spec: LaunchSpec, offer: RunId, *, runtime: str, devices: Collection[str], live: Iterable[Entry]
 ) -> tuple[ReasonClass, str] | None:
     """Reason why this node cannot run the offer, with its class; None if it can."""
-    if not spec.command:
+    if not spec.command and not spec.script:
         return ReasonClass.USER, "the command is empty"
     unknown = set(spec.required_features) - FEATURES
     offered = (PROTOCOL_VERSION, offer.assignment, offer.fence)
@@ -33,6 +33,8 @@ def objection(
         )
     elif spec.runtime != runtime:
         problem = f"this agent runs jobs by the runtime {runtime}, not {spec.runtime}"
+    elif spec.script and runtime != "process":
+        problem = "scripts are run by agents with the runtime process alone"
     elif spec.world_size > 1 and meeting_place(spec) is None:
         problem = (
             "the node of rank 0 has no address where other ranks reach it: docs/agent.md, Gangs"

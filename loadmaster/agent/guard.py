@@ -3,8 +3,8 @@
 Run as a file by itself (`python -I -S guard.py RUN_DIR`) with the standard library alone, as the
 subreaper of whatever the job starts. It shares the run folder with the agent:
 - `launch.json` (read once, then removed, for it holds secrets): argv, environment, cwd, grace_s,
-  boot_id, walltime_s and deadline_s (CLOCK_BOOTTIME; null: none); in a container also `orders`
-  (folder of lease.json and stop.json) and `container`.
+  boot_id, walltime_s and deadline_s (CLOCK_BOOTTIME; null: none), outputs (the job's own files by
+  stream); in a container also `orders` (folder of lease.json and stop.json) and `container`.
 - `guard.pid`: created exclusively and locked for life; its creator owns the launch.
 - `lease.json`: {"deadline_s", "boot_id"} on CLOCK_BOOTTIME, rewritten whole at every renewal.
 - `stop.json`: {"by", "term_at_s", "kill_at_s"} on CLOCK_BOOTTIME: the agent's order to stop.
@@ -21,7 +21,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 POLL_S = 0.1
 EXIT_FILE_SIZE = 2048
@@ -214,10 +214,8 @@ class Guard:
     def _spawn(self) -> int:
         launch = self._launch
         inherited = dict(os.environ) if launch.get("container") else {}
-        with (
-            (self._folder / "stdout.log").open("ab") as out,
-            (self._folder / "stderr.log").open("ab") as err,
-        ):
+        with contextlib.ExitStack() as opened:
+            out, err = self._streams(opened)
             job = subprocess.Popen(
                 launch["argv"],
                 cwd=launch["cwd"],
@@ -235,6 +233,20 @@ class Guard:
             (self._folder / "job.tmp").replace(self._folder / "job.json")
         job.returncode = 0  # it is reaped by `_reap`, with whatever else it leaves behind
         return job.pid
+
+    def _streams(self, opened: contextlib.ExitStack) -> tuple[BinaryIO, BinaryIO]:
+        """Open the job's own files, or those of the run's folder; errors go to its own output."""
+        named = self._launch.get("outputs", {})
+        files = {
+            stream: opened.enter_context(
+                _open_named(named[stream])
+                if stream in named
+                else (self._folder / f"{stream}.log").open("ab")
+            )
+            for stream in ("stdout", "stderr")
+        }
+        is_one = "stdout" in named and "stderr" not in named
+        return files["stdout"], files["stdout" if is_one else "stderr"]
 
     def _watch(self) -> None:
         woken = signal.sigtimedwait(WOKEN_BY, POLL_S)
@@ -291,6 +303,14 @@ class Guard:
             "oom": oom and was_killed and not self._killed,
             "error": "",
         }
+
+
+def _open_named(path: str) -> BinaryIO:
+    """Open a file of the user's from its beginning; a pipe that nobody reads is an error."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK
+    descriptor = os.open(path, flags, 0o666)
+    os.set_blocking(descriptor, True)
+    return os.fdopen(descriptor, "wb")
 
 
 def _become_job() -> None:

@@ -74,7 +74,7 @@ IMPOSSIBLE: dict[str, tuple[list[Any], dict[str, Any], str, str]] = {
         [wide("n1", labels=("runtime:process",))],
         {"labels": ("agent:limits", "runtime:process")},
         "agent_too_old",
-        "The agent of n1 is too old for its limits or units.",
+        "Agents too old for its limits, units or script: n1.",
     ),
     "more GPUs than any node has": (
         [wide("n1", gpus=4), wide("n2", gpus=2)],

@@ -6,11 +6,19 @@ from pathlib import Path
 import pytest
 
 from controlplane.loop.rounds import RejectCode
-from jobs.wording import REASONS, RESTING, explain, reason_for_waiting
+from jobs.wording import (
+    ARRAY_LIMIT,
+    BEGINS_LATER,
+    REASONS,
+    RESTING,
+    explain,
+    reason_for_waiting,
+)
 from policies.contract.plan import WaitCode
 
 NAMES = {"a": "digits", "b": "bert", "c": "gpt", "n": "volta", "m": "ampere"}
-CODES = {str(code) for code in (*WaitCode, *RejectCode)} | {"", RESTING}
+OWN_CODES = {"", RESTING, BEGINS_LATER, ARRAY_LIMIT}
+CODES = {str(code) for code in (*WaitCode, *RejectCode)} | OWN_CODES
 LATER_S = datetime(2027, 1, 15, 22, 0, tzinfo=UTC).timestamp()
 LONGEST = {
     "nodes": ["n", "m", "o", "p"], "jobs": ["x", "y", "z"], "watts": 12345.6, "gpus": 2,

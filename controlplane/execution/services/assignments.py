@@ -20,6 +20,7 @@ from clusters.agent_errors import (
 )
 from clusters.intervals import intervals_of, job_lease_s
 from clusters.models import Node
+from controlplane.execution import slurm
 from controlplane.execution.gangs import (
     GangImpossibleError,
     check_gang,
@@ -32,6 +33,7 @@ from controlplane.execution.moves import move_assignment
 from controlplane.execution.outcomes import assignment_ended, assignment_running, end_assignment
 from controlplane.execution.seats import hosts_of, is_held
 from controlplane.execution.services.sessions import lock_own, lock_session
+from jobs.arrays.selectors import variables_of
 from jobs.assignment_lifecycle import (
     ENDED,
     LIVE,
@@ -71,7 +73,11 @@ def launch_spec(assignment: Assignment) -> LaunchSpec:
         copy=assignment.copy,
         image=job.image,
         image_digest=job.image_digest,
-        environment={n: value for n, value in job.environment.items() if isinstance(value, str)},
+        environment={
+            **{n: value for n, value in job.environment.items() if isinstance(value, str)},
+            **variables_of(job),
+            **(slurm.variables_of(assignment) if job.script else {}),
+        },
         secrets={} if is_held(assignment) else reveal_references(job.team, job.environment),
         mounts=tuple(job.mounts),
         rank=assignment.rank,
@@ -95,6 +101,10 @@ def launch_spec(assignment: Assignment) -> LaunchSpec:
         gang_gpus=gpus_of(assignment),
         walltime_s=job.killed_after_s or 0.0,
         deadline_s=job.deadline_at.timestamp() if job.deadline_at else 0.0,
+        script=job.script,
+        folder=job.folder,
+        output=slurm.file_name(job.output, job, node.name),
+        error_output=slurm.file_name(job.error_output, job, node.name),
         hosts=hosts_of(assignment) if job.needs_batch else (),
         held=is_held(assignment),
     )

@@ -98,13 +98,16 @@ def _of_job(snapshot: Snapshot, row: int) -> Iterator[Change]:
 
 
 def _fewer_gpus(snapshot: Snapshot, row: int) -> Iterator[Change]:
-    """Yield the greatest smaller number of GPUs for which there is room."""
-    least = int(snapshot.jobs.columns.counts["gpus_min"][row])
-    for gpus in range(least - 1, 0, -1):
-        changed = with_job(snapshot, row, gpus_min=gpus)
+    """Yield the greatest smaller number of GPUs for which there is room, as many for each unit."""
+    columns = snapshot.jobs.columns
+    least, units = (int(columns.counts[name][row]) for name in ("gpus_min", "units"))
+    names = ("gpus_min", "gpus_max") if columns.others["batch"][row] else ("gpus_min",)
+    for gpus in range(least - units, 0, -units):
+        changed = with_job(snapshot, row, **dict.fromkeys(names, gpus))
         if _left(changed).could_start(row):
             words = f"{gpus} GPU{'s' * (gpus > 1)} instead of {least}"
-            yield Change("gpus", words, changed, f"gpus_min={gpus}")
+            settings = " --set ".join(f"{name}={gpus}" for name in names)
+            yield Change("gpus", words, changed, settings)
             return
 
 

@@ -30,6 +30,9 @@ from loadmaster.wire import WireError, dumps, loads
 LEASE_FILE_SIZE = 256
 NEVER_STARTED = "the agent or its guard ended before the job was started"
 _EXIT = TypeAdapter(Exit)
+OUTPUTS = "outputs.json"
+"""Paths of a job's own files for its output, by stream; a stream without one is in the folder."""
+
 FILES = {"stdout": "stdout.log", "stderr": "stderr.log", PROGRESS: "progress.jsonl"}
 
 
@@ -56,8 +59,10 @@ class RunFolders(Runtime):
         return self.folder(run)
 
     def stream(self, run: RunId, stream: str) -> Path:
-        """The file of a stream."""
-        return self.folder(run) / FILES[stream]
+        """The file of a stream: in the run's folder, or the one that the job has named."""
+        folder = self.folder(run)
+        named = (guard.read_json(folder / OUTPUTS) or {}).get(stream)
+        return folder / FILES[stream] if named is None else Path(named)
 
     def _write_spec(self, launch: Launch) -> None:
         write_whole(self.folder(launch.run) / "spec.json", dumps(launch.spec), durable=True)

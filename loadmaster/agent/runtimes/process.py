@@ -13,10 +13,13 @@ import psutil
 from loadmaster.agent import admission, guard
 from loadmaster.agent.clock import Clock
 from loadmaster.agent.runtimes.base import Launch, LaunchError, RunId, RunState, RunStatus, Usage
-from loadmaster.agent.runtimes.folders import NEVER_STARTED, RunFolders, exit_of
-from loadmaster.files import private_folder, write_json
+from loadmaster.agent.runtimes.folders import NEVER_STARTED, OUTPUTS, RunFolders, exit_of
+from loadmaster.files import private_folder, write_json, write_whole
 from loadmaster.protocol import ReasonClass
 from loadmaster.training.gangs.connection import is_free, parse_address
+
+SCRIPT = "slurm_script"
+"""Name of a script in the run's folder, which messages of shells begin with."""
 
 GUARD_START_S = 10.0
 """An agent that starts gives guards of the one before so long to own their launches."""
@@ -37,8 +40,11 @@ class ProcessRuntime(RunFolders):
         return admission.node_environment()
 
     def objection(self, launch: Launch) -> tuple[ReasonClass, str] | None:
-        """None, unless another process listens where a gang is to meet."""
+        """None, unless its folder is missing, or others listen where a gang is to meet."""
         spec = launch.spec
+        if spec.folder and not Path(spec.folder).is_dir():
+            text = f"the folder {spec.folder} is not on this node: give it, or another one"
+            return ReasonClass.USER, text
         if spec.world_size <= 1 or spec.rank:
             return None
         _, port = parse_address(spec.rendezvous)
@@ -54,10 +60,13 @@ class ProcessRuntime(RunFolders):
             if checkpoints := launch.environment.get("LOADMASTER_CHECKPOINT_DIR"):
                 Path(checkpoints).mkdir(parents=True, exist_ok=True)
             self._write_spec(launch)
+            spec = launch.spec
+            cwd = Path(spec.folder) if spec.folder else folder / "work"
             data = {
-                "argv": list(launch.spec.command),
+                "argv": [*self._script(launch), *spec.command],
                 "environment": launch.environment | {"LOADMASTER_RUN_DIR": str(folder)},
-                "cwd": str(folder / "work"),
+                "cwd": str(cwd),
+                "outputs": self._outputs(launch, cwd),
                 "grace_s": launch.grace_s,
                 "boot_id": launch.boot_id,
                 **asdict(launch.limits),
@@ -65,6 +74,24 @@ class ProcessRuntime(RunFolders):
             write_json(folder / "launch.json", data, durable=True)
         except OSError as error:
             raise LaunchError(f"the run's folder cannot be made: {error}") from error
+
+    def _script(self, launch: Launch) -> list[str]:
+        """Write the launch's script, and return its path; [] for a launch without one."""
+        if not launch.spec.script:
+            return []
+        path = self.folder(launch.run) / SCRIPT
+        write_whole(path, launch.spec.script.encode(), durable=True, mode=0o700)
+        return [str(path)]
+
+    def _outputs(self, launch: Launch, cwd: Path) -> dict[str, str]:
+        """Note the files that a job's output goes to, by stream, and return them."""
+        named = {"stdout": launch.spec.output, "stderr": launch.spec.error_output}
+        outputs = {stream: os.path.realpath(cwd / name) for stream, name in named.items() if name}
+        if outputs.get("stderr") == outputs.get("stdout"):
+            outputs.pop("stderr", None)
+        if outputs:
+            write_json(self.folder(launch.run) / OUTPUTS, outputs)
+        return outputs
 
     def start(self, run: RunId, lease_until_s: float) -> None:
         folder = self.folder(run)

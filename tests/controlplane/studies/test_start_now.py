@@ -65,6 +65,14 @@ CASES: dict[str, tuple[Snapshot, tuple[str, ...], str, str]] = {
         "labels",
         "loadmaster clone j --set labels=[]",
     ),
+    "fewer GPUs are free for a batch job, whose number is fixed": (
+        waiting(
+            [a_node("n1", gpus=4)], busy("n1", "gpu0"), gpus_min=4, gpus_max=4, batch=True, units=2
+        ),
+        (),
+        "gpus",
+        "loadmaster clone j --set gpus_min=2 --set gpus_max=2",
+    ),
     "fewer GPUs are free": (
         waiting([a_node("n1", gpus=4)], busy("n1", "gpu0"), gpus_min=4, gpus_max=4),
         (),

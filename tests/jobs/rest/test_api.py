@@ -15,6 +15,7 @@ from jobs.lifecycle import JobState
 from jobs.models import Job
 from jobs.submission.validation import FIELDS
 from loadmaster.protocol import AssignmentState
+from loadmaster.slurm.numbers import job_number
 from tests.builders import a_cluster, a_job, a_node, a_team, a_user, at
 from tests.builders_jobs import a_placement, api, job_fields, output
 from tests.builders_pages import a_forecast
@@ -413,3 +414,28 @@ def test_numbers_of_a_page_beyond_all_bounds_are_cut(
     of(user, cluster)
     assert len(client.get(f"{JOBS}?limit={10**20}").data["results"]) == 1
     assert client.get(f"{JOBS}?offset={10**20}").data["results"] == []
+
+
+def test_a_script_for_slurm_is_submitted_and_its_wrong_lines_are_named(
+    client: APIClient, node: Node
+) -> None:
+    text = "#!/bin/sh\n#SBATCH -J mine --begin=now+1hour\ntrue\n"
+    answer = client.post(JOBS, {"sbatch": {"script": text, "options": ["-n2"]}}, format="json")
+    assert answer.status_code == 201, answer.content
+    shown = client.get(f"{JOBS}{answer.data['id']}/").data
+    assert (shown["name"], shown["spec"]["units"], shown["spec"]["script"]) == ("mine", 2, text)
+    assert shown["begin"] is not None
+    assert shown["waiting"]["code"] == "begins_later"
+    bad = {"script": "#!/bin/sh\n#SBATCH --foo\n#SBATCH -t never\n"}
+    answer = client.post(JOBS, {"sbatch": bad}, format="json")
+    assert answer.status_code == 400
+    assert json.loads(answer.content)["error"]["fields"]["sbatch"] == [
+        "line 2: sbatch has no option --foo; remove it"
+    ]
+
+
+def test_a_stranger_finds_no_job_by_its_number(client: APIClient, node: Node, user: User) -> None:
+    number = job_number(of(user, node.cluster).pk)
+    stranger = api(a_user("eve", team=a_team("others")))
+    assert client.get(JOBS, {"search": str(number)}).data["count"] == 1
+    assert stranger.get(JOBS, {"search": str(number)}).data["count"] == 0

@@ -1,0 +1,120 @@
+"""What scripts for Slurm see of a launch: variables and names of files."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+from math import ceil
+
+from jobs.models import Assignment, Job
+from loadmaster.protocol import Host
+from loadmaster.slurm.numbers import job_number
+
+_NAME = re.compile(r"(.*?)(\d{1,9})?")
+_FIELD = re.compile(r"%(\d{0,2})([%AajJnNstux])")
+NO_INDEX = "4294967294"
+"""Slurm's `%a` outside of an array."""
+
+
+def variables_of(assignment: Assignment) -> dict[str, str]:
+    """Variables of the script that a launch runs."""
+    job, launch = assignment.job, Assignment.objects.filter(job=assignment.job_id)
+    seats = launch.filter(fence=assignment.fence).select_related("node").order_by("rank")
+    hosts = [Host(seat.node.name, units=seat.units) for seat in seats]
+    cores = [host.units * job.cores for host in hosts]
+    if job.exclusive:
+        cores = [seat.node.cores - seat.node.reserved_cores for seat in seats]
+        if "SLURM_NTASKS" not in job.environment:
+            tasks = [max(1, int(whole / job.cores)) for whole in cores]
+            hosts = [replace(host, units=of) for host, of in zip(hosts, tasks, strict=True)]
+    return variables(job, hosts, assignment.fence, cores)
+
+
+def variables(
+    job: Job, hosts: Sequence[Host], fence: int, cores: Sequence[float]
+) -> dict[str, str]:
+    """Variables of a script on its first host; `cores` are those that the job has on each.
+
+    What the script's own options say of tasks and memory is in the job's environment already.
+    """
+    number, nodes = str(job_number(job.pk)), node_list([host.name for host in hosts])
+    found = {
+        **dict.fromkeys(("SLURM_JOB_ID", "SLURM_JOBID"), number),
+        "SLURM_JOB_NAME": job.name,
+        **dict.fromkeys(("SLURM_JOB_NODELIST", "SLURM_NODELIST"), nodes),
+        **dict.fromkeys(("SLURM_JOB_NUM_NODES", "SLURM_NNODES"), str(len(hosts))),
+        "SLURM_TASKS_PER_NODE": repeated(host.units for host in hosts),
+        "SLURM_JOB_CPUS_PER_NODE": repeated(map(ceil, cores)),
+        "SLURM_CPUS_ON_NODE": str(ceil(cores[0])),
+        "SLURM_JOB_PARTITION": job.cluster.name,
+        "SLURM_CLUSTER_NAME": job.cluster.name,
+        "SLURM_JOB_USER": job.user.get_username(),
+        **dict.fromkeys(("SLURM_NODEID", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_GTIDS"), "0"),
+        "SLURMD_NODENAME": hosts[0].name,
+    }
+    if job.array is not None:
+        found |= {"SLURM_ARRAY_JOB_ID": str(job_number(job.array.pk))}
+        found |= {f"SLURM_ARRAY_TASK_{name}": str(value) for name, value in (
+            ("ID", job.array_index), ("COUNT", job.array.size), ("MIN", job.array.lowest),
+            ("MAX", job.array.highest), ("STEP", job.array.step),
+        )}  # fmt: skip
+    restarts = {"SLURM_RESTART_COUNT": str(fence - 1)} if fence > 1 else {}
+    return {**found, **restarts}
+
+
+def file_name(pattern: str, job: Job, node: str) -> str:
+    """Name of a file with Slurm's fields filled in, such as %j, %x, %u, %N, %A_%a or %4a."""
+    values = {
+        **dict.fromkeys("jJ", str(job_number(job.pk))),
+        "A": str(job_number(job.pk if job.array_id is None else job.array_id)),
+        "a": NO_INDEX if job.array_index is None else str(job.array_index),
+        **dict.fromkeys("nt", "0"),
+        "N": node,
+        "s": "batch",
+        "u": job.user.get_username(),
+        "x": job.name,
+    }
+    return _FIELD.sub(lambda match: _filled(match, values), pattern)
+
+
+def _filled(match: re.Match[str], values: Mapping[str, str]) -> str:
+    width, name = int(match[1] or 0), match[2]
+    if name == "%":
+        return "%"
+    value = values[name]
+    return value.rjust(width, "0") if value.isdecimal() else value
+
+
+def node_list(names: Iterable[str]) -> str:
+    """Names in their order as Slurm writes them: of n1, n2, n4 and gpu the text n[1-2,4],gpu."""
+    texts = []
+    for (prefix, _), group in groupby(_runs(names), key=lambda run: (run[0], run[1] != "")):
+        runs = [(first, last) for _, first, last in group]
+        spans = ",".join(first if first == last else f"{first}-{last}" for first, last in runs)
+        is_one = len(runs) == 1 and runs[0][0] == runs[0][1]
+        texts.append(prefix + (spans if is_one else f"[{spans}]"))
+    return ",".join(texts)
+
+
+def _runs(names: Iterable[str]) -> list[tuple[str, str, str]]:
+    """Prefix, first and last number of names that follow each other."""
+    found = list[tuple[str, str, str]]()
+    for match in filter(None, map(_NAME.fullmatch, names)):
+        prefix, digits = match[1], match[2] or ""
+        before = found[-1] if found else ("", "", "")
+        if digits and before[0] == prefix and before[2] and digits == _next(before[2]):
+            found[-1] = prefix, before[1], digits
+        else:
+            found.append((prefix, digits, digits))
+    return found
+
+
+def _next(digits: str) -> str:
+    """Number after this one, as wide as it where it begins with 0."""
+    return f"{int(digits) + 1:0{len(digits) if digits.startswith('0') else 0}d}"
+
+
+def repeated(amounts: Iterable[int]) -> str:
+    """Amounts by node as Slurm writes them: of 2, 2, 1 the text 2(x2),1."""
+    runs = [(amount, len(list(run))) for amount, run in groupby(amounts)]
+    return ",".join(f"{amount}(x{times})" if times > 1 else str(amount) for amount, times in runs)

@@ -1,0 +1,203 @@
+"""Options of batch scripts: `#SBATCH` lines and sbatch's command line, read as sbatch reads them.
+
+What an option means is read later (`jobs.submission.sbatch`); here are its names and values.
+"""
+
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+MAX_SCRIPT = 262_144
+"""Characters of a script: data and programs belong into files."""
+
+COMMAND_LINE = "command line"
+PREFIX = "#SBATCH"
+
+
+class ScriptError(ValueError):
+    """Script that cannot be submitted; `problems` are sentences that name line and remedy."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = tuple(problems)
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Option with its value, "" if it has none; `place` is its line or the command line."""
+
+    name: str
+    value: str
+    place: str
+
+    def __str__(self) -> str:
+        """The place and the option, as messages begin."""
+        return f"{self.place}: --{self.name}"
+
+
+_FLAGS = """
+    contiguous exclusive? get-user-env? H:hold ignore-pbs k:no-kill nice? no-requeue O:overcommit
+    parsable propagate? Q:quiet reboot requeue s:oversubscribe? spread-job use-min-nodes v:verbose
+    W:wait
+"""
+_VALUES = """
+    A:account a:array b:begin bb bbf C:constraint cluster-constraint c:cpus-per-task
+    D:chdir M:clusters comment container cores-per-socket cpu-freq cpus-per-gpu
+    d:dependency deadline delay-boot m:distribution e:error x:exclude export export-file
+    B:extra-node-info gid gpu-bind gpu-freq G:gpus gpus-per-node gpus-per-socket gpus-per-task gres
+    gres-flags hint i:input J:job-name L:licenses mail-type mail-user mcs-label mem mem-bind
+    mem-per-cpu mem-per-gpu mincpus network F:nodefile w:nodelist N:nodes n:ntasks
+    ntasks-per-core ntasks-per-gpu ntasks-per-node ntasks-per-socket open-mode o:output
+    p:partition power priority profile q:qos reservation signal sockets-per-node S:core-spec
+    switches thread-spec threads-per-core t:time time-min tmp uid wckey wrap
+"""
+
+
+def _table() -> tuple[dict[str, str], dict[str, str]]:
+    """Names with their need of a value ("", "?" or "="), and names by short form."""
+    needs, shorts = dict[str, str](), dict[str, str]()
+    for words, value in ((_FLAGS, ""), (_VALUES, "=")):
+        for word in words.split():
+            short, _, name = word.rpartition(":")
+            plain = name.rstrip("?")
+            needs[plain] = "?" if name.endswith("?") else value
+            if short:
+                shorts[short] = plain
+    return needs, shorts
+
+
+NEEDS, SHORTS = _table()
+"""Options by name: "=" takes a value, "?" may have one after `=`, "" has none; short forms."""
+
+
+def read_words(words: Sequence[str], place: str) -> tuple[list[Given], list[str]]:
+    """Return options up to the first word that is none, and the words from there on.
+
+    Raises ScriptError at an option that sbatch has not, or one without its value.
+    """
+    found, left = list[Given](), list(words)
+    while left and left[0].startswith("-") and left[0] != "-":
+        word = left.pop(0)
+        if word == "--":
+            break
+        read = _long if word.startswith("--") else _short
+        found += read(word, left, place)
+    return found, left
+
+
+def _long(word: str, left: list[str], place: str) -> Iterator[Given]:
+    given, equals, value = word[2:].partition("=")
+    name = _full_name(given, place)
+    if equals and not NEEDS[name]:
+        raise ScriptError([f"{place}: --{name} takes no value; write --{name} alone"])
+    if not equals and NEEDS[name] == "=":
+        value = _following(f"--{name}", left, place)
+    yield Given(name, value, place)
+
+
+def _full_name(given: str, place: str) -> str:
+    """Return the option of this name or beginning, as getopt does."""
+    if given in NEEDS:
+        return given
+    fitting = sorted(name for name in NEEDS if given and name.startswith(given))
+    if len(fitting) == 1:
+        return fitting[0]
+    if fitting:
+        several = " or ".join(f"--{name}" for name in fitting)
+        raise ScriptError([f"{place}: --{given} may be {several}; write it in full"])
+    near = get_close_matches(given, list(NEEDS), n=1)
+    hint = f"did you mean --{near[0]}?" if near else "remove it"
+    raise ScriptError([f"{place}: sbatch has no option --{given}; {hint}"])
+
+
+def _short(word: str, left: list[str], place: str) -> Iterator[Given]:
+    letters = word[1:]
+    while letters:
+        letter, letters = letters[0], letters[1:]
+        if letter not in SHORTS:
+            raise ScriptError([f"{place}: sbatch has no option -{letter}; remove it"])
+        name = SHORTS[letter]
+        if NEEDS[name] == "=":
+            yield Given(name, letters or _following(f"-{letter}", left, place), place)
+            return
+        yield Given(name, "", place)
+
+
+def _following(option: str, left: list[str], place: str) -> str:
+    if not left:
+        raise ScriptError([f"{place}: {option} needs a value; write it behind"])
+    return left.pop(0)
+
+
+def option_lines(script: str) -> Iterator[tuple[int, str]]:
+    """Yield number and text of each `#SBATCH` line before the script's first command."""
+    for number, line in enumerate(script.split("\n"), start=1):
+        if line.strip() and not line.lstrip().startswith("#"):
+            return
+        if line.startswith(PREFIX):
+            yield number, line.removeprefix(PREFIX)
+
+
+def read_script(script: str) -> list[Given]:
+    """Return the options of a script's lines. Raises ScriptError with every problem found."""
+    problems, found = list(text_problems(script)), list[Given]()
+    for number, text in option_lines(script) if not problems else ():
+        place = f"line {number}"
+        try:
+            options, rest = read_words(_split(text, place), place)
+            if rest:
+                said = "is no option; options begin with - or --, and values with spaces are quoted"
+                raise ScriptError([f"{place}: {rest[0]!r} {said}"])
+            found += options
+        except ScriptError as error:
+            problems += error.problems
+    if problems:
+        raise ScriptError(problems)
+    return found
+
+
+def text_problems(script: str) -> Iterator[str]:
+    """Yield what makes a text no batch script, with its line and the remedy."""
+    if not script.strip():
+        yield "the script is empty"
+        return
+    if not script.startswith("#!"):
+        yield "line 1: a script begins with #! and its interpreter, such as #!/bin/bash"
+    if len(script) > MAX_SCRIPT:
+        said = f"has {len(script)} characters and may have {MAX_SCRIPT}"
+        yield f"the script {said}; put data and programs into files of their own"
+    for wrong, name, remedy in (
+        ("\r\n", "ends with CR and LF", "run dos2unix on the script"),
+        ("\0", "has a NUL character", "a script is text; call a program from one"),
+    ):
+        if wrong in script:
+            yield f"line {script[: script.index(wrong)].count(chr(10)) + 1}: {name}; {remedy}"
+
+
+def _split(text: str, place: str) -> list[str]:
+    """Words of a line: quotes, backslashes, and a comment from # on."""
+    lexer = shlex.shlex(text, posix=True)
+    lexer.whitespace_split, lexer.commenters = True, "#"
+    try:
+        return list(lexer)
+    except ValueError:
+        raise ScriptError([f"{place}: a quotation mark is not closed; close it"]) from None
+
+
+def last_of(given: Iterable[Given]) -> tuple[dict[str, Given], list[str]]:
+    """Return each option's last value, and a warning for each that stands there twice."""
+    found, warnings = dict[str, Given](), list[str]()
+    for one in given:
+        if (before := found.get(one.name)) and before.value != one.value:
+            warnings.append(f"{one}: replaces the value of {before.place}; remove one of them")
+        found[one.name] = one
+    return found, warnings
+
+
+def merged(
+    script: Iterable[Given], command_line: Iterable[Given]
+) -> tuple[Mapping[str, Given], list[str]]:
+    """Return each option in force, the command line's over the script's, and warnings."""
+    (lines, said), (words, more) = last_of(script), last_of(command_line)
+    return {**lines, **words}, [*said, *more]

@@ -1,0 +1,250 @@
+"""Scripts for Slurm as they are submitted: what their options become, and what is refused."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.utils import timezone
+
+from clusters.models import Cluster, Node
+from controlplane.loop.live.rows import Rows
+from jobs.models import Job
+from jobs.services import job_clone, job_data, job_hold, job_release, job_submit
+from jobs.submission.validation import JobInvalid, JobRequest, validate_job
+from jobs.wording import explain
+from loadmaster.slurm.numbers import job_number
+from tests.builders import a_cluster, a_gpu_type, a_node, a_team, a_user
+
+MIB_GB = 2**20 / 1e9
+
+
+@pytest.fixture
+def user(db: None) -> User:
+    return a_user("ada", team=a_team("research"))
+
+
+@pytest.fixture
+def cluster(db: None) -> Cluster:
+    """Two nodes of 16 cores with 4 GPUs, which say that their agents know scripts."""
+    cluster = a_cluster(name="lab")
+    for _ in range(2):
+        a_node(cluster, gpus=4, cores=16, memory_gb=64, resources={"mic": 2})
+    return cluster
+
+
+def sbatch(*lines: str, **parts: Any) -> dict[str, Any]:
+    """A job's data with a script of these `#SBATCH` lines."""
+    text = "\n".join(["#!/bin/sh", *(f"#SBATCH {line}" for line in lines), "true", ""])
+    return {"sbatch": {"script": text, "name": "run.sh", "folder": "/home/ada", **parts}}
+
+
+def taken(user: User, *lines: str, **parts: Any) -> JobRequest:
+    return validate_job(user, sbatch(*lines, **parts))
+
+
+def refused(user: User, *lines: str, **parts: Any) -> dict[str, list[str]]:
+    with pytest.raises(JobInvalid) as raised:
+        taken(user, *lines, **parts)
+    return raised.value.fields
+
+
+def test_a_script_without_options_is_a_batch_job_of_one_core_in_its_folder(
+    user: User, cluster: Cluster
+) -> None:
+    job = taken(user, arguments=["a b", "-n"]).job
+    assert (job.name, job.batch, job.units, job.cores, job.gpus_min) == ("run.sh", True, 1, 1.0, 0)
+    assert (job.script.splitlines()[0], job.command) == ("#!/bin/sh", ["a b", "-n"])
+    assert (job.folder, job.output, job.error_output) == ("/home/ada", "slurm-%j.out", "")
+    assert (job.max_retries, job.preemptible, job.walltime_s) == (0, False, None)
+    assert job.environment == {"SLURM_SUBMIT_DIR": "/home/ada"}
+
+
+@pytest.mark.parametrize(
+    ("lines", "fields"),
+    [
+        (["--job-name=x y"], {"name": "x"}),
+        (["--job-name='x y'"], {"name": "x y"}),
+        (["-t 1:30:00"], {"walltime_s": 5400.0, "on_walltime": "kill"}),
+        (["--time=0"], {"walltime_s": None}),
+        (["-n4 -c 2"], {"units": 4, "cores": 2.0}),
+        (["-N 2"], {"units": 2, "nodes": 2}),
+        (["-N 2 --ntasks-per-node=3"], {"units": 6, "nodes": 2, "units_per_node": 3}),
+        (["-N 1-2 -n 4"], {"units": 4, "nodes": 1}),
+        (["--mem-per-cpu=500 -c 2"], {"memory_gb": 1000 * MIB_GB}),
+        (["--mem=4G"], {"memory_gb": 4096 * MIB_GB}),
+        (["--mem=4G -n 4"], {"memory_gb": 1024 * MIB_GB}),
+        (["--mem=4G -N 2 -n 4"], {"memory_gb": 2048 * MIB_GB}),
+        (["--mem=0"], {"exclusive": True}),
+        (["--gres=gpu:2,mic:1"], {"gpus_min": 2, "gpus_max": 2, "resources": {"mic": 1.0}}),
+        (["--gres=gpu:1 -N 2"], {"gpus_min": 2}),
+        (["-G V100:2"], {"gpus_min": 2, "allowed_types": ["V100"]}),
+        (["--exclusive"], {"exclusive": True}),
+        (["-o %x.txt -e err"], {"output": "%x.txt", "error_output": "err"}),
+        (["-D sub"], {"folder": "/home/ada/sub"}),
+        (["-D /tmp"], {"folder": "/tmp"}),
+        (["-a 0-3"], {"output": "slurm-%A_%a.out"}),
+        (["--requeue"], {"preemptible": True}),
+        (["-C 'a&b'"], {"labels": ["a", "b"]}),
+    ],
+)  # fmt: skip
+def test_an_option_becomes_a_field(
+    user: User, cluster: Cluster, lines: list[str], fields: dict[str, Any]
+) -> None:
+    a_gpu_type("V100")
+    if lines == ["--job-name=x y"]:
+        assert "line 2: 'y' is no option" in refused(user, *lines)["sbatch"][0]
+        return
+    job = taken(user, *lines).job
+    found = {name: getattr(job, name) for name in fields}
+    assert found == {n: pytest.approx(v) if n == "memory_gb" else v for n, v in fields.items()}
+
+
+def test_the_command_line_holds_over_the_script_and_the_jobs_own_fields_over_both(
+    user: User, cluster: Cluster
+) -> None:
+    data = {**sbatch("-n 2 -J script", options=["-J", "words"]), "name": "own", "priority": 3}
+    job = validate_job(user, data).job
+    assert (job.name, job.units, job.priority) == ("own", 2, 3)
+
+
+def test_variables_repeat_what_the_options_say(user: User, cluster: Cluster) -> None:
+    job = taken(user, "-n 2 -c 4 --mem-per-cpu=1G", host="laptop").job
+    assert job.environment == {
+        "SLURM_NTASKS": "2", "SLURM_NPROCS": "2", "SLURM_CPUS_PER_TASK": "4",
+        "SLURM_MEM_PER_CPU": "1024", "SLURM_SUBMIT_DIR": "/home/ada", "SLURM_SUBMIT_HOST": "laptop",
+    }  # fmt: skip
+
+
+def test_only_exported_variables_are_taken(user: User, cluster: Cluster) -> None:
+    here = {"A": "1", "B": "2"}
+    some = taken(user, "--export=A,C=3,D", environment=here)
+    assert {n: v for n, v in some.job.environment.items() if n != "SLURM_SUBMIT_DIR"} == {
+        "A": "1", "C": "3",
+    }  # fmt: skip
+    assert some.warnings == ("line 2: --export: D is not set where it was submitted, and left out",)
+    assert taken(user, "--export=ALL", environment=here).job.environment.items() >= here.items()
+    assert not taken(user, environment=here).job.environment.keys() & here.keys()
+
+
+def test_an_option_without_a_meaning_is_named_in_a_warning(user: User, cluster: Cluster) -> None:
+    said = taken(user, "--mail-type=ALL", "--signal=B:USR1@60", options=["-p", "gpu"]).warnings
+    assert said == (
+        "line 2: --mail-type: has no meaning here and is left out",
+        "command line: --partition: has no meaning here and is left out",
+        "line 3: --signal: has no meaning here and is left out",
+    )
+
+
+@pytest.mark.parametrize(
+    ("lines", "field", "said"),
+    [
+        (["-t soon"], "sbatch", "line 2: --time: 'soon' is no time; write minutes, "),
+        (["", "--mem=much"], "sbatch", "line 3: --mem: 'much' is no amount of memory; "),
+        (["--mem=1G --mem-per-cpu=1G"], "sbatch", "line 2: --mem: goes without --mem-per-cpu"),
+        (["--requeue --no-requeue"], "sbatch", "line 2: --requeue: goes without --no-requeue"),
+        (["-d singleton"], "sbatch", "line 2: --dependency: 'singleton' is no dependency; "),
+        (["-d afterok:99"], "dependencies", "line 2: --dependency: there is no job or array 99 "),
+        (["-a 5-1"], "array", "line 2: --array: 5-1 runs backwards; write 1-5"),
+        (["-c 99"], "cores", "line 2: --cpus-per-task: "),
+        (["-G A100:1"], "allowed_types", "line 2: --gpus: 'A100' is no GPU type"),
+        (["-G 1 -n 2"], "gpus", "line 2: --gpus: 1 GPUs cannot be divided evenly over 2 units"),
+    ],
+)
+def test_a_bad_value_is_named_with_its_line(
+    user: User, cluster: Cluster, lines: list[str], field: str, said: str
+) -> None:
+    fields = refused(user, *lines)
+    assert fields[field][0].startswith(said), fields
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("text", "sbatch must be an object such as {script: text, options: [], ...}"),
+        ({"scrip": ""}, "sbatch has no field 'scrip'; its fields are "),
+        ({"script": 3}, "sbatch: script must be text"),
+        ({"script": "#!/bin/sh\n", "options": "-n 4"}, "sbatch: options must be a list of texts"),
+        ({"script": "#!/bin/sh\n", "options": ["run.sh"]}, "command line: 'run.sh' is no option"),
+        ({"script": "#!/bin/sh\n", "environment": []}, "sbatch: environment must be an object"),
+    ],
+)
+def test_a_wrong_body_is_refused(user: User, cluster: Cluster, given: Any, said: str) -> None:
+    with pytest.raises(JobInvalid) as raised:
+        validate_job(user, {"sbatch": given})
+    assert raised.value.fields["sbatch"][0].startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("fields", "wrong"),
+    [
+        ({"script": "echo\n"}, "script"),
+        ({"script": "#!/bin/sh\n", "image": "busybox:1"}, "script"),
+        ({"script": "#!/bin/sh\n", "steps": 3}, "script"),
+        ({"script": "#!/bin/sh\n", "folder": "relative"}, "folder"),
+        ({"script": "#!/bin/sh\n", "output": "out.txt"}, "output"),
+        ({"script": 3}, "script"),
+        ({"command": "true", "begin": "+2h", "deadline": "+1h"}, "begin"),
+    ],
+)
+def test_a_wrong_field_of_a_script_is_refused(
+    user: User, cluster: Cluster, fields: dict[str, Any], wrong: str
+) -> None:
+    with pytest.raises(JobInvalid) as raised:
+        validate_job(user, {"name": "x", **fields})
+    assert set(raised.value.fields) == {wrong}
+
+
+def test_a_script_can_be_submitted_again_as_it_is(user: User, cluster: Cluster) -> None:
+    job = job_submit(user, sbatch("-n 2 -o out.txt", arguments=["x"])).job
+    again = job_clone(job, user).job
+    ignored = {"name"}
+    described = {n: v for n, v in job_data(job).items() if n not in ignored}
+    assert described == {n: v for n, v in job_data(again).items() if n not in ignored}
+    assert (again.script, again.command) == (job.script, ["x"])
+
+
+def test_jobs_and_arrays_are_named_by_their_numbers(user: User, cluster: Cluster) -> None:
+    one = job_submit(user, sbatch()).job
+    array = job_submit(user, sbatch("-a 1-3")).job.array
+    assert array is not None
+    numbers = job_number(one.pk), job_number(array.pk)
+    waiting = job_submit(user, sbatch(f"-d afterok:{numbers[0]}:{numbers[1]}:{numbers[1]}_2")).job
+    links = {(d.on_id, d.on_array_id) for d in waiting.dependency_links.all()}
+    element = array.jobs.get(array_index=2)
+    assert links == {(one.pk, None), (None, array.pk), (element.pk, None)}
+
+
+def test_numbers_of_jobs_that_one_may_not_see_name_none(user: User, cluster: Cluster) -> None:
+    stranger = a_user("eve", team=a_team("others"))
+    number = job_number(job_submit(stranger, sbatch()).job.pk)
+    assert "there is no job" in refused(user, f"-d afterok:{number}")["dependencies"][0]
+
+
+def test_a_job_is_not_shown_to_policies_before_it_begins(user: User, cluster: Cluster) -> None:
+    job = job_submit(user, sbatch("-b now+1hour")).job
+    now = timezone.now()
+    assert list(Rows(cluster, now).jobs) == []
+    assert [j.pk for j in Rows(cluster, now + timedelta(hours=2)).jobs] == [job.pk]
+    said = explain(job.state, job.waiting_code, job.waiting_detail, {}, now).sentence
+    assert said.startswith("It does not begin before ")
+
+
+def test_a_held_job_still_waits_for_its_beginning_and_a_release_of_the_wait_ends_it(
+    user: User, cluster: Cluster
+) -> None:
+    job = job_release(job_hold(job_submit(user, sbatch("-b now+1hour")).job, user), user)
+    assert (job.state, job.waiting_code, list(Rows(cluster, timezone.now()).jobs)) == (
+        "queued", "begins_later", [],
+    )  # fmt: skip
+
+
+def test_a_beginning_in_the_past_is_none(user: User, cluster: Cluster) -> None:
+    job = job_submit(user, sbatch("-b now")).job
+    assert (job.begin_at, job.retry_at) == (None, None)
+
+
+def test_nodes_with_older_agents_get_no_scripts(user: User, cluster: Cluster) -> None:
+    job = job_submit(user, sbatch()).job
+    assert Job.objects.get(pk=job.pk).needs_batch
+    assert not any("batch" in node.features for node in Node.objects.all())

@@ -1,0 +1,125 @@
+"""Batch scripts at the agent: they run in their folder, and their output is where they say."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobs.models import Assignment, LogChunk
+from loadmaster.protocol import AssignmentState
+from tests.builders import a_job
+from tests.builders_agent import until
+from tests.builders_agent_site import NodeSite, a_site_cluster, is_state
+from tests.builders_agents import an_offer
+
+pytestmark = pytest.mark.django_db
+
+SCRIPT = '#!/bin/sh\npwd\nprintf "%s|" "$@"\necho "$SLURM_JOB_NAME" >&2\nexit 3\n'
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[NodeSite]:
+    site = NodeSite(a_site_cluster(), tmp_path / "node")
+    yield site
+    site.leave()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "home"
+    folder.mkdir()
+    return folder
+
+
+def ended(site: NodeSite, script: str = SCRIPT, **values: Any) -> Assignment:
+    """The launch of a script, at its end and with its output shipped."""
+    fields = {"command": [], "batch": True, "max_retries": 0, **values}
+    launch = an_offer(site.node, a_job(site.cluster, name="mine", script=script, **fields), gpus=0)
+    over = (AssignmentState.FAILED, AssignmentState.SUCCEEDED, AssignmentState.REJECTED)
+    until(lambda: any(is_state(launch, state) for state in over), site.agent)
+    until(lambda: site.agent.is_idle, site.agent)
+    return launch
+
+
+def log(launch: Assignment, stream: str = "stdout") -> str:
+    pieces = LogChunk.objects.filter(assignment=launch, stream=stream).order_by("offset")
+    return b"".join(bytes(piece.data) for piece in pieces).decode()
+
+
+def test_a_script_runs_in_its_folder_with_its_arguments_and_writes_to_its_file_and_the_log(
+    site: NodeSite, folder: Path
+) -> None:
+    launch = ended(site, command=["a b", "-n"], folder=str(folder), output="%x.txt")
+    written = (folder / "mine.txt").read_text()
+    assert (launch.state, launch.exit_code) == (AssignmentState.FAILED, 3)
+    assert written == f"{folder}\na b|-n|mine\n"
+    assert (log(launch), log(launch, "stderr")) == (written, "")
+
+
+def test_errors_have_a_file_of_their_own_where_one_is_named(site: NodeSite, folder: Path) -> None:
+    launch = ended(site, folder=str(folder), output="out", error_output="err")
+    assert (folder / "out").read_text() == f"{folder}\n|"
+    assert (folder / "err").read_text() == "mine\n"
+    assert (log(launch), log(launch, "stderr")) == (f"{folder}\n|", "mine\n")
+
+
+def test_one_file_for_both_is_shipped_once(site: NodeSite, folder: Path) -> None:
+    launch = ended(site, folder=str(folder), output="all", error_output=f"{folder}/all")
+    assert log(launch) == (folder / "all").read_text() == f"{folder}\n|mine\n"
+    assert log(launch, "stderr") == ""
+
+
+def test_a_script_without_folder_and_files_runs_in_its_own_and_has_a_log(site: NodeSite) -> None:
+    launch = ended(site)
+    assert log(launch).splitlines()[0].endswith("/work")
+    assert log(launch, "stderr") == "mine\n"
+
+
+def test_a_file_is_emptied_first(site: NodeSite, folder: Path) -> None:
+    (folder / "out").write_text("of an earlier run\n" * 100)
+    ended(site, folder=str(folder), output="out")
+    assert (folder / "out").read_text() == f"{folder}\n|mine\n"
+
+
+def test_a_script_is_private_and_gone_with_its_run(site: NodeSite, folder: Path) -> None:
+    launch = ended(site, '#!/bin/sh\nstat -c %a "$0"; echo "$0"\n', folder=str(folder))
+    mode, path = log(launch).splitlines()
+    assert mode == "700"
+    assert Path(path).name == "slurm_script"
+    assert not Path(path).exists()
+
+
+def test_the_interpreter_of_the_first_line_runs_it(site: NodeSite) -> None:
+    launch = ended(site, "#!/usr/bin/env python3\nprint(sum(range(5)))\n")
+    assert (launch.exit_code, log(launch)) == (0, "10\n")
+
+
+def test_a_node_without_the_folder_refuses_the_script_and_says_so(site: NodeSite) -> None:
+    launch = ended(site, folder="/no/such/folder")
+    launch.job.refresh_from_db()
+    assert (launch.state, launch.job.state) == (AssignmentState.REJECTED, "failed")
+    assert "the folder /no/such/folder is not on this node" in launch.job.failure_reason
+
+
+@pytest.mark.parametrize("output", ["missing/out", "pipe"])
+def test_a_file_that_cannot_be_opened_fails_the_script_before_it_runs(
+    site: NodeSite, folder: Path, output: str
+) -> None:
+    os.mkfifo(folder / "pipe")
+    launch = ended(site, "#!/bin/sh\ntouch ran\n", folder=str(folder), output=output)
+    assert (launch.state, launch.exit_code) == (AssignmentState.FAILED, None)
+    assert output in launch.reason
+    assert not (folder / "ran").exists()
+
+
+def test_an_interpreter_that_is_missing_fails_the_script(site: NodeSite) -> None:
+    launch = ended(site, "#!/no/such/program\n")
+    assert (launch.state, launch.exit_code) == (AssignmentState.FAILED, None)
+    assert launch.reason.startswith("the command cannot be started")
+
+
+def test_output_to_a_device_leaves_an_empty_log(site: NodeSite, folder: Path) -> None:
+    launch = ended(site, folder=str(folder), output="/dev/null")
+    assert (launch.exit_code, log(launch), log(launch, "stderr")) == (3, "", "")

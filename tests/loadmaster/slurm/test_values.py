@@ -1,0 +1,104 @@
+"""Values of Slurm's options."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadmaster.slurm import values
+from loadmaster.slurm.values import ValueFormatError
+
+NOW = datetime(2030, 5, 17, 14, 30, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("90", 5400), ("1:30", 90), ("1:30:00", 5400), ("2-0", 172_800), ("1-12", 129_600),
+        ("1-12:30", 131_400), ("1-00:00:01", 86_401), ("0", None), ("UNLIMITED", None),
+        ("infinite", None), ("0:0", None),
+    ],
+)  # fmt: skip
+def test_a_time_is_read_as_slurm_reads_it(text: str, seconds: float | None) -> None:
+    assert values.time_s(text) == seconds
+
+
+@given(st.integers(0, 400), st.integers(0, 23), st.integers(0, 59), st.integers(0, 59))
+def test_days_hours_minutes_and_seconds_add_up(d: int, h: int, m: int, s: int) -> None:
+    total = ((d * 24 + h) * 60 + m) * 60 + s
+    assert values.time_s(f"{d}-{h:02d}:{m:02d}:{s:02d}") == (total or None)
+
+
+@pytest.mark.parametrize(
+    ("text", "bytes_"),
+    [("500", 500 * 2**20), ("500M", 500 * 2**20), ("4g", 4 * 2**30), ("2GB", 2 * 2**31 // 2),
+     ("1T", 2**40), ("2048K", 2**21), ("0", 0)],
+)  # fmt: skip
+def test_memory_has_units_of_1024(text: str, bytes_: int) -> None:
+    assert values.memory_gb(text) == pytest.approx(bytes_ / 1e9)
+
+
+def test_nodes_may_be_a_range() -> None:
+    assert (values.nodes("2"), values.nodes("2-4")) == ((2, 2), (2, 4))
+
+
+def test_gpus_and_other_resources_are_told_apart() -> None:
+    assert values.gpus("2") == (2, [])
+    assert values.gpus("V100:2,T4:1") == (3, ["V100", "T4"])
+    assert values.gres("gpu:V100:2,mic:1,gpu") == (3, ["V100"], {"mic": 1})
+    assert values.gres("none") == (0, [], {})
+
+
+def test_dependencies_are_listed_one_by_one() -> None:
+    assert values.dependencies("afterok:1:2_3,afterany:4") == [
+        "afterok:1", "afterok:2_3", "afterany:4",
+    ]  # fmt: skip
+
+
+def test_what_is_exported_is_all_or_some_or_given() -> None:
+    found = values.exported("ALL,A,B=1")
+    assert (found.all, found.names, dict(found.values)) == (True, ("A",), {"B": "1"})
+    assert values.exported("NONE") == values.Exported()
+
+
+@pytest.mark.parametrize(
+    ("text", "at"),
+    [
+        ("now", NOW), ("now+60", NOW + timedelta(minutes=1)), ("now+2hours", NOW.replace(hour=16)),
+        ("16:00", NOW.replace(hour=16, minute=0)),
+        ("9:15", NOW.replace(day=18, hour=9, minute=15)),
+        ("3:00pm", NOW.replace(hour=15, minute=0)),
+        ("noon", NOW.replace(day=18, hour=12, minute=0)),
+        ("tomorrow", NOW.replace(day=18, hour=0, minute=0)), ("today", NOW),
+        ("2031-01-02", NOW.replace(2031, 1, 2, 0, 0)),
+        ("2031-01-02T10:20:30", NOW.replace(2031, 1, 2, 10, 20, 30)),
+    ],
+)  # fmt: skip
+def test_a_beginning_is_a_moment(text: str, at: datetime) -> None:
+    assert values.begin(text, NOW) == at
+
+
+@pytest.mark.parametrize(
+    ("reader", "texts"),
+    [
+        (values.time_s, ["", "soon", "1:2:3:4", "-5", "1-", "9" * 40]),
+        (values.memory_gb, ["", "much", "-1", "1.5G", "1P"]),
+        (values.count, ["", "0", "-1", "1.5", "x", "9" * 12]),
+        (values.nodes, ["0", "3-1", "a", "1-", "-2"]),
+        (values.gpus, ["", "x", "V100:", "1,", ":2"]),
+        (values.gres, ["", "2", "gpu:", "mic:-1"]),
+        (values.dependencies, ["", "singleton", "after:1", "afterok", "afterok:1?afterok:2"]),
+        (values.labels, ["a|b", "[a*2]", "a*2"]),
+    ],
+)
+def test_a_bad_value_is_refused(reader: object, texts: list[str]) -> None:
+    for text in texts:
+        with pytest.raises(ValueFormatError):
+            reader(text)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("text", ["soon", "25:00", "12:60", "2030-02-30", "now-1", "now+9parsecs"])
+def test_a_beginning_that_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(ValueFormatError):
+        values.begin(text, NOW)
