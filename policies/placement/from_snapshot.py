@@ -38,7 +38,7 @@ from policies.placement.layout import (
     Allocation,
     Free,
     Layout,
-    capacity_in_thousandths,
+    allowed_mw,
     capacity_of,
 )
 from policies.placement.priced_options import (
@@ -55,7 +55,7 @@ def cluster_of(snapshot: Snapshot, *, shares: bool = True) -> ClusterState:
     """Return the capacity for training; `shares`: as in `Layout`. Other nodes are closed."""
     present, idle = _devices(snapshot.nodes, snapshot.jobs.position)
     of = Layout(snapshot.nodes, resources_of(snapshot), present, shares=shares)
-    cap_mw = inf if snapshot.cap_w is None else capacity_in_thousandths(snapshot.cap_w)
+    cap_mw = inf if snapshot.cap_w is None else allowed_mw(snapshot.cap_w)
     state = ClusterState(of, cap_mw, idle, _free(snapshot, of, idle))
     for n, node in enumerate(snapshot.nodes):
         if not node.takes_training:

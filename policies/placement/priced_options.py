@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from policies.contract.amounts import UNLIMITED
 from policies.contract.snapshot import (
     Floats,
     Ints,
@@ -29,7 +30,6 @@ from policies.contract.snapshot import (
 from policies.placement.cluster_state import ClusterState
 from policies.placement.layout import (
     RESOURCES,
-    UNLIMITED,
     Allocation,
     Layout,
     Part,
