@@ -137,6 +137,14 @@ class JobColumns:
         uses = any(amounts.any() for amounts in plain) or any(self.others["resources"])
         return not uses
 
+    @cached_property
+    def unit_keys(self) -> Sequence[tuple[Any, ...]]:
+        """Columns that a batch job's request depends on: equal jobs fit where any of them fits."""
+        named = [self.counts[n].tolist() for n in ("gpus_min", *JOB_COUNTS[3:])]
+        named += [self.numbers[n].tolist() for n in ("cores", "memory_gb")]
+        named += [self.others[n] for n in ("resources", "allowed_types", "labels", "may_mix")]
+        return list(zip(*named, strict=True))
+
     def row(self, i: int) -> JobView:
         values: dict[str, Any] = {n: float(c[i]) for n, c in self.numbers.items()}
         values.update({n: int(c[i]) for n, c in self.counts.items()})

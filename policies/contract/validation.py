@@ -353,7 +353,7 @@ def _by_name(
 
 def _stays(placed: Placement, running: tuple[Running, ...]) -> bool:
     same = [r for r in running if r.copy == placed.copy and r.purpose is placed.purpose]
-    if any([r.ranks == placed.ranks for r in same]):  # nearly always
+    if any(r.ranks == placed.ranks for r in same):  # nearly always
         return True
     devices = {(rank.node, frozenset(rank.devices)) for rank in placed.ranks}
     return any({(s.node, frozenset(s.devices)) for s in r.ranks} == devices for r in same)

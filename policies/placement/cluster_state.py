@@ -255,8 +255,11 @@ class ClusterState:
     def _has(self, node: int, amounts: tuple[int, ...]) -> bool:
         if not amounts:
             return True
-        free = self.free[node]
-        return all(amount <= free[i] for i, amount in enumerate(amounts, RESOURCES) if amount)
+        left = self.free[node][RESOURCES:]
+        for amount, has in zip(amounts, left, strict=False):
+            if amount and amount > has:
+                return False
+        return True
 
     def _change(self, part: Part, request: Request, sign: int) -> None:
         n, before = part.node, self.free[part.node]

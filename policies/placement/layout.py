@@ -69,6 +69,8 @@ class Request:
     most: int = 0
     needs: tuple[tuple[int, int, int], ...] = field(init=False, compare=False, repr=False)
     """(position in `Free`, amount once on a node, amount of each unit), where not both are 0."""
+    hashed: int = field(init=False, compare=False, repr=False)
+    """Its hash, made once: requests are keys of every search."""
 
     def __post_init__(self) -> None:
         wanted = [(self.devices_at, 0, self.gpus)]
@@ -78,6 +80,11 @@ class Request:
             wanted += [(i, *of) for i, of in enumerate(zip(once, each, strict=True), RESOURCES)]
         needs = tuple([need for need in wanted if need[1] > 0 or need[2] > 0])
         object.__setattr__(self, "needs", needs)
+        wants = (self.gpus, self.amounts, self.units, self.types, self.labels, self.per_node)
+        object.__setattr__(self, "hashed", hash((*wants, self.nodes, self.most)))
+
+    def __hash__(self) -> int:
+        return self.hashed
 
     def fitting(self, free: Free) -> int:
         """Return how many units fit into this free capacity of one node; 0 or less if none."""
@@ -93,7 +100,9 @@ class Request:
         if not self.amounts:
             return self.per_node
         if not self.per_node:
-            return tuple([units * amount for amount in self.amounts])
+            return (
+                self.amounts if units == 1 else tuple([units * amount for amount in self.amounts])
+            )
         of_both = zip(self.per_node, self.amounts, strict=True)
         return tuple([once + units * each for once, each in of_both])
 
