@@ -72,8 +72,8 @@ class Backfilling:
         """Return the waiting jobs that may start, the first first."""
         columns, fixed = plan.columns, plan.rows | plan.plan.not_eligible.keys()
         rows = [row for row in range(len(columns.ids)) if row not in fixed]
-        priority = columns.counts["priority"].tolist()
-        arrival_s = columns.numbers["arrival_s"].tolist()
+        priority = columns.listed["priority"]
+        arrival_s = columns.listed["arrival_s"]
         return sorted(
             rows,
             key=lambda row: (-priority[row], self._rank(plan, row), arrival_s[row], row),

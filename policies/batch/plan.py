@@ -75,8 +75,7 @@ class BatchPlan:
 
     def run_s(self, row: int) -> float:
         """Run time of a batch job as the policy is told; inf if unknown."""
-        numbers = self.columns.numbers
-        return float(min(numbers["expected_run_s"][row], numbers["walltime_s"][row]))
+        return self.columns.told_run_s[row]
 
     def request(self, row: int) -> Request:
         """Return the request of a batch job, or of one without GPUs."""
@@ -155,7 +154,7 @@ class BatchPlan:
         """Return a job's part of its nodes' bills; inf if the run time is unknown."""
         if not isfinite(run_s):
             return inf
-        cores, watts = float(self.columns.numbers["cores"][row]), 0.0
+        cores, watts = self.columns.listed["cores"][row], 0.0
         for part in found.parts:
             node, gpus = self.snapshot.nodes[part.node], part.devices.bit_count()
             watts += node.part_w(gpus, len(node.devices), cores * part.units)

@@ -104,8 +104,8 @@ class _Placements:
         self.plan, self.snapshot = plan, snapshot
         self.columns, self.position = snapshot.jobs.columns, snapshot.jobs.position
         self.nodes, self.others = snapshot.node_by_id, self.columns.others
-        counts = self.columns.counts
-        self.least, self.most = counts["gpus_min"].tolist(), counts["gpus_max"].tolist()
+        self.listed = self.columns.listed
+        self.least, self.most = self.listed["gpus_min"], self.listed["gpus_max"]
         self.open = {node.id for node in snapshot.nodes if node.takes_training}
         self.holders: dict[str, dict[str, list[tuple[str, float]]]]
         self.holders = defaultdict(lambda: defaultdict(list))
@@ -165,8 +165,7 @@ class _Placements:
     @cached_property
     def demands(self) -> Sequence[Amounts]:
         """Amounts of a unit of each job."""
-        numbers = self.columns.numbers
-        plain = numbers["cores"].tolist(), numbers["memory_gb"].tolist()
+        plain = self.listed["cores"], self.listed["memory_gb"]
         return list(zip(*plain, self.others["resources"], strict=True))
 
     def _rank(
@@ -251,8 +250,7 @@ class _Placements:
     @cached_property
     def units(self) -> Sequence[tuple[int, int, int]]:
         """Units of each batch job, the most on a node, and its number of nodes (0: any)."""
-        counts = self.columns.counts
-        wanted = (counts[name].tolist() for name in ("units", "units_per_node", "nodes"))
+        wanted = (self.listed[name] for name in ("units", "units_per_node", "nodes"))
         return list(zip(*wanted, strict=True))
 
     def _mix(self, placed: Placement) -> None:

@@ -269,7 +269,7 @@ class ClusterState:
             used = request.used(part.units)
             left = tuple([a - sign * b for a, b in zip(left, used, strict=True)])
         after = self.layout.free(n, self.idle[n], left)
-        if self._is_grouped:
+        if "groups" in self.__dict__:  # as `_is_grouped`, for every change
             self._regroup(n, before, after)
         self.free[n] = after
         if self.cap_mw < inf:

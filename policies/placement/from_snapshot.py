@@ -159,7 +159,7 @@ def current_placements(
     """
     pinned: list[CurrentPlacement] = []
     later: list[CurrentPlacement] = []
-    arrival = snapshot.jobs.columns.numbers["arrival_s"].tolist()
+    arrival = snapshot.jobs.columns.listed["arrival_s"]
     running = snapshot.jobs.columns.others["running"]
     runs = [
         (row, run)
@@ -181,7 +181,7 @@ def current_placements(
     requests = JobRequests(snapshot.jobs.columns, state.layout) if requests is None else requests
     speeds = Speeds(snapshot.kinds)
     for row, run in sorted(runs, key=lambda r: (arrival[r[0]], r[0])):
-        if any(rank.share != 1.0 for rank in run.ranks) or not may_stay(snapshot, row, run):
+        if not _is_whole(run) or not may_stay(snapshot, row, run):
             continue
         if (allocation := requests.allocation_of(row, run)) is None:
             continue
@@ -192,6 +192,13 @@ def current_placements(
         elif _is_outside(snapshot, run):
             later.append(stay)
     return tuple(pinned), {stay.row: stay for stay in _together_free(state.copy(), later)}
+
+
+def _is_whole(run: Running) -> bool:
+    for rank in run.ranks:  # a loop, because it is asked of every running job
+        if rank.share != 1.0:
+            return False
+    return True
 
 
 def _together_free(
@@ -341,16 +348,16 @@ def training_run(runs: tuple[Running, ...]) -> Running | None:
 
 def may_stay(snapshot: Snapshot, row: int, run: Running) -> bool:
     """Return True if the nodes and GPUs of a run still suit its job."""
-    counts, others = snapshot.jobs.columns.counts, snapshot.jobs.columns.others
+    listed, others = snapshot.jobs.columns.listed, snapshot.jobs.columns.others
     gpus = sum([len(rank.devices) for rank in run.ranks])
-    if not counts["gpus_min"][row] <= gpus <= counts["gpus_max"][row]:
+    if not listed["gpus_min"][row] <= gpus <= listed["gpus_max"][row]:
         return False
-    if others["batch"][row] and sum([rank.units for rank in run.ranks]) != counts["units"][row]:
+    if others["batch"][row] and sum([rank.units for rank in run.ranks]) != listed["units"][row]:
         return False
     wanted = frozenset(others["allowed_types"][row]), frozenset(others["labels"][row])
-    types = set[str]()
+    types, by_id = set[str](), snapshot.node_by_id
     for rank in run.ranks:
-        node = snapshot.node_by_id.get(rank.node)
+        node = by_id.get(rank.node)
         if node is None or not _may_keep(snapshot, node, wanted):
             return False
         if rank.devices:
@@ -374,7 +381,7 @@ def leaves_s(snapshot: Snapshot, run: Running) -> float | None:
     """Return when a run must end because a node of it drains; None if never."""
     nodes = snapshot.node_by_id
     ends = [_drain_s(snapshot, s.node) for s in run.ranks if nodes[s.node].state is not READY]
-    return min((e for e in ends if e is not None), default=None)
+    return min((e for e in ends if e is not None), default=None) if ends else None
 
 
 def _drain_s(snapshot: Snapshot, node: str) -> float | None:
@@ -409,9 +416,7 @@ def remaining_s(snapshot: Snapshot, speeds: Speeds, stay: CurrentPlacement) -> f
     """Return the remaining time of a job where it runs now; inf if unknown."""
     columns = snapshot.jobs.columns
     if columns.others["batch"][stay.row]:
-        numbers, row = columns.numbers, stay.row
-        limit_s = float(min(numbers["expected_run_s"][row], numbers["walltime_s"][row]))
-        return max(0.0, limit_s - (snapshot.now_s - stay.run.since_s))
+        return max(0.0, columns.told_run_s[stay.row] - (snapshot.now_s - stay.run.since_s))
     rate = speeds.on_ranks(columns.kinds[stay.row], stay.run.ranks, snapshot.node_by_id)
     steps = columns.numbers["remaining_steps"][stay.row]
     return float(steps / rate) if rate > 0.0 else float("inf")

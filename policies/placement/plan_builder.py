@@ -19,7 +19,7 @@ from policies.contract.plan import (
     Waiting,
     predicted,
 )
-from policies.contract.snapshot import RankPlacement, Snapshot
+from policies.contract.snapshot import TRAINING, RankPlacement, Snapshot
 from policies.placement.from_snapshot import (
     CurrentPlacement,
     cluster_of,
@@ -132,19 +132,15 @@ class PlanBuilder:
         """Return the placement of a job that stays; `run_s`: the time that it still needs."""
         run_s = self.remaining_s(stay) if run_s is None else run_s
         cost = self._cost_of(stay, run_s) if isfinite(run_s) else inf
+        job, run = self.snapshot.jobs.columns.ids[stay.row], stay.run
+        figures = predicted(run_s, LONGEST_RUN_S), predicted(cost, HIGHEST_COST)
         return Placement(
-            self.snapshot.jobs.columns.ids[stay.row],
-            stay.run.ranks,
-            stay.run.copy,
-            steps_quota=stay.run.steps_quota,
-            until_s=stay.until_s,
-            predicted_run_s=predicted(run_s, LONGEST_RUN_S),
-            predicted_energy_cost=predicted(cost, HIGHEST_COST),
+            job, run.ranks, run.copy, TRAINING, run.steps_quota, stay.until_s, *figures
         )
 
     def _cost_of(self, stay: CurrentPlacement, run_s: float) -> float:
         """Return a job's part of its nodes' bills, each node as it is used now."""
-        cores, watts = float(self.snapshot.jobs.columns.numbers["cores"][stay.row]), 0.0
+        cores, watts = self.snapshot.jobs.columns.listed["cores"][stay.row], 0.0
         for seat in stay.run.ranks:
             node = self.snapshot.node_by_id[seat.node]
             gpus = len(seat.devices)
