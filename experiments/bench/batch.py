@@ -22,7 +22,7 @@ from controlplane.simulation.world.outcome import Outcome
 from controlplane.simulation.world.run import simulate
 from experiments.bench.figures import Figure, figure, seconds, show
 from policies.contract.plan import Plan
-from policies.contract.policy import Policy, places_batch
+from policies.contract.policy import Policy, keeps_started, places_batch
 from policies.contract.snapshot import DeviceView, NodeView, PriceInterval, Snapshot
 from policies.host.registry import make
 
@@ -53,6 +53,10 @@ class Clocked:
     @property
     def places_batch(self) -> bool:
         return places_batch(self.policy)
+
+    @property
+    def keeps_started(self) -> bool:
+        return keeps_started(self.policy)
 
     def __call__(self, snapshot: Snapshot) -> Plan:
         """Return the policy's plan."""

@@ -21,6 +21,7 @@ class Backfilling:
     """Batch and training jobs in one queue; a started job is never touched."""
 
     places_batch: ClassVar[bool] = True
+    keeps_started: ClassVar[bool] = True
 
     order: str = parameter(
         "arrival",

@@ -11,7 +11,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import cached_property
 from math import inf
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from policies.placement import finders
 from policies.placement.layout import (
@@ -35,6 +35,10 @@ class Group(NamedTuple):
     free: Free
     nodes: int
     units: int
+
+
+Wanted: TypeAlias = tuple[dict[int, tuple[int, tuple[int, ...]]], bool]
+"""(devices and resources by node, whether these devices are free)."""
 
 
 class Hold(NamedTuple):
@@ -250,25 +254,48 @@ class ClusterState:
         """Return True if an allocation's devices and resources are free; power is not looked at."""
         request, parts = allocation.request, allocation.parts
         if len(parts) > 1 and len({part.node for part in parts}) < len(parts):
-            return self._are_free_together(allocation)
+            return self._has_all(self._wanted((allocation,)))
         uses = bool(self.layout.resources)
         for node, units, devices in parts:
             if devices & ~self.idle[node] or (uses and not self._has(node, request.used(units))):
                 return False
         return True
 
-    def _are_free_together(self, allocation: Allocation) -> bool:
-        """Return the same for an allocation with several parts on one node."""
+    def take_together(self, allocations: Sequence[Allocation]) -> bool:
+        """Take all of these if they are free together within the power cap; return if so."""
+        wanted = self._wanted(allocations)
+        if not self._has_all(wanted):
+            return False
+        before = self.copy()
+        for n, (devices, amounts) in wanted[0].items():
+            self._use(n, devices, amounts, 1)
+        if self.used_mw <= self.cap_mw:
+            return True
+        self.idle, self.free, self.used_mw = before.idle, before.free, before.used_mw
+        vars(self).pop("groups", None)
+        vars(self).pop("order", None)
+        return False
+
+    def _wanted(self, allocations: Iterable[Allocation]) -> Wanted:
+        """Return what these take of each node, and if all their devices are free for each."""
         devices: dict[int, int] = {}
-        used: dict[int, tuple[int, ...]] = {}
-        for part in allocation.parts:
-            if part.devices & (devices.get(part.node, 0) | ~self.idle[part.node]):
-                return False
-            devices[part.node] = devices.get(part.node, 0) | part.devices
-            of_part = allocation.request.used(part.units)
-            before = used.get(part.node, (0,) * len(of_part))
-            used[part.node] = tuple([a + b for a, b in zip(before, of_part, strict=True)])
-        return all(self._has(node, amounts) for node, amounts in used.items())
+        times: dict[tuple[int, Request, int], int] = {}
+        for request, parts in allocations:
+            for n, units, bits in parts:
+                if bits & (devices.get(n, 0) | ~self.idle[n]):
+                    return {}, False
+                devices[n] = devices.get(n, 0) | bits
+                key = n, request, units
+                times[key] = times.get(key, 0) + 1
+        amounts = dict.fromkeys(devices, (0,) * len(self.layout.resources))
+        for (n, request, units), count in times.items():
+            if used := request.used(units):
+                amounts[n] = tuple([a + count * b for a, b in zip(amounts[n], used, strict=True)])
+        return {n: (devices[n], amounts[n]) for n in devices}, True
+
+    def _has_all(self, wanted: Wanted) -> bool:
+        of_nodes, has_devices = wanted
+        return has_devices and all(self._has(n, of[1]) for n, of in of_nodes.items())
 
     def _has(self, node: int, amounts: tuple[int, ...]) -> bool:
         if not amounts:
@@ -280,12 +307,16 @@ class ClusterState:
         return True
 
     def _change(self, part: Part, request: Request, sign: int) -> None:
-        n, before = part.node, self.free[part.node]
-        self.idle[n] ^= part.devices
+        uses = request.amounts or request.per_node
+        self._use(part.node, part.devices, request.used(part.units) if uses else (), sign)
+
+    def _use(self, n: int, devices: int, amounts: tuple[int, ...], sign: int) -> None:
+        """Take (sign 1) or release (-1) devices and resources of a node."""
+        before = self.free[n]
+        self.idle[n] ^= devices
         left = before[RESOURCES : RESOURCES + len(self.layout.resources)]
-        if left and (request.amounts or request.per_node):
-            used = request.used(part.units)
-            left = tuple([a - sign * b for a, b in zip(left, used, strict=True)])
+        if left and amounts:
+            left = tuple([a - sign * b for a, b in zip(left, amounts, strict=True)])
         after = self.layout.free(n, self.idle[n], left)
         if "groups" in self.__dict__:  # as `_is_grouped`, for every change
             self._regroup(n, before, after)

@@ -216,6 +216,8 @@ class Shortage(NamedTuple):
 
 def why_not(state: ClusterState, request: Request, only: int = EVERY) -> Shortage | None:
     """Return what a request lacks on these nodes; None if it fits."""
+    if state.cap_mw == inf:
+        return None if state.find(request, only) else Shortage(ShortageCode.CAPACITY)
     needed_mw = least_power_mw(state, request, only)
     if needed_mw is None:
         return Shortage(ShortageCode.CAPACITY)

@@ -187,10 +187,11 @@ def current_placements(
             continue
         stay = CurrentPlacement(row, run, allocation, leaves_s(snapshot, run))
         if never_touch or row in staying or _is_pinned(snapshot, speeds, stay):
-            if state.try_take(allocation):
-                pinned.append(stay)
+            pinned.append(stay)
         elif _is_outside(snapshot, run):
             later.append(stay)
+    if not state.take_together([stay.allocation for stay in pinned]):
+        pinned = [stay for stay in pinned if state.try_take(stay.allocation)]
     return tuple(pinned), {stay.row: stay for stay in _together_free(state.copy(), later)}
 
 

@@ -14,7 +14,7 @@ from policies.batch.conservative import MEMORY
 from policies.batch.fit import FITS
 from policies.batch.orders import ORDERS
 from policies.contract.plan import Plan, WaitCode
-from policies.contract.snapshot import JobView, RankPlacement, Snapshot, seat_demand
+from policies.contract.snapshot import JobView, RankPlacement
 from tests.builders_policies import a_batch_job, a_cpu_node, a_node, a_snapshot, on, seated
 
 NODES = (
@@ -196,5 +196,3 @@ def rounds(log: list[tuple[JobView, float]], policy: Backfilling) -> Any:
 
 def _runs(ranks: tuple[RankPlacement, ...], since_s: float) -> Any:
     return seated(*ranks, since_s=since_s)
-
-
