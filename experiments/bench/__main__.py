@@ -1,6 +1,7 @@
 """`python -m experiments.bench`: every benchmark, one after another, as JSON lines."""
 
 from experiments.bench import (
+    batch,
     exploration,
     first_run,
     forecasts,
@@ -23,6 +24,7 @@ if __name__ == "__main__":
     show(simulator.figures(million=False))
     show(what_if.figures())
     traces.main([])
+    show(batch.figures())
     first_run.main([])
     forecasts.main([])
     show(exploration.figures())
