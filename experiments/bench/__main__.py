@@ -2,6 +2,7 @@
 
 from experiments.bench import (
     batch,
+    batch_traces,
     exploration,
     first_run,
     forecasts,
@@ -25,6 +26,7 @@ if __name__ == "__main__":
     show(what_if.figures())
     traces.main([])
     show(batch.figures())
+    show(batch_traces.figures())
     first_run.main([])
     forecasts.main([])
     show(exploration.figures())

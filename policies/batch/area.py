@@ -27,10 +27,11 @@ class Areas:
 
     def of(self, row: int) -> float:
         """Return the area of a waiting job: of a training job on its first option."""
-        choice = next(iter(self.plan.choices(row)), None)
-        if choice is None or not isfinite(choice.run_s):
-            return LAST_S
-        return min(LAST_S, max(LEAST_RUN_S, choice.run_s) * self.share(choice.request))
+        return self._weighed(row, 1.0)
+
+    def rooted(self, row: int) -> float:
+        """Return run time (s) times the root of the share: wide jobs count less than by area."""
+        return self._weighed(row, 0.5)
 
     def left_s(self) -> float:
         """Return the area of what is left of the running jobs whose end is known."""
@@ -48,6 +49,13 @@ class Areas:
             parts = [amount / of for amount, of in zip(taken, self._capacity, strict=False) if of]
             self._shares[request] = max(parts, default=0.0)
         return self._shares[request]
+
+    def _weighed(self, row: int, power: float) -> float:
+        choice = next(iter(self.plan.choices(row)), None)
+        if choice is None or not isfinite(choice.run_s):
+            return LAST_S
+        run_s = max(LEAST_RUN_S, choice.run_s)
+        return float(min(LAST_S, run_s * self.share(choice.request) ** power))
 
     @cached_property
     def _capacity(self) -> list[int]:

@@ -1,9 +1,9 @@
-"""Backfilling that starts jobs of small area first and lets none wait without end.
+"""Backfilling that starts small jobs first and lets none wait without end.
 
-A job passes those that came shortly before it and have a greater area; the job that came first
-passes all others once it has waited longer than a limit. Both times grow with the backlog: the area
-of all jobs that wait and of what is left of those that run, which is about the time that the
-cluster needs to work it off.
+A job passes those that came shortly before it and are larger: by run time and share of the cluster.
+The job that came first passes all others once it has waited longer than a limit. Both times grow
+with the backlog: the area of all jobs that wait and of what is left of those that run, which is
+about the time that the cluster needs to work it off.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import ClassVar
 from policies.batch.area import Areas
 from policies.batch.backfilling import built
 from policies.batch.easy import start_in_order
+from policies.batch.fit import NODE_ORDERS, with_node_order
 from policies.batch.plan import BatchPlan
 from policies.contract.plan import LAST_S, Plan
 from policies.contract.policy import parameter
@@ -27,12 +28,14 @@ class AreaBackfilling:
     """Batch and training jobs in one queue; a started job is never touched."""
 
     places_batch: ClassVar[bool] = True
+    keeps_started: ClassVar[bool] = True
 
     pass_s: float = parameter(
-        40_000.0,
+        50_000.0,
         meaning=(
-            "seconds that a job may come later and still pass another of e = 2.7 times its area"
-            " (areas plus a second): greater values favour small jobs, 0 is the order of arrival"
+            "seconds that a job may come later and still pass another of e = 2.7 times its size"
+            " (run time times the root of its share of the cluster, plus a second): greater values"
+            " favour small jobs, 0 is the order of arrival"
         ),
         minimum=0.0,
     )
@@ -40,21 +43,27 @@ class AreaBackfilling:
         0.2, meaning="the same as a part of the backlog; the greater of both counts", minimum=0.0
     )
     limit_s: float = parameter(
-        70_000.0,
+        86_400.0,
         meaning=(
-            "seconds of waiting after which the job that came first is first, whatever its area"
+            "seconds of waiting after which the job that came first is first, whatever its size"
             " and priority, with a reservation that nobody may delay"
         ),
         minimum=0.0,
     )
     limit_backlog: float = parameter(
-        1.5,
+        2.0,
         meaning="the same as a multiple of the backlog; the greater of both counts",
         minimum=0.0,
+    )
+    node_order: str = parameter(
+        "given",
+        meaning="which of equally good nodes is taken: in this order of the cluster's nodes",
+        choices=NODE_ORDERS,
     )
 
     def __call__(self, snapshot: Snapshot) -> Plan:
         """Start jobs in order by best fit; the first that does not fit has a reservation."""
+        snapshot = with_node_order(snapshot, self.node_order)
         plan = BatchPlan(snapshot, range(len(snapshot.jobs)), ())
         head = start_in_order(plan, self._in_order(plan, plan.eligible()))
         return built("area_backfilling", plan, {} if head is None else {head.row: head.expected})
@@ -62,14 +71,13 @@ class AreaBackfilling:
     def _in_order(self, plan: BatchPlan, rows: Sequence[int]) -> list[int]:
         """Return waiting jobs, the first first: one that waited too long, then by priority."""
         areas = Areas(plan)
-        area_s = {row: areas.of(row) for row in rows}
-        backlog_s = areas.left_s() + sum(area for area in area_s.values() if area < LAST_S)
+        backlog_s = areas.left_s() + sum(of for row in rows if (of := areas.of(row)) < LAST_S)
         pass_s = max(self.pass_s, self.pass_backlog * backlog_s)
         late = _late(plan, rows, max(self.limit_s, self.limit_backlog * backlog_s))
         arrival_s, priority = plan.columns.listed["arrival_s"], plan.columns.listed["priority"]
 
         def turn(row: int) -> tuple[bool, int, float, float, int]:
-            rank = arrival_s[row] + pass_s * log1p(area_s[row])
+            rank = arrival_s[row] + pass_s * log1p(areas.rooted(row))
             return row != late, -priority[row], rank, arrival_s[row], row
 
         return sorted(rows, key=turn)
