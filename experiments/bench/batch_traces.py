@@ -46,7 +46,7 @@ def real_durations() -> tuple[Scenario, Workload]:
 def processors(file: str, count: int) -> tuple[Scenario, Workload]:
     """Return a trace of single processors, as one node of so many cores."""
     spec: dict[str, Any] = {"type": "swf", "path": str(DATA / file), "gpus": "batch"}
-    workload = load(spec, 1, gpu_types=[""])
+    workload = load(spec, 1, skip_bad=True, gpu_types=[""])
     node = NodeView("n0", "n0", "", (), cores=float(count), memory_gb=1e6, power_w=(100.0,))
     return Scenario((node,), workload.kinds, ENERGY), workload
 
