@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from math import inf
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -18,7 +19,7 @@ from tests.builders_policies import a_batch_job, a_cpu_node, a_job, a_node, a_sn
 NODES = (a_cpu_node("c1", cores=4.0), a_cpu_node("c2", cores=4.0, resources=(("mic", 2.0),)))
 
 
-def planned(snapshot: Snapshot, **parameters: float) -> Plan:
+def planned(snapshot: Snapshot, **parameters: Any) -> Plan:
     return decide(snapshot, AreaBackfilling(**parameters))
 
 
