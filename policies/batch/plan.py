@@ -258,10 +258,11 @@ class BatchPlan:
         request = self.request(row)
         if least_shortage(self._empty, [(request, EVERY)]) == Shortage(ShortageCode.CAPACITY):
             return self._impossible(row, request)
-        own = vacant(self.state) & ~self.of_others if self.is_alone(row) else EVERY
-        shortage = why_not(self.state, request, own)
-        if shortage is not None and shortage.code is ShortageCode.POWER_CAP:
-            return for_power(self.snapshot, shortage)
+        if self.state.cap_mw < inf:
+            own = vacant(self.state) & ~self.of_others if self.is_alone(row) else EVERY
+            shortage = why_not(self.state, request, own)
+            if shortage is not None and shortage.code is ShortageCode.POWER_CAP:
+                return for_power(self.snapshot, shortage)
         classes, nodes = self._empty.layout.admitting(request)
         suitable = sum(self._empty.layout.members[c] for c in classes) & nodes & self._empty.open
         return held_by(holders, WaitCode.NO_CAPACITY, suitable)

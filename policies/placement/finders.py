@@ -65,7 +65,7 @@ def on_one_type(
 ) -> Allocation | None:
     """On one node, else type by type in the request's order on the fewest nodes."""
     found = on_one_node(state, request, only, key)
-    if found is not None:
+    if found is not None or request.units == 1:
         return found
     of_types = by_type(state, request, only).values()
     return next(filter(None, (_spread(state, request, groups) for groups in of_types)), None)

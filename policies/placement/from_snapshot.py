@@ -196,7 +196,8 @@ def current_placements(
 
 
 def _is_whole(run: Running) -> bool:
-    return all(rank.share == 1.0 for rank in run.ranks)
+    ranks = run.ranks
+    return ranks[0].share == 1.0 if len(ranks) == 1 else all(rank.share == 1.0 for rank in ranks)
 
 
 def _together_free(
@@ -352,11 +353,14 @@ def may_stay(snapshot: Snapshot, row: int, run: Running) -> bool:
         return False
     if others["batch"][row] and sum([rank.units for rank in run.ranks]) != listed["units"][row]:
         return False
-    wanted = frozenset(others["allowed_types"][row]), frozenset(others["labels"][row])
+    allowed, labels = others["allowed_types"][row], others["labels"][row]
     types, by_id = set[str](), snapshot.node_by_id
     for rank in run.ranks:
         node = by_id.get(rank.node)
-        if node is None or not _may_keep(snapshot, node, wanted):
+        if node is None:
+            return False
+        plain = node.state is READY and not allowed and not labels  # nearly always
+        if not plain and not _may_keep(snapshot, node, (frozenset(allowed), frozenset(labels))):
             return False
         if rank.devices:
             types.add(node.gpu_type)

@@ -59,6 +59,7 @@ class JobRequests:
     def __init__(self, columns: JobColumns, layout: Layout) -> None:
         self.columns, self.layout = columns, layout
         self._batch: dict[tuple[Any, ...], Request] = {}
+        self._of_row: dict[int, Request] = {}
 
     def on_one_node(self, row: int, gpus: int, ranks: Sequence[RankPlacement] = ()) -> Request:
         """Return the request of a job as one process with so many devices, on its seat if given."""
@@ -95,10 +96,13 @@ class JobRequests:
 
     def batch(self, row: int) -> Request:
         """Return the request of a batch job's units, one for all jobs that ask for the same."""
+        if (found := self._of_row.get(row)) is not None:
+            return found
         key = self.columns.unit_keys[row]
         if key not in self._batch:
             self._batch[key] = self._units(row)
-        return self._batch[key]
+        found = self._of_row[row] = self._batch[key]
+        return found
 
     def _units(self, row: int) -> Request:
         counts, others = self.columns.counts, self.columns.others
