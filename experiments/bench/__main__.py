@@ -1,6 +1,8 @@
 """`python -m experiments.bench`: every benchmark, one after another, as JSON lines."""
 
 from experiments.bench import (
+    batch,
+    batch_traces,
     exploration,
     first_run,
     forecasts,
@@ -23,6 +25,8 @@ if __name__ == "__main__":
     show(simulator.figures(million=False))
     show(what_if.figures())
     traces.main([])
+    show(batch.figures())
+    show(batch_traces.figures())
     first_run.main([])
     forecasts.main([])
     show(exploration.figures())

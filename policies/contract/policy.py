@@ -49,6 +49,15 @@ def queue_only(policy: Policy) -> bool:
     return getattr(policy, "queue_only", False) is True
 
 
+def keeps_started(policy: object) -> bool:
+    """Return True if the policy has a class attribute `keeps_started = True`.
+
+    Such a policy neither stops nor moves a started job, so a round without a waiting job changes
+    nothing (but for a drain), and a simulation may leave it out.
+    """
+    return getattr(policy, "keeps_started", False) is True
+
+
 def places_batch(policy: object) -> bool:
     """Return True if the policy has a class attribute `places_batch = True`.
 

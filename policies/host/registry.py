@@ -31,6 +31,7 @@ BUILT_IN: Mapping[str, str] = {
     "fifo": "policies.baselines.fifo:Fifo",
     "edf": "policies.baselines.edf:Edf",
     "priority": "policies.baselines.priority:Priority",
+    "area_backfilling": "policies.batch.area_backfilling:AreaBackfilling",
     "backfilling": "policies.batch.backfilling:Backfilling",
     "exact": "policies.andreas.exact:Exact",
     "max_min_fairness": "policies.gavel.max_min_fairness:MaxMinFairness",

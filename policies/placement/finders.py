@@ -20,7 +20,7 @@ Where: TypeAlias = list[tuple[int, int]]
 """(node, units), each node once."""
 
 
-Order: TypeAlias = "Callable[[Group], tuple[float, ...]]"
+Order: TypeAlias = Callable[["Group"], tuple[float, ...]]
 """Sort key of groups, least first."""
 
 
@@ -65,7 +65,7 @@ def on_one_type(
 ) -> Allocation | None:
     """On one node, else type by type in the request's order on the fewest nodes."""
     found = on_one_node(state, request, only, key)
-    if found is not None:
+    if found is not None or request.units == 1:
         return found
     of_types = by_type(state, request, only).values()
     return next(filter(None, (_spread(state, request, groups) for groups in of_types)), None)
@@ -86,8 +86,11 @@ def on_types_mixed(
 def anywhere(
     state: ClusterState, request: Request, only: int, key: Order | None
 ) -> Allocation | None:
-    """On groups by `key` or best fit, several units on a node."""
-    groups = sorted(state.groups_for(request, only), key=key or _free_of)
+    """On groups by `key` (node by node) or best fit, several units on a node."""
+    found = state.groups_for(request, only)
+    if key is not None:
+        found = (g._replace(nodes=1 << n) for g in found for n in members(g.nodes))
+    groups = sorted(found, key=key or _free_of)
     if request.nodes:
         return _spread(state, request, groups)
     return _within_power(state, request, groups, lambda: _filled(request.units, groups))
@@ -213,6 +216,8 @@ class Shortage(NamedTuple):
 
 def why_not(state: ClusterState, request: Request, only: int = EVERY) -> Shortage | None:
     """Return what a request lacks on these nodes; None if it fits."""
+    if state.cap_mw == inf:
+        return None if state.find(request, only) else Shortage(ShortageCode.CAPACITY)
     needed_mw = least_power_mw(state, request, only)
     if needed_mw is None:
         return Shortage(ShortageCode.CAPACITY)

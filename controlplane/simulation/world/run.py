@@ -16,7 +16,7 @@ from controlplane.simulation.world.engine import Engine
 from controlplane.simulation.world.failures import NodeFailures
 from controlplane.simulation.world.job_table import JobTable
 from controlplane.simulation.world.outcome import Outcome, Progress, outcome_of
-from controlplane.simulation.world.shortcuts import may_hide_running
+from controlplane.simulation.world.shortcuts import may_hide_running, may_skip_empty
 from controlplane.simulation.world.world import Scenario, SimulatedWorld
 from policies.contract.plan import Placement, Plan
 from policies.contract.policy import Policy, places_batch
@@ -127,6 +127,7 @@ class Simulation:
             self._ask,
             switches=switches,
             hides_running=hides,
+            skips_empty=shortcuts and may_skip_empty(scenario, policy, switches),
             splits_energy=splits_energy,
         )
         self.on_progress: Callable[[Progress], None] | None = None

@@ -5,6 +5,9 @@ capacity only, so its rounds need not see running jobs, and rounds with an empty
 device are left out. That needs a cluster without power cap, scarce resources, dependencies, shared
 devices, batch jobs or jobs without GPUs.
 
+A policy that keeps all started jobs (`keeps_started`) changes nothing while none waits: such rounds
+are left out, but for drains and where caps, gathered rounds or the time to decide could matter.
+
 A stop that takes no time has ended when its plan launches, so nothing is deferred. That needs
 rounds that take no time and are held at once.
 """
@@ -13,7 +16,7 @@ from collections.abc import Iterable
 
 from controlplane.simulation.cluster.scenario import Scenario
 from controlplane.simulation.switches import Switches
-from policies.contract.policy import Policy, queue_only
+from policies.contract.policy import Policy, keeps_started, queue_only
 from policies.contract.snapshot import JobColumns, NodeView
 
 
@@ -30,6 +33,13 @@ def may_hide_running(
     if any(columns.others["batch"]) or not columns.counts["gpus_min"].all():
         return False
     return not any(columns.others["resources"]) and _is_roomy(scenario.nodes, columns)
+
+
+def may_skip_empty(scenario: Scenario, policy: Policy, switches: Switches) -> bool:
+    """Return True if rounds without a waiting job change nothing but time."""
+    if not keeps_started(policy) or scenario.power_cap_w is not None or scenario.power_caps:
+        return False
+    return not (scenario.gather_s or switches.decision_s or switches.decision_per_job_s)
 
 
 def stops_at_once(scenario: Scenario, switches: Switches) -> bool:

@@ -55,7 +55,8 @@ class SimulatedWorld:
     """World of a simulation. `on_event` is called with the reason of each wanted round.
 
     `table` holds all jobs of the workload; `submit` adds them. `hides_running`: snapshots show the
-    queue only, see `controlplane.simulation.world.shortcuts`. `splits_energy`: meter each job's
+    queue only, see `controlplane.simulation.world.shortcuts`; `skips_empty`: rounds without a
+    waiting job change nothing. `splits_energy`: meter each job's
     part of the energy, as always where devices are shared.
     """
 
@@ -68,10 +69,12 @@ class SimulatedWorld:
         *,
         switches: Switches = NO_SWITCHES,
         hides_running: bool = False,
+        skips_empty: bool = False,
         splits_energy: bool = False,
     ) -> None:
         self.scenario, self.engine, self.table, self.on_event = scenario, engine, table, on_event
         self.switches, self._hides_running = switches, hides_running
+        self._skips_empty = skips_empty
         self._stops_at_once = stops_at_once(scenario, switches)
         self._stopping: list[Launch] = []
         self.noise = Noise(scenario.seed, switches)
@@ -125,6 +128,8 @@ class SimulatedWorld:
     @property
     def is_settled(self) -> bool:
         """Return True if a round could change nothing: only starts, and none is possible."""
+        if self._skips_empty and not self.queue and not self.fleet.draining:
+            return True
         return self.hides_running and (not self.queue or self.fleet.free <= 0)
 
     @property

@@ -17,6 +17,7 @@ from policies.andreas.randomized_greedy import RandomizedGreedy
 from policies.baselines.edf import Edf
 from policies.baselines.fifo import Fifo
 from policies.baselines.priority import Priority
+from policies.batch.backfilling import Backfilling
 from policies.contract.policy import Policy
 from policies.contract.snapshot import JobColumns, JobView, PowerCapStep, PriceInterval
 from tests.builders_policies import a_job, a_kind, a_node
@@ -92,6 +93,19 @@ def test_showing_the_queue_alone_and_leaving_out_idle_rounds_changes_no_assignme
     assert what_happened(short)[0] == what_happened(whole)[0]
     assert what_happened(short)[1] == pytest.approx(what_happened(whole)[1])
     assert short.round_count + short.rounds_skipped <= whole.round_count
+
+
+@pytest.mark.parametrize("backfill", ["easy", "conservative"])
+@settings(max_examples=10, deadline=None)
+@given(jobs=workloads())
+def test_leaving_out_rounds_without_a_waiting_job_changes_no_assignment(
+    backfill: str, jobs: list[JobView]
+) -> None:
+    policy = Backfilling(backfill=backfill)
+    whole = Simulation(a_scenario(), jobs, policy, shortcuts=False).run()
+    short = Simulation(a_scenario(), jobs, policy, shortcuts=True).run()
+    assert not short.world.hides_running
+    assert what_happened(short) == what_happened(whole)
 
 
 @settings(max_examples=10, deadline=None)

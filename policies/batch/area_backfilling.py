@@ -1,0 +1,91 @@
+"""Backfilling that starts small jobs first and lets none wait without end.
+
+A job passes those that came shortly before it and are larger: by run time and share of the cluster.
+The job that came first passes all others once it has waited longer than a limit. Both times grow
+with the backlog: the area of all jobs that wait and of what is left of those that run, which is
+about the time that the cluster needs to work it off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import log1p
+from typing import ClassVar
+
+from policies.batch.area import Areas
+from policies.batch.backfilling import built
+from policies.batch.easy import start_in_order
+from policies.batch.fit import NODE_ORDERS, with_node_order
+from policies.batch.plan import BatchPlan
+from policies.contract.plan import LAST_S, Plan
+from policies.contract.policy import parameter
+from policies.contract.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class AreaBackfilling:
+    """Batch and training jobs in one queue; a started job is never touched."""
+
+    places_batch: ClassVar[bool] = True
+    keeps_started: ClassVar[bool] = True
+
+    pass_s: float = parameter(
+        50_000.0,
+        meaning=(
+            "seconds that a job may come later and still pass another of e = 2.7 times its size"
+            " (run time times the root of its share of the cluster, plus a second): greater values"
+            " favour small jobs, 0 is the order of arrival"
+        ),
+        minimum=0.0,
+    )
+    pass_backlog: float = parameter(
+        0.2, meaning="the same as a part of the backlog; the greater of both counts", minimum=0.0
+    )
+    limit_s: float = parameter(
+        86_400.0,
+        meaning=(
+            "seconds of waiting after which the job that came first is first, whatever its size"
+            " and priority, with a reservation that nobody may delay"
+        ),
+        minimum=0.0,
+    )
+    limit_backlog: float = parameter(
+        2.0,
+        meaning="the same as a multiple of the backlog; the greater of both counts",
+        minimum=0.0,
+    )
+    node_order: str = parameter(
+        "given",
+        meaning="which of equally good nodes is taken: in this order of the cluster's nodes",
+        choices=NODE_ORDERS,
+    )
+
+    def __call__(self, snapshot: Snapshot) -> Plan:
+        """Start jobs in order by best fit; the first that does not fit has a reservation."""
+        snapshot = with_node_order(snapshot, self.node_order)
+        plan = BatchPlan(snapshot, range(len(snapshot.jobs)), ())
+        head = start_in_order(plan, self._in_order(plan, plan.eligible()))
+        return built("area_backfilling", plan, {} if head is None else {head.row: head.expected})
+
+    def _in_order(self, plan: BatchPlan, rows: Sequence[int]) -> list[int]:
+        """Return waiting jobs, the first first: one that waited too long, then by priority."""
+        areas = Areas(plan)
+        backlog_s = areas.left_s() + sum(of for row in rows if (of := areas.of(row)) < LAST_S)
+        pass_s = max(self.pass_s, self.pass_backlog * backlog_s)
+        late = _late(plan, rows, max(self.limit_s, self.limit_backlog * backlog_s))
+        arrival_s, priority = plan.columns.listed["arrival_s"], plan.columns.listed["priority"]
+
+        def turn(row: int) -> tuple[bool, int, float, float, int]:
+            rank = arrival_s[row] + pass_s * log1p(areas.rooted(row))
+            return row != late, -priority[row], rank, arrival_s[row], row
+
+        return sorted(rows, key=turn)
+
+
+def _late(plan: BatchPlan, rows: Sequence[int], limit_s: float) -> int | None:
+    """Return the job that came first of those that waited longer and could start at all."""
+    arrival_s = plan.columns.listed["arrival_s"]
+    waited = [row for row in rows if plan.view.now_s - arrival_s[row] > limit_s]
+    waited.sort(key=lambda row: (arrival_s[row], row))
+    return next(filter(plan.fits_when_empty, waited), None)
