@@ -112,6 +112,22 @@ class Instance:
         return sum(amounts[r] for amounts in self.capacity.values())
 
     @cached_property
+    def running_places(self) -> tuple[tuple[RunningPart, tuple[int, ...]], ...]:
+        """What runs, and its first position on its node on each resource of R.
+
+        The longest come first, so that what becomes free is next to what is free.
+        """
+        used = {n: [0] * len(self.resources) for n in self.order}
+        found = []
+        for part in sorted(self.running, key=lambda part: (-part.left, part.demand)):
+            first = tuple(used[part.node])
+            found.append((part, first))
+            used[part.node] = [
+                a + part.demand[r] for a, r in zip(first, self.resources, strict=True)
+            ]
+        return tuple(found)
+
+    @cached_property
     def interchangeable(self) -> Mapping[int, int]:
         """Number of each node's class: nodes of a kind with equal capacity, used alike by jobs."""
         used: dict[int, list[tuple[int, Amounts]]] = {n: [] for n in self.order}

@@ -7,6 +7,7 @@ the number of nodes. Each method adds the constraint it is named after.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -15,6 +16,7 @@ from typing import Any
 from ortools.sat.python import cp_model
 
 from policies.batch.cp.instance import Amounts, Instance, Job
+from policies.batch.cp.list_schedule import listed
 from policies.batch.cp.scheduling import SchedulingModel
 
 
@@ -89,6 +91,16 @@ class OptionalUnitsModel(SchedulingModel):
         nodes = [n for n in reversed(self.instance.jobs[i].nodes) if (i, n) in self.u]
         if units := [u for n in nodes for u in self.u[i, n]]:
             self.cp.add_decision_strategy(units, cp_model.CHOOSE_FIRST, cp_model.SELECT_MAX_VALUE)
+
+    def hint(self) -> None:
+        """Hint at a list schedule, the job of greatest priority first."""
+        schedule = listed(self.instance, [job.nodes for job in self.instance.jobs])
+        self.hint_starts(schedule)
+        for i, places_of_job in enumerate(schedule.places):
+            units = Counter(place.node for place in places_of_job)
+            for n in self.instance.jobs[i].nodes:
+                for j, u in enumerate(self.u.get((i, n), ())):
+                    self.cp.add_hint(u, j < units[n])
 
     def nodes_of(self, solver: cp_model.CpSolver, i: int) -> Mapping[int, int] | None:
         nodes = [n for n in self.instance.jobs[i].nodes if (i, n) in self.u]

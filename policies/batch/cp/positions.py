@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 from ortools.sat.python import cp_model
 
 from policies.batch.cp.instance import Instance, Job
+from policies.batch.cp.list_schedule import listed
 from policies.batch.cp.scheduling import SchedulingModel
 
 
@@ -176,12 +177,12 @@ class PositionsModel(SchedulingModel):
         return boxes
 
     def _running_boxes(self, r: int) -> Iterator[Box]:
-        """Yield the boxes of what runs: on each node from its first position, the longest first."""
-        used = dict(self.first)
-        for part in sorted(self.instance.running, key=lambda part: (-part.left, part.demand)):
+        """Yield the boxes of what runs."""
+        k = self.instance.resources.index(r)
+        for part, at in self.instance.running_places:
             if height := part.demand[r]:
-                place = self.cp.new_fixed_size_interval_var(used[part.node], height, "")
-                used[part.node] += height
+                first = self.first[part.node] + at[k]
+                place = self.cp.new_fixed_size_interval_var(first, height, "")
                 yield Box(self.running(part.left), place, part.left)
 
     def decide_on(self, i: int) -> None:
@@ -191,6 +192,16 @@ class PositionsModel(SchedulingModel):
             self.cp.add_decision_strategy(
                 y, cp_model.CHOOSE_MIN_DOMAIN_SIZE, cp_model.SELECT_MAX_VALUE
             )
+
+    def hint(self) -> None:
+        """Hint at the first descent of the paper's search."""
+        nodes = self._representatives if self.symmetry else [j.nodes for j in self.instance.jobs]
+        schedule = listed(self.instance, nodes)
+        self.hint_starts(schedule)
+        for (i, r), y in self.y.items():
+            k = self.instance.resources.index(r)
+            for of_unit, place in zip(y, schedule.places[i], strict=False):
+                self.cp.add_hint(of_unit, self.first[place.node] + place.at[k])
 
     def nodes_of(self, solver: cp_model.CpSolver, i: int) -> Mapping[int, int] | None:
         places = [solver.value(y) // self.stride for y in self._first_positions(i)]

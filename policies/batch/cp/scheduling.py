@@ -20,6 +20,7 @@ from typing import Any
 from ortools.sat.python import cp_model
 
 from policies.batch.cp.instance import Instance, Job
+from policies.batch.cp.list_schedule import ListSchedule, listed
 
 
 @dataclass
@@ -80,6 +81,15 @@ class SchedulingModel:
         """Decide on the jobs by priority, each at its earliest start."""
         for i in range(len(self.s)):
             self.decide_on(i)
+
+    def hint(self) -> None:
+        """Hint at the starts of a list schedule, the job of greatest priority first."""
+        self.hint_starts(listed(self.instance, [job.nodes for job in self.instance.jobs]))
+
+    def hint_starts(self, schedule: ListSchedule) -> None:
+        for s, start in zip(self.s, schedule.starts, strict=True):
+            if start >= 0:
+                self.cp.add_hint(s, start)
 
     def decide_on(self, i: int) -> None:
         self.cp.add_decision_strategy(
