@@ -35,7 +35,12 @@ class Decision:
     status: PlanStatus
     objective: float
     bound: float
-    message: str = ""
+    work: float
+    """Deterministic time used."""
+
+    @property
+    def message(self) -> str:
+        return f"{len(self.starts)} jobs considered, deterministic time {self.work:.2g}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +63,14 @@ class Dispatcher(ABC):
         maximum=3600.0,
     )
     grid_s: float = parameter(
-        10.0, "unit of time of the model; run times are rounded up to it", minimum=0.1, maximum=3600.0
+        10.0,
+        "unit of time of the model; run times are rounded up to it",
+        minimum=0.1,
+        maximum=3600.0,
+    )
+    hint: bool = parameter(
+        True,
+        "begin with a list schedule: the job of greatest slowdown first, at its earliest start",
     )
     node_order: str = parameter(
         "given",
@@ -158,9 +170,7 @@ def dispatch(plan: BatchPlan, instance: Instance, decision: Decision) -> list[in
     return refused
 
 
-def allocation_at(
-    plan: BatchPlan, job: Job, units: Mapping[int, int] | None
-) -> Allocation | None:
+def allocation_at(plan: BatchPlan, job: Job, units: Mapping[int, int] | None) -> Allocation | None:
     """Return a job's units on these nodes, on any if None; None if they do not fit there now."""
     request, state = job.source.request, plan.state
     allowed = job.source.nodes & plan.nodes(job.source.row)

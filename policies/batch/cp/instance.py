@@ -31,19 +31,16 @@ LARGEST = 2**50
 class Job:
     """Waiting job i: `units` (rn_i) units of `demand` (req_i,r / rn_i) for `duration` (d_i).
 
-    `earliest`: 0 if the job fits now, else 1. `nodes`: those that can hold a unit, in order. The
-    units of an exclusive job are whole nodes.
+    `earliest`: 0 if the job fits now, else the first end of what runs. `nodes`: those that can hold
+    a unit, in order. The units of an exclusive job are whole nodes.
     """
 
     source: WaitingJob
     units: int
     demand: Amounts
     duration: int
+    earliest: int
     nodes: tuple[int, ...]
-
-    @property
-    def earliest(self) -> int:
-        return 0 if self.source.fits_now else 1
 
     @property
     def is_exclusive(self) -> bool:
@@ -186,28 +183,31 @@ def instance_of(queue: Queue, jobs: Sequence[WaitingJob], grid_s: float, order: 
         replace(part, demand=scaled(part.demand) if part.demand else capacity[part.node])
         for part in running
     ]
+    first_end = min([part.left for part in parts], default=1)
     waiting = [
-        _job(job, scaled(of), capacity, grid_s) for job, of in zip(jobs, units, strict=True)
+        Job(
+            job,
+            job.whole_nodes or job.request.units,
+            demand,
+            ceil(job.run_s / grid_s),
+            0 if job.fits_now else first_end,
+            tuple([n for n in nodes if job.nodes >> n & 1 and _has(capacity[n], demand)]),
+        )
+        for job, demand in zip(jobs, map(scaled, units), strict=True)
     ]
     return Instance(
         tuple(waiting), tuple(parts), capacity, tuple(nodes), _kinds(state.layout), grid_s
     )
 
 
+def _has(capacity: Amounts, demand: Amounts) -> bool:
+    return all(d <= a for d, a in zip(demand, capacity, strict=True))
+
+
 def unit_demand(request: Request, size: int) -> Amounts:
     """Return what one unit of a request uses on its node."""
     amounts = request.used(1) or (0,) * (size - RESOURCES)
     return (request.gpus, *amounts)
-
-
-def _job(job: WaitingJob, demand: Amounts, capacity: Mapping[int, Amounts], grid_s: float) -> Job:
-    nodes = tuple(
-        n
-        for n, amounts in capacity.items()
-        if job.nodes >> n & 1 and all(d <= a for d, a in zip(demand, amounts, strict=True))
-    )
-    units = job.whole_nodes or job.request.units
-    return Job(job, units, demand, ceil(job.run_s / grid_s), nodes)
 
 
 def _running(plan: BatchPlan, grid_s: float, size: int) -> Iterator[RunningPart]:

@@ -44,4 +44,6 @@ class Pcp19(Dispatcher):
         model.equal_jobs_by_arrival()
         model.highest_priority_first()
         model.objective()
+        if self.hint:
+            model.hint()
         return minimised(model, self.budget, plan.view.seed)

@@ -38,4 +38,6 @@ class Pcp20(Dispatcher):
         model.equal_jobs_by_arrival()
         model.highest_priority_first()
         model.objective()
+        if self.hint:
+            model.hint()
         return minimised(model, self.budget, plan.view.seed)

@@ -31,10 +31,11 @@ class SchedulingModel:
     cp: cp_model.CpModel = field(default_factory=cp_model.CpModel)
 
     def __post_init__(self) -> None:
-        latest = self.instance.horizon
+        jobs, horizon = self.instance.jobs, self.instance.horizon
+        self.latest = [horizon - job.duration for job in jobs]
         self.s = [
-            self.cp.new_int_var(job.earliest, latest - job.duration, "")
-            for job in self.instance.jobs
+            self.cp.new_int_var(job.earliest, latest, "")
+            for job, latest in zip(jobs, self.latest, strict=True)
         ]
         self.tau = [
             self.cp.new_fixed_size_interval_var(s, job.duration, "")
@@ -91,10 +92,16 @@ class SchedulingModel:
             if start >= 0:
                 self.cp.add_hint(s, start)
 
+    def start_at_once(self, i: int) -> None:
+        """s_i = t."""
+        self.cp.add(self.s[i] == 0)
+
+    def start_later(self, i: int, least: int) -> None:
+        """s_i >= t + least."""
+        self.cp.add(self.s[i] >= min(least, self.latest[i]))
+
     def decide_on(self, i: int) -> None:
-        self.cp.add_decision_strategy(
-            [self.s[i]], cp_model.CHOOSE_FIRST, cp_model.SELECT_MIN_VALUE
-        )
+        self.cp.add_decision_strategy([self.s[i]], cp_model.CHOOSE_FIRST, cp_model.SELECT_MIN_VALUE)
 
     def nodes_of(self, solver: cp_model.CpSolver, i: int) -> Mapping[int, int] | None:
         """Return the units of job i by node; None where the model does not allocate."""

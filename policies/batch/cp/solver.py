@@ -19,5 +19,4 @@ def minimised(model: SchedulingModel, budget: float, seed: int) -> Decision:
     least = instance.slowdowns([0] * len(starts))
     found = solver.best_objective_bound / instance.scale / (1.0 + instance.rounding)
     used = solver.response_proto.deterministic_time
-    message = f"{len(starts)} jobs considered, deterministic time {used:.2g}"
-    return Decision(starts, nodes, status, objective, min(objective, least + found), message)
+    return Decision(starts, nodes, status, objective, min(objective, least + found), used)

@@ -59,7 +59,9 @@ class Queue:
         """Return the jobs of greatest priority, at most `window`, the first first."""
         plan = self.plan
         placed, known = plan.placed, enumerate(self.columns.ids)
-        rows = [row for row, job in known if job not in placed and row not in plan.plan.not_eligible]
+        rows = [
+            row for row, job in known if job not in placed and row not in plan.plan.not_eligible
+        ]
         found: list[WaitingJob] = []
         for row in sorted(rows, key=self._turn):
             if len(found) == window:
