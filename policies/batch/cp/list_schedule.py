@@ -35,7 +35,7 @@ def listed(instance: Instance, nodes: Sequence[Collection[int]]) -> ListSchedule
     starts = np.zeros(len(instance.jobs), dtype=np.int64)
     list_schedule(data, boxes, starts)
     places: list[list[UnitPlace]] = [[] for _ in instance.jobs]
-    for b in range(boxes.count[0]):
+    for b in range(boxes.used[0]):
         if (j := int(boxes.job[b])) != NONE:
             at = tuple(boxes.at[b].tolist())
             places[j].append(UnitPlace(instance.order[boxes.node[b]], at))
@@ -69,14 +69,14 @@ def _data(instance: Instance, nodes: Sequence[Collection[int]]) -> ListData:
 def _running(instance: Instance, index: Mapping[int, int]) -> Boxes:
     """Return boxes for what runs, with room for those of all units."""
     size = len(instance.running) + sum(job.units for job in instance.jobs)
-    rows, of_resources = np.zeros((5, size), dtype=np.int64), (size, len(instance.resources))
-    last, count = np.full(len(instance.order), NONE, dtype=np.int64), np.zeros(1, dtype=np.int64)
-    at, height = (np.zeros(of_resources, dtype=np.int64) for _ in range(2))
-    boxes = Boxes(last, count, *rows, at, height)
+    before, node, job, start, end = np.zeros((5, size), dtype=np.int64)
+    at, height = np.zeros((2, size, len(instance.resources)), dtype=np.int64)
+    last, used = np.full(len(instance.order), NONE, dtype=np.int64), np.zeros(1, dtype=np.int64)
+    boxes = Boxes(last, used, before, node, job, start, end, at, height)
     for part, first in instance.running_places:
-        used = np.array([part.demand[r] for r in instance.resources], dtype=np.int64)
+        amounts = np.array([part.demand[r] for r in instance.resources], dtype=np.int64)
         place = np.array(first, dtype=np.int64)
-        add_box(boxes, NONE, index[part.node], 0, part.left, place, used)
+        add_box(boxes, NONE, index[part.node], 0, part.left, place, amounts)
     return boxes
 
 

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 from ortools.sat.python import cp_model
 
-from policies.batch.cp.instance import Instance, Job
+from policies.batch.cp.instance import Job
 from policies.batch.cp.list_schedule import listed
 from policies.batch.cp.scheduling import SchedulingModel
 

@@ -13,7 +13,7 @@ then change to that job's positions: here the order of the jobs is fixed before 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 

@@ -146,7 +146,7 @@ def whole_nodes(state: ClusterState, request: Request, nodes: int) -> tuple[int,
 
     The number is the least for which enough nodes take equal parts of the units.
     """
-    open_nodes = [n for n in members(nodes & state.open & ((1 << len(state.free)) - 1))]
+    open_nodes = list(members(nodes & state.open & ((1 << len(state.free)) - 1)))
     fit = {n: request.fitting(state.free[n]) for n in open_nodes}
     numbers = [request.nodes] if request.nodes else range(1, request.units + 1)
     for number in numbers:

@@ -37,12 +37,12 @@ class ListData(NamedTuple):
 class Boxes(NamedTuple):
     """Boxes of all nodes: lists by node, the last one added first.
 
-    `last` int64[N]: number of a node's first box, -1: none; `count` int64[1]; `before`, `node`,
-    `job`, `start`, `end` int64[B]; `at`, `height` int64[B, R].
+    `last` int64[N]: a node's first box, -1: none; `used` int64[1]: number of boxes; `before`,
+    `node`, `job`, `start`, `end` int64[B]; `at`, `height` int64[B, R].
     """
 
     last: Ints
-    count: Ints
+    used: Ints
     before: Ints
     node: Ints
     job: Ints
@@ -56,20 +56,20 @@ class Boxes(NamedTuple):
 def add_box(
     boxes: Boxes, job: int, node: int, start: int, end: int, at: Ints, height: Ints
 ) -> None:
-    b = boxes.count[0]
+    b = boxes.used[0]
     boxes.before[b], boxes.node[b], boxes.job[b] = boxes.last[node], node, job
     boxes.start[b], boxes.end[b] = start, end
     boxes.at[b], boxes.height[b] = at, height
     boxes.last[node] = b
-    boxes.count[0] = b + 1
+    boxes.used[0] = b + 1
 
 
 @compiled
 def remove_boxes(boxes: Boxes, count: int) -> None:
     """Remove all boxes but the first `count`."""
-    for b in range(boxes.count[0] - 1, count - 1, -1):
+    for b in range(boxes.used[0] - 1, count - 1, -1):
         boxes.last[boxes.node[b]] = boxes.before[b]
-    boxes.count[0] = count
+    boxes.used[0] = count
 
 
 @compiled
@@ -129,11 +129,11 @@ def put_job(data: ListData, boxes: Boxes, j: int, start: int, at: Ints) -> bool:
 
     Of a job that is to be on so many nodes, each of them gets an equal part.
     """
-    kept, left, nodes = boxes.count[0], data.units[j], data.parts[j]
+    kept, left, nodes = boxes.used[0], data.units[j], data.parts[j]
     for node in range(len(data.allowed[j]) - 1, -1, -1):
         if not data.allowed[j, node]:
             continue
-        before, wanted = boxes.count[0], min(left, data.most[j])
+        before, wanted = boxes.used[0], min(left, data.most[j])
         if data.parts[j] > 0:
             wanted = -(-left // nodes)
         put = 0
@@ -160,7 +160,7 @@ def list_schedule(data: ListData, boxes: Boxes, starts: Ints) -> None:
         if put_job(data, boxes, j, data.earliest[j], at):
             starts[j] = data.earliest[j]
             continue
-        ends, previous = np.sort(boxes.end[: boxes.count[0]]), data.earliest[j]
+        ends, previous = np.sort(boxes.end[: boxes.used[0]]), data.earliest[j]
         for end in ends:
             if end > previous:
                 previous = end
