@@ -55,6 +55,7 @@ class PolicySummary:
     bounded_slowdown: dict[int, Floats] = field(default_factory=dict)
     timeline: Timeline | None = None
     unfinished: dict[int, tuple[Unplaceable, ...]] = field(default_factory=dict)
+    not_completed: dict[int, tuple[Unplaceable, ...]] = field(default_factory=dict)
 
     @property
     def intervals(self) -> dict[str, run_metrics.Interval]:
@@ -70,8 +71,9 @@ class PolicySummary:
 
     def add(self, seed: int, outcome: Outcome, *, is_first: bool) -> None:
         """Add a run; the `is_first` one is shown over time."""
-        done = np.isfinite(outcome.completion_s)
+        done = outcome.ran
         self.runs[seed], self.unfinished[seed] = run_metrics.metrics_of(outcome), outcome.unfinished
+        self.not_completed[seed] = outcome.not_completed
         self.jct_s[seed] = np.array(run_metrics.quantiles(outcome.jct_s[done], LEVELS))
         self.bounded_slowdown[seed] = np.array(
             run_metrics.quantiles(run_metrics.slowdowns(outcome)[1][done], LEVELS)

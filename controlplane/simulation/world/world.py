@@ -30,13 +30,16 @@ from controlplane.simulation.cluster.noise import Noise
 from controlplane.simulation.cluster.scenario import Scenario
 from controlplane.simulation.cluster.speeds import Speeds, highest_cap_w
 from controlplane.simulation.switches import NO_SWITCHES, Switches
+from controlplane.simulation.workloads.rules import NO_RULES, Rules
+from controlplane.simulation.world.arrivals import Arrivals
 from controlplane.simulation.world.colocation import Colocation
 from controlplane.simulation.world.ends import Ends
 from controlplane.simulation.world.engine import Engine
 from controlplane.simulation.world.first_runs import FirstRuns
-from controlplane.simulation.world.job_table import JobTable, Launch, SimulatedJob
+from controlplane.simulation.world.gates import Gates
+from controlplane.simulation.world.job_table import JobEnd, JobTable, Launch, SimulatedJob
 from controlplane.simulation.world.journal import Journal
-from controlplane.simulation.world.launching import fastest_run, new_launch, refusal
+from controlplane.simulation.world.launching import new_launch, refusal
 from controlplane.simulation.world.observed_pairs import ObservedPairs
 from controlplane.simulation.world.outcome import Unplaceable
 from controlplane.simulation.world.shortcuts import stops_at_once
@@ -67,10 +70,12 @@ class SimulatedWorld:
         on_event: Callable[[str], None],
         *,
         switches: Switches = NO_SWITCHES,
+        rules: Rules = NO_RULES,
         hides_running: bool = False,
         splits_energy: bool = False,
     ) -> None:
         self.scenario, self.engine, self.table, self.on_event = scenario, engine, table, on_event
+        self.rules, self.gates = rules, Gates(table, rules)
         self.switches, self._hides_running = switches, hides_running
         self._stops_at_once = stops_at_once(scenario, switches)
         self._stopping: list[Launch] = []
@@ -97,12 +102,11 @@ class SimulatedWorld:
         )
         self.first_runs = FirstRuns(self) if switches.first_run_steps else None
         self.journal = Journal()
-        self.ends = Ends(self)
+        self.ends, self._arrivals = Ends(self), Arrivals(self)
         self.active: list[int] = []
         self.queue: list[int] = []
         self.launches: dict[int, Launch] = {}
         self.arrived = 0
-        self.completed = 0
         self.unplaceable: dict[str, Unplaceable] = {}
         self.fastest_s = np.full(len(table), inf)
         self.number = 0
@@ -128,6 +132,11 @@ class SimulatedWorld:
         return self.hides_running and (not self.queue or self.fleet.free <= 0)
 
     @property
+    def completed(self) -> int:
+        """Number of jobs that are done."""
+        return int(np.count_nonzero(self.table.state == JobEnd.COMPLETED))
+
+    @property
     def is_over(self) -> bool:
         """Return True if every job has arrived and is done, or can never run."""
         return self.arrived == len(self.table) and not self.active
@@ -142,12 +151,14 @@ class SimulatedWorld:
     def submit(self, rows: range) -> None:
         """Submit these jobs of the workload; one that no node can ever run is reported."""
         self.arrived = rows.stop
-        let_in = [row for row in rows if self._let_in(row)]
+        let_in = [row for row in rows if self._arrivals.let_in(row)]
         for row in let_in:
             self.active.append(row)
             self.queue.append(row)
             if self.builder.enter(row):
-                self._meet(row)
+                self._arrivals.meet(row)
+        for row in let_in:
+            self.ends.entered(row)
         if let_in:
             self.tell("submission")
 
@@ -177,9 +188,7 @@ class SimulatedWorld:
         if self.pairs is not None:
             self.pairs.look(self.engine.now_s, self.table.columns.kinds)
             self.builder.learn(self.pairs.changed)
-        rows = self.builder.rows(
-            self.queue, self.active, self.number, hides_running=self.hides_running
-        )
+        rows = self._shown()
         running = None if self.hides_running else self._running
         self._last = self._last.following(
             now_s=self.engine.now_s,
@@ -192,6 +201,18 @@ class SimulatedWorld:
         )
         self._reasons.clear()
         return self._last if self.first_runs is None else self.first_runs.shown(self._last)
+
+    def _shown(self) -> tuple[int, ...]:
+        """Return the rows of the jobs that the round sees."""
+        gates, hides = self.gates, self.hides_running
+        if gates.are_open:
+            return self.builder.rows(self.queue, self.active, self.number, hides_running=hides)
+        queue, active = (
+            gates.within_limits(rows, self.launches, self.engine.now_s)
+            for rows in (self.queue, self.active)
+        )
+        rows = self.builder.rows(queue, active, self.number, hides_running=hides)
+        return tuple(gates.without_blocked(rows))
 
     def last_plan(self) -> LastPlan | None:
         """Outcome of the round before; a policy that fails ends the simulation."""
@@ -242,7 +263,7 @@ class SimulatedWorld:
             self.table.failed[launch.row] += 1
             saves = self.table.columns.others["preemptible"][launch.row]
             every_s = self.switches.checkpoint_every_s if saves else 0.0
-            self._release(launch, launch.saved_at(self.engine.now_s, every_s))
+            self.release(launch, launch.saved_at(self.engine.now_s, every_s))
             self.tell("failure")
 
     def _end_drain(self, node: str, until_s: float) -> None:
@@ -250,32 +271,9 @@ class SimulatedWorld:
             for launch in self.fleet.launches_on(node):
                 self.ask_to_stop(launch)
 
-    def _let_in(self, row: int) -> bool:
-        """Return False for a job that can never run, which is reported."""
-        columns, blocked = self.table.columns, self.unplaceable
-        fastest_s, why = fastest_run(self.table, self.speeds, row, blocked)
-        if why and not columns.others["running"][row]:
-            blocked[columns.ids[row]] = Unplaceable(row, columns.ids[row], why)
-            return False
-        self.fastest_s[row] = fastest_s
-        return True
-
-    def _meet(self, row: int) -> None:
-        """Begin to measure the new kind of a job, where its speed is not known beforehand."""
-        kind = self.table.columns.kinds[row]
-        if self.first_runs is not None:
-            self.first_runs.meet(row)
-        if self.switches.profiling_s:
-            self.builder.profiling.add(kind)
-            self.engine.after(self.switches.profiling_s, partial(self._profiled, kind))
-
-    def _profiled(self, kind: str) -> None:
-        self.builder.profiling.discard(kind)
-        self.tell("profile")
-
     def _take_time(self) -> None:
         """Let time pass during a decision, whose plan is applied to the later state."""
-        takes_s = self.switches.decision_s + self.switches.decision_per_job_s * len(self.active)
+        takes_s = self.switches.decides_in_s(len(self.active))
         if takes_s:
             self.engine.pass_until(self.engine.now_s + takes_s)
 
@@ -342,6 +340,7 @@ class SimulatedWorld:
         del self.queue[bisect_left(self.queue, row)]
         self._measure(launch)
         self.ends.foresee(launch)
+        self.ends.by_walltime(launch)
         if self.first_runs is not None:
             self.first_runs.began(launch)
         self.ends.by_term(launch)
@@ -360,28 +359,23 @@ class SimulatedWorld:
     def _end_stops(self) -> None:
         """End stops that take no time; skip the saved round's number, which seeds depend on."""
         for launch in self._stopping:
-            self._release(launch, launch.steps_at(self.engine.now_s))
+            self.release(launch, launch.steps_at(self.engine.now_s))
         self.number += bool(self._stopping)
         self._stopping.clear()
 
     def _stopped(self, launch: Launch) -> None:
         if launch.end_s == inf:
-            self._release(launch, launch.steps_at(self.engine.now_s))
+            self.release(launch, launch.steps_at(self.engine.now_s))
             self.tell(ENDED_STOP)
 
     def complete(self, launch: Launch) -> None:
         """End a launch whose last step is due: its job is done."""
         if not launch.goes_on or launch.ends_s > self.engine.now_s:
             return
-        self._release(launch, int(self.table.total_steps[launch.row]))
-        del self.queue[bisect_left(self.queue, launch.row)]
-        del self.active[bisect_left(self.active, launch.row)]
-        self.table.completed_s[launch.row] = self.engine.now_s
-        self.completed += 1
-        self.builder.leave(launch.row)
-        self.tell("completion")
+        self.release(launch, int(self.table.total_steps[launch.row]))
+        self.ends.finish(launch.row, JobEnd.COMPLETED)
 
-    def _release(self, launch: Launch, steps: int) -> None:
+    def release(self, launch: Launch, steps: int) -> None:
         """Free the devices of a launch; its job waits."""
         if launch.goes_on:
             del self._running[launch.row]

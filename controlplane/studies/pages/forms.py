@@ -67,6 +67,7 @@ SWITCH_WORDS = {
     "job_failure_probability": "Part of the launches that fail",
     "decision_s": "Seconds a decision takes",
     "decision_per_job_s": "and more for each job",
+    "kill_at_walltime": "Batch jobs end at their walltime (1: yes)",
     "run_time_noise": "Noise of run times (relative)",
     "power_noise": "Noise of power (relative)",
     "estimate_error": "Error of speeds policies see (relative)",
@@ -132,8 +133,10 @@ class StudyForm(TypedForm):
             yield replace(policy, ticked=ticked, parameters=typed)
 
     def switches(self) -> Iterator[tuple[str, str, str]]:
-        """(name, words, typed text) of every switch."""
+        """(name, words, typed text) of every switch that is a number."""
         for name, default in asdict(NO_SWITCHES).items():
+            if not isinstance(default, int | float):
+                continue
             typed = self.data.get(f"switch_{name}", f"{default:g}")
             yield name, SWITCH_WORDS.get(name, name.replace("_", " ")), typed
 
