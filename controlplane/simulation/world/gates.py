@@ -78,16 +78,19 @@ class Gates:
             shown = set(rows)
             for elements, array in self._arrays:
                 waiting = [row for row in elements if row in shown and row not in launches]
-                held = sum(row in launches for row in elements)
-                hidden |= set(waiting[max(0, array.at_once - held) :])
+                ready = [row for row in waiting if not self._open(row)]
+                room = max(0, array.at_once - sum(row in launches for row in elements))
+                if len(ready) > room:
+                    hidden |= set(waiting) - set(ready[:room])
         return [row for row in rows if row not in hidden] if hidden else rows
 
     def without_blocked(self, rows: Sequence[int]) -> Sequence[int]:
         """Return these rows without jobs that wait, directly or not, for a job that is not there.
 
-        A policy takes a dependency for done that it does not see.
+        A policy takes a dependency for done that it does not see. Nor does it see what waits for an
+        array.
         """
-        shown = set(rows)
+        shown = {row for row in rows if not self._waits_for_array(row)}
         waits = {row: self._open(row) for row in rows if row in self._after}
         while blocked := {row for row, of in waits.items() if row in shown and of - shown}:
             shown -= blocked
@@ -98,6 +101,11 @@ class Gates:
         state = self._table.state
         found = (at for after in self._after.get(row, ()) for at in _rows(self._table, after))
         return {at for at in found if state[at] == JobEnd.OPEN}
+
+    def _waits_for_array(self, row: int) -> bool:
+        arrays = (after for after in self._after.get(row, ()) if after.name)
+        state = self._table.state
+        return any(state[at] == JobEnd.OPEN for after in arrays for at in _rows(self._table, after))
 
     def _state(self, job: str) -> JobEnd:
         """State of a job; one that the workload does not have is over and well."""

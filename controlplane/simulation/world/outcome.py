@@ -92,7 +92,8 @@ class Outcome:
 
     `first_start_s`, `completion_s`, `ended_s`: nan if never; `state` (JobEnd) is that of the job's
     end, with a completion or without, whose reasons are `not_completed`. `due_s`: inf if none;
-    `tardiness_weight` cost per second. `busy_s`: time on devices over all launches; `gpu_s`: times the GPUs held, a shared one
+    `tardiness_weight` cost per second. `busy_s`: time on devices over all launches; `gpu_s`: times
+    the GPUs held, a shared one
     by its share. `job_kwh`, `job_cost`: each job's part of `energy_kwh` and `energy_cost`
     (`meter.SplitMeter`); empty where no device is shared. `fastest_s`: best run time from scratch
     (inf if unplaceable). `preemptions`: stops without another place, `migrations`: with another
