@@ -4,14 +4,19 @@ Random values are drawn from the run's seed, separately for each purpose, so tha
 on leaves the others' draws unchanged.
 """
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Annotated
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field
+
+from profiling.run_times.predictors import Predictor
 
 Seconds = Annotated[float, Field(ge=0, le=1e7)]
 Deviation = Annotated[float, Field(ge=0, le=1)]
 """Relative standard deviation of a factor with mean 1."""
+AnyPredictor: TypeAlias = Predictor | Literal["oracle"]
+"""Predictor of a simulation, which can know the true run times too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +41,9 @@ class Switches:
     changes of its use; `estimate_error` of the throughputs that policies see; `pairs_observed`, the
     fraction of pairs of kinds measured beforehand: policies see the others as estimated until they
     run.
+
+    Predictions: `predictor` of the run times of batch jobs and of jobs without GPUs, as policies
+    see them (`profiling.run_times.predictors`).
     """
 
     launch_s: Seconds = 0.0
@@ -53,12 +61,21 @@ class Switches:
     power_noise: Deviation = 0.0
     estimate_error: Deviation = 0.0
     pairs_observed: Annotated[float, Field(ge=0, le=1)] = 1.0
+    predictor: AnyPredictor = "walltime"
 
     @property
-    def turned_on(self) -> dict[str, float]:
+    def turned_on(self) -> dict[str, float | str]:
         """Return the switches that differ from their defaults."""
         usual = asdict(NO_SWITCHES)
         return {name: value for name, value in asdict(self).items() if value != usual[name]}
+
+
+def in_words(switches: Mapping[str, float | str]) -> str:
+    """Return switches with their values in words; "" for none."""
+    return ", ".join(
+        f"{name} = {value if isinstance(value, str) else f'{value:g}'}"
+        for name, value in switches.items()
+    )
 
 
 NO_SWITCHES = Switches()
