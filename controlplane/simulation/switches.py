@@ -4,16 +4,21 @@ Random values are drawn from the run's seed, separately for each purpose, so tha
 on leaves the others' draws unchanged.
 """
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
 from pydantic import Field
+
+from profiling.run_times.predictors import Predictor
 
 Seconds = Annotated[float, Field(ge=0, le=1e7)]
 JobCount = Annotated[int, Field(ge=0, le=10_000_000)]
 Deviation = Annotated[float, Field(ge=0, le=1)]
 """Relative standard deviation of a factor with mean 1."""
+AnyPredictor: TypeAlias = Predictor | Literal["oracle"]
+"""Predictor of a simulation, which can know the true run times too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +48,9 @@ class Switches:
     changes of its use; `estimate_error` of the throughputs that policies see; `pairs_observed`, the
     fraction of pairs of kinds measured beforehand: policies see the others as estimated until they
     run.
+
+    Predictions: `predictor` of the run times of batch jobs and of jobs without GPUs, as policies
+    see them (`profiling.run_times.predictors`).
     """
 
     launch_s: Seconds = 0.0
@@ -62,6 +70,7 @@ class Switches:
     power_noise: Deviation = 0.0
     estimate_error: Deviation = 0.0
     pairs_observed: Annotated[float, Field(ge=0, le=1)] = 1.0
+    predictor: AnyPredictor = "walltime"
 
     @property
     def takes_time(self) -> bool:
@@ -81,12 +90,16 @@ class Switches:
         return {name: value for name, value in asdict(self).items() if value != usual[name]}
 
 
+def in_words(switches: Mapping[str, Any]) -> str:
+    """Return switches with their values in words; "" for none."""
+    return ", ".join(f"{name} = {_in_words(value)}" for name, value in switches.items())
+
+
+def _in_words(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return f"{value:g}" if isinstance(value, int | float) else f"a table of {len(value)} rows"
+
+
 NO_SWITCHES = Switches()
 """Switches that are all off."""
-
-
-def switch_words(name: str, value: Any) -> str:
-    """Return a switch with its value, for reports."""
-    return (
-        f"{name} = {value:g}" if isinstance(value, int | float) else f"{name} ({len(value)} rows)"
-    )

@@ -15,9 +15,10 @@ from controlplane.simulation.report.run_metrics import (
     fewest_unfinished,
     metrics_in,
 )
+from controlplane.simulation.report.run_times import run_times_section
 from controlplane.simulation.report.standalone import chart_section, filled, standalone_page
 from controlplane.simulation.report.summary import PolicySummary, Summary
-from controlplane.simulation.switches import switch_words
+from controlplane.simulation.switches import in_words
 from controlplane.simulation.world.outcome import Unplaceable
 from controlplane.web.pages.formats import counted
 
@@ -52,7 +53,7 @@ def report_of(summary: Summary) -> str:
         "charts": f'<div class="charts">{sections}</div>' if summary.workloads else "",
         "timelines": _timelines(timelines),
         "facts": f"<dl>{''.join(facts)}</dl>",
-        "lists": "".join(_lists(summary)),
+        "lists": run_times_section(summary) + "".join(_lists(summary)),
     }
     figures = {c.id: {"note": c.note, "figure": c.figure} for c in (*charts, *timelines)}
     return standalone_page(summary.study.name, filled("report.html", values), figures)
@@ -179,11 +180,11 @@ def facts_of(summary: Summary) -> Iterable[tuple[str, str]]:
     yield "Rounds", f"on every event and every {study.scenario.round_s:g} s"
     yield from _workload_facts(summary)
     yield "Seeds", ", ".join(map(str, study.seeds))
-    on = ", ".join(switch_words(*switch) for switch in study.switches.turned_on.items())
-    yield "Switches that are on", on or "none"
+    yield "Switches that are on", in_words(study.switches.turned_on) or "none"
     for choice in study.policies:
         given = ", ".join(f"{name} = {value}" for name, value in choice.parameters.items())
         words = f"{choice.file or choice.name}: {given or 'parameters at their defaults'}"
+        words += f"; predictor = {choice.predictor}" if choice.predictor else ""
         yield f"Policy {choice.label}", words
 
 

@@ -30,6 +30,14 @@ NO_ERRORS = ErrorSummary.of(())
 ERROR_PARTS = {"mean": "mean", "p50": "median", "p90": "p90", "most": "worst"}
 """Fields of an ErrorSummary by the last word of their metrics."""
 
+RUN_TIME_ERRORS = {
+    "run_time_error_mean_s": "mean_s",
+    "run_time_error_absolute_s": "absolute_s",
+    "run_time_error_median_s": "median_s",
+    "run_times_too_short": "too_short",
+}
+"""Fields of an ErrorRow by metric."""
+
 Better = Literal["less", "more", ""]
 
 PART = "part"
@@ -87,6 +95,10 @@ METRICS = (
     Metric("pair_ran_error_p50", "Error of estimated pairs that ran, median", PART, always=False),
     Metric("pair_ran_error_p90", "Error of estimated pairs that ran, 90%", PART, always=False),
     Metric("pairs_measured", "Measurements of pairs", always=False),
+    Metric("run_time_error_mean_s", "Predicted less actual run time, mean", "s", always=False),
+    Metric("run_time_error_absolute_s", "The same without sign, mean", "s", "less", always=False),
+    Metric("run_time_error_median_s", "The same without sign, median", "s", "less", always=False),
+    Metric("run_times_too_short", "Jobs that outlived their prediction", PART, always=False),
 )
 """Figures of a run, in the order of reports; `metrics_in` adds those of named resources."""
 
@@ -115,6 +127,7 @@ def metrics_of(outcome: Outcome) -> dict[str, float]:
     sums = ("launches", "preemptions", "migrations", "failures")
     pairs = outcome.pair_estimates
     every, ran = (NO_ERRORS, NO_ERRORS) if pairs is None else (pairs.all, pairs.ran)
+    run_times = outcome.run_time_errors.total
     errors = {
         f"{name}_{part}": getattr(summary, of)
         for name, summary in (("pair_error", every), ("pair_ran_error", ran))
@@ -142,6 +155,10 @@ def metrics_of(outcome: Outcome) -> dict[str, float]:
         **{name: float(getattr(outcome, name).sum()) for name in sums},
         **{name: nan if value is None else value for name, value in errors.items()},
         "pairs_measured": nan if pairs is None else float(pairs.measured),
+        **{
+            metric: nan if run_times is None else getattr(run_times, name)
+            for metric, name in RUN_TIME_ERRORS.items()
+        },
     }
     known = {metric.name: found.get(metric.name, used.get(metric.name, nan)) for metric in METRICS}
     return {**known, **{name: part for name, part in used.items() if name not in known}}

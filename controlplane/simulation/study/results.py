@@ -126,6 +126,7 @@ def _policy(policy: PolicySummary, first: PolicySummary) -> dict[str, Any]:
         "runs": [{"seed": seed, **run} for seed, run in policy.runs.items()],
         "unfinished_jobs": unfinished,
         "not_completed_jobs": ended,
+        "run_time_errors": asdict(policy.run_time_errors),
         "jct_s_quantiles": _mean_over_seeds(policy.jct_s),
         "bounded_slowdown_quantiles": _mean_over_seeds(policy.bounded_slowdown),
     }

@@ -26,6 +26,7 @@ from controlplane.simulation.world.outcome import (
     Utilisation,
 )
 from profiling.pairs.estimates import ErrorSummary
+from profiling.run_times.errors import ErrorRow, RunTimeErrors
 
 JOB_COLUMNS = (
     "arrival_s", "first_start_s", "completion_s", "due_s", "tardiness_weight", "busy_s", "gpu_s",
@@ -81,6 +82,7 @@ def save(path: Path, run: FinishedRun) -> None:
         "unfinished": [astuple(one) for one in outcome.unfinished],
         "not_completed": [astuple(one) for one in outcome.not_completed],
         "pair_estimates": outcome.pair_estimates and asdict(outcome.pair_estimates),
+        "run_time_errors": asdict(outcome.run_time_errors),
         "job_kinds": run.job_kinds,
         "workload_facts": asdict(run.workload),
     }
@@ -110,7 +112,12 @@ def _run(arrays: Mapping[str, NDArray[Any]]) -> FinishedRun:
         values[name] = tuple(Unplaceable(*one) for one in plain[name])
     stays = {name: arrays[f"stays_{name}"] for name in STAY_COLUMNS}
     pairs, facts = plain["pair_estimates"], plain["workload_facts"]
+    errors = plain["run_time_errors"]
     outcome = Outcome(
+        run_time_errors=RunTimeErrors(
+            errors["total"] and ErrorRow(**errors["total"]),
+            *(tuple(ErrorRow(**row) for row in errors[by]) for by in ("by_source", "by_user")),
+        ),
         switches=_switches(plain["switches"]),
         stays=Stays(devices=tuple(map(tuple, plain["devices"])), **stays),
         utilisation=Utilisation(arrays["in_use_time_s"], arrays["in_use_gpus"], plain["gpus"]),

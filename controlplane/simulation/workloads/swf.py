@@ -133,7 +133,20 @@ def _draft(table: Floats, options: Swf, findings: Findings) -> Draft:
     if not options.gpus.startswith("batch"):
         return Draft(ids, kinds, submit_s, run_s, gpus, columns)
     columns |= {"batch": True, "preemptible": False, **_units(table, options)}
+    kinds = _programs(table, options)
     return Draft(ids, kinds, submit_s, run_s, gpus, columns, batch=True)
+
+
+def _programs(table: Floats, options: Swf) -> list[str]:
+    """Name the queue and the application, or its type, of each batch job, as far as known.
+
+    Run times are predicted by it; all of them run as fast anywhere.
+    """
+    of_application = 24 if options.gpus == "batch_fields" else 13
+    queues = _names("queue", table[:, 14])
+    applications = _names("application", table[:, of_application])
+    pairs = zip(queues, applications, strict=True)
+    return [", ".join(word for word in pair if word) or "job" for pair in pairs]
 
 
 def _units(table: Floats, options: Swf) -> dict[str, Any]:

@@ -119,6 +119,8 @@ class Ends:
     def _end(self, launch: Launch, state: JobEnd, reason: str) -> None:
         world = self._world
         world.release(launch, launch.steps_at(world.engine.now_s))
+        if state is JobEnd.KILLED:
+            world.predictions.end(launch)
         self.finish(launch.row, state, reason)
 
     def _break(self, launch: Launch) -> None:

@@ -15,6 +15,7 @@ from controlplane.simulation.switches import Switches
 from controlplane.simulation.world.job_table import JobEnd
 from policies.contract.snapshot import Bools, Floats, Ints, seat_demand
 from profiling.pairs.estimates import ErrorSummary
+from profiling.run_times.errors import RunTimeErrors
 
 if TYPE_CHECKING:
     from controlplane.simulation.world.run import Simulation
@@ -104,7 +105,7 @@ class Outcome:
     and tardiness that these would still cost, each started alone at the end. `energy_kwh` is IT
     energy, `energy_cost` with tariff and PUE, `emissions_kg` CO2. `makespan_s`: from first arrival
     to last completion. `rounds_skipped` could not have changed anything. `pair_estimates`: only
-    with `pairs_observed`. `decision_s`: wall seconds of each decision, all that differs between
+    with `pairs_observed`. `run_time_errors`: of predictions at launches. `decision_s`: wall seconds of each decision, all that differs between
     runs of one seed.
     """
 
@@ -149,6 +150,7 @@ class Outcome:
     job_kwh: Floats = field(default_factory=_no_floats)
     job_cost: Floats = field(default_factory=_no_floats)
     pair_estimates: PairEstimates | None = None
+    run_time_errors: RunTimeErrors = RunTimeErrors()
 
     @property
     def total_cost(self) -> float:
@@ -209,6 +211,7 @@ def outcome_of(simulation: Simulation, name: str, workload: str) -> Outcome:
         round_jobs=scenario.round_jobs, gather_s=scenario.gather_s,
         decision_s=np.array(simulation.decision_s),
         pair_estimates=None if world.pairs is None else world.pairs.estimates(),
+        run_time_errors=RunTimeErrors.of(world.predictions.ended),
         job_kwh=np.zeros(0) if split is None else split.job_kwh,
         job_cost=np.zeros(0) if split is None else split.job_cost,
     )  # fmt: skip

@@ -25,7 +25,7 @@ from controlplane.loop.changes import (
 )
 from controlplane.loop.rounds import ENDED_STOP, Applied, LastPlan, Rejected
 from controlplane.simulation.cluster.fleet import Fleet
-from controlplane.simulation.cluster.meter import Meter, SplitMeter
+from controlplane.simulation.cluster.meter import meter_of
 from controlplane.simulation.cluster.noise import Noise
 from controlplane.simulation.cluster.scenario import Scenario
 from controlplane.simulation.cluster.speeds import Speeds, highest_cap_w
@@ -39,9 +39,10 @@ from controlplane.simulation.world.first_runs import FirstRuns
 from controlplane.simulation.world.gates import Gates
 from controlplane.simulation.world.job_table import JobEnd, JobTable, Launch, SimulatedJob
 from controlplane.simulation.world.journal import Journal
-from controlplane.simulation.world.launching import new_launch, refusal
+from controlplane.simulation.world.launching import new_launch, refusal, setup_s
 from controlplane.simulation.world.observed_pairs import ObservedPairs
 from controlplane.simulation.world.outcome import Unplaceable
+from controlplane.simulation.world.predictions import Predictions
 from controlplane.simulation.world.shortcuts import stops_at_once
 from controlplane.simulation.world.snapshot_builder import SnapshotBuilder
 from policies.contract.plan import Placement, Plan
@@ -85,20 +86,15 @@ class SimulatedWorld:
         self.speeds = Speeds(scenario.nodes, scenario.kinds, cap_w)
         noise = self.noise.power if switches.power_noise else None
         self.colocation = Colocation(self, self.fleet) if self.fleet.shares else None
-        self.meter = (
-            SplitMeter(self.fleet, scenario.energy, len(table), noise)
-            if self.fleet.shares or splits_energy
-            else Meter(self.fleet.nodes, scenario.energy, noise)
-        )
-        self.pairs = (
-            ObservedPairs(scenario.kinds, switches.pairs_observed, scenario.seed)
-            if switches.pairs_observed < 1.0
-            else None
-        )
+        splits = self.fleet.shares or splits_energy
+        self.meter = meter_of(self.fleet, scenario.energy, len(table), noise, splits=splits)
+        self.pairs = ObservedPairs.of(scenario.kinds, switches.pairs_observed, scenario.seed)
+        self.predictions = Predictions(self)
         self.builder = SnapshotBuilder(
             table,
             self.noise.seen(scenario.kinds if self.pairs is None else self.pairs.kinds),
             scenario,
+            self.predictions,
         )
         self.first_runs = FirstRuns(self) if switches.first_run_steps else None
         self.journal = Journal()
@@ -154,6 +150,7 @@ class SimulatedWorld:
         let_in = [row for row in rows if self._arrivals.let_in(row)]
         for row in let_in:
             self.active.append(row)
+            self.predictions.wait(row)
             self.queue.append(row)
             if self.builder.enter(row):
                 self._arrivals.meet(row)
@@ -177,8 +174,8 @@ class SimulatedWorld:
         """Go on with a launch of before the simulation; it never ends if its speed is unknown."""
         placement = Placement(job, run.ranks, steps_quota=run.steps_quota, until_s=run.until_s)
         if self.fleet.has(run.ranks) and not self.fleet.taken(run.ranks):
-            launch = self._new_launch(placement, self._rate(placement))
-            started_s = run.since_s + self._setup_s(launch.row)
+            launch = new_launch(self, placement, self._rate(placement))
+            started_s = run.since_s + setup_s(self, launch.row)
             launch.start_s, launch.first_step_s = run.since_s, max(self.engine.now_s, started_s)
             self._begin(launch)
 
@@ -309,7 +306,7 @@ class SimulatedWorld:
         is_stopping, rate = self.table.row_of[placement.job] in self.launches, self._rate(placement)
         why = refusal(self.table, self.fleet, placement, is_stopping=is_stopping, rate=rate)
         if why is None:
-            self._begin(self._new_launch(placement, rate))
+            self._begin(new_launch(self, placement, rate))
         return why
 
     def _rate(self, placement: Placement) -> float:
@@ -320,20 +317,11 @@ class SimulatedWorld:
             return self.speeds.without_gpus(columns.kinds[row])
         return self.speeds.of(columns.kinds[row], placement.ranks)
 
-    def _setup_s(self, row: int) -> float:
-        kind = self.speeds.kinds.get(self.table.columns.kinds[row])
-        return kind.setup_s if kind is not None else 0.0
-
-    def _new_launch(self, placement: Placement, rate: float) -> Launch:
-        row = self.table.row_of[placement.job]
-        speed = rate * self.noise.speed(placement.job, int(self.table.launched[row]))
-        first_s = self.scenario.launch_s + max(self._setup_s(row), self.table.restart_s(row))
-        return new_launch(self.table, placement, self.engine.now_s, first_s, speed)
-
     def _begin(self, launch: Launch) -> None:
         row = launch.row
         self.table.begin(launch)
         self.journal.begin(launch)
+        self.predictions.begin(launch)
         self.fleet.take(launch)
         self.launches[row] = launch
         self._running[row] = (launch.running(),)
@@ -352,9 +340,13 @@ class SimulatedWorld:
         if not launch.goes_on:
             return
         launch.stop_wanted_s = self.table.stop_wanted_s[launch.row] = self.engine.now_s
+        self._queue(launch)
+        self.engine.after(self.scenario.stop_s, partial(self._stopped, launch))
+
+    def _queue(self, launch: Launch) -> None:
         del self._running[launch.row]
         insort(self.queue, launch.row)
-        self.engine.after(self.scenario.stop_s, partial(self._stopped, launch))
+        self.predictions.wait(launch.row)
 
     def _end_stops(self) -> None:
         """End stops that take no time; skip the saved round's number, which seeds depend on."""
@@ -373,13 +365,13 @@ class SimulatedWorld:
         if not launch.goes_on or launch.ends_s > self.engine.now_s:
             return
         self.release(launch, int(self.table.total_steps[launch.row]))
+        self.predictions.end(launch)
         self.ends.finish(launch.row, JobEnd.COMPLETED)
 
     def release(self, launch: Launch, steps: int) -> None:
         """Free the devices of a launch; its job waits."""
         if launch.goes_on:
-            del self._running[launch.row]
-            insort(self.queue, launch.row)
+            self._queue(launch)
         self.table.end(launch, self.engine.now_s, steps)
         self.journal.end(launch)
         self.fleet.release(launch)

@@ -72,6 +72,7 @@ SWITCH_WORDS = {
     "power_noise": "Noise of power (relative)",
     "estimate_error": "Error of speeds policies see (relative)",
     "pairs_observed": "Part of the pairs that is measured, not estimated",
+    "predictor": "Run times by walltime, last_two, data_driven or oracle",
 }
 
 
@@ -135,9 +136,10 @@ class StudyForm(TypedForm):
     def switches(self) -> Iterator[tuple[str, str, str]]:
         """(name, words, typed text) of every switch that is a number."""
         for name, default in asdict(NO_SWITCHES).items():
-            if not isinstance(default, int | float):
+            if not isinstance(default, int | float | str):
                 continue
-            typed = self.data.get(f"switch_{name}", f"{default:g}")
+            usual = default if isinstance(default, str) else f"{default:g}"
+            typed = self.data.get(f"switch_{name}", usual)
             yield name, SWITCH_WORDS.get(name, name.replace("_", " ")), typed
 
     def asked(self, trace: UploadedFile[bytes] | None) -> dict[str, Any]:
@@ -199,7 +201,9 @@ class StudyForm(TypedForm):
     def _switches(self) -> dict[str, Any]:
         defaults = asdict(NO_SWITCHES)
         found = {
-            name: _number(f"switches: {words}", text)
+            name: text.strip()
+            if isinstance(defaults[name], str)
+            else _number(f"switches: {words}", text)
             for name, words, text in self.switches()
             if text.strip()
         }
