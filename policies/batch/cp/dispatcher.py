@@ -1,0 +1,218 @@
+"""Decision of a dispatcher by constraint programming: consider, solve, replay, dispatch.
+
+Only jobs whose start is t are dispatched. Each is placed on its nodes again, job by job by
+priority, with the state of the cluster that all policies use: real capacities, devices and the
+power cap. One that does not fit there is not dispatched, and counted. A decision without an answer
+within its budget keeps what runs, and is counted.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from policies.batch.cp.instance import ORDERS, Instance, Job, instance_of
+from policies.batch.cp.waiting import Queue, WaitingJob
+from policies.batch.plan import BatchPlan
+from policies.contract.plan import LAST_S, Expected, Plan, PlanStatus
+from policies.contract.policy import SolverFailedError, parameter
+from policies.contract.snapshot import Snapshot
+from policies.placement.layout import Allocation
+from policies.placement.plan_builder import NO_STARTS
+
+KEPT, REFUSED = "decisions_without_answer", "refused_at_the_nodes"
+"""Counts in a plan's memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Starts in grid units from now, by job of the instance, and units by node where allocated."""
+
+    starts: tuple[int, ...]
+    nodes: tuple[Mapping[int, int] | None, ...]
+    status: PlanStatus
+    objective: float
+    bound: float
+    work: float
+    """Deterministic time used."""
+
+    @property
+    def message(self) -> str:
+        return f"{len(self.starts)} jobs considered, deterministic time {self.work:.2g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatcher(ABC):
+    """Dispatcher by constraint programming; started jobs are never touched."""
+
+    places_batch: ClassVar[bool] = True
+    name: ClassVar[str]
+
+    window: int = parameter(
+        100,
+        "waiting jobs considered at most, those of the greatest slowdown now",
+        minimum=1,
+        maximum=10_000,
+    )
+    budget: float = parameter(
+        1.0,
+        "CP-SAT's deterministic time for a decision, about seconds on a fast core",
+        minimum=0.001,
+        maximum=3600.0,
+    )
+    grid_s: float = parameter(
+        10.0,
+        "unit of time of the model; run times are rounded up to it",
+        minimum=0.1,
+        maximum=3600.0,
+    )
+    hint: bool = parameter(
+        True,
+        "begin with a list schedule: the job of greatest slowdown first, at its earliest start",
+    )
+    node_order: str = parameter(
+        "given",
+        "order of nodes, the last of which fill first: as the cluster lists them, reversed, or"
+        " those with what few nodes have first or last",
+        choices=ORDERS,
+    )
+
+    @abstractmethod
+    def decide(self, instance: Instance, plan: BatchPlan) -> Decision:
+        """Return starts and nodes. Raises SolverFailedError without an answer in the budget."""
+
+    def __call__(self, snapshot: Snapshot) -> Plan:
+        """Dispatch the jobs that start now in the best schedule found within the budget."""
+        plan = BatchPlan(snapshot, range(len(snapshot.jobs)), ())
+        queue = Queue(plan)
+        jobs = queue.considered(self.window)
+        counts = Counts.of(snapshot)
+        if not any(job.fits_now for job in jobs):
+            return self._built(plan, PlanStatus.OPTIMAL, counts, "no waiting job fits now")
+        if _all_start(plan, jobs):
+            return self._built(plan, PlanStatus.OPTIMAL, counts, "all jobs considered start")
+        instance = instance_of(queue, jobs, self.grid_s, self.node_order)
+        try:
+            decision = self.decide(instance, plan)
+        except SolverFailedError as error:
+            counts = replace(counts, without_answer=counts.without_answer + 1)
+            return self._built(plan, PlanStatus.KEPT, counts, f"kept what runs: {error}")
+        refused = dispatch(plan, instance, decision)
+        counts = replace(counts, refused=counts.refused + len(refused))
+        return self._decided(plan, instance, decision, refused, counts)
+
+    def _decided(
+        self,
+        plan: BatchPlan,
+        instance: Instance,
+        decision: Decision,
+        refused: Collection[int],
+        counts: Counts,
+    ) -> Plan:
+        status = decision.status
+        if refused and status is PlanStatus.OPTIMAL:
+            status = PlanStatus.FEASIBLE
+        starts = dict(expected_starts(plan, instance, decision))
+        built = self._built(plan, status, counts, decision.message, starts)
+        return replace(built, objective=decision.objective, bound=decision.bound)
+
+    def _built(
+        self,
+        plan: BatchPlan,
+        status: PlanStatus,
+        counts: Counts,
+        message: str,
+        expected: Mapping[int, Expected] = NO_STARTS,
+    ) -> Plan:
+        position = plan.view.jobs.position
+        placements = tuple(sorted(plan.placements, key=lambda p: position[p.job]))
+        waiting = sorted(plan.waiting(placements, expected), key=lambda w: position[w.job])
+        told = f"{message}; {counts.words}"
+        return Plan(
+            self.name, status, placements, tuple(waiting), memory=counts.memory, message=told
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Decisions without an answer, and jobs refused at the nodes, since the policy began."""
+
+    without_answer: int = 0
+    refused: int = 0
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> Counts:
+        """Return the counts in the previous plan's memory; 0 where there are none."""
+        found = (snapshot.memory.get(name) for name in (KEPT, REFUSED))
+        return cls(*[of if type(of) is int and of >= 0 else 0 for of in found])
+
+    @property
+    def memory(self) -> dict[str, int]:
+        return {KEPT: self.without_answer, REFUSED: self.refused}
+
+    @property
+    def words(self) -> str:
+        return f"{self.without_answer} decisions without answer, {self.refused} jobs refused so far"
+
+
+def dispatch(plan: BatchPlan, instance: Instance, decision: Decision) -> list[int]:
+    """Place the jobs that start now on their nodes; return those that do not fit there."""
+    refused = []
+    for i, (job, start) in enumerate(zip(instance.jobs, decision.starts, strict=True)):
+        if start > 0:
+            continue
+        if (found := allocation_at(plan, job, decision.nodes[i])) is None:
+            refused.append(i)
+        else:
+            plan.take(job.source.row, found, job.source.told_s, plan.view.now_s)
+    return refused
+
+
+def allocation_at(plan: BatchPlan, job: Job, units: Mapping[int, int] | None) -> Allocation | None:
+    """Return a job's units on these nodes, on any if None; None if they do not fit there now."""
+    request, state = job.source.request, plan.state
+    allowed = job.source.nodes & plan.nodes(job.source.row)
+    if units is None:
+        return state.find(request, allowed)
+    if job.is_exclusive:
+        units = _in_equal_parts(request.units, list(units))
+    if any(not (allowed & state.open) >> n & 1 for n in units):
+        return None
+    return state.place(request, units.items())
+
+
+def _in_equal_parts(units: int, nodes: Sequence[int]) -> Mapping[int, int]:
+    each, more = divmod(units, len(nodes))
+    return {n: each + (k < more) for k, n in enumerate(nodes)}
+
+
+def expected_starts(
+    plan: BatchPlan, instance: Instance, decision: Decision
+) -> Iterator[tuple[int, Expected]]:
+    """Yield the planned starts of the jobs that start later, by row of the plan."""
+    nodes = plan.state.layout.nodes
+    for job, start, units in zip(instance.jobs, decision.starts, decision.nodes, strict=True):
+        start_s = plan.view.now_s + start * instance.grid_s
+        end_s = start_s + job.source.told_s
+        if start > 0 and start_s <= LAST_S:
+            names = tuple(nodes[n].id for n in sorted(units or ()))
+            gpus = job.source.request.gpus * job.source.request.units
+            yield job.source.row, Expected(start_s, end_s if end_s <= LAST_S else None, names, gpus)
+
+
+def _all_start(plan: BatchPlan, jobs: Sequence[WaitingJob]) -> bool:
+    """Start all of these jobs if they fit beside each other: no schedule is better."""
+    if not all(job.fits_now and not job.whole_nodes for job in jobs):
+        return False
+    trial, found = plan.state.copy(), list[Allocation]()
+    for job in jobs:
+        allocation = trial.find(job.request, job.nodes)
+        if allocation is None:
+            return False
+        trial.take(allocation)
+        found.append(allocation)
+    for job, allocation in zip(jobs, found, strict=True):
+        plan.take(job.row, allocation, job.told_s, plan.view.now_s)
+    return True
