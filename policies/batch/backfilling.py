@@ -12,7 +12,6 @@ from policies.contract.plan import LAST_S, Expected, Plan, PlanStatus
 from policies.contract.policy import parameter
 from policies.contract.snapshot import Snapshot
 from policies.placement.cluster_state import ClusterState, Hold
-from policies.placement.from_snapshot import remaining_s
 from policies.placement.layout import Allocation, Request
 from policies.placement.timeline import earliest
 
@@ -71,13 +70,10 @@ class Backfilling:
 
     def _in_order(self, plan: BatchPlan) -> list[int]:
         """Return the waiting jobs that may start, the first first."""
-        columns, placed = plan.columns, plan.placed
-        rows = [
-            row
-            for row, job in enumerate(columns.ids)
-            if job not in placed and row not in plan.plan.not_eligible
-        ]
-        priority, arrival_s = columns.counts["priority"], columns.numbers["arrival_s"]
+        columns, fixed = plan.columns, plan.rows | plan.plan.not_eligible.keys()
+        rows = [row for row in range(len(columns.ids)) if row not in fixed]
+        priority = columns.listed["priority"]
+        arrival_s = columns.listed["arrival_s"]
         return sorted(
             rows,
             key=lambda row: (-priority[row], self._rank(plan, row), arrival_s[row], row),
@@ -94,9 +90,8 @@ class Backfilling:
 
 def _with_ends(plan: BatchPlan, snapshot: Snapshot) -> BatchPlan:
     """Note when the running jobs are expected to end."""
-    speeds = plan.plan.options.speeds
     for stay in plan.plan.pinned:
-        left_s = max(LEAST_LEFT_S, remaining_s(snapshot, speeds, stay))
+        left_s = max(LEAST_LEFT_S, plan.left_s[stay.row])
         plan.state.held[stay.row] = Hold(snapshot.now_s + left_s, stay.allocation)
     return plan
 

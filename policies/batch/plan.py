@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from math import inf, isfinite
 
@@ -58,13 +57,16 @@ class BatchPlan:
         self.plan = PlanBuilder(self.view, never_touch=True)
         self.state, self.columns = self.plan.state, self.view.jobs.columns
         self.busy = {seat.node for placed in others for seat in placed.ranks}
-        self.placements = [self.plan.staying(stay) for stay in self.plan.pinned]
-        for placed in self.placements:
-            self._settle(placed)
+        self.left_s = {stay.row: self.plan.remaining_s(stay) for stay in self.plan.pinned}
+        self.placements = [self.plan.staying(of, self.left_s[of.row]) for of in self.plan.pinned]
+        self.rows = set(self.left_s)
+        for stay in self.plan.pinned:
+            self._settle(stay.row, stay.run.ranks)
 
     @property
     def placed(self) -> set[str]:
-        return {placed.job for placed in self.placements}
+        """Ids of the jobs that stay and of those that were placed."""
+        return {self.columns.ids[row] for row in self.rows}
 
     @cached_property
     def queued(self) -> frozenset[int]:
@@ -73,8 +75,7 @@ class BatchPlan:
 
     def run_s(self, row: int) -> float:
         """Run time of a batch job as the policy is told; inf if unknown."""
-        numbers = self.columns.numbers
-        return float(min(numbers["expected_run_s"][row], numbers["walltime_s"][row]))
+        return self.columns.told_run_s[row]
 
     def request(self, row: int) -> Request:
         """Return the request of a batch job, or of one without GPUs."""
@@ -88,7 +89,8 @@ class BatchPlan:
         else:
             placed = self.plan.placement(Placed(row, found, run_s))
         self.placements.append(placed)
-        self._settle(placed)
+        self.rows.add(row)
+        self._settle(row, placed.ranks)
 
     def nodes(self, row: int) -> int:
         """Return the nodes that a job may have: an exclusive one those without other jobs."""
@@ -101,10 +103,10 @@ class BatchPlan:
         self, placements: Collection[Placement], expected: Mapping[int, Expected] = NO_STARTS
     ) -> Iterator[Waiting]:
         """Yield the reasons of the jobs without a placement; `placements`: of all jobs."""
-        placed, ids = self.placed, self.columns.ids
-        rows = [row for row, job in enumerate(ids) if job not in placed]
+        ids = self.columns.ids
+        rows = [row for row in range(len(ids)) if row not in self.rows]
         for row, why in [*self._of_training(rows, placements), *self._of_batch(rows, placements)]:
-            yield replace(why, job=ids[row], expected=expected.get(row))
+            yield why.of(ids[row], expected.get(row))
 
     def _of_training(
         self, rows: Sequence[int], placements: Collection[Placement]
@@ -119,13 +121,21 @@ class BatchPlan:
         self, rows: Sequence[int], placements: Collection[Placement]
     ) -> Iterable[tuple[int, Waiting]]:
         holders = Holders(self.snapshot, self.state, tuple(placements))
-        return [(row, self._why(row, holders)) for row in rows if row in self.queued]
+        known = dict[tuple[Request, int], Waiting]()
+        for row in [row for row in rows if row in self.queued]:
+            if row in self.plan.not_eligible:
+                yield row, self.plan.not_eligible[row]
+                continue
+            key = self.request(row), self.nodes(row)
+            if key not in known:
+                known[key] = self._why(row, holders)
+            yield row, known[key]
 
-    def _settle(self, placed: Placement) -> None:
+    def _settle(self, row: int, ranks: Iterable[RankPlacement]) -> None:
         """Note a placed job's nodes, which are closed to others if it is to be alone there."""
-        self.busy |= {seat.node for seat in placed.ranks}
-        if self.columns.others["exclusive"][self.view.jobs.position[placed.job]]:
-            for seat in placed.ranks:
+        self.busy.update([seat.node for seat in ranks])
+        if self.columns.others["exclusive"][row]:
+            for seat in ranks:
                 self.state.close(self.state.layout.index[seat.node])
 
     def _placement(self, row: int, found: Allocation, run_s: float) -> Placement:
@@ -144,7 +154,7 @@ class BatchPlan:
         """Return a job's part of its nodes' bills; inf if the run time is unknown."""
         if not isfinite(run_s):
             return inf
-        cores, watts = float(self.columns.numbers["cores"][row]), 0.0
+        cores, watts = self.columns.listed["cores"][row], 0.0
         for part in found.parts:
             node, gpus = self.snapshot.nodes[part.node], part.devices.bit_count()
             watts += node.part_w(gpus, len(node.devices), cores * part.units)
@@ -152,8 +162,6 @@ class BatchPlan:
         return watts * self.plan.prices.reference * priced_s
 
     def _why(self, row: int, holders: Holders) -> Waiting:
-        if row in self.plan.not_eligible:
-            return self.plan.not_eligible[row]
         request = self.request(row)
         if least_shortage(self._empty, [(request, EVERY)]) == Shortage(ShortageCode.CAPACITY):
             return self._impossible(row, request)
@@ -167,7 +175,9 @@ class BatchPlan:
     @cached_property
     def _empty(self) -> ClusterState:
         """Return the state of the cluster without any job and cap."""
-        layout = Layout(self.snapshot.nodes, self.state.layout.resources, shares=False)
+        layout = self.state.layout
+        if self.view is not self.snapshot or layout.levels:
+            layout = Layout(self.snapshot.nodes, layout.resources, shares=False)
         empty = ClusterState(layout)
         for n, node in enumerate(self.snapshot.nodes):
             if not node.takes_training:
