@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from policies.batch.cp.dispatcher import Decision, Dispatcher
+from policies.batch.cp.dispatcher import Decision, Dispatcher, budget
 from policies.batch.cp.instance import Instance
 from policies.batch.plan import BatchPlan
 from policies.contract.policy import parameter
@@ -23,6 +23,7 @@ class Pcp20(Dispatcher):
 
     name: ClassVar[str] = "pcp20"
 
+    budget: float = budget(0.1)
     symmetry: bool = parameter(
         True, "break symmetries: equal units of a job are in order, and interchangeable nodes"
     )
