@@ -24,6 +24,7 @@ from policies.placement.layout import (
     NodeClass,
     Part,
     Request,
+    node_set,
 )
 
 
@@ -37,10 +38,14 @@ class Group(NamedTuple):
 
 
 class Hold(NamedTuple):
-    """Allocation of a job and its expected end (s); inf if unknown."""
+    """Allocation of a job and its expected end (s); inf if unknown.
+
+    `closed`: nodes (a set) that are closed until then, as the job is to be alone there.
+    """
 
     end_s: float
     allocation: Allocation
+    closed: int = 0
 
 
 class ClusterState:
@@ -202,14 +207,27 @@ class ClusterState:
 
     # ---- change
 
-    def take(self, allocation: Allocation, job: Hashable | None = None, end_s: float = inf) -> None:
-        """Take what is free; `job` holds it until `end_s`. ValueError, no change, if it is not."""
+    def take(
+        self,
+        allocation: Allocation,
+        job: Hashable | None = None,
+        end_s: float = inf,
+        *,
+        alone: bool = False,
+    ) -> None:
+        """Take what is free; `job` holds it as in `hold`. ValueError, no change, if it is not."""
         if not self.is_free(allocation):
             raise ValueError(f"not free: {allocation}")
         for part in allocation.parts:
             self._change(part, allocation.request, 1)
         if job is not None:
-            self.held[job] = Hold(end_s, allocation)
+            self.hold(job, allocation, end_s, alone=alone)
+
+    def hold(self, job: Hashable, allocation: Allocation, end_s: float, *, alone: bool) -> None:
+        """Note that a job holds what was taken until `end_s`; `alone`: its nodes are closed."""
+        closed = node_set(allocation) & self.open if alone else 0
+        self.held[job] = Hold(end_s, allocation, closed)
+        self.open &= ~closed
 
     def try_take(self, allocation: Allocation) -> bool:
         """Take an allocation if it is free and the power cap allows it; return if it was taken."""
@@ -226,7 +244,7 @@ class ClusterState:
         for part in allocation.parts:
             self._change(part, allocation.request, -1)
         if job is not None:
-            del self.held[job]
+            self.open |= self.held.pop(job).closed
 
     def is_free(self, allocation: Allocation) -> bool:
         """Return True if an allocation's devices and resources are free; power is not looked at."""

@@ -195,10 +195,7 @@ def current_placements(
 
 
 def _is_whole(run: Running) -> bool:
-    for rank in run.ranks:  # a loop, because it is asked of every running job
-        if rank.share != 1.0:
-            return False
-    return True
+    return all(rank.share == 1.0 for rank in run.ranks)
 
 
 def _together_free(

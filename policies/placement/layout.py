@@ -122,6 +122,14 @@ class Allocation(NamedTuple):
     parts: tuple[Part, ...]
 
 
+def node_set(allocation: Allocation) -> int:
+    """Return the nodes of an allocation (a set)."""
+    nodes = 0
+    for part in allocation.parts:
+        nodes |= 1 << part.node
+    return nodes
+
+
 def members(bits: int) -> Iterator[int]:
     """Yield the numbers in a bit set, rising."""
     while bits:
