@@ -26,7 +26,7 @@ from policies.batch.backfilling import Backfilling
 from policies.batch.cp.instance import instance_of
 from policies.batch.cp.optional_units import variables
 from policies.batch.cp.pcp20 import Pcp20
-from policies.batch.cp.waiting import Queue
+from policies.batch.cp.waiting import Candidates
 from policies.batch.plan import BatchPlan
 from policies.contract.plan import Plan, PlanStatus
 from policies.contract.policy import Policy
@@ -143,11 +143,11 @@ def _times(name: str, policy: str, of: Decided, variant: str = "") -> Iterator[F
 def ratio(snapshot: Snapshot) -> float | None:
     """Return the ratio of the numbers of variables; None where no waiting job fits."""
     plan = BatchPlan(snapshot, range(len(snapshot.jobs)), ())
-    queue = Queue(plan)
-    jobs = queue.considered(Pcp20().window)
+    candidates = Candidates(plan)
+    jobs = candidates.considered(Pcp20().window)
     if not any(job.fits_now for job in jobs):
         return None
-    instance = instance_of(queue, jobs, Pcp20().grid_s, Pcp20().node_order)
+    instance = instance_of(candidates, jobs, Pcp20().grid_s)
     model = Pcp20(hint=False).model(instance)
     return len(model.cp.proto.variables) / variables(instance)
 

@@ -13,14 +13,17 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from policies.batch.cp.instance import ORDERS, Instance, Job, instance_of
-from policies.batch.cp.waiting import Queue, WaitingJob
+from policies.batch.backfilling import built
+from policies.batch.cp.instance import Instance, Job, instance_of
+from policies.batch.cp.waiting import Candidates, WaitingJob
+from policies.batch.fit import NODE_ORDERS, with_node_order
 from policies.batch.plan import BatchPlan
 from policies.contract.plan import LAST_S, Expected, Plan, PlanStatus
 from policies.contract.policy import SolverFailedError, parameter
 from policies.contract.snapshot import Snapshot
 from policies.placement.layout import Allocation
 from policies.placement.plan_builder import NO_STARTS
+from policies.placement.timeline import vacant
 
 KEPT, REFUSED = "decisions_without_answer", "refused_at_the_nodes"
 """Counts in a plan's memory."""
@@ -75,9 +78,8 @@ class Dispatcher(ABC):
     )
     node_order: str = parameter(
         "given",
-        "order of nodes, the last of which fill first: as the cluster lists them, reversed, or"
-        " those with what few nodes have first or last",
-        choices=ORDERS,
+        "order of the cluster's nodes: of equally good positions the last one is taken",
+        choices=NODE_ORDERS,
     )
 
     @abstractmethod
@@ -86,15 +88,16 @@ class Dispatcher(ABC):
 
     def __call__(self, snapshot: Snapshot) -> Plan:
         """Dispatch the jobs that start now in the best schedule found within the budget."""
-        plan = BatchPlan(snapshot, range(len(snapshot.jobs)), ())
-        queue = Queue(plan)
-        jobs = queue.considered(self.window)
+        ordered = with_node_order(snapshot, self.node_order)
+        plan = BatchPlan(ordered, range(len(snapshot.jobs)), ())
+        candidates = Candidates(plan)
+        jobs = candidates.considered(self.window)
         counts = Counts.of(snapshot)
         if not any(job.fits_now for job in jobs):
             return self._built(plan, PlanStatus.OPTIMAL, counts, "no waiting job fits now")
         if _all_start(plan, jobs):
             return self._built(plan, PlanStatus.OPTIMAL, counts, "all jobs considered start")
-        instance = instance_of(queue, jobs, self.grid_s, self.node_order)
+        instance = instance_of(candidates, jobs, self.grid_s)
         try:
             decision = self.decide(instance, plan)
         except SolverFailedError as error:
@@ -116,8 +119,8 @@ class Dispatcher(ABC):
         if refused and status is PlanStatus.OPTIMAL:
             status = PlanStatus.FEASIBLE
         starts = dict(expected_starts(plan, instance, decision))
-        built = self._built(plan, status, counts, decision.message, starts)
-        return replace(built, objective=decision.objective, bound=decision.bound)
+        plain = self._built(plan, status, counts, decision.message, starts)
+        return replace(plain, objective=decision.objective, bound=decision.bound)
 
     def _built(
         self,
@@ -127,13 +130,9 @@ class Dispatcher(ABC):
         message: str,
         expected: Mapping[int, Expected] = NO_STARTS,
     ) -> Plan:
-        position = plan.view.jobs.position
-        placements = tuple(sorted(plan.placements, key=lambda p: position[p.job]))
-        waiting = sorted(plan.waiting(placements, expected), key=lambda w: position[w.job])
         told = f"{message}; {counts.words}"
-        return Plan(
-            self.name, status, placements, tuple(waiting), memory=counts.memory, message=told
-        )
+        plain = built(self.name, plan, expected, counts.memory)
+        return replace(plain, status=status, message=told)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,21 +166,23 @@ def dispatch(plan: BatchPlan, instance: Instance, decision: Decision) -> list[in
         if (found := allocation_at(plan, job, decision.nodes[i])) is None:
             refused.append(i)
         else:
-            plan.take(job.source.row, found, job.source.told_s, plan.view.now_s)
+            plan.take(job.source.row, found, job.source.choice.run_s)
     return refused
 
 
 def allocation_at(plan: BatchPlan, job: Job, units: Mapping[int, int] | None) -> Allocation | None:
     """Return a job's units on these nodes, on any if None; None if they do not fit there now."""
-    request, state = job.source.request, plan.state
-    allowed = job.source.nodes & plan.nodes(job.source.row)
+    source, state = job.source, plan.state
     if units is None:
-        return state.find(request, allowed)
+        return plan.find(source.row, source.choice, only=source.nodes)
     if job.is_exclusive:
-        units = _in_equal_parts(request.units, list(units))
-    if any(not (allowed & state.open) >> n & 1 for n in units):
+        units = _in_equal_parts(source.request.units, list(units))
+    allowed = source.nodes & state.open
+    if job.is_exclusive:
+        allowed &= vacant(state)
+    if any(not allowed >> n & 1 for n in units):
         return None
-    return state.place(request, units.items())
+    return state.place(source.request, units.items())
 
 
 def _in_equal_parts(units: int, nodes: Sequence[int]) -> Mapping[int, int]:
@@ -196,7 +197,7 @@ def expected_starts(
     nodes = plan.state.layout.nodes
     for job, start, units in zip(instance.jobs, decision.starts, decision.nodes, strict=True):
         start_s = plan.view.now_s + start * instance.grid_s
-        end_s = start_s + job.source.told_s
+        end_s = start_s + job.source.choice.run_s
         if start > 0 and start_s <= LAST_S:
             names = tuple(nodes[n].id for n in sorted(units or ()))
             gpus = job.source.request.gpus * job.source.request.units
@@ -205,15 +206,13 @@ def expected_starts(
 
 def _all_start(plan: BatchPlan, jobs: Sequence[WaitingJob]) -> bool:
     """Start all of these jobs if they fit beside each other: no schedule is better."""
-    if not all(job.fits_now and not job.whole_nodes for job in jobs):
+    if not all(job.fits_now for job in jobs):
         return False
-    trial, found = plan.state.copy(), list[Allocation]()
+    trial = plan.copy()
     for job in jobs:
-        allocation = trial.find(job.request, job.nodes)
-        if allocation is None:
+        if (found := trial.find(job.row, job.choice, only=job.nodes)) is None:
             return False
-        trial.take(allocation)
-        found.append(allocation)
-    for job, allocation in zip(jobs, found, strict=True):
-        plan.take(job.row, allocation, job.told_s, plan.view.now_s)
+        trial.take(job.row, found, job.choice.run_s)
+    for started in trial.started:
+        plan.take(*started)
     return True

@@ -15,8 +15,7 @@ from policies.batch.cp.instance import Instance
 from policies.batch.plan import BatchPlan
 from policies.contract.plan import PlanStatus
 from policies.contract.policy import SolverFailedError, parameter
-from policies.placement.cluster_state import Group
-from policies.placement.layout import Allocation, lowest
+from policies.placement.layout import Allocation
 
 if TYPE_CHECKING:
     from policies.batch.cp.scheduling import SchedulingModel
@@ -83,48 +82,26 @@ class Hcp19(Dispatcher):
 
 
 class BestFit:
-    """Allocation by best fit of the jobs that start now, in the classes of nodes in order."""
+    """Allocation by best fit of the jobs that start now."""
 
     def __init__(self, plan: BatchPlan, instance: Instance) -> None:
-        self.plan, self.instance, self.state = plan, instance, plan.state.copy()
+        self.instance, self.trial = instance, plan.copy()
         self.placed: dict[int, Allocation] = {}
         self.refused: set[int] = set()
-        self.rank = {n: k for k, n in enumerate(instance.order)}
 
     def give(self, starts: Sequence[int]) -> bool:
         """Give nodes to the jobs that start now; return False if some find none."""
         before = len(self.refused)
         for i, start in enumerate(starts):
-            if start == 0 and i not in self.placed:
-                if (found := self._find(i)) is None:
-                    self.refused.add(i)
-                else:
-                    self._take(i, found)
+            if start > 0 or i in self.placed:
+                continue
+            job = self.instance.jobs[i].source
+            if (found := self.trial.find(job.row, job.choice, only=job.nodes)) is None:
+                self.refused.add(i)
+            else:
+                self.trial.take(job.row, found, job.choice.run_s)
+                self.placed[i] = found
         return len(self.refused) == before
-
-    def _find(self, i: int) -> Allocation | None:
-        job = self.instance.jobs[i].source
-        allowed = job.nodes & self.plan.nodes(job.row)
-        if job.whole_nodes:
-            allowed &= ~self._taken()
-        return self.state.find(job.request, allowed, self._order)
-
-    def _take(self, i: int, found: Allocation) -> None:
-        self.state.take(found)
-        self.placed[i] = found
-        for part in found.parts if self.instance.jobs[i].is_exclusive else ():
-            self.state.close(part.node)
-
-    def _taken(self) -> int:
-        """Return the set of nodes with jobs that start now."""
-        found = 0
-        for allocation in self.placed.values():
-            for part in allocation.parts:
-                found |= 1 << part.node
-        return found
-
-    def _order(self, group: Group) -> tuple[float, ...]:
-        return (-self.rank[lowest(group.nodes)], *group.free)
 
     def constrained(self, model: SchedulingModel) -> SchedulingModel:
         """Return the model in which what has nodes starts now, and what found none does later."""

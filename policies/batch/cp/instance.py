@@ -14,9 +14,8 @@ from functools import cached_property
 from math import ceil, gcd
 from typing import TypeAlias
 
-from policies.batch.cp.waiting import Queue, WaitingJob, limited_s
+from policies.batch.cp.waiting import Candidates, WaitingJob, limited_s
 from policies.batch.plan import BatchPlan
-from policies.placement.from_snapshot import remaining_s
 from policies.placement.layout import RESOURCES, Layout, Request
 
 Amounts: TypeAlias = tuple[int, ...]
@@ -74,7 +73,7 @@ class RunningPart:
 class Instance:
     """Waiting jobs by priority, what runs, and the capacity cap[n, r] of nodes in use.
 
-    `order`: nodes as their resources are listed; `kind`: number of each node's class and labels.
+    `order`: these nodes; `kind`: number of each node's class and labels.
     """
 
     jobs: tuple[Job, ...]
@@ -163,12 +162,12 @@ class Instance:
         return at_once + sum(r * s for r, s in zip(self.rates, starts, strict=True))
 
 
-def instance_of(queue: Queue, jobs: Sequence[WaitingJob], grid_s: float, order: str) -> Instance:
-    """Return the instance of these jobs beside all that runs; nodes are listed in `order`."""
-    state, size = queue.released, RESOURCES + len(queue.released.layout.resources)
-    nodes = [n for n in in_order(state.layout, order) if state.open >> n & 1]
+def instance_of(found: Candidates, jobs: Sequence[WaitingJob], grid_s: float) -> Instance:
+    """Return the instance of these jobs beside all that runs."""
+    state, size = found.released, RESOURCES + len(found.released.layout.resources)
+    nodes = [n for n in range(len(state.free)) if state.open >> n & 1]
     free = {n: state.free[n][:size] for n in nodes}
-    running = [part for part in _running(queue.plan, grid_s, size) if part.node in free]
+    running = [part for part in _running(found.plan, grid_s, size) if part.node in free]
     units = [unit_demand(job.request, size) for job in jobs]
     wanted = [[job.request.units * a for a in of] for job, of in zip(jobs, units, strict=True)]
     used = [*wanted, *[part.demand for part in running if part.demand]]
@@ -212,12 +211,11 @@ def unit_demand(request: Request, size: int) -> Amounts:
 
 def _running(plan: BatchPlan, grid_s: float, size: int) -> Iterator[RunningPart]:
     """Yield what running jobs use; an exclusive one has no demand, but the whole node."""
-    exclusive, speeds = plan.columns.others["exclusive"], plan.plan.options.speeds
     for stay in plan.plan.pinned:
-        left = max(1, ceil(limited_s(remaining_s(plan.view, speeds, stay)) / grid_s))
+        left = max(1, ceil(limited_s(plan.left_s[stay.row]) / grid_s))
         for node, units, devices in stay.allocation.parts:
             used = stay.allocation.request.used(units) or (0,) * (size - RESOURCES)
-            amounts = () if exclusive[stay.row] else (devices.bit_count(), *used)
+            amounts = () if plan.is_alone(stay.row) else (devices.bit_count(), *used)
             yield RunningPart(node, amounts, left)
 
 
@@ -226,31 +224,3 @@ def _kinds(layout: Layout) -> dict[int, int]:
     numbers: dict[object, int] = {}
     keys = [(c, frozenset(layout.nodes[n].labels)) for n, c in enumerate(layout.class_of)]
     return {n: numbers.setdefault(key, len(numbers)) for n, key in enumerate(keys)}
-
-
-ORDERS = ("given", "reversed", "scarce_first", "scarce_last")
-
-
-def in_order(layout: Layout, order: str) -> list[int]:
-    """Return the nodes in one of ORDERS; scarce: with what the fewest nodes have."""
-    nodes = list(range(len(layout.nodes)))
-    if order == "given":
-        return nodes
-    if order == "reversed":
-        return nodes[::-1]
-    offers, sign = _offers(layout), 1 if order == "scarce_first" else -1
-    return sorted(nodes, key=lambda n: (sign * offers[layout.class_of[n]], n))
-
-
-def _offers(layout: Layout) -> list[int]:
-    """Return for each class how many nodes have the scarcest of its resources."""
-    members = [nodes.bit_count() for nodes in layout.members]
-    capacity = [of_class.capacity for of_class in layout.classes]
-    having = [
-        sum(count for of, count in zip(capacity, members, strict=True) if of[r])
-        for r in range(len(capacity[0]) if capacity else 0)
-    ]
-    return [
-        min([count for count, amount in zip(having, of, strict=True) if amount], default=0)
-        for of in capacity
-    ]

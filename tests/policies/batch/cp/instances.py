@@ -5,18 +5,16 @@ from typing import Any
 from hypothesis import strategies as st
 
 from policies.batch.cp.instance import Instance, instance_of
-from policies.batch.cp.waiting import Queue
+from policies.batch.cp.waiting import Candidates
 from policies.batch.plan import BatchPlan
 from policies.contract.snapshot import NodeView, RankPlacement, Snapshot
 from tests.builders_policies import a_batch_job, a_cpu_node, a_node, a_snapshot, seated
 
 
-def an_instance(
-    snapshot: Snapshot, window: int = 100, grid_s: float = 10.0, order: str = "given"
-) -> Instance:
-    plan = BatchPlan(snapshot, range(len(snapshot.jobs)), ())
-    queue = Queue(plan)
-    return instance_of(queue, queue.considered(window), grid_s, order)
+def an_instance(snapshot: Snapshot) -> Instance:
+    """The instance of all waiting jobs, in units of 10 s."""
+    found = Candidates(BatchPlan(snapshot, range(len(snapshot.jobs)), ()))
+    return instance_of(found, found.considered(100), 10.0)
 
 
 def runs(node: str, left_s: float, job: str = "runs", units: int = 1, **fields: Any) -> Any:
@@ -51,7 +49,7 @@ def tiny(draw: st.DrawFn) -> Snapshot:
 
 def fits_ever(snapshot: Snapshot) -> bool:
     """Return True if one of the waiting jobs may run here."""
-    return bool(Queue(BatchPlan(snapshot, range(len(snapshot.jobs)), ())).considered(1))
+    return bool(Candidates(BatchPlan(snapshot, range(len(snapshot.jobs)), ())).considered(1))
 
 
 def mixed_nodes(draw: st.DrawFn) -> list[NodeView]:

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from controlplane.loop.rounds import decide
 from policies.batch.cp import solver
 from policies.batch.cp.dispatcher import KEPT, REFUSED, Decision, Dispatcher
-from policies.batch.cp.instance import ORDERS, Instance
+from policies.batch.cp.instance import Instance
 from policies.batch.cp.pcp20 import Pcp20
+from policies.batch.fit import NODE_ORDERS
 from policies.batch.plan import BatchPlan
 from policies.contract.plan import Plan, PlanStatus
 from policies.contract.policy import SolverFailedError
@@ -198,7 +199,7 @@ def test_only_the_window_is_considered_by_slowdown(name: str) -> None:
 
 
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
-@given(crowded(), st.sampled_from(NAMES), st.sampled_from(ORDERS), st.booleans())
+@given(crowded(), st.sampled_from(NAMES), st.sampled_from(NODE_ORDERS), st.booleans())
 def test_every_plan_keeps_the_rules_and_nobody_is_refused_without_a_power_cap(
     snapshot: Snapshot, name: str, order: str, symmetry: bool
 ) -> None:

@@ -134,6 +134,6 @@ def test_the_order_of_nodes_decides_which_fill_first() -> None:
     snapshot = a_snapshot(nodes, [a_batch_job("w1", cores=4.0), blocked])
     first = {
         order: Pcp20(node_order=order)(snapshot).placements[0].ranks[0].node
-        for order in ("given", "reversed", "scarce_first", "scarce_last")
+        for order in ("given", "reversed", "gpus_first", "gpus_last")
     }
-    assert first == {"given": "c2", "reversed": "g1", "scarce_first": "c2", "scarce_last": "g1"}
+    assert first == {"given": "c2", "reversed": "g1", "gpus_first": "c2", "gpus_last": "g1"}
