@@ -1,6 +1,7 @@
 """`python -m experiments.bench`: every benchmark, one after another, as JSON lines."""
 
 from experiments.bench import (
+    dispatchers,
     exploration,
     first_run,
     forecasts,
@@ -18,6 +19,7 @@ from experiments.bench.figures import show
 if __name__ == "__main__":
     show(policies.figures())
     shares.main([])
+    show(dispatchers.figures())
     show(gap.figures())
     show(workloads.figures())
     show(simulator.figures(million=False))

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from ortools.sat.python import cp_model
 
@@ -25,7 +25,9 @@ from policies.batch.cp.list_schedule import ListSchedule, listed
 
 @dataclass
 class SchedulingModel:
-    """Variables s_i and intervals tau_i of an instance."""
+    """Variables s_i and intervals tau_i of an instance. `presolves`: CP-SAT presolves the model."""
+
+    presolves: ClassVar[bool] = True
 
     instance: Instance
     cp: cp_model.CpModel = field(default_factory=cp_model.CpModel)

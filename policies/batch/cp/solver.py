@@ -11,7 +11,13 @@ def minimised(model: SchedulingModel, budget: float, seed: int) -> Decision:
     """Return the best schedule found. Raises SolverFailedError without any."""
     instance = model.instance
     solver, status = run_solver(
-        model.cp, budget, seed, linearization_level=0, symmetry_level=0, cp_model_probing_level=0
+        model.cp,
+        budget,
+        seed,
+        linearization_level=0,
+        symmetry_level=0,
+        cp_model_probing_level=0,
+        cp_model_presolve=model.presolves,
     )
     starts = tuple(solver.value(s) for s in model.s)
     nodes = tuple(model.nodes_of(solver, i) for i in range(len(starts)))
