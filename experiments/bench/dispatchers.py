@@ -109,6 +109,9 @@ def decided(policy: Policy, taken: Sequence[Snapshot]) -> Decided:
 def figures(every: int = EVERY, names: Sequence[str] = tuple(SETTINGS)) -> Iterator[Figure]:
     """Times of decisions by cluster and policy, effect of symmetry breaking, sizes of models."""
     for name in names:
+        if SETTINGS[name][1] is EURORA and not LOG.exists():
+            print(f"{LOG} is absent: set LOADMASTER_DATA to the folder of data", file=sys.stderr)
+            continue
         taken = snapshots(name, every)
         for policy in POLICIES:
             yield from _times(name, policy, decided(make(policy), taken))
