@@ -70,7 +70,9 @@ def an_outcome(**fields: Any) -> Outcome:
         "utilisation": Utilisation(np.array([100.0, 350.0]), np.array([1, 0]), 2),
         "decision_s": np.array([0.001, 0.003]),
     }
-    return Outcome(**{**given, **fields})
+    values = {**given, **fields}
+    ended = {"ended_s": values["completion_s"], "state": np.isfinite(values["completion_s"]) * 1}
+    return Outcome(**{**ended, **values})
 
 
 def a_finished_run(outcome: Outcome | None = None, **facts: Any) -> FinishedRun:

@@ -237,6 +237,8 @@ def _why(simulation: Simulation, row: int, *, is_cut: bool) -> str:
     world = simulation.world
     if (found := world.unplaceable.get(world.table.columns.ids[row])) is not None:
         return found.reason
+    if row in world.ends.reasons:
+        return world.ends.reasons[row]
     if row in world.launches:
         return UNKNOWN_SPEED
     return CUT if is_cut else LEFT_WAITING

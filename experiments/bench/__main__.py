@@ -3,6 +3,7 @@
 from experiments.bench import (
     batch,
     batch_traces,
+    dispatchers,
     exploration,
     first_run,
     forecasts,
@@ -20,6 +21,7 @@ from experiments.bench.figures import show
 if __name__ == "__main__":
     show(policies.figures())
     shares.main([])
+    show(dispatchers.figures())
     show(gap.figures())
     show(workloads.figures())
     show(simulator.figures(million=False))

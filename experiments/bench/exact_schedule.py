@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 from ortools.sat.python import cp_model
 
-from policies.andreas.exact_model import run_solver
 from policies.contract.plan import PlanStatus
 from policies.cost_model.kernels import NONE
+from policies.cp_sat import run_solver
 from policies.search.kernels.local_search import Found
 from policies.search.kernels.rollout import RolloutData
 

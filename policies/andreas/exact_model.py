@@ -24,10 +24,10 @@ from ortools.sat.python import cp_model
 
 from policies.andreas.objective import Objective
 from policies.contract.plan import PlanStatus
-from policies.contract.policy import SolverFailedError
 from policies.cost_model.kernels import extra_watts
 from policies.cost_model.problem import Problem
 from policies.cost_model.solution import Solution
+from policies.cp_sat import run_solver
 
 Seat: TypeAlias = tuple[int, int, int]
 RESOLUTION = 2**40
@@ -36,7 +36,6 @@ TIE = 4
 FINE = 10**6
 """Resolution of watts, cores and gigabytes."""
 SLACK = 1e-3
-USABLE = {cp_model.OPTIMAL: PlanStatus.OPTIMAL, cp_model.FEASIBLE: PlanStatus.FEASIBLE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,27 +291,6 @@ def _constrained(data: Data) -> Model:
     model.resources_of_nodes()
     model.power_cap()
     return model
-
-
-def run_solver(
-    model: cp_model.CpModel, budget: float, seed: int
-) -> tuple[cp_model.CpSolver, PlanStatus]:
-    """Run the solver with one worker and a budget of CP-SAT's deterministic time.
-
-    Solutions are the same on every machine. Raises SolverFailedError if the budget ends without
-    one.
-    """
-    solver = cp_model.CpSolver()
-    solver.parameters.num_workers = 1
-    solver.parameters.max_deterministic_time = budget
-    solver.parameters.random_seed = seed % 2**31
-    # With this propagator OR-Tools 9.15 calls solutions optimal that are not (about 1 in 500).
-    solver.parameters.auto_detect_greater_than_at_least_one_of = False
-    status = solver.solve(model)
-    if status not in USABLE:
-        ended = f"CP-SAT ended with {status.name} within a deterministic time of {budget:g}"
-        raise SolverFailedError(f"{ended}: raise the budget")
-    return solver, USABLE[status]
 
 
 def _solution(model: Model, solver: cp_model.CpSolver) -> Solution:

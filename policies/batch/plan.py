@@ -208,7 +208,7 @@ class BatchPlan:
             if row in self.plan.not_eligible:
                 yield row, self.plan.not_eligible[row]
                 continue
-            if row in expected:
+            if row in expected and expected[row].nodes:
                 nodes = sum(1 << self.state.layout.index[node] for node in expected[row].nodes)
                 yield row, held_by(holders, WaitCode.NO_CAPACITY, nodes)
                 continue

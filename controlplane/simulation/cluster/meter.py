@@ -141,6 +141,20 @@ class Prices:
         )
 
 
+def meter_of(
+    fleet: Fleet,
+    energy: Sequence[PriceInterval],
+    jobs: int,
+    noise: Callable[[str, int], float] | None,
+    *,
+    splits: bool,
+) -> Meter:
+    """Return a meter of a fleet, which divides the energy among `jobs` rows if it `splits`."""
+    if splits:
+        return SplitMeter(fleet, energy, jobs, noise)
+    return Meter(fleet.nodes, energy, noise)
+
+
 @dataclass(frozen=True, slots=True)
 class Remaining:
     """Least run time and energy cost of each job's remaining work; inf s if speed is unknown."""

@@ -9,14 +9,16 @@ from math import isfinite, nan
 
 from controlplane.simulation.report.charts import Chart, charts_of, timelines_of
 from controlplane.simulation.report.run_metrics import (
-    METRICS,
     PART,
     Interval,
     Metric,
     fewest_unfinished,
+    metrics_in,
 )
+from controlplane.simulation.report.run_times import run_times_section
 from controlplane.simulation.report.standalone import chart_section, filled, standalone_page
 from controlplane.simulation.report.summary import PolicySummary, Summary
+from controlplane.simulation.switches import in_words
 from controlplane.simulation.world.outcome import Unplaceable
 from controlplane.web.pages.formats import counted
 
@@ -29,6 +31,8 @@ SEEDS = (
 
 LISTED = 50
 """Bad lines, unplaceable jobs and failed runs that the page lists; it counts all."""
+
+NO_INTERVAL = Interval(nan, None, 0)
 
 _UNITS_S = ((86_400.0, 3.0, "d"), (3600.0, 2.0, "h"), (60.0, 2.0, "min"))
 """(seconds, from how many of them on, unit)."""
@@ -49,7 +53,7 @@ def report_of(summary: Summary) -> str:
         "charts": f'<div class="charts">{sections}</div>' if summary.workloads else "",
         "timelines": _timelines(timelines),
         "facts": f"<dl>{''.join(facts)}</dl>",
-        "lists": "".join(_lists(summary)),
+        "lists": run_times_section(summary) + "".join(_lists(summary)),
     }
     figures = {c.id: {"note": c.note, "figure": c.figure} for c in (*charts, *timelines)}
     return standalone_page(summary.study.name, filled("report.html", values), figures)
@@ -100,8 +104,8 @@ def _table(summary: Summary) -> str:
     heads = "".join(f'<th scope="col">{escape(p.choice.label)}</th>' for p in shown)
     may_be_best = fewest_unfinished([intervals["unfinished"].mean for intervals in found])
     rows = []
-    for metric in METRICS:
-        values = [intervals[metric.name] for intervals in found]
+    for metric in metrics_in(run for policy in shown for run in policy.runs.values()):
+        values = [intervals.get(metric.name, NO_INTERVAL) for intervals in found]
         if metric.always or any(isfinite(v.mean) for v in values):
             more = [_versus(metric, policy, shown[0]) for policy in shown]
             best = _best(metric, values, may_be_best)
@@ -176,11 +180,11 @@ def facts_of(summary: Summary) -> Iterable[tuple[str, str]]:
     yield "Rounds", f"on every event and every {study.scenario.round_s:g} s"
     yield from _workload_facts(summary)
     yield "Seeds", ", ".join(map(str, study.seeds))
-    on = ", ".join(f"{name} = {value:g}" for name, value in study.switches.turned_on.items())
-    yield "Switches that are on", on or "none"
+    yield "Switches that are on", in_words(study.switches.turned_on) or "none"
     for choice in study.policies:
         given = ", ".join(f"{name} = {value}" for name, value in choice.parameters.items())
         words = f"{choice.file or choice.name}: {given or 'parameters at their defaults'}"
+        words += f"; predictor = {choice.predictor}" if choice.predictor else ""
         yield f"Policy {choice.label}", words
 
 
@@ -212,6 +216,8 @@ def _lists(summary: Summary) -> Iterable[str]:
     for policy in summary.policies:
         title = f"Jobs that {policy.choice.label} left unfinished"
         yield from _jobs_by_seed(title, policy.unfinished)
+        title = f"Jobs that ended without completion under {policy.choice.label}"
+        yield from _jobs_by_seed(title, policy.not_completed)
     skipped = {
         seed: tuple(f"line {line}: {problem}" for line, problem in workload.skipped)
         for seed, workload in summary.workloads.items()

@@ -4,11 +4,12 @@
     wait_s = first start - arrival      bounded_slowdown = max(1, jct_s / max(10 s, fastest_s))
     utilisation = mean GPUs in use from first arrival to last completion / all GPUs
 
-Jobs that are never completed are counted (`unfinished`) but in no average over jobs; the total cost
+Averages over jobs are of those that ran to their end: completed, or killed at their walltime (whose
+shortest run is the walltime). Jobs that are not over are counted (`unfinished`); the total cost
 charges the least that they would still cost, and only policies that leave the fewest can be best.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite, nan, sqrt
 from typing import Literal
@@ -16,6 +17,7 @@ from typing import Literal
 import numpy as np
 from scipy.special import stdtrit
 
+from controlplane.simulation.world.job_table import JobEnd
 from controlplane.simulation.world.outcome import Outcome, Utilisation
 from policies.contract.snapshot import Floats
 from profiling.pairs.estimates import ErrorSummary
@@ -27,6 +29,14 @@ CONFIDENCE = 0.95
 NO_ERRORS = ErrorSummary.of(())
 ERROR_PARTS = {"mean": "mean", "p50": "median", "p90": "p90", "most": "worst"}
 """Fields of an ErrorSummary by the last word of their metrics."""
+
+RUN_TIME_ERRORS = {
+    "run_time_error_mean_s": "mean_s",
+    "run_time_error_absolute_s": "absolute_s",
+    "run_time_error_median_s": "median_s",
+    "run_times_too_short": "too_short",
+}
+"""Fields of an ErrorRow by metric."""
 
 Better = Literal["less", "more", ""]
 
@@ -58,14 +68,19 @@ METRICS = (
     Metric("jct_p90_s", "Completion time, 90%", "s", "less"),
     Metric("jct_p99_s", "Completion time, 99%", "s", "less"),
     Metric("wait_mean_s", "Wait before the first start, mean", "s", "less"),
+    Metric("wait_max_s", "Wait before the first start, longest", "s", "less"),
     Metric("makespan_s", "Makespan", "s", "less"),
     Metric("slowdown_mean", "Slowdown, mean", "", "less"),
     Metric("bounded_slowdown_mean", "Bounded slowdown, mean", "", "less"),
     Metric("bounded_slowdown_p99", "Bounded slowdown, 99%", "", "less"),
     Metric("utilisation", "GPUs in use", "", "more"),
+    Metric("used_cores", "Cores in use", "", "more", always=False),
+    Metric("used_memory_gb", "Memory in use", "", "more", always=False),
     Metric("late", "Jobs late", "", "less"),
     Metric("tardiness_mean_s", "Tardiness of late jobs, mean", "s", "less"),
     Metric("completed", "Jobs completed"),
+    Metric("killed", "Jobs killed at their walltime"),
+    Metric("failed", "Jobs ended by deadline or dependency"),
     Metric("unfinished", "Jobs never completed", "", "less"),
     Metric("rounds", "Rounds"),
     Metric("launches", "Launches"),
@@ -80,8 +95,14 @@ METRICS = (
     Metric("pair_ran_error_p50", "Error of estimated pairs that ran, median", PART, always=False),
     Metric("pair_ran_error_p90", "Error of estimated pairs that ran, 90%", PART, always=False),
     Metric("pairs_measured", "Measurements of pairs", always=False),
+    Metric("run_time_error_mean_s", "Predicted less actual run time, mean", "s", always=False),
+    Metric("run_time_error_absolute_s", "The same without sign, mean", "s", "less", always=False),
+    Metric("run_time_error_median_s", "The same without sign, median", "s", "less", always=False),
+    Metric("run_times_too_short", "Jobs that outlived their prediction", PART, always=False),
 )
-"""Figures of a run, in the order of reports."""
+"""Figures of a run, in the order of reports; `metrics_in` adds those of named resources."""
+
+USED = "used_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,16 +115,19 @@ class Interval:
 
 
 def metrics_of(outcome: Outcome) -> dict[str, float]:
-    """METRICS of a run by name; nan where there is nothing to average."""
-    done = np.isfinite(outcome.completion_s)
+    """METRICS of a run by name, and named resources in use; nan: nothing to average."""
+    done = outcome.ran
     tardiness_s = outcome.tardiness_s[done]
     slowdown, bounded = slowdowns(outcome)
     p50, p90, p99 = quantiles(outcome.jct_s[done], (0.5, 0.9, 0.99))
+    waits_s = (outcome.first_start_s - outcome.arrival_s)[done]
+    used = {f"{USED}{name}": part for name, part in outcome.used.items()}
     costs = ("total_cost", "energy_cost", "tardiness_cost", "unfinished_cost")
     own = (*costs, "energy_kwh", "emissions_kg", "makespan_s")
     sums = ("launches", "preemptions", "migrations", "failures")
     pairs = outcome.pair_estimates
     every, ran = (NO_ERRORS, NO_ERRORS) if pairs is None else (pairs.all, pairs.ran)
+    run_times = outcome.run_time_errors.total
     errors = {
         f"{name}_{part}": getattr(summary, of)
         for name, summary in (("pair_error", every), ("pair_ran_error", ran))
@@ -115,21 +139,37 @@ def metrics_of(outcome: Outcome) -> dict[str, float]:
         "jct_p50_s": p50,
         "jct_p90_s": p90,
         "jct_p99_s": p99,
-        "wait_mean_s": mean((outcome.first_start_s - outcome.arrival_s)[done]),
+        "wait_mean_s": mean(waits_s),
+        "wait_max_s": float(waits_s.max()) if len(waits_s) else nan,
         "slowdown_mean": mean(slowdown[done]),
         "bounded_slowdown_mean": mean(bounded[done]),
         "bounded_slowdown_p99": quantiles(bounded[done], (0.99,))[0],
         "utilisation": utilisation_of(outcome),
         "late": float(np.count_nonzero(tardiness_s > 0.0)),
         "tardiness_mean_s": mean(tardiness_s[tardiness_s > 0.0]),
-        "completed": float(np.count_nonzero(done)),
-        "unfinished": float(np.count_nonzero(~done)),
+        "completed": float(np.count_nonzero(outcome.state == JobEnd.COMPLETED)),
+        "killed": float(np.count_nonzero(outcome.state == JobEnd.KILLED)),
+        "failed": float(np.count_nonzero(outcome.state > JobEnd.KILLED)),
+        "unfinished": float(np.count_nonzero(outcome.state == JobEnd.OPEN)),
         "rounds": float(outcome.rounds),
         **{name: float(getattr(outcome, name).sum()) for name in sums},
         **{name: nan if value is None else value for name, value in errors.items()},
         "pairs_measured": nan if pairs is None else float(pairs.measured),
+        **{
+            metric: nan if run_times is None else getattr(run_times, name)
+            for metric, name in RUN_TIME_ERRORS.items()
+        },
     }
-    return {metric.name: found[metric.name] for metric in METRICS}
+    known = {metric.name: found.get(metric.name, used.get(metric.name, nan)) for metric in METRICS}
+    return {**known, **{name: part for name, part in used.items() if name not in known}}
+
+
+def metrics_in(runs: Iterable[Mapping[str, float]]) -> tuple[Metric, ...]:
+    """METRICS, and the named resources of these runs."""
+    known = {metric.name for metric in METRICS}
+    named = sorted({name for run in runs for name in run if name not in known})
+    added = (Metric(n, f"{n.removeprefix(USED)} in use", "", "more", always=False) for n in named)
+    return (*METRICS, *added)
 
 
 def slowdowns(outcome: Outcome) -> tuple[Floats, Floats]:
@@ -183,7 +223,10 @@ def interval(values: Sequence[float]) -> Interval:
 
 def intervals(runs: Sequence[Mapping[str, float]]) -> dict[str, Interval]:
     """Every metric over the runs of one policy."""
-    return {metric.name: interval([run[metric.name] for run in runs]) for metric in METRICS}
+    return {
+        metric.name: interval([run.get(metric.name, nan) for run in runs])
+        for metric in metrics_in(runs)
+    }
 
 
 def fewest_unfinished(means: Sequence[float | None]) -> list[bool]:

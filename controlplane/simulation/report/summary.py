@@ -14,6 +14,7 @@ from controlplane.simulation.study.document import Failure, PolicyChoice, Run, S
 from controlplane.simulation.study.run_files import FinishedRun, WorkloadFacts
 from controlplane.simulation.world.outcome import Outcome, Unplaceable
 from policies.contract.snapshot import Floats
+from profiling.run_times.errors import RunTimeErrors
 
 LEVELS = np.linspace(0.0, 1.0, 201)
 """Levels at which distributions are kept."""
@@ -46,7 +47,7 @@ class Timeline:
 class PolicySummary:
     """Policy by seed: metrics, quantiles (at LEVELS) and unfinished jobs.
 
-    `timeline`: the first seed's course, None where that run failed.
+    `timeline`, `run_time_errors`: of the first seed, None or empty where that run failed.
     """
 
     choice: PolicyChoice
@@ -55,6 +56,8 @@ class PolicySummary:
     bounded_slowdown: dict[int, Floats] = field(default_factory=dict)
     timeline: Timeline | None = None
     unfinished: dict[int, tuple[Unplaceable, ...]] = field(default_factory=dict)
+    not_completed: dict[int, tuple[Unplaceable, ...]] = field(default_factory=dict)
+    run_time_errors: RunTimeErrors = RunTimeErrors()
 
     @property
     def intervals(self) -> dict[str, run_metrics.Interval]:
@@ -70,14 +73,16 @@ class PolicySummary:
 
     def add(self, seed: int, outcome: Outcome, *, is_first: bool) -> None:
         """Add a run; the `is_first` one is shown over time."""
-        done = np.isfinite(outcome.completion_s)
+        done = outcome.ran
         self.runs[seed], self.unfinished[seed] = run_metrics.metrics_of(outcome), outcome.unfinished
+        self.not_completed[seed] = outcome.not_completed
         self.jct_s[seed] = np.array(run_metrics.quantiles(outcome.jct_s[done], LEVELS))
         self.bounded_slowdown[seed] = np.array(
             run_metrics.quantiles(run_metrics.slowdowns(outcome)[1][done], LEVELS)
         )
         if is_first:
             self.timeline = timeline_of(outcome)
+            self.run_time_errors = outcome.run_time_errors
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from controlplane.simulation.study.run_keys import (
     files_in,
     slug,
 )
-from controlplane.simulation.switches import NO_SWITCHES, Switches
+from controlplane.simulation.switches import NO_SWITCHES, AnyPredictor, Switches
 from controlplane.simulation.workloads import FILES, Workload, WorkloadError, load, options_of
 from policies.contract.forms import Form, FormError, PlainData
 from policies.contract.policy import Policy, PolicyError
@@ -46,10 +46,13 @@ Seed = Annotated[int, Field(ge=0, le=2**31 - 1)]
 
 @dataclass(frozen=True, slots=True)
 class PolicyChoice:
+    """Policy to run. `predictor`: of run times, instead of the study's own."""
+
     file: Name | None = None
     name: Name | None = None
     parameters: PlainData = field(default_factory=dict)
     label: Annotated[str, Field(max_length=200)] = ""
+    predictor: AnyPredictor | None = None
 
     def make(self) -> Policy:
         """Make the policy with its parameters. PolicyError as the registry raises it."""
@@ -151,6 +154,11 @@ class Study:
         types = tuple(sorted({node.gpu_type for node in self.scenario.nodes}))
         return load(self.workload, seed, skip_bad=self.skip_bad, gpu_types=types)
 
+    def switches_of(self, policy: int) -> Switches:
+        """Return the switches of the runs of a policy."""
+        predictor = self.policies[policy].predictor
+        return replace(self.switches, predictor=predictor) if predictor else self.switches
+
     def runs(self) -> tuple[Run, ...]:
         """Runs, seed by seed, so that an interrupted study has compared its first seeds."""
         shared = [digest_of_code(), {**self.document, "name": "", "policies": [], "seeds": []}]
@@ -227,9 +235,12 @@ def _check(choice: PolicyChoice, path: str, trusted: bool) -> None:
 def _label(choice: PolicyChoice, others: Sequence[PolicyChoice]) -> str:
     name = choice.name or Path(choice.file or "").stem
     same = [c for c in others if not c.label and (c.name, c.file) == (choice.name, choice.file)]
-    if choice.label or len(same) < 2 or not choice.parameters:
+    given = dict(choice.parameters)
+    if choice.predictor is not None:
+        given["predictor"] = choice.predictor
+    if choice.label or len(same) < 2 or not given:
         return choice.label or name
-    return f"{name} ({', '.join(f'{k}={v}' for k, v in choice.parameters.items())})"
+    return f"{name} ({', '.join(f'{k}={v}' for k, v in given.items())})"
 
 
 def _check_json(value: object, path: str = "") -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from controlplane.simulation.cluster.accasim import cluster_of_accasim, is_accasim
 from controlplane.simulation.study.document import MOST_SEEDS, StudyError
 from controlplane.simulation.workloads import FILES
 from loadmaster.strict_yaml import DocumentError, StrictLoader, parse_yaml, read_fields
@@ -48,8 +49,12 @@ def is_live(cluster: str) -> bool:
 
 
 def cluster_of(words: str, folder: Path) -> dict[str, Any]:
-    """Read the cluster in a file."""
-    return _document(folder / words)
+    """Read the cluster in a file, or a system configuration of AccaSim."""
+    document = _document(folder / words)
+    try:
+        return cluster_of_accasim(document) if is_accasim(document) else document
+    except ValueError as error:
+        raise StudyError(f"cluster.{error}") from None
 
 
 def workload_of(words: str, folder: Path) -> dict[str, Any]:

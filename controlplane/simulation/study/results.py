@@ -14,7 +14,7 @@ from typing import IO, Any
 import numpy as np
 
 from controlplane.simulation.report.report import report_of
-from controlplane.simulation.report.run_metrics import METRICS, slowdowns
+from controlplane.simulation.report.run_metrics import metrics_in, slowdowns
 from controlplane.simulation.report.summary import LEVELS, PolicySummary, Summary, summarise
 from controlplane.simulation.study.document import Failure, Run, Study
 from controlplane.simulation.study.run_files import (
@@ -24,6 +24,8 @@ from controlplane.simulation.study.run_files import (
     replacing,
     write_text,
 )
+from controlplane.simulation.world.job_table import JobEnd
+from controlplane.simulation.world.outcome import Outcome
 from controlplane.web.pages.formats import plain
 from policies.contract.snapshot import Floats
 
@@ -34,9 +36,18 @@ LISTED = 100
 CSV_COLUMNS = (
     "policy", "seed", "job", "kind", "arrival_s", "first_start_s", "completion_s", "due_s", "jct_s",
     "slowdown", "bounded_slowdown", "tardiness_s", "tardiness_cost", "busy_s", "gpu_s", "fastest_s",
-    "launches", "preemptions", "migrations", "failures", "energy_kwh", "energy_cost",
+    "launches", "preemptions", "migrations", "failures", "energy_kwh", "energy_cost", "ended_s",
+    "state",
 )  # fmt: skip
 """Columns of jobs.csv; missing times and energy are empty."""
+
+STATES = {
+    JobEnd.OPEN: "unfinished",
+    JobEnd.COMPLETED: "completed",
+    JobEnd.KILLED: "killed",
+    JobEnd.OVERDUE: "overdue",
+    JobEnd.NEVER_READY: "never_ready",
+}
 
 
 def write_results(
@@ -72,7 +83,7 @@ def results_of(summary: Summary) -> dict[str, Any]:
         ],
         "metrics": [
             {"name": m.name, "words": m.words, "unit": m.unit.format(currency=currency)}
-            for m in METRICS
+            for m in metrics_in(run for policy in summary.policies for run in policy.runs.values())
         ],
         "quantile_levels": LEVELS.tolist(),
         "policies": [_policy(policy, summary.policies[0]) for policy in summary.policies],
@@ -103,12 +114,19 @@ def _policy(policy: PolicySummary, first: PolicySummary) -> dict[str, Any]:
         for seed, jobs in policy.unfinished.items()
         for one in jobs[:LISTED]
     ]
+    ended = [
+        {"seed": seed, "job": one.job, "reason": one.reason}
+        for seed, jobs in policy.not_completed.items()
+        for one in jobs[:LISTED]
+    ]
     return {
         **policy.choice.plain(),
         "mean": {name: asdict(found) for name, found in policy.intervals.items()},
         "total_cost_against_first": asdict(policy.against(first)),
         "runs": [{"seed": seed, **run} for seed, run in policy.runs.items()],
         "unfinished_jobs": unfinished,
+        "not_completed_jobs": ended,
+        "run_time_errors": asdict(policy.run_time_errors),
         "jct_s_quantiles": _mean_over_seeds(policy.jct_s),
         "bounded_slowdown_quantiles": _mean_over_seeds(policy.bounded_slowdown),
     }
@@ -144,14 +162,21 @@ def _write_jobs(file: IO[str], run: Run, found: FinishedRun) -> None:
         "energy_kwh": outcome.job_kwh if len(outcome.job_kwh) else unknown,
         "energy_cost": outcome.job_cost if len(outcome.job_cost) else unknown,
     }
-    names = CSV_COLUMNS[CSV_COLUMNS.index("arrival_s") :]
+    names = CSV_COLUMNS[CSV_COLUMNS.index("arrival_s") : -1]
     numbers = (derived[n] if n in derived else getattr(outcome, n) for n in names)
     columns = (column.tolist() for column in numbers)
     label, seed = plain(run.label), run.seed
     csv.writer(file, lineterminator="\n").writerows(
-        (label, seed, plain(job), plain(kind), *(v if isfinite(v) else "" for v in values))
-        for job, kind, *values in zip(outcome.job_ids, found.job_kinds, *columns, strict=True)
+        (label, seed, plain(job), plain(kind), *(v if isfinite(v) else "" for v in values), end)
+        for job, kind, *values, end in zip(
+            outcome.job_ids, found.job_kinds, *columns, states_of(outcome), strict=True
+        )
     )
+
+
+def states_of(outcome: Outcome) -> list[str]:
+    """Return the state of each job, as jobs.csv names it."""
+    return [STATES[JobEnd(state)] for state in outcome.state.tolist()]
 
 
 def _json(value: object) -> str:

@@ -26,16 +26,18 @@ from controlplane.simulation.world.outcome import (
     Utilisation,
 )
 from profiling.pairs.estimates import ErrorSummary
+from profiling.run_times.errors import ErrorRow, RunTimeErrors
 
 JOB_COLUMNS = (
     "arrival_s", "first_start_s", "completion_s", "due_s", "tardiness_weight", "busy_s", "gpu_s",
     "fastest_s", "launches", "preemptions", "migrations", "failures", "job_kwh", "job_cost",
+    "ended_s", "state",
 )  # fmt: skip
 STAY_COLUMNS = ("job", "node", "start_s", "end_s")
 PLAIN = (
     "policy", "workload", "seed", "job_ids", "nodes", "energy_kwh", "energy_cost",
     "tardiness_cost", "unfinished_cost", "emissions_kg", "rounds", "makespan_s", "rounds_skipped",
-    "round_jobs", "gather_s",
+    "round_jobs", "gather_s", "used",
 )  # fmt: skip
 """Fields of an outcome that are plain JSON."""
 
@@ -78,7 +80,9 @@ def save(path: Path, run: FinishedRun) -> None:
         "devices": stays.devices,
         "unplaceable": [astuple(one) for one in outcome.unplaceable],
         "unfinished": [astuple(one) for one in outcome.unfinished],
+        "not_completed": [astuple(one) for one in outcome.not_completed],
         "pair_estimates": outcome.pair_estimates and asdict(outcome.pair_estimates),
+        "run_time_errors": asdict(outcome.run_time_errors),
         "job_kinds": run.job_kinds,
         "workload_facts": asdict(run.workload),
     }
@@ -104,12 +108,17 @@ def _run(arrays: Mapping[str, NDArray[Any]]) -> FinishedRun:
     values: dict[str, Any] = {name: plain[name] for name in PLAIN}
     values |= {name: tuple(plain[name]) for name in ("job_ids", "nodes")}
     values |= {name: arrays[name] for name in JOB_COLUMNS}
-    for name in ("unplaceable", "unfinished"):
+    for name in ("unplaceable", "unfinished", "not_completed"):
         values[name] = tuple(Unplaceable(*one) for one in plain[name])
     stays = {name: arrays[f"stays_{name}"] for name in STAY_COLUMNS}
     pairs, facts = plain["pair_estimates"], plain["workload_facts"]
+    errors = plain["run_time_errors"]
     outcome = Outcome(
-        switches=Switches(**plain["switches"]),
+        run_time_errors=RunTimeErrors(
+            errors["total"] and ErrorRow(**errors["total"]),
+            *(tuple(ErrorRow(**row) for row in errors[by]) for by in ("by_source", "by_user")),
+        ),
+        switches=_switches(plain["switches"]),
         stays=Stays(devices=tuple(map(tuple, plain["devices"])), **stays),
         utilisation=Utilisation(arrays["in_use_time_s"], arrays["in_use_gpus"], plain["gpus"]),
         pair_estimates=pairs
@@ -120,6 +129,11 @@ def _run(arrays: Mapping[str, NDArray[Any]]) -> FinishedRun:
     )
     workload = WorkloadFacts(**{**facts, "skipped": tuple(map(tuple, facts["skipped"]))})
     return FinishedRun(outcome, tuple(plain["job_kinds"]), workload)
+
+
+def _switches(plain: Mapping[str, Any]) -> Switches:
+    times = tuple((int(jobs), float(seconds)) for jobs, seconds in plain["decision_times"])
+    return Switches(**{**plain, "decision_times": times})
 
 
 def read_timings(folder: Path, run: Run) -> dict[str, Any]:

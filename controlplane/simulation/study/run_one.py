@@ -62,7 +62,7 @@ def _simulate(study: Study, run: Run, runs: Path, watch: Watch) -> None:
         study.policies[run.policy].make(),
         name=run.label,
         seed=run.seed,
-        switches=study.switches,
+        switches=study.switches_of(run.policy),
         on_progress=watch,
     )
     timings = _timings(outcome, loaded_s - started_s, perf_counter() - loaded_s)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from controlplane.simulation.workloads.rules import NO_RULES, Rules
 from policies.contract.plan import Placement
 from policies.contract.snapshot import (
     JOB_COUNTS,
@@ -56,7 +57,8 @@ class Workload:
     """Jobs to simulate by `arrival_s` (seconds from 0), and their kinds.
 
     `skipped`: lines left out with skip_bad. `facts`: plain JSON about the workload for the report.
-    `seats`: placements of jobs that arrive at 0 and run already, if the cluster has the devices.
+    `rules`: what no policy is told. `seats`: placements of jobs that arrive at 0 and run already,
+    if the cluster has the devices.
     """
 
     name: str
@@ -65,6 +67,7 @@ class Workload:
     skipped: tuple[BadLine, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
     seats: tuple[Placement, ...] = ()
+    rules: Rules = NO_RULES
 
 
 class WorkloadError(ValueError):

@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field
 
 from controlplane.simulation.workloads.base import (
     FURTHEST_S,
@@ -15,16 +16,22 @@ from controlplane.simulation.workloads.base import (
 )
 from controlplane.simulation.workloads.lines import Findings
 from controlplane.simulation.workloads.options import Context
-from policies.contract.forms import Form, FormError
+from controlplane.simulation.workloads.said import Said
+from policies.contract.forms import OBJECT, Form, FormError
 from policies.contract.plan import Placement
 from policies.contract.snapshot import JobColumns, JobPhase, Jobs, JobView, KindView, Purpose
+
+AtOnce = Annotated[int, Field(ge=1, le=1_000_000)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
     """Jobs and kinds in a snapshot's JSON form (policies/contract/schemas/snapshot.schema.json).
 
-    `whole`: do all steps of each job, not only the remaining ones. `sort`: accept any order.
+    `whole`: do all steps of each job, not only the remaining ones. `sort`: accept any order. A job
+    may also say `on_walltime` ("kill", "warn") and `array`, the name of its job array; `arrays`
+    says how many elements of each run at once. Its `dependencies` are jobs or arrays, as a list
+    (afterok) or {name: "afterok", "afterany" or "afternotok"}.
     `seated`: jobs that run in the list and arrive with the first one run from the start. `note`:
     for the report.
     """
@@ -37,6 +44,7 @@ class Given:
     sort: bool = True
     seated: bool = False
     note: str = ""
+    arrays: Annotated[tuple[tuple[str, AtOnce], ...], OBJECT] = ()
 
 
 _JOB = Form(JobView)
@@ -48,10 +56,10 @@ MOST_STEPS = 2**53
 def read(options: Given, context: Context) -> Workload:
     """Jobs as submitted; running ones start anew unless seated. Items count from 1."""
     found, numbers, findings = [], [], Findings()
-    kinds = {k.id for k in options.kinds}
+    kinds, said = {k.id for k in options.kinds}, Said.of(options.jobs, options.arrays)
     for number, item in enumerate(options.jobs, start=1):
         try:
-            found.append(_job(item, kinds, whole=options.whole))
+            found.append(_job(said.plain(item), kinds, whole=options.whole))
             numbers.append(number)
         except FormError as error:
             findings.unreadable.append(BadLine(number, str(error)))
@@ -73,6 +81,7 @@ def read(options: Given, context: Context) -> Workload:
         skipped,
         {"format": "jobs", "first_arrival_s": start_s, **note},
         _placements(old) if options.seated else (),
+        said.rules(old.ids),
     )
 
 
@@ -102,6 +111,4 @@ def _job(item: Mapping[str, Any], kinds: set[str], *, whole: bool) -> JobView:
         raise FormError("remaining_steps", f"must be <= {MOST_STEPS:g}, not {steps:g}")
     if abs(job.arrival_s) > FURTHEST_S:
         raise FormError("arrival_s", f"must be within {FURTHEST_S:g} s of 0, not {job.arrival_s:g}")
-    if job.id in job.dependencies:
-        raise FormError("dependencies", "it depends on itself")
     return replace(job, remaining_steps=steps, total_steps=steps)

@@ -153,9 +153,9 @@ class Findings:
             lambda row: f"arrives at {arrival_s[row]:g} s, after a line at {latest[row]:g} s",
         )
 
-    def repeated(self, ids: Sequence[str]) -> None:
-        """Mark rows whose id a good row above them has."""
-        good, seen = self.good.tolist(), dict[str, int]()
+    def repeated(self, ids: Sequence[str], kept: Bools | None = None) -> None:
+        """Mark rows whose id a good row above them has; `kept`: rows that matter (None: all)."""
+        good, seen = self.good if kept is None else self.good & kept, dict[str, int]()
         if len(set(ids)) == len(ids):
             return
         for row, name in enumerate(ids):

@@ -14,6 +14,12 @@ from controlplane.simulation.workloads.base import BadLine, Workload
 from controlplane.simulation.workloads.drafts import Draft, check, workload_of
 from controlplane.simulation.workloads.lines import Findings, pieces, quoted
 from controlplane.simulation.workloads.options import Context, Trace, one_of
+from controlplane.simulation.workloads.swf_log import (
+    facts_of,
+    mark_preceding,
+    ran,
+    with_think_times,
+)
 from policies.contract.forms import Above0
 from policies.contract.snapshot import Bools, Floats, Ints
 
@@ -29,6 +35,7 @@ EXTRA = (
     "application type", "power",
 )  # fmt: skip
 KB_PER_GB = 1e9 / 1024.0
+MOST_UNITS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,11 +61,14 @@ def read(options: Swf, context: Context) -> Workload:
     findings, extra = Findings(), options.gpus in ("fields", "batch_fields")
     table = _table(options.read(), extra, findings)
     draft = _draft(table, options, findings)
-    check(draft, findings, in_order=True)
-    leaves_out = options.gpus == "fields" and options.without_gpus != "one"
-    wanted = np.asarray(table[:, 20] > 0) if leaves_out else None
-    facts = _facts(table, options, findings.good)
-    return workload_of(draft, findings, options, context, facts, wanted)
+    wanted = ran(table)
+    if options.gpus == "fields" and options.without_gpus != "one":
+        wanted &= table[:, 20] > 0
+    check(draft, findings, in_order=True, kept=wanted)
+    think = mark_preceding(table, findings)
+    facts = {**_facts(table, options, findings.good & ran(table)), **facts_of(table, findings.good)}
+    workload = workload_of(draft, findings, options, context, facts, wanted)
+    return with_think_times(workload, think, options.time_factor)
 
 
 def _table(text: str, extra: bool, findings: Findings) -> Floats:
@@ -112,7 +122,10 @@ def _row(fields: Sequence[str]) -> list[float] | str:
 
 def _draft(table: Floats, options: Swf, findings: Findings) -> Draft:
     submit_s, run_s, requested_s = table[:, 1], table[:, 3], table[:, 8]
-    findings.mark(run_s == -1, lambda row: "the run time is not known (-1)")
+    findings.mark(
+        (run_s == -1) & ran(table),
+        lambda row: "the run time is not known (-1); give it, or leave such jobs out",
+    )
     findings.limit("the submit time", submit_s, unit=" s")
     columns: dict[str, Any] = {
         "walltime_s": np.where(requested_s > 0, requested_s, np.maximum(run_s, 1.0)),
@@ -133,16 +146,31 @@ def _draft(table: Floats, options: Swf, findings: Findings) -> Draft:
     if not options.gpus.startswith("batch"):
         return Draft(ids, kinds, submit_s, run_s, gpus, columns)
     columns |= {"batch": True, "preemptible": False, **_units(table, options)}
+    kinds = _programs(table, options)
     return Draft(ids, kinds, submit_s, run_s, gpus, columns, batch=True)
+
+
+def _programs(table: Floats, options: Swf) -> list[str]:
+    """Name the queue and the application, or its type, of each batch job, as far as known.
+
+    Run times are predicted by it; all of them run as fast anywhere.
+    """
+    of_application = 24 if options.gpus == "batch_fields" else 13
+    queues = _names("queue", table[:, 14])
+    applications = _names("application", table[:, of_application])
+    pairs = zip(queues, applications, strict=True)
+    return [", ".join(word for word in pair if word) or "job" for pair in pairs]
 
 
 def _units(table: Floats, options: Swf) -> dict[str, Any]:
     """Units of batch jobs and the demand of each."""
     if options.gpus == "batch":
         units = np.where(table[:, 7] > 0, table[:, 7], table[:, 4])
-        return {"units": np.clip(units, 1, None).astype(np.int64), "cores": 1.0}
+        memory_gb = np.maximum(table[:, 9], 0.0) / KB_PER_GB
+        whole = np.clip(units, 1, MOST_UNITS).astype(np.int64)
+        return {"units": whole, "cores": 1.0, "memory_gb": memory_gb}
     return {
-        "units": np.clip(table[:, 18], 1, None).astype(np.int64),
+        "units": np.clip(table[:, 18], 1, MOST_UNITS).astype(np.int64),
         "cores": np.maximum(table[:, 19], 0.0),
         "memory_gb": np.maximum(table[:, 22], 0.0) / KB_PER_GB,
         "resources": [(("mic", float(n)),) if n > 0 else () for n in table[:, 21]],
@@ -154,10 +182,13 @@ def _gpus(table: Floats, options: Swf, findings: Findings) -> Floats:
     if options.gpus == "one":
         return np.ones(len(table))
     processors = np.where(table[:, 7] > 0, table[:, 7], table[:, 4])
+    least = 0 if options.gpus == "batch_fields" else 1
     findings.mark(
-        processors < 1, lambda row: "neither the allocated nor the requested processors are known"
+        processors < least,
+        lambda row: "neither the allocated nor the requested processors are known",
     )
     if options.gpus == "batch":
+        _mark_units(processors, "processors", findings)
         return np.zeros(len(table))
     if options.gpus == "processors":
         with np.errstate(over="ignore"):  # too many GPUs for a number: the row is refused
@@ -166,6 +197,7 @@ def _gpus(table: Floats, options: Swf, findings: Findings) -> Floats:
     negative = np.asarray((table[:, 18:23] < 0).any(axis=1))
     findings.mark(negative, lambda row: "its extra fields 19 to 23 must not be negative")
     findings.mark(units < 1, lambda row: f"a job has at least 1 unit, not {units[row]:g}")
+    _mark_units(units, "units", findings)
     findings.mark(
         units * cores != processors,
         lambda row: (
@@ -174,6 +206,13 @@ def _gpus(table: Floats, options: Swf, findings: Findings) -> Floats:
         ),
     )
     return units * gpus if options.gpus == "batch_fields" else np.maximum(1.0, units * gpus)
+
+
+def _mark_units(units: Floats, name: str, findings: Findings) -> None:
+    findings.mark(
+        (units != np.floor(units)) | (units > MOST_UNITS),
+        lambda row: f"a job has whole {name}, at most {MOST_UNITS:,}, not {units[row]:g}",
+    )
 
 
 def _facts(table: Floats, options: Swf, good: Bools) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
 from math import floor, inf, isnan, nan
 
 import numpy as np
@@ -9,6 +10,31 @@ import numpy as np
 from policies.contract.snapshot import Ints, JobColumns, Jobs, JobView, RankPlacement, Running
 
 ROUNDING = 1e-6
+
+
+class JobEnd(IntEnum):
+    """State of a job: not over; completed; killed at its walltime; not done at its deadline;
+    waiting for an end of another job that can no longer come.
+    """
+
+    OPEN = 0
+    COMPLETED = 1
+    KILLED = 2
+    OVERDUE = 3
+    NEVER_READY = 4
+
+    @property
+    def words(self) -> str:
+        return _ENDED[self]
+
+
+_ENDED = {
+    JobEnd.OPEN: "is not over",
+    JobEnd.COMPLETED: "completed",
+    JobEnd.KILLED: "was killed at its walltime",
+    JobEnd.OVERDUE: "was not done at its deadline",
+    JobEnd.NEVER_READY: "could never start",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +143,8 @@ class JobTable:
 
     `launched` etc. count per job; `first_step_s`, `steps_per_s`, `start_steps` and `stop_wanted_s`
     are of the current launch; without one `steps_per_s` is 0 and `start_steps` the steps done.
-    `restart_cost_s` is each job's own and the one given.
+    `restart_cost_s` is each job's own and the one given. `state`: JobEnd of each job, `ended_s`
+    its end, nan while it is open.
     """
 
     def __init__(self, jobs: Iterable[JobView], restart_cost_s: float = 0.0) -> None:
@@ -132,6 +159,8 @@ class JobTable:
         self.steps_done = np.maximum(0, self.total_steps - np.rint(left).astype(np.int64))
         self.restart_cost_s = columns.numbers["restart_cost_s"] + restart_cost_s
         self.completed_s = np.full(size, nan)
+        self.ended_s = np.full(size, nan)
+        self.state = np.zeros(size, dtype=np.int64)
         self.first_start_s = np.full(size, nan)
         self.busy_s = np.zeros(size)
         self.gpu_s = np.zeros(size)
@@ -188,6 +217,12 @@ class JobTable:
         self.steps_per_s[row] = 0.0
         self.busy_s[row] += now_s - launch.start_s
         self.gpu_s[row] += (now_s - launch.start_s) * launch.gpus
+
+    def finish(self, row: int, state: JobEnd, now_s: float) -> None:
+        """Record the end of a job."""
+        self.state[row], self.ended_s[row] = state, now_s
+        if state is JobEnd.COMPLETED:
+            self.completed_s[row] = now_s
 
     def steps_at(self, rows: Ints, now_s: float) -> Ints:
         """int64[len(rows)]: whole steps done of each job; see `Launch.steps_at`."""

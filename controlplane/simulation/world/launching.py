@@ -1,7 +1,10 @@
 """Recheck of a job and of a placement as in `controlplane.loop.live.recheck`, and its launch."""
 
+from __future__ import annotations
+
 from collections.abc import Container
 from math import inf, isnan
+from typing import TYPE_CHECKING
 
 from controlplane.loop.rounds import RejectCode, Rejected
 from controlplane.simulation.cluster.fleet import Fleet
@@ -9,6 +12,9 @@ from controlplane.simulation.cluster.speeds import Speeds
 from controlplane.simulation.workloads.base import LONGEST_RUN_S
 from controlplane.simulation.world.job_table import JobTable, Launch
 from policies.contract.plan import Placement
+
+if TYPE_CHECKING:
+    from controlplane.simulation.world.world import SimulatedWorld
 
 
 def fastest_run(
@@ -48,13 +54,33 @@ def refusal(
     return None
 
 
-def new_launch(
-    table: JobTable, placement: Placement, now_s: float, setup_s: float, steps_per_s: float
-) -> Launch:
-    """Launch of an accepted placement, `setup_s` before its first step."""
-    row = table.row_of[placement.job]
-    steps, until_s, quota = int(table.steps_done[row]), placement.until_s, placement.steps_quota
+def new_launch(world: SimulatedWorld, placement: Placement, steps_per_s: float) -> Launch:
+    """Launch of an accepted placement now; `steps_per_s` is without noise."""
+    table, now_s, row = world.table, world.engine.now_s, world.table.row_of[placement.job]
     return Launch(
-        placement.job, placement.ranks, now_s, steps, now_s + setup_s, steps_per_s, until_s, quota,
+        placement.job,
+        placement.ranks,
+        now_s,
+        int(table.steps_done[row]),
+        now_s + time_to_start_s(world, row),
+        steps_per_s * next_noise(world, row),
+        placement.until_s,
+        placement.steps_quota,
         row=row,
-    )  # fmt: skip
+    )
+
+
+def setup_s(world: SimulatedWorld, row: int) -> float:
+    """Return the set-up time of a job's kind."""
+    kind = world.speeds.kinds.get(world.table.columns.kinds[row])
+    return kind.setup_s if kind is not None else 0.0
+
+
+def time_to_start_s(world: SimulatedWorld, row: int) -> float:
+    """Return the time from the next launch of a job to its first step."""
+    return world.scenario.launch_s + max(setup_s(world, row), world.table.restart_s(row))
+
+
+def next_noise(world: SimulatedWorld, row: int) -> float:
+    """Return the factor of a job's speed at its next launch."""
+    return world.noise.speed(world.table.columns.ids[row], int(world.table.launched[row]))

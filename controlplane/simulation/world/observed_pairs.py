@@ -7,6 +7,7 @@ smoothed exponentially (`profiling.speeds`), as live. Estimates of other pairs s
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import Self
 
 from controlplane.simulation.world.job_table import Launch
 from controlplane.simulation.world.outcome import PairEstimates
@@ -32,6 +33,11 @@ class ObservedPairs:
         self._ran: list[PairError] = []
         self._open: list[tuple[Launch, Launch, str]] = []
         self._changed: set[str] = set()
+
+    @classmethod
+    def of(cls, kinds: Sequence[KindView], observed: float, seed: int) -> Self | None:
+        """Return the knowledge of pairs; None where all of them are observed."""
+        return cls(kinds, observed, seed) if observed < 1.0 else None
 
     def meet(self, there: Sequence[Launch], gpu_type: str) -> None:
         """Note two launches that now share a GPU alone, without other GPUs."""

@@ -7,11 +7,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 from time import perf_counter
+from typing import TypeAlias
 
 from controlplane.loop.changes import Start
 from controlplane.loop.rounds import Applied, RoundResult, run_round
 from controlplane.simulation.switches import NO_SWITCHES, Switches
 from controlplane.simulation.workloads.base import Workload
+from controlplane.simulation.workloads.rules import NO_RULES, Rules
 from controlplane.simulation.world.engine import Engine
 from controlplane.simulation.world.failures import NodeFailures
 from controlplane.simulation.world.job_table import JobTable
@@ -22,6 +24,8 @@ from policies.contract.plan import Placement, Plan
 from policies.contract.policy import Policy, places_batch
 from policies.contract.snapshot import JobView, Snapshot
 from policies.host.garbage import seldom_collected
+
+OnSnapshot: TypeAlias = Callable[[int, Snapshot], None]
 
 PROGRESS_S = 0.25
 """Wall seconds between two reports of progress."""
@@ -43,12 +47,14 @@ def simulate(
     seed: int,
     switches: Switches = NO_SWITCHES,
     on_progress: Callable[[Progress], None] | None = None,
+    on_snapshot: OnSnapshot | None = None,
 ) -> Outcome:
     """Run a workload on a scenario under a policy to its end.
 
     Equal arguments give equal outcomes (but for `decision_s`). `name` is the policy's. The
     workload's kinds replace the scenario's of the same id. SimulationError if a round fails;
-    exceptions of `on_progress` end the run.
+    exceptions of `on_progress` end the run. `on_snapshot` is called with the snapshot of each round
+    before the policy, and the round's number from 1.
     """
     kinds = {k.id: k for k in (*scenario.kinds, *workload.kinds)}
     staged = replace(
@@ -64,26 +70,30 @@ def simulate(
         workload.jobs,
         policy,
         switches=switches,
-        shortcuts=True,
+        rules=workload.rules,
+        shortcuts=on_snapshot is None,
         keep_rounds=False,
         seats=workload.seats,
     )
+    simulation.on_snapshot = on_snapshot
     simulation.on_progress = on_progress
     return outcome_of(simulation.run(), name, workload.name)
 
 
 @dataclass(frozen=True, slots=True)
 class _Timed:
-    """Policy whose decisions are timed."""
+    """Policy whose decisions are timed; `look` sees each snapshot first."""
 
     policy: Policy
     decision_s: list[float]
+    look: Callable[[Snapshot], None]
 
     @property
     def places_batch(self) -> bool:
         return places_batch(self.policy)
 
     def __call__(self, snapshot: Snapshot) -> Plan:
+        self.look(snapshot)
         began_s = perf_counter()
         try:
             return self.policy(snapshot)
@@ -106,6 +116,7 @@ class Simulation:
         start_s: float = 0.0,
         *,
         switches: Switches = NO_SWITCHES,
+        rules: Rules = NO_RULES,
         shortcuts: bool = False,
         keep_rounds: bool = True,
         seats: tuple[Placement, ...] = (),
@@ -119,18 +130,20 @@ class Simulation:
         )
         self.engine = Engine(start_s)
         table = JobTable(jobs, scenario.restart_cost_s)
-        hides = shortcuts and may_hide_running(scenario, table.columns, policy, switches)
+        hides = shortcuts and may_hide_running(scenario, table.columns, policy, switches, rules)
         self.world = SimulatedWorld(
             scenario,
             self.engine,
             table,
             self._ask,
             switches=switches,
+            rules=rules,
             hides_running=hides,
             skips_empty=shortcuts and may_skip_empty(scenario, policy, switches),
             splits_energy=splits_energy,
         )
         self.on_progress: Callable[[Progress], None] | None = None
+        self.on_snapshot: OnSnapshot | None = None
         self.rounds: list[RoundResult] = []
         self.round_count = self.rounds_skipped = 0
         self.decision_s: list[float] = []
@@ -187,7 +200,7 @@ class Simulation:
             and len(self.world.queue) > self.scenario.round_jobs
         )
         self._in_round = True
-        result = run_round(self.world, _Timed(self.policy, self.decision_s))
+        result = run_round(self.world, _Timed(self.policy, self.decision_s, self._looking))
         self._in_round = False
         if result.failure is not None:
             raise SimulationError(f"round at {self._last_round_s} s: {result.failure}")
@@ -195,6 +208,10 @@ class Simulation:
         if self.keep_rounds:
             self.rounds.append(result)
         self._after_round(result.applied)
+
+    def _looking(self, snapshot: Snapshot) -> None:
+        if self.on_snapshot is not None:
+            self.on_snapshot(self.round_count + 1, snapshot)
 
     def _after_round(self, applied: Applied) -> None:
         if self._asked:
@@ -234,5 +251,5 @@ class Simulation:
         self._told_s = perf_counter()
         if self.on_progress is not None:
             world = self.world
-            done = world.completed + len(world.unplaceable)
+            done = world.arrived - len(world.active)
             self.on_progress(Progress(self.engine.now_s, world.arrived, done, len(world.table)))

@@ -13,6 +13,7 @@ import numpy as np
 
 from controlplane.simulation.cluster.scenario import Scenario
 from controlplane.simulation.world.job_table import JobTable, Launch
+from controlplane.simulation.world.predictions import Predictions
 from controlplane.simulation.world.queue_window import queue_window
 from policies.contract.snapshot import (
     Floats,
@@ -42,8 +43,14 @@ CHANGING = ("phase", "running", "received_s")
 class SnapshotBuilder:
     """Builder of snapshots' jobs; columns of equal values are built once."""
 
-    def __init__(self, table: JobTable, kinds: tuple[KindView, ...], scenario: Scenario) -> None:
-        self.table, self.columns = table, table.columns
+    def __init__(
+        self,
+        table: JobTable,
+        kinds: tuple[KindView, ...],
+        scenario: Scenario,
+        predictions: Predictions,
+    ) -> None:
+        self.table, self.columns, self.predictions = table, table.columns, predictions
         self.round_jobs = scenario.round_jobs
         self.gpu_type = {n.id: n.gpu_type for n in scenario.nodes}
         self.profiling: set[str] = set()
@@ -128,6 +135,9 @@ class SnapshotBuilder:
         if self._workload.has_batch:  # nobody knows how long such a job will run
             left = np.where(cut.others["batch"], np.minimum(1.0, left), left)
         numbers["remaining_steps"] = frozen(left)
+        if self.predictions.any:
+            numbers["expected_run_s"] = frozen(self.predictions.expected_run_s(cut.at, now_s))
+            numbers["walltime_s"] = frozen(self.predictions.shown_walltime_s(cut.at))
         changing = self._changing(rows, running, launches, now_s)
         others = Lazy(
             self.columns.others,
@@ -156,6 +166,7 @@ class SnapshotBuilder:
             "running": lambda: runs,
             "phase": partial(_phases, runs, unknown),
             "received_s": partial(self._received_by, before, runs, held, now_s),
+            "expected_source": partial(self.predictions.sources, rows),
         }
 
     def _unknown(self, rows: tuple[int, ...]) -> tuple[bool, ...]:

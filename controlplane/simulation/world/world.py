@@ -25,20 +25,24 @@ from controlplane.loop.changes import (
 )
 from controlplane.loop.rounds import ENDED_STOP, Applied, LastPlan, Rejected
 from controlplane.simulation.cluster.fleet import Fleet
-from controlplane.simulation.cluster.meter import Meter, SplitMeter
+from controlplane.simulation.cluster.meter import meter_of
 from controlplane.simulation.cluster.noise import Noise
 from controlplane.simulation.cluster.scenario import Scenario
 from controlplane.simulation.cluster.speeds import Speeds, highest_cap_w
 from controlplane.simulation.switches import NO_SWITCHES, Switches
+from controlplane.simulation.workloads.rules import NO_RULES, Rules
+from controlplane.simulation.world.arrivals import Arrivals
 from controlplane.simulation.world.colocation import Colocation
 from controlplane.simulation.world.ends import Ends
 from controlplane.simulation.world.engine import Engine
 from controlplane.simulation.world.first_runs import FirstRuns
-from controlplane.simulation.world.job_table import JobTable, Launch, SimulatedJob
+from controlplane.simulation.world.gates import Gates
+from controlplane.simulation.world.job_table import JobEnd, JobTable, Launch, SimulatedJob
 from controlplane.simulation.world.journal import Journal
-from controlplane.simulation.world.launching import fastest_run, new_launch, refusal
+from controlplane.simulation.world.launching import new_launch, refusal, setup_s
 from controlplane.simulation.world.observed_pairs import ObservedPairs
 from controlplane.simulation.world.outcome import Unplaceable
+from controlplane.simulation.world.predictions import Predictions
 from controlplane.simulation.world.shortcuts import stops_at_once
 from controlplane.simulation.world.snapshot_builder import SnapshotBuilder
 from policies.contract.plan import Placement, Plan
@@ -68,11 +72,13 @@ class SimulatedWorld:
         on_event: Callable[[str], None],
         *,
         switches: Switches = NO_SWITCHES,
+        rules: Rules = NO_RULES,
         hides_running: bool = False,
         skips_empty: bool = False,
         splits_energy: bool = False,
     ) -> None:
         self.scenario, self.engine, self.table, self.on_event = scenario, engine, table, on_event
+        self.rules, self.gates = rules, Gates(table, rules)
         self.switches, self._hides_running = switches, hides_running
         self._skips_empty = skips_empty
         self._stops_at_once = stops_at_once(scenario, switches)
@@ -83,29 +89,23 @@ class SimulatedWorld:
         self.speeds = Speeds(scenario.nodes, scenario.kinds, cap_w)
         noise = self.noise.power if switches.power_noise else None
         self.colocation = Colocation(self, self.fleet) if self.fleet.shares else None
-        self.meter = (
-            SplitMeter(self.fleet, scenario.energy, len(table), noise)
-            if self.fleet.shares or splits_energy
-            else Meter(self.fleet.nodes, scenario.energy, noise)
-        )
-        self.pairs = (
-            ObservedPairs(scenario.kinds, switches.pairs_observed, scenario.seed)
-            if switches.pairs_observed < 1.0
-            else None
-        )
+        splits = self.fleet.shares or splits_energy
+        self.meter = meter_of(self.fleet, scenario.energy, len(table), noise, splits=splits)
+        self.pairs = ObservedPairs.of(scenario.kinds, switches.pairs_observed, scenario.seed)
+        self.predictions = Predictions(self)
         self.builder = SnapshotBuilder(
             table,
             self.noise.seen(scenario.kinds if self.pairs is None else self.pairs.kinds),
             scenario,
+            self.predictions,
         )
         self.first_runs = FirstRuns(self) if switches.first_run_steps else None
         self.journal = Journal()
-        self.ends = Ends(self)
+        self.ends, self._arrivals = Ends(self), Arrivals(self)
         self.active: list[int] = []
         self.queue: list[int] = []
         self.launches: dict[int, Launch] = {}
         self.arrived = 0
-        self.completed = 0
         self.unplaceable: dict[str, Unplaceable] = {}
         self.fastest_s = np.full(len(table), inf)
         self.number = 0
@@ -133,6 +133,11 @@ class SimulatedWorld:
         return self.hides_running and (not self.queue or self.fleet.free <= 0)
 
     @property
+    def completed(self) -> int:
+        """Number of jobs that are done."""
+        return int(np.count_nonzero(self.table.state == JobEnd.COMPLETED))
+
+    @property
     def is_over(self) -> bool:
         """Return True if every job has arrived and is done, or can never run."""
         return self.arrived == len(self.table) and not self.active
@@ -147,12 +152,15 @@ class SimulatedWorld:
     def submit(self, rows: range) -> None:
         """Submit these jobs of the workload; one that no node can ever run is reported."""
         self.arrived = rows.stop
-        let_in = [row for row in rows if self._let_in(row)]
+        let_in = [row for row in rows if self._arrivals.let_in(row)]
         for row in let_in:
             self.active.append(row)
+            self.predictions.wait(row)
             self.queue.append(row)
             if self.builder.enter(row):
-                self._meet(row)
+                self._arrivals.meet(row)
+        for row in let_in:
+            self.ends.entered(row)
         if let_in:
             self.tell("submission")
 
@@ -171,8 +179,8 @@ class SimulatedWorld:
         """Go on with a launch of before the simulation; it never ends if its speed is unknown."""
         placement = Placement(job, run.ranks, steps_quota=run.steps_quota, until_s=run.until_s)
         if self.fleet.has(run.ranks) and not self.fleet.taken(run.ranks):
-            launch = self._new_launch(placement, self._rate(placement))
-            started_s = run.since_s + self._setup_s(launch.row)
+            launch = new_launch(self, placement, self._rate(placement))
+            started_s = run.since_s + setup_s(self, launch.row)
             launch.start_s, launch.first_step_s = run.since_s, max(self.engine.now_s, started_s)
             self._begin(launch)
 
@@ -182,9 +190,7 @@ class SimulatedWorld:
         if self.pairs is not None:
             self.pairs.look(self.engine.now_s, self.table.columns.kinds)
             self.builder.learn(self.pairs.changed)
-        rows = self.builder.rows(
-            self.queue, self.active, self.number, hides_running=self.hides_running
-        )
+        rows = self._shown()
         running = None if self.hides_running else self._running
         self._last = self._last.following(
             now_s=self.engine.now_s,
@@ -197,6 +203,18 @@ class SimulatedWorld:
         )
         self._reasons.clear()
         return self._last if self.first_runs is None else self.first_runs.shown(self._last)
+
+    def _shown(self) -> tuple[int, ...]:
+        """Return the rows of the jobs that the round sees."""
+        gates, hides = self.gates, self.hides_running
+        if gates.are_open:
+            return self.builder.rows(self.queue, self.active, self.number, hides_running=hides)
+        queue, active = (
+            gates.within_limits(rows, self.launches, self.engine.now_s)
+            for rows in (self.queue, self.active)
+        )
+        rows = self.builder.rows(queue, active, self.number, hides_running=hides)
+        return tuple(gates.without_blocked(rows))
 
     def last_plan(self) -> LastPlan | None:
         """Outcome of the round before; a policy that fails ends the simulation."""
@@ -247,7 +265,7 @@ class SimulatedWorld:
             self.table.failed[launch.row] += 1
             saves = self.table.columns.others["preemptible"][launch.row]
             every_s = self.switches.checkpoint_every_s if saves else 0.0
-            self._release(launch, launch.saved_at(self.engine.now_s, every_s))
+            self.release(launch, launch.saved_at(self.engine.now_s, every_s))
             self.tell("failure")
 
     def _end_drain(self, node: str, until_s: float) -> None:
@@ -255,32 +273,9 @@ class SimulatedWorld:
             for launch in self.fleet.launches_on(node):
                 self.ask_to_stop(launch)
 
-    def _let_in(self, row: int) -> bool:
-        """Return False for a job that can never run, which is reported."""
-        columns, blocked = self.table.columns, self.unplaceable
-        fastest_s, why = fastest_run(self.table, self.speeds, row, blocked)
-        if why and not columns.others["running"][row]:
-            blocked[columns.ids[row]] = Unplaceable(row, columns.ids[row], why)
-            return False
-        self.fastest_s[row] = fastest_s
-        return True
-
-    def _meet(self, row: int) -> None:
-        """Begin to measure the new kind of a job, where its speed is not known beforehand."""
-        kind = self.table.columns.kinds[row]
-        if self.first_runs is not None:
-            self.first_runs.meet(row)
-        if self.switches.profiling_s:
-            self.builder.profiling.add(kind)
-            self.engine.after(self.switches.profiling_s, partial(self._profiled, kind))
-
-    def _profiled(self, kind: str) -> None:
-        self.builder.profiling.discard(kind)
-        self.tell("profile")
-
     def _take_time(self) -> None:
         """Let time pass during a decision, whose plan is applied to the later state."""
-        takes_s = self.switches.decision_s + self.switches.decision_per_job_s * len(self.active)
+        takes_s = self.switches.decides_in_s(len(self.active))
         if takes_s:
             self.engine.pass_until(self.engine.now_s + takes_s)
 
@@ -316,7 +311,7 @@ class SimulatedWorld:
         is_stopping, rate = self.table.row_of[placement.job] in self.launches, self._rate(placement)
         why = refusal(self.table, self.fleet, placement, is_stopping=is_stopping, rate=rate)
         if why is None:
-            self._begin(self._new_launch(placement, rate))
+            self._begin(new_launch(self, placement, rate))
         return why
 
     def _rate(self, placement: Placement) -> float:
@@ -327,26 +322,18 @@ class SimulatedWorld:
             return self.speeds.without_gpus(columns.kinds[row])
         return self.speeds.of(columns.kinds[row], placement.ranks)
 
-    def _setup_s(self, row: int) -> float:
-        kind = self.speeds.kinds.get(self.table.columns.kinds[row])
-        return kind.setup_s if kind is not None else 0.0
-
-    def _new_launch(self, placement: Placement, rate: float) -> Launch:
-        row = self.table.row_of[placement.job]
-        speed = rate * self.noise.speed(placement.job, int(self.table.launched[row]))
-        first_s = self.scenario.launch_s + max(self._setup_s(row), self.table.restart_s(row))
-        return new_launch(self.table, placement, self.engine.now_s, first_s, speed)
-
     def _begin(self, launch: Launch) -> None:
         row = launch.row
         self.table.begin(launch)
         self.journal.begin(launch)
+        self.predictions.begin(launch)
         self.fleet.take(launch)
         self.launches[row] = launch
         self._running[row] = (launch.running(),)
         del self.queue[bisect_left(self.queue, row)]
         self._measure(launch)
         self.ends.foresee(launch)
+        self.ends.by_walltime(launch)
         if self.first_runs is not None:
             self.first_runs.began(launch)
         self.ends.by_term(launch)
@@ -358,39 +345,38 @@ class SimulatedWorld:
         if not launch.goes_on:
             return
         launch.stop_wanted_s = self.table.stop_wanted_s[launch.row] = self.engine.now_s
+        self._queue(launch)
+        self.engine.after(self.scenario.stop_s, partial(self._stopped, launch))
+
+    def _queue(self, launch: Launch) -> None:
         del self._running[launch.row]
         insort(self.queue, launch.row)
-        self.engine.after(self.scenario.stop_s, partial(self._stopped, launch))
+        self.predictions.wait(launch.row)
 
     def _end_stops(self) -> None:
         """End stops that take no time; skip the saved round's number, which seeds depend on."""
         for launch in self._stopping:
-            self._release(launch, launch.steps_at(self.engine.now_s))
+            self.release(launch, launch.steps_at(self.engine.now_s))
         self.number += bool(self._stopping)
         self._stopping.clear()
 
     def _stopped(self, launch: Launch) -> None:
         if launch.end_s == inf:
-            self._release(launch, launch.steps_at(self.engine.now_s))
+            self.release(launch, launch.steps_at(self.engine.now_s))
             self.tell(ENDED_STOP)
 
     def complete(self, launch: Launch) -> None:
         """End a launch whose last step is due: its job is done."""
         if not launch.goes_on or launch.ends_s > self.engine.now_s:
             return
-        self._release(launch, int(self.table.total_steps[launch.row]))
-        del self.queue[bisect_left(self.queue, launch.row)]
-        del self.active[bisect_left(self.active, launch.row)]
-        self.table.completed_s[launch.row] = self.engine.now_s
-        self.completed += 1
-        self.builder.leave(launch.row)
-        self.tell("completion")
+        self.release(launch, int(self.table.total_steps[launch.row]))
+        self.predictions.end(launch)
+        self.ends.finish(launch.row, JobEnd.COMPLETED)
 
-    def _release(self, launch: Launch, steps: int) -> None:
+    def release(self, launch: Launch, steps: int) -> None:
         """Free the devices of a launch; its job waits."""
         if launch.goes_on:
-            del self._running[launch.row]
-            insort(self.queue, launch.row)
+            self._queue(launch)
         self.table.end(launch, self.engine.now_s, steps)
         self.journal.end(launch)
         self.fleet.release(launch)

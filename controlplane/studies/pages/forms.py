@@ -67,10 +67,12 @@ SWITCH_WORDS = {
     "job_failure_probability": "Part of the launches that fail",
     "decision_s": "Seconds a decision takes",
     "decision_per_job_s": "and more for each job",
+    "kill_at_walltime": "Batch jobs end at their walltime (1: yes)",
     "run_time_noise": "Noise of run times (relative)",
     "power_noise": "Noise of power (relative)",
     "estimate_error": "Error of speeds policies see (relative)",
     "pairs_observed": "Part of the pairs that is measured, not estimated",
+    "predictor": "Run times by walltime, last_two, data_driven or oracle",
 }
 
 
@@ -132,9 +134,12 @@ class StudyForm(TypedForm):
             yield replace(policy, ticked=ticked, parameters=typed)
 
     def switches(self) -> Iterator[tuple[str, str, str]]:
-        """(name, words, typed text) of every switch."""
+        """(name, words, typed text) of every switch that is a number."""
         for name, default in asdict(NO_SWITCHES).items():
-            typed = self.data.get(f"switch_{name}", f"{default:g}")
+            if not isinstance(default, int | float | str):
+                continue
+            usual = default if isinstance(default, str) else f"{default:g}"
+            typed = self.data.get(f"switch_{name}", usual)
             yield name, SWITCH_WORDS.get(name, name.replace("_", " ")), typed
 
     def asked(self, trace: UploadedFile[bytes] | None) -> dict[str, Any]:
@@ -196,7 +201,9 @@ class StudyForm(TypedForm):
     def _switches(self) -> dict[str, Any]:
         defaults = asdict(NO_SWITCHES)
         found = {
-            name: _number(f"switches: {words}", text)
+            name: text.strip()
+            if isinstance(defaults[name], str)
+            else _number(f"switches: {words}", text)
             for name, words, text in self.switches()
             if text.strip()
         }

@@ -11,6 +11,7 @@ from django.contrib.auth.models import User
 from django.core.paginator import Page, Paginator
 
 from controlplane.simulation.report.run_metrics import fewest_unfinished
+from controlplane.simulation.switches import in_words
 from controlplane.studies.models import Simulation, SimulationFile
 from controlplane.studies.running.folders import read_file
 from controlplane.studies.selectors import visible_simulations
@@ -181,6 +182,5 @@ def notes_of(results: Mapping[str, Any]) -> list[str]:
                 " that they would still cost is in its total."
             )
     if switches := results.get("switches_on"):
-        on = ", ".join(f"{switch} = {value:g}" for switch, value in switches.items())
-        said.append(f"Switched on: {on}.")
+        said.append(f"Switched on: {in_words(switches)}.")
     return said

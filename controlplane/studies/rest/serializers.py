@@ -44,7 +44,7 @@ class StudyInput(serializers.Serializer[Any]):
         help_text="Each policy is run once for each of them",
     )
     switches = serializers.DictField(
-        child=serializers.FloatField(),
+        child=serializers.JSONField(),
         required=False,
         help_text="What may fail or take time; all of it off by default",
     )

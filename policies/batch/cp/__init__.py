@@ -1,0 +1,1 @@
+"""Batch jobs dispatched by constraint programming: PCP'19, HCP'19 and PCP'20."""

@@ -1,0 +1,218 @@
+"""Decision of a dispatcher by constraint programming: consider, solve, replay, dispatch.
+
+Only jobs whose start is t are dispatched. Each is placed on its nodes again, job by job by
+priority, with the state of the cluster that all policies use: real capacities, devices and the
+power cap. One that does not fit there is not dispatched, and counted. A decision without an answer
+within its budget keeps what runs, and is counted.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from policies.batch.backfilling import built
+from policies.batch.cp.instance import Instance, Job, instance_of
+from policies.batch.cp.waiting import Candidates, WaitingJob
+from policies.batch.fit import NODE_ORDERS, with_node_order
+from policies.batch.plan import BatchPlan
+from policies.contract.plan import LAST_S, Expected, Plan, PlanStatus
+from policies.contract.policy import SolverFailedError, parameter
+from policies.contract.snapshot import Snapshot
+from policies.placement.layout import Allocation
+from policies.placement.plan_builder import NO_STARTS
+from policies.placement.timeline import vacant
+
+KEPT, REFUSED = "decisions_without_answer", "refused_at_the_nodes"
+"""Counts in a plan's memory."""
+
+
+def budget(default: float) -> Any:
+    """Parameter of a budget of work."""
+    meaning = "CP-SAT's deterministic time for a decision, about seconds on a fast core"
+    return parameter(default, meaning, minimum=0.001, maximum=3600.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Starts in grid units from now, by job of the instance, and units by node where allocated."""
+
+    starts: tuple[int, ...]
+    nodes: tuple[Mapping[int, int] | None, ...]
+    status: PlanStatus
+    objective: float
+    bound: float
+    work: float
+    """Deterministic time used."""
+
+    @property
+    def message(self) -> str:
+        return f"{len(self.starts)} jobs considered, deterministic time {self.work:.2g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatcher(ABC):
+    """Dispatcher by constraint programming; started jobs are never touched."""
+
+    places_batch: ClassVar[bool] = True
+    name: ClassVar[str]
+
+    window: int = parameter(
+        100,
+        "waiting jobs considered at most, those of the greatest slowdown now",
+        minimum=1,
+        maximum=10_000,
+    )
+    budget: float = budget(0.3)
+    grid_s: float = parameter(
+        10.0,
+        "unit of time of the model; run times are rounded up to it",
+        minimum=0.1,
+        maximum=3600.0,
+    )
+    hint: bool = parameter(
+        True,
+        "begin with a list schedule: the job of greatest slowdown first, at its earliest start",
+    )
+    node_order: str = parameter(
+        "given",
+        "order of the cluster's nodes: of equally good positions the last one is taken",
+        choices=NODE_ORDERS,
+    )
+
+    @abstractmethod
+    def decide(self, instance: Instance, plan: BatchPlan) -> Decision:
+        """Return starts and nodes. Raises SolverFailedError without an answer in the budget."""
+
+    def __call__(self, snapshot: Snapshot) -> Plan:
+        """Dispatch the jobs that start now in the best schedule found within the budget."""
+        ordered = with_node_order(snapshot, self.node_order)
+        plan = BatchPlan(ordered, range(len(snapshot.jobs)), ())
+        candidates = Candidates(plan)
+        jobs = candidates.considered(self.window)
+        counts = Counts.of(snapshot)
+        if not any(job.fits_now for job in jobs):
+            return self._built(plan, PlanStatus.OPTIMAL, counts, "no waiting job fits now")
+        if _all_start(plan, jobs):
+            return self._built(plan, PlanStatus.OPTIMAL, counts, "all jobs considered start")
+        instance = instance_of(candidates, jobs, self.grid_s)
+        try:
+            decision = self.decide(instance, plan)
+        except SolverFailedError as error:
+            counts = replace(counts, without_answer=counts.without_answer + 1)
+            return self._built(plan, PlanStatus.KEPT, counts, f"kept what runs: {error}")
+        refused = dispatch(plan, instance, decision)
+        counts = replace(counts, refused=counts.refused + len(refused))
+        return self._decided(plan, instance, decision, refused, counts)
+
+    def _decided(
+        self,
+        plan: BatchPlan,
+        instance: Instance,
+        decision: Decision,
+        refused: Collection[int],
+        counts: Counts,
+    ) -> Plan:
+        status = decision.status
+        if refused and status is PlanStatus.OPTIMAL:
+            status = PlanStatus.FEASIBLE
+        starts = dict(expected_starts(plan, instance, decision))
+        plain = self._built(plan, status, counts, decision.message, starts)
+        return replace(plain, objective=decision.objective, bound=decision.bound)
+
+    def _built(
+        self,
+        plan: BatchPlan,
+        status: PlanStatus,
+        counts: Counts,
+        message: str,
+        expected: Mapping[int, Expected] = NO_STARTS,
+    ) -> Plan:
+        told = f"{message}; {counts.words}"
+        plain = built(self.name, plan, expected, counts.memory)
+        return replace(plain, status=status, message=told)
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Decisions without an answer, and jobs refused at the nodes, since the policy began."""
+
+    without_answer: int = 0
+    refused: int = 0
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> Counts:
+        """Return the counts in the previous plan's memory; 0 where there are none."""
+        found = (snapshot.memory.get(name) for name in (KEPT, REFUSED))
+        return cls(*[of if type(of) is int and of >= 0 else 0 for of in found])
+
+    @property
+    def memory(self) -> dict[str, int]:
+        return {KEPT: self.without_answer, REFUSED: self.refused}
+
+    @property
+    def words(self) -> str:
+        return f"{self.without_answer} decisions without answer, {self.refused} jobs refused so far"
+
+
+def dispatch(plan: BatchPlan, instance: Instance, decision: Decision) -> list[int]:
+    """Place the jobs that start now on their nodes; return those that do not fit there."""
+    refused = []
+    for i, (job, start) in enumerate(zip(instance.jobs, decision.starts, strict=True)):
+        if start > 0:
+            continue
+        if (found := allocation_at(plan, job, decision.nodes[i])) is None:
+            refused.append(i)
+        else:
+            plan.take(job.source.row, found, job.source.choice.run_s)
+    return refused
+
+
+def allocation_at(plan: BatchPlan, job: Job, units: Mapping[int, int] | None) -> Allocation | None:
+    """Return a job's units on these nodes, on any if None; None if they do not fit there now."""
+    source, state = job.source, plan.state
+    if units is None:
+        return plan.find(source.row, source.choice, only=source.nodes)
+    if job.is_exclusive:
+        units = _in_equal_parts(source.request.units, list(units))
+    allowed = source.nodes & state.open
+    if job.is_exclusive:
+        allowed &= vacant(state)
+    if any(not allowed >> n & 1 for n in units):
+        return None
+    return state.place(source.request, units.items())
+
+
+def _in_equal_parts(units: int, nodes: Sequence[int]) -> Mapping[int, int]:
+    each, more = divmod(units, len(nodes))
+    return {n: each + (k < more) for k, n in enumerate(nodes)}
+
+
+def expected_starts(
+    plan: BatchPlan, instance: Instance, decision: Decision
+) -> Iterator[tuple[int, Expected]]:
+    """Yield the planned starts of the jobs that start later, by row of the plan."""
+    nodes = plan.state.layout.nodes
+    for job, start, units in zip(instance.jobs, decision.starts, decision.nodes, strict=True):
+        start_s = plan.view.now_s + start * instance.grid_s
+        end_s = start_s + job.source.choice.run_s
+        if start > 0 and start_s <= LAST_S:
+            names = tuple(nodes[n].id for n in sorted(units or ()))
+            gpus = job.source.request.gpus * job.source.request.units
+            yield job.source.row, Expected(start_s, end_s if end_s <= LAST_S else None, names, gpus)
+
+
+def _all_start(plan: BatchPlan, jobs: Sequence[WaitingJob]) -> bool:
+    """Start all of these jobs if they fit beside each other: no schedule is better."""
+    if not all(job.fits_now for job in jobs):
+        return False
+    trial = plan.copy()
+    for job in jobs:
+        if (found := trial.find(job.row, job.choice, only=job.nodes)) is None:
+            return False
+        trial.take(job.row, found, job.choice.run_s)
+    for started in trial.started:
+        plan.take(*started)
+    return True

@@ -1,0 +1,1 @@
+"""Compiled list schedule of units on nodes."""

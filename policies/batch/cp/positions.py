@@ -1,0 +1,210 @@
+"""Allocation model of PCP'20 (Galleguillos et al. 2020, section 3): positions of units.
+
+The resources of a type r are one list, node after node. y[i, r, u] is the first position of unit u
+of job i on r, for each r that the job asks for: with the starts |Q| + sum_i rn_i |R| variables,
+whatever the number of nodes. A unit is a box of s_i .. s_i + d_i by y .. y + dy with dy = req_i,r /
+rn_i, and what runs is a box at the positions that its node gives it. Each method adds the
+constraint it is named after.
+
+Every list leaves a gap after each node: a node begins at its number times `stride`, on all lists,
+and has fewer than stride / 2 positions. This replaces the tables map_r of the paper and the
+variables of element(map_r, y), with the same solutions:
+
+- a unit lies on one node, element(map_r, y) = element(map_r, y + dy - 1) (the paper has y + dy,
+  one too far): the domain of y has just these values;
+- its resources are on one node, element(map_a, y_a) = element(map_b, y_b): -stride / 2 < y_a - y_b
+  < stride / 2.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, ClassVar, NamedTuple
+
+from ortools.sat.python import cp_model
+
+from policies.batch.cp.instance import Job
+from policies.batch.cp.list_schedule import listed
+from policies.batch.cp.scheduling import SchedulingModel
+
+
+class Box(NamedTuple):
+    """Unit on a resource: when, where, and how long."""
+
+    time: Any
+    place: Any
+    duration: int
+
+
+@dataclass
+class PositionsModel(SchedulingModel):
+    """Scheduling model with y[i, r], the positions of the units of job i on resource r.
+
+    `symmetry`: only one of several solutions that differ in the order of a job's equal units, or in
+    nodes that have the same class and labels and are used alike by what runs. Presolving boxes
+    takes minutes on a thousand nodes, outside the budget, and saves nothing on small clusters.
+    """
+
+    presolves: ClassVar[bool] = False
+    symmetry: bool = True
+    y: dict[tuple[int, int], list[Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for i, job in enumerate(self.instance.jobs):
+            nodes = self._representatives[i] if self.symmetry else job.nodes
+            for r in self.asked(job):
+                domain = self._domain(job, r, nodes)
+                self.y[i, r] = [
+                    self.cp.new_int_var_from_domain(domain, "") for _ in range(job.units)
+                ]
+
+    def asked(self, job: Job) -> list[int]:
+        """Return the resources that a job asks for; an exclusive one has all of its nodes'."""
+        return [r for r in self.instance.resources if job.demand[r] or job.is_exclusive]
+
+    @cached_property
+    def size(self) -> int:
+        """The most positions of a node on a list."""
+        return max(a[r] for a in self.instance.capacity.values() for r in self.instance.resources)
+
+    @property
+    def stride(self) -> int:
+        return 2 * self.size + 2
+
+    @cached_property
+    def first(self) -> Mapping[int, int]:
+        """First position of each node, on all lists."""
+        return {n: self.stride * k for k, n in enumerate(self.instance.order)}
+
+    def height(self, job: Job, r: int) -> int:
+        """Return dy, the positions of a unit; of an exclusive job all of its node's."""
+        return self.size if job.is_exclusive else job.demand[r]
+
+    def _domain(self, job: Job, r: int, nodes: tuple[int, ...]) -> cp_model.Domain:
+        """Return the positions y from which a unit fits on one of these nodes."""
+        rest = {n: 0 if job.is_exclusive else self.instance.capacity[n][r] for n in nodes}
+        last = 0 if job.is_exclusive else job.demand[r]
+        return cp_model.Domain.from_intervals(
+            [[self.first[n], self.first[n] + rest[n] - last] for n in nodes]
+        )
+
+    @cached_property
+    def _representatives(self) -> list[tuple[int, ...]]:
+        """Return for each job the nodes that it has to look at.
+
+        Jobs 0 .. i use no more of interchangeable nodes than they have units, and these may be the
+        last ones.
+        """
+        kept, units, alike = [], 0, self.instance.interchangeable
+        for job in self.instance.jobs:
+            units += job.units
+            left = dict.fromkeys(alike.values(), units)
+            nodes = []
+            for n in reversed(job.nodes):
+                left[alike[n]] -= 1
+                if left[alike[n]] >= 0:
+                    nodes.append(n)
+            kept.append(tuple(reversed(nodes)))
+        return kept
+
+    def diffn(self) -> None:
+        """diffn([s_i], [d_i], [y_i,r,u], [req_i,r / rn_i]) for each resource r."""
+        for r in self.instance.resources:
+            boxes = [*self._boxes(r), *self._running_boxes(r)]
+            self.cp.add_no_overlap_2d([b.time for b in boxes], [b.place for b in boxes])
+
+    def cumulative_on_positions(self) -> None:
+        """cumulative([y_i,r,u], [req_i,r / rn_i], [d_i], eoh) for each resource r: implied."""
+        for r in self.instance.resources:
+            boxes = [*self._boxes(r), *self._running_boxes(r)]
+            places, times = [b.place for b in boxes], [b.duration for b in boxes]
+            self.cp.add_cumulative(places, times, self.instance.horizon)
+
+    def alldifferent(self) -> None:
+        """alldifferent([y_i,r,u]) of the units of a job on each resource: implied."""
+        for units in self.y.values():
+            if len(units) > 1:
+                self.cp.add_all_different(units)
+
+    def one_node_for_each_unit(self) -> None:
+        """element(map_a, y_i,a,u) = element(map_b, y_i,b,u) for all resources a, b of a unit."""
+        for i, job in enumerate(self.instance.jobs):
+            asked = self.asked(job)
+            for a, b in pairwise(asked):
+                for y_a, y_b in zip(self.y[i, a], self.y[i, b], strict=True):
+                    self.cp.add_linear_constraint(y_a - y_b, -self.size, self.size)
+
+    def units_in_order(self) -> None:
+        """y_i,r,u + dy <= y_i,r,u+1 on the first resource of a job: its units are equal."""
+        for i, job in enumerate(self.instance.jobs):
+            if self.symmetry or self._counts_nodes(job):
+                for before, after in pairwise(self._first_positions(i)):
+                    self.cp.add(before + self.height(job, self.asked(job)[0]) <= after)
+
+    def units_on_a_node(self) -> None:
+        """Units u and u + most of a job are on two nodes; all of them on so many as it wants."""
+        for i, job in enumerate(self.instance.jobs):
+            y = self._first_positions(i)
+            for before, after in zip(y, y[job.most :], strict=False):
+                self.cp.add(after >= before + self.size)
+            if y and job.node_count:
+                self.cp.add(sum(map(self._is_next_node, y, y[1:])) == job.node_count - 1)
+
+    def _is_next_node(self, before: Any, after: Any) -> Any:
+        """Return a literal: these positions of two units in order are on two nodes."""
+        apart = self.cp.new_bool_var("")
+        self.cp.add(after >= before + self.size).only_enforce_if(apart)
+        self.cp.add(after < before + self.size).only_enforce_if(~apart)
+        return apart
+
+    def _counts_nodes(self, job: Job) -> bool:
+        return job.most < job.units or job.node_count > 0
+
+    def _first_positions(self, i: int) -> list[Any]:
+        asked = self.asked(self.instance.jobs[i])
+        return self.y[i, asked[0]] if asked else []
+
+    def _boxes(self, r: int) -> list[Box]:
+        """Return the boxes of the waiting jobs' units on a resource."""
+        boxes = []
+        for i, job in enumerate(self.instance.jobs):
+            for y in self.y.get((i, r), ()):
+                place = self.cp.new_fixed_size_interval_var(y, self.height(job, r), "")
+                boxes.append(Box(self.tau[i], place, job.duration))
+        return boxes
+
+    def _running_boxes(self, r: int) -> Iterator[Box]:
+        """Yield the boxes of what runs."""
+        k = self.instance.resources.index(r)
+        for part, at in self.instance.running_places:
+            if height := part.demand[r]:
+                first = self.first[part.node] + at[k]
+                place = self.cp.new_fixed_size_interval_var(first, height, "")
+                yield Box(self.running(part.left), place, part.left)
+
+    def decide_on(self, i: int) -> None:
+        """Decide on the start of a job, then on its y of smallest domain, at its largest value."""
+        super().decide_on(i)
+        if y := [of for r in self.asked(self.instance.jobs[i]) for of in self.y[i, r]]:
+            self.cp.add_decision_strategy(
+                y, cp_model.CHOOSE_MIN_DOMAIN_SIZE, cp_model.SELECT_MAX_VALUE
+            )
+
+    def hint(self) -> None:
+        """Hint at the first descent of the paper's search."""
+        nodes = self._representatives if self.symmetry else [j.nodes for j in self.instance.jobs]
+        schedule = listed(self.instance, nodes)
+        self.hint_starts(schedule)
+        for (i, r), y in self.y.items():
+            k = self.instance.resources.index(r)
+            for of_unit, place in zip(y, schedule.places[i], strict=False):
+                self.cp.add_hint(of_unit, self.first[place.node] + place.at[k])
+
+    def nodes_of(self, solver: cp_model.CpSolver, i: int) -> Mapping[int, int] | None:
+        places = [solver.value(y) // self.stride for y in self._first_positions(i)]
+        return Counter(self.instance.order[k] for k in places) or None

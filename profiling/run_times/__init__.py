@@ -1,0 +1,1 @@
+"""Run times of batch jobs and of jobs without GPUs: predictions, and how far off they were."""
