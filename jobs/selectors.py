@@ -62,12 +62,16 @@ def get_job(user: User | AnonymousUser, job_id: uuid.UUID | str) -> Job:
         raise JobNotFound(f"there is no job {job_id}") from None
 
 
-def id_begins(text: str) -> Q:
-    """Condition on ids that begin with four or more hexadecimal digits; no job for other text."""
+def id_begins(text: str, of: str = "pk") -> Q:
+    """Condition on ids that begin with four or more hexadecimal digits; no job for other text.
+
+    `of`: the jobs' ids, or those of their "array".
+    """
     digits = text.replace("-", "").lower()
     if not 4 <= len(digits) <= 32 or not set(digits) <= set("0123456789abcdef"):
         return Q(pk__in=())
-    return Q(pk__range=(uuid.UUID(digits.ljust(32, "0")), uuid.UUID(digits.ljust(32, "f"))))
+    first, last = uuid.UUID(digits.ljust(32, "0")), uuid.UUID(digits.ljust(32, "f"))
+    return Q(**{f"{of}__gte": first, f"{of}__lte": last})
 
 
 def live_assignments() -> QuerySet[Assignment]:
@@ -78,7 +82,7 @@ def live_assignments() -> QuerySet[Assignment]:
 
 def listed_jobs(user: User | AnonymousUser) -> QuerySet[Job]:
     """Visible jobs with all that a list shows, newest first, in a constant number of queries."""
-    jobs = visible_jobs(user).select_related("cluster", "team", "user", "kind")
+    jobs = visible_jobs(user).select_related("cluster", "team", "user", "kind", "array")
     return jobs.prefetch_related(
         Prefetch("assignments", queryset=live_assignments(), to_attr="live_assignments")
     )
@@ -90,7 +94,7 @@ def jobs_by_id(user: User | AnonymousUser, ids: Sequence[uuid.UUID]) -> dict[uui
 
 
 def names_in_waiting(user: User | AnonymousUser, jobs: Iterable[Job]) -> Mapping[str, str]:
-    """Names of nodes and visible jobs that block these jobs, by id; two queries."""
+    """Names of nodes and visible jobs and arrays that block these jobs, by id."""
     details = [j.waiting_detail for j in jobs if isinstance(j.waiting_detail, dict)]
     node_ids = uuids(i for d in details for i in d.get("nodes") or ())
     job_ids = uuids(i for d in details for i in d.get("jobs") or ())
@@ -99,6 +103,9 @@ def names_in_waiting(user: User | AnonymousUser, jobs: Iterable[Job]) -> Mapping
         rows += Node.objects.filter(pk__in=node_ids).values_list("pk", "name")
     if job_ids:
         rows += visible_jobs(user).filter(pk__in=job_ids).values_list("pk", "name")
+    if arrays := job_ids - {pk for pk, _ in rows}:
+        elements = visible_jobs(user).filter(array__in=arrays).order_by()
+        rows += elements.values_list("array", "name").distinct()
     return {str(pk): name for pk, name in rows}
 
 

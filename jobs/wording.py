@@ -8,6 +8,9 @@ from typing import Any
 RESTING = "resting"
 """Code of a job that backs off after a failure, hidden from policies."""
 
+ARRAY_LIMIT = "array_limit"
+"""Code of an element whose array runs as many as it may, hidden from policies."""
+
 BY_ITSELF = "None: it starts by itself."
 ANOTHER_TYPE = "Clone it with other allowed_types or fewer GPUs, or wait."
 
@@ -191,6 +194,11 @@ def _resting(facts: Facts) -> str:
     return f"It rests before it is tried again{f' at {at}' if at else ''}."
 
 
+def _array_limit(facts: Facts) -> str:
+    limit = facts.detail.get("at_once", 1)
+    return f"Its array runs at most {limit} element{'' if limit == 1 else 's'} at a time."
+
+
 def _said(text: str) -> Callable[[Facts], str]:
     return lambda facts: text
 
@@ -247,6 +255,7 @@ REASONS: Mapping[str, Reason] = {
         f"{BY_ITSELF} Operators see the cause under Rounds.",
     ),
     RESTING: Reason(_resting, "Mend the cause of its last failure; `release` ends the pause."),
+    ARRAY_LIMIT: Reason(_array_limit, "None: it starts when an earlier element has ended."),
     "deferred": Reason(_said("It starts when another job has left its GPUs."), BY_ITSELF),
     "stale": Reason(
         _said("Its GPUs were taken or lost meanwhile; the next decision finds others."), BY_ITSELF

@@ -18,7 +18,7 @@ from controlplane.execution.moves import move_assignment, request_stop
 from controlplane.web.logs.structured import bound
 from jobs.assignment_lifecycle import ENDED as ENDED_ASSIGNMENTS
 from jobs.assignment_lifecycle import LIVE, AssignmentMove
-from jobs.dependencies import impossible
+from jobs.dependencies import impossible, why_never
 from jobs.launch_outcome import End, EndOutcome, Past, end_outcome, troubles_of
 from jobs.lifecycle import PLACED, JobMove, JobState
 from jobs.models import Assignment, Attempt, Job
@@ -267,11 +267,11 @@ def fail_never_ready(pk: UUID, now: datetime) -> bool:
     """Fail a job that nothing holds and that waits for an end that can no longer come."""
     with transaction.atomic():
         job = Job.objects.select_for_update(no_key=True).get(pk=pk)
-        never = job.dependency_links.filter(impossible()).select_related("on").first()
+        never = job.dependency_links.filter(impossible()).select_related("on", "on_array").first()
         if job.state not in WAITING_STATES or never is None:
             return False
-        reason = f"it waited for job {never.on} ({never.condition}), which {never.on.state}"
-        _move(job, EndOutcome(JobMove.FAIL, ReasonClass.USER, reason), None, now)
+        outcome = EndOutcome(JobMove.FAIL, ReasonClass.USER, why_never(never))
+        _move(job, outcome, None, now)
     return True
 
 

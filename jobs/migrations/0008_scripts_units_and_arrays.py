@@ -27,6 +27,15 @@ class Migration(migrations.Migration):
                     "indices",
                     models.CharField(help_text="As submitted, such as 0-99:2", max_length=1000),
                 ),
+                ("size", models.PositiveIntegerField(help_text="Number of elements")),
+                ("lowest", models.PositiveIntegerField(help_text="Lowest index")),
+                ("highest", models.PositiveIntegerField(help_text="Highest index")),
+                (
+                    "step",
+                    models.PositiveIntegerField(
+                        default=1, help_text="Distance of neighbouring indices; 1 if it differs"
+                    ),
+                ),
                 (
                     "at_once",
                     models.PositiveIntegerField(
@@ -135,6 +144,7 @@ class Migration(migrations.Migration):
             name="array",
             field=models.ForeignKey(
                 blank=True,
+                db_index=False,
                 null=True,
                 on_delete=django.db.models.deletion.PROTECT,
                 related_name="jobs",
@@ -145,6 +155,58 @@ class Migration(migrations.Migration):
             model_name="job",
             constraint=models.UniqueConstraint(
                 fields=("array", "array_index"), name="array_index_once"
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="job",
+            index=models.Index(
+                condition=models.Q(("array__isnull", False)),
+                fields=["state", "array"],
+                name="job_array_state",
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="job",
+            index=models.Index(
+                condition=models.Q(("array__isnull", False)),
+                fields=["array", "queue_rank", "array_index"],
+                name="job_array_order",
+            ),
+        ),
+        migrations.AddField(
+            model_name="dependency",
+            name="on_array",
+            field=models.ForeignKey(
+                blank=True,
+                null=True,
+                on_delete=django.db.models.deletion.CASCADE,
+                related_name="dependent_links",
+                to="jobs.jobarray",
+            ),
+        ),
+        migrations.AlterField(
+            model_name="dependency",
+            name="on",
+            field=models.ForeignKey(
+                blank=True,
+                db_column="to_job_id",
+                null=True,
+                on_delete=django.db.models.deletion.CASCADE,
+                related_name="dependent_links",
+                to="jobs.job",
+            ),
+        ),
+        migrations.AlterUniqueTogether(
+            name="dependency",
+            unique_together={("job", "on"), ("job", "on_array")},
+        ),
+        migrations.AddConstraint(
+            model_name="dependency",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    ("on__isnull", True), ("on_array__isnull", True), _connector="XOR"
+                ),
+                name="dependency_on_a_job_or_an_array",
             ),
         ),
     ]

@@ -1,5 +1,6 @@
 """Teams, jobs and their kinds, assignments, and what happened to them."""
 
+from jobs.models.arrays import Condition, Dependency, JobArray
 from jobs.models.assignments import (
     Assignment,
     AssignmentEvent,
@@ -12,11 +13,8 @@ from jobs.models.forecasts import Forecast
 from jobs.models.jobs import (
     QUEUE_ORDER,
     Attempt,
-    Condition,
-    Dependency,
     IdempotencyKey,
     Job,
-    JobArray,
     JobEvent,
     Kind,
 )

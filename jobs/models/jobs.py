@@ -10,6 +10,7 @@ from django.db.models import Case, Value, When
 
 from clusters.models.clusters import Profiling
 from jobs.lifecycle import ENDED, SHOWN_AS_RUNNING, SHOWN_AS_WAITING, JobState
+from jobs.models.arrays import Dependency, JobArray
 
 
 class Kind(models.Model):
@@ -48,23 +49,10 @@ class Kind(models.Model):
 QUEUE_ORDER = ("queue_rank", "-priority", "undated", "due_at", "-completed_at", "submitted_at")
 """Order of the queue page: running, waiting (most urgent first), ended."""
 
+IN_ARRAY = models.Q(array__isnull=False)
+
 _FOUND_BY = ("state", "user", "kind", "name")
 """Further filters of the queue page, in an index so that a search reads no rows."""
-
-
-class JobArray(models.Model):
-    """Array of like jobs: one for each index, at most `at_once` of them at a time."""
-
-    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
-    indices = models.CharField(max_length=1000, help_text="As submitted, such as 0-99:2")
-    at_once = models.PositiveIntegerField(
-        null=True, blank=True, help_text="The most elements that run at a time; empty: any number"
-    )
-    submitted_at = models.DateTimeField(auto_now_add=True)
-
-    def __str__(self) -> str:
-        """The indices and the limit, as they are submitted."""
-        return self.indices if self.at_once is None else f"{self.indices}%{self.at_once}"
 
 
 class Job(models.Model):
@@ -139,7 +127,12 @@ class Job(models.Model):
         max_length=1000, blank=True, default="", help_text="File on the node for its errors"
     )
     array = models.ForeignKey(
-        JobArray, null=True, blank=True, on_delete=models.PROTECT, related_name="jobs"
+        JobArray,
+        null=True,
+        blank=True,
+        on_delete=models.PROTECT,
+        related_name="jobs",
+        db_index=False,  # its constraint has an index that begins with it
     )
     array_index = models.PositiveIntegerField(null=True, blank=True)
     preemptible = models.BooleanField(
@@ -228,6 +221,13 @@ class Job(models.Model):
             models.Index(fields=["state", "completed_at", "team"], name="job_ended"),
             # The REST API's list of one state, newest first.
             models.Index(fields=["state", "-submitted_at", "team"], name="job_state_newest"),
+            # Elements of an array by state, and the first one that the queue page shows.
+            models.Index(fields=["state", "array"], name="job_array_state", condition=IN_ARRAY),
+            models.Index(
+                fields=["array", "queue_rank", "array_index"],
+                name="job_array_order",
+                condition=IN_ARRAY,
+            ),
         ]
         constraints = [
             models.UniqueConstraint(fields=["array", "array_index"], name="array_index_once")
@@ -235,7 +235,8 @@ class Job(models.Model):
         ordering = ["-submitted_at"]
 
     def __str__(self) -> str:
-        return self.name
+        """The name, of an element with its index."""
+        return self.name if self.array_index is None else f"{self.name}[{self.array_index}]"
 
     @property
     def remaining_steps(self) -> int:
@@ -264,37 +265,6 @@ class Job(models.Model):
     @property
     def is_over(self) -> bool:
         return JobState(self.state) in ENDED
-
-
-class Condition(models.TextChoices):
-    """End of a job that another one waits for."""
-
-    AFTEROK = "afterok"
-    AFTERANY = "afterany"
-    AFTERNOTOK = "afternotok"
-
-
-class Dependency(models.Model):
-    """Job that waits until another one has ended as `condition` says."""
-
-    job = models.ForeignKey(
-        Job, on_delete=models.CASCADE, db_column="from_job_id", related_name="dependency_links"
-    )
-    on = models.ForeignKey(
-        Job, on_delete=models.CASCADE, db_column="to_job_id", related_name="dependent_links"
-    )
-    condition = models.CharField(
-        max_length=10, choices=Condition.choices, default=Condition.AFTEROK
-    )
-
-    class Meta:
-        db_table = "jobs_job_dependencies"
-        unique_together = [("job", "on")]
-
-    def __str__(self) -> str:
-        """The dependency as in a job file."""
-        prefix = "" if self.condition == Condition.AFTEROK else f"{self.condition}:"
-        return f"{prefix}{self.on_id}"
 
 
 class Attempt(models.Model):

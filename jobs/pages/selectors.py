@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -17,6 +17,7 @@ from django.utils import timezone
 from django.utils.http import urlencode
 
 from controlplane.web.pages import formats
+from jobs.arrays.selectors import first_of_array
 from jobs.forecasts import Expected, with_positions
 from jobs.lifecycle import SHOWN_AS_RUNNING, SHOWN_AS_WAITING, JobState
 from jobs.models import QUEUE_ORDER, Assignment, AssignmentSlot, Job, Kind, Team
@@ -87,7 +88,8 @@ STATE_FILTERS: Mapping[str, tuple[str, Q]] = {
 _OF_JOB = (
     "name", "state", "queue_rank", "steps_done", "total_steps", "due_at", "completed_at",
     "waiting_code", "waiting_detail", "failure_reason", "team__name", "user__username",
-    "kind__name", "cores", "batch",
+    "kind__name", "cores", "batch", "array_index", "array__indices", "array__at_once",
+    "array__size",
 )  # fmt: skip
 _OF_ASSIGNMENT = (
     "job_id", "purpose", "steps_per_s", "gpus", "share", "node__name", "node__emulated",
@@ -97,12 +99,13 @@ _OF_ASSIGNMENT = (
 
 @dataclass(frozen=True, slots=True)
 class QueueFilters:
-    """Filters of the queue; unknown values are ignored."""
+    """Filters of the queue; unknown values are ignored. `open`: the array that is unfolded."""
 
     state: str = ""
     team: str = ""
     mine: bool = False
     search: str = ""
+    open: str = ""
 
     @classmethod
     def of(cls, query: QueryDict) -> QueueFilters:
@@ -111,6 +114,7 @@ class QueueFilters:
             team=query.get("team", "")[:63],
             mine=bool(query.get("mine")),
             search=query.get("search", "").strip()[:100],
+            open=query.get("open", "")[:36],
         )
 
     @property
@@ -118,6 +122,16 @@ class QueueFilters:
         values = {"state": self.state, "team": self.team, "search": self.search}
         values["mine"] = "1" if self.mine else ""
         return urlencode({name: value for name, value in values.items() if value})
+
+    @property
+    def open_query(self) -> str:
+        """The query with the unfolded array."""
+        return "&".join(part for part in (self.query, urlencode({"open": self.open})) if part)
+
+    @property
+    def states(self) -> Q:
+        """Condition of the state that is asked for."""
+        return STATE_FILTERS.get(self.state, STATE_FILTERS[""])[1]
 
     @property
     def any(self) -> bool:
@@ -139,7 +153,8 @@ class Place:
 class JobRow:
     """Row of the queue. `eta_s`: time left at the present speed; `tone` colours the due date.
 
-    `expected`: start of a waiting job, if one is expected.
+    `expected`: start of a waiting job, if one is expected. The row of an array has its `states`
+    (elements by state), and its first `elements` if it is unfolded; `job` is one of them.
     """
 
     job: Job
@@ -151,6 +166,8 @@ class JobRow:
     due_tone: str
     told: Explanation
     expected: Expected | None = None
+    states: Mapping[str, int] = field(default_factory=dict)
+    elements: tuple[JobRow, ...] = ()
 
     @property
     def may_start_sooner(self) -> bool:
@@ -161,6 +178,11 @@ class JobRow:
     def waiting(self) -> str:
         """Sentence on why it waits."""
         return self.told.sentence
+
+    @property
+    def left_out(self) -> int:
+        """Elements of an unfolded array that its own page shows."""
+        return sum(self.states.values()) - len(self.elements)
 
     @property
     def bar(self) -> str:
@@ -190,9 +212,14 @@ def queue_page(
     """Return a page of the queue: ids in order from an index alone, then the page's rows."""
     ids = _filtered(user, teams, filters).order_by(*QUEUE_ORDER, "pk").values_list("pk", flat=True)
     page = _paginator(ids, filters).get_page(number)
-    place = {pk: i for i, pk in enumerate(page.object_list)}
+    return page, rows_of(user, list(page.object_list))
+
+
+def rows_of(user: User, ids: Sequence[UUID]) -> list[JobRow]:
+    """Rows of these jobs, in this order."""
+    place = {pk: i for i, pk in enumerate(ids)}
     rows = _with_what_is_shown(visible_jobs(user).filter(pk__in=place))
-    return page, job_rows(user, sorted(rows, key=lambda job: place[job.pk]))
+    return job_rows(user, sorted(rows, key=lambda job: place[job.pk]))
 
 
 def _paginator(ids: QuerySet[Job, Any], filters: QueueFilters) -> Paginator[Any]:
@@ -241,13 +268,15 @@ def _with_what_is_shown(jobs: QuerySet[Job]) -> QuerySet[Job]:
     assignments = Prefetch(
         "assignments", live.order_by("fence", "copy", "rank"), to_attr="live_assignments"
     )
-    return jobs.select_related("team", "user", "kind").only(*_OF_JOB).prefetch_related(assignments)
+    related = jobs.select_related("team", "user", "kind", "array")
+    return related.only(*_OF_JOB).prefetch_related(assignments)
 
 
 def _filtered(user: User, teams: Sequence[Team], filters: QueueFilters) -> QuerySet[Job]:
     chosen = [t for t in teams if t.name == filters.team]
     jobs = Job.objects.filter(team__in=chosen) if filters.team else jobs_of_teams(user, teams)
-    jobs = jobs.filter(STATE_FILTERS.get(filters.state, STATE_FILTERS[""])[1])
+    shown = first_of_array(filters.states) | id_begins(filters.search)
+    jobs = jobs.filter(filters.states, shown)
     if filters.mine:
         jobs = jobs.filter(user=user)
     return jobs.filter(_matches(filters.search)) if filters.search else jobs
@@ -258,7 +287,7 @@ def _matches(search: str) -> Q:
     kinds = _keys(Kind.objects.filter(name__icontains=search))
     people = _keys(User.objects.filter(username__icontains=search))
     named = Q(name__icontains=search) | Q(kind__in=kinds) | Q(user__in=people)
-    return named | id_begins(search)
+    return named | id_begins(search) | id_begins(search, "array")
 
 
 def _keys(rows: QuerySet[Any]) -> list[Any] | QuerySet[Any, Any]:

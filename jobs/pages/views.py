@@ -11,7 +11,10 @@ from django.shortcuts import redirect, render
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from controlplane.web.pages.parts import page_or_part
+from jobs.arrays.actions import array_act
+from jobs.arrays.selectors import get_array
 from jobs.models import Job
+from jobs.pages.arrays import array_page, with_arrays
 from jobs.pages.forms import JobForm, initial_of, read_yaml
 from jobs.pages.job_page import job_page, log_tail, loss_chart
 from jobs.pages.selectors import STATE_FILTERS, QueueFilters, queue_numbers, queue_page
@@ -28,6 +31,14 @@ ACTIONS: dict[str, tuple[Callable[[Job, User], Job], str]] = {
 }
 
 
+ARRAY_ACTIONS = {
+    "cancel": "{} are cancelled; what runs is being stopped.",
+    "hold": "{} are on hold until they are released; what runs goes on.",
+    "release": "{} are released into the queue.",
+    "requeue": "{} are back in the queue.",
+}
+
+
 def person(request: HttpRequest) -> User:
     return cast(User, request.user)
 
@@ -36,7 +47,8 @@ def person(request: HttpRequest) -> User:
 def queue(request: HttpRequest) -> HttpResponse:
     user = person(request)
     filters, teams = QueueFilters.of(request.GET), list(teams_of(user))
-    page, rows = queue_page(user, teams, filters, request.GET.get("page"))
+    page, found = queue_page(user, teams, filters, request.GET.get("page"))
+    rows = with_arrays(user, found, filters)
     context = {
         "filters": filters, "page": page, "rows": rows, "query": filters.query,
         "numbers": queue_numbers(user, teams), "teams": teams,
@@ -64,6 +76,8 @@ def submit(request: HttpRequest) -> HttpResponse:
     for warning in submission.warnings:
         messages.warning(request, warning)
     messages.success(request, f"{submission.job.name} is submitted.")
+    if submission.job.array_id:
+        return redirect("array", submission.job.array_id)
     return redirect("job", submission.job.pk)
 
 
@@ -103,3 +117,23 @@ def job_action(request: HttpRequest, job_id: uuid.UUID, action: str) -> HttpResp
     else:
         messages.success(request, done)
     return redirect("job", job_id)
+
+
+@require_GET
+def array(request: HttpRequest, array_id: uuid.UUID) -> HttpResponse:
+    page = array_page(person(request), array_id, request.GET.get("page"))
+    return page_or_part(request, "jobs/array.html", "jobs/_array.html", {"array": page})
+
+
+@require_POST
+def array_action(request: HttpRequest, array_id: uuid.UUID, action: str) -> HttpResponse:
+    if action not in ARRAY_ACTIONS:
+        raise Http404(f"there is no action {action}")
+    user = person(request)
+    try:
+        count = array_act(action, get_array(user, array_id), user)
+    except JobConflict as error:
+        messages.error(request, f"Nothing was changed: {error}.")
+    else:
+        messages.success(request, ARRAY_ACTIONS[action].format(f"{count} elements"))
+    return redirect("array", array_id)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from typing import Any, cast
+from uuid import UUID
 
 import django_filters
 from django.contrib.auth.models import User
@@ -21,13 +22,15 @@ from rest_framework.viewsets import GenericViewSet
 
 from controlplane.web.rest.errors import ConflictError
 from jobs import services
+from jobs.arrays.selectors import first_of_array, states_of
 from jobs.forecasts import with_positions
 from jobs.lifecycle import ACTIVE, JobState
 from jobs.logs import BadCursor, read_log
 from jobs.models import Job
-from jobs.rest import people_api, serializers
+from jobs.rest import arrays_api, people_api, serializers
 from jobs.rest.bulk_api import JobsBulkView, bodies
 from jobs.selectors import get_job, id_begins, listed_jobs, names_in_waiting
+from jobs.submission.array_expression import MAX_INDEX
 from jobs.submission.submit import JobConflict, Submission
 from jobs.submission.validation import JobInvalid
 
@@ -47,6 +50,13 @@ class JobFilter(django_filters.FilterSet):  # type: ignore[misc]  # the library 
     search = django_filters.CharFilter(
         method="of_search", label="Part of the name or of the kind's name, or the id's beginning"
     )
+    array = django_filters.UUIDFilter(
+        method="of_array", label="Only elements of this array, in the order of their indices"
+    )
+    index = django_filters.NumberFilter(field_name="array_index", min_value=0, max_value=MAX_INDEX)
+    fold = django_filters.BooleanFilter(
+        method="of_fold", label="Of each array only its first element, with numbers by state"
+    )
 
     class Meta:
         model = Job
@@ -57,13 +67,30 @@ class JobFilter(django_filters.FilterSet):  # type: ignore[misc]  # the library 
         return jobs.filter(own if value else ~own)
 
     def of_active(self, jobs: QuerySet[Job], name: str, value: bool) -> QuerySet[Job]:
+        return jobs.filter(self.of_active_states(value))
+
+    @staticmethod
+    def of_active_states(value: bool) -> Q:
         active = Q(state__in=sorted(str(s) for s in ACTIVE))
-        return jobs.filter(active if value else ~active)
+        return active if value else ~active
+
+    def of_array(self, jobs: QuerySet[Job], name: str, value: UUID) -> QuerySet[Job]:
+        return jobs.filter(array=value).order_by("array_index")
+
+    def of_fold(self, jobs: QuerySet[Job], name: str, value: bool) -> QuerySet[Job]:
+        found = id_begins(self.form.cleaned_data["search"] or "")
+        return jobs.filter(first_of_array(self._states()) | found) if value else jobs
+
+    def _states(self) -> Q:
+        """Condition of the filters by state, which of an array's elements meet differently."""
+        asked = self.form.cleaned_data
+        states = Q(state__in=asked["state"]) if asked["state"] else Q()
+        active = asked["active"]
+        return states if active is None else states & self.of_active_states(active)
 
     def of_search(self, jobs: QuerySet[Job], name: str, value: str) -> QuerySet[Job]:
-        return jobs.filter(
-            Q(name__icontains=value) | Q(kind__name__icontains=value) | id_begins(value)
-        )
+        named = Q(name__icontains=value) | Q(kind__name__icontains=value)
+        return jobs.filter(named | id_begins(value) | id_begins(value, "array"))
 
 
 KEY = "Idempotency-Key"
@@ -101,7 +128,9 @@ class JobViewSet(mixins.ListModelMixin, GenericViewSet[Job]):
         names = names_in_waiting(self.request.user, rows)
         expected = with_positions(rows, timezone.now())
         context = self.get_serializer_context()
-        kwargs["context"] = {**context, "names": names, "expected": expected}
+        folds = self.request.query_params.get("fold", "").lower() == "true"
+        states = states_of(job.array_id for job in rows if job.array_id) if folds else {}
+        kwargs["context"] = {**context, "names": names, "expected": expected, "states": states}
         return serializers.JobSerializer(*args, **kwargs)
 
     @extend_schema(responses=serializers.JobDetailSerializer)
@@ -237,6 +266,8 @@ router.register("jobs", JobViewSet, basename="job")
 urlpatterns: list[URLPattern | URLResolver] = [
     path("jobs/bulk/", JobsBulkView.as_view(), name="jobs-bulk"),
     path("", include(router.urls)),
+    path("arrays/<uuid:array_id>/", arrays_api.ArrayView.as_view(), name="api-array"),
+    path("arrays/<uuid:array_id>/<slug:verb>/", arrays_api.ArrayActionView.as_view()),
     path("me/", people_api.MeView.as_view(), name="me"),
     path("teams/", people_api.TeamsView.as_view(), name="teams"),
     path("teams/<slug:team>/", people_api.TeamView.as_view(), name="team"),

@@ -89,6 +89,17 @@ class WaitingSerializer(serializers.Serializer[Any]):
 _EXPECTED = ExpectedSerializer()
 
 
+class ElementSerializer(serializers.Serializer[Any]):
+    """The array that a job is an element of; `states` in folded lists: elements by state."""
+
+    id = serializers.UUIDField()
+    index = serializers.IntegerField()
+    indices = serializers.CharField()
+    at_once = serializers.IntegerField(allow_null=True)
+    size = serializers.IntegerField()
+    states = serializers.DictField(child=serializers.IntegerField())
+
+
 class JobSerializer(serializers.ModelSerializer[Job]):
     """A job in a list."""
 
@@ -101,6 +112,7 @@ class JobSerializer(serializers.ModelSerializer[Job]):
     progress = serializers.SerializerMethodField()
     placement = serializers.SerializerMethodField()
     waiting = serializers.SerializerMethodField()
+    array = serializers.SerializerMethodField()
 
     class Meta:
         model = Job
@@ -108,7 +120,17 @@ class JobSerializer(serializers.ModelSerializer[Job]):
             "id", "name", "cluster", "team", "user", "state", "kind", "gpus_min", "gpus_max",
             "priority", "tardiness_weight", "due", "deadline", "submitted_at", "started_at",
             "completed_at", "hold_wanted", "failure_reason", "progress", "placement", "waiting",
+            "array",
         ]  # fmt: skip
+
+    @extend_schema_field(ElementSerializer(allow_null=True))
+    def get_array(self, job: Job) -> dict[str, Any] | None:
+        """Its array and index; null for a single job."""
+        if job.array is None:
+            return None
+        states = self.context.get("states", {}).get(job.array.pk, {})
+        given = {name: getattr(job.array, name) for name in ("indices", "at_once", "size")}
+        return {"id": str(job.array.pk), "index": job.array_index, **given, "states": states}
 
     @extend_schema_field(ProgressSerializer)
     def get_progress(self, job: Job) -> dict[str, Any]:
@@ -221,7 +243,11 @@ class JobInput(serializers.Serializer[Any]):
     preemptible = serializers.BooleanField(help_text="Default: of training jobs true")
     labels = serializers.ListField(child=serializers.CharField())
     dependencies = serializers.ListField(
-        child=serializers.CharField(), help_text="Ids of jobs, or afterany:ID, afternotok:ID"
+        child=serializers.CharField(),
+        help_text="Ids of jobs, arrays or elements (ID_3), or afterany:ID, afternotok:ID",
+    )
+    array = serializers.CharField(
+        help_text="Indices such as 0-99:2 or 1,3,5-9: a job for each; %10: at most 10 at a time"
     )
     hold = serializers.BooleanField()
     on_disconnect = serializers.ChoiceField(choices=["stop", "keep"])

@@ -20,7 +20,10 @@ DURATION = re.compile(
     r"(?:(\d+(?:\.\d+)?)d)?(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?"
 )
 JOB_ID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
-DEPENDENCY = re.compile(rf"(?:(?:afterok|afterany|afternotok):)?{JOB_ID.pattern}")
+ELEMENT = r"(?:_\d{1,9}|\[\d{1,9}\])"
+DEPENDENCY = re.compile(
+    rf"(?:(?:afterok|afterany|afternotok|aftercorr):)?{JOB_ID.pattern}{ELEMENT}?"
+)
 RANGE = re.compile(r"\s*(\d{1,9})\s*(?:\.\.|-)\s*(\d{1,9})\s*")
 RESERVED = "LOADMASTER_"
 
@@ -232,11 +235,16 @@ def gpu_range(value: object, *, most: int) -> tuple[int, int]:
 
 
 def dependencies(value: object) -> dict[str, str]:
-    """Conditions by job id, of a list of ids or "afterany:ID"; afterok where nothing is said."""
+    """Conditions by id of a job or array, or ID_3 for an element; afterok where nothing is said.
+
+    Read from a list such as [ID, "afterany:ID", "afterok:ID_3"], where ID[3] is ID_3.
+    """
     found: dict[str, str] = {}
-    for item in words(value, pattern=DEPENDENCY, what="ids of jobs, such as afterany:ID"):
+    what = "ids of jobs, arrays or elements, such as afterany:ID or afterok:ID_3"
+    for item in words(value, pattern=DEPENDENCY, what=what):
         condition, _, job = item.rpartition(":")
-        if found.setdefault(job.lower(), condition or "afterok") != (condition or "afterok"):
+        job = job.lower().replace("[", "_").rstrip("]")
+        if found.setdefault(job, condition or "afterok") != (condition or "afterok"):
             raise FieldError(f"job {job} is named twice, with different conditions")
     return found
 

@@ -16,8 +16,10 @@ from clusters.models import Reason
 from controlplane.web.storage.bulk import insert
 from jobs import kinds
 from jobs.lifecycle import JobState
-from jobs.models import Dependency, IdempotencyKey, Job, JobEvent
+from jobs.models import Dependency, IdempotencyKey, Job, JobArray, JobEvent
 from jobs.signals import jobs_queued
+from jobs.submission.array_expression import MAX_ELEMENTS
+from jobs.submission.elements import Elements
 from jobs.submission.feasibility import Inventory
 from jobs.submission.validation import JobInvalid, JobRequest, validate_job
 
@@ -38,7 +40,8 @@ class IdempotencyConflict(JobConflict):
 class Submission:
     """Accepted submission; `created` is False if the key was known.
 
-    `dependencies` are those of a new job, None where they have to be read.
+    Of an array, `job` is its first element. `dependencies` are those of a new job, None where they
+    have to be read.
     """
 
     job: Job
@@ -93,9 +96,8 @@ def _take(asked: Sequence[Asked], inventory: Inventory) -> list[Answer]:
     answers, requests = _sorted_out(asked, inventory)
     _write([(asked[place], request) for place, request in requests.items()])
     for place, request in requests.items():
-        answers[place] = Submission(
-            request.job, request.warnings, dependencies=request.dependencies
-        )
+        known = None if request.of_index else request.dependencies
+        answers[place] = Submission(request.job, request.warnings, dependencies=known)
     return [
         answers[place] if place in answers else _same_key(asked, place, answers)
         for place in range(len(asked))
@@ -112,7 +114,7 @@ def _sorted_out(
         if place in answers or (one.key is not None and (one.user.pk, one.key) in keys):
             continue
         try:
-            requests[place] = validate_job(one.user, one.data, inventory)
+            requests[place] = _within(validate_job(one.user, one.data, inventory), requests)
         except JobInvalid as error:
             answers[place] = error  # and its key is still free
             continue
@@ -129,6 +131,15 @@ def _sorted_out(
         job.user, job.cloned_from = asked[place].user, asked[place].cloned_from
         job.state = JobState.HELD if request.hold else JobState.QUEUED
     return answers, requests
+
+
+def _within(request: JobRequest, earlier: Mapping[int, JobRequest]) -> JobRequest:
+    """Return the request; raise JobInvalid if arrays of one call have too many elements."""
+    sizes = (len(r.array.indices) for r in (request, *earlier.values()) if r.array)
+    if request.array and sum(sizes) > MAX_ELEMENTS:
+        said = f"the arrays of one call may have {MAX_ELEMENTS} elements; use another call for it"
+        raise JobInvalid({"array": [said]})
+    return request
 
 
 def _earlier(asked: Sequence[Asked]) -> dict[int, Answer]:
@@ -184,21 +195,22 @@ def _same_key(asked: Sequence[Asked], place: int, answers: Mapping[int, Answer])
 def _write(wanted: Sequence[tuple[Asked, JobRequest]]) -> None:
     if not wanted:
         return
+    written = [(asked, request, Elements.of(request)) for asked, request in wanted]
     with transaction.atomic():
-        insert(Job, [request.job for _, request in wanted])
+        insert(JobArray, [e.array for _, _, e in written if e.array is not None])
+        insert(Job, [job for _, _, e in written for job in e.jobs])
         keys = [
             IdempotencyKey(user=asked.user, key=asked.key, body_sha256=asked.digest, job=r.job)
-            for asked, r in wanted
+            for asked, r, _ in written
             if asked.key
         ]
         insert(IdempotencyKey, keys)
-        insert(Dependency, [d for _, request in wanted for d in request.dependencies])
-        insert(JobEvent, map(_submitted, wanted))
-        begin_all([request.job for _, request in wanted if not request.hold])
+        insert(Dependency, [d for _, _, e in written for d in e.dependencies])
+        insert(JobEvent, [_submitted(a, r, job) for a, r, e in written for job in e.jobs])
+        begin_all([job for _, request, e in written if not request.hold for job in e.jobs])
 
 
-def _submitted(wanted: tuple[Asked, JobRequest]) -> JobEvent:
-    (asked, request), job = wanted, wanted[1].job
+def _submitted(asked: Asked, request: JobRequest, job: Job) -> JobEvent:
     return JobEvent(
         job=job, event="submitted", from_state=job.state, to_state=job.state,
         actor=asked.user.get_username(), data={"warnings": list(request.warnings)},
@@ -206,10 +218,11 @@ def _submitted(wanted: tuple[Asked, JobRequest]) -> JobEvent:
 
 
 def begin_all(jobs: Iterable[Job], reason: Reason = Reason.SUBMISSION) -> None:
-    """Request a measurement for unknown kinds, and a round."""
+    """Request measurements for unknown kinds, and a round: of each array, one event suffices."""
     by_cluster = defaultdict[int, list[Job]](list)
     for job in jobs:
         by_cluster[job.cluster_id].append(job)
     for _, entering in sorted(by_cluster.items()):
         jobs_queued.send(Job, jobs=entering)
-        request_reschedules(entering[0].cluster, reason, entering)
+        first_of = {job.array_id or job.pk: job for job in reversed(entering)}
+        request_reschedules(entering[0].cluster, reason, reversed(first_of.values()))

@@ -1,10 +1,11 @@
 """Validation of jobs: plain data and a user become a JobRequest or JobInvalid."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeVar
+from uuid import UUID
 from zoneinfo import ZoneInfo
 
 from django.contrib.auth.models import AnonymousUser, User
@@ -12,12 +13,12 @@ from django.utils import timezone
 
 from clusters.models import Cluster
 from clusters.models.clusters import Profiling
-from jobs.dependencies import SATISFIED
 from jobs.models import Dependency, Job, Secret, Team
-from jobs.selectors import visible_jobs
 from jobs.submission import fields
+from jobs.submission.array_expression import ArraySpec, array_indices
 from jobs.submission.feasibility import Demand, Infeasible, Inventory
 from jobs.submission.fields import FieldError
+from jobs.submission.waits import Waits, waits_of
 from loadmaster.protocol import RUNTIMES
 
 T = TypeVar("T")
@@ -40,7 +41,7 @@ FIELDS = (
     "memory_gb", "due", "deadline", "walltime", "tardiness_weight", "priority", "weight",
     "max_retries", "checkpoint_place", "kind", "may_mix", "may_share", "labels", "dependencies",
     "hold", "on_disconnect", "profiling", "repeatable", "resources", "exclusive", "preemptible",
-    "on_walltime",
+    "on_walltime", "array",
 )  # fmt: skip
 """Fields of a job, as in docs/jobs.md."""
 
@@ -63,13 +64,18 @@ class JobInvalid(Exception):
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """Validated request: unsaved `job` without owner and kind; `kind` is the user's name or ""."""
+    """Validated request: unsaved `job` without owner and kind; `kind` is the user's name or "".
+
+    Elements of an array wait for `dependencies`, and each for the jobs `of_index` too.
+    """
 
     job: Job
     kind: str
     hold: bool
     dependencies: tuple[Dependency, ...]
     warnings: tuple[str, ...]
+    array: ArraySpec | None = None
+    of_index: Mapping[int, list[UUID]] = field(default_factory=dict)
 
 
 def _number(most: float, *, above: bool = False) -> Callable[[object], float]:
@@ -147,7 +153,8 @@ class _Reading:
         end["on_walltime"] = self._read("on_walltime", end["on_walltime"], known)
         types, runtime = self._allowed_types(), self._runtime()
         image, command = self._image(runtime), self._command(runtime)
-        environment, dependencies = self._environment(team), self._dependencies(cluster)
+        array: ArraySpec | None = self._read("array", None, array_indices)
+        environment, waits = self._environment(team), self._waits(cluster, array)
         times = self._times(ZoneInfo(cluster.timezone) if cluster else UTC)
         if cluster and not self.problems:
             needs = plain["cores"], plain["memory_gb"], plain["labels"]
@@ -165,9 +172,10 @@ class _Reading:
             **{n: list(v) if isinstance(v, tuple) else v for n, v in plain.items()},
         )  # fmt: skip
         self._warn_of_first_run(job)
-        for dependency in dependencies:
+        for dependency in waits.of_all:
             dependency.job = job
-        return JobRequest(job, kind, hold, dependencies, tuple(self.warnings))
+        warnings = tuple(self.warnings)
+        return JobRequest(job, kind, hold, tuple(waits.of_all), warnings, array, waits.of_index)
 
     # -- reading
 
@@ -328,26 +336,15 @@ class _Reading:
             )
         return {"due_at": due, "deadline_at": deadline}
 
-    def _dependencies(self, cluster: Cluster | None) -> tuple[Dependency, ...]:
+    def _waits(self, cluster: Cluster | None, array: ArraySpec | None) -> Waits:
         none: dict[str, str] = {}
         conditions = self._read("dependencies", none, fields.dependencies)
         if not conditions or cluster is None:
-            return ()
-        jobs = visible_jobs(self.user).filter(pk__in=list(conditions), cluster=cluster)
-        found = {str(job.pk): job for job in jobs}
-        for missing in [i for i in conditions if i not in found]:
-            self._problem(
-                "dependencies", f"there is no job {missing} that you can see in cluster {cluster}"
-            )
-        for job in found.values():
-            self._can_be_waited_for(job, conditions[str(job.pk)])
-        links = ((job, conditions[str(job.pk)]) for job in found.values())
-        return tuple(Dependency(on=job, condition=condition) for job, condition in links)
-
-    def _can_be_waited_for(self, job: Job, condition: str) -> None:
-        if job.is_over and job.state not in SATISFIED[condition]:
-            never = f"job {job.pk} is {job.state}, so {condition} can never be satisfied"
-            self._problem("dependencies", f"{never}; requeue it first, or leave it out")
+            return Waits()
+        waits = waits_of(self.user, cluster, conditions, array.indices if array else None)
+        for problem in waits.problems:
+            self._problem("dependencies", problem)
+        return waits
 
 
 def _known_types(value: object, known: list[str]) -> tuple[str, ...]:

@@ -1,17 +1,15 @@
 """Commands about jobs."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
-from uuid import UUID
 
 import typer
 from typer import Argument, Option
 
 from loadmaster.cli.output import (
     FAILURE,
-    SHORT_ID,
     USAGE,
     Json,
     complain,
@@ -21,7 +19,9 @@ from loadmaster.cli.output import (
     fail,
     harmless,
     held,
+    in_words,
     out,
+    show_array,
     show_job,
     show_jobs,
     shown,
@@ -29,12 +29,21 @@ from loadmaster.cli.output import (
     table,
     warn,
 )
+from loadmaster.cli.references import job_id, target
 from loadmaster.client import ENDED, ApiError, Client
 from loadmaster.client.job_file import parse_settings, read_job_file
 from loadmaster.client.results import Job, StartNow, Submission
 
 JobId = Annotated[
     str, Argument(help="The job's name, or its id or the beginning of it.", metavar="JOB")
+]
+
+Target = Annotated[
+    str,
+    Argument(
+        help="A job, an array or an element (ARRAY_3), by name, id or beginning of the id.",
+        metavar="JOB",
+    ),
 ]
 
 Settings = Annotated[
@@ -52,6 +61,9 @@ def submit(
         metavar="JOB_FILE...",
     ),
     settings: Settings = None,
+    array: str | None = Option(
+        None, help="A job for each index, such as 0-99:2 or 1,3,5-9; %10: at most 10 at a time."
+    ),
     key: str | None = Option(
         None,
         help=(
@@ -67,7 +79,8 @@ def submit(
         text = "submit the files without it, and watch with loadmaster jobs"
         fail(f"--watch follows one job; {text}", USAGE)
     with exit_on_error():
-        data = [read_job_file(path, settings or []) for path in job_files]
+        given = {} if array is None else {"array": array}
+        data = [{**read_job_file(path, settings or []), **given} for path in job_files]
     with connected(context) as client:
         if len(data) > 1:
             keys = [f"{key}-{number}" for number in range(1, len(data) + 1)] if key else None
@@ -76,7 +89,9 @@ def submit(
             return
         submission = client.submit(data[0], idempotency_key=key)
         _show_submission(context, submission, as_json)
-        if watch:
+        if watch and submission.job.array:
+            _watch_array(client, submission.id)
+        elif watch:
             _watch(client, submission.id)
 
 
@@ -87,7 +102,7 @@ def clone(
     with exit_on_error():
         overrides = parse_settings(settings or [])
     with connected(context) as client:
-        _show_submission(context, client.clone(_id(client, job), **overrides), as_json)
+        _show_submission(context, client.clone(job_id(client, job), **overrides), as_json)
 
 
 def jobs(
@@ -98,15 +113,17 @@ def jobs(
     mine: bool = Option(False, "--mine", help="Only those you submitted."),
     everything: bool = Option(False, "--all", "-a", help="Also those that are over."),
     search: str | None = Option(None, help="Part of the name or kind, or the beginning of an id."),
+    array: str | None = Option(None, help="All elements of this array, instead of one row."),
     limit: int = Option(50, min=1),
     as_json: Json = False,
 ) -> None:
-    """List jobs, newest first."""
+    """List jobs, newest first; an array is one row."""
     with connected(context) as client:
         filters: dict[str, Any] = {"team": team, "cluster": cluster, "search": search}
         filters |= {"state": state or None, "mine": mine or None}
-        active = None if everything or state or search else True
-        found = list(client.jobs(limit=limit, active=active, **filters))
+        filters["array"] = target(client, array).id if array else None
+        active = None if everything or state or search or array else True
+        found = list(client.jobs(limit=limit, active=active, fold=array is None, **filters))
     if shown_as_json(context, as_json, found):
         return
     if found:
@@ -119,7 +136,7 @@ def jobs(
 
 def show(
     context: typer.Context,
-    job: JobId,
+    job: Target,
     start_now: bool = Option(
         False, "--start-now", help="Try what would start it now, for 2 s; changes nothing."
     ),
@@ -128,9 +145,15 @@ def show(
     """Show a job: state, reason for waiting, progress, where it is."""
     with connected(context) as client:
         if start_now:
-            _show_starts(context, client.start_now(_id(client, job)), as_json)
+            _show_starts(context, client.start_now(job_id(client, job)), as_json)
             return
-        found = client.job(_id(client, job))
+        named = target(client, job)
+        if named.is_array:
+            array = client.array(named.id)
+            if not shown_as_json(context, as_json, array):
+                show_array(array)
+            return
+        found = client.job(named.id)
     if not shown_as_json(context, as_json, found):
         show_job(found)
 
@@ -152,7 +175,7 @@ def _show_starts(context: typer.Context, found: StartNow, as_json: bool) -> None
 def history(context: typer.Context, job: JobId, as_json: Json = False) -> None:
     """Everything that happened to a job."""
     with connected(context) as client:
-        events = list(client.events(_id(client, job)))
+        events = list(client.events(job_id(client, job)))
     if shown_as_json(context, as_json, events):
         return
     rows = []
@@ -178,7 +201,7 @@ def logs(
     with connected(context) as client:
         # A log is the job's own text: printed as it is, without rich's reading of brackets.
         for text in client.logs(
-            _id(client, job),
+            job_id(client, job),
             follow=follow,
             stream=stream,
             offset=None if tail is None else -tail,
@@ -187,34 +210,33 @@ def logs(
             typer.echo(text if raw else harmless(text), nl=False)
 
 
-def cancel(context: typer.Context, job: JobId, as_json: Json = False) -> None:
-    """Stop a job for good."""
-    _act(context, lambda client: client.cancel(_id(client, job)), as_json)
+def cancel(context: typer.Context, job: Target, as_json: Json = False) -> None:
+    """Stop a job for good, or all of an array."""
+    _act(context, job, "cancel", as_json)
 
 
-def hold(context: typer.Context, job: JobId, as_json: Json = False) -> None:
-    """Keep a job out of the queue; one that runs saves a checkpoint first."""
-    _act(context, lambda client: client.hold(_id(client, job)), as_json)
+def hold(context: typer.Context, job: Target, as_json: Json = False) -> None:
+    """Keep a job out of the queue; one that runs saves a checkpoint first.
+
+    Of an array, what runs goes on.
+    """
+    _act(context, job, "hold", as_json)
 
 
-def release(context: typer.Context, job: JobId, as_json: Json = False) -> None:
-    """Let a held job into the queue."""
-    _act(context, lambda client: client.release(_id(client, job)), as_json)
+def release(context: typer.Context, job: Target, as_json: Json = False) -> None:
+    """Let a held job, or what is held of an array, into the queue."""
+    _act(context, job, "release", as_json)
 
 
-def requeue(context: typer.Context, job: JobId, as_json: Json = False) -> None:
-    """Give a failed or cancelled job another chance."""
-    _act(context, lambda client: client.requeue(_id(client, job)), as_json)
+def requeue(context: typer.Context, job: Target, as_json: Json = False) -> None:
+    """Give a failed or cancelled job, or those of an array, another chance."""
+    _act(context, job, "requeue", as_json)
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the command line."""
     for command in (submit, jobs, show, history, logs, cancel, hold, release, requeue, clone):
         app.command()(command)
-
-
-NAMED = 5
-MOST_ALIKE = 200
 
 
 def _why(data: Mapping[str, Any]) -> str:
@@ -225,29 +247,19 @@ def _why(data: Mapping[str, Any]) -> str:
     )
 
 
-def _id(client: Client, job: str) -> str:
-    """Id of a job by id, name, or prefix of the id; of several the only active one."""
-    try:
-        return str(UUID(job))
-    except ValueError:
-        like = list(client.jobs(search=job, limit=MOST_ALIKE))
-    found = [j for j in like if j.name == job] or [j for j in like if j.id.startswith(job.lower())]
-    if len(found) > 1:
-        found = [j for j in found if j.state not in ENDED] or found
-    if not found:
-        fail(f"there is no job {job} that you can see; `loadmaster jobs --all` lists them")
-    if len(found) > 1:
-        several = ", ".join(f"{j.id[:SHORT_ID]} ({j.state})" for j in found[:NAMED])
-        text = f"{job} may be any of {len(found)} jobs; say which by the beginning of its id"
-        fail(f"{text}: {several}")
-    return found[0].id
-
-
-def _act(context: typer.Context, act: Callable[[Client], Job], as_json: bool) -> None:
+def _act(context: typer.Context, job: str, verb: str, as_json: bool) -> None:
     with connected(context) as client:
-        job = act(client)
-    if not shown_as_json(context, as_json, job):
-        out().print(f"{shown(job.name)} is {job.state}{', to be held' if job.hold_wanted else ''}")
+        found = target(client, job)
+        if found.is_array:
+            array = client.act_on_array(found.id, verb)
+            if not shown_as_json(context, as_json, array):
+                out().print(f"{shown(array.name)}: {array.changed} of {array.size} elements")
+            return
+        acts = {"cancel": client.cancel, "hold": client.hold, "release": client.release}
+        done = acts.get(verb, client.requeue)(found.id)
+    if not shown_as_json(context, as_json, done):
+        held = ", to be held" if done.hold_wanted else ""
+        out().print(f"{shown(done.title)} is {done.state}{held}")
 
 
 def _show_submission(context: typer.Context, submission: Submission, as_json: bool) -> None:
@@ -255,7 +267,9 @@ def _show_submission(context: typer.Context, submission: Submission, as_json: bo
     if shown_as_json(context, as_json, _as_object(submission)):
         return
     said_before = "" if submission.created else " (it had been submitted before)"
-    err().print(f"{shown(submission.job.name)} is {submission.job.state}{said_before}")
+    of = submission.job.array
+    what = f" ({of.size} elements)" if of else ""
+    err().print(f"{shown(submission.job.name)}{what} is {submission.job.state}{said_before}")
     out().print(submission.id)
 
 
@@ -303,6 +317,20 @@ def _watch(client: Client, job_id: str) -> None:
             break
         time.sleep(WATCH_S)
     if job.state != "completed":
+        raise typer.Exit(FAILURE)
+
+
+def _watch_array(client: Client, array_id: str) -> None:
+    """Say every change of the numbers by state until all elements are over."""
+    last: Mapping[str, int] = {}
+    while not last or last.keys() - set(ENDED):
+        if last:
+            time.sleep(WATCH_S)
+        states = client.array(array_id).states
+        if states != last:
+            err().print(in_words(states))
+        last = states
+    if last.keys() != {"completed"}:
         raise typer.Exit(FAILURE)
 
 

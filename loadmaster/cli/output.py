@@ -7,7 +7,7 @@ as its picture (ESC as ␛), one for one, so text may arrive in pieces.
 import dataclasses
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -22,7 +22,7 @@ from typer import Option
 
 from loadmaster.client import ApiError, AuthenticationError, Client, InvalidError, LoadmasterError
 from loadmaster.client.account import credentials
-from loadmaster.client.results import Job, Node, Placement
+from loadmaster.client.results import Element, Job, JobArray, Node, Placement
 from loadmaster.strict_yaml import DocumentError
 
 Json = Annotated[bool, Option("--json", help="Answer in JSON.")]
@@ -148,27 +148,50 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
 
 def show_jobs(jobs: Iterable[Job]) -> None:
     """Jobs, a line each."""
-    rows = [
-        (
-            j.id[:SHORT_ID],
-            shown(j.name),
-            styled(j.state),
-            f"{100 * j.progress.fraction:.0f}%",
-            where(j),
-            short(j.due),
-            shown(j.user),
-            why(j),
-        )
-        for j in jobs
-    ]
+    rows = [_array_row(j, j.array) if j.array and j.array.states else _row(j) for j in jobs]
     table(("ID", "NAME", "STATE", "DONE", "WHERE", "DUE", "USER", "WHY IT WAITS"), rows)
+
+
+def _row(job: Job) -> tuple[str, ...]:
+    done = f"{100 * job.progress.fraction:.0f}%"
+    name, state, due = shown(job.title), styled(job.state), short(job.due)
+    return job.id[:SHORT_ID], name, state, done, where(job), due, shown(job.user), why(job)
+
+
+def _array_row(job: Job, array: Element) -> tuple[str, ...]:
+    """Row of an array, of which `job` is an element."""
+    limit = "" if array.at_once is None else f"%{array.at_once}"
+    name = shown(f"{job.name}[{array.indices}{limit}]")
+    done = f"{100 * array.states.get('completed', 0) / max(1, array.size):.0f}%"
+    states, due = in_words(array.states), short(job.due)
+    return array.id[:SHORT_ID], name, states, done, "", due, shown(job.user), ""
+
+
+def in_words(states: Mapping[str, int]) -> str:
+    """Numbers of elements by state: "8 running, 90 queued"."""
+    return ", ".join(f"{count} {styled(state)}" for state, count in states.items())
+
+
+def show_array(array: JobArray) -> None:
+    """One array, a line for each thing."""
+    lines = {
+        "array": f"{shown(array.name)} ({array.id})",
+        "indices": shown(array.indices),
+        "at a time": "" if array.at_once is None else f"at most {array.at_once}",
+        "elements": f"{array.size}: {in_words(array.states)}",
+        "submitted": moment(array.submitted_at),
+    }
+    for name, line in lines.items():
+        if line:
+            out().print(f"[bold]{name + ':':14}[/bold] {line}")
 
 
 def show_job(job: Job) -> None:
     """One job, a line for each thing."""
     done = job.progress
     lines = {
-        "job": f"{shown(job.name)} ({job.id})",
+        "job": f"{shown(job.title)} ({job.id})",
+        "array": f"{job.array.id}, index {job.array.index}" if job.array else "",
         "state": styled(job.state) + (" (to be held)" if job.hold_wanted else ""),
         "why it waits": why(job),
         "what helps": shown(job.waiting.remedy) if job.waiting else "",

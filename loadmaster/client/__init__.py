@@ -41,6 +41,7 @@ from loadmaster.client.rest import (
 from loadmaster.client.results import (
     Costs,
     Job,
+    JobArray,
     JobEvent,
     LogPiece,
     Node,
@@ -165,8 +166,20 @@ class Client(SimulationCalls):
         return read(Job, self._rest.call("GET", f"jobs/{segment(job_id)}/"))
 
     def jobs(self, *, limit: int | None = None, **filters: Any) -> Iterator[Job]:
-        """Jobs, newest first; filters: state, team, cluster, mine, active, search."""
+        """Jobs, newest first; filters: state, team, cluster, mine, active, search, array, index.
+
+        `fold`: of each array only one element.
+        """
         return (read(Job, row) for row in self._rest.pages("jobs/", limit, filters))
+
+    def array(self, array_id: str) -> JobArray:
+        """One array of jobs; `jobs(array=...)` lists its elements."""
+        return read(JobArray, self._rest.call("GET", f"arrays/{segment(array_id)}/"))
+
+    def act_on_array(self, array_id: str, verb: str) -> JobArray:
+        """Cancel, hold, release or requeue all elements of an array that allow it."""
+        path = f"arrays/{segment(array_id)}/{segment(verb)}/"
+        return read(JobArray, self._rest.call("POST", path))
 
     def events(self, job_id: str) -> Iterator[JobEvent]:
         """Everything that happened to a job, oldest first."""

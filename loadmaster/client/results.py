@@ -96,6 +96,32 @@ class StartNow:
 
 
 @dataclass(frozen=True, slots=True)
+class Element:
+    """Array that a job is an element of; `states`: elements by state, in folded lists."""
+
+    id: str = ""
+    index: int = 0
+    indices: str = ""
+    at_once: int | None = None
+    size: int = 0
+    states: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class JobArray:
+    """An array of jobs with its elements by state; `changed`: elements that an action reached."""
+
+    id: str = ""
+    name: str = ""
+    indices: str = ""
+    at_once: int | None = None
+    size: int = 0
+    submitted_at: datetime | None = None
+    states: dict[str, int] = field(default_factory=dict)
+    changed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """A job. `spec` (of a job read by itself) is the job file that makes it again."""
 
@@ -120,15 +146,24 @@ class Job:
     progress: Annotated[Progress, LENIENT] = field(default_factory=Progress)
     placement: tuple[Annotated[Placement, LENIENT], ...] = ()
     waiting: Annotated[Waiting, LENIENT] | None = None
+    array: Annotated[Element, LENIENT] | None = None
     retries_used: int = 0
     max_retries: int = 0
     cloned_from: str | None = None
     spec: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def title(self) -> str:
+        """Its name, of an element with its index."""
+        return f"{self.name}[{self.array.index}]" if self.array else self.name
+
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A submitted job and its warnings; `created` is False for a repeated submission."""
+    """A submitted job and its warnings; `created` is False for a repeated submission.
+
+    Of an array, `job` is its first element.
+    """
 
     job: Job
     warnings: tuple[str, ...] = ()
@@ -136,8 +171,8 @@ class Submission:
 
     @property
     def id(self) -> str:
-        """The job's id."""
-        return self.job.id
+        """The job's id, of an array that of the whole array."""
+        return self.job.array.id if self.job.array else self.job.id
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from clusters.models import EnrolmentToken, Node
 from clusters.services.enrolment import issue_enrolment_token, sha256
 from controlplane.execution.protocol.calls import ENDPOINTS as ENDPOINTS_OF_AGENTS
 from controlplane.execution.protocol.calls import Endpoint
+from jobs.models import JobArray
 from loadmaster.protocol import PROTOCOL_HEADER, Accept, AssignmentState, MetricsBatch
 from loadmaster.wire import dumps
 from tests.builders import a_cluster, a_job, a_team, a_user
@@ -54,6 +55,8 @@ ENDPOINTS = {
     "": PERSON, "login/": DOOR, "logout/": PERSON, "password/": PERSON, "submit/": PERSON,
     "jobs/<uuid:job_id>/": TEAM,
     "jobs/<uuid:job_id>/<slug:action>/": TEAM, "nodes/": PERSON,
+    "arrays/<uuid:array_id>/": TEAM, "arrays/<uuid:array_id>/<slug:action>/": TEAM,
+    "api/v1/arrays/<uuid:array_id>/": TEAM, "api/v1/arrays/<uuid:array_id>/<slug:verb>/": TEAM,
     "nodes/<uuid:node_id>/<slug:action>/": OPERATORS,
     "timeline/": PERSON, "timeline/figure.json": PERSON, "rounds/": PERSON,
     "rounds/<int:pk>/": PERSON,
@@ -121,6 +124,8 @@ class Scene:
             team=self.team,
             user=self.owner,
             command=["echo", MARK],
+            array=JobArray.objects.create(indices="0", size=1, lowest=0, highest=0),
+            array_index=0,
         )
         self.assignment = a_running_assignment(self.node, self.job)
         output(self.assignment, f"{MARK}\n".encode())
@@ -140,7 +145,8 @@ class Scene:
         }.get(_noun(route), 1)
         for converter, value in {
             "<uuid:job_id>": self.job.pk, "<uuid:node_id>": self.node.pk,
-            "<uuid:assignment_id>": self.assignment.pk,
+            "<uuid:assignment_id>": self.assignment.pk, "<uuid:array_id>": self.job.array_id,
+            "<slug:verb>": "cancel",
             "<slug:action>": "cordon" if route.startswith("nodes") else "cancel", "<int:pk>": pk,
             "<slug:team>": self.team.name,
             "<uuid:pk>": pk, "<int:number>": 1, "<str:link>": "no-such-link", "<slug:name>": "lab",

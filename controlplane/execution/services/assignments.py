@@ -30,6 +30,7 @@ from controlplane.execution.gangs import (
 from controlplane.execution.moves import move_assignment
 from controlplane.execution.outcomes import assignment_ended, assignment_running, end_assignment
 from controlplane.execution.services.sessions import lock_own, lock_session
+from jobs.arrays.selectors import variables_of
 from jobs.assignment_lifecycle import (
     ENDED,
     LIVE,
@@ -68,7 +69,10 @@ def launch_spec(assignment: Assignment) -> LaunchSpec:
         copy=assignment.copy,
         image=job.image,
         image_digest=job.image_digest,
-        environment={n: value for n, value in job.environment.items() if isinstance(value, str)},
+        environment={
+            **{n: value for n, value in job.environment.items() if isinstance(value, str)},
+            **variables_of(job),
+        },
         secrets=reveal_references(job.team, job.environment),
         mounts=tuple(job.mounts),
         rank=assignment.rank,

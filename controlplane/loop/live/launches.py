@@ -15,6 +15,7 @@ from uuid import UUID
 from django.db import IntegrityError, transaction
 
 from controlplane.execution.gangs import Ports
+from controlplane.loop.live.arrays import ArrayRooms
 from controlplane.loop.live.observe import Observation
 from controlplane.loop.live.recheck import FreeCapacity
 from controlplane.loop.models import Round
@@ -37,7 +38,7 @@ BATCH = 100
 
 OF_A_JOB = (
     "state", "fence", "kind_id", "cores", "memory_gb", "resources", "checkpoint_steps",
-    "repeatable",
+    "repeatable", "array",
 )  # fmt: skip
 """Columns of launched jobs; commands and environments may be long."""
 
@@ -98,6 +99,7 @@ class Launcher:
         self.ports = Ports()
         jobs = Job.objects.only(*OF_A_JOB).in_bulk({p.job for p in placements})
         self.jobs = {str(pk): job for pk, job in jobs.items()}
+        self.rooms = ArrayRooms(jobs.values())
 
     def _part(self, part: Sequence[Placement], of: Sequence[Placement]) -> list[Rejected]:
         try:
@@ -151,7 +153,7 @@ class Launcher:
         job = self.jobs.get(placement.job)
         if job is None:
             return Rejected(placement.key, RejectCode.STALE, "the job is gone")
-        refused = self.free.refusal(placement, job)
+        refused = self.free.refusal(placement, job) or self.rooms.refusal(placement, job)
         if refused is not None:
             return refused
         ranks, port = placement.ranks, None
@@ -163,6 +165,8 @@ class Launcher:
     def _take(self, launch: PreparedLaunch) -> None:
         for assignment, slots in launch.ranks:
             self.free.take(assignment, launch.job, [(slot.device, slot.slot) for slot in slots])
+        if launch.placement.purpose is Purpose.TRAINING:
+            self.rooms.take(launch.job)
 
     def _train(self, launches: Sequence[PreparedLaunch]) -> None:
         """Write training runs, all or none: their jobs move."""

@@ -9,7 +9,7 @@ that a job avoids, are labels (`capabilities`).
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from math import inf
 from typing import Any, Protocol
@@ -77,7 +77,10 @@ class Knowledge(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """Snapshot with cluster, event ids, blocked jobs and what is held; `cut`: more jobs queue."""
+    """Snapshot with cluster, event ids, blocked jobs and what is held; `cut`: more jobs queue.
+
+    `over_limit`: limits of arrays by hidden element whose reason for waiting is new.
+    """
 
     cluster: Cluster
     snapshot: Snapshot
@@ -87,6 +90,7 @@ class Observation:
     blocked: Mapping[str, tuple[str, ...]]
     held: LiveAssignments
     cut: bool = False
+    over_limit: Mapping[str, int] = field(default_factory=dict)
 
 
 def observe(
@@ -109,6 +113,7 @@ def observe(
             },
             held=rows.held,
             cut=rows.cut,
+            over_limit={str(job): limit for job, limit in rows.over_limit.items()},
         )
 
 

@@ -25,6 +25,7 @@ from controlplane.web.storage.bulk import batches
 from controlplane.web.storage.packed_json import pack, pack_text
 from jobs.lifecycle import JobState
 from jobs.models import Job
+from jobs.wording import ARRAY_LIMIT
 from policies.contract import forms, plan_json
 from policies.contract.plan import Plan, PlanStatus, WaitCode, Waiting
 from policies.contract.snapshot import Purpose, Snapshot
@@ -222,6 +223,9 @@ def _reasons(observed: Observation, plan: Plan) -> dict[str, list[Any]]:
     reasons: dict[str, list[Any]] = {
         job: [WaitCode.DEPENDENCY.value, {"jobs": list(others)}]
         for job, others in observed.blocked.items()
+    }
+    reasons |= {
+        job: [ARRAY_LIMIT, {"at_once": limit}] for job, limit in observed.over_limit.items()
     }
     for entry in explained(plan, observed.snapshot):
         reasons[entry.job] = [entry.code.value, waiting_detail(entry)]

@@ -1,7 +1,8 @@
 """Rows of a cluster that a round reads, each table once, as columns.
 
 Of a long queue a round sees LOADMASTER_ROUND_JOBS: half by turns of the teams, a quarter by due
-date, a quarter that moves on with each round; jobs with open dependencies get the rest.
+date, a quarter that moves on with each round; jobs with open dependencies get the rest. It sees no
+element beyond its array's limit, and no job that waits for an array.
 """
 
 from collections import defaultdict
@@ -17,6 +18,7 @@ from django.db.models.functions import Coalesce, Least, RowNumber
 from clusters.intervals import is_silent
 from clusters.models import Cluster, Device, GpuType, Node
 from clusters.models.nodes import Role, State, runtimes_of
+from controlplane.loop.live.arrays import OverLimit
 from controlplane.loop.live.live_assignments import LiveAssignments
 from jobs.dependencies import unsatisfied
 from jobs.lifecycle import JobState
@@ -132,6 +134,10 @@ class Rows:
         )
         shown = shown.exclude(state=JobState.QUEUED, retry_at__gt=now)
         shown = shown.exclude(state=JobState.QUEUED, deadline_at__lte=now)
+        limited = OverLimit.of(shown.filter(state=JobState.QUEUED))
+        self.over_limit = limited.others
+        if limited.full:
+            shown = shown.filter(limited.shown())
         chosen = window(shown.filter(state=JobState.QUEUED), settings.ROUND_JOBS, number)
         self.cut = chosen is not None
         if chosen is not None:
@@ -177,8 +183,8 @@ class Rows:
 def _undone_dependencies(cluster: Cluster) -> Mapping[object, set[object]]:
     waits = Dependency.objects.filter(unsatisfied(), job__cluster=cluster, job__state__in=SHOWN)
     undone: dict[object, set[object]] = defaultdict(set)
-    for job, dependency in waits.values_list("job", "on"):
-        undone[job].add(dependency)
+    for job, on_job, on_array in waits.values_list("job", "on", "on_array"):
+        undone[job].add(on_job or on_array)
     return undone
 
 

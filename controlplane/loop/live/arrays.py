@@ -1,0 +1,97 @@
+"""Limits of arrays: a round sees as many waiting elements as may start, lowest index first."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Count, Exists, OuterRef, Q, QuerySet
+
+from controlplane.loop.rounds import RejectCode, Rejected
+from jobs.dependencies import unsatisfied
+from jobs.lifecycle import PLACED, JobState
+from jobs.models import Dependency, Job, JobArray
+from jobs.wording import ARRAY_LIMIT
+from policies.contract.plan import Placement
+from policies.contract.snapshot import Purpose
+
+HOLDS_A_PLACE = sorted(str(state) for state in PLACED | {JobState.CANCELLING})
+"""States of elements that count as running. A profile run of a waiting element does not."""
+
+
+@dataclass(frozen=True, slots=True)
+class OverLimit:
+    """Full arrays, waiting elements of them that may start, and the others by their array's limit.
+
+    `others` are only those whose reason for waiting says something else so far.
+    """
+
+    full: frozenset[UUID]
+    able: frozenset[UUID]
+    others: Mapping[UUID, int]
+
+    @classmethod
+    def of(cls, queued: QuerySet[Job]) -> "OverLimit":
+        """`queued`: jobs of a cluster that a round could place."""
+        elements = queued.filter(array__isnull=False, array__at_once__isnull=False).order_by()
+        limits = _known(elements.values_list("array", "array__at_once").distinct())
+        if not limits:
+            return cls(frozenset(), frozenset(), {})
+        rooms, ready = _rooms(limits), _ready(elements)
+        full = frozenset(array for array, keys in ready.items() if len(keys) > rooms[array])
+        able = frozenset(key for array in full for key in ready[array][: max(0, rooms[array])])
+        hidden = elements.filter(array__in=full).exclude(waiting_code=ARRAY_LIMIT)
+        known = hidden.values_list("pk", "array__at_once") if full else ()
+        return cls(full, able, {pk: n for pk, n in _known(known).items() if pk not in able})
+
+    def shown(self) -> Q:
+        """Condition of the jobs that the round may see."""
+        return ~Q(array__in=self.full, state=JobState.QUEUED) | Q(pk__in=self.able)
+
+
+def _known(rows: Iterable[tuple[UUID | None, int | None]]) -> dict[UUID, int]:
+    """Limits by key, without keys or limits that are missing."""
+    return {key: limit for key, limit in rows if key is not None and limit is not None}
+
+
+def _ready(elements: QuerySet[Job]) -> Mapping[UUID, list[UUID]]:
+    """Elements that wait for no other job, by array, in the order of their indices."""
+    waits = Exists(Dependency.objects.filter(unsatisfied(), job=OuterRef("pk")))
+    ready: dict[UUID, list[UUID]] = defaultdict(list)
+    rows = elements.filter(~waits).order_by("array", "array_index").values_list("array", "pk")
+    for array, pk in rows:
+        ready[array].append(pk)
+    return ready
+
+
+def _rooms(limits: Mapping[Any, int]) -> Counter[UUID]:
+    """Elements of each array that may still start."""
+    placed = Job.objects.filter(array__in=list(limits), state__in=HOLDS_A_PLACE).order_by()
+    rooms = Counter(limits)
+    rooms.subtract(dict(placed.values_list("array").annotate(n=Count("*"))))
+    return rooms
+
+
+class ArrayRooms:
+    """Recheck of the limits at a launch, against the newest state and the launches before it."""
+
+    def __init__(self, jobs: Iterable[Job]) -> None:
+        arrays = {job.array_id for job in jobs if job.array_id is not None}
+        limits = _known(JobArray.objects.filter(pk__in=arrays).values_list("pk", "at_once"))
+        self._rooms = _rooms(limits) if limits else Counter()
+        self._limited = frozenset(limits)
+
+    def refusal(self, placement: Placement, job: Job) -> Rejected | None:
+        """Refusal if the job's array runs as many elements as it may."""
+        if job.array_id is None or placement.purpose is not Purpose.TRAINING:
+            return None
+        if job.array_id not in self._limited or self._rooms[job.array_id] > 0:
+            return None
+        detail = f"array {job.array_id} runs as many elements as it may"
+        return Rejected(placement.key, RejectCode.STALE, detail)
+
+    def take(self, job: Job) -> None:
+        """Record a launch."""
+        if job.array_id is not None:
+            self._rooms[job.array_id] -= 1

@@ -1,0 +1,105 @@
+"""Actions on arrays: elements that hold nothing in bulk, the others as single jobs."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.contrib.auth.models import User
+from django.db import transaction
+from django.db.models import Exists, OuterRef, QuerySet
+from django.utils import timezone
+
+from clusters.events import request_reschedule
+from clusters.models import Reason
+from jobs import services
+from jobs.assignment_lifecycle import LIVE
+from jobs.lifecycle import JobMove, JobState
+from jobs.models import Assignment, Job, JobArray
+from jobs.moves import LostRaceError, Moving, move_jobs
+from jobs.submission.submit import JobConflict, begin_all
+
+S = JobState
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayAction:
+    """`move` of idle elements in states `bulk`, with `values`; `alone` acts on those in `others`.
+
+    `queues`: the elements enter the queue.
+    """
+
+    move: JobMove
+    bulk: tuple[JobState, ...]
+    values: Mapping[str, Any]
+    others: tuple[JobState, ...] = ()
+    alone: Callable[[Job, User], Job] = services.job_cancel
+    queues: bool = False
+    times: tuple[str, ...] = field(default=())
+
+
+ACTIONS: Mapping[str, ArrayAction] = {
+    "cancel": ArrayAction(
+        JobMove.CANCELLED, (S.HELD, S.QUEUED),
+        {"hold_wanted": False, "waiting_code": "", "waiting_detail": {}},
+        (S.HELD, S.QUEUED, S.PROFILING, S.STARTING, S.RUNNING, S.STOPPING),
+        services.job_cancel, times=("completed_at",),
+    ),
+    "hold": ArrayAction(
+        JobMove.HOLD, (S.QUEUED,), {"waiting_code": "", "waiting_detail": {}},
+        (S.QUEUED, S.PROFILING), services.job_hold,
+    ),
+    "release": ArrayAction(
+        JobMove.RELEASE, (S.HELD,), {"hold_wanted": False, "retry_at": None}, queues=True
+    ),
+    "requeue": ArrayAction(
+        JobMove.REQUEUE, (S.FAILED, S.CANCELLED),
+        {"retries_used": 0, "failure_reason": "", "completed_at": None, "hold_wanted": False,
+         "retry_at": None},
+        queues=True,
+    ),
+}  # fmt: skip
+"""What people may do to an array. Hold keeps waiting elements back; those that run go on."""
+
+
+def array_act(verb: str, array: JobArray, user: User) -> int:
+    """Act on all elements that allow it; return their number. Safe to repeat.
+
+    `array` is one that the user may see. Raises JobConflict if races are lost too often.
+    """
+    action = ACTIONS[verb]
+    count = _in_bulk(action, array, user)
+    others = array.jobs.filter(state__in=action.others).order_by("array_index")
+    for job in others:
+        try:
+            action.alone(job, user)
+        except JobConflict:
+            continue  # it has just ended
+        count += 1
+    return count
+
+
+def _in_bulk(action: ArrayAction, array: JobArray, user: User) -> int:
+    for _ in range(services.RACES):
+        try:
+            with transaction.atomic():
+                return _move(action, list(_idle(action, array)), user)
+        except LostRaceError:
+            continue
+    raise JobConflict("the array changes too fast just now; try again")
+
+
+def _idle(action: ArrayAction, array: JobArray) -> QuerySet[Job]:
+    """Elements without anything live, locked until the transaction ends."""
+    live = Assignment.objects.filter(job=OuterRef("pk"), state__in=LIVE)
+    idle = array.jobs.filter(~Exists(live), state__in=action.bulk).select_related("cluster")
+    return idle.select_for_update(of=("self",), no_key=True).order_by("pk")
+
+
+def _move(action: ArrayAction, jobs: list[Job], user: User) -> int:
+    values = {**action.values, **dict.fromkeys(action.times, timezone.now())}
+    move_jobs([Moving(job, values, {}) for job in jobs], action.move, actor=user.get_username())
+    if jobs and action.queues:
+        begin_all(jobs)
+    elif jobs:
+        request_reschedule(jobs[0].cluster, Reason.CANCELLATION, job=jobs[0])
+    return len(jobs)

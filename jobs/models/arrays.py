@@ -1,0 +1,71 @@
+"""Arrays of jobs, and what a job waits for: another job, or an array."""
+
+import uuid
+
+from django.db import models
+
+
+class JobArray(models.Model):
+    """Array of like jobs: one for each index, at most `at_once` of them at a time."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    indices = models.CharField(max_length=1000, help_text="As submitted, such as 0-99:2")
+    size = models.PositiveIntegerField(help_text="Number of elements")
+    lowest = models.PositiveIntegerField(help_text="Lowest index")
+    highest = models.PositiveIntegerField(help_text="Highest index")
+    step = models.PositiveIntegerField(
+        default=1, help_text="Distance of neighbouring indices; 1 if it differs"
+    )
+    at_once = models.PositiveIntegerField(
+        null=True, blank=True, help_text="The most elements that run at a time; empty: any number"
+    )
+    submitted_at = models.DateTimeField(auto_now_add=True)
+
+    def __str__(self) -> str:
+        """The indices and the limit, as they are submitted."""
+        return self.indices if self.at_once is None else f"{self.indices}%{self.at_once}"
+
+
+class Condition(models.TextChoices):
+    """End of a job that another one waits for."""
+
+    AFTEROK = "afterok"
+    AFTERANY = "afterany"
+    AFTERNOTOK = "afternotok"
+
+
+class Dependency(models.Model):
+    """Job that waits until another one, or all of an array, has ended as `condition` says."""
+
+    job = models.ForeignKey(
+        "Job", on_delete=models.CASCADE, db_column="from_job_id", related_name="dependency_links"
+    )
+    on = models.ForeignKey(
+        "Job",
+        on_delete=models.CASCADE,
+        db_column="to_job_id",
+        related_name="dependent_links",
+        null=True,
+        blank=True,
+    )
+    on_array = models.ForeignKey(
+        JobArray, on_delete=models.CASCADE, related_name="dependent_links", null=True, blank=True
+    )
+    condition = models.CharField(
+        max_length=10, choices=Condition.choices, default=Condition.AFTEROK
+    )
+
+    class Meta:
+        db_table = "jobs_job_dependencies"
+        unique_together = [("job", "on"), ("job", "on_array")]
+        constraints = [
+            models.CheckConstraint(
+                condition=models.Q(on__isnull=True) ^ models.Q(on_array__isnull=True),
+                name="dependency_on_a_job_or_an_array",
+            )
+        ]
+
+    def __str__(self) -> str:
+        """The dependency as in a job file."""
+        prefix = "" if self.condition == Condition.AFTEROK else f"{self.condition}:"
+        return f"{prefix}{self.on_id or self.on_array_id}"

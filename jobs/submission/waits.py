@@ -1,0 +1,109 @@
+"""Dependencies of a submitted job: references become rows, and bad ones messages."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from django.contrib.auth.models import AnonymousUser, User
+
+from clusters.models import Cluster
+from jobs.arrays.selectors import element_of, states_of
+from jobs.dependencies import can_be_satisfied
+from jobs.models import Condition, Dependency, Job, JobArray
+from jobs.selectors import visible_jobs
+
+AFTERCORR = "aftercorr"
+"""Condition of an array: each element waits until that of the same index has completed."""
+
+NAMED = 5
+
+
+@dataclass(slots=True)
+class Waits:
+    """Dependencies of each of the submitted jobs, those of elements by index, and problems."""
+
+    of_all: list[Dependency] = field(default_factory=list)
+    of_index: dict[int, list[UUID]] = field(default_factory=lambda: defaultdict(list))
+    problems: list[str] = field(default_factory=list)
+
+
+def waits_of(
+    user: User | AnonymousUser,
+    cluster: Cluster,
+    conditions: Mapping[str, str],
+    indices: Sequence[int] | None,
+) -> Waits:
+    """Dependencies by reference (id of a job or array, ID_3 for an element) and condition.
+
+    `indices` are those of the submitted array, None of a single job.
+    """
+    found = Waits()
+    parts = {text: element_of(text) for text in conditions}
+    seen = visible_jobs(user).filter(cluster=cluster)
+    bases = {UUID(base) for base, _ in parts.values()}
+    jobs = {str(job.pk): job for job in seen.filter(pk__in=bases)}
+    of_arrays = seen.filter(array__in=bases).order_by().values("array").distinct()
+    arrays = {str(a.pk): a for a in JobArray.objects.filter(pk__in=of_arrays)}
+    states = states_of(a.pk for a in arrays.values())
+    for text, condition in conditions.items():
+        (base, index), array = parts[text], arrays.get(parts[text][0])
+        if array is not None and condition == AFTERCORR and index is None:
+            _correlate(found, array, indices)
+        elif array is not None and index is not None:
+            _on_job(found, text, _element(found, array, index), condition)
+        elif array is not None:
+            _on_array(found, array, condition, states.get(array.pk, {}))
+        elif base in jobs and index is None:
+            _on_job(found, text, jobs[base], condition)
+        else:
+            what = f"there is no job or array {base} that you can see in cluster {cluster}"
+            found.problems.append(what)
+    return found
+
+
+def _element(found: Waits, array: JobArray, index: int) -> Job | None:
+    element = array.jobs.filter(array_index=index).first()
+    if element is None:
+        has = f"its indices are {array.indices}"
+        found.problems.append(f"array {array.pk} has no element {index}; {has}")
+    return element
+
+
+def _on_job(found: Waits, text: str, job: Job | None, condition: str) -> None:
+    if job is None:
+        return
+    if condition == AFTERCORR:
+        found.problems.append(f"aftercorr:{text}: is for whole arrays; use afterok for one job")
+    elif not can_be_satisfied(condition, {job.state}) and job.is_over:
+        never = f"job {text} is {job.state}, so {condition} can never be satisfied"
+        found.problems.append(f"{never}; requeue it first, or leave it out")
+    else:
+        found.of_all.append(Dependency(on=job, condition=condition))
+
+
+def _on_array(found: Waits, array: JobArray, condition: str, states: Mapping[str, int]) -> None:
+    if can_be_satisfied(condition, states.keys()):
+        found.of_all.append(Dependency(on_array=array, condition=condition))
+        return
+    ended = ", ".join(f"{count} {state}" for state, count in states.items())
+    never = f"array {array.pk} has {ended} elements, so {condition} can never be satisfied"
+    found.problems.append(f"{never}; requeue them first, or leave it out")
+
+
+def _correlate(found: Waits, array: JobArray, indices: Sequence[int] | None) -> None:
+    """Let each element wait for that of its index; all must exist and may still complete."""
+    if indices is None:
+        found.problems.append(f"aftercorr:{array.pk}: is for arrays; give the job an array field")
+        return
+    others = {i: (pk, s) for pk, i, s in array.jobs.values_list("pk", "array_index", "state")}
+    missing = [i for i in indices if i not in others]
+    known = [i for i in indices if i in others]
+    never = [i for i in known if not can_be_satisfied(Condition.AFTEROK, {others[i][1]})]
+    for wrong, what in ((missing, "no element"), (never, "a failed or cancelled element")):
+        if wrong:
+            named = ", ".join(map(str, wrong[:NAMED])) + (", ..." if len(wrong) > NAMED else "")
+            found.problems.append(f"aftercorr:{array.pk}: the array has {what} {named}")
+    if not missing and not never:
+        for index in indices:
+            found.of_index[index].append(others[index][0])

@@ -1,0 +1,90 @@
+"""Actions on arrays reach all elements that allow them, in a few statements."""
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from clusters.models import Node
+from jobs.arrays.actions import array_act
+from jobs.models import JobArray, JobEvent
+from jobs.services import job_submit
+from tests.builders import a_cluster, a_node, a_team, a_user
+from tests.builders_jobs import a_placement, job_fields
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def node() -> Node:
+    return a_node(a_cluster())
+
+
+@pytest.fixture
+def user(node: Node) -> User:
+    return a_user("ada", team=a_team("vision"))
+
+
+def an_array(user: User, *states: str) -> JobArray:
+    """An array whose elements are in these states."""
+    data = job_fields(steps=None, array=f"0-{len(states) - 1}")
+    array = job_submit(user, data).job.array
+    assert array is not None
+    for index, state in enumerate(states):
+        array.jobs.filter(array_index=index).update(state=state)
+    return array
+
+
+def states(array: JobArray) -> list[str]:
+    return list(array.jobs.order_by("array_index").values_list("state", flat=True))
+
+
+@pytest.mark.parametrize(
+    ("verb", "before", "after", "count"),
+    [
+        ("cancel", "held queued profiling failed", "cancelled " * 3 + "failed", 3),
+        ("hold", "held queued profiling completed failed", "held held held completed failed", 2),
+        ("release", "held queued completed failed", "queued queued completed failed", 1),
+        ("requeue", "held failed cancelled completed", "held queued queued completed", 2),
+        ("requeue", "completed completed", "completed completed", 0),
+    ],
+)  # fmt: skip
+def test_an_action_reaches_the_elements_that_allow_it(
+    user: User, verb: str, before: str, after: str, count: int
+) -> None:
+    array = an_array(user, *before.split())
+    assert array_act(verb, array, user) == count
+    assert states(array) == after.split()
+    assert array_act(verb, array, user) == 0
+    moved = {"cancel": "cancelled", "hold": "hold", "release": "release", "requeue": "requeue"}
+    events = JobEvent.objects.filter(job__array=array, event=moved[verb], actor="ada")
+    assert events.count() == count
+
+
+def test_what_runs_is_stopped_when_its_array_is_cancelled(user: User, node: Node) -> None:
+    array = an_array(user, "running", "queued")
+    first = array.jobs.get(array_index=0)
+    a_placement(first, node, gpus=0)
+    assert array_act("cancel", array, user) == 2
+    assert states(array) == ["cancelling", "cancelled"]
+    assert first.assignments.get().desired == "cancel"
+    ended = array.jobs.get(array_index=1)
+    assert ended.completed_at is not None
+
+
+def test_what_runs_goes_on_when_its_array_is_held(user: User, node: Node) -> None:
+    array = an_array(user, "running", "queued")
+    a_placement(array.jobs.get(array_index=0), node, gpus=0)
+    assert array_act("hold", array, user) == 1
+    assert states(array) == ["running", "held"]
+
+
+def test_a_large_array_is_cancelled_in_as_many_statements_as_a_small_one(user: User) -> None:
+    counts = []
+    for size in (3, 300):
+        array = an_array(user, *["queued"] * size)
+        with CaptureQueriesContext(connection) as queries:
+            array_act("cancel", array, user)
+        counts.append(len(queries))
+        assert set(states(array)) == {"cancelled"}
+    assert counts[0] == counts[1]
