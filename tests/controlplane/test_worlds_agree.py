@@ -16,6 +16,7 @@ from clusters.models import Cluster
 from controlplane.loop.live.observe import observe
 from controlplane.loop.models import Round
 from controlplane.simulation.switches import Switches
+from controlplane.simulation.workloads.rules import NO_RULES, Rules
 from controlplane.simulation.world.job_table import Launch
 from controlplane.simulation.world.run import Simulation
 from controlplane.simulation.world.world import Scenario
@@ -167,9 +168,15 @@ def the_jobs(cluster: Cluster, kinds: dict[str, KindView]) -> list[Job]:
 
 
 def simulated(
-    cluster: Cluster, knowledge: FixedKnowledge, incidents: Sequence[Incident]
+    cluster: Cluster,
+    knowledge: FixedKnowledge,
+    incidents: Sequence[Incident],
+    rules: Rules = NO_RULES,
 ) -> Simulation:
-    """The same cluster and jobs, read from the database before anything has run."""
+    """The same cluster and jobs, read from the database before anything has run.
+
+    `rules` are what no policy is told; the jobs must not have them in the database yet.
+    """
     Job.objects.filter(cluster=cluster).update(state="queued")
     empty = observe(cluster.pk, START_S, 0, knowledge).snapshot
     Job.objects.filter(cluster=cluster).update(state="held")
@@ -183,10 +190,14 @@ def simulated(
         launch_s=LAUNCH_S,
         stop_s=STOP_S,
     )
-    jobs = [replace(job, restart_cost_s=RESTART_S) for job in empty.jobs]
+    waits = {job: [o for a in after for o in a.jobs] for job, after in rules.after.items()}
+    jobs = [
+        replace(job, restart_cost_s=RESTART_S, dependencies=tuple(waits.get(job.id, ())))
+        for job in empty.jobs
+    ]
     policy = make(cluster.policy, cluster.policy_parameters)
     simulation = Simulation(
-        scenario, jobs, policy, START_S, switches=Switches(checkpoint_every_s=0.0)
+        scenario, jobs, policy, START_S, switches=Switches(checkpoint_every_s=0.0), rules=rules
     )
     let_happen(simulation.world, simulation.engine, {n.name: n.id for n in empty.nodes}, incidents)
     return simulation.run()

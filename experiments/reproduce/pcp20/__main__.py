@@ -65,7 +65,7 @@ def reproduce(asked: Asked, say: Say) -> Path:
     rows = _all(cells, run, asked.folder / "cells", asked.processes, say)
     solves = _solves(cells, asked)
     solved = _all(solves, solve, asked.folder / "instances", asked.processes, say)
-    results = {
+    results: dict[str, Any] = {
         "scale": asked.scale.name,
         "titles": {name: setting.title for name, setting in of.items()},
         "not_run": not_run,

@@ -9,17 +9,20 @@ from experiments.reproduce.pcp20.scenarios import EURORA, KIT
 
 Row = Mapping[str, Any]
 
-TABLE_1 = {
+TABLE_1: Mapping[str, tuple[float | None, float | None]] = {
     "HCP'19-L2": (292, 58_934), "PCP'19-L2": (None, None), "PCP'20-L2": (537, 108_608),
     "HCP'19-R": (270, 54_719), "PCP'19-R": (None, None), "PCP'20-R": (662, 133_086),
 }  # fmt: skip
-TABLE_2 = {
+TABLE_2: Mapping[str, tuple[float | None, float | None]] = {
     "HCP'19-D": (411, 219_142), "PCP'19-D": (565, 301_078), "PCP'20-D": (252, 134_240),
     "HCP'19-R": (385, 204_363), "PCP'19-R": (512, 272_925), "PCP'20-R": (364, 193_751),
 }  # fmt: skip
 """Mean time of a decision in ms and total time of the simulation in s; None: infinite."""
 
-TABLES = {KIT: TABLE_1, EURORA: TABLE_2}
+TABLES: Mapping[str, Mapping[str, tuple[float | None, float | None]]] = {
+    KIT: TABLE_1,
+    EURORA: TABLE_2,
+}
 BASE = "HCP'19"
 
 NOTES = (

@@ -7,11 +7,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from controlplane.simulation.switches import AnyPredictor
 from policies.host import registry
 
 CLUSTERS = Path(__file__).with_name("clusters")
-DATA_DRIVEN, ORACLE, LAST_TWO, WALLTIME = "data_driven", "oracle", "last_two", "walltime"
-SUFFIX = {DATA_DRIVEN: "-D", ORACLE: "-R", LAST_TWO: "-L2", WALLTIME: "-W"}
+DATA_DRIVEN: AnyPredictor = "data_driven"
+ORACLE: AnyPredictor = "oracle"
+LAST_TWO: AnyPredictor = "last_two"
+WALLTIME: AnyPredictor = "walltime"
+SUFFIX: Mapping[AnyPredictor, str] = {
+    DATA_DRIVEN: "-D",
+    ORACLE: "-R",
+    LAST_TWO: "-L2",
+    WALLTIME: "-W",
+}
 """The paper's endings; -W: walltimes, which it has not."""
 
 PBS = "PBS (the log)"
@@ -74,7 +83,7 @@ class Case:
 
     setting: Setting
     dispatcher: Dispatcher
-    predictor: str
+    predictor: AnyPredictor
 
     @property
     def label(self) -> str:
@@ -127,7 +136,7 @@ def settings(scale: Scale, kit_log: str = "") -> dict[str, Setting]:
 
 def cases(of: Mapping[str, Setting], wanted: Sequence[str] = ()) -> Iterator[Case]:
     """Yield the simulations of these settings (all without `wanted`)."""
-    plan: tuple[tuple[str, Sequence[Dispatcher], Sequence[str]], ...] = (
+    plan: tuple[tuple[str, Sequence[Dispatcher], Sequence[AnyPredictor]], ...] = (
         (EURORA, BASELINES, (WALLTIME,)),
         (EURORA, (EASY, SHIPPED), (ORACLE,)),
         (EURORA, (SHIPPED,), (WALLTIME,)),

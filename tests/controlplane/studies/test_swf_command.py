@@ -4,6 +4,7 @@ import json
 from datetime import UTC, datetime, timedelta
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -68,7 +69,7 @@ def test_what_cannot_be_printed_is_refused(
         printed(*(str(tmp_path) if word == "FOLDER" else word for word in words))
 
 
-def ended_job(**fields: object) -> Job:
+def ended_job(**fields: Any) -> Job:
     job = a_job(state="completed", batch=True, gpus_min=0, gpus_max=0, **fields)
     now = datetime.now(UTC)
     times = {"submitted_at": now, "started_at": now + timedelta(seconds=5)}

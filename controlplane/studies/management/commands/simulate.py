@@ -209,7 +209,8 @@ def _decision_times(folder: Path) -> list[str]:
 
 
 def _mean_s(runs: Sequence[Mapping[str, Any]]) -> float:
-    return sum(run["decisions_s"] for run in runs) / sum(run["decisions"] for run in runs)
+    decisions = sum(int(run["decisions"]) for run in runs)
+    return sum(float(run["decisions_s"]) for run in runs) / decisions
 
 
 def _figure(interval: Mapping[str, Any]) -> str:
