@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from copy import copy
 from functools import cached_property
 from math import inf, isfinite
+from typing import NamedTuple
 
 import numpy as np
 
 from policies.batch.beside import view_of
+from policies.batch.orders import Queue
 from policies.contract.plan import (
     HIGHEST_COST,
     LONGEST_RUN_S,
@@ -22,7 +24,7 @@ from policies.contract.plan import (
 )
 from policies.contract.snapshot import RankPlacement, Snapshot
 from policies.placement.cluster_state import ClusterState
-from policies.placement.finders import Shortage, ShortageCode, why_not
+from policies.placement.finders import Order, Shortage, ShortageCode, why_not
 from policies.placement.layout import EVERY, Allocation, Layout, Request
 from policies.placement.plan_builder import NO_STARTS, Placed, PlanBuilder
 from policies.placement.reasons import (
@@ -33,6 +35,10 @@ from policies.placement.reasons import (
     least_shortage,
     why_impossible,
 )
+from policies.placement.timeline import vacant
+
+LEAST_LEFT_S = 1.0
+"""Least time that a running job is taken to need still: it may outlive what was expected."""
 
 
 def in_batch_queue(snapshot: Snapshot) -> frozenset[int]:
@@ -42,29 +48,69 @@ def in_batch_queue(snapshot: Snapshot) -> frozenset[int]:
     return frozenset(np.flatnonzero(is_batch | (columns.counts["gpus_max"] == 0)).tolist())
 
 
+class Choice(NamedTuple):
+    """One way to start a job: its units, its nodes (a set), and its run time (s; inf: unknown)."""
+
+    request: Request
+    nodes: int
+    run_s: float
+
+
+class Started(NamedTuple):
+    """Job that starts now: its row, its units, and its run time, a launch included."""
+
+    row: int
+    allocation: Allocation
+    run_s: float
+
+
 class BatchPlan:
     """Plan of some jobs, by rows of its `view`, beside the placements of all others.
 
-    Running jobs of it stay. `placements`: these and the jobs that were placed.
+    Running jobs of it stay, and hold what they have until they are expected to end (`left_s`, by
+    row: time that they still need). `fit`: order of nodes, see `policies.batch.fit`.
     """
 
     def __init__(
-        self, snapshot: Snapshot, rows: Sequence[int], others: Iterable[Placement]
+        self,
+        snapshot: Snapshot,
+        rows: Sequence[int],
+        others: Iterable[Placement],
+        fit: Order | None = None,
     ) -> None:
         others = tuple(others)
-        self.snapshot, self.ids = snapshot, snapshot.jobs.columns.ids
+        self.snapshot, self.ids, self.fit = snapshot, snapshot.jobs.columns.ids, fit
         whole = not others and len(rows) == len(snapshot.jobs)
         self.view = snapshot if whole else view_of(snapshot, rows, others)
         self.plan = PlanBuilder(self.view, never_touch=True)
         self.state, self.columns = self.plan.state, self.view.jobs.columns
-        self.busy = {seat.node for placed in others for seat in placed.ranks}
-        self.placements = [self.plan.staying(stay) for stay in self.plan.pinned]
-        for placed in self.placements:
-            self._settle(placed)
+        self.of_others = self._nodes_of(others)
+        self.left_s = {stay.row: self.plan.remaining_s(stay) for stay in self.plan.pinned}
+        for stay in self.plan.pinned:
+            end_s = self.view.now_s + max(LEAST_LEFT_S, self.left_s[stay.row])
+            self.state.hold(stay.row, stay.allocation, end_s, alone=self.is_alone(stay.row))
+        self.started: list[Started] = []
+        self.rows = set(self.left_s)
+
+    def copy(self) -> BatchPlan:
+        """Return a copy, to try things."""
+        new = copy(self)
+        new.state, new.started, new.rows = self.state.copy(), self.started.copy(), set(self.rows)
+        return new
 
     @property
     def placed(self) -> set[str]:
-        return {placed.job for placed in self.placements}
+        """Ids of the jobs that stay and of those that start."""
+        return {self.columns.ids[row] for row in self.rows}
+
+    @property
+    def placements(self) -> list[Placement]:
+        """Placements of the jobs that stay and of those that start."""
+        return [*self._staying, *[self._placement(started) for started in self.started]]
+
+    @cached_property
+    def _staying(self) -> list[Placement]:
+        return [self.plan.staying(stay, self.left_s[stay.row]) for stay in self.plan.pinned]
 
     @cached_property
     def queued(self) -> frozenset[int]:
@@ -73,38 +119,73 @@ class BatchPlan:
 
     def run_s(self, row: int) -> float:
         """Run time of a batch job as the policy is told; inf if unknown."""
-        numbers = self.columns.numbers
-        return float(min(numbers["expected_run_s"][row], numbers["walltime_s"][row]))
+        return self.columns.told_run_s[row]
 
     def request(self, row: int) -> Request:
         """Return the request of a batch job, or of one without GPUs."""
         return self.plan.options.requests.batch(row)
 
-    def take(self, row: int, found: Allocation, run_s: float, now_s: float) -> None:
-        """Place a job on these units; it holds them for `run_s`, a launch included."""
-        self.state.take(found, row, now_s + run_s)
-        if row in self.queued:
-            placed = self._placement(row, found, run_s)
-        else:
-            placed = self.plan.placement(Placed(row, found, run_s))
-        self.placements.append(placed)
-        self._settle(placed)
+    def is_alone(self, row: int) -> bool:
+        """Return True if a job is to have its nodes to itself."""
+        return bool(self.columns.others["exclusive"][row])
 
-    def nodes(self, row: int) -> int:
-        """Return the nodes that a job may have: an exclusive one those without other jobs."""
-        if not self.columns.others["exclusive"][row]:
-            return EVERY
-        index = self.state.layout.index
-        return ~sum(1 << index[node] for node in self.busy if node in index)
+    def choices(self, row: int) -> list[Choice]:
+        """Return the ways to start a job, the preferred first."""
+        if row in self.queued:
+            return [Choice(self.request(row), EVERY, self.run_s(row))]
+        ranked = self.plan.options.ranked(row)
+        return [Choice(option.request, option.nodes, run_s) for option, run_s in ranked]
+
+    def find(
+        self, row: int, choice: Choice, state: ClusterState | None = None, only: int = EVERY
+    ) -> Allocation | None:
+        """Return what a job would take, now or in another state, on some of its nodes only."""
+        state = self.state if state is None else state
+        nodes = choice.nodes & only
+        if self.is_alone(row):
+            nodes &= vacant(state) & ~self.of_others
+        return state.find(choice.request, nodes, self.fit)
+
+    def take(self, row: int, found: Allocation, run_s: float) -> None:
+        """Start a job on these units; it holds them for `run_s`, a launch included."""
+        self.state.take(found, row, self.view.now_s + run_s, alone=self.is_alone(row))
+        self.started.append(Started(row, found, run_s))
+        self.rows.add(row)
+
+    def queue(self, rows: Sequence[int]) -> Queue:
+        """Return these waiting jobs by column, for `policies.batch.orders`."""
+        numbers, counts = self.columns.numbers, self.columns.counts
+        at = np.array(rows, dtype=np.int64)
+        run_s = np.array([self._told_s(row) for row in rows], dtype=np.float64)
+        arrival_s, units = numbers["arrival_s"][at], counts["units"][at].astype(np.float64)
+        return Queue(
+            waited_s=np.maximum(0.0, self.view.now_s - arrival_s),
+            run_s=np.maximum(1.0, run_s),
+            cores=units * np.maximum(1.0, numbers["cores"][at]),
+            arrival_s=arrival_s,
+            priority=counts["priority"][at],
+        )
+
+    def sorted_by(self, order: str, rows: Sequence[int]) -> list[int]:
+        """Return these waiting jobs by priority, then a given order."""
+        return [rows[i] for i in self.queue(rows).sort(order)] if rows else []
+
+    def eligible(self) -> list[int]:
+        """Return the waiting jobs that may start."""
+        fixed = self.rows | self.plan.not_eligible.keys()
+        return [row for row in range(len(self.columns.ids)) if row not in fixed]
 
     def waiting(
         self, placements: Collection[Placement], expected: Mapping[int, Expected] = NO_STARTS
     ) -> Iterator[Waiting]:
         """Yield the reasons of the jobs without a placement; `placements`: of all jobs."""
-        placed, ids = self.placed, self.columns.ids
-        rows = [row for row, job in enumerate(ids) if job not in placed]
-        for row, why in [*self._of_training(rows, placements), *self._of_batch(rows, placements)]:
-            yield replace(why, job=ids[row], expected=expected.get(row))
+        ids = self.columns.ids
+        rows = [row for row in range(len(ids)) if row not in self.rows]
+        for row, why in [
+            *self._of_training(rows, placements),
+            *self._of_batch(rows, placements, expected),
+        ]:
+            yield why.of(ids[row], expected.get(row))
 
     def _of_training(
         self, rows: Sequence[int], placements: Collection[Placement]
@@ -116,19 +197,35 @@ class BatchPlan:
         return [*others, *(zip(asked, reasons.of(asked), strict=True) if asked else ())]
 
     def _of_batch(
-        self, rows: Sequence[int], placements: Collection[Placement]
+        self,
+        rows: Sequence[int],
+        placements: Collection[Placement],
+        expected: Mapping[int, Expected],
     ) -> Iterable[tuple[int, Waiting]]:
         holders = Holders(self.snapshot, self.state, tuple(placements))
-        return [(row, self._why(row, holders)) for row in rows if row in self.queued]
+        known = dict[tuple[Request, bool], Waiting]()
+        for row in [row for row in rows if row in self.queued]:
+            if row in self.plan.not_eligible:
+                yield row, self.plan.not_eligible[row]
+                continue
+            if row in expected:
+                nodes = sum(1 << self.state.layout.index[node] for node in expected[row].nodes)
+                yield row, held_by(holders, WaitCode.NO_CAPACITY, nodes)
+                continue
+            key = self.request(row), self.is_alone(row)
+            if key not in known:
+                known[key] = self._why(row, holders)
+            yield row, known[key]
 
-    def _settle(self, placed: Placement) -> None:
-        """Note a placed job's nodes, which are closed to others if it is to be alone there."""
-        self.busy |= {seat.node for seat in placed.ranks}
-        if self.columns.others["exclusive"][self.view.jobs.position[placed.job]]:
-            for seat in placed.ranks:
-                self.state.close(self.state.layout.index[seat.node])
+    def _nodes_of(self, placements: Iterable[Placement]) -> int:
+        index = self.state.layout.index
+        nodes = {seat.node for placed in placements for seat in placed.ranks}
+        return sum(1 << index[node] for node in nodes if node in index)
 
-    def _placement(self, row: int, found: Allocation, run_s: float) -> Placement:
+    def _placement(self, started: Started) -> Placement:
+        row, found, run_s = started
+        if row not in self.queued:
+            return self.plan.placement(Placed(row, found, run_s))
         layout, seats = self.state.layout, list[RankPlacement]()
         for part in found.parts:
             devices = layout.ids(part.node, part.devices)
@@ -144,20 +241,25 @@ class BatchPlan:
         """Return a job's part of its nodes' bills; inf if the run time is unknown."""
         if not isfinite(run_s):
             return inf
-        cores, watts = float(self.columns.numbers["cores"][row]), 0.0
+        cores, watts = self.columns.listed["cores"][row], 0.0
         for part in found.parts:
             node, gpus = self.snapshot.nodes[part.node], part.devices.bit_count()
             watts += node.part_w(gpus, len(node.devices), cores * part.units)
         priced_s = float(self.plan.prices.priced_s(np.array([run_s]))[0])
         return watts * self.plan.prices.reference * priced_s
 
+    def _told_s(self, row: int) -> float:
+        """Return the run time that is told: of a training job on its first option."""
+        if row in self.queued:
+            return self.run_s(row)
+        return next((run_s for _, run_s in self.plan.options.ranked(row)), inf)
+
     def _why(self, row: int, holders: Holders) -> Waiting:
-        if row in self.plan.not_eligible:
-            return self.plan.not_eligible[row]
         request = self.request(row)
         if least_shortage(self._empty, [(request, EVERY)]) == Shortage(ShortageCode.CAPACITY):
             return self._impossible(row, request)
-        shortage = why_not(self.state, request, self.nodes(row))
+        own = vacant(self.state) & ~self.of_others if self.is_alone(row) else EVERY
+        shortage = why_not(self.state, request, own)
         if shortage is not None and shortage.code is ShortageCode.POWER_CAP:
             return for_power(self.snapshot, shortage)
         classes, nodes = self._empty.layout.admitting(request)
@@ -167,7 +269,9 @@ class BatchPlan:
     @cached_property
     def _empty(self) -> ClusterState:
         """Return the state of the cluster without any job and cap."""
-        layout = Layout(self.snapshot.nodes, self.state.layout.resources, shares=False)
+        layout = self.state.layout
+        if self.view is not self.snapshot or layout.levels:
+            layout = Layout(self.snapshot.nodes, layout.resources, shares=False)
         empty = ClusterState(layout)
         for n, node in enumerate(self.snapshot.nodes):
             if not node.takes_training:
@@ -175,7 +279,9 @@ class BatchPlan:
         return empty
 
     def fits_when_empty(self, row: int) -> bool:
-        """Return True if a job's units fit at once on the cluster without other jobs."""
+        """Return True if a job could start on the cluster without other jobs."""
+        if row not in self.queued:
+            return bool(self.plan.options.of(row))
         return why_not(self._empty, self.request(row)) is None
 
     def _impossible(self, row: int, request: Request) -> Waiting:

@@ -68,11 +68,11 @@ def _start(plan: BatchPlan, rows: Iterable[int]) -> None:
     placed, unplaceable = plan.placed, set[tuple[Request, bool]]()
     for job in [plan.ids[row] for row in rows if plan.ids[row] not in placed]:
         row = plan.view.jobs.position[job]
-        request = plan.request(row)
-        key = request, bool(plan.columns.others["exclusive"][row])
+        (choice,) = plan.choices(row)
+        key = choice.request, plan.is_alone(row)
         if key in unplaceable or row in plan.plan.not_eligible:
             continue
-        if (found := plan.state.find(request, plan.nodes(row))) is not None:
-            plan.take(row, found, plan.run_s(row), plan.view.now_s)
+        if (found := plan.find(row, choice)) is not None:
+            plan.take(row, found, choice.run_s)
         else:
             unplaceable.add(key)

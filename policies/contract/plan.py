@@ -134,6 +134,13 @@ class Waiting:
     gpus: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
     expected: Expected | None = None
 
+    def of(self, job: str, expected: Expected | None) -> "Waiting":
+        """Return the same reason of another job; much faster than `replace`."""
+        return Waiting(
+            job, self.code, self.nodes, self.jobs, self.watts, self.missing, self.offered,
+            self.lacks, self.from_s, self.gpus, expected,
+        )  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:

@@ -137,11 +137,46 @@ class JobColumns:
         uses = any(amounts.any() for amounts in plain) or any(self.others["resources"])
         return not uses
 
+    @cached_property
+    def unit_keys(self) -> Sequence[tuple[Any, ...]]:
+        """Columns that a batch job's request depends on: equal jobs fit where any of them fits."""
+        asked = ("gpus_min", "units", "units_per_node", "nodes", "cores", "memory_gb")
+        named = [self.listed[name] for name in asked]
+        others = [self.others[n] for n in ("resources", "allowed_types", "labels", "may_mix")]
+        return list(zip(*named, *others, strict=True))
+
+    @cached_property
+    def listed(self) -> Mapping[str, list[Any]]:
+        """Numbers and counts as lists, which are several times as fast to read one by one."""
+        return _Listed(self)
+
+    @cached_property
+    def told_run_s(self) -> list[float]:
+        """Run time of each batch job as policies are told, its walltime at most; inf if unknown."""
+        numbers = self.numbers
+        told: list[float] = np.minimum(numbers["expected_run_s"], numbers["walltime_s"]).tolist()
+        return told
+
     def row(self, i: int) -> JobView:
         values: dict[str, Any] = {n: float(c[i]) for n, c in self.numbers.items()}
         values.update({n: int(c[i]) for n, c in self.counts.items()})
         values.update({n: c[i] for n, c in self.others.items()})
         return JobView(id=self.ids[i], kind=self.kinds[i], **values)
+
+
+class _Listed(dict[str, list[Any]]):
+    """Columns as lists, made when they are first read."""
+
+    def __init__(self, columns: JobColumns) -> None:
+        super().__init__()
+        self._columns = columns
+
+    def __missing__(self, name: str) -> list[Any]:
+        of = self._columns
+        column: Ints | Floats = of.counts[name] if name in JOB_COUNTS else of.numbers[name]
+        made: list[Any] = column.tolist()
+        self[name] = made
+        return made
 
 
 _OTHER_FIELDS = tuple(
@@ -201,14 +236,14 @@ class Jobs(Sequence[JobView]):
 def seat_demand(columns: JobColumns, row: int, units: int = 1) -> dict[str, float]:
     """Return cores, memory_gb and resources of a job's seat with so many units."""
     demand = {name: amount * units for name, amount in columns.others["resources"][row]}
-    demand["cores"] = float(columns.numbers["cores"][row]) * units
-    demand["memory_gb"] = float(columns.numbers["memory_gb"][row]) * units
+    demand["cores"] = columns.listed["cores"][row] * units
+    demand["memory_gb"] = columns.listed["memory_gb"][row] * units
     return demand
 
 
 def gpus_per_unit(columns: JobColumns, row: int) -> int:
     """Return the GPUs of each unit of a batch job."""
-    return int(columns.counts["gpus_min"][row] // columns.counts["units"][row])
+    return int(columns.listed["gpus_min"][row] // columns.listed["units"][row])
 
 
 def frozen(array: Array) -> Array:

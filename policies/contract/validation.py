@@ -24,14 +24,18 @@ The rules by code:
 - numbers: `not_finite`, `out_of_range`.
 
 A seat uses the job's cores, memory and resources times its units; `cpu_quota` replaces the cores.
+Amounts are compared as integers (`amounts`).
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from math import inf, isfinite
+from typing import TypeAlias
 
+from policies.contract.amounts import BILLIONTHS, all_demanded, available
 from policies.contract.plan import HIGHEST_COST, LAST_S, LONGEST_RUN_S, Placement, Plan, WaitCode
 from policies.contract.snapshot import (
     PROFILING,
@@ -44,12 +48,13 @@ from policies.contract.snapshot import (
     RankPlacement,
     Running,
     Snapshot,
-    gpus_per_unit,
-    seat_demand,
 )
 from policies.contract.views import worded
 
 TOLERANCE = 1e-9
+
+Amounts: TypeAlias = tuple[float, float, tuple[tuple[str, float], ...]]
+"""Cores, memory_gb and named resources of one unit."""
 
 RANGES: Sequence[tuple[str, float, float]] = (
     ("until_s", -inf, LAST_S),
@@ -99,11 +104,13 @@ class _Placements:
         self.plan, self.snapshot = plan, snapshot
         self.columns, self.position = snapshot.jobs.columns, snapshot.jobs.position
         self.nodes, self.others = snapshot.node_by_id, self.columns.others
-        counts = self.columns.counts
-        self.least, self.most = counts["gpus_min"].tolist(), counts["gpus_max"].tolist()
+        self.listed = self.columns.listed
+        self.least, self.most = self.listed["gpus_min"], self.listed["gpus_max"]
+        self.open = {node.id for node in snapshot.nodes if node.takes_training}
         self.holders: dict[str, dict[str, list[tuple[str, float]]]]
         self.holders = defaultdict(lambda: defaultdict(list))
-        self.used: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+        self.seated: Counter[tuple[str, Amounts]] = Counter()
+        self.uses_gpus_only = self.columns.gpus_only
         self.found: list[Violation] = []
 
     def violations(self) -> list[Violation]:
@@ -117,8 +124,10 @@ class _Placements:
                 detail = f"job {placed.job} is not in the snapshot: place only its jobs"
                 self._breach("unknown_job", detail, placed.job)
                 continue
+            asks = labels[row] or types[row] or placed.purpose is not TRAINING
             for rank in placed.ranks:
-                self._rank(placed, row, rank, labels[row], types[row])
+                if asks or rank.node not in self.open or not _is_whole(rank):
+                    self._rank(placed, row, rank, labels[row], types[row])
             if placed.purpose is PROFILING:
                 self._measurement(placed)
                 continue
@@ -139,21 +148,25 @@ class _Placements:
     def _put(self, placed: Placement, row: int | None) -> None:
         is_empty, wants = not placed.ranks, row is None or self.most[row] > 0
         for rank in placed.ranks:
-            on_node, holder = self.holders[rank.node], (placed.job, rank.share)
             for device in rank.devices:
-                on_node[device].append(holder)
+                self.holders[rank.node][device].append((placed.job, rank.share))
             is_empty = is_empty or (wants and not rank.devices)
-            if row is None or (self.columns.gpus_only and rank.cpu_quota is None):
+            if row is None or (self.uses_gpus_only and rank.cpu_quota is None):
                 continue
-            own = seat_demand(self.columns, row, rank.units)
+            of_unit = self.demands[row]
             if rank.cpu_quota is not None:
-                own["cores"] = rank.cpu_quota
-            used = self.used[rank.node]
-            for name, amount in own.items():
-                used[name] += amount
+                self.seated[rank.node, (rank.cpu_quota, 0.0, ())] += 1
+                of_unit = (0.0, *of_unit[1:])
+            self.seated[rank.node, of_unit] += rank.units
         if is_empty:
             detail = f"a rank of job {placed.job} has no device: give each rank at least one"
             self._breach("empty_placement", detail, placed.job)
+
+    @cached_property
+    def demands(self) -> Sequence[Amounts]:
+        """Amounts of a unit of each job."""
+        plain = self.listed["cores"], self.listed["memory_gb"]
+        return list(zip(*plain, self.others["resources"], strict=True))
 
     def _rank(
         self,
@@ -217,9 +230,10 @@ class _Placements:
         self._breach("gang_size", detail, placed.job)
 
     def _units(self, placed: Placement, row: int) -> None:
-        job, counts, seats = placed.job, self.columns.counts, placed.ranks
-        units, of_unit = int(counts["units"][row]), gpus_per_unit(self.columns, row)
-        seated, nodes = sum(seat.units for seat in seats), {seat.node for seat in seats}
+        job, seats = placed.job, placed.ranks
+        units, most, exactly = self.units[row]
+        of_unit, nodes = self.least[row] // units, {seat.node for seat in seats}
+        seated = sum([seat.units for seat in seats])
         if seated != units or len(nodes) < len(seats):
             detail = f"job {job} has {units} units, one seat on each node, not {seated} on"
             self._breach("units", f"{detail} {len(seats)} seats of {len(nodes)} nodes", job)
@@ -228,11 +242,16 @@ class _Placements:
                 wants = f"{seat.units} units of job {job} have {of_unit} GPUs each"
                 detail = f"{wants}, not {len(seat.devices)} together"
                 self._breach("units", detail, job, seat.node)
-        most, exactly = int(counts["units_per_node"][row]), int(counts["nodes"][row])
         if most and max(seat.units for seat in seats) > most:
             self._breach("units", f"job {job} has at most {most} units on a node", job)
         if exactly and len(nodes) != exactly:
             self._breach("units", f"job {job} is on {exactly} nodes, not {len(nodes)}", job)
+
+    @cached_property
+    def units(self) -> Sequence[tuple[int, int, int]]:
+        """Units of each batch job, the most on a node, and its number of nodes (0: any)."""
+        wanted = (self.listed[name] for name in ("units", "units_per_node", "nodes"))
+        return list(zip(*wanted, strict=True))
 
     def _mix(self, placed: Placement) -> None:
         nodes = [self.nodes[rank.node] for rank in placed.ranks if rank.devices]
@@ -284,14 +303,23 @@ class _Placements:
 
     def on_nodes(self) -> Iterator[Violation]:
         """Yield the resources of which the placements use more than a node has."""
-        for node in [self.nodes[n] for n in self.used if n in self.nodes]:
-            limits = {"cores": node.cores, "memory_gb": node.memory_gb, **dict(node.resources)}
-            for name, amount in self.used[node.id].items():
+        used: dict[str, Counter[str]] = defaultdict(Counter)
+        known: dict[Amounts, dict[str, int]] = {}
+        for (node, amounts), units in self.seated.items():
+            if amounts not in known:
+                known[amounts] = all_demanded(_by_name(*amounts))
+            of_node = used[node]
+            for name, amount in known[amounts].items():
+                of_node[name] += units * amount
+        for view in [self.nodes[node] for node in used if node in self.nodes]:
+            limits = _by_name(view.cores, view.memory_gb, view.resources)
+            for name, amount in used[view.id].items():
                 limit = limits.get(name, 0.0)
-                if amount > limit + TOLERANCE * max(1.0, abs(amount)):
-                    detail = f"node {node.name} has {limit:g} {name}, but its jobs need {amount:g}"
+                if amount > available(limit):
+                    needs = f"its jobs need {amount / BILLIONTHS:g}"
+                    detail = f"node {view.name} has {limit:g} {name}, but {needs}"
                     code = RESOURCE_CODES.get(name, "node_resource")
-                    yield Violation(code, detail, node=node.id)
+                    yield Violation(code, detail, node=view.id)
 
     def alone(self) -> Iterator[Violation]:
         """Yield the exclusive jobs that are not alone on their nodes."""
@@ -310,9 +338,22 @@ class _Placements:
                     yield Violation("exclusive", detail, job, node)
 
 
+def _is_whole(rank: RankPlacement) -> bool:
+    """Return True if a seat has its devices to itself and no quota of cores."""
+    return rank.share == 1.0 and rank.cpu_quota is None
+
+
+def _by_name(
+    cores: float, memory_gb: float, resources: tuple[tuple[str, float], ...]
+) -> dict[str, float]:
+    return {**dict(resources), "cores": cores, "memory_gb": memory_gb}
+
+
 def _stays(placed: Placement, running: tuple[Running, ...]) -> bool:
+    same = [r for r in running if r.copy == placed.copy and r.purpose is placed.purpose]
+    if any(r.ranks == placed.ranks for r in same):  # nearly always
+        return True
     devices = {(rank.node, frozenset(rank.devices)) for rank in placed.ranks}
-    same = [r for r in running if (r.purpose, r.copy) == (placed.purpose, placed.copy)]
     return any({(s.node, frozenset(s.devices)) for s in r.ranks} == devices for r in same)
 
 
@@ -362,11 +403,13 @@ def _stopped(plan: Plan, snapshot: Snapshot) -> Iterator[Violation]:
     if snapshot.caps_ahead or all(others["preemptible"]):
         return
     placed = {p.job: p for p in plan.placements if p.purpose is TRAINING}
-    for row, preemptible in enumerate(others["preemptible"]):
-        runs = [run for run in others["running"][row] if run.purpose is TRAINING]
-        if preemptible or not runs or not all(_may_go_on(snapshot, run) for run in runs):
+    for row, (preemptible, of) in enumerate(
+        zip(others["preemptible"], others["running"], strict=True)
+    ):
+        runs = () if preemptible else tuple([run for run in of if run.purpose is TRAINING])
+        if not runs or (ids[row] in placed and _stays(placed[ids[row]], runs)):
             continue
-        if ids[row] not in placed or not _stays(placed[ids[row]], tuple(runs)):
+        if all(_may_go_on(snapshot, run) for run in runs):
             detail = f"job {ids[row]} runs and is not preemptible: keep it where it is"
             yield Violation("may_not_stop", detail, ids[row])
 

@@ -11,10 +11,11 @@ from functools import cached_property
 
 import numpy as np
 
+from policies.contract.amounts import BILLIONTHS, UNLIMITED
 from policies.contract.snapshot import Bools, Floats, Ints, NodeView, Snapshot
 from policies.contract.validation import TOLERANCE
 from policies.cost_model.kernels import NONE
-from policies.placement.layout import RESOURCES, THOUSANDTHS, UNLIMITED
+from policies.placement.layout import MILLIWATTS, RESOURCES
 from policies.placement.plan_builder import PlanBuilder
 from policies.placement.priced_options import Prices, admits, prices_of, signatures, with_quota
 
@@ -203,7 +204,7 @@ def build(snapshot: Snapshot, *, charged: bool = True) -> Problem:
         move_s=launches_s if charged else np.zeros_like(launches_s),
         demand=np.ascontiguousarray(demand[:, scarce]),
         capacity=np.ascontiguousarray(left[:, scarce]),
-        watts=max(0.0, (state.cap_mw - state.used_mw) / THOUSANDTHS), prices=prices,
+        watts=max(0.0, (state.cap_mw - state.used_mw) / MILLIWATTS), prices=prices,
     )  # fmt: skip
 
 
@@ -231,9 +232,9 @@ def _resources(
 
 
 def _amounts(rows: Sequence[Sequence[int]], count: int, size: int) -> Floats:
-    """float64[count, size]: thousandths as amounts, inf where unlimited."""
+    """float64[count, size]: billionths as amounts, inf where unlimited."""
     table = np.array(rows, dtype=np.float64).reshape(count, size)
-    return np.where(table >= UNLIMITED / 2, np.inf, table / THOUSANDTHS)
+    return np.where(table >= UNLIMITED / 2, np.inf, table / BILLIONTHS)
 
 
 def _classes(

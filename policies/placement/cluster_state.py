@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from functools import cached_property
 from math import inf
 from typing import NamedTuple
 
@@ -23,6 +24,7 @@ from policies.placement.layout import (
     NodeClass,
     Part,
     Request,
+    node_set,
 )
 
 
@@ -36,10 +38,14 @@ class Group(NamedTuple):
 
 
 class Hold(NamedTuple):
-    """Allocation of a job and its expected end (s); inf if unknown."""
+    """Allocation of a job and its expected end (s); inf if unknown.
+
+    `closed`: nodes (a set) that are closed until then, as the job is to be alone there.
+    """
 
     end_s: float
     allocation: Allocation
+    closed: int = 0
 
 
 class ClusterState:
@@ -60,11 +66,6 @@ class ClusterState:
         self.idle = list(layout.present if idle is None else idle)
         classes, class_of = layout.classes, layout.class_of
         self.free = [classes[c].capacity for c in class_of] if free is None else list(free)
-        self.groups: list[dict[Free, int]] = [{} for _ in classes]
-        for n, (c, of_node) in enumerate(zip(class_of, self.free, strict=True)):
-            groups = self.groups[c]
-            groups[of_node] = groups.get(of_node, 0) | 1 << n
-        self.order = [sorted(groups) for groups in self.groups]
         self.used_mw = 0 if cap_mw == inf else self._power_mw()
         self.held: dict[Hashable, Hold] = {}
 
@@ -73,9 +74,27 @@ class ClusterState:
         new = object.__new__(ClusterState)
         new.layout, new.cap_mw, new.open = self.layout, self.cap_mw, self.open
         new.used_mw, new.idle, new.free = self.used_mw, self.idle.copy(), self.free.copy()
-        new.groups, new.order = [g.copy() for g in self.groups], [o.copy() for o in self.order]
+        if self._is_grouped:
+            new.groups, new.order = [g.copy() for g in self.groups], [o.copy() for o in self.order]
         new.held = self.held.copy()
         return new
+
+    @cached_property
+    def groups(self) -> list[dict[Free, int]]:
+        """By class, the nodes with each free capacity; made by the first search."""
+        found: list[dict[Free, int]] = [{} for _ in self.layout.classes]
+        for n, (c, free) in enumerate(zip(self.layout.class_of, self.free, strict=True)):
+            found[c][free] = found[c].get(free, 0) | 1 << n
+        return found
+
+    @cached_property
+    def order(self) -> list[list[Free]]:
+        """By class, the free capacities of its groups, rising."""
+        return [sorted(groups) for groups in self.groups]
+
+    @property
+    def _is_grouped(self) -> bool:
+        return "groups" in vars(self)
 
     def close(self, node: int) -> None:
         """Leave a node out of searches (cordoned or draining); its jobs can be released."""
@@ -188,14 +207,27 @@ class ClusterState:
 
     # ---- change
 
-    def take(self, allocation: Allocation, job: Hashable | None = None, end_s: float = inf) -> None:
-        """Take what is free; `job` holds it until `end_s`. ValueError, no change, if it is not."""
+    def take(
+        self,
+        allocation: Allocation,
+        job: Hashable | None = None,
+        end_s: float = inf,
+        *,
+        alone: bool = False,
+    ) -> None:
+        """Take what is free; `job` holds it as in `hold`. ValueError, no change, if it is not."""
         if not self.is_free(allocation):
             raise ValueError(f"not free: {allocation}")
         for part in allocation.parts:
             self._change(part, allocation.request, 1)
         if job is not None:
-            self.held[job] = Hold(end_s, allocation)
+            self.hold(job, allocation, end_s, alone=alone)
+
+    def hold(self, job: Hashable, allocation: Allocation, end_s: float, *, alone: bool) -> None:
+        """Note that a job holds what was taken until `end_s`; `alone`: its nodes are closed."""
+        closed = node_set(allocation) & self.open if alone else 0
+        self.held[job] = Hold(end_s, allocation, closed)
+        self.open &= ~closed
 
     def try_take(self, allocation: Allocation) -> bool:
         """Take an allocation if it is free and the power cap allows it; return if it was taken."""
@@ -212,7 +244,7 @@ class ClusterState:
         for part in allocation.parts:
             self._change(part, allocation.request, -1)
         if job is not None:
-            del self.held[job]
+            self.open |= self.held.pop(job).closed
 
     def is_free(self, allocation: Allocation) -> bool:
         """Return True if an allocation's devices and resources are free; power is not looked at."""
@@ -241,8 +273,11 @@ class ClusterState:
     def _has(self, node: int, amounts: tuple[int, ...]) -> bool:
         if not amounts:
             return True
-        free = self.free[node]
-        return all(amount <= free[i] for i, amount in enumerate(amounts, RESOURCES) if amount)
+        left = self.free[node][RESOURCES:]
+        for amount, has in zip(amounts, left, strict=False):
+            if amount and amount > has:
+                return False
+        return True
 
     def _change(self, part: Part, request: Request, sign: int) -> None:
         n, before = part.node, self.free[part.node]
@@ -252,6 +287,14 @@ class ClusterState:
             used = request.used(part.units)
             left = tuple([a - sign * b for a, b in zip(left, used, strict=True)])
         after = self.layout.free(n, self.idle[n], left)
+        if "groups" in self.__dict__:  # as `_is_grouped`, for every change
+            self._regroup(n, before, after)
+        self.free[n] = after
+        if self.cap_mw < inf:
+            of_class = self.layout.classes[self.layout.class_of[n]]
+            self.used_mw += of_class.draw(after) - of_class.draw(before)
+
+    def _regroup(self, n: int, before: Free, after: Free) -> None:
         c = self.layout.class_of[n]
         groups, order, bit = self.groups[c], self.order[c], 1 << n
         if rest := groups[before] ^ bit:
@@ -261,10 +304,6 @@ class ClusterState:
         if after not in groups:
             insort(order, after)
         groups[after] = groups.get(after, 0) | bit
-        self.free[n] = after
-        if self.cap_mw < inf:
-            of_class = self.layout.classes[c]
-            self.used_mw += of_class.draw(after) - of_class.draw(before)
 
 
 def _step_mw(of_class: NodeClass, free: Free, request: Request, units: int) -> int:

@@ -20,7 +20,7 @@ Where: TypeAlias = list[tuple[int, int]]
 """(node, units), each node once."""
 
 
-Order: TypeAlias = "Callable[[Group], tuple[float, ...]]"
+Order: TypeAlias = Callable[["Group"], tuple[float, ...]]
 """Sort key of groups, least first."""
 
 
@@ -86,8 +86,11 @@ def on_types_mixed(
 def anywhere(
     state: ClusterState, request: Request, only: int, key: Order | None
 ) -> Allocation | None:
-    """On groups by `key` or best fit, several units on a node."""
-    groups = sorted(state.groups_for(request, only), key=key or _free_of)
+    """On groups by `key` (node by node) or best fit, several units on a node."""
+    found = state.groups_for(request, only)
+    if key is not None:
+        found = (g._replace(nodes=1 << n) for g in found for n in members(g.nodes))
+    groups = sorted(found, key=key or _free_of)
     if request.nodes:
         return _spread(state, request, groups)
     return _within_power(state, request, groups, lambda: _filled(request.units, groups))

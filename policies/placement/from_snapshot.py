@@ -35,11 +35,11 @@ from policies.contract.snapshot import (
 from policies.placement.cluster_state import ClusterState
 from policies.placement.layout import (
     PLAIN,
+    RESOURCES,
     Allocation,
     Free,
     Layout,
-    capacity_in_thousandths,
-    capacity_of,
+    allowed_mw,
 )
 from policies.placement.priced_options import (
     JobOptions,
@@ -50,12 +50,15 @@ from policies.placement.priced_options import (
 )
 from policies.placement.speed import Speeds
 
+READY = NodeState.READY
+"""Looked up once, for every node of every running job."""
+
 
 def cluster_of(snapshot: Snapshot, *, shares: bool = True) -> ClusterState:
     """Return the capacity for training; `shares`: as in `Layout`. Other nodes are closed."""
     present, idle = _devices(snapshot.nodes, snapshot.jobs.position)
     of = Layout(snapshot.nodes, resources_of(snapshot), present, shares=shares)
-    cap_mw = inf if snapshot.cap_w is None else capacity_in_thousandths(snapshot.cap_w)
+    cap_mw = inf if snapshot.cap_w is None else allowed_mw(snapshot.cap_w)
     state = ClusterState(of, cap_mw, idle, _free(snapshot, of, idle))
     for n, node in enumerate(snapshot.nodes):
         if not node.takes_training:
@@ -101,7 +104,9 @@ def _free(snapshot: Snapshot, layout: Layout, idle: Sequence[int]) -> list[Free]
         return [(devices.bit_count(),) for devices in idle]
     if not layout.resources:
         return [layout.free(n, devices, ()) for n, devices in enumerate(idle)]
-    left = [list(capacity_of(node, layout.resources)) for node in layout.nodes]
+    resources = slice(RESOURCES, RESOURCES + len(layout.resources))
+    whole = [of_class.capacity[resources] for of_class in layout.classes]
+    left = [list(whole[c]) for c in layout.class_of]
     for job, run in profile_runs(snapshot):
         row = snapshot.jobs.position[job]
         for seat in run.ranks:
@@ -146,6 +151,7 @@ def current_placements(
     *,
     never_touch: bool,
     state: ClusterState | None = None,
+    requests: JobRequests | None = None,
 ) -> tuple[tuple[CurrentPlacement, ...], dict[int, CurrentPlacement]]:
     """Return the jobs that stay, and by row those that may if there is no capacity elsewhere.
 
@@ -153,14 +159,14 @@ def current_placements(
     """
     pinned: list[CurrentPlacement] = []
     later: list[CurrentPlacement] = []
-    arrival = snapshot.jobs.columns.numbers["arrival_s"]
+    arrival = snapshot.jobs.columns.listed["arrival_s"]
     running = snapshot.jobs.columns.others["running"]
     runs = [
         (row, run)
         for row, of in enumerate(running)
         if of and (run := training_run(of)) is not None and row not in waiting
     ]
-    fixed = _not_preemptible(snapshot)
+    fixed = frozenset[int]() if never_touch else _not_preemptible(snapshot)
     young = {} if never_touch else _young_launches(snapshot, runs)
     if not never_touch:
         runs = [
@@ -172,20 +178,24 @@ def current_placements(
         return (), {}
     state = cluster_of(snapshot) if state is None else state
     staying = _staying(snapshot, young, waiting, state) | fixed
-    requests, speeds = JobRequests(snapshot.jobs.columns, state.layout), Speeds(snapshot.kinds)
+    requests = JobRequests(snapshot.jobs.columns, state.layout) if requests is None else requests
+    speeds = Speeds(snapshot.kinds)
     for row, run in sorted(runs, key=lambda r: (arrival[r[0]], r[0])):
-        if any(rank.share != 1.0 for rank in run.ranks) or not may_stay(snapshot, row, run):
+        if not _is_whole(run) or not may_stay(snapshot, row, run):
             continue
         if (allocation := requests.allocation_of(row, run)) is None:
             continue
         stay = CurrentPlacement(row, run, allocation, leaves_s(snapshot, run))
         if never_touch or row in staying or _is_pinned(snapshot, speeds, stay):
-            if state.is_free(allocation) and state.has_power_for(allocation):
-                state.take(allocation)
+            if state.try_take(allocation):
                 pinned.append(stay)
         elif _is_outside(snapshot, run):
             later.append(stay)
     return tuple(pinned), {stay.row: stay for stay in _together_free(state.copy(), later)}
+
+
+def _is_whole(run: Running) -> bool:
+    return all(rank.share == 1.0 for rank in run.ranks)
 
 
 def _together_free(
@@ -335,31 +345,40 @@ def training_run(runs: tuple[Running, ...]) -> Running | None:
 
 def may_stay(snapshot: Snapshot, row: int, run: Running) -> bool:
     """Return True if the nodes and GPUs of a run still suit its job."""
-    counts, others = snapshot.jobs.columns.counts, snapshot.jobs.columns.others
-    signature = frozenset(others["allowed_types"][row]), frozenset(others["labels"][row])
-    gpus = sum(len(rank.devices) for rank in run.ranks)
-    if not counts["gpus_min"][row] <= gpus <= counts["gpus_max"][row]:
+    listed, others = snapshot.jobs.columns.listed, snapshot.jobs.columns.others
+    gpus = sum([len(rank.devices) for rank in run.ranks])
+    if not listed["gpus_min"][row] <= gpus <= listed["gpus_max"][row]:
         return False
-    if others["batch"][row] and sum(rank.units for rank in run.ranks) != counts["units"][row]:
+    if others["batch"][row] and sum([rank.units for rank in run.ranks]) != listed["units"][row]:
         return False
-    types = set[str]()
+    wanted = frozenset(others["allowed_types"][row]), frozenset(others["labels"][row])
+    types, by_id = set[str](), snapshot.node_by_id
     for rank in run.ranks:
-        node = snapshot.node_by_id.get(rank.node)
-        if node is None or node.state is NodeState.LOST:
+        node = by_id.get(rank.node)
+        if node is None or not _may_keep(snapshot, node, wanted):
             return False
-        if not admits(signature, node.gpu_type, frozenset(node.labels)):
-            return False
-        ends_s = _drain_s(snapshot, node.id)
-        if ends_s is not None and ends_s <= snapshot.now_s:
-            return False
-        types |= {node.gpu_type} if rank.devices else set()
+        if rank.devices:
+            types.add(node.gpu_type)
     return len(types) <= 1 or bool(others["may_mix"][row])
+
+
+def _may_keep(
+    snapshot: Snapshot, node: NodeView, wanted: tuple[frozenset[str], frozenset[str]]
+) -> bool:
+    """Return True if a job of these types and labels may stay on a node."""
+    if (wanted[0] or wanted[1]) and not admits(wanted, node.gpu_type, frozenset(node.labels)):
+        return False
+    if node.state is READY:
+        return True
+    ends_s = _drain_s(snapshot, node.id)
+    return node.state is not NodeState.LOST and (ends_s is None or ends_s > snapshot.now_s)
 
 
 def leaves_s(snapshot: Snapshot, run: Running) -> float | None:
     """Return when a run must end because a node of it drains; None if never."""
-    ends = [_drain_s(snapshot, s.node) for s in run.ranks]
-    return min((e for e in ends if e is not None), default=None)
+    nodes = snapshot.node_by_id
+    ends = [_drain_s(snapshot, s.node) for s in run.ranks if nodes[s.node].state is not READY]
+    return min((e for e in ends if e is not None), default=None) if ends else None
 
 
 def _drain_s(snapshot: Snapshot, node: str) -> float | None:
@@ -394,8 +413,7 @@ def remaining_s(snapshot: Snapshot, speeds: Speeds, stay: CurrentPlacement) -> f
     """Return the remaining time of a job where it runs now; inf if unknown."""
     columns = snapshot.jobs.columns
     if columns.others["batch"][stay.row]:
-        limits = (columns.numbers[name][stay.row] for name in ("expected_run_s", "walltime_s"))
-        return max(0.0, float(min(limits)) - (snapshot.now_s - stay.run.since_s))
+        return max(0.0, columns.told_run_s[stay.row] - (snapshot.now_s - stay.run.since_s))
     rate = speeds.on_ranks(columns.kinds[stay.row], stay.run.ranks, snapshot.node_by_id)
     steps = columns.numbers["remaining_steps"][stay.row]
     return float(steps / rate) if rate > 0.0 else float("inf")

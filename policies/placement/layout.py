@@ -1,8 +1,8 @@
 """Nodes, requests and allocations of the placement engine. All amounts are integers.
 
-Units: thousandths of a core, of 10**9 bytes of memory and of named resources; milliwatts. Demand is
-rounded up and capacity down, once, so that taking and releasing are exact. A `Layout` changes when
-nodes do, not when jobs start or end.
+Units: billionths of a core, of 10**9 bytes of memory and of named resources, rounded once
+(`policies.contract.amounts`), so that taking and releasing are exact; milliwatts. A `Layout`
+changes when nodes do, not when jobs start or end.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -12,6 +12,7 @@ from functools import cached_property
 from math import ceil, floor, inf, isinf
 from typing import NamedTuple, TypeAlias
 
+from policies.contract.amounts import UNLIMITED, available, demanded
 from policies.contract.views import NodeView
 
 Free: TypeAlias = tuple[int, ...]
@@ -21,21 +22,20 @@ DEVICES = 0
 """Position of all free devices in `Free`."""
 RESOURCES = 1
 """Position of the first resource in `Free`."""
-THOUSANDTHS = 1000
-UNLIMITED = 1 << 60
-"""Amount that never runs out."""
+MILLIWATTS = 1000
+"""In a watt."""
 ROUNDING = 1e-6
-"""Fraction of a thousandth that counts as an error of floating point."""
+"""Fraction of a milliwatt that counts as an error of floating point."""
 
 
-def demand_in_thousandths(amount: float) -> int:
-    """Return the amount in whole thousandths, rounded up."""
-    return ceil(amount * THOUSANDTHS - ROUNDING)
+def needed_mw(watts: float) -> int:
+    """Return the power that something needs, in milliwatts, rounded up."""
+    return ceil(watts * MILLIWATTS - ROUNDING)
 
 
-def capacity_in_thousandths(amount: float) -> int:
-    """Return the amount in whole thousandths, rounded down."""
-    return UNLIMITED if isinf(amount) else floor(amount * THOUSANDTHS + ROUNDING)
+def allowed_mw(watts: float) -> int:
+    """Return the power that a cap allows, in milliwatts, rounded down."""
+    return UNLIMITED if isinf(watts) else floor(watts * MILLIWATTS + ROUNDING)
 
 
 class Span(Enum):
@@ -69,6 +69,8 @@ class Request:
     most: int = 0
     needs: tuple[tuple[int, int, int], ...] = field(init=False, compare=False, repr=False)
     """(position in `Free`, amount once on a node, amount of each unit), where not both are 0."""
+    hashed: int = field(init=False, compare=False, repr=False)
+    """Its hash, made once: requests are keys of every search."""
 
     def __post_init__(self) -> None:
         wanted = [(self.devices_at, 0, self.gpus)]
@@ -78,6 +80,11 @@ class Request:
             wanted += [(i, *of) for i, of in enumerate(zip(once, each, strict=True), RESOURCES)]
         needs = tuple([need for need in wanted if need[1] > 0 or need[2] > 0])
         object.__setattr__(self, "needs", needs)
+        wants = (self.gpus, self.amounts, self.units, self.types, self.labels, self.per_node)
+        object.__setattr__(self, "hashed", hash((*wants, self.nodes, self.most)))
+
+    def __hash__(self) -> int:
+        return self.hashed
 
     def fitting(self, free: Free) -> int:
         """Return how many units fit into this free capacity of one node; 0 or less if none."""
@@ -93,7 +100,9 @@ class Request:
         if not self.amounts:
             return self.per_node
         if not self.per_node:
-            return tuple([units * amount for amount in self.amounts])
+            return (
+                self.amounts if units == 1 else tuple([units * amount for amount in self.amounts])
+            )
         of_both = zip(self.per_node, self.amounts, strict=True)
         return tuple([once + units * each for once, each in of_both])
 
@@ -111,6 +120,14 @@ class Allocation(NamedTuple):
 
     request: Request
     parts: tuple[Part, ...]
+
+
+def node_set(allocation: Allocation) -> int:
+    """Return the nodes of an allocation (a set)."""
+    nodes = 0
+    for part in allocation.parts:
+        nodes |= 1 << part.node
+    return nodes
 
 
 def members(bits: int) -> Iterator[int]:
@@ -232,7 +249,7 @@ class Layout:
         """Return this demand by resource; () if it is empty. Missing ones are unlimited."""
         if not demand or not any(demand.values()):
             return ()
-        return tuple([demand_in_thousandths(demand.get(name, 0.0)) for name in self.resources])
+        return tuple([demanded(demand.get(name, 0.0)) for name in self.resources])
 
     def devices_at(self, slots: int) -> int | None:
         """Return the position in `Free` of devices with at least so many slots; None if none."""
@@ -303,7 +320,7 @@ class Layout:
 
     def _add_class(self, n: int, node: NodeView, present: int) -> None:
         capacity = self.free(n, present, capacity_of(node, self.resources))
-        power_mw = tuple([demand_in_thousandths(watts) for watts in node.power_w]) or (0,)
+        power_mw = tuple([needed_mw(watts) for watts in node.power_w]) or (0,)
         self.classes.append(NodeClass(node.gpu_type, capacity, power_mw, len(node.devices)))
         self.members.append(0)
 
@@ -313,7 +330,7 @@ def capacity_of(node: NodeView, resources: Sequence[str]) -> tuple[int, ...]:
     if not resources:
         return ()
     has = {PLAIN[0]: node.cores, PLAIN[1]: node.memory_gb, **dict(node.resources)}
-    return tuple([capacity_in_thousandths(has.get(name, 0.0)) for name in resources])
+    return tuple([available(has.get(name, 0.0)) for name in resources])
 
 
 def _healthy(node: NodeView) -> int:

@@ -19,7 +19,7 @@ from policies.contract.plan import (
     Waiting,
     predicted,
 )
-from policies.contract.snapshot import RankPlacement, Snapshot
+from policies.contract.snapshot import TRAINING, RankPlacement, Snapshot
 from policies.placement.from_snapshot import (
     CurrentPlacement,
     cluster_of,
@@ -58,10 +58,14 @@ class PlanBuilder:
     def __init__(self, snapshot: Snapshot, *, never_touch: bool, shares: bool = False) -> None:
         self.snapshot, self.state = snapshot, cluster_of(snapshot, shares=shares)
         self.not_eligible = not_eligible(snapshot)
-        self.pinned, self.fallback = current_placements(
-            snapshot, self.not_eligible, never_touch=never_touch, state=self.state
-        )
         self.options = JobOptions(snapshot, self.state)
+        self.pinned, self.fallback = current_placements(
+            snapshot,
+            self.not_eligible,
+            never_touch=never_touch,
+            state=self.state,
+            requests=self.options.requests,
+        )
         self.placed: list[Placed] = []
         self.prices = prices_of(snapshot, emissions=False)
 
@@ -120,26 +124,28 @@ class PlanBuilder:
             predicted_energy_cost=predicted(cost, HIGHEST_COST),
         )
 
-    def staying(self, stay: CurrentPlacement) -> Placement:
-        run_s = remaining_s(self.snapshot, self.options.speeds, stay)
+    def remaining_s(self, stay: CurrentPlacement) -> float:
+        """Return the time that a job which stays still needs; inf if unknown."""
+        return remaining_s(self.snapshot, self.options.speeds, stay)
+
+    def staying(self, stay: CurrentPlacement, run_s: float | None = None) -> Placement:
+        """Return the placement of a job that stays; `run_s`: the time that it still needs."""
+        run_s = self.remaining_s(stay) if run_s is None else run_s
         cost = self._cost_of(stay, run_s) if isfinite(run_s) else inf
+        job, run = self.snapshot.jobs.columns.ids[stay.row], stay.run
+        figures = predicted(run_s, LONGEST_RUN_S), predicted(cost, HIGHEST_COST)
         return Placement(
-            self.snapshot.jobs.columns.ids[stay.row],
-            stay.run.ranks,
-            stay.run.copy,
-            steps_quota=stay.run.steps_quota,
-            until_s=stay.until_s,
-            predicted_run_s=predicted(run_s, LONGEST_RUN_S),
-            predicted_energy_cost=predicted(cost, HIGHEST_COST),
+            job, run.ranks, run.copy, TRAINING, run.steps_quota, stay.until_s, *figures
         )
 
     def _cost_of(self, stay: CurrentPlacement, run_s: float) -> float:
         """Return a job's part of its nodes' bills, each node as it is used now."""
-        cores, watts = float(self.snapshot.jobs.columns.numbers["cores"][stay.row]), 0.0
+        cores, watts = self.snapshot.jobs.columns.listed["cores"][stay.row], 0.0
         for seat in stay.run.ranks:
             node = self.snapshot.node_by_id[seat.node]
-            used = max(len(seat.devices), sum(bool(d.held) for d in node.devices))
-            watts += node.part_w(len(seat.devices), used, cores * seat.units)
+            gpus = len(seat.devices)
+            used = max(gpus, sum([bool(d.held) for d in node.devices])) if gpus else 0
+            watts += node.part_w(gpus, used, cores * seat.units)
         return watts * self.prices.reference * self._priced_s(run_s)
 
     def _priced_s(self, run_s: float) -> float:

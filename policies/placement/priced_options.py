@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from policies.contract.amounts import UNLIMITED
 from policies.contract.snapshot import (
     Floats,
     Ints,
@@ -29,7 +30,6 @@ from policies.contract.snapshot import (
 from policies.placement.cluster_state import ClusterState
 from policies.placement.layout import (
     RESOURCES,
-    UNLIMITED,
     Allocation,
     Layout,
     Part,
@@ -58,6 +58,7 @@ class JobRequests:
 
     def __init__(self, columns: JobColumns, layout: Layout) -> None:
         self.columns, self.layout = columns, layout
+        self._batch: dict[tuple[Any, ...], Request] = {}
 
     def on_one_node(self, row: int, gpus: int, ranks: Sequence[RankPlacement] = ()) -> Request:
         """Return the request of a job as one process with so many devices, on its seat if given."""
@@ -93,7 +94,13 @@ class JobRequests:
         ]
 
     def batch(self, row: int) -> Request:
-        """Return the request of a batch job's units."""
+        """Return the request of a batch job's units, one for all jobs that ask for the same."""
+        key = self.columns.unit_keys[row]
+        if key not in self._batch:
+            self._batch[key] = self._units(row)
+        return self._batch[key]
+
+    def _units(self, row: int) -> Request:
         counts, others = self.columns.counts, self.columns.others
         gpus, may_mix = gpus_per_unit(self.columns, row), others["may_mix"][row]
         return self.layout.request(
@@ -136,9 +143,11 @@ class JobRequests:
         index, parts = self.layout.index, list[Part]()
         is_batch = self.columns.others["batch"][row]
         for seat in run.ranks:
-            n, wanted = index.get(seat.node, -1), set(seat.devices)
-            bits = self.layout.bits(n, wanted) if n >= 0 else 0
-            if n < 0 or bits.bit_count() < len(wanted):
+            if (n := index.get(seat.node, -1)) < 0:
+                return None
+            wanted = set(seat.devices) if seat.devices else ()
+            bits = self.layout.bits(n, wanted) if wanted else 0
+            if bits.bit_count() < len(wanted):
                 return None
             parts.append(Part(n, seat.units if is_batch else len(wanted), bits))
         if is_batch:

@@ -32,7 +32,7 @@ from policies.placement.layout import (
     Layout,
     Part,
     Request,
-    capacity_in_thousandths,
+    allowed_mw,
     members,
 )
 from policies.placement.priced_options import JobRequests
@@ -99,7 +99,7 @@ class _ProfileRuns:
         self.under_way = {(job, run.copy) for job, run in profile_runs(snapshot)}
         present = [_devices(n, lambda d: d.healthy and self._has_slot(d)) for n in self.nodes]
         layout = Layout(self.nodes, resources_of(snapshot), present)
-        cap_mw = inf if snapshot.cap_w is None else capacity_in_thousandths(snapshot.cap_w)
+        cap_mw = inf if snapshot.cap_w is None else allowed_mw(snapshot.cap_w)
         self.state = ClusterState(layout, cap_mw)
         self.requests = JobRequests(snapshot.jobs.columns, layout)
         self.measuring: set[str] = set()

@@ -21,7 +21,7 @@ from policies.contract.snapshot import (
 from policies.contract.views import APART, FEATURE, RUNTIME, is_own, runtime_of
 from policies.placement.cluster_state import ClusterState
 from policies.placement.finders import Shortage, ShortageCode, why_not
-from policies.placement.layout import THOUSANDTHS, Request, members
+from policies.placement.layout import MILLIWATTS, Request, members
 from policies.placement.priced_options import GroupingKey, JobOptions
 
 MOST_NAMED = 8
@@ -116,7 +116,7 @@ def least_shortage(
 
 def for_power(snapshot: Snapshot, shortage: Shortage) -> Waiting:
     """Return the reason of a job that lacks power, and when a cap that ends or rises leaves it."""
-    watts = shortage.missing_mw / THOUSANDTHS
+    watts = shortage.missing_mw / MILLIWATTS
     rises_s = cap_rises_s(snapshot, watts)
     return Waiting("", WaitCode.POWER_CAP, watts=watts, from_s=rises_s)
 

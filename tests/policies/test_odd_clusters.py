@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from policies.contract import plan_json
+from policies.contract.amounts import BILLIONTHS
 from policies.contract.snapshot import Purpose, RankPlacement, Running, Snapshot
 from policies.contract.validation import validate_plan
 from policies.host import registry
@@ -68,7 +69,7 @@ def test_a_profile_run_has_the_cores_of_its_quota() -> None:
     snapshot = a_snapshot(
         [a_node("n1", gpus=2, cores=2.0)], [a_job("a", cores=1.0, running=(run,))]
     )
-    assert cluster_of(snapshot).free == [(1, 500)]
+    assert cluster_of(snapshot).free == [(1, BILLIONTHS // 2)]
 
 
 @every_policy

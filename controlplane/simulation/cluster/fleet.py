@@ -7,6 +7,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from controlplane.simulation.world.job_table import Launch
+from policies.contract.amounts import all_demanded, available, demanded
 from policies.contract.snapshot import (
     DeviceView,
     JobColumns,
@@ -41,7 +42,7 @@ class Fleet:
     def __init__(self, nodes: Iterable[NodeView], columns: JobColumns | None = None) -> None:
         self.nodes = {n.id: n for n in nodes}
         self.columns = None if columns is None or columns.gpus_only else columns
-        self.used: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+        self.used: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
         self._by_cores: dict[str, dict[int, Launch]] = defaultdict(dict)
         self.index = {n: i for i, n in enumerate(self.nodes)}
         self.holds: dict[tuple[str, str], tuple[Hold, ...]] = {}
@@ -85,7 +86,7 @@ class Fleet:
 
     def lacking(self, row: int, ranks: Iterable[RankPlacement]) -> list[str]:
         """Nodes that have too little free of what the job in this row needs on these seats."""
-        wanted: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+        wanted: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
         for seat in ranks:
             for name, amount in self._amounts(row, seat).items():
                 wanted[seat.node][name] += amount
@@ -160,20 +161,22 @@ class Fleet:
             for row, of in self._by_cores.get(node, {}).items()
         }
 
-    def _amounts(self, row: int, seat: RankPlacement) -> Mapping[str, float]:
+    def _amounts(self, row: int, seat: RankPlacement) -> Mapping[str, int]:
+        """Return what a seat uses, in billionths."""
         if self.columns is None:
             return {}
-        demand = seat_demand(self.columns, row, seat.units)
-        return demand if seat.cpu_quota is None else {**demand, "cores": seat.cpu_quota}
+        of_unit = all_demanded(seat_demand(self.columns, row))
+        amounts = {name: amount * seat.units for name, amount in of_unit.items()}
+        if seat.cpu_quota is None:
+            return amounts
+        return {**amounts, "cores": demanded(seat.cpu_quota)}
 
-    def _is_short(self, node: str, wanted: Mapping[str, float]) -> bool:
+    def _is_short(self, node: str, wanted: Mapping[str, int]) -> bool:
         view = self.nodes[node]
         has = {"cores": view.cores, "memory_gb": view.memory_gb, **dict(view.resources)}
         used = self.used[node]
         return any(
-            amount > 0.0
-            and used[name] + amount > has.get(name, 0.0) * (1.0 + TOLERANCE) + TOLERANCE
-            for name, amount in wanted.items()
+            used[name] + amount > available(has.get(name, 0.0)) for name, amount in wanted.items()
         )
 
     def _count(self, launch: Launch, sign: int) -> None:

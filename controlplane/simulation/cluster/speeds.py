@@ -45,6 +45,7 @@ class Speeds:
         self.kinds = self.known.kinds
         self.cap_w = inf if cap_w is None else cap_w
         self._best: dict[_Asked, tuple[float, str]] = {}
+        self._best_units: dict[tuple[Any, ...], tuple[float, str]] = {}
         self._shapes = _shapes(self.nodes.values())
 
     def of(self, kind: str, ranks: Sequence[RankPlacement]) -> float:
@@ -77,6 +78,12 @@ class Speeds:
 
     def _of_batch(self, columns: JobColumns, row: int) -> tuple[float, str]:
         """Return the same of a batch job or one without GPUs, whose units must all fit at once."""
+        key = columns.kinds[row], columns.unit_keys[row]
+        if key not in self._best_units:
+            self._best_units[key] = self._find_units(columns, row)
+        return self._best_units[key]
+
+    def _find_units(self, columns: JobColumns, row: int) -> tuple[float, str]:
         rate = self.without_gpus(columns.kinds[row])
         if rate <= 0.0:
             return 0.0, f"no speed of kind {columns.kinds[row]} without GPUs is known"

@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from policies.batch.cp.instance import ORDERS, Instance, Job, instance_of
 from policies.batch.cp.waiting import Queue, WaitingJob
@@ -24,6 +24,12 @@ from policies.placement.plan_builder import NO_STARTS
 
 KEPT, REFUSED = "decisions_without_answer", "refused_at_the_nodes"
 """Counts in a plan's memory."""
+
+
+def budget(default: float) -> Any:
+    """Parameter of a budget of work."""
+    meaning = "CP-SAT's deterministic time for a decision, about seconds on a fast core"
+    return parameter(default, meaning, minimum=0.001, maximum=3600.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +62,7 @@ class Dispatcher(ABC):
         minimum=1,
         maximum=10_000,
     )
-    budget: float = parameter(
-        1.0,
-        "CP-SAT's deterministic time for a decision, about seconds on a fast core",
-        minimum=0.001,
-        maximum=3600.0,
-    )
+    budget: float = budget(0.3)
     grid_s: float = parameter(
         10.0,
         "unit of time of the model; run times are rounded up to it",

@@ -43,12 +43,12 @@ class Hcp19(Dispatcher):
         from policies.batch.cp.solver import minimised
 
         nodes, seed = BestFit(plan, instance), plan.view.seed
-        found = first = minimised(self._model(instance), self.budget * SHARE, seed)
+        found = first = minimised(self.model(instance), self.budget * SHARE, seed)
         work = first.work
         for _ in range(self.iterations - 1):
             if nodes.give(found.starts):
                 break
-            model = nodes.constrained(self._model(instance))
+            model = nodes.constrained(self.model(instance))
             try:
                 found = minimised(model, max(LEAST, (self.budget - work) * SHARE), seed)
             except SolverFailedError:  # the jobs that have nodes start all the same
@@ -68,7 +68,8 @@ class Hcp19(Dispatcher):
             work=work,
         )
 
-    def _model(self, instance: Instance) -> SchedulingModel:
+    def model(self, instance: Instance) -> SchedulingModel:
+        """Return the scheduling model."""
         from policies.batch.cp.scheduling import SchedulingModel
 
         model = SchedulingModel(instance)

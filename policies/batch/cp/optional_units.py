@@ -73,9 +73,9 @@ class OptionalUnitsModel(SchedulingModel):
     def units_on_as_many_nodes(self) -> None:
         """A job that wants its units on so many nodes has them on that many."""
         for i, job in enumerate(self.instance.jobs):
-            if job.node_count:
-                used = [self._is_used(self.u[i, n]) for n in job.nodes if (i, n) in self.u]
-                self.cp.add(sum(used) == job.node_count)
+            on = [self.u[i, n] for n in job.nodes if (i, n) in self.u]
+            if on and job.node_count:
+                self.cp.add(sum(map(self._is_used, on)) == job.node_count)
 
     def _is_used(self, units: list[Any]) -> Any:
         """Return a literal: one of these units is present."""

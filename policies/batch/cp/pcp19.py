@@ -1,12 +1,17 @@
 """PCP'19: starts and an optional interval per unit and node in one model."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from policies.batch.cp.dispatcher import Decision, Dispatcher
 from policies.batch.cp.instance import Instance
 from policies.batch.plan import BatchPlan
 from policies.contract.policy import SolverFailedError, parameter
+
+if TYPE_CHECKING:
+    from policies.batch.cp.optional_units import OptionalUnitsModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +34,18 @@ class Pcp19(Dispatcher):
 
     def decide(self, instance: Instance, plan: BatchPlan) -> Decision:
         # the solver's library is large, and lists of policies need none of it
-        from policies.batch.cp.optional_units import OptionalUnitsModel, variables
+        from policies.batch.cp.optional_units import variables
         from policies.batch.cp.solver import minimised
 
         if (size := variables(instance)) > self.most_variables:
             most = f"more than most_variables ({self.most_variables})"
             raise SolverFailedError(f"the model has {size} variables, {most}: choose pcp20")
+        return minimised(self.model(instance), self.budget, plan.view.seed)
+
+    def model(self, instance: Instance) -> OptionalUnitsModel:
+        """Return the whole model: variables, constraints, order of the search and objective."""
+        from policies.batch.cp.optional_units import OptionalUnitsModel
+
         model = OptionalUnitsModel(instance, symmetry=self.symmetry)
         model.cumulative()
         model.alternative()
@@ -46,4 +57,4 @@ class Pcp19(Dispatcher):
         model.objective()
         if self.hint:
             model.hint()
-        return minimised(model, self.budget, plan.view.seed)
+        return model

@@ -150,7 +150,7 @@ class PositionsModel(SchedulingModel):
             y = self._first_positions(i)
             for before, after in zip(y, y[job.most :], strict=False):
                 self.cp.add(after >= before + self.size)
-            if job.node_count:
+            if y and job.node_count:
                 self.cp.add(sum(map(self._is_next_node, y, y[1:])) == job.node_count - 1)
 
     def _is_next_node(self, before: Any, after: Any) -> Any:

@@ -192,7 +192,7 @@ def test_a_copy_is_a_state_of_its_own(rng: Random) -> None:
 def test_knows_when_a_request_will_fit(rng: Random) -> None:
     pair = a_filled_pair(rng, 8)
     request = a_random_request(rng, pair.layout)
-    found = earliest(pair.state, request, 5.0)
+    found = earliest(pair.state, lambda state: state.find(request), 5.0)
     if pair.state.find(request):
         assert found is not None
         assert found[0] == 5.0
