@@ -56,7 +56,7 @@ class PolicySummary:
     bounded_slowdown: dict[int, Floats] = field(default_factory=dict)
     timeline: Timeline | None = None
     unfinished: dict[int, tuple[Unplaceable, ...]] = field(default_factory=dict)
-    run_time_errors: RunTimeErrors = RunTimeErrors()
+    run_time_errors: RunTimeErrors = field(default_factory=RunTimeErrors)
 
     @property
     def intervals(self) -> dict[str, run_metrics.Interval]:
