@@ -7,7 +7,7 @@ from django.db.models import Q
 class Forecast(models.Model):
     """Expected start of a waiting job, append-only; the newest one counts, if of the same fence.
 
-    `planned_at` is the start in the schedule, `start_at` with `low_at` and `high_at` the forecast
+    `why` says why no start is expected. `planned_at` is the start in the schedule, `start_at` with `low_at` and `high_at` the forecast
     from it (`controlplane.loop.forecasts`). All are null once no start is expected any more.
     """
 
@@ -23,6 +23,7 @@ class Forecast(models.Model):
     end_at = models.DateTimeField(null=True)
     nodes = models.JSONField(default=list, help_text="Names")
     gpus = models.PositiveIntegerField(default=0)
+    why = models.CharField(max_length=200, blank=True, default="")
 
     class Meta:
         indexes = [

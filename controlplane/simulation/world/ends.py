@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING
 
 from controlplane.simulation.world.job_table import Launch
@@ -25,6 +26,8 @@ class Ends:
         steps = int(world.table.total_steps[launch.row]) - launch.start_steps
         work_s = steps / launch.steps_per_s
         launch.ends_s = max(now_s, launch.first_step_s + work_s)
+        if launch.ends_s == inf:
+            return
         world.engine.at(launch.ends_s, partial(world.complete, launch))
         part = world.noise.fails_after(launch.job, int(world.table.launched[launch.row]))
         if part is not None:

@@ -25,7 +25,8 @@ def fastest_run(
     fastest_s = inf if why else int(table.total_steps[row]) / rate
     if missed := [d for d in table.columns.others["dependencies"][row] if d in unplaceable]:
         return fastest_s, f"it depends on {missed[0]}, which can never run"
-    if not why and fastest_s > LONGEST_RUN_S:
+    endless = fastest_s == inf and table.columns.others["batch"][row]  # its run time is not known
+    if not why and fastest_s > LONGEST_RUN_S and not endless:
         why = f"where it is fastest it takes {fastest_s:.3g} s, which is no run time"
     return fastest_s, why
 

@@ -83,10 +83,10 @@ class Predictions:
             return
         self._forget(row)
         told = self._told.pop(row)
+        self.run_s[row], self.source[row] = told
         if isfinite(told.run_s):
-            self.ended.append(
-                Ended(self._columns.others["user"][row], told.source, told.run_s, run_s)
-            )
+            user = self._columns.others["user"][row]
+            self.ended.append(Ended(user, told.source, told.run_s, run_s))
         whole = not self._columns.others["preemptible"][row] or self._table.launched[row] == 1
         if whole and self._learns:
             job = self._features(row)
