@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import Any
 
-from controlplane.simulation.workloads.base import STEPS_PER_S
+from controlplane.simulation.workloads.base import ENDLESS_S, STEPS_PER_S
 from policies.batch.plan import in_batch_queue
 from policies.contract.snapshot import (
     Floats,
@@ -21,13 +21,13 @@ from policies.contract.snapshot import (
     Throughput,
     frozen,
 )
-from policies.contract.views import WITHOUT_GPUS
+from policies.contract.views import SLOWEST, WITHOUT_GPUS
 
 LEAST_LEFT_S = 1.0
 LEAST_LEFT = 0.1
 """Part of its expected run time that a job which outlived that is taken to need still."""
 
-ENDLESS_STEPS = 1e9
+ENDLESS_STEPS = 2.0 * ENDLESS_S * SLOWEST
 
 
 def _kind(name: str, steps_per_s: float) -> KindView:
@@ -36,7 +36,7 @@ def _kind(name: str, steps_per_s: float) -> KindView:
 
 
 KNOWN = _kind("batch job", STEPS_PER_S)
-ENDLESS = _kind("batch job of unknown run time", 1e-300)
+ENDLESS = _kind("batch job of unknown run time", SLOWEST)
 """Kind so slow that its jobs never end."""
 
 BATCH_KINDS = (KNOWN, ENDLESS)

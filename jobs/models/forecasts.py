@@ -7,8 +7,9 @@ from django.db.models import Q
 class Forecast(models.Model):
     """Expected start of a waiting job, append-only; the newest one counts, if of the same fence.
 
-    `why` says why no start is expected. `planned_at` is the start in the schedule, `start_at` with `low_at` and `high_at` the forecast
-    from it (`controlplane.loop.forecasts`). All are null once no start is expected any more.
+    `planned_at` is the start in the schedule, `start_at` with `low_at` and `high_at` the forecast
+    from it (`controlplane.loop.forecasts`). All are null once no start is expected any more, and
+    `why` may say why not.
     """
 
     job = models.ForeignKey("jobs.Job", on_delete=models.CASCADE, related_name="forecasts")

@@ -17,7 +17,7 @@ from django.utils import timezone
 from django.utils.http import urlencode
 
 from controlplane.web.pages import formats
-from jobs.forecasts import Expected, with_positions
+from jobs.forecasts import Expected, unknown_starts, with_positions
 from jobs.lifecycle import SHOWN_AS_RUNNING, SHOWN_AS_WAITING, JobState
 from jobs.models import QUEUE_ORDER, Assignment, AssignmentSlot, Job, Kind, Team
 from jobs.selectors import (
@@ -139,7 +139,7 @@ class Place:
 class JobRow:
     """Row of the queue. `eta_s`: time left at the present speed; `tone` colours the due date.
 
-    `expected`: start of a waiting job, if one is expected.
+    `expected`: start of a waiting job, if one is expected; `start_unknown`: why none is.
     """
 
     job: Job
@@ -151,6 +151,7 @@ class JobRow:
     due_tone: str
     told: Explanation
     expected: Expected | None = None
+    start_unknown: str = ""
 
     @property
     def may_start_sooner(self) -> bool:
@@ -228,7 +229,15 @@ def job_rows(user: User, jobs: Iterable[Job]) -> list[JobRow]:
     names, now = names_in_waiting(user, jobs), timezone.now()
     beside = co_tenants(user, (a for job in jobs for a in getattr(job, "live_assignments", ())))
     starts = with_positions(jobs, now)
-    return [replace(_row(job, names, beside, now), expected=starts.get(job.pk)) for job in jobs]
+    unknown = unknown_starts(jobs, starts)
+    return [
+        replace(
+            _row(job, names, beside, now),
+            expected=starts.get(job.pk),
+            start_unknown=unknown.get(job.pk, ""),
+        )
+        for job in jobs
+    ]
 
 
 def _with_what_is_shown(jobs: QuerySet[Job]) -> QuerySet[Job]:

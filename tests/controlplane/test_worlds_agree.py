@@ -204,7 +204,11 @@ def simulated(
         launch_s=LAUNCH_S,
         stop_s=STOP_S,
     )
-    anew = {"restart_cost_s": RESTART_S, "expected_run_s": inf, "expected_source": ""}
+    anew: dict[str, Any] = {
+        "restart_cost_s": RESTART_S,
+        "expected_run_s": inf,
+        "expected_source": "",
+    }
     jobs = [replace(job, **anew) for job in empty.jobs]
     predictor: Any = cluster.predictor
     policy = make(cluster.policy, cluster.policy_parameters)
@@ -311,7 +315,9 @@ def test_run_times_are_predicted_alike_in_both_worlds(
     assert {name: source for name, source in sources if name in told} == told
     errors = PredictedRun.objects.order_by("pk").values_list("source", "predicted_s", "run_s")
     ended = simulation.world.predictions.ended
-    assert [(e.source, e.predicted_s, pytest.approx(e.run_s)) for e in ended] == list(errors)
+    assert [tuple(error) for error in errors] == [
+        (e.source, e.predicted_s, pytest.approx(e.run_s)) for e in ended
+    ]
     learnt = "last_two" if predictor == "last_two" else "user+name+kind+request"
     assert learnt in told.values(), "the trace must have something to learn from"
 

@@ -121,23 +121,27 @@ def calibrated(cluster_id: int) -> Calibration:
     return Calibration([expected_s for expected_s, _ in waits], [actual_s for _, actual_s in waits])
 
 
-def score_of(cluster_id: int) -> Score | None:
-    """Return the score of the newest jobs of a cluster that have started; None without any."""
+def score_of(cluster_id: int, **jobs: object) -> Score | None:
+    """Return the score of the newest jobs of a cluster that have started; None without any.
+
+    `jobs`: conditions on the jobs, such as batch=True.
+    """
     told = [
         Told(
             f.made_at.timestamp(),
             Interval(f.low_at.timestamp(), f.start_at.timestamp(), f.high_at.timestamp()),
             started_at.timestamp(),
         )
-        for f, started_at in _scored(cluster_id)
+        for f, started_at in _scored(cluster_id, **jobs)
         if f.low_at and f.start_at and f.high_at
     ]
     return Score.of(told)
 
 
-def _scored(cluster_id: int) -> list[tuple[Forecast, datetime]]:
+def _scored(cluster_id: int, **jobs: object) -> list[tuple[Forecast, datetime]]:
     """First forecasts of jobs that have started since, the newest ones, with the start."""
     first = Forecast.objects.filter(first=True, job__started_at__gt=F("made_at"))
+    first = first.filter(**{f"job__{name}": value for name, value in jobs.items()})
     rows = first.filter(job__cluster=cluster_id).order_by("-pk").annotate(at=F("job__started_at"))
     return [(row, row.at) for row in rows[:SCORED]]
 

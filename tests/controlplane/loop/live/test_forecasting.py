@@ -27,9 +27,7 @@ def expecting(
     def solve(_policy: str, _parameters: Any, snapshot: Snapshot) -> Plan:
         node = snapshot.nodes[0].id
         expected = None if start_s is None else Expected(start_s, start_s + 60.0, (node,), 1)
-        first, *others = (
-            Waiting(job.id, code, expected=expected) for job in snapshot.jobs
-        )
+        first, *others = (Waiting(job.id, code, expected=expected) for job in snapshot.jobs)
         other = Waiting(first.job, first.code, expected=Expected(start_s or 9e8, None, (node,), 1))
         return Plan("told", status, waiting=(other if others else first, *others))
 
