@@ -127,6 +127,12 @@ def signed_percent(fraction: float) -> str:
 
 
 @register.filter
+def signed_duration(seconds: float) -> str:
+    """Difference of times with its sign: +5 min, −12 s."""
+    return f"{'−' if seconds < 0 else '+'}{formats.duration(abs(seconds))}"
+
+
+@register.filter
 def source_words(source: str) -> str:
     """Source of a predicted run time in words: "user, name, kind"."""
     return source.replace("+", ", ").replace("_", " ")
