@@ -111,7 +111,9 @@ def test_batch_jobs_are_forecast_under_every_policy_by_their_expected_run_times(
 def test_a_job_behind_one_of_unknown_run_time_is_told_why_it_has_no_start() -> None:
     cluster = a_cluster(policy="backfilling")
     a_node(cluster, name="cpu", gpus=0, cores=4.0)
-    batch = {"batch": True, "gpus_min": 0, "gpus_max": 0, "preemptible": False, "cores": 4.0}
+    batch: dict[str, Any] = {
+        "batch": True, "gpus_min": 0, "gpus_max": 0, "preemptible": False, "cores": 4.0,
+    }  # fmt: skip
     jobs = [a_job(cluster, kind=a_kind("batch"), **batch) for _ in range(2)]
     row = a_round(cluster)
     assert forecast_round(cluster.pk, row.number)
