@@ -6,6 +6,7 @@ from experiments.bench import (
     forecasts,
     gap,
     policies,
+    run_times,
     shares,
     simulator,
     traces,
@@ -25,5 +26,6 @@ if __name__ == "__main__":
     traces.main([])
     first_run.main([])
     forecasts.main([])
+    run_times.main([])
     show(exploration.figures())
     trade_offs.main(["--policies", "cost_search", "--nodes", "10", "--seeds", "1"])

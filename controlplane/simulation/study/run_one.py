@@ -3,8 +3,8 @@
 python -m controlplane.simulation.study.run_one FOLDER POLICY SEED KEY PARENT DUMP TRUSTED
 
 FOLDER holds `study.json`; DUMP is `dump_every` of `run_study`; TRUSTED is "trusted" or empty (see
-`Study.of`). Standard output gets one JSON object a line: `{"completed", "total", ...}` for progress,
-`{"error", "everywhere"}` for failure.
+`Study.of`). Standard output gets one JSON object a line: `{"completed", "total", ...}` for
+progress, `{"error", "everywhere"}` for failure.
 """
 
 import json

@@ -196,5 +196,3 @@ def rounds(log: list[tuple[JobView, float]], policy: Backfilling) -> Any:
 
 def _runs(ranks: tuple[RankPlacement, ...], since_s: float) -> Any:
     return seated(*ranks, since_s=since_s)
-
-
