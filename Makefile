@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
-.PHONY: help demo up install-tests test check unit coverage kernels test-all test-nightly test-sqlite test-postgres docker-image test-docker test-root test-slurm test-browser fuzz bench reproduce-andreas reproduce-gavel chaos load screenshots clean
+.PHONY: help demo up install-tests test check unit coverage kernels test-all test-nightly test-sqlite test-postgres docker-image test-docker test-root test-slurm test-browser fuzz bench reproduce-andreas reproduce-gavel reproduce-pcp20 chaos load screenshots clean
 
 help: ## show these lines
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -111,6 +111,11 @@ JOBS_AT_ONCE = $(if $(filter command line environment,$(origin JOBS)),$(JOBS),$(
 reproduce-gavel: $(VENV)/.test ## Gavel's evaluation again (hours; goes on where it stopped); QUICK=1: minutes; a part: FIGURES=8,12,T3 SEEDS=1 JOBS=2
 	$(BIN)/python -m experiments.reproduce.gavel --data $(DATA) --processes $(JOBS_AT_ONCE) \
 	  $(if $(QUICK),--quick) $(if $(FIGURES),--figures $(FIGURES)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(FOLDER),--folder $(FOLDER))
+
+HPC_DATA = $(if $(filter command line environment,$(origin DATA)),$(DATA),$(or $(LOADMASTER_DATA),../shared/data))
+reproduce-pcp20: $(VENV)/.test ## PCP'20's evaluation again (hours; goes on where it stopped); QUICK=1: minutes; a part: SETTINGS=eurora,seth KIT_LOG=hpc/kit.swf
+	$(BIN)/python -m experiments.reproduce.pcp20 --data $(HPC_DATA) --processes $(JOBS_AT_ONCE) $(if $(QUICK),--quick) \
+	  $(if $(SETTINGS),--settings $(SETTINGS)) $(if $(KIT_LOG),--kit-log $(KIT_LOG)) $(if $(FOLDER),--folder $(FOLDER))
 
 chaos: $(VENV)/.test ## KILLS=200 or PARTITIONS=50 of a real system, SEED=1, DATABASE=sqlite or postgres; see docs/chaos.md
 	$(if $(filter postgres,$(DATABASE)),tests/with-postgres) $(BIN)/python -m experiments.chaos --seed $(or $(SEED),1) \

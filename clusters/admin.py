@@ -46,12 +46,12 @@ __all__ = ["ClusterAdmin", "EnergyTariffAdmin", "NodeAdmin", "PueAdmin"]
 DECISIONS = (
     "policy", "policy_parameters", "seed", "period_s", "horizon_s", "power_cap_w",
     "power_cap_hours", "emissions_cost_per_kg", "value_of_time", "restart_cost_s", "min_run_factor",
-    "profiling", "profiling_steps", "profile_silence_s",
+    "profiling", "profiling_steps", "profile_silence_s", "predictor",
 )  # fmt: skip
 COSTLY = {
     "policy", "policy_parameters", "seed", "power_cap_w", "power_cap_hours",
     "emissions_cost_per_kg", "horizon_s", "restart_cost_s", "value_of_time", "min_run_factor",
-    "profiling",
+    "profiling", "predictor",
 }  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
@@ -12,6 +12,7 @@ from uuid import UUID
 from django.db.models import F, Max, QuerySet
 from django.utils import timezone
 
+from controlplane.web.pages.formats import duration
 from jobs.lifecycle import JobState
 from jobs.models import Forecast, Job
 
@@ -76,6 +77,48 @@ def expected_starts(jobs: Iterable[Job], now: datetime) -> dict[UUID, Expected]:
     rows = newest(Forecast.objects.filter(job__in=waiting)).filter(fence=F("job__fence"))
     found = ((row.job_id, _expected(row, now)) for row in rows)
     return {job: expected for job, expected in found if expected is not None}
+
+
+def unknown_starts(jobs: Iterable[Job], known: Container[UUID]) -> dict[UUID, str]:
+    """Why waiting jobs that are not `known` have no expected start, where that is known; a query.
+
+    None where all are known.
+    """
+    asked = [j for j in jobs if j.state in TELLS and j.waiting_code not in NOT_FORECAST]
+    if not (keys := [job.pk for job in asked if job.pk not in known]):
+        return {}
+    rows = newest(Forecast.objects.filter(job__in=keys)).filter(fence=F("job__fence"))
+    return dict(rows.filter(start_at=None).exclude(why="").values_list("job", "why"))
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """First forecast of a job that has started, and by how much it started later, in seconds."""
+
+    start: datetime
+    made: datetime
+    later_s: float
+    inside: bool
+
+    @property
+    def words(self) -> str:
+        """How far off the forecast was, in words."""
+        if abs(self.later_s) < 1.0:
+            return "as forecast"
+        way = "later" if self.later_s > 0 else "sooner"
+        return f"{duration(abs(self.later_s))} {way} than forecast at first"
+
+
+def first_forecast(job: Job) -> Kept | None:
+    """Return what was forecast of a job at first, once it has started; one query."""
+    if job.started_at is None:
+        return None
+    told = job.forecasts.filter(first=True, made_at__lt=job.started_at).order_by("pk").first()
+    if told is None or told.start_at is None or told.low_at is None or told.high_at is None:
+        return None
+    later_s = (job.started_at - told.start_at).total_seconds()
+    inside = told.low_at <= job.started_at <= told.high_at
+    return Kept(told.start_at, told.made_at, later_s, inside)
 
 
 def with_positions(jobs: Iterable[Job], now: datetime) -> dict[UUID, Expected]:

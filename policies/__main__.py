@@ -2,13 +2,14 @@
 control plane.
 
 python -m policies list python -m policies schema --policy randomized_greedy python -m policies
-solve --policy randomized_greedy --snapshot FILE [--parameters '{"mode": "coded"}'] [--json] python
--m policies serve
+solve --policy randomized_greedy --snapshot FILE [--parameters '{"mode": "coded"}'] [--json]
+[--output FILE] python -m policies serve
 """
 
 import argparse
 import json
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,9 @@ def _parser() -> argparse.ArgumentParser:
     of_solve.add_argument(
         "--json", action="store_true", help="print the plan's JSON form instead of a table"
     )
+    of_solve.add_argument(
+        "--output", type=Path, help="write a JSON file of the plan and its CPU seconds as well"
+    )
     of_solve.set_defaults(command=_solve)
     of_serve = commands.add_parser("serve", help="answer one JSON request a line on standard input")
     of_serve.add_argument("--parent", type=int, help="end together with this parent process")
@@ -90,8 +94,14 @@ def _solve(given: argparse.Namespace) -> int:
     if not isinstance(parameters, dict):
         raise FormError("--parameters", f"must be a JSON object, not {given.parameters}")
     reserved, runs = reserve_profiling(snapshot)
-    plan = merge(registry.make(given.policy, parameters)(reserved), runs)
+    policy, began_s = registry.make(given.policy, parameters), time.process_time()
+    plan = merge(policy(reserved), runs)
+    cpu_s = time.process_time() - began_s
     print(plan_json.canonical_bytes(plan).decode() if given.json else _table(plan, snapshot))
+    if given.output is not None:
+        solved = {"policy": given.policy, "parameters": parameters, "cpu_s": cpu_s}
+        written = json.loads(plan_json.canonical_bytes(plan))
+        given.output.write_text(json.dumps({**solved, "plan": written}) + "\n")
     for violation in (broken := validate_plan(plan, snapshot)):
         print(violation, file=sys.stderr)
     return BROKEN if broken else 0

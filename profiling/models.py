@@ -2,6 +2,7 @@
 
 from uuid import UUID
 
+from django.conf import settings
 from django.db import models
 from django.db.models import F, Q
 from django.utils import timezone
@@ -40,6 +41,49 @@ class Profile(models.Model):
             f"{self.kind} on {self.gpus} x {self.gpu_type}: {self.steps_per_s:.3g} steps/s"
             f" ({self.source})"
         )
+
+
+class RunTimeGroup(models.Model):
+    """Newest run times of a group of like jobs in a cluster, the newest first, in seconds.
+
+    `key` is a digest of one of the groups of `profiling.run_times.predictors`.
+    """
+
+    cluster = models.ForeignKey("clusters.Cluster", on_delete=models.CASCADE, related_name="+")
+    key = models.CharField(max_length=32)
+    newest_s = models.JSONField(default=list)
+    updated_at = models.DateTimeField()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["cluster", "key"], name="run_time_group_once")
+        ]
+        indexes = [models.Index(fields=["updated_at"], name="run_time_group_age")]
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.newest_s}"
+
+
+class PredictedRun(models.Model):
+    """Job that has ended, its run time, and what was expected at its launch."""
+
+    job = models.ForeignKey("jobs.Job", on_delete=models.CASCADE, related_name="predicted_runs")
+    team = models.ForeignKey("jobs.Team", on_delete=models.CASCADE, related_name="+")
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
+    source = models.CharField(max_length=30)
+    predicted_s = models.FloatField()
+    run_s = models.FloatField()
+    ended_at = models.DateTimeField()
+
+    class Meta:
+        indexes = [
+            models.Index(fields=["team", "-id"], name="predicted_run_of_team"),
+            models.Index(fields=["ended_at"], name="predicted_run_age"),
+        ]
+        ordering = ["id"]
+
+    def __str__(self) -> str:
+        return f"{self.job_id}: {self.predicted_s:.3g} s expected, {self.run_s:.3g} s"
 
 
 class Measurement(models.Model):

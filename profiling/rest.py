@@ -17,6 +17,8 @@ from jobs.models import Kind
 from policies.contract.snapshot import Source
 from profiling import services
 from profiling.pages.rows import KindRow, ProfileRow, RunRow, table_of, visible_kinds
+from profiling.run_times.errors import ErrorRow, RunTimeErrors
+from profiling.run_times.rows import run_time_errors
 
 
 class ProfileSerializer(serializers.Serializer[ProfileRow]):
@@ -117,6 +119,34 @@ class KindForget(APIView):
         return Response(KindSerializer(_row(request.user, pk)).data)
 
 
+class ErrorRowSerializer(serializers.Serializer[ErrorRow]):
+    """Errors of some jobs: predicted less actual run time, in seconds."""
+
+    name = serializers.CharField()
+    jobs = serializers.IntegerField()
+    mean_s = serializers.FloatField(help_text="With its sign: above 0, the jobs ended sooner")
+    absolute_s = serializers.FloatField(help_text="Mean without sign")
+    median_s = serializers.FloatField(help_text="Median without sign")
+    too_short = serializers.FloatField(help_text="Part of the jobs that ran longer than expected")
+
+
+class RunTimeErrorsSerializer(serializers.Serializer[RunTimeErrors]):
+    """Errors in all (null before the first end), by source of the prediction and by user."""
+
+    total = ErrorRowSerializer(allow_null=True)
+    by_source = ErrorRowSerializer(many=True)
+    by_user = ErrorRowSerializer(many=True)
+
+
+class RunTimes(APIView):
+    """Predicted run times of batch jobs."""
+
+    @extend_schema(operation_id="run_times_retrieve", responses=RunTimeErrorsSerializer)
+    def get(self, request: Request) -> Response:
+        """How far off the predictions were, for the newest batch jobs of your teams."""
+        return Response(RunTimeErrorsSerializer(run_time_errors(request.user)).data)
+
+
 def _kind(user: User | AnonymousUser, pk: int) -> Kind:
     kind = visible_kinds(user).filter(pk=pk).first()
     if kind is None:
@@ -132,4 +162,5 @@ urlpatterns = [
     path("kinds/", KindList.as_view(), name="api-kinds"),
     path("kinds/<int:pk>/", KindDetail.as_view(), name="kind"),
     path("kinds/<int:pk>/forget/", KindForget.as_view(), name="kind-forget"),
+    path("run-times/", RunTimes.as_view(), name="api-run-times"),
 ]

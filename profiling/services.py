@@ -26,6 +26,7 @@ from profiling.measurements import (
 from profiling.models import Measurement, PairMeasurement, PairProfile, PairRun, Profile, ProfileRun
 from profiling.pairs.measurements import observe_pairs, record_impossible, record_pair
 from profiling.restarts import is_stopped, learn_stop
+from profiling.run_times.history import is_predicted, run_ended
 from profiling.runs import COMMANDS_FAULT, OPEN, SILENT, R, begin_all, give_up, lock_kind, settle
 from profiling.speeds import FIRST_STEPS, WARM_UP_STEPS
 
@@ -139,7 +140,13 @@ def progress_reported(assignment: Assignment, before: int, now: int) -> None:
 
 
 def launch_ended(assignment: Assignment) -> None:
-    """Learn speed, run time and cost of a stop from a training launch that has ended."""
+    """Learn speed, run time and cost of a stop from a training launch that has ended.
+
+    Batch jobs and jobs without GPUs have run times, the others speeds.
+    """
+    if is_predicted(assignment.job):
+        run_ended(assignment)
+        return
     production_measured(assignment)
     whole = observe_whole_run(assignment)
     stopped = is_training(assignment) and is_stopped(assignment)

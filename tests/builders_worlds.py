@@ -144,12 +144,30 @@ class PretendedRuntime:
             launch.first_step_s + (job.total_steps - assignment.start_steps) / launch.steps_per_s
         )
         self.engine.at(end_s, partial(self._complete, assignment, launch))
+        limits = (
+            None if job.killed_after_s is None else self.engine.now_s + job.killed_after_s,
+            job.deadline_at.timestamp() if job.deadline_at else None,
+        )
+        for limit_s in limits:
+            if limit_s is not None:
+                self.engine.at(limit_s, partial(self._kill, assignment, launch))
+
+    def _kill(self, assignment: Assignment, launch: Launch) -> None:
+        """End a launch at its walltime or deadline, as its guard does."""
+        if launch.goes_on:
+            self._end(assignment, launch, AssignmentState.FAILED, ReasonClass.LIMIT)
 
     def _complete(self, assignment: Assignment, launch: Launch) -> None:
         if launch.goes_on:
             self._end(assignment, launch, AssignmentState.SUCCEEDED)
 
-    def _end(self, assignment: Assignment, launch: Launch, state: AssignmentState) -> None:
+    def _end(
+        self,
+        assignment: Assignment,
+        launch: Launch,
+        state: AssignmentState,
+        reason: ReasonClass | None = None,
+    ) -> None:
         if launch.end_s < inf:  # its node was lost while it stopped
             return
         steps = (
@@ -159,7 +177,7 @@ class PretendedRuntime:
         )
         self._progress(assignment, launch, "checkpoint", steps)
         launch.end_s, launch.end_steps = self.engine.now_s, steps
-        self._say(assignment, state)
+        self._say(assignment, state, reason)
 
     def _progress(
         self, assignment: Assignment, launch: Launch, event: str, steps: int | None = None
@@ -176,9 +194,15 @@ class PretendedRuntime:
             MetricsBatch(assignment.node.epoch, assignment.fence, self.seq, (sample,)),
         )
 
-    def _say(self, assignment: Assignment, state: AssignmentState) -> None:
+    def _say(
+        self,
+        assignment: Assignment,
+        state: AssignmentState,
+        reason: ReasonClass | None = None,
+    ) -> None:
         self.seq += 1
-        reason = ReasonClass.PREEMPT if state is AssignmentState.PREEMPTED else None
+        if state is AssignmentState.PREEMPTED:
+            reason = ReasonClass.PREEMPT
         node = assignment.node
         report = StateReport(
             node.epoch, assignment.fence, self.seq, state, self.engine.now_s, 0, reason

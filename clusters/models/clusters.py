@@ -45,6 +45,14 @@ class Profiling(models.TextChoices):
     OFF = "off", "off: speeds are declared or estimated"
 
 
+class Predictor(models.TextChoices):
+    """Predictor of the run times of batch jobs (`profiling.run_times.predictors`)."""
+
+    WALLTIME = "walltime", "walltime: what the user gave"
+    LAST_TWO = "last_two", "last two: mean of the user's last two run times"
+    DATA_DRIVEN = "data_driven", "data driven: median of the most similar jobs before"
+
+
 class Cluster(models.Model):
     """Nodes scheduled together, with one currency, one time zone and one policy.
 
@@ -128,6 +136,13 @@ class Cluster(models.Model):
     )
     profiling_steps = models.PositiveIntegerField(
         default=20, validators=[MinValueValidator(3)], help_text="Steps of one profile run"
+    )
+
+    predictor = models.CharField(
+        max_length=20,
+        choices=Predictor.choices,
+        default=Predictor.DATA_DRIVEN,
+        help_text="From what the run times of batch jobs are expected; it ends none",
     )
 
     heartbeat_s = models.FloatField(

@@ -24,7 +24,7 @@ class ClusterSerializer(OnlySettable, serializers.ModelSerializer[Cluster]):
             "name", "timezone", "currency", "policy", "policy_parameters", "seed", "period_s",
             "power_cap_w", "power_cap_hours", "emissions_cost_per_kg", "horizon_s",
             "restart_cost_s", "min_run_factor", "value_of_time", "profiling", "profile_silence_s",
-            "profiling_steps", "heartbeat_s", "lease_s", "grace_s", "margin_s",
+            "profiling_steps", "predictor", "heartbeat_s", "lease_s", "grace_s", "margin_s",
             "round_number", "last_round_at",
         ]  # fmt: skip
         read_only_fields = ["name", "currency", "round_number", "last_round_at"]

@@ -34,6 +34,7 @@ from jobs.models import (
     UsagePoint,
 )
 from jobs.moves import note_job
+from profiling.models import PredictedRun, RunTimeGroup
 
 BATCH = 500
 ASSIGNMENTS_AT_ONCE = 20
@@ -179,6 +180,8 @@ RULES = (
     Rule("output", "output", lambda t: _of_ended_jobs(t, "output", LogChunk), LEAST_DAYS),
     Rule("samples", "samples", _samples, LEAST_DAYS),
     Rule("forecasts", "samples", _expired(Forecast, "job__completed_at"), LEAST_DAYS),
+    Rule("run times", "samples", _expired(RunTimeGroup, "updated_at"), LEAST_DAYS),
+    Rule("predicted runs", "samples", _expired(PredictedRun, "ended_at"), LEAST_DAYS),
     Rule("simulations", "simulations", _simulations),
     Rule("idempotency keys", "keys", _expired(IdempotencyKey, "created_at"), 1),
     Rule("logins", "logins", _logins),

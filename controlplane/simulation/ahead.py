@@ -3,7 +3,8 @@
     found = run_ahead(snapshot, policy, work=20_000)
     found.jobs["17"].start_s, found.energy_cost, found.is_cut
 
-Jobs run on from where they are; profile runs end at once. Stops take no time.
+Jobs run on from where they are; profile runs end at once. Stops take no time. Batch jobs and jobs
+without GPUs run for what is expected of them.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,6 +14,7 @@ from time import monotonic
 
 import numpy as np
 
+from controlplane.simulation.batch_ahead import BATCH_KINDS, jobs_ahead
 from controlplane.simulation.cluster.meter import SplitMeter
 from controlplane.simulation.cluster.scenario import Scenario
 from controlplane.simulation.report.run_metrics import SHORTEST_S
@@ -21,11 +23,8 @@ from controlplane.simulation.world.run import Simulation
 from policies.contract.policy import Policy
 from policies.contract.snapshot import (
     Floats,
-    JobColumns,
-    Jobs,
     NodeState,
     NodeView,
-    Purpose,
     Running,
     Snapshot,
 )
@@ -35,6 +34,8 @@ SHORTEST_ROUND_S = 1.0
 
 CUT = "the simulation was cut before its end was known"
 UNKNOWN_SPEED = "its speed where it runs is not known"
+UNKNOWN_RUN_TIME = "its run time is not known: it has no walltime, and no like job has ended"
+BEHIND_UNKNOWN = "a job that runs before it has no known end; a walltime would give it one"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,7 @@ def run_ahead(
     """
     simulation = Simulation(
         _scenario(snapshot),
-        _jobs(snapshot),
+        jobs_ahead(snapshot),
         policy,
         snapshot.now_s,
         shortcuts=True,
@@ -108,11 +109,12 @@ def run_ahead(
 
 def _scenario(snapshot: Snapshot) -> Scenario:
     same = (
-        "kinds", "energy", "gpu_types", "cluster", "currency", "horizon_s", "seed", "power_cap_w",
+        "energy", "gpu_types", "cluster", "currency", "horizon_s", "seed", "power_cap_w",
         "power_caps", "emissions_cost_per_kg", "teams",
     )  # fmt: skip
     return Scenario(
         nodes=tuple(_free(node) for node in snapshot.nodes),
+        kinds=(*snapshot.kinds, *BATCH_KINDS),
         round_s=max(SHORTEST_ROUND_S, snapshot.round_s),
         **{name: getattr(snapshot, name) for name in same},
     )
@@ -120,38 +122,6 @@ def _scenario(snapshot: Snapshot) -> Scenario:
 
 def _free(node: NodeView) -> NodeView:
     return replace(node, devices=tuple(replace(device, held=()) for device in node.devices))
-
-
-def _jobs(snapshot: Snapshot) -> Jobs:
-    """Jobs with their training runs only, and the device time of the launches before these."""
-    columns, nodes = snapshot.jobs.columns, snapshot.node_by_id
-    running = tuple(
-        tuple(run for run in runs if run.purpose is Purpose.TRAINING and run.copy == 0)
-        for runs in columns.others["running"]
-    )
-    received = tuple(
-        _less_runs(dict(seconds), runs, snapshot.now_s, nodes)
-        for seconds, runs in zip(columns.others["received_s"], running, strict=True)
-    )
-    others = {**columns.others, "running": running, "received_s": received}
-    return Jobs(
-        JobColumns(columns.ids, columns.kinds, columns.numbers, columns.counts, others),
-        snapshot.jobs.position,
-    )
-
-
-def _less_runs(
-    seconds: dict[str, float],
-    runs: tuple[Running, ...],
-    now_s: float,
-    nodes: Mapping[str, NodeView],
-) -> tuple[tuple[str, float], ...]:
-    for run in runs:
-        for rank in run.ranks:
-            gpu_type, of_rank_s = nodes[rank.node].gpu_type, len(rank.devices) * rank.share
-            less_s = seconds.get(gpu_type, 0.0) - (now_s - run.since_s) * of_rank_s
-            seconds[gpu_type] = max(0.0, less_s)
-    return tuple(seconds.items())
 
 
 def _resume(simulation: Simulation, snapshot: Snapshot) -> None:
@@ -187,7 +157,7 @@ def _result(simulation: Simulation, *, is_cut: bool) -> Ahead:
     spans = (end_s - table.columns.numbers["arrival_s"])[ended]
     slowdown = np.maximum(1.0, spans / np.maximum(SHORTEST_S, world.fastest_s[ended]))
     return Ahead(
-        _jobs_ahead(simulation, end_s, lateness, is_cut=is_cut),
+        _found(simulation, end_s, lateness, is_cut=is_cut),
         world.meter.energy_cost,
         world.meter.energy_kwh,
         float(lateness.sum()),
@@ -199,7 +169,7 @@ def _result(simulation: Simulation, *, is_cut: bool) -> Ahead:
     )
 
 
-def _jobs_ahead(
+def _found(
     simulation: Simulation, end_s: Floats, lateness: Floats, *, is_cut: bool
 ) -> dict[str, JobAhead]:
     world, table, meter = simulation.world, simulation.world.table, simulation.world.meter
@@ -240,5 +210,9 @@ def _why(simulation: Simulation, row: int, *, is_cut: bool) -> str:
     if row in world.ends.reasons:
         return world.ends.reasons[row]
     if row in world.launches:
-        return UNKNOWN_SPEED
-    return CUT if is_cut else LEFT_WAITING
+        is_batch = world.table.columns.others["batch"][row]
+        return UNKNOWN_RUN_TIME if is_batch else UNKNOWN_SPEED
+    if is_cut:
+        return CUT
+    endless = any(launch.ends_s == inf for launch in world.launches.values())
+    return BEHIND_UNKNOWN if endless else LEFT_WAITING

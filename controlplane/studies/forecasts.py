@@ -1,10 +1,10 @@
-"""Expected starts of waiting jobs under policies without a schedule of their own.
+"""Expected starts of the waiting jobs of which a policy's plan has none.
 
 The snapshot of the newest round is simulated to the end of its queue with the round's policy,
 within a budget of work. It asks for nothing to arrive and for nothing to fail.
 """
 
-from controlplane.loop.live.forecasting import store
+from controlplane.loop.live.forecasting import not_scheduled, store
 from controlplane.loop.models import Round
 from controlplane.simulation.ahead import Ahead, run_ahead
 from controlplane.simulation.world.run import SimulationError
@@ -33,10 +33,11 @@ def forecast_round(cluster_id: int, number: int) -> bool:
     except (PolicyError, SimulationError):
         return False
     names = {node.id: node.name for node in snapshot.nodes}
-    starts = {w.job: _expected(ahead, w.job) for w in plan.waiting}
+    starts = {job: _expected(ahead, job) for job in sorted(not_scheduled(plan))}
     if ahead.is_cut:  # jobs whose start it has not seen keep their last forecast
         starts = {job: start for job, start in starts.items() if start is not None}
-    store(cluster_id, number, snapshot.now_s, starts, names)
+    whys = {job: ahead.jobs[job].why for job in starts if job in ahead.jobs}
+    store(cluster_id, number, snapshot.now_s, starts, names, whys)
     return True
 
 

@@ -9,6 +9,7 @@ from experiments.bench import (
     forecasts,
     gap,
     policies,
+    run_times,
     shares,
     simulator,
     traces,
@@ -31,5 +32,6 @@ if __name__ == "__main__":
     show(batch_traces.figures())
     first_run.main([])
     forecasts.main([])
+    run_times.main([])
     show(exploration.figures())
     trade_offs.main(["--policies", "cost_search", "--nodes", "10", "--seeds", "1"])

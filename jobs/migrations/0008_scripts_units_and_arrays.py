@@ -151,6 +151,11 @@ class Migration(migrations.Migration):
                 to="jobs.jobarray",
             ),
         ),
+        migrations.AddField(
+            model_name="forecast",
+            name="why",
+            field=models.CharField(blank=True, default="", max_length=200),
+        ),
         migrations.AddConstraint(
             model_name="job",
             constraint=models.UniqueConstraint(

@@ -8,7 +8,8 @@ class Forecast(models.Model):
     """Expected start of a waiting job, append-only; the newest one counts, if of the same fence.
 
     `planned_at` is the start in the schedule, `start_at` with `low_at` and `high_at` the forecast
-    from it (`controlplane.loop.forecasts`). All are null once no start is expected any more.
+    from it (`controlplane.loop.forecasts`). All are null once no start is expected any more, and
+    `why` may say why not.
     """
 
     job = models.ForeignKey("jobs.Job", on_delete=models.CASCADE, related_name="forecasts")
@@ -23,6 +24,7 @@ class Forecast(models.Model):
     end_at = models.DateTimeField(null=True)
     nodes = models.JSONField(default=list, help_text="Names")
     gpus = models.PositiveIntegerField(default=0)
+    why = models.CharField(max_length=200, blank=True, default="")
 
     class Meta:
         indexes = [

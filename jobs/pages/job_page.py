@@ -15,6 +15,7 @@ from django.utils import timezone
 
 from controlplane.web.pages import formats
 from jobs.assignment_lifecycle import LIVE
+from jobs.forecasts import Kept, first_forecast
 from jobs.lifecycle import MOVES, JobMove, JobState
 from jobs.models import Assignment, Job, JobEvent, LogChunk, ProgressPoint
 from jobs.pages.selectors import JobRow, job_rows
@@ -156,6 +157,7 @@ class JobPage:
     history: tuple[HistoryLine, ...]
     migrations: int
     preemptions: int
+    first_forecast: Kept | None = None
 
     @property
     def over_walltime(self) -> bool:
@@ -199,6 +201,7 @@ def job_page(user: User, job_id: UUID | str) -> JobPage:
         history=tuple(map(history_line, job.events.order_by("-id")[:HISTORY])),
         migrations=sum(p.moved for p in placements),
         preemptions=sum(a.state == AssignmentState.PREEMPTED for a in training if not a.rank),
+        first_forecast=first_forecast(job),
     )
 
 

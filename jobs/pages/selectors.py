@@ -18,7 +18,7 @@ from django.utils.http import urlencode
 
 from controlplane.web.pages import formats
 from jobs.arrays.selectors import first_of_array
-from jobs.forecasts import Expected, with_positions
+from jobs.forecasts import Expected, unknown_starts, with_positions
 from jobs.lifecycle import SHOWN_AS_RUNNING, SHOWN_AS_WAITING, JobState
 from jobs.models import QUEUE_ORDER, Assignment, AssignmentSlot, Job, Kind, Team
 from jobs.selectors import (
@@ -154,8 +154,9 @@ class Place:
 class JobRow:
     """Row of the queue. `eta_s`: time left at the present speed; `tone` colours the due date.
 
-    `expected`: start of a waiting job, if one is expected. The row of an array has its `states`
-    (elements by state), and its first `elements` if it is unfolded; `job` is one of them.
+    `expected`: start of a waiting job, if one is expected; `start_unknown`: why none is. The row of
+    an array has its `states` (elements by state), and its first `elements` if it is unfolded; `job`
+    is one of them.
     """
 
     job: Job
@@ -167,6 +168,7 @@ class JobRow:
     due_tone: str
     told: Explanation
     expected: Expected | None = None
+    start_unknown: str = ""
     states: Mapping[str, int] = field(default_factory=dict)
     elements: tuple[JobRow, ...] = ()
 
@@ -262,7 +264,15 @@ def job_rows(user: User, jobs: Iterable[Job]) -> list[JobRow]:
     names, now = names_in_waiting(user, jobs), timezone.now()
     beside = co_tenants(user, (a for job in jobs for a in getattr(job, "live_assignments", ())))
     starts = with_positions(jobs, now)
-    return [replace(_row(job, names, beside, now), expected=starts.get(job.pk)) for job in jobs]
+    unknown = unknown_starts(jobs, starts)
+    return [
+        replace(
+            _row(job, names, beside, now),
+            expected=starts.get(job.pk),
+            start_unknown=unknown.get(job.pk, ""),
+        )
+        for job in jobs
+    ]
 
 
 def _with_what_is_shown(jobs: QuerySet[Job]) -> QuerySet[Job]:

@@ -23,7 +23,7 @@ from rest_framework.viewsets import GenericViewSet
 from controlplane.web.rest.errors import ConflictError
 from jobs import services
 from jobs.arrays.selectors import first_of_array, states_of
-from jobs.forecasts import with_positions
+from jobs.forecasts import first_forecast, unknown_starts, with_positions
 from jobs.lifecycle import ACTIVE, JobState
 from jobs.logs import BadCursor, read_log
 from jobs.models import Job
@@ -126,11 +126,10 @@ class JobViewSet(mixins.ListModelMixin, GenericViewSet[Job]):
     def get_serializer(self, *args: Any, **kwargs: Any) -> BaseSerializer[Job]:
         rows = args[0] if args and isinstance(args[0], list) else []
         names = names_in_waiting(self.request.user, rows)
-        expected = with_positions(rows, timezone.now())
-        context = self.get_serializer_context()
         folds = self.request.query_params.get("fold", "").lower() == "true"
         states = states_of(job.array_id for job in rows if job.array_id) if folds else {}
-        kwargs["context"] = {**context, "names": names, "expected": expected, "states": states}
+        context = {**self.get_serializer_context(), "names": names, **_starts(rows)}
+        kwargs["context"] = {**context, "states": states}
         return serializers.JobSerializer(*args, **kwargs)
 
     @extend_schema(responses=serializers.JobDetailSerializer)
@@ -236,8 +235,14 @@ def _detail(
 ) -> serializers.JobSerializer:
     fresh = listed_jobs(request.user).get(pk=job.pk)
     names = names_in_waiting(request.user, [fresh])
-    expected = with_positions([fresh], timezone.now())
-    return serializer(fresh, context={"request": request, "names": names, "expected": expected})
+    context = {"request": request, "names": names, **_starts([fresh])}
+    return serializer(fresh, context={**context, "first_forecast": first_forecast(fresh)})
+
+
+def _starts(jobs: Sequence[Job]) -> dict[str, Any]:
+    """Expected starts of waiting jobs, and why others have none."""
+    expected = with_positions(jobs, timezone.now())
+    return {"expected": expected, "start_unknown": unknown_starts(jobs, expected)}
 
 
 def _acted(request: Request, pk: str, act: Callable[[Job, User], Job]) -> Response:

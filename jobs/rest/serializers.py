@@ -71,6 +71,15 @@ class ExpectedSerializer(serializers.Serializer[Any]):
     position = serializers.IntegerField()
 
 
+class FirstForecastSerializer(serializers.Serializer[Any]):
+    """First forecast of a start: the job started `later_s` seconds later than that."""
+
+    start = serializers.DateTimeField()
+    made = serializers.DateTimeField()
+    later_s = serializers.FloatField()
+    inside = serializers.BooleanField(help_text="Whether it started in the forecast's interval")
+
+
 class FactSerializer(serializers.Serializer[Any]):
     """Names or values of one sort in full, such as all nodes in question."""
 
@@ -84,11 +93,13 @@ class WaitingSerializer(serializers.Serializer[Any]):
     code = serializers.CharField()
     reason = serializers.CharField()
     expected = ExpectedSerializer(allow_null=True)
+    start_unknown = serializers.CharField(help_text="Why no start is expected, where that is known")
     remedy = serializers.CharField()
     facts = FactSerializer(many=True)
 
 
 _EXPECTED = ExpectedSerializer()
+_FIRST = FirstForecastSerializer()
 
 
 class ElementSerializer(serializers.Serializer[Any]):
@@ -159,6 +170,7 @@ class JobSerializer(serializers.ModelSerializer[Job]):
             "remedy": told.remedy,
             "facts": [{"heading": heading, "text": text} for heading, text in told.lists],
             "expected": None if expected is None else _EXPECTED.to_representation(expected),
+            "start_unknown": self.context.get("start_unknown", {}).get(job.pk, ""),
         }
 
 
@@ -167,12 +179,19 @@ class JobDetailSerializer(JobSerializer):
 
     spec = serializers.SerializerMethodField()
     total_steps = serializers.IntegerField()
+    first_forecast = serializers.SerializerMethodField()
 
     class Meta(JobSerializer.Meta):
         fields = [
-            *JobSerializer.Meta.fields, "total_steps", "fence", "retries_used", "max_retries",
-            "retry_at", "image_digest", "received_s", "cloned_from", "spec",
+            *JobSerializer.Meta.fields, "total_steps", "first_forecast", "fence", "retries_used",
+            "max_retries", "retry_at", "image_digest", "received_s", "cloned_from", "spec",
         ]  # fmt: skip
+
+    @extend_schema_field(FirstForecastSerializer(allow_null=True))
+    def get_first_forecast(self, job: Job) -> dict[str, Any] | None:
+        """The start that was forecast first, and how far off it was; null until it starts."""
+        found = self.context.get("first_forecast")
+        return None if found is None else dict(_FIRST.to_representation(found))
 
     def get_spec(self, job: Job) -> dict[str, Any]:
         """The job file that makes this job again."""
@@ -316,8 +335,8 @@ class AssignmentSerializer(serializers.ModelSerializer[Assignment]):
             "fence", "state", "desired", "container", "prepared_fraction", "created_at",
             "running_at", "ended_at", "exit_code", "reason_class", "reason", "start_steps",
             "steps_done", "checkpoint_steps", "steps_per_s", "loss", "setup_s", "predicted_run_s",
-            "predicted_steps_per_s", "predicted_energy_cost", "energy_kwh", "energy_cost",
-            "power_source",
+            "predicted_source", "predicted_steps_per_s", "predicted_energy_cost", "energy_kwh",
+            "energy_cost", "power_source",
         ]  # fmt: skip
 
     def get_devices(self, assignment: Assignment) -> list[str]:

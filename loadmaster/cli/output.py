@@ -214,7 +214,7 @@ def show_job(job: Job) -> None:
         "due": moment(job.due),
         "begins": moment(job.begin),
         "submitted": moment(job.submitted_at),
-        "started": moment(job.started_at),
+        "started": _started(job),
         "ended": moment(job.completed_at),
         "failure": shown(job.failure_reason),
     }  # fmt: skip
@@ -226,7 +226,8 @@ def show_job(job: Job) -> None:
 def _expected(job: Job) -> str:
     expected = job.waiting.expected if job.waiting else None
     if expected is None:
-        return ""
+        why = shown(job.waiting.start_unknown) if job.waiting else ""
+        return f"start unknown: {why}" if why else ""
     nodes = shown(", ".join(expected.nodes))
     gpus = f"{expected.gpus} x GPU " if expected.gpus else ""
     place = f", {gpus}on {nodes}" if nodes else ""
@@ -234,6 +235,14 @@ def _expected(job: Job) -> str:
     end = f", end {moment(expected.end)}" if expected.end else ""
     between = f"{moment(expected.low)} to {moment(expected.high)}"
     return f"start {moment(expected.start)} ({between}){end}{place}{turn}"
+
+
+def _started(job: Job) -> str:
+    told = job.first_forecast
+    if told is None or job.started_at is None:
+        return moment(job.started_at)
+    way = "later" if told.later_s > 0 else "sooner"
+    return f"{moment(job.started_at)}, {abs(told.later_s):.0f} s {way} than forecast at first"
 
 
 def show_nodes(nodes: Iterable[Node]) -> None:

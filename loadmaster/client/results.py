@@ -72,6 +72,17 @@ class Waiting:
     reason: str = ""
     remedy: str = ""
     expected: Annotated[Expected, LENIENT] | None = None
+    start_unknown: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FirstForecast:
+    """First forecast of a job's start, which was `later_s` seconds before its start."""
+
+    start: datetime | None = None
+    made: datetime | None = None
+    later_s: float = 0.0
+    inside: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +160,7 @@ class Job:
     placement: tuple[Annotated[Placement, LENIENT], ...] = ()
     waiting: Annotated[Waiting, LENIENT] | None = None
     array: Annotated[Element, LENIENT] | None = None
+    first_forecast: Annotated[FirstForecast, LENIENT] | None = None
     retries_used: int = 0
     max_retries: int = 0
     cloned_from: str | None = None

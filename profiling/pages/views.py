@@ -10,6 +10,7 @@ from django.views.decorators.http import require_GET
 
 from clusters.models import GpuType
 from profiling.pages.rows import KindRow, KindsTable, ProfileRow, RunRow, kinds_table
+from profiling.run_times.rows import run_time_errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,5 +60,8 @@ def _cell(kind: KindRow, gpu_type: GpuType) -> Cell:
 def kinds(request: HttpRequest) -> HttpResponse:
     search = request.GET.get("search", "").strip()[:100]
     table, types, lines = kinds_page(cast(User, request.user), search)
+    errors = run_time_errors(cast(User, request.user))
+    by = (("Source", errors.by_source), ("User", errors.by_user))
     context = {"table": table, "types": types, "lines": lines, "search": search}
+    context |= {"run_times": errors.total, "run_times_by": by}
     return render(request, "profiling/kinds.html", context)

@@ -15,7 +15,7 @@ walltime but the oracle's.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
 from statistics import median
@@ -43,6 +43,9 @@ USER = ("user",)
 
 MOST_KEPT = 5
 """Newest run times of a group that are kept."""
+
+ASKED = ("cores", "memory_gb", "units", "units_per_node", "nodes", "gpus_min")
+"""Fields of a job that are part of its request, beside its named resources."""
 
 _NUMBER = re.compile(r"\d+")
 
@@ -78,15 +81,17 @@ class Features:
         user: str,
         name: str,
         kind: str,
-        amounts: Sequence[tuple[str, float]],
+        amounts: Mapping[str, float],
+        steps: float,
         walltime_s: float,
     ) -> Features:
-        """Return the facts; `amounts`: (resource, amount) of all that it asks for, in any order."""
-        asked = [*sorted((n, a) for n, a in amounts if a), (WALLTIME, walltime_s)]
+        """Return the facts; `amounts`: of ASKED and named resources; `steps`: 0 of a batch job."""
+        given = {**amounts, "steps": steps}
+        asked = [*sorted((n, a) for n, a in given.items() if a), (WALLTIME, walltime_s)]
         request = " ".join(f"{n}={a:.10g}" for n, a in asked)
         return cls(user, _NUMBER.sub("#", name), kind, request, walltime_s)
 
-    def keys(self) -> Iterator[Key]:
+    def groups(self) -> Iterator[Key]:
         """Yield the job's groups: those of LEVELS in order, then its user's."""
         for fields in (*LEVELS, USER):
             values = tuple([getattr(self, field) for field in fields])
@@ -116,7 +121,7 @@ def _last_two(job: Features, newest: Newest) -> Prediction | None:
 
 
 def _data_driven(job: Features, newest: Newest) -> Prediction | None:
-    groups = (key for key in job.keys() if key[0] != "user")
+    groups = (key for key in job.groups() if key[0] != "user")
     found = ((key[0], newest(key)) for key in groups)
     return next((Prediction(median(times), source) for source, times in found if times), None)
 
@@ -134,7 +139,7 @@ class RunTimes:
 
     def add(self, job: Features, run_s: float) -> None:
         """Add the run time of a job that has ended by itself or at its limit."""
-        for key in job.keys():
+        for key in job.groups():
             self._newest[key] = with_newest(run_s, self._newest.get(key, ()))
 
     def newest(self, key: Key) -> Sequence[float] | None:

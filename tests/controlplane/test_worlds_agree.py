@@ -8,7 +8,8 @@ work itself.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from math import inf
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -16,6 +17,7 @@ from clusters.models import Cluster, Node
 from controlplane.loop.live.observe import observe
 from controlplane.loop.models import Round
 from controlplane.simulation.switches import Switches
+from controlplane.simulation.workloads.rules import NO_RULES, Rules
 from controlplane.simulation.world.job_table import Launch
 from controlplane.simulation.world.run import Simulation
 from controlplane.simulation.world.world import Scenario
@@ -23,6 +25,7 @@ from jobs.models import Assignment, Job, Kind
 from loadmaster.protocol import features_with
 from policies.contract.snapshot import KindView, Source, Throughput
 from policies.host.registry import make
+from profiling.models import PredictedRun
 from tests.builders import a_cluster, a_gpu_type, a_job, a_node, a_team, a_user
 from tests.builders_worlds import (
     LAUNCH_S,
@@ -59,7 +62,9 @@ TRACE = (
 )
 
 
-BATCH = (
+BatchJob: TypeAlias = tuple[str, int, int, float, int]
+
+BATCH: tuple[BatchJob, ...] = (
     ("B1", 3, 200, 4.0, 0),
     ("B2", 12, 400, 6.0, 0),
     ("B3", 20, 90, 2.0, 1),
@@ -71,6 +76,18 @@ BATCH = (
 
 UNITS = {"B4": (2, 0), "B5": (4, 1), "B6": (3, 2)}
 """Units of some, and the most on a node."""
+REPEATED: tuple[BatchJob, ...] = (
+    ("long-1", 3, 300, 5.0, 0),
+    ("short-1", 4, 40, 5.0, 0),
+    ("long-2", 5, 320, 5.0, 0),
+    ("short-2", 6, 50, 5.0, 0),
+    ("long-3", 330, 350, 5.0, 0),
+    ("short-3", 331, 45, 5.0, 0),
+    ("long-4", 332, 700, 5.0, 0),
+    ("short-4", 333, 60, 5.0, 0),
+    ("short-5", 334, 30, 5.0, 0),
+)
+"""The same of two users, each with jobs that are alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,16 +130,20 @@ def the_kinds() -> dict[str, KindView]:
     return found
 
 
-def the_batch_jobs(cluster: Cluster, kinds: dict[str, KindView]) -> list[Job]:
+def the_batch_jobs(
+    cluster: Cluster, kinds: dict[str, KindView], trace: Sequence[BatchJob] = BATCH
+) -> list[Job]:
     """Batch jobs beside the others, some on several nodes, and a node without GPUs."""
     Node.objects.filter(cluster=cluster).update(features=list(features_with("process")))
     a_node(cluster, gpus=0, name="c1", epoch=1, cores=8.0, features=features_with("process"))
     team, jobs = a_team(), []
-    for name, arrival, run_s, cores, gpus in BATCH:
+    people = {name.partition("-")[0] for name, *_ in trace}
+    of = {person: a_user(f"of-{person}", team=team) for person in sorted(people)}
+    for name, arrival, run_s, cores, gpus in trace:
         submitted = datetime.fromtimestamp(START_S + arrival, UTC)
         units, most = UNITS.get(name, (1, 0))
         job = a_job(
-            cluster, team=team, user=a_user(f"of-{name}", team=team), name=name, state="held",
+            cluster, team=team, user=of[name.partition("-")[0]], name=name, state="held",
             units=units, units_per_node=most,
             kind=Kind.objects.get(pk=int(kinds["batch"].id)), total_steps=run_s, cores=cores,
             gpus_min=gpus, gpus_max=gpus, batch=True, preemptible=False,
@@ -174,9 +195,15 @@ def the_jobs(cluster: Cluster, kinds: dict[str, KindView]) -> list[Job]:
 
 
 def simulated(
-    cluster: Cluster, knowledge: FixedKnowledge, incidents: Sequence[Incident]
+    cluster: Cluster,
+    knowledge: FixedKnowledge,
+    incidents: Sequence[Incident],
+    rules: Rules = NO_RULES,
 ) -> Simulation:
-    """The same cluster and jobs, read from the database before anything has run."""
+    """The same cluster and jobs, read from the database before anything has run.
+
+    `rules` are what no policy is told; the jobs must not have them in the database yet.
+    """
     Job.objects.filter(cluster=cluster).update(state="queued")
     empty = observe(cluster.pk, START_S, 0, knowledge).snapshot
     Job.objects.filter(cluster=cluster).update(state="held")
@@ -190,10 +217,22 @@ def simulated(
         launch_s=LAUNCH_S,
         stop_s=STOP_S,
     )
-    jobs = [replace(job, restart_cost_s=RESTART_S) for job in empty.jobs]
+    waits = {job: [o for a in after for o in a.jobs] for job, after in rules.after.items()}
+    anew: dict[str, Any] = {
+        "restart_cost_s": RESTART_S,
+        "expected_run_s": inf,
+        "expected_source": "",
+    }
+    jobs = [replace(job, dependencies=tuple(waits.get(job.id, ())), **anew) for job in empty.jobs]
+    predictor: Any = cluster.predictor
     policy = make(cluster.policy, cluster.policy_parameters)
     simulation = Simulation(
-        scenario, jobs, policy, START_S, switches=Switches(checkpoint_every_s=0.0)
+        scenario,
+        jobs,
+        policy,
+        START_S,
+        switches=Switches(checkpoint_every_s=0.0, predictor=predictor),
+        rules=rules,
     )
     let_happen(simulation.world, simulation.engine, {n.name: n.id for n in empty.nodes}, incidents)
     return simulation.run()
@@ -233,15 +272,18 @@ def both_worlds(
     engine: LookingEngine,
     incidents: Sequence[Incident] = (),
     *,
-    batch: bool = False,
+    batch: Sequence[BatchJob] = (),
+    predictor: str = "walltime",
 ) -> Simulation:
     """Run the trace through both worlds and hold them against each other; the simulation, for what
     the test is about.
     """
     cluster = the_cluster(policy, parameters)
+    Cluster.objects.filter(pk=cluster.pk).update(predictor=predictor)
+    cluster.predictor = predictor
     kinds = the_kinds()
     knowledge = FixedKnowledge(tuple(kinds.values()))
-    jobs = [*the_jobs(cluster, kinds), *(the_batch_jobs(cluster, kinds) if batch else ())]
+    jobs = [*the_jobs(cluster, kinds), *(the_batch_jobs(cluster, kinds, batch) if batch else ())]
     simulation = simulated(cluster, knowledge, incidents)
     live = LiveRun(cluster, jobs, knowledge, engine, incidents)
     engine.after_each = live._look_for_events
@@ -284,11 +326,34 @@ def test_both_worlds_agree_on_the_published_programs_mode(engine: LookingEngine)
 def test_batch_jobs_beside_training_jobs_end_the_same_in_both_worlds(
     policy: str, engine: LookingEngine
 ) -> None:
-    simulation = both_worlds(policy, {}, engine, batch=True)
+    simulation = both_worlds(policy, {}, engine, batch=BATCH)
     jobs = [job for job in simulation.world.jobs.values() if job.view.batch]
     assert [len(job.launches) for job in jobs] == [1] * len(BATCH)
     assert len({launch.ranks[0].node for job in jobs for launch in job.launches}) > 1
     assert max(rank for _, rank, *_ in seats_of(simulation)) > 0, "one is on several nodes"
+
+
+@pytest.mark.parametrize("predictor", ["last_two", "data_driven"])
+def test_run_times_are_predicted_alike_in_both_worlds(
+    predictor: str, engine: LookingEngine
+) -> None:
+    """Under shortest first, where they decide."""
+    simulation = both_worlds(
+        "backfilling", {"order": "shortest"}, engine, batch=REPEATED, predictor=predictor
+    )
+    told = dict(
+        Assignment.objects.filter(job__batch=True).values_list("job__name", "predicted_source")
+    )
+    columns = simulation.world.table.columns
+    sources = zip(columns.others["name"], simulation.world.predictions.source, strict=True)
+    assert {name: source for name, source in sources if name in told} == told
+    errors = PredictedRun.objects.order_by("pk").values_list("source", "predicted_s", "run_s")
+    ended = simulation.world.predictions.ended
+    assert [tuple(error) for error in errors] == [
+        (e.source, e.predicted_s, pytest.approx(e.run_s)) for e in ended
+    ]
+    learnt = "last_two" if predictor == "last_two" else "user+name+kind+request"
+    assert learnt in told.values(), "the trace must have something to learn from"
 
 
 INCIDENTS = (

@@ -12,7 +12,7 @@ from clusters.models import Cluster, Device
 from controlplane.loop.models import Round
 from controlplane.simulation.world.job_table import Launch
 from jobs.models import Assignment, Job, Kind
-from loadmaster.protocol import AssignmentState
+from loadmaster.protocol import AssignmentState, ReasonClass
 from policies.contract.snapshot import KindView, PairThroughput, Source
 from policies.placement.speed import Speeds
 from tests.builders_sharing import a_known_pair
@@ -47,8 +47,14 @@ class SharedRuntime(PretendedRuntime):
         if launch.before is None or launch.ends_s <= self.engine.now_s:
             super()._complete(assignment, launch)
 
-    def _end(self, assignment: Assignment, launch: Launch, state: AssignmentState) -> None:
-        super()._end(assignment, launch, state)
+    def _end(
+        self,
+        assignment: Assignment,
+        launch: Launch,
+        state: AssignmentState,
+        reason: ReasonClass | None = None,
+    ) -> None:
+        super()._end(assignment, launch, state, reason)
         self._look_again(launch)
 
     def _look_again(self, changed: Launch) -> None:

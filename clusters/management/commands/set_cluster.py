@@ -11,7 +11,7 @@ from django.db import transaction
 from clusters.events import request_reschedule
 from clusters.management.operators import OperatorCommand, finite
 from clusters.models import Cluster, Reason
-from clusters.models.clusters import Profiling
+from clusters.models.clusters import Predictor, Profiling
 
 NUMBERS = {
     "heartbeat_s": "how often agents report",
@@ -27,7 +27,7 @@ NUMBERS = {
 
 WORDS = (
     "timezone", "currency", "power_cap_hours", "emissions_cost_per_kg", "value_of_time",
-    "profiling",
+    "profiling", "predictor",
 )  # fmt: skip
 
 
@@ -65,6 +65,11 @@ class Command(OperatorCommand):
             "--profiling",
             choices=Profiling.values,
             help="how the speed of a new kind is measured",
+        )
+        parser.add_argument(
+            "--predictor",
+            choices=Predictor.values,
+            help="from what the run times of batch jobs are expected",
         )
 
     def handle(self, *args: Any, name: str, **options: Any) -> None:

@@ -8,21 +8,36 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from types import MappingProxyType
 
 from celery import current_app
 from django.db.models import F
 from kombu.exceptions import OperationalError
 
 from controlplane.loop.forecasts import SCORED, Calibration, Interval, Score, Told, has_moved
+from controlplane.loop.models import Round
 from controlplane.web.storage.bulk import insert
 from jobs.forecasts import TELLS, newest
 from jobs.models import Forecast, Job
-from policies.contract.plan import Expected, Plan, PlanStatus
+from policies.contract.plan import Expected, Plan, PlanStatus, WaitCode
 from policies.contract.snapshot import Snapshot
+from policies.host import registry
 
 logger = logging.getLogger(__name__)
 
 FORECAST_TASK = "controlplane.studies.tasks.forecast_starts"
+
+NO_REASONS: Mapping[str, str] = MappingProxyType({})
+LONGEST_WHY = 200
+
+NEVER_FIT = frozenset(
+    {
+        WaitCode.AWAITING_PROFILE, WaitCode.NO_THROUGHPUT, WaitCode.NO_NODE_FITS,
+        WaitCode.TYPES_UNAVAILABLE, WaitCode.LABEL_UNAVAILABLE, WaitCode.RUNTIME_UNAVAILABLE,
+        WaitCode.AGENT_TOO_OLD, WaitCode.DEPENDENCY,
+    }
+)  # fmt: skip
+"""Codes of jobs for which alone no round is simulated: none starts on the cluster as it is."""
 
 FAR_S = 100 * 365.25 * 86_400.0
 """No moment further ahead is stored: a start beyond it is not expected, an end is unknown."""
@@ -31,18 +46,32 @@ EXPIRES_S = 30.0
 """A request that no worker has taken by then is dropped: a later round sends another one."""
 
 
-def store_expected(cluster_id: int, number: int, plan: Plan, snapshot: Snapshot) -> None:
-    """Store the starts that a round's plan schedules, or ask for a simulation if it has none.
+def store_expected(row: Round, plan: Plan, snapshot: Snapshot) -> None:
+    """Store the starts that a round's plan schedules, and ask for a simulation of the others.
 
-    The plan of a policy that failed says nothing.
+    The plan of a policy that failed says nothing, and other people's policies are not simulated.
     """
     if plan.status is PlanStatus.KEPT or not plan.waiting:
         return
-    if not any(w.expected is not None and w.expected.nodes for w in plan.waiting):
-        _ask_for_simulation(cluster_id, number)
-        return
-    names = {node.id: node.name for node in snapshot.nodes}
-    store(cluster_id, number, snapshot.now_s, {w.job: w.expected for w in plan.waiting}, names)
+    simulated = not_scheduled(plan) if row.policy in registry.BUILT_IN else frozenset()
+    told = {w.job: w.expected for w in plan.waiting if w.job not in simulated}
+    if told:
+        names = {node.id: node.name for node in snapshot.nodes}
+        store(row.cluster_id, row.number, snapshot.now_s, told, names)
+    if simulated:
+        _ask_for_simulation(row.cluster_id, row.number)
+
+
+def not_scheduled(plan: Plan) -> frozenset[str]:
+    """Return the waiting jobs of whose start a plan says nothing, but for those that never fit.
+
+    A plan without any scheduled start says nothing of all of them.
+    """
+    scheduled = {w.job for w in plan.waiting if w.expected is not None and w.expected.nodes}
+    if not scheduled:
+        return frozenset(w.job for w in plan.waiting)
+    may_start = (w for w in plan.waiting if w.code not in NEVER_FIT)
+    return frozenset(w.job for w in may_start if w.job not in scheduled)
 
 
 def _ask_for_simulation(cluster_id: int, number: int) -> None:
@@ -58,16 +87,24 @@ def store(
     now_s: float,
     expected: Mapping[str, Expected | None],
     names: Mapping[str, str],
+    whys: Mapping[str, str] = NO_REASONS,
 ) -> None:
-    """Store forecasts of these waiting jobs of a cluster; `names` of nodes by id."""
+    """Store forecasts of these waiting jobs of a cluster; `names` of nodes by id.
+
+    `whys`: by job, why it has no expected start.
+    """
     waiting = Job.objects.filter(cluster=cluster_id, state__in=TELLS)
     told = {f.job_id: f for f in newest(Forecast.objects.filter(job__in=waiting.values("pk")))}
+    first = Forecast.objects.filter(job__in=waiting.values("pk"), first=True)
+    started = set(first.values_list("job", flat=True))
     calibration, rows = calibrated(cluster_id), list[Forecast]()
     for pk, fence in waiting.values_list("pk", "fence"):
         if str(pk) not in expected:
             continue
         row = _forecast(expected[str(pk)], now_s, calibration, names)
-        row.job_id, row.fence, row.round, row.first = pk, fence, number, pk not in told
+        row.why = "" if row.start_at else whys.get(str(pk), "")[:LONGEST_WHY]
+        row.job_id, row.fence, row.round = pk, fence, number
+        row.first = bool(row.start_at) and pk not in started
         before = told.get(pk)
         if _differs(before if before and before.fence == fence else None, row, now_s):
             rows.append(row)
@@ -84,23 +121,27 @@ def calibrated(cluster_id: int) -> Calibration:
     return Calibration([expected_s for expected_s, _ in waits], [actual_s for _, actual_s in waits])
 
 
-def score_of(cluster_id: int) -> Score | None:
-    """Return the score of the newest jobs of a cluster that have started; None without any."""
+def score_of(cluster_id: int, **jobs: object) -> Score | None:
+    """Return the score of the newest jobs of a cluster that have started; None without any.
+
+    `jobs`: conditions on the jobs, such as batch=True.
+    """
     told = [
         Told(
             f.made_at.timestamp(),
             Interval(f.low_at.timestamp(), f.start_at.timestamp(), f.high_at.timestamp()),
             started_at.timestamp(),
         )
-        for f, started_at in _scored(cluster_id)
+        for f, started_at in _scored(cluster_id, **jobs)
         if f.low_at and f.start_at and f.high_at
     ]
     return Score.of(told)
 
 
-def _scored(cluster_id: int) -> list[tuple[Forecast, datetime]]:
+def _scored(cluster_id: int, **jobs: object) -> list[tuple[Forecast, datetime]]:
     """First forecasts of jobs that have started since, the newest ones, with the start."""
     first = Forecast.objects.filter(first=True, job__started_at__gt=F("made_at"))
+    first = first.filter(**{f"job__{name}": value for name, value in jobs.items()})
     rows = first.filter(job__cluster=cluster_id).order_by("-pk").annotate(at=F("job__started_at"))
     return [(row, row.at) for row in rows[:SCORED]]
 
@@ -123,9 +164,11 @@ def _forecast(
 
 
 def _differs(before: Forecast | None, after: Forecast, now_s: float) -> bool:
-    """Return True if the start or the end moved by more than a small move."""
+    """Return True if the start or the end moved by more than a small move, or its reason did."""
     if before is None:
-        return after.start_at is not None
+        return after.start_at is not None or bool(after.why)
+    if before.why != after.why:
+        return True
     pairs = ((before.start_at, after.start_at), (before.end_at, after.end_at))
     return any(has_moved(now_s, _seconds(was), _seconds(now)) for was, now in pairs)
 

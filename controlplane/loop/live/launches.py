@@ -237,14 +237,24 @@ class Launcher:
         cost = placement.predicted_energy_cost
         if cost is not None:
             cost *= _part(placement, seat)
+        run_s, source = self._expected_run(placement)
         return {
-            "predicted_run_s": placement.predicted_run_s,
+            "predicted_run_s": run_s,
+            "predicted_source": source,
             "predicted_steps_per_s": self.expected_steps_per_s(placement, str(job.kind_id)),
             "predicted_power_w": power_w,
             "predicted_energy_cost": (
                 None if cost is None else Decimal(repr(cost)).quantize(Decimal("0.00000001"))
             ),
         }
+
+    def _expected_run(self, placement: Placement) -> tuple[float | None, str]:
+        """Return the run time expected of a placement's job, and from where that is known."""
+        jobs = self.observed.snapshot.jobs
+        row = jobs.position[placement.job]
+        source: str = jobs.columns.others["expected_source"][row]
+        told_s = float(jobs.columns.numbers["expected_run_s"][row])
+        return (told_s, source) if source else (placement.predicted_run_s, "")
 
 
 def _part(placement: Placement, seat: RankPlacement) -> float:

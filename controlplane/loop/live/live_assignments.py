@@ -57,6 +57,8 @@ class LiveAssignment(NamedTuple):
     steps_done: int
     checkpoint_steps: int
     predicted_steps_per_s: float | None
+    predicted_run_s: float | None
+    predicted_source: str
     job_cores: float
     memory_gb: float
     resources: Mapping[str, float]

@@ -56,6 +56,8 @@ from policies.contract.views import (
 )
 from profiling.exploration import explored
 from profiling.restarts import Restart
+from profiling.run_times.history import expected
+from profiling.run_times.predictors import Prediction, still_expected
 
 AS_STORED = (
     "name", "gpus_min", "gpus_max", "tardiness_weight", "weight", "priority", "cores", "memory_gb",
@@ -122,6 +124,7 @@ def _snapshot(
 ) -> Snapshot:
     cluster, teams = rows.cluster, {job.team.name: job.team for job in rows.jobs}
     restarts = knowledge.restarts(cluster, {job.kind_id for job in rows.jobs})
+    predictions = expected(cluster, rows.jobs)
     snapshot = Snapshot(
         cluster=cluster.name,
         now_s=now_s,
@@ -130,7 +133,12 @@ def _snapshot(
         nodes=tuple(_node_view(node, rows) for node in rows.nodes),
         kinds=_kinds(rows, knowledge),
         jobs=Jobs(
-            JobColumns.of([_job_view(j, rows, now_s, restarts[j.kind_id]) for j in rows.jobs])
+            JobColumns.of(
+                [
+                    _job_view(j, rows, now_s, restarts[j.kind_id], predictions.get(j.pk))
+                    for j in rows.jobs
+                ]
+            )
         ),
         gpu_types=tuple(
             GpuTypeView(t.name, t.tflops, t.memory_gb, float(t.price_per_hour))
@@ -253,7 +261,9 @@ def _device_view(device: DeviceRow, held: Sequence[OccupiedSlot]) -> DeviceView:
     )
 
 
-def _job_view(job: Job, rows: Rows, now_s: float, restart: Restart) -> JobView:
+def _job_view(
+    job: Job, rows: Rows, now_s: float, restart: Restart, prediction: Prediction | None
+) -> JobView:
     live = rows.held.of_job[job.pk]
     apart = [apart_label(str(node)) for node in rows.avoided.get(job.pk, ())]
     running = tuple(gang.running for gang in rows.held.gangs(job.pk))
@@ -261,6 +271,7 @@ def _job_view(job: Job, rows: Rows, now_s: float, restart: Restart) -> JobView:
     lost_s = max((restart.lost_s(a, now_s) for a in live if _trains(a)), default=0.0)
     return JobView(
         **described(job),
+        **_expected_run(job, live, running, now_s, prediction),
         remaining_steps=float(_remaining_steps(job, live, restart, now_s)),
         phase=_phase(job, running),
         user=str(job.user_id),
@@ -272,6 +283,25 @@ def _job_view(job: Job, rows: Rows, now_s: float, restart: Restart) -> JobView:
         dependencies=tuple(sorted(str(d) for d in rows.undone.get(job.pk, ()))),
         labels=tuple(sorted({*job.labels, *_labels_of_agents(job), *apart})),
     )
+
+
+def _expected_run(
+    job: Job,
+    live: Sequence[LiveAssignment],
+    running: tuple[Running, ...],
+    now_s: float,
+    prediction: Prediction | None,
+) -> dict[str, Any]:
+    """Whole run time of a job that has no speed; a launch keeps what was expected at its start."""
+    if prediction is None:
+        return {}
+    run_s, source = prediction
+    if running and live[0].predicted_source and live[0].predicted_run_s is not None:
+        run_s, source = live[0].predicted_run_s, live[0].predicted_source
+    if running:
+        walltime_s = inf if job.walltime_s is None else job.walltime_s
+        run_s = still_expected(run_s, now_s - running[0].since_s, walltime_s)
+    return {"expected_run_s": run_s, "expected_source": source}
 
 
 def _labels_of_agents(job: Job) -> list[str]:

@@ -72,7 +72,12 @@ def _asked(request: HttpRequest) -> tuple[Cluster | None, str]:
 @require_GET
 def rounds(request: HttpRequest) -> HttpResponse:
     page, rows = rounds_page(request.GET.get("page"))
-    scores = [(c.name, score_of(c.pk)) for c in Cluster.objects.order_by("name")]
+    clusters = list(Cluster.objects.order_by("name"))
+    scores = [
+        (f"{c.name}{sort}", score_of(c.pk, **jobs))
+        for c in clusters
+        for sort, jobs in (("", {}), (", batch jobs", {"batch": True}))
+    ]
     shown = [(name, score) for name, score in scores if score is not None]
     context = {"page": page, "rows": rows, "query": "", "scores": shown}
     return page_or_part(request, "loop/rounds.html", "loop/_rounds.html", context)

@@ -52,6 +52,11 @@ class Speeds:
         """steps/s of a job of this kind on these seats; 0 if unknown."""
         return self.known.on_ranks(kind, ranks, self.nodes)
 
+    def alone(self, columns: JobColumns, row: int, ranks: Sequence[RankPlacement]) -> float:
+        """steps/s of a job without co-tenants on these seats; a batch job's are anywhere alike."""
+        kind = columns.kinds[row]
+        return self.without_gpus(kind) if columns.others["batch"][row] else self.of(kind, ranks)
+
     def without_gpus(self, kind: str) -> float:
         """steps/s of a kind that is as fast on every node; 0 if unknown."""
         return self.known.rates(kind).get(WITHOUT_GPUS, 0.0)

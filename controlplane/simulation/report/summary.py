@@ -57,7 +57,7 @@ class PolicySummary:
     timeline: Timeline | None = None
     unfinished: dict[int, tuple[Unplaceable, ...]] = field(default_factory=dict)
     not_completed: dict[int, tuple[Unplaceable, ...]] = field(default_factory=dict)
-    run_time_errors: RunTimeErrors = RunTimeErrors()
+    run_time_errors: RunTimeErrors = field(default_factory=RunTimeErrors)
 
     @property
     def intervals(self) -> dict[str, run_metrics.Interval]:

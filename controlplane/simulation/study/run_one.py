@@ -1,10 +1,10 @@
 """One run of a study, in this process or in a child process.
 
-python -m controlplane.simulation.study.run_one FOLDER POLICY SEED KEY PARENT TRUSTED
+python -m controlplane.simulation.study.run_one FOLDER POLICY SEED KEY PARENT DUMP TRUSTED
 
-FOLDER holds `study.json`; TRUSTED is "trusted" or empty (see `Study.of`). Standard output gets one
-JSON object a line: `{"completed", "total", ...}` for progress, `{"error", "everywhere"}` for
-failure.
+FOLDER holds `study.json`; DUMP is `dump_every` of `run_study`; TRUSTED is "trusted" or empty (see
+`Study.of`). Standard output gets one JSON object a line: `{"completed", "total", ...}` for
+progress, `{"error", "everywhere"}` for failure.
 """
 
 import json
@@ -27,8 +27,9 @@ from controlplane.simulation.study.document import Failure, Run, Study
 from controlplane.simulation.study.run_files import FinishedRun, WorkloadFacts, save, write_text
 from controlplane.simulation.workloads import WorkloadError
 from controlplane.simulation.world.outcome import Outcome, Progress
-from controlplane.simulation.world.run import SimulationError, simulate
+from controlplane.simulation.world.run import OnSnapshot, SimulationError, simulate
 from policies.contract.policy import PolicyError
+from policies.contract.snapshot import Snapshot
 from policies.host.lifetime import die_with
 
 SAID_EVERY_S = 0.25
@@ -41,10 +42,13 @@ Watch = Callable[[Progress], None]
 _ROOT = str(Path(__file__).resolve().parents[3])
 
 
-def attempt(study: Study, run: Run, folder: Path, watch: Watch) -> Failure | None:
+def attempt(
+    study: Study, run: Run, folder: Path, watch: Watch, dump_every: int = 0
+) -> Failure | None:
     """Simulate a run and write its files; return its failure, if any."""
+    look = dumps(folder / "snapshots" / run.key, dump_every) if dump_every else None
     try:
-        _simulate(study, run, folder / "runs", watch)
+        _simulate(study, run, folder / "runs", watch, look)
     except WorkloadError as error:
         return Failure(run, str(error), everywhere=True)
     except (PolicyError, SimulationError) as error:
@@ -52,7 +56,22 @@ def attempt(study: Study, run: Run, folder: Path, watch: Watch) -> Failure | Non
     return None
 
 
-def _simulate(study: Study, run: Run, runs: Path, watch: Watch) -> None:
+def dumps(folder: Path, every: int) -> OnSnapshot:
+    """Writer of the snapshot of every such round into `folder`, named by the round's number.
+
+    `python -m policies solve` reads these files.
+    """
+
+    def write(number: int, snapshot: Snapshot) -> None:
+        if number % every == 0:
+            write_text(folder / f"{number:07}.json", snapshot.canonical_bytes.decode())
+
+    return write
+
+
+def _simulate(
+    study: Study, run: Run, runs: Path, watch: Watch, look: OnSnapshot | None = None
+) -> None:
     started_s = perf_counter()
     workload = study.load(run.seed)
     loaded_s = perf_counter()
@@ -64,6 +83,7 @@ def _simulate(study: Study, run: Run, runs: Path, watch: Watch) -> None:
         seed=run.seed,
         switches=study.switches_of(run.policy),
         on_progress=watch,
+        on_snapshot=look,
     )
     timings = _timings(outcome, loaded_s - started_s, perf_counter() - loaded_s)
     write_text(runs / f"{run.key}.timings.json", json.dumps(timings))
@@ -88,12 +108,12 @@ def _timings(outcome: Outcome, load_s: float, simulate_s: float) -> dict[str, fl
 class Child:
     """Run in a process and session of its own, which dies with this one."""
 
-    def __init__(self, study: Study, folder: Path, run: Run) -> None:
+    def __init__(self, study: Study, folder: Path, run: Run, dump_every: int = 0) -> None:
         self.run, self.started_s, self.fraction = run, monotonic(), 0.0
         self._log = folder / "runs" / f"{run.key}.log"
         self._error: dict[str, Any] | None = None
         rights = "trusted" if study.trusted else ""
-        numbers = str(run.policy), str(run.seed), run.key, str(os.getpid())
+        numbers = str(run.policy), str(run.seed), run.key, str(os.getpid()), str(dump_every)
         # An interpreter started anew lacks the places that this one imports from.
         places = [_ROOT, *(place for place in sys.path if place and place != _ROOT)]
         environment = {**dict.fromkeys(ONE_THREAD, "1"), **os.environ}
@@ -146,7 +166,9 @@ class Child:
                     self.fraction = received["completed"] / max(1, received["total"])
 
 
-def main(folder: str, policy: str, seed: str, key: str, parent: str, trusted: str) -> int:
+def main(
+    folder: str, policy: str, seed: str, key: str, parent: str, dump_every: str, trusted: str
+) -> int:
     """Run the process; return 0 if the run was written."""
     die_with(int(parent))
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
@@ -155,7 +177,7 @@ def main(folder: str, policy: str, seed: str, key: str, parent: str, trusted: st
     study = Study.of(document, trusted=trusted == "trusted")
     run = Run(int(policy), study.policies[int(policy)].label, int(seed), key)
     try:
-        failure = attempt(study, run, Path(folder), _reporter(answers))
+        failure = attempt(study, run, Path(folder), _reporter(answers), int(dump_every))
     except Exception as error:  # a policy may be anybody's code: it raises what it likes
         traceback.print_exc()
         failure = Failure(run, f"{type(error).__name__}: {error}")

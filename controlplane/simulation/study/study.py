@@ -116,13 +116,20 @@ class StudyBusyError(Exception):
 
 
 def run_study(
-    study: Study, folder: Path, *, processes: int | None = None, on_progress: Tell | None = None
+    study: Study,
+    folder: Path,
+    *,
+    processes: int | None = None,
+    on_progress: Tell | None = None,
+    dump_every: int = 0,
 ) -> Path:
     """Run missing runs, write the result files, and return the report's path.
 
     `processes` at a time (None: as many as this process may use processors; 0: in this process). A
     failed run is reported in the results; the others go on. `on_progress` is called from the
     caller's thread; its exceptions end the study and its children, and finished runs are kept.
+    `dump_every`: write the snapshot of every such round of the missing runs (0: none), see
+    `run_one.dumps`.
     Raises StudyError for a workload that cannot be made, and StudyBusyError.
     """
     if processes is None:
@@ -136,7 +143,7 @@ def run_study(
                 board.finish(run, _took_s(folder, run))
             else:
                 waiting.append(run)
-        work = _Work(study, folder, board, waiting, on_progress)
+        work = _Work(study, folder, board, waiting, on_progress, dump_every)
         if processes:
             work.in_children()
         else:
@@ -148,10 +155,16 @@ class _Work:
     """Waiting runs, progress of the others, and the callback."""
 
     def __init__(
-        self, study: Study, folder: Path, board: Board, waiting: list[Run], tell: Tell | None
+        self,
+        study: Study,
+        folder: Path,
+        board: Board,
+        waiting: list[Run],
+        tell: Tell | None,
+        dump_every: int = 0,
     ) -> None:
         self.study, self.folder, self.board = study, folder, board
-        self.waiting, self.tell = waiting, tell
+        self.waiting, self.tell, self.dump_every = waiting, tell, dump_every
         self.failures: list[Failure] = []
         self._told_s = -TOLD_EVERY_S
 
@@ -161,7 +174,8 @@ class _Work:
         try:
             while self.waiting or children:
                 while self.waiting and len(children) < self.board.processes:
-                    children.append(Child(self.study, self.folder, self.waiting.pop(0)))
+                    run = self.waiting.pop(0)
+                    children.append(Child(self.study, self.folder, run, self.dump_every))
                 running = {c.run: (c.fraction, monotonic() - c.started_s) for c in children}
                 self._report(running, at_once=bool(over))
                 sleep(LOOKED_EVERY_S)
@@ -183,7 +197,7 @@ class _Work:
                 self._report({run: (part, monotonic() - started_s)})
 
             self._report({run: (0.0, 0.0)}, at_once=True)
-            self._take(run, attempt(self.study, run, self.folder, watch))
+            self._take(run, attempt(self.study, run, self.folder, watch, self.dump_every))
         self._report({}, at_once=True)
 
     def _take(self, run: Run, failure: Failure | None) -> None:

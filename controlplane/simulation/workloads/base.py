@@ -32,6 +32,9 @@ _OTHERS = tuple(
 LONGEST_RUN_S = 1e9
 """Longest run time of a job: 31 years."""
 
+ENDLESS_S = 1e20
+"""Run time that stands for an unknown one: the job never ends."""
+
 FURTHEST_S = 1e12
 """Farthest arrival or due date from 0."""
 

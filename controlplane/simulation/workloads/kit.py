@@ -119,5 +119,6 @@ def _arrivals(rng: np.random.Generator, count: int, span_s: float) -> Floats:
     rate = 1.0 + 0.5 * np.cos(2 * np.pi * (at_s / DAY_S - 14 / 24))
     share = np.concatenate([[0.0], np.cumsum((rate[1:] + rate[:-1]) * np.diff(at_s))])
     drawn = np.sort(rng.random(count))
-    found: Floats = np.rint(np.interp(drawn, share / share[-1], at_s))
-    return found - found[0]
+    arrival_s = np.rint(np.interp(drawn, share / share[-1], at_s))
+    found: Floats = arrival_s - arrival_s[0]
+    return found

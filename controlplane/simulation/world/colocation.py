@@ -79,8 +79,8 @@ class Colocation:
             world.ends.foresee(launch)
 
     def _rate(self, row: int, ranks: tuple[RankPlacement, ...], shared: CoTenants) -> float:
-        kind = self.world.table.columns.kinds[row]
-        alone = self.world.speeds.of(kind, ranks)
+        columns = self.world.table.columns
+        kind, alone = columns.kinds[row], self.world.speeds.alone(columns, row, ranks)
         gpus = sum(len(seat.devices) for seat in ranks)
         return self.world.speeds.known.colocated(kind, alone, gpus, shared)
 

@@ -7,6 +7,7 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING
 
+from controlplane.simulation.workloads.base import ENDLESS_S
 from controlplane.simulation.world.job_table import JobEnd, Launch
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ class Ends:
         world, now_s = self._world, self._world.engine.now_s
         steps = int(world.table.total_steps[launch.row]) - launch.start_steps
         work_s = steps / launch.steps_per_s
+        if work_s >= ENDLESS_S:
+            return
         launch.ends_s = max(now_s, launch.first_step_s + work_s)
         world.engine.at(launch.ends_s, partial(world.complete, launch))
         part = world.noise.fails_after(launch.job, int(world.table.launched[launch.row]))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from controlplane.loop.rounds import RejectCode, Rejected
 from controlplane.simulation.cluster.fleet import Fleet
 from controlplane.simulation.cluster.speeds import Speeds
-from controlplane.simulation.workloads.base import LONGEST_RUN_S
+from controlplane.simulation.workloads.base import ENDLESS_S, LONGEST_RUN_S
 from controlplane.simulation.world.job_table import JobTable, Launch
 from policies.contract.plan import Placement
 
@@ -25,7 +25,8 @@ def fastest_run(
     fastest_s = inf if why else int(table.total_steps[row]) / rate
     if missed := [d for d in table.columns.others["dependencies"][row] if d in unplaceable]:
         return fastest_s, f"it depends on {missed[0]}, which can never run"
-    if not why and fastest_s > LONGEST_RUN_S:
+    endless = fastest_s >= ENDLESS_S and table.columns.others["batch"][row]
+    if not why and fastest_s > LONGEST_RUN_S and not endless:
         why = f"where it is fastest it takes {fastest_s:.3g} s, which is no run time"
     return fastest_s, why
 

@@ -105,8 +105,8 @@ class Outcome:
     and tardiness that these would still cost, each started alone at the end. `energy_kwh` is IT
     energy, `energy_cost` with tariff and PUE, `emissions_kg` CO2. `makespan_s`: from first arrival
     to last completion. `rounds_skipped` could not have changed anything. `pair_estimates`: only
-    with `pairs_observed`. `run_time_errors`: of predictions at launches. `decision_s`: wall seconds of each decision, all that differs between
-    runs of one seed.
+    with `pairs_observed`. `run_time_errors`: of predictions at launches. `decision_s`: wall seconds
+    of each decision, all that differs between runs of one seed.
     """
 
     policy: str
@@ -150,7 +150,7 @@ class Outcome:
     job_kwh: Floats = field(default_factory=_no_floats)
     job_cost: Floats = field(default_factory=_no_floats)
     pair_estimates: PairEstimates | None = None
-    run_time_errors: RunTimeErrors = RunTimeErrors()
+    run_time_errors: RunTimeErrors = field(default_factory=RunTimeErrors)
 
     @property
     def total_cost(self) -> float:

@@ -13,6 +13,7 @@ from controlplane.simulation.world.launching import next_noise, time_to_start_s
 from policies.contract.snapshot import Bools, Floats, Ints
 from profiling.run_times.errors import Ended
 from profiling.run_times.predictors import (
+    ASKED,
     LAST_TWO,
     ORACLE,
     USER,
@@ -27,9 +28,6 @@ from profiling.run_times.predictors import (
 
 if TYPE_CHECKING:
     from controlplane.simulation.world.world import SimulatedWorld
-
-AMOUNTS = ("cores", "memory_gb")
-COUNTS = ("units", "units_per_node", "nodes", "gpus_min")
 
 
 class Predictions:
@@ -85,15 +83,15 @@ class Predictions:
             return
         self._forget(row)
         told = self._told.pop(row)
+        self.run_s[row], self.source[row] = told
         if isfinite(told.run_s):
-            self.ended.append(
-                Ended(self._columns.others["user"][row], told.source, told.run_s, run_s)
-            )
+            user = self._columns.others["user"][row]
+            self.ended.append(Ended(user, told.source, told.run_s, run_s))
         whole = not self._columns.others["preemptible"][row] or self._table.launched[row] == 1
         if whole and self._learns:
             job = self._features(row)
             self._known.add(job, run_s)
-            watching = [self._watched.get(key, ()) for key in job.keys()]
+            watching = [self._watched.get(key, ()) for key in job.groups()]
             for other in sorted({other for rows in watching for other in rows}):
                 self._predict(other)
 
@@ -104,7 +102,7 @@ class Predictions:
     def _forget(self, row: int) -> None:
         """Stop predicting a job anew."""
         if self._learns:
-            for key in self._features(row).keys():
+            for key in self._features(row).groups():
                 if (watching := self._watched.get(key)) is not None:
                     watching.discard(row)
 
@@ -137,7 +135,7 @@ class Predictions:
         assert predictor != ORACLE
         found = predict(predictor, job, self._known.newest)
         self.run_s[row], self.source[row] = found
-        for key in job.keys():
+        for key in job.groups():
             if (key[0] in USER) == (predictor == LAST_TWO):
                 self._watched[key].add(row)
                 if key[0] == found.source:
@@ -146,17 +144,12 @@ class Predictions:
     def _features(self, row: int) -> Features:
         columns = self._columns
         numbers, counts, others = columns.numbers, columns.counts, columns.others
-        amounts = [
-            *((name, float(numbers[name][row])) for name in AMOUNTS),
-            *((name, float(counts[name][row])) for name in COUNTS),
-            *others["resources"][row],
-        ]
-        if not others["batch"][row]:
-            amounts.append(("steps", float(self._table.total_steps[row])))
+        asked = {n: float((numbers if n in numbers else counts)[n][row]) for n in ASKED}
         return Features.of(
             user=others["user"][row],
             name=others["name"][row],
             kind=columns.kinds[row],
-            amounts=amounts,
+            amounts={**asked, **dict(others["resources"][row])},
+            steps=0.0 if others["batch"][row] else float(self._table.total_steps[row]),
             walltime_s=float(self.walltime_s[row]),
         )

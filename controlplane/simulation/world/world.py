@@ -317,10 +317,8 @@ class SimulatedWorld:
     def _rate(self, placement: Placement) -> float:
         if self.colocation is not None:
             return self.colocation.rate(placement)
-        columns, row = self.table.columns, self.table.row_of[placement.job]
-        if columns.others["batch"][row]:
-            return self.speeds.without_gpus(columns.kinds[row])
-        return self.speeds.of(columns.kinds[row], placement.ranks)
+        row = self.table.row_of[placement.job]
+        return self.speeds.alone(self.table.columns, row, placement.ranks)
 
     def _begin(self, launch: Launch) -> None:
         row = launch.row

@@ -127,5 +127,17 @@ def signed_percent(fraction: float) -> str:
 
 
 @register.filter
+def signed_duration(seconds: float) -> str:
+    """Difference of times with its sign: +5 min, −12 s."""
+    return f"{'−' if seconds < 0 else '+'}{formats.duration(abs(seconds))}"
+
+
+@register.filter
+def source_words(source: str) -> str:
+    """Source of a predicted run time in words: "user, name, kind"."""
+    return source.replace("+", ", ").replace("_", " ")
+
+
+@register.filter
 def pretty_json(value: object) -> str:
     return json.dumps(value, indent=2, sort_keys=True, default=str)

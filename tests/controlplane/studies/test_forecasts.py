@@ -1,16 +1,21 @@
 """Starts that a policy without a schedule is expected to give, by simulation."""
 
+from datetime import timedelta
 from itertools import count
+from typing import Any
 
 import pytest
+from django.utils import timezone
 
 from clusters.models import Cluster
 from controlplane.simulation.world.run import SimulationError
 from controlplane.studies import forecasts
 from controlplane.studies.forecasts import forecast_round
-from jobs.models import Forecast
+from jobs.forecasts import first_forecast, unknown_starts, with_positions
+from jobs.models import Assignment, Forecast
 from tests.builders import a_cluster, a_gpu_type, a_job, a_kind, a_node
 from tests.builders_live import a_round
+from tests.builders_pages import a_forecast
 
 pytestmark = pytest.mark.django_db
 
@@ -80,3 +85,56 @@ def test_a_policy_that_fails_in_a_simulation_forecasts_nothing(
     row = a_round(cluster)
     assert not forecast_round(cluster.pk, row.number)
     assert expected(cluster) == {}
+
+
+@pytest.mark.parametrize("policy", ["fifo", "backfilling", "cost_search"])
+def test_batch_jobs_are_forecast_under_every_policy_by_their_expected_run_times(
+    policy: str,
+) -> None:
+    cluster = a_cluster(policy=policy)
+    a_node(cluster, name="cpu", gpus=0, cores=4.0)
+    a_node(cluster, name="volta", gpu_type=a_gpu_type("V100", idle_w=30.0, peak_w=200.0), cores=0.5)
+    a_job(cluster, name="trains", kind=a_kind("even", steps_per_s={("V100", 1): 1.0}), cores=0.1)
+    batch: dict[str, Any] = {
+        "batch": True, "gpus_min": 0, "gpus_max": 0, "preemptible": False, "cores": 4.0,
+        "kind": a_kind("batch"),
+    }  # fmt: skip
+    for name in "abc":
+        a_job(cluster, name=name, walltime_s=300.0, **batch)
+    row = a_round(cluster)
+    forecast_round(cluster.pk, row.number)
+    assert expected(cluster) == {"b": 3, "c": 6}
+    started = Assignment.objects.get(job__name="a")
+    assert (started.predicted_run_s, started.predicted_source) == (300.0, "walltime")
+
+
+def test_a_job_behind_one_of_unknown_run_time_is_told_why_it_has_no_start() -> None:
+    cluster = a_cluster(policy="backfilling")
+    a_node(cluster, name="cpu", gpus=0, cores=4.0)
+    batch: dict[str, Any] = {
+        "batch": True, "gpus_min": 0, "gpus_max": 0, "preemptible": False, "cores": 4.0,
+    }  # fmt: skip
+    jobs = [a_job(cluster, kind=a_kind("batch"), **batch) for _ in range(2)]
+    row = a_round(cluster)
+    assert forecast_round(cluster.pk, row.number)
+    waits = jobs[1]
+    waits.refresh_from_db()
+    assert with_positions([waits], timezone.now()) == {}
+    (why,) = unknown_starts([waits], ()).values()
+    assert "no known end" in why
+    assert forecast_round(cluster.pk, row.number)
+    assert Forecast.objects.filter(job=waits).count() == 1, "it is written once"
+
+
+def test_how_far_off_the_first_forecast_was_is_told_once_the_job_has_started() -> None:
+    job = a_job(a_cluster(), batch=True)
+    a_forecast(job, 600.0)
+    assert first_forecast(job) is None
+    told = job.forecasts.get()
+    assert told.start_at is not None
+    job.started_at = told.start_at + timedelta(seconds=90)
+    job.save()
+    found = first_forecast(job)
+    assert found is not None
+    assert found.later_s == pytest.approx(90.0)
+    assert found.words.endswith("later than forecast at first")

@@ -2,7 +2,7 @@
 
 import json
 from argparse import ArgumentParser
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -67,16 +67,24 @@ class Command(BaseCommand):
         add("--name", help="the report's title")
         add("--skip-bad", action="store_true", help="leave bad lines of a trace out")
         add("--processes", type=int, help="runs at once (one per processor); 0: none of their own")
+        every = "write every Nth round's snapshot of the runs still to do into OUTPUT/snapshots"
+        add("--dump-snapshots", type=int, default=0, metavar="N", help=every)
         output = "folder of the results (./simulation)"
         add("--output", type=Path, default=Path("simulation"), help=output)
 
     def handle(self, *args: Any, **options: Any) -> None:
         if options["processes"] is not None and options["processes"] < 0:
             raise CommandError("--processes: must be at least 0", returncode=2)
+        if options["dump_snapshots"] < 0:
+            raise CommandError("--dump-snapshots: must be at least 1, or 0 for none", returncode=2)
         try:
             study = Study.of(_document(options), trusted=True)
             report = run_study(
-                study, options["output"], processes=options["processes"], on_progress=self._teller()
+                study,
+                options["output"],
+                processes=options["processes"],
+                on_progress=self._teller(),
+                dump_every=options["dump_snapshots"],
             )
         except (StudyError, StudyBusyError) as error:
             raise CommandError(str(error), returncode=2) from None
@@ -108,7 +116,7 @@ class Command(BaseCommand):
         with console.capture() as shown:
             console.print(_table(results))
         self.stdout.write(shown.get())
-        for note in notes_of(results):
+        for note in [*notes_of(results), *_decision_times(report.parent)]:
             self.stdout.write(note)
         self.stdout.write(f"Report: {report}")
         if failures := results["failures"]:
@@ -183,6 +191,26 @@ def _table(results: Mapping[str, Any]) -> Table:
         share = "-" if used is None else f"{100 * used:.1f}%"
         table.add_row(escape(policy["label"]), *cells, share, *counts)
     return table
+
+
+def _decision_times(folder: Path) -> list[str]:
+    """Wall time of the decisions of each policy, over its seeds."""
+    runs = json.loads((folder / "timings.json").read_text(encoding="utf-8"))["runs"]
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for run in runs:
+        if run.get("decisions"):
+            found.setdefault(run["policy"], []).append(run)
+    return [
+        f"Decisions of {policy}: {1000 * _mean_s(of):,.3g} ms on average, "
+        f"{1000 * max(run['decision_p99_s'] for run in of):,.3g} ms at 99%, "
+        f"{sum(run['decisions'] for run in of):,} in all"
+        for policy, of in found.items()
+    ]
+
+
+def _mean_s(runs: Sequence[Mapping[str, Any]]) -> float:
+    decisions = sum(int(run["decisions"]) for run in runs)
+    return sum(float(run["decisions_s"]) for run in runs) / decisions
 
 
 def _figure(interval: Mapping[str, Any]) -> str:

@@ -17,15 +17,17 @@ from tests.builders_live import a_round, placing, utc
 pytestmark = pytest.mark.django_db
 
 
-def expecting(start_s: float | None, status: PlanStatus = PlanStatus.HEURISTIC) -> Solve:
+def expecting(
+    start_s: float | None,
+    status: PlanStatus = PlanStatus.HEURISTIC,
+    code: WaitCode = WaitCode.NO_CAPACITY,
+) -> Solve:
     """A policy that expects each job at that time, on the only node."""
 
     def solve(_policy: str, _parameters: Any, snapshot: Snapshot) -> Plan:
         node = snapshot.nodes[0].id
         expected = None if start_s is None else Expected(start_s, start_s + 60.0, (node,), 1)
-        first, *others = (
-            Waiting(job.id, WaitCode.NO_CAPACITY, expected=expected) for job in snapshot.jobs
-        )
+        first, *others = (Waiting(job.id, code, expected=expected) for job in snapshot.jobs)
         other = Waiting(first.job, first.code, expected=Expected(start_s or 9e8, None, (node,), 1))
         return Plan("told", status, waiting=(other if others else first, *others))
 
@@ -88,8 +90,24 @@ def test_a_start_that_is_no_longer_expected_is_taken_back_and_a_failed_policy_ta
     a_round(cluster, expecting(1100.0), at_s=100.0)
     a_round(cluster, expecting(None, PlanStatus.KEPT), at_s=110.0)
     assert [len(starts(job)) for job in (other, waits)] == [1, 1]
-    a_round(cluster, expecting(None), at_s=120.0)
+    a_round(cluster, expecting(None, code=WaitCode.NO_NODE_FITS), at_s=120.0)
     assert None in (starts(other)[-1], starts(waits)[-1])
+
+
+def test_jobs_that_a_schedule_leaves_out_are_simulated_and_keep_their_forecast_until_then(
+    cluster: Cluster, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(
+        "controlplane.loop.live.forecasting.current_app.send_task",
+        lambda name, args, **_: asked.append((name, args)),
+    )
+    jobs = [a_job(cluster), a_job(cluster)]
+    a_round(cluster, expecting(1100.0), at_s=100.0)
+    assert asked == []
+    row = a_round(cluster, expecting(None), at_s=120.0)
+    assert [args for _, args in asked] == [(cluster.pk, row.number)]
+    assert sorted(starts(job)[-1] or 0.0 for job in jobs) == [1100.0, 9e8]
 
 
 def test_a_plan_without_a_schedule_asks_for_a_simulation(

@@ -186,8 +186,8 @@ def test_whole_eurora_is_read_as_batch_jobs_and_written_and_read_the_same() -> N
     again = load({"type": "swf", "text": text, "gpus": "batch_fields"}, 1)
     for name, column in workload.jobs.columns.numbers.items():
         assert np.allclose(again.jobs.columns.numbers[name], column, rtol=1e-12), name
-    for name, column in workload.jobs.columns.counts.items():
-        assert np.array_equal(again.jobs.columns.counts[name], column), name
+    for name, counts in workload.jobs.columns.counts.items():
+        assert np.array_equal(again.jobs.columns.counts[name], counts), name
     assert again.jobs.columns.kinds == workload.jobs.columns.kinds
 
 

@@ -1,0 +1,66 @@
+"""A live cluster's ended jobs as records of an SWF log."""
+
+from collections.abc import Iterable
+from datetime import timedelta
+from math import nan
+
+from django.contrib.auth.models import User
+from django.utils import timezone
+
+from clusters.models import Cluster
+from controlplane.simulation.report.swf_writer import CANCELLED, COMPLETED, FAILED, Record
+from jobs.lifecycle import ENDED, JobState
+from jobs.models import Job
+from jobs.selectors import visible_jobs
+
+MOST_JOBS = 200_000
+
+STATUS = {JobState.COMPLETED: COMPLETED, JobState.CANCELLED: CANCELLED}
+
+
+def history_records(user: User, cluster: Cluster, days: float) -> list[Record]:
+    """Records of the jobs that the user may see, submitted in the last days and over now.
+
+    Times count from the first one's submission. Launches count from the first start to the end.
+    """
+    since = timezone.now() - timedelta(days=days)
+    rows = visible_jobs(user).filter(
+        cluster=cluster, submitted_at__gte=since, state__in=[str(state) for state in ENDED]
+    )
+    rows = rows.select_related("team", "kind", "user").order_by("-submitted_at", "-id")
+    return _records(list(reversed(rows[:MOST_JOBS])))
+
+
+def _records(jobs: list[Job]) -> list[Record]:
+    first_s = jobs[0].submitted_at.timestamp() if jobs else 0.0
+    return [_record(job, first_s) for job in jobs]
+
+
+def _record(job: Job, first_s: float) -> Record:
+    submit_s = job.submitted_at.timestamp()
+    start_s = job.started_at.timestamp() if job.started_at else nan
+    end_s = job.completed_at.timestamp() if job.completed_at else nan
+    return Record(
+        submit_s=_ms(submit_s - first_s),
+        wait_s=_ms(start_s - submit_s),
+        run_s=_ms(end_s - start_s),
+        walltime_s=nan if job.walltime_s is None else float(job.walltime_s),
+        units=job.units,
+        cores=float(job.cores),
+        gpus=job.gpus_min // job.units,
+        mics=_mics(job.resources.items()),
+        memory_gb=float(job.memory_gb),
+        status=STATUS.get(JobState(job.state), FAILED),
+        user=job.user.username,
+        group=job.team.name,
+        kind=job.kind.name,
+    )
+
+
+def _ms(seconds: float) -> float:
+    """Round to milliseconds, as logs have no finer times."""
+    return round(seconds, 3)
+
+
+def _mics(resources: Iterable[tuple[str, float]]) -> float:
+    return next((float(amount) for name, amount in resources if name == "mic"), 0.0)

@@ -1,0 +1,1 @@
+"""PCP'20's evaluation (Galleguillos et al., section 5) reproduced."""

@@ -1,0 +1,157 @@
+"""The page: tables 1 and 2, figures 4 to 7, ratios of quality, and the notes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from controlplane.simulation.report.standalone import ERROR_BARS, chart_section, standalone_page
+from experiments.reproduce.andreas.page import number, row, table, words
+from experiments.reproduce.pcp20.claims import NOTES
+from experiments.reproduce.pcp20.instances import modelled
+from experiments.reproduce.pcp20.scenarios import PBS
+
+Row = Mapping[str, Any]
+TITLE = "PCP'20 reproduced"
+
+
+def page(results: Row, timed: Sequence[Row], instances: Sequence[Row], times: Row) -> str:
+    """The whole page; `timed` and `times` are this machine's."""
+    settings = {row["setting"]: results["titles"][row["setting"]] for row in results["rows"]}
+    figures: dict[str, Any] = {}
+    parts = [_head(results), _times_table(timed)]
+    for setting, title in settings.items():
+        of = [row for row in results["rows"] if row["setting"] == setting]
+        for name in ("wait_s", "slowdown"):
+            figures[f"{setting}-{name}"] = {"figure": _bars(of, name)}
+        sections = "".join(
+            chart_section(f"{setting}-{name}", f"{title}: {words_}, mean and deviation")
+            for name, words_ in (("wait_s", "wait (s)"), ("slowdown", "slowdown"))
+        )
+        parts.append(f'<div class="charts">{sections}</div><section>{_means(of)}</section>')
+    parts += [_instances(results["instances"], times), _claims(results["claims"])]
+    if known := modelled(instances):
+        figures |= {
+            "variables": {"figure": _scatter(known, _variables)},
+            "times": {"figure": _scatter(known, _times)},
+        }
+    return standalone_page(TITLE, "".join(parts), figures)
+
+
+def _head(results: Row) -> str:
+    notes = "".join(f"<li>{escape(note)}</li>" for note in NOTES)
+    quick = (
+        "<p><strong>A quick run on a few jobs: it shows that everything runs.</strong></p>"
+        if results["scale"] == "quick"
+        else ""
+    )
+    absent = "".join(f"<li>{escape(line)}</li>" for line in results["not_run"])
+    return f"<header><h1>{TITLE}</h1></header>{quick}<ul>{notes}{absent}</ul>"
+
+
+def _times_table(timed: Sequence[Row]) -> str:
+    head = (
+        "Table", "Dispatcher", "Mean ms (paper)", "ours, CPU", "Total s (paper)", "ours, CPU",
+        "Mean over HCP'19 (paper)", "ours",
+    )  # fmt: skip
+    names = (
+        "paper_ms", "here_ms", "paper_total_s", "here_total_s", "paper_ratio", "here_ratio",
+    )  # fmt: skip
+    rows = "".join(
+        row(escape(of["table"]), escape(of["label"]), *(number(of[name]) for name in names))
+        for of in timed
+    )
+    return f"<section><h2>Tables 1 and 2: times</h2>{table(head, rows)}</section>"
+
+
+def _means(of: Sequence[Row]) -> str:
+    head = (
+        "Dispatcher", "Wait s", "± one deviation", "longest", "Slowdown", "± one deviation",
+        "Bounded slowdown", "Decisions", "Killed", "Fits nowhere", "Cores in use",
+        "Memory", "GPUs", "Named",
+    )  # fmt: skip
+    return table(head, "".join(_mean(one) for one in of))
+
+
+def _mean(of: Row) -> str:
+    used = of["used"]
+    named = ", ".join(
+        f"{name} {part:.0%}"
+        for name, part in used.items()
+        if name not in ("cores", "memory_gb", "gpus")
+    )
+    cells = (
+        of["wait_s"]["mean"], of["wait_s"]["deviation"], of["wait_s"]["most"],
+        of["slowdown"]["mean"], of["slowdown"]["deviation"], of["bounded_slowdown"]["mean"],
+        of["decisions"], of["killed"], of["never_placed"], used.get("cores"),
+        used.get("memory_gb"), used.get("gpus"),
+    )  # fmt: skip
+    return row(escape(of["label"]), *(number(cell) for cell in cells), words(named))
+
+
+def _bars(of: Sequence[Row], name: str) -> dict[str, Any]:
+    """Means with one standard deviation; the log's own PBS first, where it is known."""
+    log = of[0]["log"].get("wait_in_the_log_s" if name == "wait_s" else "slowdown_in_the_log")
+    known = [(PBS, log)] if log and log["mean"] is not None else []
+    bars = [*known, *((row["label"], row[name]) for row in of if row[name]["mean"] is not None)]
+    deviations = [spread["deviation"] for _, spread in bars]
+    trace = {
+        "type": "bar",
+        "x": [label for label, _ in bars],
+        "y": [spread["mean"] for _, spread in bars],
+        "error_y": {"type": "data", "array": deviations, "color": ERROR_BARS},
+    }
+    return {"data": [trace], "layout": {"yaxis": {"rangemode": "tozero"}}}
+
+
+def _scatter(known: Sequence[Row], ratio: Any) -> dict[str, Any]:
+    traces = [
+        {
+            "type": "scatter", "mode": "markers", "name": source,
+            "x": [row["variables"]["pcp19"] for row in of], "y": [ratio(row) for row in of],
+        }
+        for source in sorted({row["source"] for row in known})
+        if (of := [r for r in known if r["source"] == source and r["variables"]["pcp19"]])
+    ]  # fmt: skip
+    axes = {"xaxis": {"type": "log", "title": {"text": "Variables of PCP'19"}}}
+    return {"data": traces, "layout": {**axes, "yaxis": {"type": "log"}}}
+
+
+def _variables(row: Row) -> float:
+    return float(row["variables"]["pcp20"] / row["variables"]["pcp19"])
+
+
+def _times(row: Row) -> float:
+    decisions = row["decisions"]
+    return float(decisions["pcp20"]["cpu_s"] / max(1e-6, decisions["pcp19"]["cpu_s"]))
+
+
+def _instances(found: Row, times: Row) -> str:
+    if not found["modelled"]:
+        return "<section><h2>Figures 6 and 7</h2><p>No instance had a model.</p></section>"
+    lines = (
+        ("Variables, PCP'20 over PCP'19 (paper: below 0.1 on all)", found["variables"]),
+        ("CPU time, PCP'20 over PCP'19 (paper: 0.01 to 1 on almost all)", times),
+        ("Sum of slowdowns, PCP'20 over PCP'19 (paper: 1 on most)", found["quality"]),
+    )
+    rows = "".join(
+        row(escape(what), *(number(of[name]) for name in ("n", "least", "median", "most")))
+        for what, of in lines
+    )
+    charts = chart_section("variables", "Figure 6: ratio of variables") + chart_section(
+        "times", "Figure 7: ratio of times"
+    )
+    told = (
+        f"<p>{found['modelled']} of {found['instances']} instances had a model; PCP'19 had no"
+        f" answer on {found['without_answer_of_pcp19']}.</p>"
+    )
+    head = ("Ratio", "Instances", "Least", "Median", "Most")
+    return f'<div class="charts">{charts}</div><section>{told}{table(head, rows)}</section>'
+
+
+def _claims(claims: Sequence[Row]) -> str:
+    rows = "".join(
+        row(escape(of["claim"]), escape(of["label"]), number(of["here"])) for of in claims
+    )
+    return f"<section><h2>Ratios</h2>{table(('Claim', 'Dispatcher', 'Ours'), rows)}</section>"
