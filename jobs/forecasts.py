@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Container, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 from uuid import UUID
 
 from django.db.models import F, Max, QuerySet
@@ -69,26 +70,29 @@ def newest(forecasts: QuerySet[Forecast]) -> QuerySet[Forecast]:
     return Forecast.objects.filter(pk__in=last)
 
 
+class Starts(NamedTuple):
+    """Expected starts of waiting jobs, and why others have none, where that is known."""
+
+    expected: dict[UUID, Expected]
+    unknown: dict[UUID, str]
+
+
 def expected_starts(jobs: Iterable[Job], now: datetime) -> dict[UUID, Expected]:
     """Expected starts of those of these jobs that wait; one query."""
+    return _starts(_newest_of(jobs), now)
+
+
+def _newest_of(jobs: Iterable[Job]) -> list[Forecast]:
+    """Newest forecasts of those of these jobs that wait, if made since their last launch."""
     waiting = [j.pk for j in jobs if j.state in TELLS and j.waiting_code not in NOT_FORECAST]
     if not waiting:
-        return {}
-    rows = newest(Forecast.objects.filter(job__in=waiting)).filter(fence=F("job__fence"))
+        return []
+    return list(newest(Forecast.objects.filter(job__in=waiting)).filter(fence=F("job__fence")))
+
+
+def _starts(rows: Iterable[Forecast], now: datetime) -> dict[UUID, Expected]:
     found = ((row.job_id, _expected(row, now)) for row in rows)
     return {job: expected for job, expected in found if expected is not None}
-
-
-def unknown_starts(jobs: Iterable[Job], known: Container[UUID]) -> dict[UUID, str]:
-    """Why waiting jobs that are not `known` have no expected start, where that is known; a query.
-
-    None where all are known.
-    """
-    asked = [j for j in jobs if j.state in TELLS and j.waiting_code not in NOT_FORECAST]
-    if not (keys := [job.pk for job in asked if job.pk not in known]):
-        return {}
-    rows = newest(Forecast.objects.filter(job__in=keys)).filter(fence=F("job__fence"))
-    return dict(rows.filter(start_at=None).exclude(why="").values_list("job", "why"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +125,18 @@ def first_forecast(job: Job) -> Kept | None:
     return Kept(told.start_at, told.made_at, later_s, inside)
 
 
-def with_positions(jobs: Iterable[Job], now: datetime) -> dict[UUID, Expected]:
-    """Expected starts with the place in the cluster's queue, by these starts, from 1.
+def starts_of(jobs: Iterable[Job], now: datetime) -> Starts:
+    """Expected starts of waiting jobs with their places in the queue; two queries."""
+    rows = _newest_of(jobs)
+    unknown = {row.job_id: row.why for row in rows if row.start_at is None and row.why}
+    return Starts(_with_positions(_starts(rows, now)), unknown)
 
-    Two queries. Jobs of all teams count; those with equal starts share a place.
+
+def _with_positions(found: dict[UUID, Expected]) -> dict[UUID, Expected]:
+    """Add the places in the clusters' queues, by expected starts, from 1; one query.
+
+    Jobs of all teams count; those with equal starts share a place.
     """
-    found = expected_starts(jobs, now)
     if not found:
         return {}
     clusters = Job.objects.filter(pk__in=found).values("cluster")

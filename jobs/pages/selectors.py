@@ -18,7 +18,7 @@ from django.utils.http import urlencode
 
 from controlplane.web.pages import formats
 from jobs.arrays.selectors import first_of_array
-from jobs.forecasts import Expected, unknown_starts, with_positions
+from jobs.forecasts import Expected, starts_of
 from jobs.lifecycle import SHOWN_AS_RUNNING, SHOWN_AS_WAITING, JobState
 from jobs.models import QUEUE_ORDER, Assignment, AssignmentSlot, Job, Kind, Team
 from jobs.selectors import (
@@ -263,13 +263,12 @@ def job_rows(user: User, jobs: Iterable[Job]) -> list[JobRow]:
     jobs = list(jobs)
     names, now = names_in_waiting(user, jobs), timezone.now()
     beside = co_tenants(user, (a for job in jobs for a in getattr(job, "live_assignments", ())))
-    starts = with_positions(jobs, now)
-    unknown = unknown_starts(jobs, starts)
+    starts = starts_of(jobs, now)
     return [
         replace(
             _row(job, names, beside, now),
-            expected=starts.get(job.pk),
-            start_unknown=unknown.get(job.pk, ""),
+            expected=starts.expected.get(job.pk),
+            start_unknown=starts.unknown.get(job.pk, ""),
         )
         for job in jobs
     ]

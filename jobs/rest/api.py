@@ -23,7 +23,7 @@ from rest_framework.viewsets import GenericViewSet
 from controlplane.web.rest.errors import ConflictError
 from jobs import services
 from jobs.arrays.selectors import first_of_array, states_of
-from jobs.forecasts import first_forecast, unknown_starts, with_positions
+from jobs.forecasts import first_forecast, starts_of
 from jobs.lifecycle import ACTIVE, JobState
 from jobs.logs import BadCursor, read_log
 from jobs.models import Job
@@ -241,8 +241,8 @@ def _detail(
 
 def _starts(jobs: Sequence[Job]) -> dict[str, Any]:
     """Expected starts of waiting jobs, and why others have none."""
-    expected = with_positions(jobs, timezone.now())
-    return {"expected": expected, "start_unknown": unknown_starts(jobs, expected)}
+    found = starts_of(jobs, timezone.now())
+    return {"expected": found.expected, "start_unknown": found.unknown}
 
 
 def _acted(request: Request, pk: str, act: Callable[[Job, User], Job]) -> Response:

@@ -18,7 +18,7 @@ from controlplane.web.templatetags.loadmaster import REASONS
 from jobs.models import Assignment, Forecast, Job
 from jobs.selectors import OTHERS
 from tests.builders import a_cluster, a_job, a_kind, a_node, a_team, a_user, at
-from tests.builders_pages import Demo, a_busy_cluster, an_assignment, losses
+from tests.builders_pages import Demo, a_busy_cluster, a_forecast, an_assignment, losses
 
 pytestmark = pytest.mark.django_db
 
@@ -339,6 +339,27 @@ def test_a_waiting_job_tells_when_and_where_it_is_expected_to_start(
         assert "in four of five cases" in page
     assert "place 1 in the queue" in page
     assert "place 1<" in text(ada, "/")
+
+
+def test_a_start_that_is_unknown_says_why_and_a_started_job_how_far_off_its_forecast_was(
+    demo: Demo, ada: Client
+) -> None:
+    Forecast.objects.filter(job=demo.waiting).update(
+        planned_at=None, low_at=None, start_at=None, high_at=None, why="its run time is a riddle"
+    )
+    for path in ("/", f"/jobs/{demo.waiting.pk}/"):
+        assert "its run time is a riddle" in text(ada, path)
+    a_forecast(demo.running, 60.0, first=True, made_at=at(-600))
+    Job.objects.filter(pk=demo.running.pk).update(started_at=at(180))
+    page = text(ada, f"/jobs/{demo.running.pk}/")
+    assert "later than forecast at first" in page
+    assert "outside its interval" in page
+
+
+def test_a_batch_launch_says_from_what_its_run_time_was_expected(demo: Demo, ada: Client) -> None:
+    launch = Assignment.objects.filter(job=demo.running)
+    launch.update(predicted_run_s=120.0, predicted_source="user+name+kind")
+    assert "by user, name, kind" in text(ada, f"/jobs/{demo.running.pk}/")
 
 
 def test_a_run_time_that_nobody_knows_is_called_unknown(demo: Demo, ada: Client) -> None:

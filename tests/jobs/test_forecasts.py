@@ -7,7 +7,7 @@ import pytest
 from django.utils import timezone
 
 from clusters.models import Cluster
-from jobs.forecasts import day_and_time, expected_starts, with_positions
+from jobs.forecasts import day_and_time, expected_starts, starts_of
 from tests.builders import a_cluster, a_job, at
 from tests.builders_pages import a_forecast
 
@@ -76,5 +76,5 @@ def test_the_place_in_the_queue_counts_jobs_of_all_teams_that_are_expected_soone
     a_forecast(jobs[3], start_at=None)
     a_forecast(a_job(a_cluster()), 50.0)
     for now in (timezone.now(), at(5000)):  # by then all starts have passed
-        found = with_positions(jobs, now)
+        found = starts_of(jobs, now).expected
         assert [found[job.pk].position for job in jobs[:3]] == [3, 1, 2]

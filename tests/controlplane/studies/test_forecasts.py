@@ -11,7 +11,7 @@ from clusters.models import Cluster
 from controlplane.simulation.world.run import SimulationError
 from controlplane.studies import forecasts
 from controlplane.studies.forecasts import forecast_round
-from jobs.forecasts import first_forecast, unknown_starts, with_positions
+from jobs.forecasts import first_forecast, starts_of
 from jobs.models import Assignment, Forecast
 from tests.builders import a_cluster, a_gpu_type, a_job, a_kind, a_node
 from tests.builders_live import a_round
@@ -119,9 +119,9 @@ def test_a_job_behind_one_of_unknown_run_time_is_told_why_it_has_no_start() -> N
     assert forecast_round(cluster.pk, row.number)
     waits = jobs[1]
     waits.refresh_from_db()
-    assert with_positions([waits], timezone.now()) == {}
-    (why,) = unknown_starts([waits], ()).values()
-    assert "no known end" in why
+    found = starts_of([waits], timezone.now())
+    assert found.expected == {}
+    assert "no known end" in found.unknown[waits.pk]
     assert forecast_round(cluster.pk, row.number)
     assert Forecast.objects.filter(job=waits).count() == 1, "it is written once"
 

@@ -281,6 +281,32 @@ def test_a_waiting_job_shows_its_expected_start_and_its_place_in_the_queue(
     assert first["waiting"]["expected"]["position"] == 1
 
 
+def test_a_job_tells_why_no_start_is_expected_and_later_how_far_off_its_forecast_was(
+    client: APIClient, user: User, node: Node
+) -> None:
+    job = of(user, node.cluster, waiting_code="no_capacity")
+    nowhere = {"planned_at": None, "low_at": None, "start_at": None, "high_at": None}
+    a_forecast(job, first=False, why="a job before it has no known end", **nowhere)
+    (listed,) = client.get(JOBS).json()["results"]
+    detail = client.get(f"{JOBS}{job.pk}/").json()
+    for told in (listed["waiting"], detail["waiting"]):
+        assert told["expected"] is None
+        assert told["start_unknown"] == "a job before it has no known end"
+    assert detail["first_forecast"] is None
+    first = a_forecast(job, 300.0, first=True)
+    assert first.start_at is not None
+    started_at = first.start_at + timedelta(seconds=45)
+    Job.objects.filter(pk=job.pk).update(state="running", started_at=started_at)
+    found = client.get(f"{JOBS}{job.pk}/").json()["first_forecast"]
+    assert (found["later_s"], found["inside"]) == (45.0, True)
+
+
+def test_a_stranger_sees_no_forecast(client: APIClient, node: Node) -> None:
+    job = of(a_user(team=a_team()), node.cluster)
+    a_forecast(job, 300.0)
+    assert client.get(f"{JOBS}{job.pk}/").status_code == 404
+
+
 def test_detail_costs_few_queries(
     client: APIClient, user: User, node: Node, django_assert_max_num_queries: Any
 ) -> None:

@@ -246,6 +246,9 @@ def test_a_job_is_shown_with_why_it_waits(ada: User, node: Node) -> None:
     assert "power cap is reached" in done.stdout
     assert answer("show", job.pk)["waiting"]["code"] == "power_cap"
     assert "expected" not in done.stdout
+    unknown = a_forecast(job, first=False, start_at=None, why="a riddle")
+    assert "start unknown: a riddle" in run("show", job.pk).stdout
+    unknown.delete()
     a_forecast(job, node="volta", gpus=2)
     done = run("show", job.pk)
     assert "2 x GPU on volta, place 1 in the queue" in " ".join(done.stdout.split())

@@ -7,7 +7,7 @@ import pytest
 from clusters.models import Cluster, Node
 from controlplane.loop.live.forecasting import calibrated, score_of
 from controlplane.loop.live.world import Solve
-from jobs.forecasts import with_positions
+from jobs.forecasts import starts_of
 from jobs.models import Forecast, Job
 from policies.contract.plan import LAST_S, Expected, Plan, PlanStatus, WaitCode, Waiting
 from policies.contract.snapshot import Snapshot
@@ -79,7 +79,7 @@ def test_a_job_that_is_predicted_to_run_for_ever_has_a_start_but_no_end_and_none
         return Plan("told", PlanStatus.HEURISTIC, waiting=tuple(waits))
 
     a_round(cluster, solve, at_s=100.0)
-    found = with_positions(jobs, utc(2000.0))
+    found = starts_of(jobs, utc(2000.0)).expected
     assert {job: e.end for job, e in found.items()} == {jobs[0].pk: None}
 
 
