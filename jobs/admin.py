@@ -24,6 +24,7 @@ from jobs.models import (
     Dependency,
     Forecast,
     Job,
+    JobArray,
     JobEvent,
     Membership,
     Secret,
@@ -92,12 +93,18 @@ class AttemptInline(ReadOnlyInline):
 class DependencyInline(ReadOnlyInline):
     model = Dependency
     fk_name = "job"
-    fields = ("on", "condition")
+    fields = ("on", "on_array", "condition")
 
 
 class JobEventInline(ReadOnlyInline):
     model = JobEvent
     fields = readonly_fields = ("at", "event", "from_state", "to_state", "actor", "data")
+
+
+@admin.register(JobArray)
+class JobArrayAdmin(ReadOnly):
+    list_display = ("id", "indices", "at_once", "size", "submitted_at")
+    search_fields = ("=id",)
 
 
 @admin.register(Job)

@@ -19,7 +19,8 @@ from typing import Any
 from controlplane.simulation.study.run_keys import digest_of_code
 from policies.batch.cp.instance import Instance, instance_of
 from policies.batch.cp.optional_units import variables
-from policies.batch.cp.waiting import Queue
+from policies.batch.cp.waiting import Candidates
+from policies.batch.fit import with_node_order
 from policies.batch.plan import BatchPlan
 from policies.contract import snapshot_json
 from policies.contract.plan import PlanStatus
@@ -61,9 +62,10 @@ def solve(asked: Solve) -> dict[str, Any]:
 def instance_in(snapshot: Snapshot) -> Instance:
     """Instance of a snapshot, as the dispatchers make it by default."""
     policy = registry.make("pcp20", {})
-    queue = Queue(BatchPlan(snapshot, range(len(snapshot.jobs)), ()))
     window, grid_s, order = (getattr(policy, n) for n in ("window", "grid_s", "node_order"))
-    return instance_of(queue, queue.considered(window), grid_s, order)
+    ordered = with_node_order(snapshot, order)
+    candidates = Candidates(BatchPlan(ordered, range(len(snapshot.jobs)), ()))
+    return instance_of(candidates, candidates.considered(window), grid_s)
 
 
 def variables_of_pcp20(instance: Instance) -> int:

@@ -14,7 +14,7 @@ from policies.batch.conservative import MEMORY
 from policies.batch.fit import FITS
 from policies.batch.orders import ORDERS
 from policies.contract.plan import Plan, WaitCode
-from policies.contract.snapshot import JobView, RankPlacement
+from policies.contract.snapshot import JobPhase, JobView, RankPlacement
 from tests.builders_policies import a_batch_job, a_cpu_node, a_node, a_snapshot, on, seated
 
 NODES = (
@@ -190,7 +190,7 @@ def rounds(log: list[tuple[JobView, float]], policy: Backfilling) -> Any:
         started = [p for p in plan.placements if p.job in waiting]
         for placed in started:
             view = replace(waiting.pop(placed.job), running=_runs(placed.ranks, now_s))
-            running[placed.job] = (replace(view, phase="running"), now_s)
+            running[placed.job] = (replace(view, phase=JobPhase.RUNNING), now_s)
         yield now_s, plan, [placed.job for placed in started]
 
 
