@@ -4,7 +4,16 @@ from django.contrib import admin
 
 from controlplane.web.pages.admin_base import ReadOnly, ReadOnlyInline
 from jobs.models import Kind
-from profiling.models import Measurement, PairMeasurement, PairProfile, PairRun, Profile, ProfileRun
+from profiling.models import (
+    Measurement,
+    PairMeasurement,
+    PairProfile,
+    PairRun,
+    PredictedRun,
+    Profile,
+    ProfileRun,
+    RunTimeGroup,
+)
 
 
 class ProfileInline(ReadOnlyInline):
@@ -75,3 +84,15 @@ class PairRunAdmin(ReadOnly):
         "first", "second", "gpu_type", "state", "failures", "reason", "created_at", "ended_at",
     )  # fmt: skip
     list_filter = ("state", "gpu_type")
+
+
+@admin.register(PredictedRun)
+class PredictedRunAdmin(ReadOnly):
+    list_display = ("ended_at", "job", "team", "user", "source", "predicted_s", "run_s")
+    list_filter = ("source", "team")
+
+
+@admin.register(RunTimeGroup)
+class RunTimeGroupAdmin(ReadOnly):
+    list_display = ("cluster", "key", "newest_s", "updated_at")
+    list_filter = ("cluster",)

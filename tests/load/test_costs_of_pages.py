@@ -13,7 +13,7 @@ from experiments.load.seed import seed
 
 pytestmark = pytest.mark.django_db
 
-MOST = 14
+MOST = 15
 """Queries of any page, the session's and the user's among them."""
 
 PAGES = (

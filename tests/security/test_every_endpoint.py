@@ -96,7 +96,7 @@ ENDPOINTS = {
     WHAT_IF: PERSON, f"{WHAT_IF}end/": PERSON, "jobs/<uuid:job_id>/start-now/": TEAM,
     "api/v1/jobs/<uuid:pk>/start-now/": TEAM,
     "api/v1/kinds/": PERSON, "api/v1/kinds/<int:pk>/": TEAM,
-    "api/v1/kinds/<int:pk>/forget/": OPERATORS,
+    "api/v1/kinds/<int:pk>/forget/": OPERATORS, "api/v1/run-times/": PERSON,
     r"api/v1/[\s\S]*": NOTHING,
     "^api/schema/?$": PERSON, "^api/docs/?$": PERSON, "healthz": OPEN, "readyz": OPEN,
     "^metrics/?$": OPEN,

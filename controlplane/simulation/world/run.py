@@ -71,7 +71,8 @@ def simulate(
         policy,
         switches=switches,
         rules=workload.rules,
-        shortcuts=on_snapshot is None,
+        shortcuts=True,
+        whole_snapshots=on_snapshot is not None,
         keep_rounds=False,
         seats=workload.seats,
     )
@@ -105,7 +106,7 @@ class Simulation:
     """Scenario, jobs that arrive at their `arrival_s`, and a policy.
 
     Jobs of before `start_s` arrive then. `rounds`: results of the rounds, if kept; `seats`:
-    placements of jobs that run from the start.
+    placements of jobs that run from the start; `whole_snapshots`: no shortcut hides running jobs.
     """
 
     def __init__(
@@ -118,6 +119,7 @@ class Simulation:
         switches: Switches = NO_SWITCHES,
         rules: Rules = NO_RULES,
         shortcuts: bool = False,
+        whole_snapshots: bool = False,
         keep_rounds: bool = True,
         seats: tuple[Placement, ...] = (),
         splits_energy: bool = False,
@@ -130,7 +132,8 @@ class Simulation:
         )
         self.engine = Engine(start_s)
         table = JobTable(jobs, scenario.restart_cost_s)
-        hides = shortcuts and may_hide_running(scenario, table.columns, policy, switches, rules)
+        hides = shortcuts and not whole_snapshots
+        hides = hides and may_hide_running(scenario, table.columns, policy, switches, rules)
         self.world = SimulatedWorld(
             scenario,
             self.engine,

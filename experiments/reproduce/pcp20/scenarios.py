@@ -47,7 +47,7 @@ EASY = Dispatcher("EASY", "backfilling")
 FIFO = Dispatcher("FIFO", "backfilling", {"backfill": "none"})
 SJF = Dispatcher("SJF", "backfilling", {"backfill": "none", "order": "shortest"})
 LJF = Dispatcher("LJF", "backfilling", {"backfill": "none", "order": "longest"})
-SHIPPED = Dispatcher("Loadmaster", "batch")
+SHIPPED = Dispatcher("Loadmaster", "area_backfilling")
 BASELINES = (FIFO, SJF, LJF, EASY)
 CP = (HCP19, PCP19, PCP20)
 
