@@ -14,7 +14,7 @@ export PYTHONDONTWRITEBYTECODE :=
 .PHONY: help demo up install-tests test check unit coverage kernels test-all test-nightly test-sqlite test-postgres docker-image test-docker test-root test-slurm test-browser fuzz bench reproduce-andreas reproduce-gavel reproduce-pcp20 chaos load screenshots clean
 
 help: ## show these lines
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
 
 $(VENV)/.demo: pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -20,7 +20,7 @@ _LINK = re.compile(r"(?:\[[^\]]*\]\(|<img src=\")([^)\s\"]+)")
 _FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 _INDENTED = re.compile(r"(?:(?<=\n\n)|(?<=:\n))(?:(?: {4}.*)?\n)+")
 _INLINE = re.compile(r"`([^`\n]+)`")
-_MAKE = re.compile(r"\bmake ([a-z][a-z-]*)")
+_MAKE = re.compile(r"\bmake ([a-z][a-z0-9-]*)")
 _LOADMASTER = re.compile(r"(?:^|[\s/$])loadmaster ([a-z][a-z-]*)((?: [a-z][a-z-]*)?)")
 _OPTION = re.compile(r"(?<=\s)--?[a-z][a-z-]*")
 _FILE = re.compile(r"(?<![\w./<>{}*-])((?:[a-z_]+/)+[\w.-]+\.(?:py|json|css|sh|yaml|toml))\b")
@@ -87,7 +87,7 @@ def test_every_document_is_reached_from_the_readme() -> None:
 
 
 def test_every_make_target_that_is_named_exists() -> None:
-    targets = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    targets = set(re.findall(r"^([a-z][a-z0-9-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = {
         target
         for document in documents()
@@ -147,9 +147,9 @@ def test_lines_have_at_most_100_columns() -> None:
 
 
 def test_documents_stay_short() -> None:
-    """docs/ has at most 41,500 words, tables and commands included."""
+    """docs/ has at most 42,000 words, tables and commands included."""
     texts = [document.read_text() for document in documents() if document.parent != ROOT]
-    assert sum(len(text.split()) for text in texts) <= 41_500
+    assert sum(len(text.split()) for text in texts) <= 42_000
 
 
 def test_every_decision_has_its_own_number_and_stands_in_the_index_with_its_title() -> None:

@@ -100,8 +100,8 @@ def test_poisson_jobs_are_in_order_and_every_number_is_one(
         (
             {},
             (
-                "type: must be one of andreas, csv, gavel, gavel_generator, jobs, kit, philly, poisson,"
-                " swf, not None"
+                "type: must be one of andreas, csv, gavel, gavel_generator, jobs, kit, philly,"
+                " poisson, swf, not None"
             ),
         ),
         ({"type": ["swf"]}, "type: must be one of"),
