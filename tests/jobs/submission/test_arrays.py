@@ -61,13 +61,14 @@ def test_elements_beyond_the_limit_wait_for_it_from_the_start(user: User) -> Non
     assert {(job.state, job.waiting_code) for job in elements(held)} == {("held", "")}
 
 
-def test_a_large_array_takes_no_more_statements_than_a_small_one(user: User) -> None:
+def test_a_large_array_takes_hardly_more_statements_than_a_small_one(user: User) -> None:
     counts = []
     for array in ("0-1", "0-9", "0-999"):
         with CaptureQueriesContext(connection) as queries:
             an_array(user, array)
         counts.append(len(queries))
-    assert counts[1] == counts[2] <= 20
+    # Jobs and their events; PostgreSQL takes 500 rows at a time.
+    assert counts[1] <= counts[2] <= counts[1] + 2 <= 20
 
 
 def test_a_key_covers_the_whole_array(user: User) -> None:
