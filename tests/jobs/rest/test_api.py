@@ -284,7 +284,12 @@ def test_a_job_tells_why_no_start_is_expected_and_later_how_far_off_its_forecast
     client: APIClient, user: User, node: Node
 ) -> None:
     job = of(user, node.cluster, waiting_code="no_capacity")
-    nowhere = {"planned_at": None, "low_at": None, "start_at": None, "high_at": None}
+    nowhere: dict[str, Any] = {
+        "planned_at": None,
+        "low_at": None,
+        "start_at": None,
+        "high_at": None,
+    }
     a_forecast(job, first=False, why="a job before it has no known end", **nowhere)
     (listed,) = client.get(JOBS).json()["results"]
     detail = client.get(f"{JOBS}{job.pk}/").json()
