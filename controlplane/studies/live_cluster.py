@@ -13,6 +13,7 @@ import profiling.selectors
 from clusters.models import Cluster
 from clusters.tariffs import price_steps
 from controlplane.loop.live.observe import described, observe, team_view
+from controlplane.studies.live_rules import with_rules
 from jobs.lifecycle import ENDED, JobState
 from jobs.selectors import teams_of, visible_jobs
 from policies.contract.forms import Form
@@ -114,7 +115,7 @@ def queue(user: User, cluster: Cluster) -> dict[str, Any]:
     jobs = [_queued(job, now_s, known, places) for job in known.values()]
     running = sum(bool(job.running) for job in jobs)
     note = f"{running:,} running and {len(jobs) - running:,} waiting"
-    return {
+    document = {
         "type": "jobs",
         "name": f"{cluster.name}, its queue at {datetime.fromtimestamp(now_s, UTC):{MINUTE}}",
         "note": note + _left_out(len(seen) - len(known)),
@@ -122,6 +123,7 @@ def queue(user: User, cluster: Cluster) -> dict[str, Any]:
         "kinds": _kinds(kinds, {job.kind for job in jobs}),
         "seated": True,
     }
+    return with_rules(document)
 
 
 def _kinds(kinds: Mapping[str, KindView], shown: Collection[str]) -> list[dict[str, Any]]:
@@ -180,7 +182,7 @@ def history(user: User, cluster: Cluster, days: float) -> dict[str, Any]:
         for job in rows
         if str(job.kind_id) in known
     ]
-    return {
+    document = {
         "type": "jobs",
         "name": f"{cluster.name}, the last {days:g} days",
         "note": f"{len(views):,} jobs"
@@ -190,3 +192,4 @@ def history(user: User, cluster: Cluster, days: float) -> dict[str, Any]:
         "kinds": _kinds({kind.id: kind for kind in kinds}, known),
         "whole": True,
     }
+    return with_rules(document)

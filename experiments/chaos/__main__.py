@@ -77,7 +77,14 @@ def _show(result: dict[str, Any], folder: Path) -> None:
     counts = {name: len(result[name]) for name in ("lost", "overlaps", "held_twice")}
     figures = {name: result[name] for name in ("jobs", "launches", "steps", "doubled")} | counts
     _say(", ".join(f"{name.replace('_', ' ')} {figure}" for name, figure in figures.items()))
-    for text in (*result["lost"], *result["overlaps"], *result["held_twice"]):
+    limited = result["limited"]
+    away = ", ".join(f"{part} {n}" for part, n in limited["while_away"].items() if n)
+    _say(
+        f"batch jobs {limited['jobs']}, ended at their walltime {limited['ended_at_walltime']},"
+        f" while away: {away or 'nothing'}"
+    )
+    wrong = (*result["lost"], *result["overlaps"], *result["held_twice"], *limited["wrong"])
+    for text in wrong:
         _say(f"  {text}")
     if result["died_by_themselves"]:
         _say(f"ended by themselves (exit codes): {result['died_by_themselves']}")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from experiments.chaos.limits import check_limits
 from experiments.chaos.schedule import Blow
 from experiments.chaos.system import ChaosError, System
 from experiments.chaos.workload import Workload
@@ -118,6 +119,7 @@ class Run:
         states = Counter(
             self.workload.states.get(job["id"], "unknown") for job in self.workload.submitted
         )
+        limited = self._limited()
         deaths = {
             part.name: part.died_by_itself
             for part in self.system.parts.values()
@@ -136,20 +138,41 @@ class Run:
             "lost": list(found.lost),
             "overlaps": list(found.overlaps),
             "held_twice": list(found.held_twice),
+            "limited": limited,
             "died_by_themselves": deaths,
             "clockwork": dict(site.clockwork),
         }
+
+    def _limited(self) -> dict[str, Any]:
+        """Ends of batch jobs at their walltime, and how many of them while a part was away."""
+        system, workload = self.system, self.workload
+        away = {name: part.away for name, part in system.parts.items()}
+        grace_s = system.site.clockwork["grace_s"]
+        found = check_limits(
+            workload.journals_of_limited, workload.limited, grace_s, away, system.slowness
+        )
+        states = Counter(workload.states.get(job["id"], "unknown") for job in workload.limited)
+        return {
+            "jobs": found.jobs, "launches": found.launches, "ended_at_walltime": found.ended,
+            "while_away": dict(found.while_away), "states": dict(states),
+            "wrong": list(found.wrong),
+        }  # fmt: skip
 
     def _doubled(self) -> int | None:
         """Jobs that the server has beyond the acknowledged ones; None if it does not answer."""
         try:
             with self.system.client() as client:
-                return sum(1 for _ in client.jobs()) - len(self.workload.submitted)
+                known = len(self.workload.submitted) + len(self.workload.limited)
+                return sum(1 for _ in client.jobs()) - known
         except LoadmasterError:
             return None
 
 
 def holds(result: dict[str, Any]) -> bool:
-    """Return True if nothing was lost, doubled or run twice, and every job completed."""
+    """Return True if nothing was lost, doubled or run twice, every job completed, and every batch
+    job ended at its walltime.
+    """
     bad = result["lost"] or result["overlaps"] or result["held_twice"] or result["doubled"] != 0
-    return not bad and set(result["states"]) <= {"completed"}
+    limited = result["limited"]
+    as_limited = not limited["wrong"] and set(limited["states"]) <= {"failed"}
+    return not bad and as_limited and set(result["states"]) <= {"completed"}

@@ -8,9 +8,12 @@ import subprocess
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 
 import psutil
+
+from loadmaster.training.run_folder import boot_s
 
 _PR_SET_PDEATHSIG = 1
 _BACK_AFTER_S = 0.5
@@ -40,6 +43,8 @@ class Part:
     died_by_itself: list[int] = field(default_factory=list)
     logged: int = 0
     at_work_s: float | None = None
+    away: list[tuple[float, float]] = field(default_factory=list)
+    """From when to when it was away or not yet at work again, by the boot clock."""
 
     @property
     def is_alive(self) -> bool:
@@ -50,6 +55,8 @@ class Part:
         """Return True if it runs and was ready so many seconds ago."""
         if self.is_alive and self.at_work_s is None and self._says_it_is_ready():
             self.at_work_s = time.monotonic()
+            if self.away and self.away[-1][1] == inf:
+                self.away[-1] = (self.away[-1][0], boot_s())
         return (
             self.is_alive
             and self.at_work_s is not None
@@ -82,6 +89,8 @@ class Part:
         """SIGKILL its main process alone: its children must find out by themselves."""
         if self.process is None:
             return
+        if not self.away or self.away[-1][1] < inf:
+            self.away.append((boot_s(), inf))
         self.process.kill()
         self.process.wait()
         self.back_at_s = time.monotonic() + back_after_s

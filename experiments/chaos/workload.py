@@ -1,4 +1,7 @@
-"""Jobs of the chaos, submitted by a user who knows only REST and never gives up."""
+"""Jobs of the chaos, submitted by a user who knows only REST and never gives up.
+
+Every fourth one is a batch job that outlives its walltime, of which every second ignores SIGTERM.
+"""
 
 import json
 import sys
@@ -9,6 +12,7 @@ from typing import Any
 
 import loadmaster
 from experiments.chaos.job import JOURNALS
+from experiments.chaos.limited_job import STUBBORN
 from experiments.chaos.parts import ROOT
 from experiments.chaos.system import System
 from loadmaster.client import InvalidError, LoadmasterError
@@ -16,6 +20,11 @@ from loadmaster.demo.journal_checks import SUBMITTED
 
 POLL_S = 0.5
 KINDS = ("alpha", "beta")
+LIMITED = "limited"
+"""Folder of the journals of batch jobs, which never complete, and the name of their list."""
+
+LIMITED_EVERY = 4
+WALLTIME_S = 5.0
 ENDED = frozenset({"completed", "failed", "cancelled"})
 
 
@@ -29,14 +38,16 @@ class Load:
 
 
 class Workload:
-    """Submits jobs until stopped; acknowledged ones are in `submitted.json`."""
+    """Submits jobs until stopped; acknowledged ones are in `submitted.json`, batch jobs, which end
+    at their walltime, in `limited.json`.
+    """
 
     def __init__(self, system: System, load: Load, seed: int) -> None:
         self._system, self._load, self._seed = system, load, seed
-        self._path: Path = system.site.journals / SUBMITTED
-        self.submitted: list[dict[str, Any]] = (
-            json.loads(self._path.read_text()) if self._path.exists() else []
-        )
+        self.journals_of_limited: Path = system.site.journals / LIMITED
+        self.journals_of_limited.mkdir(exist_ok=True)
+        self._paths = system.site.journals / SUBMITTED, system.site.journals / f"{LIMITED}.json"
+        self.submitted, self.limited = (_known(path) for path in self._paths)
         self.states: dict[str, str] = {}
         self.refused = ""
         """Why the server takes no such job, if it does not: a mistake of this harness."""
@@ -60,14 +71,16 @@ class Workload:
     @property
     def unfinished(self) -> list[str]:
         """Ids of jobs that are not known to be over."""
-        return [job["id"] for job in self.submitted if self.states.get(job["id"]) not in ENDED]
+        return [job["id"] for job in self._all if self.states.get(job["id"]) not in ENDED]
+
+    @property
+    def _all(self) -> list[dict[str, Any]]:
+        return [*self.submitted, *self.limited]
 
     @property
     def is_over(self) -> bool:
         """Nothing more comes, and all of it has ended."""
-        return (
-            self._enough.is_set() or len(self.submitted) >= self._load.most
-        ) and not self.unfinished
+        return (self._enough.is_set() or len(self._all) >= self._load.most) and not self.unfinished
 
     def _run(self) -> None:
         while not self._stop.wait(POLL_S):
@@ -84,9 +97,7 @@ class Workload:
                 continue
 
     def _wants_more(self) -> bool:
-        done = (
-            self._enough.is_set() or self._stop.is_set() or len(self.submitted) >= self._load.most
-        )
+        done = self._enough.is_set() or self._stop.is_set() or len(self._all) >= self._load.most
         return not done and len(self.unfinished) < self._load.active
 
     def _look(self, client: loadmaster.Client) -> None:
@@ -94,25 +105,52 @@ class Workload:
             self.states[job_id] = client.job(job_id).state
 
     def _submit(self, client: loadmaster.Client) -> None:
-        number = len(self.submitted)
-        steps = self._load.steps * (1 + number % 3)
+        number = len(self._all)
         key = f"chaos-{self._seed}-{number}"
-        request = {
-            "name": f"chaos-{number}",
-            "runtime": "process",
-            "command": [sys.executable, "-m", "experiments.chaos.job"],
-            "environment": {"PYTHONPATH": str(ROOT), JOURNALS: str(self._system.site.journals)},
+        if number % LIMITED_EVERY == LIMITED_EVERY - 1:
+            submission = client.submit(self._limited(number), idempotency_key=key)
+            self.limited.append({"id": str(submission.id), "walltime_s": WALLTIME_S, "key": key})
+            _write(self._paths[1], self.limited)
+            return
+        request = self._training(number)
+        submission = client.submit(request, idempotency_key=key)
+        self.submitted.append({"id": str(submission.id), "steps": request["steps"], "key": key})
+        _write(self._paths[0], self.submitted)
+
+    def _training(self, number: int) -> dict[str, Any]:
+        return {
+            **self._common(number, "experiments.chaos.job", self._system.site.journals),
             "kind": KINDS[number % len(KINDS)],
-            "steps": steps,
+            "steps": self._load.steps * (1 + number % 3),
             "gpus": "1..2" if number % 3 == 0 else 1,
-            "cores": 0.1,
-            "memory_gb": 0.1,
             "due": f"+{60 + 30 * (number % 4)}s",
             "tardiness_weight": 0.001,
+        }
+
+    def _limited(self, number: int) -> dict[str, Any]:
+        """A batch job that only its guard ends."""
+        job = self._common(number, "experiments.chaos.limited_job", self.journals_of_limited)
+        if number // LIMITED_EVERY % 2:
+            job["environment"] = {**job["environment"], STUBBORN: "1"}
+        return {**job, "walltime": f"{WALLTIME_S:g}s", "on_walltime": "kill"}
+
+    def _common(self, number: int, module: str, journals: Path) -> dict[str, Any]:
+        return {
+            "name": f"chaos-{number}",
+            "runtime": "process",
+            "command": [sys.executable, "-m", module],
+            "environment": {"PYTHONPATH": str(ROOT), JOURNALS: str(journals)},
+            "cores": 0.1,
+            "memory_gb": 0.1,
             "max_retries": 0,
         }
-        submission = client.submit(request, idempotency_key=key)
-        self.submitted.append({"id": str(submission.id), "steps": steps, "key": key})
-        temporary = self._path.with_suffix(".tmp")
-        temporary.write_text(json.dumps(self.submitted, indent=1))
-        temporary.replace(self._path)
+
+
+def _known(path: Path) -> list[dict[str, Any]]:
+    return json.loads(path.read_text()) if path.exists() else []
+
+
+def _write(path: Path, jobs: list[dict[str, Any]]) -> None:
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(jobs, indent=1))
+    temporary.replace(path)

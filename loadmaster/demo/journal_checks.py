@@ -7,7 +7,7 @@ that an earlier one has done, not before the newest whole checkpoint.
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter
@@ -76,7 +76,7 @@ class Findings:
 def check_journals(folder: Path) -> Findings:
     """Read and check the journals in `folder`. Raises JournalsError if unreadable."""
     wanted = _submitted(folder / SUBMITTED)
-    launches = sorted(_launches(folder), key=attrgetter("born_s"))
+    launches = sorted(launches_in(folder), key=attrgetter("born_s"))
     by_job: dict[str, list[Launch]] = defaultdict(list)
     for launch in launches:
         by_job[launch.job].append(launch)
@@ -87,7 +87,7 @@ def check_journals(folder: Path) -> Findings:
         len(launches),
         sum(len(launch.steps) for launch in launches),
         (*lost, *unknown),
-        (*_locked_out(launches), *_at_once(launches, lambda launch: [(launch.job, launch.chain)])),
+        overlaps(launches),
         tuple(_at_once(launches, lambda launch: launch.devices)),
     )
 
@@ -101,7 +101,14 @@ def _submitted(path: Path) -> dict[str, int]:
         raise JournalsError(f'{path} must be a list of {{"id", "steps"}}: {error}') from error
 
 
-def _launches(folder: Path) -> Iterator[Launch]:
+def overlaps(launches: Sequence[Launch]) -> tuple[str, ...]:
+    """Launches of one job, with the same checkpoints, alive at once; `launches` by birth."""
+    together = _at_once(launches, lambda launch: [(launch.job, launch.chain)])
+    return (*_locked_out(launches), *together)
+
+
+def launches_in(folder: Path) -> Iterator[Launch]:
+    """Yield the launches of the journals in a folder. Raises JournalsError if unreadable."""
     for path in sorted(folder.glob("*.jsonl")):
         found: dict[str, Launch] = {}
         for number, text in enumerate(path.read_text().splitlines(), 1):

@@ -14,7 +14,7 @@ from experiments.chaos.engine import BLOWS, Run, holds
 from experiments.chaos.kept import keep
 from experiments.chaos.schedule import Blow
 from experiments.chaos.system import ChaosError, Site, System
-from experiments.chaos.workload import Workload
+from experiments.chaos.workload import LIMITED, Workload
 from loadmaster.demo.journals import JobJournal, LaunchFacts
 
 
@@ -53,6 +53,8 @@ class OneJob:
         self.is_over = True
         self.refused = refused
         self._journals = system.site.journals
+        self.limited: list[dict[str, Any]] = []
+        self.journals_of_limited = system.site.journals / LIMITED
 
     def start(self) -> None:
         (self._journals / "submitted.json").write_text(json.dumps(self.submitted))
@@ -130,10 +132,13 @@ def test_a_run_whose_jobs_are_refused_says_why(tmp_path: Path) -> None:
         {"doubled": 1},
         {"doubled": None},
         {"states": {"failed": 1}},
+        {"limited": {"wrong": ["x"], "states": {"failed": 1}}},
+        {"limited": {"wrong": [], "states": {"completed": 1}}},
     ],
 )
 def test_a_run_that_lost_or_doubled_anything_does_not_hold(change: dict[str, Any]) -> None:
-    good = {"lost": [], "overlaps": [], "held_twice": [], "doubled": 0, "states": {"completed": 3}}
+    good: dict[str, Any] = {"lost": [], "overlaps": [], "held_twice": [], "doubled": 0}
+    good |= {"states": {"completed": 3}, "limited": {"wrong": [], "states": {"failed": 2}}}
     assert holds(good)
     assert not holds(good | change)
 

@@ -50,6 +50,9 @@ def holds(result: dict[str, Any], blows: int) -> bool:
     assert sum(result["struck"].values()) == blows
     assert set(result["states"]) == {"completed"}
     assert result["launches"] >= result["jobs"] == sum(result["states"].values()) > 0
+    limited = result["limited"]
+    assert (set(limited["states"]), limited["wrong"]) == ({"failed"}, [])
+    assert limited["ended_at_walltime"] >= limited["jobs"] > 0
     return (result["lost"], result["overlaps"], result["held_twice"], result["doubled"]) == (
         [],
         [],

@@ -257,7 +257,7 @@ def test_a_queue_holds_what_waits_and_what_runs_where_it_runs(ada: User, team: T
     assert jobs["runs on"]["running"] == []
     assert jobs["runs"]["remaining_steps"] < jobs["runs"]["total_steps"] == 900
     assert jobs["runs"]["due_s"] < jobs["runs"]["arrival_s"] == jobs["after it"]["arrival_s"]
-    assert jobs["after it"]["dependencies"] == [str(running.pk)]
+    assert jobs["after it"]["dependencies"] == {str(running.pk): "afterok"}
     assert (
         workload["note"]
         == "1 running and 2 waiting; 1 left out: how fast they run is not known yet"

@@ -1,0 +1,79 @@
+"""Ends at the walltime, as the journals of the batch jobs show them.
+
+Each such job never ends by itself. Its guard ends it at its walltime, whatever is away meanwhile;
+so the journal of each launch stops at the walltime, or at the end of the grace if the job ignores
+SIGTERM, and some launch of each job got so far.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from loadmaster.demo.journal_checks import Launch, launches_in, overlaps
+
+EARLY_S = 0.5
+"""Time by which a journal's last beat may be before the end of its launch."""
+
+LATE_S = 3.0
+"""Time after the grace in which a guard must have killed, on two free cores."""
+
+Away = tuple[float, float]
+"""From when to when a part was away, by the boot clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limited:
+    """Ends at the walltime, those of them while a part was away, and what should not be."""
+
+    jobs: int
+    launches: int
+    ended: int
+    while_away: Mapping[str, int]
+    wrong: tuple[str, ...]
+
+
+def check_limits(
+    folder: Path,
+    jobs: Sequence[Mapping[str, Any]],
+    grace_s: float,
+    away: Mapping[str, Iterable[Away]],
+    slowness: float = 1.0,
+) -> Limited:
+    """Check the journals of `jobs` ({"id", "walltime_s"}); `away`: by part of the system."""
+    by_job: dict[str, list[Launch]] = defaultdict(list)
+    launches = sorted(launches_in(folder), key=lambda launch: launch.born_s)
+    for launch in launches:
+        by_job[launch.job].append(launch)
+    wrong, ended = list(overlaps(launches)), list[Launch]()
+    for job in jobs:
+        walltime_s, of_job = float(job["walltime_s"]), by_job.pop(str(job["id"]), [])
+        latest_s = walltime_s + grace_s + LATE_S * slowness
+        wrong += [_too_long(one, latest_s) for one in of_job if lived_s(one) > latest_s]
+        wrong += [f"{_who(one)} ended by itself" for one in of_job if one.how]
+        whole = [one for one in of_job if lived_s(one) >= walltime_s - EARLY_S]
+        ended += whole
+        if not whole:
+            wrong.append(f"job {job['id']}: no launch ran until its walltime of {walltime_s:g} s")
+    wrong += [f"job {job} ran but was never submitted" for job in by_job]
+    counts = {part: sum(_during(spans, ended)) for part, spans in away.items()}
+    return Limited(len(jobs), len(launches), len(ended), counts, tuple(wrong))
+
+
+def lived_s(launch: Launch) -> float:
+    """Time from a launch's birth to its last sign of life."""
+    return launch.last_s - launch.born_s
+
+
+def _during(spans: Iterable[Away], ended: Sequence[Launch]) -> Iterable[bool]:
+    known = list(spans)
+    return (any(a <= one.last_s <= b for a, b in known) for one in ended)
+
+
+def _too_long(launch: Launch, latest_s: float) -> str:
+    return f"{_who(launch)} lived for {lived_s(launch):.1f} s, not {latest_s:.1f} s at most"
+
+
+def _who(launch: Launch) -> str:
+    return f"job {launch.job}: launch {launch.name}"

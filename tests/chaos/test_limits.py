@@ -1,0 +1,55 @@
+"""Journals of batch jobs show whether their guards ended them at the walltime."""
+
+import json
+from pathlib import Path
+
+from experiments.chaos.limits import Limited, check_limits
+
+JOB = {"id": "j", "walltime_s": 5.0}
+
+
+def a_journal(folder: Path, born_s: float, lived_s: float, name: str = "a", how: str = "") -> None:
+    """Write what a launch leaves that was born and last alive then."""
+    start = {
+        "event": "start", "launch": name, "job": "j", "rank": 0, "devices": [], "checkpoints": "",
+        "boot_id": "b", "born_s": born_s, "boot_s": born_s, "lock_free": True,
+    }  # fmt: skip
+    lines = [start, {"event": "beat", "launch": name, "boot_s": born_s + lived_s}]
+    if how:
+        lines.append({**lines[-1], "event": "end", "how": how})
+    with (folder / "j.jsonl").open("a") as file:
+        file.writelines(json.dumps(line) + "\n" for line in lines)
+
+
+def checked(folder: Path) -> Limited:
+    away = {"web": [(104.0, 106.0)], "agent-0": [(0.0, 50.0)]}
+    return check_limits(folder, [JOB], 2.0, away)
+
+
+def test_a_launch_that_ends_at_its_walltime_is_right_and_counted_while_a_part_is_away(
+    tmp_path: Path,
+) -> None:
+    a_journal(tmp_path, 100.0, 5.1)
+    assert checked(tmp_path) == Limited(1, 1, 1, {"web": 1, "agent-0": 0}, ())
+
+
+def test_a_launch_may_end_sooner_if_another_one_runs_until_the_walltime(tmp_path: Path) -> None:
+    a_journal(tmp_path, 100.0, 2.0)
+    a_journal(tmp_path, 110.0, 6.9, "b")
+    found = checked(tmp_path)
+    assert (found.launches, found.ended, found.wrong) == (2, 1, ())
+
+
+def test_a_job_that_lives_on_ends_by_itself_or_never_gets_so_far_is_wrong(tmp_path: Path) -> None:
+    assert checked(tmp_path).wrong == ("job j: no launch ran until its walltime of 5 s",)
+    a_journal(tmp_path, 100.0, 12.0)
+    assert checked(tmp_path).wrong == ("job j: launch a lived for 12.0 s, not 10.0 s at most",)
+    a_journal(tmp_path, 200.0, 5.1, "b", how="done")
+    assert checked(tmp_path).wrong[-1] == "job j: launch b ended by itself"
+
+
+def test_two_launches_at_once_and_a_job_that_nobody_submitted_are_wrong(tmp_path: Path) -> None:
+    a_journal(tmp_path, 100.0, 5.1)
+    a_journal(tmp_path, 103.0, 5.1, "b")
+    assert any("alive together" in text for text in checked(tmp_path).wrong)
+    assert "job j ran but was never submitted" in check_limits(tmp_path, [], 2.0, {}).wrong
