@@ -27,7 +27,7 @@ PATIENCE_S = 150.0
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of a case: its submissions, the ends of its jobs, and the files it left."""
+    """Outcome of a case: its submissions, the ends of its jobs, and the files it left."""
 
     submissions: list[str] = field(default_factory=list)
     states: dict[str, str] = field(default_factory=dict)
@@ -251,7 +251,7 @@ def _without_own(text: str) -> str:
 
 
 def differences(of_slurm: Outcome, own: Outcome) -> dict[str, str]:
-    """What differs, by part: submissions, states, files."""
+    """Differences by part: submissions, states, files."""
     found: dict[str, str] = {}
     for part in ("submissions", "states", "files"):
         theirs, ours = getattr(of_slurm, part), getattr(own, part)

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.slurm, pytest.mark.timeout(400)]
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[str, Outcome], ...]]:
-    """What became of every case under Slurm, and under Loadmaster."""
+    """Outcome of every case under Slurm, and under Loadmaster."""
     folder = tmp_path_factory.mktemp("judge")
     slurm = play(Slurm(), CASES, folder)
     with loadmaster_site(folder) as site:

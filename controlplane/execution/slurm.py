@@ -1,4 +1,4 @@
-"""What scripts for Slurm see of a launch: variables and names of files."""
+"""Variables and names of files that scripts for Slurm see of a launch."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence

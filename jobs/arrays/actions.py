@@ -58,7 +58,7 @@ ACTIONS: Mapping[str, ArrayAction] = {
         queues=True,
     ),
 }  # fmt: skip
-"""What people may do to an array. Hold keeps waiting elements back; those that run go on."""
+"""Actions of people on an array. Hold keeps waiting elements back; those that run go on."""
 
 
 def array_act(verb: str, array: JobArray, user: User) -> int:

@@ -1,4 +1,4 @@
-"""What a name on the command line means: a job, an array (ARRAY), or an element (ARRAY_3)."""
+"""Meaning of a name on the command line: a job, an array (ARRAY), or an element (ARRAY_3)."""
 
 import re
 from dataclasses import dataclass

@@ -161,7 +161,7 @@ def shares(memory: float, of: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What `--export` asks for: all variables, some by name, and values of its own."""
+    """Request of `--export`: all variables, some by name, and values of its own."""
 
     all: bool = False
     names: tuple[str, ...] = ()

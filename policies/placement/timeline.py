@@ -16,7 +16,7 @@ End: TypeAlias = tuple[float, int, Hashable]
 """(time in s, number for a fixed order, job)."""
 
 Search: TypeAlias = Callable[[ClusterState], Allocation | None]
-"""What a job would take of a state; None if it does not fit. A release never hurts."""
+"""Allocation that a job would take of a state; None if it does not fit. A release never hurts."""
 
 
 def earliest(

@@ -41,7 +41,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What to reproduce, from which data, and where to."""
+    """Parts to reproduce, the data, and the folder of the results."""
 
     scale: Scale
     data: Path

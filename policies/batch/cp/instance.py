@@ -62,7 +62,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class RunningPart:
-    """What a running job uses of a node for `left` = max(1, s_i + d_i - t)."""
+    """Part of a node that a running job uses for `left` = max(1, s_i + d_i - t)."""
 
     node: int
     demand: Amounts
@@ -109,7 +109,7 @@ class Instance:
 
     @cached_property
     def running_places(self) -> tuple[tuple[RunningPart, tuple[int, ...]], ...]:
-        """What runs, and its first position on its node on each resource of R.
+        """Return what runs, and its first position on its node on each resource of R.
 
         The longest come first, so that what becomes free is next to what is free.
         """

@@ -169,7 +169,7 @@ def test_a_job_is_refused_just_where_its_units_cannot_be_put_on_the_empty_nodes(
 def _can_be_put(
     nodes: list[list[float]], unit: list[int], units: int, most: int, exactly: int
 ) -> bool:
-    """Whether units can be taken off the nodes one at a time, by trying the best node each time.
+    """Return True if units can be taken off the nodes one by one, trying the best node each time.
 
     All units are equal and a node holds any part of them, so that nodes fill independently.
     """

@@ -34,7 +34,7 @@ def a_held_spec() -> LaunchSpec:
 
 
 class TestStatus:
-    """What there is of it, by the journal, the lease and the time."""
+    """State of it by the journal, the lease and the time."""
 
     @pytest.mark.parametrize("lease_until_s", [None, 10.1])
     def test_it_runs_until_its_lease_ends(self, lease_until_s: float | None) -> None:

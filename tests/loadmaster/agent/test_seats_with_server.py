@@ -97,7 +97,7 @@ def printed(seat: Assignment) -> str:
 
 
 def has_process(seat: Assignment) -> bool:
-    """Whether a process with the seat's run folder is alive."""
+    """Return True if a process with the seat's run folder is alive."""
     name = f"lm-{seat.pk}-{seat.fence}"
     for process in psutil.process_iter(["environ"]):
         if name in ((process.info["environ"] or {}).get("LOADMASTER_RUN_DIR") or ""):
