@@ -30,6 +30,8 @@ from jobs.wording import BEGINS_LATER
 log = logging.getLogger(__name__)
 
 MAX_KEY = 200
+MAX_CHARACTERS = 100_000_000
+"""The most that the elements of one call's arrays may repeat, for each is a row of its own."""
 
 
 class JobConflict(Exception):
@@ -86,6 +88,11 @@ def submit_all(asked: Sequence[Asked], inventory: Inventory | None = None) -> li
         # has just been deleted.
         fresh = Inventory()
     return _take(asked, fresh) if len(asked) == 1 else [_take_one(one, fresh) for one in asked]
+
+
+def _characters(job: Job) -> int:
+    """Length of what each element of an array repeats."""
+    return len(job.script) + len(json.dumps([job.command, job.environment]))
 
 
 def _take_one(one: Asked, inventory: Inventory) -> Answer:
@@ -146,10 +153,15 @@ def _sorted_out(
 
 def _within(request: JobRequest, earlier: Mapping[int, JobRequest]) -> JobRequest:
     """Return the request; raise JobInvalid if arrays of one call have too many elements."""
-    sizes = (len(r.array.indices) for r in (request, *earlier.values()) if r.array)
-    if request.array and sum(sizes) > MAX_ELEMENTS:
+    if request.array is None:
+        return request
+    arrays = [(r.job, len(r.array.indices)) for r in (request, *earlier.values()) if r.array]
+    if sum(count for _, count in arrays) > MAX_ELEMENTS:
         said = f"the arrays of one call may have {MAX_ELEMENTS} elements; use another call for it"
         raise JobInvalid({"array": [said]})
+    if sum(count * _characters(job) for job, count in arrays) > MAX_CHARACTERS:
+        said = f"its elements repeat over {MAX_CHARACTERS:,} characters of script and environment"
+        raise JobInvalid({"array": [f"{said}; put these into a file, or submit fewer elements"]})
     return request
 
 

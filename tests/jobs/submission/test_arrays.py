@@ -189,3 +189,11 @@ def test_a_dependency_is_on_a_job_or_on_an_array(user: User) -> None:
     for on in ({}, {"on": other, "on_array": array}):
         with pytest.raises(IntegrityError), transaction.atomic():
             Dependency.objects.create(job=job, **on)
+
+
+def test_elements_may_not_repeat_too_much_of_a_script_and_environment(user: User) -> None:
+    large = {f"V{n}": "x" * 30_000 for n in range(10)}
+    assert "environment" in problems(user, array="0-999", environment=large)
+    assert Job.objects.count() == 0
+    an_array(user, "0-9", environment=large)
+    assert Job.objects.count() == 10
