@@ -65,7 +65,8 @@ def _unsettled(cluster: Cluster, offered: Offers) -> set[int]:
     opened = ProfileRun.objects.filter(job__cluster=cluster, state__in=OPEN)
     under_way = set(opened.values_list("kind_id", flat=True))
     known, measured = _known(cluster)
-    unknown = set(waiting.order_by().values_list("kind_id", flat=True)) - known
+    with_speeds = waiting.exclude(batch=True, gpus_max=0).order_by()
+    unknown = set(with_speeds.values_list("kind_id", flat=True)) - known
     by_kind = waiting.filter(repeatable=True).order_by().values("kind_id")
     ranges = by_kind.annotate(least=Min("gpus_min"), most=Max("gpus_max"))
     here = {(o.type_id, g) for o in offered.now for g in range(1, o.gpus + 1)}

@@ -198,7 +198,7 @@ def show_job(job: Job) -> None:
         "what helps": shown(job.waiting.remedy) if job.waiting else "",
         "expected": _expected(job),
         "where": where(job),
-        "progress": f"{done.steps_done} of {done.total_steps} steps ({100 * done.fraction:.1f}%)",
+        "progress": _progress(job),
         "speed": f"{done.steps_per_s:.3g} steps/s, ready {moment(done.eta)}"
         if done.steps_per_s
         else "",
@@ -206,7 +206,7 @@ def show_job(job: Job) -> None:
         "loss": ""
         if done.first_loss is None or done.last_loss is None
         else f"{done.first_loss:.4g} at first, {done.last_loss:.4g} last",
-        "GPUs": "..".join(str(gpus) for gpus in sorted({job.gpus_min, job.gpus_max})),
+        "GPUs": "..".join(str(n) for n in sorted({job.gpus_min, job.gpus_max} - {0})),
         "kind": shown(job.kind),
         "cluster, team": f"{shown(job.cluster)}, {shown(job.team)}"
         f" (submitted by {shown(job.user)})",
@@ -221,6 +221,14 @@ def show_job(job: Job) -> None:
     for name, line in lines.items():
         if line:
             out().print(f"[bold]{name + ':':14}[/bold] {line}")
+
+
+def _progress(job: Job) -> str:
+    """Steps of a training job; a batch job reports none."""
+    done = job.progress
+    if "steps_per_epoch" not in job.spec:
+        return ""
+    return f"{done.steps_done} of {done.total_steps} steps ({100 * done.fraction:.1f}%)"
 
 
 def _expected(job: Job) -> str:

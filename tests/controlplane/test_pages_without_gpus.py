@@ -67,6 +67,18 @@ def test_the_pages_show_what_holds_cores(node: Node, client: Client) -> None:
     shown = client.get(f"/jobs/{held.job_id}/").content.decode()
     assert "2 cores" in shown
     assert "× " not in shown
+    assert "Loss" not in shown
+    assert "Its speed" not in shown
+
+
+def test_a_batch_job_shows_its_units_and_walltime(node: Node, client: Client) -> None:
+    job = spread(node)
+    Job.objects.filter(pk=job.pk).update(walltime_s=90.0, on_walltime="kill", preemptible=False)
+    client.force_login(a_user("ada", team=_team(), operator=True))
+    shown = client.get(f"/jobs/{job.pk}/").content.decode()
+    assert "it runs on the first node" in shown
+    assert "then it is ended" in shown
+    assert "pre-emption" not in shown
 
 
 def spread(node: Node, *, processes: str = "first") -> Job:

@@ -53,6 +53,14 @@ def test_nothing_changes_while_runs_are_wanted_and_offered(cluster: Cluster) -> 
     assert state_of(job) == "profiling"
 
 
+def test_a_batch_job_without_gpus_gets_no_assumed_speed(cluster: Cluster) -> None:
+    a_profiling_node(cluster)
+    job = a_job(cluster, kind=a_kind(), batch=True, gpus_min=0, gpus_max=0, total_steps=1)
+    reconcile_profiles(timezone.now())
+    assert not Profile.objects.filter(kind=job.kind).exists()
+    assert not job.events.filter(event="warning").exists()
+
+
 def test_a_role_that_changes_in_mid_profiling_releases_the_job_with_estimates(
     cluster: Cluster,
 ) -> None:
