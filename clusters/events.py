@@ -58,20 +58,25 @@ def note_nodes_joined(nodes: Iterable[tuple[int, UUID]]) -> None:
 
 def hint_arrived(cluster_id: int) -> None:
     """Note that a worker looks for events now: later events need a new hint."""
+    forget(_key(cluster_id))
+
+
+def forget(key: str) -> None:
+    """Let the next call of `is_first` with this key be the first again."""
     try:
-        cache.delete(_key(cluster_id))
+        cache.delete(key)
     except (RedisError, OSError) as error:
         log.warning("the cache is away, so hints of the next second may be left out: %s", error)
 
 
 def hint_after(cluster_id: int, backoff_s: float) -> None:
     """Hint a worker after the cluster's backoff, unless its events are answered by then."""
-    if _is_first(f"backoff:{cluster_id}", math.ceil(backoff_s)):
+    if is_first(f"backoff:{cluster_id}", math.ceil(backoff_s)):
         _send(cluster_id, countdown=backoff_s)
 
 
 def _hint(cluster_id: int) -> None:
-    if _is_first(_key(cluster_id), HINT_LIVES_S):
+    if is_first(_key(cluster_id), HINT_LIVES_S):
         _send(cluster_id)
 
 
@@ -82,7 +87,8 @@ def _send(cluster_id: int, countdown: float | None = None) -> None:
         log.warning("the broker is away, so the reconciler will find the event: %s", error)
 
 
-def _is_first(key: str, lives_s: int) -> bool:
+def is_first(key: str, lives_s: int) -> bool:
+    """Return True for the first call with a key in `lives_s` seconds, or since `forget`."""
     try:
         return bool(cache.add(key, 1, lives_s))
     except (RedisError, OSError) as error:

@@ -20,11 +20,11 @@ BUDGET_S = 10.0
 """Longest time of a simulation; one that is cut forecasts the starts that it has seen."""
 
 
-def forecast_round(cluster_id: int, number: int) -> bool:
-    """Store the starts expected after this round; False if it is not the newest or has none."""
+def forecast_round(cluster_id: int) -> bool:
+    """Store the starts expected after the newest round of a cluster; False if there are none."""
     rows = Round.objects.filter(cluster=cluster_id).exclude(snapshot=None).exclude(plan=None)
     row = rows.order_by("-number").first()
-    if row is None or row.number != number or row.policy not in registry.BUILT_IN:
+    if row is None or row.policy not in registry.BUILT_IN:
         return False
     snapshot, plan = snapshot_json.from_json(row.snapshot), plan_json.from_json(row.plan)
     try:
@@ -37,7 +37,7 @@ def forecast_round(cluster_id: int, number: int) -> bool:
     if ahead.is_cut:  # jobs whose start it has not seen keep their last forecast
         starts = {job: start for job, start in starts.items() if start is not None}
     whys = {job: ahead.jobs[job].why for job in starts if job in ahead.jobs}
-    store(cluster_id, number, snapshot.now_s, starts, names, whys)
+    store(cluster_id, row.number, snapshot.now_s, starts, names, whys)
     return True
 
 

@@ -2,6 +2,7 @@
 
 from celery import shared_task
 
+from controlplane.loop.live.forecasting import simulate_paced
 from controlplane.studies.forecasts import forecast_round
 from controlplane.studies.running.runner import run_next
 from controlplane.studies.running.workers import hint_simulations
@@ -15,6 +16,6 @@ def run_simulation() -> None:
 
 
 @shared_task
-def forecast_starts(cluster_id: int, number: int) -> None:
-    """Forecast the starts of jobs that wait after this round; it may be repeated or be late."""
-    forecast_round(cluster_id, number)
+def forecast_starts(cluster_id: int) -> None:
+    """Forecast the starts of jobs that wait; it may be repeated or be late."""
+    simulate_paced(cluster_id, forecast_round)

@@ -6,14 +6,19 @@ A forecast is written only where it differs from the job's newest one by more th
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from types import MappingProxyType
 
 from celery import current_app
+from django.core.cache import cache
 from django.db.models import F
 from kombu.exceptions import OperationalError
+from redis.exceptions import RedisError
 
+from clusters.events import forget, is_first
 from controlplane.loop.forecasts import SCORED, Calibration, Interval, Score, Told, has_moved
 from controlplane.loop.models import Round
 from controlplane.web.storage.bulk import insert
@@ -42,8 +47,11 @@ NEVER_FIT = frozenset(
 FAR_S = 100 * 365.25 * 86_400.0
 """No moment further ahead is stored: a start beyond it is not expected, an end is unknown."""
 
-EXPIRES_S = 30.0
+EXPIRES_S = 30
 """A request that no worker has taken by then is dropped: a later round sends another one."""
+
+REST, LONGEST_REST_S = 4.0, 15.0
+"""A simulation begins after so many times the last one's length, and at most so long."""
 
 
 def store_expected(row: Round, plan: Plan, snapshot: Snapshot) -> None:
@@ -59,7 +67,7 @@ def store_expected(row: Round, plan: Plan, snapshot: Snapshot) -> None:
         names = {node.id: node.name for node in snapshot.nodes}
         store(row.cluster_id, row.number, snapshot.now_s, told, names)
     if simulated:
-        _ask_for_simulation(row.cluster_id, row.number)
+        _ask_for_simulation(row.cluster_id)
 
 
 def not_scheduled(plan: Plan) -> frozenset[str]:
@@ -74,9 +82,33 @@ def not_scheduled(plan: Plan) -> frozenset[str]:
     return frozenset(w.job for w in may_start if w.job not in scheduled)
 
 
-def _ask_for_simulation(cluster_id: int, number: int) -> None:
+def simulate_paced(cluster_id: int, simulate: Callable[[int], object]) -> None:
+    """Simulate a cluster's queue. Rounds that follow ask anew, and then it is simulated later."""
+    forget(_asked(cluster_id))
+    began_s = time.monotonic()
+    simulate(cluster_id)
+    rest_s = min(REST * (time.monotonic() - began_s), LONGEST_REST_S)
+    with suppress(RedisError, OSError):  # without a cache it is simulated at once
+        cache.set(_rest(cluster_id), rest_s, EXPIRES_S)
+
+
+def _asked(cluster_id: int) -> str:
+    return f"forecast-asked:{cluster_id}"
+
+
+def _rest(cluster_id: int) -> str:
+    return f"forecast-rest:{cluster_id}"
+
+
+def _ask_for_simulation(cluster_id: int) -> None:
+    """Ask for a simulation of the newest round; one that is asked for already will do."""
+    if not is_first(_asked(cluster_id), EXPIRES_S):
+        return
+    rest_s = 0.0
+    with suppress(RedisError, OSError):
+        rest_s = cache.get(_rest(cluster_id), 0.0)
     try:
-        current_app.send_task(FORECAST_TASK, (cluster_id, number), expires=EXPIRES_S)
+        current_app.send_task(FORECAST_TASK, (cluster_id,), countdown=rest_s, expires=EXPIRES_S)
     except OperationalError as error:
         logger.warning("the broker is away, so no start is forecast: %s", error)
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from clusters.models import Cluster, Node
-from controlplane.loop.live.forecasting import calibrated, score_of
+from controlplane.loop.live.forecasting import calibrated, score_of, simulate_paced
 from controlplane.loop.live.world import Solve
 from jobs.forecasts import starts_of
 from jobs.models import Forecast, Job
@@ -105,8 +105,8 @@ def test_jobs_that_a_schedule_leaves_out_are_simulated_and_keep_their_forecast_u
     jobs = [a_job(cluster), a_job(cluster)]
     a_round(cluster, expecting(1100.0), at_s=100.0)
     assert asked == []
-    row = a_round(cluster, expecting(None), at_s=120.0)
-    assert [args for _, args in asked] == [(cluster.pk, row.number)]
+    a_round(cluster, expecting(None), at_s=120.0)
+    assert [args for _, args in asked] == [(cluster.pk,)]
     assert sorted(starts(job)[-1] or 0.0 for job in jobs) == [1100.0, 9e8]
 
 
@@ -119,9 +119,9 @@ def test_a_plan_without_a_schedule_asks_for_a_simulation(
         lambda name, given, **_: asked.append((name, given)),
     )
     a_job(cluster)
-    row = a_round(cluster, placing())
+    a_round(cluster, placing())
     task = "controlplane.studies.tasks.forecast_starts"
-    assert asked == [(task, (cluster.pk, row.number))]
+    assert asked == [(task, (cluster.pk,))]
     assert not Forecast.objects.exists()
 
 
@@ -141,3 +141,23 @@ def test_the_first_forecast_is_scored_against_the_start_and_teaches_the_next_one
     assert score.error == pytest.approx(abs(drift))
     assert score.drift == pytest.approx(drift)
     assert calibrated(cluster.pk).interval(0.0, 1.0) == calibrated(-1).interval(0.0, 1.0)
+
+
+def test_rounds_that_follow_each_other_ask_once_and_a_long_simulation_is_followed_by_a_rest(
+    cluster: Cluster, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delays = list[float]()
+    monkeypatch.setattr(
+        "controlplane.loop.live.forecasting.current_app.send_task",
+        lambda *_, countdown, **__: delays.append(countdown),
+    )
+    clock = iter([10.0, 12.0, 20.0, 60.0])
+    monkeypatch.setattr("controlplane.loop.live.forecasting.time.monotonic", lambda: next(clock))
+    a_job(cluster)
+    for _ in range(3):
+        a_round(cluster, placing())
+    assert delays == [0.0]
+    for _ in range(2):
+        simulate_paced(cluster.pk, lambda _: None)
+        a_round(cluster, placing())
+    assert delays == [0.0, 8.0, 15.0], "four times as long, and at most 15 s"
