@@ -16,7 +16,7 @@ from controlplane.simulation.study.run_files import load, save
 from controlplane.simulation.switches import Switches
 from controlplane.simulation.workloads.base import Workload
 from controlplane.simulation.world.job_table import Launch
-from controlplane.simulation.world.observed_pairs import ObservedPairs
+from controlplane.simulation.world.observation.observed_pairs import ObservedPairs
 from controlplane.simulation.world.outcome import Outcome, PairEstimates
 from controlplane.simulation.world.run import Simulation, simulate
 from controlplane.studies.pages.selectors import results_table

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from controlplane.simulation.cluster.scenario import Scenario
 from controlplane.simulation.switches import Switches
+from controlplane.simulation.world.observation.snapshot_builder import Lazy
 from controlplane.simulation.world.run import Simulation
-from controlplane.simulation.world.snapshot_builder import Lazy
 from policies.contract.plan import Plan
 from policies.contract.policy import Policy
 from policies.contract.snapshot import JobView, Snapshot

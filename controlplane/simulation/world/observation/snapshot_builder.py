@@ -13,8 +13,8 @@ import numpy as np
 
 from controlplane.simulation.cluster.scenario import Scenario
 from controlplane.simulation.world.job_table import JobTable, Launch
-from controlplane.simulation.world.predictions import Predictions
-from controlplane.simulation.world.queue_window import queue_window
+from controlplane.simulation.world.observation.predictions import Predictions
+from controlplane.simulation.world.observation.queue_window import queue_window
 from policies.contract.snapshot import (
     Floats,
     JobColumns,
