@@ -20,7 +20,7 @@ from controlplane.simulation.workloads.base import (
     rows,
 )
 from controlplane.simulation.workloads.drafts import Draft, check
-from controlplane.simulation.workloads.gavel_tables import Tables, tables_of
+from controlplane.simulation.workloads.gavel.tables import Tables, tables_of
 from controlplane.simulation.workloads.lines import Findings, Table, as_floats, pieces, quoted
 from controlplane.simulation.workloads.options import Context, Seconds, Trace
 from policies.contract.snapshot import Bools, Floats, Jobs

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controlplane.simulation.workloads import Workload, WorkloadError, load
-from controlplane.simulation.workloads.gavel_generator import GPUS, MINUTE_S, MODES
+from controlplane.simulation.workloads.gavel.generator import GPUS, MINUTE_S, MODES
 from policies.contract.snapshot_json import to_json
 from tests.builders_policies import a_kind, a_snapshot
 from tests.controlplane.simulation.workloads.data import whole_file
-from tests.controlplane.simulation.workloads.test_gavel import TABLES
+from tests.controlplane.simulation.workloads.gavel.test_gavel import TABLES
 
 RATES = {"fast": 20.0, "slow": 0.5}
 KINDS = [

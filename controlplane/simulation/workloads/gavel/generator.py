@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field
 
 from controlplane.simulation.workloads.base import MOST_WEIGHT, Workload, WorkloadError, jobs_of
-from controlplane.simulation.workloads.gavel_tables import tables_of
+from controlplane.simulation.workloads.gavel.tables import tables_of
 from controlplane.simulation.workloads.options import (
     Context,
     Factor,

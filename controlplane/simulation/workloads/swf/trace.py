@@ -14,7 +14,7 @@ from controlplane.simulation.workloads.base import BadLine, Workload
 from controlplane.simulation.workloads.drafts import Draft, check, workload_of
 from controlplane.simulation.workloads.lines import Findings, pieces, quoted
 from controlplane.simulation.workloads.options import Context, Trace, one_of
-from controlplane.simulation.workloads.swf_log import (
+from controlplane.simulation.workloads.swf.log import (
     facts_of,
     mark_preceding,
     ran,
