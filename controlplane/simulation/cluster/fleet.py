@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from controlplane.simulation.world.job_table import Launch
-from policies.contract.amounts import all_demanded, available, demanded
+from policies.contract.plan import all_demanded, available, demanded, seat_demand
 from policies.contract.snapshot import (
     DeviceView,
     JobColumns,
@@ -15,7 +15,6 @@ from policies.contract.snapshot import (
     NodeView,
     RankPlacement,
     SlotHold,
-    seat_demand,
 )
 from policies.contract.validation import TOLERANCE
 from policies.placement.speed import devices_of

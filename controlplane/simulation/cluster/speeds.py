@@ -6,6 +6,7 @@ from math import inf
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from policies.contract.plan import seat_demand
 from policies.contract.snapshot import (
     JobColumns,
     KindView,
@@ -13,7 +14,6 @@ from policies.contract.snapshot import (
     NodeView,
     PowerCapStep,
     RankPlacement,
-    seat_demand,
 )
 from policies.contract.views import WITHOUT_GPUS
 from policies.placement.cluster_state import ClusterState
