@@ -1,9 +1,13 @@
 """The process runtime: a command in its own folder, under a guard."""
 
 import contextlib
+import errno
 import fcntl
+import json
 import os
+import select
 import signal
+import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -33,6 +37,7 @@ class ProcessRuntime(RunFolders):
 
     def __init__(self, runs: Path, clock: Clock | None = None) -> None:
         super().__init__(runs, clock)
+        self._spawner = Spawner()
         self._guards: dict[RunId, int] = {}
         self._begun_s = self._clock.boot_s()
 
@@ -106,16 +111,10 @@ class ProcessRuntime(RunFolders):
             raise LaunchError(f"the guard cannot be started: {error}") from error
 
     def _spawn(self, folder: Path) -> int:
-        argv = [sys.executable, "-I", "-S", str(Path(guard.__file__).resolve()), str(folder)]
-        log = str(folder / "guard.log")
-        actions = [
-            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_OPEN, 1, log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
-            (os.POSIX_SPAWN_DUP2, 1, 2),
-        ]
-        return os.posix_spawn(
-            sys.executable, argv, {}, file_actions=actions, setsid=True, setsigmask=[]
-        )
+        return self._spawner.start(folder)
+
+    def close(self) -> None:
+        self._spawner.close()
 
     def _signal_guard(self, run: RunId) -> None:
         owner = guard.read_json(self.folder(run) / "guard.pid")
@@ -158,13 +157,15 @@ class ProcessRuntime(RunFolders):
         return False
 
     def _is_guard_gone(self, run: RunId) -> bool:
-        try:
-            gone, _ = os.waitpid(self._guards[run], os.WNOHANG)
-        except ChildProcessError:
-            gone = 1
+        """Return True if a guard has given up its lock, or ended before it had one."""
+        folder = self.folder(run)
+        if guard.read_json(folder / "guard.pid"):
+            gone = not self._is_guarded(folder)
+        else:
+            gone = not psutil.pid_exists(self._guards[run])
         if gone:
             del self._guards[run]
-        return bool(gone)
+        return gone
 
     def abandon(self, run: RunId) -> RunStatus:
         """Settle the run while holding the guard's lock, so that no late guard starts it."""
@@ -197,6 +198,45 @@ class ProcessRuntime(RunFolders):
             return None
         cpu_s, memory = _consumption(int(owner["pid"]), exact=exact)
         return self._usage_since_last(run, cpu_s, memory)
+
+
+class Spawner:
+    """Process that forks guards (`guard.serve`): it has nothing of the agent's, secrets neither."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, folder: Path) -> int:
+        """Start the guard of a launch and return its pid. Raises OSError."""
+        try:
+            return self._ask(folder)
+        except OSError:  # it was killed; should it have forked, the second guard gives way
+            self.close()
+            return self._ask(folder)
+
+    def _ask(self, folder: Path) -> int:
+        process = self._process = self._process or self._begun()
+        assert process.stdin is not None and process.stdout is not None  # noqa: PT018
+        process.stdin.write(json.dumps(str(folder)).encode() + b"\n")
+        ready, _, _ = select.select([process.stdout], [], [], GUARD_START_S)
+        answer = process.stdout.readline() if ready else b""
+        if not answer:
+            raise OSError(errno.ESRCH, "the process that starts guards does not answer")
+        return int(answer)
+
+    def _begun(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-I", "-S", str(Path(guard.__file__).resolve())]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(
+            command, bufsize=0, stdin=pipe, stdout=pipe, env={}, start_new_session=True
+        )
+
+    def close(self) -> None:
+        """End it; guards and their jobs go on."""
+        if self._process is not None:
+            self._process.kill()
+            with self._process:  # closes the pipes and reaps it
+                self._process = None
 
 
 def _consumption(guard_pid: int, *, exact: bool) -> tuple[float, int]:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import psutil
@@ -410,7 +411,8 @@ class TestProcessRuntime:
 
     @pytest.fixture
     def runtime(self, tmp_path: Path) -> Iterator[ProcessRuntime]:
-        yield ProcessRuntime(tmp_path / "runs")
+        with closing(ProcessRuntime(tmp_path / "runs")) as runtime:
+            yield runtime
         end_runs(tmp_path)
 
     def prepare(self, runtime: ProcessRuntime, spec: LaunchSpec) -> None:
@@ -430,6 +432,30 @@ class TestProcessRuntime:
         ProcessRuntime(tmp_path / "runs").start(RUN, guard.boot_s() + 60)
         assert runtime.read(RUN, "stdout", 0, 100) == b"once\n"
         assert runtime.size(RUN, "stdout") == 5
+
+    def test_a_killed_spawner_of_guards_is_replaced_and_its_guards_go_on(
+        self, runtime: ProcessRuntime
+    ) -> None:
+        first, second = (a_spec(f"a-{n}", command=SLEEPER) for n in range(2))
+        for spec in (first, second):
+            self.prepare(runtime, spec)
+        runtime.start(RunId(first.assignment, first.fence), guard.boot_s() + 60)
+        (spawner,) = [p for p in psutil.Process().children() if guard.__file__ in p.cmdline()]
+        spawner.kill()
+        runtime.start(RunId(second.assignment, second.fence), guard.boot_s() + 60)
+        for spec in (first, second):
+            run = RunId(spec.assignment, spec.fence)
+            until(lambda run=run: runtime.size(run, "stdout"))
+            assert runtime.poll(run).state is RunState.RUNNING
+
+    def test_a_guard_outlives_the_agent_that_started_it(
+        self, runtime: ProcessRuntime, tmp_path: Path
+    ) -> None:
+        with closing(ProcessRuntime(tmp_path / "runs")) as former:
+            self.prepare(former, a_spec(command=SLEEPER))
+            former.start(RUN, guard.boot_s() + 60)
+            until(lambda: former.size(RUN, "stdout"))
+        assert runtime.poll(RUN).state is RunState.RUNNING
 
     def test_an_abandoned_launch_can_never_be_started(self, runtime: ProcessRuntime) -> None:
         self.prepare(runtime, a_spec(command=python("print('never')")))
