@@ -2,7 +2,8 @@
 
 Run as a file by itself (`python -I -S guard.py RUN_DIR`) with the standard library alone, as the
 subreaper of whatever the job starts. Without RUN_DIR it reads run folders from stdin, a JSON string
-a line, forks a guard for each, and answers with its pid: a fork takes a tenth of Python's start.
+a line, forks a guard for each, and answers with its pid: a fork takes a tenth of Python's start. An
+empty line follows when one of these guards has ended.
 The guard shares the run folder with the agent:
 - `launch.json` (read once, then removed, for it holds secrets): argv, environment, cwd, grace_s,
   boot_id, walltime_s and deadline_s (CLOCK_BOOTTIME; null: none), outputs (the job's own files by
@@ -363,11 +364,14 @@ def _forked(folder: Path) -> int:
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.setsid()
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        answers, flags = os.dup(1), os.O_WRONLY | os.O_CREAT | os.O_APPEND
         log = os.open(folder / "guard.log", flags, 0o600)
         for new, old in ((os.open(os.devnull, os.O_RDONLY), 0), (log, 1), (log, 2)):
             os.dup2(new, old)
-        return main(folder)
+        code = main(folder)
+        with contextlib.suppress(OSError):  # the agent that would be told is gone
+            os.write(answers, b"\n")
+        return code
     except BaseException:  # it must not return into the loop of `serve`
         sys.excepthook(*sys.exc_info())
         return 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -156,11 +157,13 @@ class Usage:
 class Runtime(Protocol):
     """A way of running jobs. Calls never wait for the job; every call may be repeated.
 
-    Unless it `limits_memory`, the agent stops jobs that use more memory than they asked for.
+    Unless it `limits_memory`, the agent stops jobs that use more memory than they asked for. A
+    runtime that learns of an end calls `on_end`, in any thread; others are polled.
     """
 
     name: str
     limits_memory: bool
+    on_end: Callable[[], None]
 
     def environment(self) -> dict[str, str]:
         """The variables every job gets from the node, below all others."""

@@ -5,12 +5,15 @@ import errno
 import fcntl
 import json
 import os
-import select
+import queue
 import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from typing import IO
 
 import psutil
 
@@ -37,7 +40,7 @@ class ProcessRuntime(RunFolders):
 
     def __init__(self, runs: Path, clock: Clock | None = None) -> None:
         super().__init__(runs, clock)
-        self._spawner = Spawner()
+        self._spawner = Spawner(lambda: self.on_end())
         self._guards: dict[RunId, int] = {}
         self._begun_s = self._clock.boot_s()
 
@@ -201,10 +204,15 @@ class ProcessRuntime(RunFolders):
 
 
 class Spawner:
-    """Process that forks guards (`guard.serve`): it has nothing of the agent's, secrets neither."""
+    """Process that forks guards (`guard.serve`): it has nothing of the agent's, secrets neither.
 
-    def __init__(self) -> None:
+    `on_end` is called in a thread when a guard ends.
+    """
+
+    def __init__(self, on_end: Callable[[], None]) -> None:
+        self._on_end = on_end
         self._process: subprocess.Popen[bytes] | None = None
+        self._pids: queue.SimpleQueue[int] = queue.SimpleQueue()
 
     def start(self, folder: Path) -> int:
         """Start the guard of a launch and return its pid. Raises OSError."""
@@ -216,27 +224,41 @@ class Spawner:
 
     def _ask(self, folder: Path) -> int:
         process = self._process = self._process or self._begun()
-        assert process.stdin is not None and process.stdout is not None  # noqa: PT018
+        assert process.stdin is not None
         process.stdin.write(json.dumps(str(folder)).encode() + b"\n")
-        ready, _, _ = select.select([process.stdout], [], [], GUARD_START_S)
-        answer = process.stdout.readline() if ready else b""
-        if not answer:
-            raise OSError(errno.ESRCH, "the process that starts guards does not answer")
-        return int(answer)
+        try:
+            return self._pids.get(timeout=GUARD_START_S)
+        except queue.Empty as error:
+            text = "the process that starts guards does not answer"
+            raise OSError(errno.ETIMEDOUT, text) from error
 
     def _begun(self) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-I", "-S", str(Path(guard.__file__).resolve())]
         pipe = subprocess.PIPE
-        return subprocess.Popen(
+        process = subprocess.Popen(
             command, bufsize=0, stdin=pipe, stdout=pipe, env={}, start_new_session=True
         )
+        heard = process.stdout, self._pids
+        threading.Thread(target=self._listen, args=heard, daemon=True).start()
+        return process
+
+    def _listen(self, answers: IO[bytes], pids: queue.SimpleQueue[int]) -> None:
+        """Read pids and ends, until neither the process nor a guard of it is left."""
+        with answers:
+            for line in answers:
+                if line.strip():
+                    pids.put(int(line))
+                else:
+                    self._on_end()
 
     def close(self) -> None:
         """End it; guards and their jobs go on."""
         if self._process is not None:
+            assert self._process.stdin is not None
+            self._process.stdin.close()
             self._process.kill()
-            with self._process:  # closes the pipes and reaps it
-                self._process = None
+            self._process.wait()
+            self._process, self._pids = None, queue.SimpleQueue()
 
 
 def _consumption(guard_pid: int, *, exact: bool) -> tuple[float, int]:

@@ -95,7 +95,7 @@ def test_a_job_runs_with_the_contract_and_nothing_of_the_agents(
     )
     until(lambda: agent.is_idle and held.reports, agent)
     found = json.loads(held.logs["stdout"])
-    assert held.states == ["preparing", "running", "succeeded"]
+    assert held.states == ["running", "succeeded"]
     assert (found["BATCH"], found["LOADMASTER_EMULATED_STEP_S"], found["CUDA_VISIBLE_DEVICES"]) == (
         "64",
         "0.05",
@@ -159,7 +159,7 @@ def test_a_preempted_job_saves_first_and_resumes(server: FakeServer, agent: Agen
     until(lambda: held.progress, agent)
     server.stop("a1", StopReason.PREEMPT, grace_s=20.0)
     until(lambda: agent.is_idle, agent)
-    assert held.states == ["preparing", "running", "stopping", "preempted"]
+    assert held.states == ["running", "stopping", "preempted"]
     assert held.reports[-1].exit_code == 75
     again = server.offer(a_spec("a2", fence=2, command=TRAINER))
     until(lambda: again.progress, agent)
@@ -282,7 +282,7 @@ def test_a_job_outlives_its_killed_agent_and_is_adopted_by_the_next(
     second = AgentProcess(address, state)
     until(lambda: "succeeded" in held.states)
     second.end(signal.SIGTERM)
-    assert held.states == ["preparing", "running", "succeeded"]
+    assert held.states == ["running", "succeeded"]
     assert held.logs["stdout"].decode().split() == [str(i) for i in range(30)]
     assert len(server.registrations) == 1
     assert [known.id for known in server.sessions[1].assignments] == ["a1"]
