@@ -157,13 +157,11 @@ class Usage:
 class Runtime(Protocol):
     """A way of running jobs. Calls never wait for the job; every call may be repeated.
 
-    Unless it `limits_memory`, the agent stops jobs that use more memory than they asked for. A
-    runtime that learns of an end calls `on_end`, in any thread; others are polled.
+    Unless it `limits_memory`, the agent stops jobs that use more memory than they asked for.
     """
 
     name: str
     limits_memory: bool
-    on_end: Callable[[], None]
 
     def environment(self) -> dict[str, str]:
         """The variables every job gets from the node, below all others."""
@@ -204,6 +202,10 @@ class Runtime(Protocol):
 
     def list(self) -> tuple[RunId, ...]:
         """Every launch of which this runtime has anything, for a restarted agent to adopt."""
+
+    def tell_ends(self, wake: Callable[[], None]) -> None:
+        """Call `wake`, in any thread, when a run has ended; a runtime that cannot is polled."""
+        return
 
     def abandon(self, run: RunId) -> RunStatus:
         """Settle a launch: as `poll`, but one not started never will be."""

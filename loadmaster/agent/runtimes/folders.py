@@ -49,7 +49,6 @@ class RunFolders(Runtime):
         self._runs = private_folder(runs)
         self._clock = clock or SystemClock()
         self._usage: dict[RunId, tuple[float, float]] = {}
-        self.on_end = lambda: None
 
     def folder(self, run: RunId) -> Path:
         """The run's private folder."""

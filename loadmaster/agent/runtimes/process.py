@@ -40,7 +40,7 @@ class ProcessRuntime(RunFolders):
 
     def __init__(self, runs: Path, clock: Clock | None = None) -> None:
         super().__init__(runs, clock)
-        self._spawner = Spawner(lambda: self.on_end())
+        self._spawner = Spawner()
         self._guards: dict[RunId, int] = {}
         self._begun_s = self._clock.boot_s()
 
@@ -115,6 +115,9 @@ class ProcessRuntime(RunFolders):
 
     def _spawn(self, folder: Path) -> int:
         return self._spawner.start(folder)
+
+    def tell_ends(self, wake: Callable[[], None]) -> None:
+        self._spawner.on_end = wake
 
     def close(self) -> None:
         self._spawner.close()
@@ -209,8 +212,8 @@ class Spawner:
     `on_end` is called in a thread when a guard ends.
     """
 
-    def __init__(self, on_end: Callable[[], None]) -> None:
-        self._on_end = on_end
+    def __init__(self) -> None:
+        self.on_end: Callable[[], None] = threading.Event().set
         self._process: subprocess.Popen[bytes] | None = None
         self._pids: queue.SimpleQueue[int] = queue.SimpleQueue()
 
@@ -249,7 +252,7 @@ class Spawner:
                 if line.strip():
                     pids.put(int(line))
                 else:
-                    self._on_end()
+                    self.on_end()
 
     def close(self) -> None:
         """End it; guards and their jobs go on."""

@@ -445,7 +445,7 @@ class TestProcessRuntime:
         runtime.start(RunId(second.assignment, second.fence), guard.boot_s() + 60)
         for spec in (first, second):
             run = RunId(spec.assignment, spec.fence)
-            until(lambda run=run: runtime.size(run, "stdout"))
+            until(functools.partial(runtime.size, run, "stdout"))
             assert runtime.poll(run).state is RunState.RUNNING
 
     def test_a_guard_outlives_the_agent_that_started_it(
