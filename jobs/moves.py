@@ -27,12 +27,14 @@ def lock_node(pk: uuid.UUID) -> Node:
 
 
 def lock_assignment(pk: uuid.UUID) -> Assignment:
-    """Return the assignment, locked with its job until the transaction ends."""
-    job_id = Assignment.objects.values_list("job_id", flat=True).get(pk=pk)
+    """Return the assignment, locked with its job until the transaction ends.
+
+    Raises Job.DoesNotExist if there is no such assignment.
+    """
     job = (
         Job.objects.select_for_update(of=("self",), no_key=True)
         .select_related("cluster", "team", "kind")
-        .get(pk=job_id)
+        .get(assignments=pk)
     )
     assignment = (
         Assignment.objects.select_for_update(of=("self",), no_key=True)

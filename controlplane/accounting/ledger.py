@@ -58,7 +58,8 @@ def write_entries(
     known = EnergyEntry.objects.filter(assignment=assignment)
     since = None if anew else known.order_by("-hour").values_list("hour", flat=True).first()
     with transaction.atomic():
-        (known.filter(hour__gte=since) if since else known).delete()
+        if assignment.metered_until is not None:
+            (known.filter(hour__gte=since) if since else known).delete()
         written = EnergyEntry.objects.bulk_create(entries(assignment, until, since))
         Assignment.objects.filter(pk=assignment.pk).update(metered_until=until)
     return written

@@ -82,11 +82,17 @@ def power_drawn(
     holding = Holding(begin.timestamp(), until.timestamp(), held, cores)
     co_tenants = [n for n in _co_tenants(assignment, until) if n.to_s > holding.from_s]
     intervals = list(_intervals(holding, co_tenants))
+    own = _own_power(assignment, holding, intervals, _samples(assignment, begin, until))
+    return PowerDraw(holding, own, _rest_power(assignment, holding, intervals))
+
+
+def _samples(assignment: Assignment, begin: datetime, until: datetime) -> Sequence[UsagePoint]:
+    """Return the samples of its GPUs' watts that hold from `begin` to `until`."""
+    if not assignment.gpus:
+        return ()
     samples = UsagePoint.objects.filter(assignment=assignment, gpu_power_w__isnull=False)
     before = samples.filter(at__lt=begin).order_by("-at", "-id")[:1]
-    led = [*before, *samples.filter(at__gte=begin, at__lt=until).order_by("at", "id")]
-    own = _own_power(assignment, holding, intervals, led)
-    return PowerDraw(holding, own, _rest_power(assignment, holding, intervals))
+    return [*before, *samples.filter(at__gte=begin, at__lt=until).order_by("at", "id")]
 
 
 def _own_power(
@@ -126,7 +132,7 @@ def _rest_power(
 ) -> list[PowerStep]:
     """Watts of its part of the rest of the node, which changes with co-tenants."""
     node = assignment.node
-    total, idle_w = node.devices.count(), node.gpu_type.idle_w if node.gpu_type else 0.0
+    total, idle_w = (node.devices.count(), node.gpu_type.idle_w) if node.gpu_type else (0, 0.0)
     steps = list[PowerStep]()
     for p in intervals:
         idle = max(0, total - p.in_use) * idle_w
@@ -165,6 +171,8 @@ def _co_tenants(assignment: Assignment, until: datetime) -> Iterator[Holding]:
     for accepted_at, ended_at, units, cores, quota in by_cores.values_list(*columns):
         to_s = (ended_at or until).timestamp()
         yield Holding(accepted_at.timestamp(), to_s, {}, _cores(units * cores, quota))
+    if assignment.node.gpu_type_id is None:
+        return
     others = here.filter(slots__share__gt=0).order_by("pk", "slots__pk")
     rows = others.values_list("pk", "accepted_at", "ended_at", "slots__device", "slots__share")
     for (_, accepted_at, ended_at), slots in groupby(rows, key=lambda row: row[:3]):
@@ -179,6 +187,8 @@ def _cores(cores: float, quota: float | None) -> float:
 
 def _held(assignment: Assignment) -> dict[object, float]:
     """Devices with its share of each; without slot rows, whole devices as given."""
+    if not assignment.gpus:
+        return {}
     slots = assignment.slots.filter(share__gt=0).values_list("device", "share")
     held: dict[object, float] = {device: float(share) for device, share in slots}
     return held or {f"unknown {number}": 1.0 for number in range(assignment.gpus)}

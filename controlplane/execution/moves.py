@@ -44,7 +44,7 @@ def move_assignment(
             observed_at=observed_at,
             data=data or {},
         )
-        if after in ENDED:
+        if after in ENDED and assignment.gpus:
             AssignmentSlot.objects.filter(assignment=assignment).update(live=False)
     assignment.state = after
     for name, value in values.items():

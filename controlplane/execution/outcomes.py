@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import groupby
 from typing import Any
@@ -54,26 +55,27 @@ REASONS = {
 
 
 def assignment_running(assignment: Assignment, now: datetime | None = None) -> None:
-    """Move the job to running once all ranks of its launch run."""
-    if assignment.purpose != TRAINING:
+    """Move the job to running once all ranks of its launch run.
+
+    The assignment is from `lock_assignment`, in the same transaction.
+    """
+    job = assignment.job
+    if assignment.purpose != TRAINING or job.state != JobState.STARTING:
         return
-    with transaction.atomic():
-        job = _locked(assignment.job_id)
-        gang = Assignment.objects.filter(job=job, fence=assignment.fence)
-        if job.state != JobState.STARTING or gang.exclude(state=AssignmentState.RUNNING).exists():
-            return
+    gang = Assignment.objects.filter(job=job, fence=assignment.fence)
+    if not gang.exclude(state=AssignmentState.RUNNING).exists():
         move_job(job, JobMove.RUN, started_at=job.started_at or now or timezone.now())
 
 
 def assignment_ended(assignment: Assignment, now: datetime | None = None) -> None:
-    """Settle an ended assignment, stop its gang if need be, move the job after its last rank."""
+    """Settle an ended assignment, stop its gang if need be, move the job after its last rank.
+
+    The assignment is from `lock_assignment`, in the same transaction.
+    """
     now = now or timezone.now()
-    with (
-        bound(job=assignment.job_id, assignment=assignment.pk, node=assignment.node_id),
-        transaction.atomic(),
-    ):
-        job = _locked(assignment.job_id)
-        gang = _gang(job, assignment.fence)
+    with bound(job=assignment.job_id, assignment=assignment.pk, node=assignment.node_id):
+        job = assignment.job
+        gang = _gang(job, assignment.fence, assignment)
         _settle(job, assignment)
         if ends_launch(assignment, job):
             _stop_others(job, assignment, gang, now)
@@ -84,6 +86,7 @@ def assignment_ended(assignment: Assignment, now: datetime | None = None) -> Non
         else:
             profiling_services.profile_run_ended(assignment)
             request_reschedule(job.cluster, Reason.LEFTOVER, job=job)
+            job.refresh_from_db(fields=["state"])  # the end of a profile run may have moved it
         _finish_cancelling(job, now)
 
 
@@ -123,9 +126,13 @@ def _locked(job_id: UUID) -> Job:
     return locked.select_related("cluster").get(pk=job_id)
 
 
-def _gang(job: Job, fence: int) -> list[Assignment]:
-    ranks = Assignment.objects.filter(job=job, fence=fence).order_by("rank", "pk")
-    return list(ranks.select_related("node__cluster", "node__gpu_type"))
+def _gang(job: Job, fence: int, *known: Assignment) -> list[Assignment]:
+    """Return the ranks of a launch in order; those known are not read again."""
+    ranks = Assignment.objects.filter(job=job, fence=fence)
+    read = list(ranks.exclude(pk__in=[member.pk for member in known]))
+    for member in read:
+        member.job = job
+    return sorted([*known, *read], key=lambda member: (member.rank, member.pk))
 
 
 def _settle(job: Job, assignment: Assignment) -> None:
@@ -164,9 +171,11 @@ def _decide(job: Job, gang: Sequence[Assignment], now: datetime) -> None:
     if job.state not in PLACED | {JobState.CANCELLING} or others.exists():
         return
     decisive = deciding(job, gang)
+    ends = [_end(member, job) for member in decisive]
+    retries = Past(job.retries_used, job.max_retries - job.retries_used)
     outcome = end_outcome(
-        [_end(member, job) for member in decisive],
-        _past(job, gang[0]),
+        ends,
+        _with_troubles(retries, job, gang[0]) if troubles_of(ends) else retries,
         cancelling=job.state == JobState.CANCELLING,
         work_done=all(_work_done(job, member) for member in decisive),
     )
@@ -191,8 +200,8 @@ def _work_done(job: Job, assignment: Assignment) -> bool:
     return not may_leave_early or not reported or assignment.steps_done >= job.total_steps
 
 
-def _past(job: Job, newest: Assignment) -> Past:
-    """Last launches of the attempt that failed without progress; pre-emptions do not count."""
+def _with_troubles(past: Past, job: Job, newest: Assignment) -> Past:
+    """Add the attempt's last launches that failed without progress; pre-emptions do not count."""
     rows = job.assignments.filter(
         purpose=TRAINING, attempt=newest.attempt, state__in=ENDED_ASSIGNMENTS
     ).select_related("node")
@@ -207,9 +216,7 @@ def _past(job: Job, newest: Assignment) -> Past:
         without_image |= {
             rank.node.name: None for rank in ranks if rank.reason_class == ReasonClass.IMAGE
         }
-    return Past(
-        job.retries_used, job.max_retries - job.retries_used, count, tuple(reversed(without_image))
-    )
+    return replace(past, fruitless=count, without_image=tuple(reversed(without_image)))
 
 
 def _move(job: Job, outcome: EndOutcome, assignment: Assignment | None, now: datetime) -> None:
@@ -278,8 +285,7 @@ def fail_never_ready(pk: UUID, now: datetime) -> bool:
 
 
 def _finish_cancelling(job: Job, now: datetime) -> None:
-    """End a cancelled job when no node holds anything of it; reads the job again."""
-    job.refresh_from_db(fields=["state"])
+    """End a cancelled job when no node holds anything of it."""
     if job.state == JobState.CANCELLING and not job.assignments.filter(state__in=LIVE).exists():
         newest = job.assignments.filter(purpose=TRAINING).order_by("-fence").first()
         _move(job, EndOutcome(JobMove.CANCELLED), newest, now)

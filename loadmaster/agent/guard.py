@@ -1,7 +1,10 @@
 """The lease guard: the parent of one job; outlives the agent, stops the job at its lease's end.
 
 Run as a file by itself (`python -I -S guard.py RUN_DIR`) with the standard library alone, as the
-subreaper of whatever the job starts. It shares the run folder with the agent:
+subreaper of whatever the job starts. Without RUN_DIR it reads run folders from stdin, a JSON string
+a line, forks a guard for each, and answers with its pid: a fork takes a tenth of Python's start. An
+empty line follows when one of these guards has ended.
+The guard shares the run folder with the agent:
 - `launch.json` (read once, then removed, for it holds secrets): argv, environment, cwd, grace_s,
   boot_id, walltime_s and deadline_s (CLOCK_BOOTTIME; null: none), outputs (the job's own files by
   stream); in a container also `orders` (folder of lease.json and stop.json) and `container`.
@@ -267,17 +270,21 @@ class Guard:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._job, signal.SIGTERM)
 
-    def _reap(self) -> None:
+    def _reap(self) -> bool:
+        """Reap what has ended; True if processes are left, as orphans become children of it."""
         with contextlib.suppress(ChildProcessError):
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
                 if pid == 0:
-                    return
+                    return True
                 if pid == self._job:
                     self._status = status
+        return False
 
     def _sweep(self) -> None:
         """End all processes of the job: SIGTERM, a pause, then SIGKILL until none is left."""
+        if not self._reap():
+            return
         _signal_all(descendants(os.getpid()), signal.SIGTERM)
         for turn in range(SWEEP_ROUNDS):
             self._reap()
@@ -341,5 +348,34 @@ def main(folder: Path) -> int:
     return 0
 
 
+def serve() -> int:
+    """Fork a guard for every folder that stdin names, until it ends. The guards go on."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps guards
+    for line in sys.stdin.buffer:
+        pid = os.fork()
+        if pid == 0:
+            os._exit(_forked(Path(json.loads(line))))
+        os.write(1, b"%d\n" % pid)
+    return 0
+
+
+def _forked(folder: Path) -> int:
+    """In the child: guard the launch as a process with a session and a log of its own."""
+    try:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.setsid()
+        answers, flags = os.dup(1), os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        log = os.open(folder / "guard.log", flags, 0o600)
+        for new, old in ((os.open(os.devnull, os.O_RDONLY), 0), (log, 1), (log, 2)):
+            os.dup2(new, old)
+        code = main(folder)
+        with contextlib.suppress(OSError):  # the agent that would be told is gone
+            os.write(answers, b"\n")
+        return code
+    except BaseException:  # it must not return into the loop of `serve`
+        sys.excepthook(*sys.exc_info())
+        return 1
+
+
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    sys.exit(main(Path(sys.argv[1])) if sys.argv[1:] else serve())

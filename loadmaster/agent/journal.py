@@ -96,9 +96,10 @@ class Entry:
         return self.state in ENDED
 
     def moved(self, to: AssignmentState, at_s: float, **details: Any) -> Entry:
-        """The entry after a move that is yet to be reported."""
+        """The entry after a move that is yet to be reported; what follows tells of preparing."""
         move = Move(self.seq + 1, to, at_s, **details)
-        return replace(self, state=to, seq=move.seq, unsent=(*self.unsent, move))
+        before = [m for m in self.unsent if m.to is not AssignmentState.PREPARING]
+        return replace(self, state=to, seq=move.seq, unsent=(*before, move))
 
     def acknowledged(self, seq: int) -> Entry:
         """The entry once the server knows its moves up to `seq`."""

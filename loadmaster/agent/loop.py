@@ -77,6 +77,7 @@ class Agent:
         self._ended_s: dict[RunId, float] = {}
         self._received: queue.SimpleQueue[Directives] = queue.SimpleQueue()
         self._woken = threading.Event()
+        self._runtime.tell_ends(self._woken.set)
         self._left = threading.Event()
 
     def tick(self) -> None:

@@ -25,7 +25,7 @@ from clusters.services.devices import sync_devices
 from clusters.services.enrolment import gpu_type_of, sha256
 from controlplane.execution.outcomes import end_assignment
 from jobs.assignment_lifecycle import LIVE, AssignmentMove
-from jobs.models import Assignment
+from jobs.models import Assignment, Job
 from jobs.moves import lock_assignment, lock_node
 from loadmaster.protocol import (
     AssignmentState,
@@ -58,7 +58,7 @@ def lock_own(node: Node, pk: uuid.UUID, fence: int) -> Assignment:
     """Lock the node's assignment with that fence; refuse any other."""
     try:
         assignment = lock_assignment(pk)
-    except Assignment.DoesNotExist:
+    except Job.DoesNotExist:
         raise stale_assignment(f"there is no assignment {pk} on this node") from None
     if assignment.node_id != node.pk:
         raise stale_assignment(f"there is no assignment {pk} on this node")

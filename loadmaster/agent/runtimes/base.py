@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -201,6 +202,10 @@ class Runtime(Protocol):
 
     def list(self) -> tuple[RunId, ...]:
         """Every launch of which this runtime has anything, for a restarted agent to adopt."""
+
+    def tell_ends(self, wake: Callable[[], None]) -> None:
+        """Call `wake`, in any thread, when a run has ended; a runtime that cannot is polled."""
+        return
 
     def abandon(self, run: RunId) -> RunStatus:
         """Settle a launch: as `poll`, but one not started never will be."""

@@ -1,12 +1,19 @@
 """The process runtime: a command in its own folder, under a guard."""
 
 import contextlib
+import errno
 import fcntl
+import json
 import os
+import queue
 import signal
+import subprocess
 import sys
+import threading
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from typing import IO
 
 import psutil
 
@@ -33,6 +40,7 @@ class ProcessRuntime(RunFolders):
 
     def __init__(self, runs: Path, clock: Clock | None = None) -> None:
         super().__init__(runs, clock)
+        self._spawner = Spawner()
         self._guards: dict[RunId, int] = {}
         self._begun_s = self._clock.boot_s()
 
@@ -106,16 +114,13 @@ class ProcessRuntime(RunFolders):
             raise LaunchError(f"the guard cannot be started: {error}") from error
 
     def _spawn(self, folder: Path) -> int:
-        argv = [sys.executable, "-I", "-S", str(Path(guard.__file__).resolve()), str(folder)]
-        log = str(folder / "guard.log")
-        actions = [
-            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_OPEN, 1, log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
-            (os.POSIX_SPAWN_DUP2, 1, 2),
-        ]
-        return os.posix_spawn(
-            sys.executable, argv, {}, file_actions=actions, setsid=True, setsigmask=[]
-        )
+        return self._spawner.start(folder)
+
+    def tell_ends(self, wake: Callable[[], None]) -> None:
+        self._spawner.on_end = wake
+
+    def close(self) -> None:
+        self._spawner.close()
 
     def _signal_guard(self, run: RunId) -> None:
         owner = guard.read_json(self.folder(run) / "guard.pid")
@@ -158,13 +163,15 @@ class ProcessRuntime(RunFolders):
         return False
 
     def _is_guard_gone(self, run: RunId) -> bool:
-        try:
-            gone, _ = os.waitpid(self._guards[run], os.WNOHANG)
-        except ChildProcessError:
-            gone = 1
+        """Return True if a guard has given up its lock, or ended before it had one."""
+        folder = self.folder(run)
+        if guard.read_json(folder / "guard.pid"):
+            gone = not self._is_guarded(folder)
+        else:
+            gone = not psutil.pid_exists(self._guards[run])
         if gone:
             del self._guards[run]
-        return bool(gone)
+        return gone
 
     def abandon(self, run: RunId) -> RunStatus:
         """Settle the run while holding the guard's lock, so that no late guard starts it."""
@@ -197,6 +204,64 @@ class ProcessRuntime(RunFolders):
             return None
         cpu_s, memory = _consumption(int(owner["pid"]), exact=exact)
         return self._usage_since_last(run, cpu_s, memory)
+
+
+class Spawner:
+    """Process that forks guards (`guard.serve`): it has nothing of the agent's, secrets neither.
+
+    `on_end` is called in a thread when a guard ends.
+    """
+
+    def __init__(self) -> None:
+        self.on_end: Callable[[], None] = threading.Event().set
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pids: queue.SimpleQueue[int] = queue.SimpleQueue()
+
+    def start(self, folder: Path) -> int:
+        """Start the guard of a launch and return its pid. Raises OSError."""
+        try:
+            return self._ask(folder)
+        except OSError:  # it was killed; should it have forked, the second guard gives way
+            self.close()
+            return self._ask(folder)
+
+    def _ask(self, folder: Path) -> int:
+        process = self._process = self._process or self._begun()
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(str(folder)).encode() + b"\n")
+        try:
+            return self._pids.get(timeout=GUARD_START_S)
+        except queue.Empty as error:
+            text = "the process that starts guards does not answer"
+            raise OSError(errno.ETIMEDOUT, text) from error
+
+    def _begun(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-I", "-S", str(Path(guard.__file__).resolve())]
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(
+            command, bufsize=0, stdin=pipe, stdout=pipe, env={}, start_new_session=True
+        )
+        heard = process.stdout, self._pids
+        threading.Thread(target=self._listen, args=heard, daemon=True).start()
+        return process
+
+    def _listen(self, answers: IO[bytes], pids: queue.SimpleQueue[int]) -> None:
+        """Read pids and ends, until neither the process nor a guard of it is left."""
+        with answers:
+            for line in answers:
+                if line.strip():
+                    pids.put(int(line))
+                else:
+                    self.on_end()
+
+    def close(self) -> None:
+        """End it; guards and their jobs go on."""
+        if self._process is not None:
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+            self._process.kill()
+            self._process.wait()
+            self._process, self._pids = None, queue.SimpleQueue()
 
 
 def _consumption(guard_pid: int, *, exact: bool) -> tuple[float, int]:

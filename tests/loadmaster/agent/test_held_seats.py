@@ -67,11 +67,11 @@ def test_nothing_runs_and_the_seat_is_kept_until_the_server_asks_for_it(
 ) -> None:
     held = world.server.offer(a_held_spec())
     world.pass_time(60)
-    assert held.states == ["preparing", "running"]
+    assert held.states == ["running"]
     assert (world.runtime.launches, world.runtime.list()) == ([], ())
     world.server.stop("a1", StopReason.PREEMPT)
     world.pass_time(5)
-    assert held.states == ["preparing", "running", "stopping", "preempted"]
+    assert held.states == ["running", "stopping", "preempted"]
     assert held.reports[-1].reason == "the seat was given back"
     assert world.agent.is_idle
 
@@ -81,7 +81,7 @@ def test_it_survives_an_agent_that_is_killed(world: VirtualWorld) -> None:
     world.pass_time(5)
     world.restart()
     world.pass_time(30)
-    assert held.states == ["preparing", "running"]
+    assert held.states == ["running"]
     world.server.stop("a1", StopReason.CANCEL)
     world.pass_time(5)
     assert held.states[-1] == "cancelled"

@@ -21,7 +21,7 @@ def world(tmp_path: Path) -> VirtualWorld:
 def test_a_job_is_accepted_run_and_told_to_its_end(world: VirtualWorld) -> None:
     held = world.server.offer(a_spec(steps=10))
     world.pass_time(15)
-    assert held.states == ["preparing", "running", "succeeded"]
+    assert held.states == ["running", "succeeded"]
     assert held.reports[-1].steps == 10
     assert held.reports[-1].observed_at_s == pytest.approx(1010.0, abs=0.5)
     assert [sample.step for sample in held.progress] == sorted(
@@ -95,7 +95,7 @@ def test_a_short_outage_costs_nothing(world: VirtualWorld) -> None:
     world.pass_time(5)
     world.server.down = False
     world.pass_time(20)
-    assert held.states == ["preparing", "running", "succeeded"]
+    assert held.states == ["running", "succeeded"]
     assert world.runtime.launches == [RunId("a1", 1)]
 
 
@@ -104,7 +104,7 @@ def test_a_lost_answer_is_repaired_by_repeating(world: VirtualWorld, call: str) 
     world.server.lost_answers[call] = 2
     held = world.server.offer(a_spec(steps=5))
     world.pass_time(40)
-    assert held.states == ["preparing", "running", "succeeded"]
+    assert held.states == ["running", "succeeded"]
     assert world.runtime.launches == [RunId("a1", 1)]
     assert held.progress[-1].event == "end"
 
@@ -114,7 +114,7 @@ def test_a_preempted_job_saves_leaves_and_resumes_elsewhere(world: VirtualWorld)
     world.pass_time(8)
     world.server.stop("a1", StopReason.PREEMPT)
     world.pass_time(4)
-    assert held.states == ["preparing", "running", "stopping", "preempted"]
+    assert held.states == ["running", "stopping", "preempted"]
     done = held.reports[-1].steps
     assert done is not None
     assert done == world.runtime.saved["job-1"] > 0
@@ -163,7 +163,7 @@ def test_a_restarted_agent_adopts_what_runs(world: VirtualWorld) -> None:
     world.pass_time(4)
     world.restart()
     world.pass_time(10)
-    assert held.states == ["preparing", "running", "succeeded"]
+    assert held.states == ["running", "succeeded"]
     assert world.runtime.launches == [RunId("a1", 1)]
     assert [known.id for known in world.server.sessions[-1].assignments] == ["a1"]
     assert len({request.session_secret for request in world.server.sessions}) == 1
@@ -211,7 +211,7 @@ def test_a_stale_epoch_opens_a_new_session_and_loses_nothing(world: VirtualWorld
     world.pass_time(4)
     world.server.epoch += 1
     world.pass_time(16)
-    assert held.states == ["preparing", "running", "succeeded"]
+    assert held.states == ["running", "succeeded"]
     assert len(world.server.sessions) == 2
 
 
@@ -257,7 +257,7 @@ def test_a_machine_that_cannot_prepare_leaves_the_offer_for_later(tmp_path: Path
     world = VirtualWorld(tmp_path, script)
     held = world.server.offer(a_spec(steps=2))
     world.pass_time(20)
-    assert held.states == ["preparing", "running", "succeeded"]
+    assert held.states == ["running", "succeeded"]
 
 
 def test_a_guard_that_cannot_be_started_fails_the_assignment(
@@ -331,7 +331,7 @@ def test_an_action_that_fails_for_want_of_room_is_done_later(
         patch.setattr(world.runtime, "stop", no_room)
         world.server.stop("a1", StopReason.CANCEL)
         world.pass_time(5)
-        assert held.states == ["preparing", "running"]
+        assert held.states == ["running"]
     world.pass_time(5)
     assert held.states[-1] == "cancelled"
 
@@ -397,7 +397,7 @@ def test_a_report_the_server_refuses_is_dropped_and_the_agent_goes_on(world: Vir
     held = world.server.offer(a_spec(steps=3))
     world.server.faults["state"] = [(409, b'{"error": {"code": "illegal_move", "detail": ""}}')]
     world.pass_time(8)
-    assert held.states == ["running", "succeeded"]
+    assert held.states == ["succeeded"]
     assert world.agent.is_idle
 
 

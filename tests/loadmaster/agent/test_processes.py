@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import psutil
@@ -94,7 +95,7 @@ def test_a_job_runs_with_the_contract_and_nothing_of_the_agents(
     )
     until(lambda: agent.is_idle and held.reports, agent)
     found = json.loads(held.logs["stdout"])
-    assert held.states == ["preparing", "running", "succeeded"]
+    assert held.states == ["running", "succeeded"]
     assert (found["BATCH"], found["LOADMASTER_EMULATED_STEP_S"], found["CUDA_VISIBLE_DEVICES"]) == (
         "64",
         "0.05",
@@ -158,7 +159,7 @@ def test_a_preempted_job_saves_first_and_resumes(server: FakeServer, agent: Agen
     until(lambda: held.progress, agent)
     server.stop("a1", StopReason.PREEMPT, grace_s=20.0)
     until(lambda: agent.is_idle, agent)
-    assert held.states == ["preparing", "running", "stopping", "preempted"]
+    assert held.states == ["running", "stopping", "preempted"]
     assert held.reports[-1].exit_code == 75
     again = server.offer(a_spec("a2", fence=2, command=TRAINER))
     until(lambda: again.progress, agent)
@@ -281,7 +282,7 @@ def test_a_job_outlives_its_killed_agent_and_is_adopted_by_the_next(
     second = AgentProcess(address, state)
     until(lambda: "succeeded" in held.states)
     second.end(signal.SIGTERM)
-    assert held.states == ["preparing", "running", "succeeded"]
+    assert held.states == ["running", "succeeded"]
     assert held.logs["stdout"].decode().split() == [str(i) for i in range(30)]
     assert len(server.registrations) == 1
     assert [known.id for known in server.sessions[1].assignments] == ["a1"]
@@ -410,7 +411,8 @@ class TestProcessRuntime:
 
     @pytest.fixture
     def runtime(self, tmp_path: Path) -> Iterator[ProcessRuntime]:
-        yield ProcessRuntime(tmp_path / "runs")
+        with closing(ProcessRuntime(tmp_path / "runs")) as runtime:
+            yield runtime
         end_runs(tmp_path)
 
     def prepare(self, runtime: ProcessRuntime, spec: LaunchSpec) -> None:
@@ -430,6 +432,30 @@ class TestProcessRuntime:
         ProcessRuntime(tmp_path / "runs").start(RUN, guard.boot_s() + 60)
         assert runtime.read(RUN, "stdout", 0, 100) == b"once\n"
         assert runtime.size(RUN, "stdout") == 5
+
+    def test_a_killed_spawner_of_guards_is_replaced_and_its_guards_go_on(
+        self, runtime: ProcessRuntime
+    ) -> None:
+        first, second = (a_spec(f"a-{n}", command=SLEEPER) for n in range(2))
+        for spec in (first, second):
+            self.prepare(runtime, spec)
+        runtime.start(RunId(first.assignment, first.fence), guard.boot_s() + 60)
+        (spawner,) = [p for p in psutil.Process().children() if guard.__file__ in p.cmdline()]
+        spawner.kill()
+        runtime.start(RunId(second.assignment, second.fence), guard.boot_s() + 60)
+        for spec in (first, second):
+            run = RunId(spec.assignment, spec.fence)
+            until(functools.partial(runtime.size, run, "stdout"))
+            assert runtime.poll(run).state is RunState.RUNNING
+
+    def test_a_guard_outlives_the_agent_that_started_it(
+        self, runtime: ProcessRuntime, tmp_path: Path
+    ) -> None:
+        with closing(ProcessRuntime(tmp_path / "runs")) as former:
+            self.prepare(former, a_spec(command=SLEEPER))
+            former.start(RUN, guard.boot_s() + 60)
+            until(lambda: former.size(RUN, "stdout"))
+        assert runtime.poll(RUN).state is RunState.RUNNING
 
     def test_an_abandoned_launch_can_never_be_started(self, runtime: ProcessRuntime) -> None:
         self.prepare(runtime, a_spec(command=python("print('never')")))

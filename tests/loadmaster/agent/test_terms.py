@@ -58,7 +58,7 @@ def test_a_prolonged_term_costs_the_job_nothing(world: World) -> None:
     world.pass_time(15)
     world.prolong(held, 45.0)
     world.pass_time(40)
-    assert held.states == ["preparing", "running"]
+    assert held.states == ["running"]
     world.pass_time(8)
     assert held.states[-1] == "preempted"
     assert len(world.runtime.launches) == 1
