@@ -24,8 +24,6 @@ from loadmaster.protocol import (
     HeartbeatReply,
     LaunchSpec,
     LogAccepted,
-    MetricsAccepted,
-    MetricsBatch,
     Registered,
     Registration,
     Session,
@@ -33,6 +31,7 @@ from loadmaster.protocol import (
     StateAccepted,
     StateReport,
 )
+from loadmaster.samples import MetricsAccepted, MetricsBatch
 
 log = logging.getLogger(__name__)
 PREFIX = "/api/agent/v1/"

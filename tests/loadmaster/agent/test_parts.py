@@ -25,7 +25,8 @@ from loadmaster.agent.node.machine import EmulatedDevices, NvidiaDevices
 from loadmaster.agent.outcome import outcome_of, read_samples, sample_of
 from loadmaster.agent.runtimes.base import PROGRESS, Exit, RunId, Runtime, StopBy
 from loadmaster.files import write_json
-from loadmaster.protocol import NOT_NUMBERS, AssignmentState, ProgressSample, ReasonClass
+from loadmaster.protocol import AssignmentState, ReasonClass
+from loadmaster.samples import NOT_NUMBERS, ProgressSample
 from tests.builders_agent import a_spec, an_emulation
 
 S, R = AssignmentState, ReasonClass
