@@ -26,21 +26,21 @@ def lock_node(pk: uuid.UUID) -> Node:
     )
 
 
-def lock_assignment(pk: uuid.UUID) -> Assignment:
+def lock_assignment(pk: uuid.UUID, node: Node | None = None) -> Assignment:
     """Return the assignment, locked with its job until the transaction ends.
 
-    Raises Job.DoesNotExist if there is no such assignment.
+    `node`: of `lock_node`, if it is the assignment's; it is not read again. Raises
+    Job.DoesNotExist if there is no such assignment.
     """
-    job = (
-        Job.objects.select_for_update(of=("self",), no_key=True)
-        .select_related("cluster", "team", "kind")
-        .get(assignments=pk)
-    )
-    assignment = (
-        Assignment.objects.select_for_update(of=("self",), no_key=True)
-        .select_related("node__cluster", "node__gpu_type")
-        .get(pk=pk)
-    )
+    near = () if node else ("node__cluster", "node__gpu_type")
+    jobs = Job.objects.select_for_update(of=("self",), no_key=True)
+    assignments = Assignment.objects.select_for_update(of=("self",), no_key=True)
+    job = jobs.select_related("team", "kind").get(assignments=pk)
+    assignment = assignments.select_related(*near).get(pk=pk)
+    if node and node.pk == assignment.node_id:
+        assignment.node = node
+    if job.cluster_id == assignment.node.cluster_id:
+        job.cluster = assignment.node.cluster
     assignment.job = job
     return assignment
 

@@ -125,8 +125,7 @@ def record_metrics(request: Request) -> MetricsAccepted:
 
 
 def _node(request: Request) -> Node:
-    known = Node.objects.select_related("cluster").filter(token_sha256=sha256(request.token))
-    node = known.first()
+    node = Node.objects.filter(token_sha256=sha256(request.token)).first()
     if node is None:
         raise unknown_token()
     return node

@@ -73,6 +73,12 @@ SHOWN = (
 )  # fmt: skip
 """States of jobs in a snapshot."""
 
+NOT_SEEN = (
+    "image", "image_digest", "command", "environment", "mounts", "checkpoint_place",
+    "failure_reason", "waiting_detail",
+)  # fmt: skip
+"""Columns of jobs, some of them long, that no snapshot tells of."""
+
 AVOIDED = timedelta(minutes=10)
 """Time for which a job avoids a node that failed it, if another one would do."""
 
@@ -142,7 +148,7 @@ class Rows:
         self.cut = chosen is not None
         if chosen is not None:
             shown = shown.filter(~Q(state=JobState.QUEUED) | Q(pk__in=chosen))
-        jobs = list(shown.select_related("team").order_by("submitted_at", "id"))
+        jobs = list(shown.select_related("team").defer(*NOT_SEEN).order_by("submitted_at", "id"))
         self.undone = _undone_dependencies(cluster)
         self.blocked = _blocked(jobs, self.undone)
         self.jobs: Sequence[Job] = [job for job in jobs if job.pk not in self.blocked]
