@@ -121,7 +121,10 @@ ENDS = (
          "sleep 100 &\nwait\n", "--time=0:30", differs="a time limit of seconds",
          where=("files",)),
     case("signal before the end", "trap 'echo usr1; exit 0' USR1\nsleep 100 &\nwait\n", "-t1",
-         "--signal=B:USR1@50", differs="--signal", where=("states", "files")),
+         "--signal=B:USR1@50"),
+    case("signal that is not for the script", "trap 'echo usr1' USR1\n(sleep 30; echo slept) &\n"
+         "wait\n", "-t1", "--signal=USR1@50"),
+    case("signal that is none", "true\n", "--signal=USR9"),
     case("cancelled", "touch started\nsleep 100\n", then="cancel"),
     case("cancelled and well", "trap 'echo term; exit 0' TERM\ntouch started\nsleep 100 &\nwait\n",
          then="cancel", differs="a cancelled script that ends with 0", where=("states",)),

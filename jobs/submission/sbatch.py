@@ -25,7 +25,8 @@ PARTS = ("script", "name", "options", "arguments", "folder", "host", "environmen
 MEANT = frozenset({
     "array", "begin", "chdir", "constraint", "cpus-per-task", "dependency", "error", "exclusive",
     "export", "gpus", "gpus-per-node", "gpus-per-task", "gres", "hold", "job-name", "mem",
-    "mem-per-cpu", "no-requeue", "nodes", "ntasks", "ntasks-per-node", "output", "requeue", "time",
+    "mem-per-cpu", "no-requeue", "nodes", "ntasks", "ntasks-per-node", "output", "requeue",
+    "signal", "time",
 })  # fmt: skip
 """Options that become something; all others are named in a warning."""
 
@@ -191,6 +192,8 @@ class _Reading:
     def _times(self) -> None:
         if (limit_s := self._read("time", values.time_s, None)) is not None:
             self._put("walltime", limit_s, "time")
+        if signal := self._read("signal", values.end_signal, None):
+            self._put("signal", str(signal), "signal")
         if "begin" in self.options:
             begin = self._read("begin", lambda text: values.begin(text, self.now), self.now)
             if begin > self.now:
