@@ -1,5 +1,6 @@
 """Batch scripts for Slurm: options of a script and a command line become fields of a job."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -31,6 +32,7 @@ MEANT = frozenset({
 """Options that become something; all others are named in a warning."""
 
 GPU_OPTIONS = ("gpus", "gres", "gpus-per-node", "gpus-per-task")
+_STEP = re.compile(r"^\s*srun\s", re.MULTILINE)
 SILENT = frozenset({"parsable", "quiet", "verbose"})
 DEFAULT_NAME = "sbatch"
 
@@ -148,6 +150,9 @@ class _Reading:
                 self._put(name, value, option)
         if nodes > units:
             self._warn("nodes", f"takes {units} nodes, one for each task; {nodes} have no use")
+        if units > 1 and nodes != 1 and _STEP.search(self.parts["script"]):
+            said = "srun starts tasks on the script's own node alone; --nodes=1 keeps all on one"
+            self.done.warnings.append(f"script: {said}")
         self._put("exclusive", "exclusive" in self.options, "exclusive")
         return units, per_node or -(-units // (nodes or 1))
 

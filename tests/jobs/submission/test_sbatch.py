@@ -138,6 +138,14 @@ def test_an_option_without_a_meaning_is_named_in_a_warning(user: User, cluster: 
     )
 
 
+def test_steps_of_several_tasks_are_warned_of_unless_one_node_has_all(
+    user: User, cluster: Cluster
+) -> None:
+    assert "--nodes=1 keeps all on one" in taken(user, "-n4", "\nsrun prog").warnings[0]
+    for lines in (["-n4 -N1", "\nsrun prog"], ["", "\nsrun prog"], ["-n4", "\necho srun prog"]):
+        assert taken(user, *lines).warnings == ()
+
+
 @pytest.mark.parametrize(
     ("lines", "field", "said"),
     [
