@@ -179,26 +179,24 @@ def _feed(ends: Sequence[int]) -> None:
 def run(step: Step, node: str, names: Mapping[str, str]) -> int:
     """Run the step's tasks to their end; the highest exit code, 128 and more for signals."""
     streams, tasks, codes = Streams(step, names), dict[int, int](), dict[int, int]()
-    early: list[int] | None = []
+    early = list[int]()
 
     def forward(number: int, frame: FrameType | None = None) -> None:
-        if early is not None:
-            early.append(number)
-            return
         for pid in tasks:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, number)
 
-    for number in FORWARDED:
-        signal.signal(number, forward)
+    for name in FORWARDED:
+        signal.signal(name, lambda number, _: early.append(number))
     for task in range(step.tasks):
         try:
             tasks[_start(step, task, streams)] = task
         except OSError as error:
             codes[task] = error.errno or 1
             say(f"error: {node}: task {task}: {error.strerror}: {error.filename}")
-    came, early = early, None
-    for number in came:
+    for name in FORWARDED:
+        signal.signal(name, forward)
+    for number in early:
         forward(number)
     streams.begun()
     while tasks:
