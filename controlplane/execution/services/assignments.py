@@ -47,6 +47,7 @@ from loadmaster.protocol import (
     BATCH,
     GANG,
     LIMITS,
+    SIGNAL,
     Accept,
     AssignmentState,
     LaunchSpec,
@@ -101,6 +102,7 @@ def launch_spec(assignment: Assignment) -> LaunchSpec:
         gang_gpus=gpus_of(assignment),
         walltime_s=job.killed_after_s or 0.0,
         deadline_s=job.deadline_at.timestamp() if job.deadline_at else 0.0,
+        signal=job.signal if job.needs_signal else "",
         script=job.script,
         folder=job.folder,
         output=slurm.file_name(job.output, job, node.name),
@@ -120,6 +122,7 @@ def required_features(job: Job, assignment: Assignment, checkpoint_place: str) -
         GANG: is_rank(assignment),
         BATCH: job.needs_batch,
         LIMITS: job.needs_limits,
+        SIGNAL: job.needs_signal,
     }
     return tuple(sorted(name for name, needed in wanted.items() if needed))
 

@@ -156,6 +156,18 @@ def test_an_older_agent_gets_no_job_of_several_units_and_the_reason_says_so(
     assert several.waiting_code == "agent_too_old"
 
 
+def test_an_older_agent_gets_no_job_that_wants_a_signal_before_its_end(
+    cluster: Cluster, wide: Node
+) -> None:
+    Node.objects.update(features=["process", LIMITS])
+    ends = {"walltime_s": 60.0, "on_walltime": "kill", "signal": "USR1@10"}
+    warned, never = units(cluster, 1, **ends), units(cluster, 1, signal="USR1@10")
+    a_round(cluster)
+    assert [a.job for a in Assignment.objects.all()] == [never]
+    warned.refresh_from_db()
+    assert warned.waiting_code == "agent_too_old"
+
+
 def test_a_seats_watts_and_bill_are_by_the_cores_of_its_units(cluster: Cluster, wide: Node) -> None:
     """Of 100 W, a seat of 2 x 4 cores beside one of 4 cores bears two thirds."""
     two, one = units(cluster, 2, cores=4.0), units(cluster, 1, cores=4.0)
