@@ -66,9 +66,14 @@ class Run:
         self.workload.start()
         until_s = time.monotonic() + BEGIN_S
         while not any(self.system.site.journals.glob("*.jsonl")):
-            if self.workload.refused or time.monotonic() > until_s:
-                raise ChaosError(f"no job has begun: {self.workload.refused or 'see the logs'}")
+            self._check_refusal()
+            if time.monotonic() > until_s:
+                raise ChaosError("no job has begun: see the logs")
             self._wait(0.2)
+
+    def _check_refusal(self) -> None:
+        if self.workload.refused:
+            raise ChaosError(f"the server refuses a job: {self.workload.refused}")
 
     def _play_one(self, blow: Blow, path: Path, began_s: float) -> None:
         self._wait(blow.gap_s * self.system.slowness)
@@ -109,6 +114,7 @@ class Run:
             not self.workload.is_over
             and time.monotonic() < began_s + self.patience_s * self.system.slowness
         ):
+            self._check_refusal()
             self._wait(0.5)
         self.rest_s = time.monotonic() - began_s
 

@@ -102,7 +102,7 @@ class Forms:
 
     def _never(self, number: int, latest: Latest) -> Form:
         """Make one that waits for the success of a job that fails."""
-        request = {**self._batch(number), "dependencies": [latest["limited"]]}
+        request = {**self._batch(number), "dependencies": [latest["spread_limited"]]}
         return Form(BATCH, request, {"never": True})
 
     def _batch(self, number: int) -> dict[str, Any]:

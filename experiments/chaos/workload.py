@@ -16,7 +16,7 @@ POLL_S = 0.5
 ENDED = frozenset({"completed", "failed", "cancelled"})
 
 Record = dict[str, Any]
-"""An acknowledged job: its id (an array's that of the whole), `form`, `key`, facts, `elements`."""
+"""An acknowledged job: id (of an array that of the whole), `form`, `number`, facts, `elements`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,8 @@ class Workload:
             (site.journals / name).mkdir(exist_ok=True)
         if not self._paths[TRAINING].exists():
             _write(self._paths[TRAINING], [])
+        numbers = [job["number"] for job in self.all if job["form"] != SWEEP]
+        self._number = max(numbers, default=-1) + 1
         self.states: dict[str, str] = {}
         self.refused = ""
         """Why the server takes no such job, if it does not: a mistake of this harness."""
@@ -125,14 +127,20 @@ class Workload:
             self.states[job_id] = _state_of(states)
 
     def _submit_next(self, client: loadmaster.Client) -> None:
-        number = len(self.all)
         latest = {job["form"]: job["id"] for job in self.all}
-        self._submit(client, *self._forms.of(number, latest), str(number))
+        name, form = self._forms.of(self._number, latest)
+        try:
+            self._submit(client, name, form, self._number)
+        except InvalidError:
+            if "never" not in form.facts:
+                raise
+            # refused because the job that it waits for has failed already
+        self._number += 1
 
-    def _submit(self, client: loadmaster.Client, name: str, form: Form, number: str) -> None:
+    def _submit(self, client: loadmaster.Client, name: str, form: Form, number: int | str) -> None:
         key = f"chaos-{self._seed}-{number}"
         submission = client.submit(form.request, idempotency_key=key)
-        record = {"id": submission.id, "form": name, "key": key, **form.facts}
+        record = {"id": submission.id, "form": name, "number": number, **form.facts}
         if submission.job.array:
             record["elements"] = [job.id for job in client.jobs(array=submission.id)]
         self._lists[form.of].append(record)

@@ -30,3 +30,11 @@ def available(amount: float) -> int:
 def all_demanded(amounts: Mapping[str, float]) -> dict[str, int]:
     """Return these demands in billionths, without those of nothing."""
     return {name: demanded(amount) for name, amount in amounts.items() if amount > 0.0}
+
+
+def seat_demanded(
+    of_unit: Mapping[str, float], units: int, cpu_quota: float | None
+) -> dict[str, int]:
+    """Return what a seat of so many units demands, in billionths; a quota replaces the cores."""
+    amounts = {name: amount * units for name, amount in all_demanded(of_unit).items()}
+    return amounts if cpu_quota is None else {**amounts, "cores": demanded(cpu_quota)}
