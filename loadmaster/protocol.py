@@ -357,6 +357,7 @@ class StateReport:
     """A move of an assignment as the agent saw it; `seq` grows with every report of it.
 
     `prepared_fraction` is of the image in PREPARING, `image_digest` its resolved name in RUNNING.
+    `ran_s`: seconds that a launch ran whose end comes without an earlier report of RUNNING.
     """
 
     epoch: Int
@@ -371,6 +372,7 @@ class StateReport:
     container: Text = ""
     prepared_fraction: float | None = None
     image_digest: Text = ""
+    ran_s: Annotated[float | None, LATER] = None
 
 
 @dataclass(frozen=True, slots=True)
