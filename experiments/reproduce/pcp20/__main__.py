@@ -2,12 +2,13 @@
 timings.json and report.html.
 
     --data ../shared/data --settings eurora,kit,seth --processes 2 --folder out --quick
-    --kit-log hpc/KIT-FH2-2016-1.swf --report
+    --first 1000 --kit-log hpc/KIT-FH2-2016-1.swf --report
 
---settings: eurora, eurora-first (PCP'19 has the first jobs of Eurora only), eurora-gpu-first,
-eurora-killed, eurora-timed, kit, seth; all unless given. --quick: the first jobs of each log, in
-minutes. --report: computes nothing, and writes the files of what is there. DATA is a folder with
-the logs in hpc/. --kit-log: KIT's own log in that folder, in place of the drawn load.
+--settings: eurora, eurora-first, eurora-gpu-first, eurora-killed, eurora-timed, kit, seth; all
+unless given. --first: jobs of Eurora in eurora-first and eurora-timed, which have PCP'19. --quick:
+the first jobs of each log, in minutes. --report: computes nothing, and writes the files of what is
+there. DATA is a folder with the logs in hpc/. --kit-log: KIT's own log in that folder, in place of
+the drawn load.
 
 A run that was stopped goes on where it was. results.json is the same for the same options; times
 on this machine are in timings.json.
@@ -18,7 +19,7 @@ import json
 import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -179,10 +180,14 @@ def options(arguments: Sequence[str] | None = None) -> Asked:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--folder", type=Path, default=Path("pcp20-reproduced"))
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--kit-log", default="")
     parser.add_argument("--report", action="store_true")
     given = parser.parse_args(arguments)
     scale = QUICK if given.quick else FULL
+    if given.first < 0:
+        parser.error(f"--first {given.first}: give a number of jobs above 0")
+    scale = replace(scale, first=given.first or scale.first)
     known = settings(scale, given.kit_log)
     wanted = tuple(name for name in given.settings.split(",") if name)
     if unknown := [name for name in wanted if name not in known]:

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,8 @@ from experiments.reproduce.pcp20.__main__ import Asked, options, reproduce
 from experiments.reproduce.pcp20.claims import claims_of, timed_claims
 from experiments.reproduce.pcp20.instances import instance_in, variables_on_every_node
 from experiments.reproduce.pcp20.scenarios import FIRST, QUICK, Scale, cases, settings
+from policies.batch.cp.optional_units import variables
+from tests.builders_policies import a_batch_job, a_cpu_node, a_node, a_snapshot
 
 
 def a_record(n: int) -> str:
@@ -75,11 +78,20 @@ def test_times_are_compared_with_hcp19_and_quality_with_easy_and_the_log() -> No
     assert found["mean wait_s over PBS's in the log", "PCP'20-D"] == 0.125
 
 
+def test_pcp19_on_every_node_has_a_variable_for_each_unit_and_node() -> None:
+    nodes = [a_node("g1", gpus=1, cores=4.0), *(a_cpu_node(f"c{i}", cores=4.0) for i in range(3))]
+    jobs = [a_batch_job("gpu", 1, 1, cores=1.0), a_batch_job("wide", 2, cores=4.0)]
+    instance = instance_in(a_snapshot(nodes, jobs))
+    assert variables(instance) == 2 + 1 + 4
+    assert variables_on_every_node(instance) == 2 + 1 * 4 + 2 * 4
+
+
 def test_unknown_settings_and_missing_logs_are_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for arguments, told in (
         (["--settings", "etna"], "no such setting: etna"),
+        (["--settings", "kit", "--first", "-1"], "give a number of jobs above 0"),
         (["--settings", "seth", "--data", str(tmp_path)], "has no hpc/hpc2n-seth-slice.swf"),
     ):
         with pytest.raises(SystemExit):
