@@ -10,7 +10,7 @@ refused with 426. `server/client.py` of the agent has a method for each call:
     PUT assignments/{id}/accept         Accept -> LaunchSpec; 409 if stale
     PUT assignments/{id}/state          StateReport -> StateAccepted; a stale one 409
     PUT assignments/{id}/logs/{stream}  ?offset=&fence=&epoch=, gzip -> LogAccepted; 409: `expected`
-    POST assignments/{id}/metrics       MetricsBatch -> 202
+    POST assignments/{id}/metrics       samples.MetricsBatch -> 202
 
 A log's offset and `X-Content-SHA256` count unpacked bytes. Times are Unix seconds: an agent's are
 evidence, the server's receipt time decides; the server's own clock is in `Loadmaster-Time`. Errors
@@ -357,6 +357,7 @@ class StateReport:
     """A move of an assignment as the agent saw it; `seq` grows with every report of it.
 
     `prepared_fraction` is of the image in PREPARING, `image_digest` its resolved name in RUNNING.
+    `ran_s`: seconds that a launch ran whose end comes without an earlier report of RUNNING.
     """
 
     epoch: Int
@@ -371,48 +372,7 @@ class StateReport:
     container: Text = ""
     prepared_fraction: float | None = None
     image_digest: Text = ""
-
-
-NOT_NUMBERS = "not_numbers"
-"""Event of a sample without figures: the job reported some that are no numbers (NaN, infinite)."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProgressSample:
-    """Progress and recent speed: start, progress, checkpoint, preempted, quota or end."""
-
-    at_s: float
-    event: Text
-    step: Int
-    launch_steps: Int
-    elapsed_s: float
-    steps_per_s: float | None = None
-    loss: float | None = None
-    overrun_fraction: float | None = None
-    setup_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class UsageSample:
-    """Use of an assignment's processes: cores, memory, mean use and watts of GPUs."""
-
-    at_s: float
-    cores: float
-    memory_gb: float
-    gpu_fraction: float | None = None
-    gpu_power_w: float | None = None
-    power_source: Text = "modelled"
-
-
-@dataclass(frozen=True, slots=True)
-class MetricsBatch:
-    """A batch of samples of one assignment; `seq` lets the server drop replays."""
-
-    epoch: Int
-    fence: Int
-    seq: Int
-    progress: tuple[ProgressSample, ...] = ()
-    usage: tuple[UsageSample, ...] = ()
+    ran_s: Annotated[float | None, LATER] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -435,13 +395,6 @@ class LogAccepted:
     """The answer to a piece of a log: where the next one begins."""
 
     next_offset: Int
-
-
-@dataclass(frozen=True, slots=True)
-class MetricsAccepted:
-    """The answer to a batch of samples: false for one that was seen before."""
-
-    new: bool
 
 
 class ErrorCode(StrEnum):

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from math import inf
 
-from loadmaster.protocol import NOT_NUMBERS, ProgressSample
+from loadmaster.samples import NOT_NUMBERS, ProgressSample
 
 FASTEST = 1e6
 """Steps/s beyond which a report is nonsense."""

@@ -41,8 +41,6 @@ from loadmaster.protocol import (
     LaunchSpec,
     Lease,
     LogAccepted,
-    MetricsBatch,
-    ProgressSample,
     Registered,
     Registration,
     Session,
@@ -51,6 +49,7 @@ from loadmaster.protocol import (
     StateReport,
     StopReason,
 )
+from loadmaster.samples import MetricsBatch, ProgressSample
 from loadmaster.wire import dumps, loads
 from tests.fake_runtime import FakeRuntime, Script, VirtualClock
 

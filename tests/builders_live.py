@@ -17,14 +17,8 @@ from controlplane.loop.live.world import Ports, Solve, hold_round
 from controlplane.loop.models import Round
 from controlplane.loop.rounds import RoundResult
 from jobs.models import Assignment, Job
-from loadmaster.protocol import (
-    Accept,
-    AssignmentState,
-    MetricsBatch,
-    ProgressSample,
-    ReasonClass,
-    StateReport,
-)
+from loadmaster.protocol import Accept, AssignmentState, ReasonClass, StateReport
+from loadmaster.samples import MetricsBatch, ProgressSample
 from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
 from policies.contract.snapshot import JobPhase, JobView, RankPlacement, Snapshot
 from tests.builders import a_job

@@ -24,14 +24,8 @@ from controlplane.simulation.world.job_table import Launch
 from controlplane.simulation.world.world import SimulatedWorld
 from jobs.assignment_lifecycle import LIVE
 from jobs.models import Assignment, Job
-from loadmaster.protocol import (
-    Accept,
-    AssignmentState,
-    MetricsBatch,
-    ProgressSample,
-    ReasonClass,
-    StateReport,
-)
+from loadmaster.protocol import Accept, AssignmentState, ReasonClass, StateReport
+from loadmaster.samples import MetricsBatch, ProgressSample
 from policies.contract.snapshot import KindView, ProfileRequest, RankPlacement
 from profiling.restarts import Restart
 

@@ -64,6 +64,8 @@ def variables(
 
 def file_name(pattern: str, job: Job, node: str) -> str:
     """Name of a file with Slurm's fields filled in, such as %j, %x, %u, %N, %A_%a or %4a."""
+    if "%" not in pattern:
+        return pattern
     values = {
         **dict.fromkeys("jJ", str(job_number(job.pk))),
         "A": str(job_number(job.pk if job.array_id is None else job.array_id)),

@@ -205,7 +205,7 @@ class LogChunk(models.Model):
 
 
 class ProgressPoint(models.Model):
-    """Progress sample of an assignment (loadmaster.protocol.ProgressSample)."""
+    """Progress sample of an assignment (loadmaster.samples.ProgressSample)."""
 
     assignment = models.ForeignKey(Assignment, on_delete=models.CASCADE, related_name="progress")
     at = models.DateTimeField()
@@ -225,7 +225,7 @@ class ProgressPoint(models.Model):
 
 
 class UsagePoint(models.Model):
-    """Usage sample of an assignment (loadmaster.protocol.UsageSample)."""
+    """Usage sample of an assignment (loadmaster.samples.UsageSample)."""
 
     assignment = models.ForeignKey(Assignment, on_delete=models.CASCADE, related_name="usage")
     at = models.DateTimeField()

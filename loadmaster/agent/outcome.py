@@ -8,9 +8,10 @@ from typing import Any
 
 from loadmaster.agent.runtimes.base import PROGRESS, Exit, RunId, Runtime, StopBy
 from loadmaster.files import parse_object
-from loadmaster.protocol import NOT_NUMBERS, OUT_OF_SHARED_MEMORY, ProgressSample
+from loadmaster.protocol import OUT_OF_SHARED_MEMORY
 from loadmaster.protocol import AssignmentState as State
 from loadmaster.protocol import ReasonClass as Reason
+from loadmaster.samples import NOT_NUMBERS, ProgressSample
 from loadmaster.training.run_folder import TERM_OVER
 
 EXIT_PREEMPTED = 75

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from loadmaster import protocol
+from loadmaster import protocol, samples
 from loadmaster.wire import form
 from policies.contract.forms import FormSchema
 
@@ -23,8 +23,8 @@ PAYLOADS: tuple[type[Any], ...] = (
     protocol.StateReport,
     protocol.StateAccepted,
     protocol.LogAccepted,
-    protocol.MetricsBatch,
-    protocol.MetricsAccepted,
+    samples.MetricsBatch,
+    samples.MetricsAccepted,
 )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import compress
 
-from policies.contract.plan import Placement
+from policies.contract.plan import Placement, seat_demand
 from policies.contract.snapshot import (
     DeviceView,
     JobColumns,
@@ -22,7 +22,6 @@ from policies.contract.snapshot import (
     Snapshot,
     frozen,
     profile_runs,
-    seat_demand,
 )
 
 

@@ -16,8 +16,8 @@ from policies.batch.plan import BatchPlan, in_batch_queue
 from policies.contract.plan import Placement, Plan, WaitCode
 from policies.contract.policy import Policy
 from policies.contract.snapshot import Snapshot
-from policies.placement.from_snapshot import not_eligible
 from policies.placement.layout import Request
+from policies.placement.reasons import not_eligible
 
 
 def with_batch_queue(policy: Policy, snapshot: Snapshot) -> Plan:

@@ -2,17 +2,27 @@
 
 `validation.validate_plan` checks a plan, live and simulated. The JSON form is documented in
 `schemas/plan.schema.json`; `plan_json` reads and writes it.
+
+What fits on a node is one rule: amounts of cores, memory and named resources are compared as
+integers (`demanded`, `available`), in billionths; bytes of memory, as `_gb` is 10**9 bytes. Both
+sides are rounded down, a capacity after a rounding error is given back, so that n equal parts of
+any capacity fit into it together; sums of integers have no rounding errors.
 """
+
+from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Annotated
+from math import floor
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from policies.contract.forms import AtLeast0, PlainData
-from policies.contract.snapshot import Purpose, RankPlacement
+from policies.contract.forms import Above0, AtLeast0, Count0, Count1, Fraction, PlainData
+
+if TYPE_CHECKING:
+    from policies.contract.snapshot import JobColumns
 
 PLAN_VERSION = 4
 
@@ -24,6 +34,17 @@ LONGEST_RUN_S = 1e12
 HIGHEST_COST = 1e7
 
 Moment = Annotated[float, Field(ge=0, le=LAST_S)]
+
+
+class Purpose(StrEnum):
+    """Purpose of a placement: to do the job's work, or to measure its kind."""
+
+    TRAINING = "training"
+    PROFILING = "profiling"
+
+
+TRAINING, PROFILING = Purpose.TRAINING, Purpose.PROFILING
+"""Looked up once: class attributes of enums are slow on Python 3.11."""
 
 
 class PlanStatus(StrEnum):
@@ -57,6 +78,37 @@ class WaitCode(StrEnum):
     NODES_LOST = "nodes_lost"
     NODES_AVOIDED = "nodes_avoided"
     SOLVER_FAILED = "solver_failed"
+
+
+@dataclass(frozen=True, slots=True)
+class RankPlacement:
+    """Seat of a job: a node, its devices, the share of them, and the job's units there."""
+
+    node: str
+    devices: tuple[str, ...]
+    share: Fraction = 1.0
+    cpu_quota: Above0 | None = None
+    units: Count1 = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """Placement that is committed or runs."""
+
+    copy: Count0
+    ranks: tuple[RankPlacement, ...]
+    since_s: float
+    until_s: float | None = None
+    steps_quota: Count1 | None = None
+    purpose: Purpose = Purpose.TRAINING
+
+
+def training_run(runs: tuple[Running, ...]) -> Running | None:
+    """Placement a job trains on; None if there is none, or several copies."""
+    if len(runs) == 1:
+        return runs[0] if runs[0].purpose is TRAINING else None
+    training = [r for r in runs if r.purpose is TRAINING]
+    return training[0] if len(training) == 1 else None
 
 
 def predicted(figure: float, most: float) -> float | None:
@@ -134,7 +186,7 @@ class Waiting:
     gpus: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
     expected: Expected | None = None
 
-    def of(self, job: str, expected: Expected | None) -> "Waiting":
+    def of(self, job: str, expected: Expected | None) -> Waiting:
         """Return the same reason of another job; much faster than `replace`."""
         return Waiting(
             job, self.code, self.nodes, self.jobs, self.watts, self.missing, self.offered,
@@ -160,3 +212,48 @@ class Plan:
     memory: PlainData = field(default_factory=dict)
     message: Annotated[str, Field(max_length=LONGEST_TEXT)] = ""
     version: int = PLAN_VERSION
+
+
+BILLIONTHS = 1_000_000_000
+UNLIMITED = 1 << 60
+"""Amount that never runs out, and the most that counts."""
+EXACT = 1.0 + 2.0**-50
+"""Makes up for the error of a decimal fraction, as 0.29 of a core."""
+EXACT_CAPACITY = 1.0 + 2.0**-49
+"""More than `EXACT`, and than the errors of dividing a capacity and multiplying both."""
+
+
+def demanded(amount: float) -> int:
+    """Return what a job demands, in billionths."""
+    return floor(min(amount * BILLIONTHS * EXACT, UNLIMITED))
+
+
+def available(amount: float) -> int:
+    """Return what a node has, in billionths."""
+    return floor(min(amount * BILLIONTHS * EXACT_CAPACITY, UNLIMITED))
+
+
+def all_demanded(amounts: Mapping[str, float]) -> dict[str, int]:
+    """Return these demands in billionths, without those of nothing."""
+    return {name: demanded(amount) for name, amount in amounts.items() if amount > 0.0}
+
+
+def seat_demanded(
+    of_unit: Mapping[str, float], units: int, cpu_quota: float | None
+) -> dict[str, int]:
+    """Return what a seat of so many units demands, in billionths; a quota replaces the cores."""
+    amounts = {name: amount * units for name, amount in all_demanded(of_unit).items()}
+    return amounts if cpu_quota is None else {**amounts, "cores": demanded(cpu_quota)}
+
+
+def seat_demand(columns: JobColumns, row: int, units: int = 1) -> dict[str, float]:
+    """Return cores, memory_gb and resources of a job's seat with so many units."""
+    demand = {name: amount * units for name, amount in columns.others["resources"][row]}
+    demand["cores"] = columns.listed["cores"][row] * units
+    demand["memory_gb"] = columns.listed["memory_gb"][row] * units
+    return demand
+
+
+def gpus_per_unit(columns: JobColumns, row: int) -> int:
+    """Return the GPUs of each unit of a batch job."""
+    return int(columns.listed["gpus_min"][row] // columns.listed["units"][row])

@@ -20,6 +20,7 @@ from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
 from policies.contract.forms import AtLeast0, Form, PlainData
+from policies.contract.plan import PROFILING, TRAINING, Purpose, RankPlacement, Running
 from policies.contract.views import (
     WITHOUT_GPUS,
     DeviceView,
@@ -34,22 +35,20 @@ from policies.contract.views import (
     PowerCapStep,
     PriceInterval,
     ProfileRequest,
-    Purpose,
-    RankPlacement,
     ResourceUse,
-    Running,
     SlotHold,
     Source,
     TeamOrder,
     TeamView,
     Throughput,
-    Trigger,
 )
 
 __all__ = [
     "JOB_COUNTS",
     "JOB_NUMBERS",
+    "PROFILING",
     "SNAPSHOT_VERSION",
+    "TRAINING",
     "Bools",
     "DeviceView",
     "Floats",
@@ -81,9 +80,6 @@ __all__ = [
 ]
 
 SNAPSHOT_VERSION = 5
-
-TRAINING, PROFILING = Purpose.TRAINING, Purpose.PROFILING
-"""Looked up once: class attributes of enums are slow on Python 3.11."""
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -233,23 +229,19 @@ class Jobs(Sequence[JobView]):
         return self.columns.row(self.position[job])
 
 
-def seat_demand(columns: JobColumns, row: int, units: int = 1) -> dict[str, float]:
-    """Return cores, memory_gb and resources of a job's seat with so many units."""
-    demand = {name: amount * units for name, amount in columns.others["resources"][row]}
-    demand["cores"] = columns.listed["cores"][row] * units
-    demand["memory_gb"] = columns.listed["memory_gb"][row] * units
-    return demand
-
-
-def gpus_per_unit(columns: JobColumns, row: int) -> int:
-    """Return the GPUs of each unit of a batch job."""
-    return int(columns.listed["gpus_min"][row] // columns.listed["units"][row])
-
-
 def frozen(array: Array) -> Array:
     """Make the array read-only and return it."""
     array.setflags(write=False)
     return array
+
+
+@dataclass(frozen=True, slots=True)
+class Trigger:
+    """Reasons of the coalesced events of a round, and what they touched (ids)."""
+
+    reasons: tuple[str, ...] = ()
+    jobs: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

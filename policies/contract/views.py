@@ -15,7 +15,6 @@ from typing import Annotated
 from pydantic import Field
 
 from policies.contract.forms import (
-    Above0,
     Amounts,
     AtLeast0,
     Count0,
@@ -27,6 +26,7 @@ from policies.contract.forms import (
     Unbounded,
     UnboundedAtLeast0,
 )
+from policies.contract.plan import Purpose, Running
 
 SLOWEST = 1e-12
 """Steps/s below which a speed counts as unknown: a step would take 30,000 years."""
@@ -80,22 +80,6 @@ class JobPhase(StrEnum):
     WAITING = "waiting"
     RUNNING = "running"
     PROFILING = "profiling"
-
-
-class Purpose(StrEnum):
-    """Purpose of a placement: to do the job's work, or to measure its kind."""
-
-    TRAINING = "training"
-    PROFILING = "profiling"
-
-
-@dataclass(frozen=True, slots=True)
-class Trigger:
-    """Reasons of the coalesced events of a round, and what they touched (ids)."""
-
-    reasons: tuple[str, ...] = ()
-    jobs: tuple[str, ...] = ()
-    nodes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,29 +268,6 @@ class KindView:
     def is_assumed(self) -> bool:
         """Return True if a speed of it is only assumed: no run time of it may be shown."""
         return any(t.source is Source.ASSUMED for t in self.throughputs)
-
-
-@dataclass(frozen=True, slots=True)
-class RankPlacement:
-    """Seat of a job: a node, its devices, the share of them, and the job's units there."""
-
-    node: str
-    devices: tuple[str, ...]
-    share: Fraction = 1.0
-    cpu_quota: Above0 | None = None
-    units: Count1 = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Running:
-    """Placement that is committed or runs."""
-
-    copy: Count0
-    ranks: tuple[RankPlacement, ...]
-    since_s: float
-    until_s: float | None = None
-    steps_quota: Count1 | None = None
-    purpose: Purpose = Purpose.TRAINING
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
-from policies.contract.amounts import BILLIONTHS, UNLIMITED
+from policies.contract.plan import BILLIONTHS, UNLIMITED
 from policies.contract.snapshot import Bools, Floats, Ints, NodeView, Snapshot
 from policies.contract.validation import TOLERANCE
 from policies.cost_model.kernels import NONE

@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
+from policies.contract.plan import training_run
 from policies.contract.snapshot import Running
-from policies.placement.from_snapshot import training_run
 from policies.placement.layout import Request
 from policies.placement.plan_builder import PlanBuilder
 

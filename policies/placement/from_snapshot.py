@@ -20,17 +20,14 @@ from math import inf
 
 import numpy as np
 
-from policies.contract.plan import WaitCode, Waiting
+from policies.contract.plan import Waiting, seat_demand, training_run
 from policies.contract.snapshot import (
     PROFILING,
-    TRAINING,
-    JobPhase,
     NodeState,
     NodeView,
     Running,
     Snapshot,
     profile_runs,
-    seat_demand,
 )
 from policies.placement.cluster_state import ClusterState
 from policies.placement.layout import (
@@ -117,24 +114,6 @@ def _free(snapshot: Snapshot, layout: Layout, idle: Sequence[int]) -> list[Free]
     return [layout.free(n, devices, tuple(left[n])) for n, devices in enumerate(idle)]
 
 
-def not_eligible(snapshot: Snapshot) -> dict[int, Waiting]:
-    """By row, jobs that wait for anything but capacity: profiling or dependencies."""
-    columns = snapshot.jobs.columns
-    phases, dependent = columns.others["phase"], columns.others["dependencies"]
-    waiting = {}
-    if JobPhase.PROFILING in phases:
-        profiled = (i for i, phase in enumerate(phases) if phase is JobPhase.PROFILING)
-        waiting = {i: Waiting(columns.ids[i], WaitCode.AWAITING_PROFILE) for i in profiled}
-    if not any(dependent):
-        return waiting
-    known = snapshot.jobs.position
-    for i, dependencies in enumerate(dependent):
-        undone = tuple(d for d in dependencies if d in known)
-        if undone and i not in waiting:
-            waiting[i] = Waiting(columns.ids[i], WaitCode.DEPENDENCY, jobs=undone)
-    return waiting
-
-
 @dataclass(frozen=True, slots=True)
 class CurrentPlacement:
     """Running job that stays: its row, its placement, and when it must leave (a drain)."""
@@ -160,12 +139,7 @@ def current_placements(
     pinned: list[CurrentPlacement] = []
     later: list[CurrentPlacement] = []
     arrival = snapshot.jobs.columns.listed["arrival_s"]
-    running = snapshot.jobs.columns.others["running"]
-    runs = [
-        (row, run)
-        for row, of in enumerate(running)
-        if of and (run := training_run(of)) is not None and row not in waiting
-    ]
+    runs = _training_runs(snapshot, waiting)
     fixed = frozenset[int]() if never_touch else _not_preemptible(snapshot)
     young = {} if never_touch else _young_launches(snapshot, runs)
     if not never_touch:
@@ -195,6 +169,15 @@ def current_placements(
     return tuple(pinned), {stay.row: stay for stay in _together_free(state.copy(), later)}
 
 
+def _training_runs(snapshot: Snapshot, waiting: Mapping[int, Waiting]) -> list[tuple[int, Running]]:
+    """Return (row, run) of the training jobs that run, without those that must wait."""
+    return [
+        (row, run)
+        for row, of in enumerate(snapshot.jobs.columns.others["running"])
+        if of and (run := training_run(of)) is not None and row not in waiting
+    ]
+
+
 def _is_whole(run: Running) -> bool:
     ranks = run.ranks
     return ranks[0].share == 1.0 if len(ranks) == 1 else all(rank.share == 1.0 for rank in ranks)
@@ -214,12 +197,7 @@ def launches_that_stay(
     snapshot: Snapshot, waiting: Mapping[int, Waiting], state: ClusterState
 ) -> frozenset[int]:
     """Return the rows of launches on open nodes that go on whatever the policy would do."""
-    running = snapshot.jobs.columns.others["running"]
-    runs = [
-        (row, run)
-        for row, of in enumerate(running)
-        if of and (run := training_run(of)) is not None and row not in waiting
-    ]
+    runs = _training_runs(snapshot, waiting)
     young = _young_launches(snapshot, runs)
     fixed = _not_preemptible(snapshot) & {row for row, _ in runs}
     return _staying(snapshot, young, waiting, state) | fixed
@@ -335,14 +313,6 @@ class _Claims:
         left_s = run.since_s + self.least_s[row] - self.now_s
         later_s = max(left_s, self.snapshot.round_s)
         return bool(fastest_s <= self.slack_s[claimant] < fastest_s + later_s)
-
-
-def training_run(runs: tuple[Running, ...]) -> Running | None:
-    """Placement a job trains on; None if there is none, or several copies."""
-    if len(runs) == 1:
-        return runs[0] if runs[0].purpose is TRAINING else None
-    training = [r for r in runs if r.purpose is TRAINING]
-    return training[0] if len(training) == 1 else None
 
 
 def may_stay(snapshot: Snapshot, row: int, run: Running) -> bool:

@@ -1,7 +1,7 @@
 """Nodes, requests and allocations of the placement engine. All amounts are integers.
 
 Units: billionths of a core, of 10**9 bytes of memory and of named resources, rounded once
-(`policies.contract.amounts`), so that taking and releasing are exact; milliwatts. A `Layout`
+(`policies.contract.plan`), so that taking and releasing are exact; milliwatts. A `Layout`
 changes when nodes do, not when jobs start or end.
 """
 
@@ -12,7 +12,7 @@ from functools import cached_property
 from math import ceil, floor, inf, isinf
 from typing import NamedTuple, TypeAlias
 
-from policies.contract.amounts import UNLIMITED, available, demanded
+from policies.contract.plan import UNLIMITED, available, demanded
 from policies.contract.views import NodeView
 
 Free: TypeAlias = tuple[int, ...]

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from policies.contract.plan import Placement
-from policies.contract.snapshot import PROFILING, DeviceView, NodeView, Snapshot, seat_demand
+from policies.contract.plan import Placement, seat_demand
+from policies.contract.snapshot import PROFILING, DeviceView, NodeView, Snapshot
 from policies.contract.validation import power_w
 from policies.placement.reasons import has, needs_of
 

@@ -24,12 +24,11 @@ from policies.placement.from_snapshot import (
     CurrentPlacement,
     cluster_of,
     current_placements,
-    not_eligible,
     remaining_s,
 )
 from policies.placement.layout import DEVICES, Allocation
 from policies.placement.priced_options import JobOptions, prices_of
-from policies.placement.reasons import Reasons
+from policies.placement.reasons import Reasons, not_eligible
 
 NO_STARTS: Mapping[int, Expected] = {}
 

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from policies.contract.amounts import UNLIMITED
+from policies.contract.plan import UNLIMITED, gpus_per_unit, seat_demand
 from policies.contract.snapshot import (
     Floats,
     Ints,
@@ -24,8 +24,6 @@ from policies.contract.snapshot import (
     Running,
     Snapshot,
     frozen,
-    gpus_per_unit,
-    seat_demand,
 )
 from policies.placement.cluster_state import ClusterState
 from policies.placement.layout import (

@@ -7,16 +7,14 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from math import inf
 
-from policies.contract.plan import Lack, Placement, WaitCode, Waiting
+from policies.contract.plan import Lack, Placement, WaitCode, Waiting, gpus_per_unit, seat_demand
 from policies.contract.snapshot import (
     JobPhase,
     NodeState,
     NodeView,
     RankPlacement,
     Snapshot,
-    gpus_per_unit,
     profile_runs,
-    seat_demand,
 )
 from policies.contract.views import APART, FEATURE, RUNTIME, is_own, runtime_of
 from policies.placement.cluster_state import ClusterState
@@ -26,6 +24,24 @@ from policies.placement.priced_options import GroupingKey, JobOptions
 
 MOST_NAMED = 8
 """Most jobs or nodes that a reason names; thousands of jobs would each repeat them."""
+
+
+def not_eligible(snapshot: Snapshot) -> dict[int, Waiting]:
+    """By row, jobs that wait for anything but capacity: profiling or dependencies."""
+    columns = snapshot.jobs.columns
+    phases, dependent = columns.others["phase"], columns.others["dependencies"]
+    waiting = {}
+    if JobPhase.PROFILING in phases:
+        profiled = (i for i, phase in enumerate(phases) if phase is JobPhase.PROFILING)
+        waiting = {i: Waiting(columns.ids[i], WaitCode.AWAITING_PROFILE) for i in profiled}
+    if not any(dependent):
+        return waiting
+    known = snapshot.jobs.position
+    for i, dependencies in enumerate(dependent):
+        undone = tuple(d for d in dependencies if d in known)
+        if undone and i not in waiting:
+            waiting[i] = Waiting(columns.ids[i], WaitCode.DEPENDENCY, jobs=undone)
+    return waiting
 
 
 class Holders:

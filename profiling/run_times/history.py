@@ -63,10 +63,11 @@ def expected(cluster: Cluster, jobs: Iterable[Job]) -> dict[UUID, Prediction]:
     """
     predictor = next(name for name in PREDICTORS if name == cluster.predictor)
     features = {job.pk: features_of(job) for job in jobs if is_predicted(job)}
-    learns = predictor != WALLTIME
-    keys = {key for job in features.values() for key in job.groups()} if learns else set()
+    alike = set(features.values())  # all elements of an array, say
+    keys = {key for job in alike for key in job.groups()} if predictor != WALLTIME else set()
     newest = _newest(cluster, sorted(keys))
-    return {pk: predict(predictor, job, newest.get) for pk, job in features.items()}
+    predictions = {job: predict(predictor, job, newest.get) for job in alike}
+    return {pk: predictions[job] for pk, job in features.items()}
 
 
 def run_ended(assignment: Assignment) -> None:

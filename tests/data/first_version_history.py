@@ -39,13 +39,11 @@ from loadmaster.protocol import (
     DeviceSample,
     Heartbeat,
     KnownAssignment,
-    MetricsBatch,
-    ProgressSample,
     ReasonClass,
     SessionRequest,
     StateReport,
-    UsageSample,
 )
+from loadmaster.samples import MetricsBatch, ProgressSample, UsageSample
 from profiling.models import Profile
 from tests.builders import a_gpu_type, a_node
 from tests.builders_agents import heartbeat

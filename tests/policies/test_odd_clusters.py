@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from policies.contract import plan_json
-from policies.contract.amounts import BILLIONTHS
+from policies.contract.plan import BILLIONTHS
 from policies.contract.snapshot import Purpose, RankPlacement, Running, Snapshot
 from policies.contract.validation import validate_plan
 from policies.host import registry

@@ -6,7 +6,7 @@ from math import isfinite
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadmaster.protocol import ProgressSample
+from loadmaster.samples import ProgressSample
 from profiling.reports import FASTEST, Launch, Reached, check
 from profiling.speeds import pace
 

@@ -21,7 +21,8 @@ from clusters.services.enrolment import issue_enrolment_token, sha256
 from controlplane.execution.protocol.calls import ENDPOINTS as ENDPOINTS_OF_AGENTS
 from controlplane.execution.protocol.calls import Endpoint
 from jobs.models import JobArray
-from loadmaster.protocol import PROTOCOL_HEADER, Accept, AssignmentState, MetricsBatch
+from loadmaster.protocol import PROTOCOL_HEADER, Accept, AssignmentState
+from loadmaster.samples import MetricsBatch
 from loadmaster.wire import dumps
 from tests.builders import a_cluster, a_job, a_team, a_user
 from tests.builders_agents import (

@@ -27,6 +27,9 @@ from loadmaster.protocol import AssignmentState, Directives
 
 LONGEST_WAIT_S = 25.0
 LOOK_EVERY_S = 0.25
+LOOK_SOON_S, SOON_FOR_S = 0.05, 2.0
+"""Time between looks for so long after one that had news: more follows in a queue that moves."""
+
 NEW_WAIT_S = 0.02
 """Time for which a new poll waits for others."""
 
@@ -69,6 +72,7 @@ class LongPolls:
         self._waiting: set[_Poll] = set()
         self._work: asyncio.Task[None] | None = None
         self._woken = asyncio.Event()
+        self._news_s = float("-inf")
 
     async def wait(self, node: UUID, token_sha256: str, cursor: int, wait_s: float) -> Directives:
         """Wait for wishes newer than the cursor; none when time is up. Raises AgentCallError."""
@@ -109,7 +113,9 @@ class LongPolls:
             took_s = time.monotonic() - began_s
             # Until a new poll has come, but at least and at most so long.
             least_s = max(NEW_WAIT_S, took_s / BUSY_FRACTION)
-            most_s = max(LOOK_EVERY_S, took_s / BUSY_FRACTION)
+            moves = began_s < self._news_s + SOON_FOR_S
+            every_s = LOOK_SOON_S if moves else LOOK_EVERY_S
+            most_s = max(every_s, took_s / BUSY_FRACTION)
             await asyncio.sleep(least_s)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._woken.wait(), max(0.0, most_s - least_s))
@@ -124,16 +130,17 @@ class LongPolls:
                 continue
             if refusal is not None:
                 poll.answer.set_exception(refusal)
-            elif poll.node in found.wishes:
-                _answer_newer(poll, *found.wishes[poll.node])
+            elif poll.node in found.wishes and _answer_newer(poll, *found.wishes[poll.node]):
+                self._news_s = time.monotonic()
 
 
-def _answer_newer(poll: _Poll, grace_s: float, wishes: Sequence[Assignment]) -> None:
+def _answer_newer(poll: _Poll, grace_s: float, wishes: Sequence[Assignment]) -> bool:
     newer = [assignment for assignment in wishes if cursor_of([assignment]) > poll.cursor]
     if newer:
         poll.answer.set_result(
             Directives(directives(newer, grace_s), max(poll.cursor, cursor_of(newer)))
         )
+    return bool(newer)
 
 
 def look(new: Iterable[tuple[UUID, str]], now: datetime | None = None) -> Found:

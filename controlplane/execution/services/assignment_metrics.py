@@ -16,7 +16,7 @@ from clusters.models import Node
 from controlplane.execution.services.sessions import lock_own
 from jobs.models import Assignment, Job, ProgressPoint, UsagePoint
 from jobs.moves import note_job
-from loadmaster.protocol import MetricsBatch, ProgressSample, UsageSample
+from loadmaster.samples import MetricsBatch, ProgressSample, UsageSample
 from profiling import reports
 from profiling import services as profiling_services
 

@@ -57,11 +57,9 @@ def token_refusals(tokens: Iterable[str]) -> dict[str, AgentCallError]:
 def lock_own(node: Node, pk: uuid.UUID, fence: int) -> Assignment:
     """Lock the node's assignment with that fence; refuse any other."""
     try:
-        assignment = lock_assignment(pk)
+        assignment = lock_assignment(pk, node)
     except Job.DoesNotExist:
         raise stale_assignment(f"there is no assignment {pk} on this node") from None
-    if assignment.node_id != node.pk:
-        raise stale_assignment(f"there is no assignment {pk} on this node")
     if assignment.fence != fence:
         raise stale_assignment(f"assignment {pk} has fence {assignment.fence}, not {fence}")
     return assignment

@@ -50,7 +50,7 @@ FAR_S = 100 * 365.25 * 86_400.0
 EXPIRES_S = 30
 """A request that no worker has taken by then is dropped: a later round sends another one."""
 
-REST, LONGEST_REST_S = 4.0, 15.0
+REST, LONGEST_REST_S = 9.0, 20.0
 """A simulation begins after so many times the last one's length, and at most so long."""
 
 

@@ -24,7 +24,7 @@ class Scenario:
     Policies see the three together as the cost of a restart, and keep a launch for `min_run_factor`
     times that. `value_of_time`: worth of an hour of a job's waiting. `gather_s`: least time between
     rounds, whose events are answered together. `round_jobs`: most queued jobs of a round (None:
-    all), chosen by `controlplane.simulation.world.queue_window`.
+    all), chosen by `controlplane.simulation.world.observation.queue_window`.
     """
 
     nodes: tuple[NodeView, ...]

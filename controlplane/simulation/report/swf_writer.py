@@ -12,7 +12,7 @@ from math import isfinite, isnan
 
 from controlplane.simulation.workloads.base import STEPS_PER_S, Workload
 from controlplane.simulation.workloads.rules import Condition
-from controlplane.simulation.workloads.swf import KB_PER_GB
+from controlplane.simulation.workloads.swf.trace import KB_PER_GB
 from controlplane.simulation.world.job_table import JobEnd
 from controlplane.simulation.world.outcome import Outcome
 

@@ -3,18 +3,12 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from controlplane.simulation.workloads import (
-    andreas,
-    gavel,
-    gavel_generator,
-    given,
-    kit,
-    poisson,
-    swf,
-    table,
-)
+from controlplane.simulation.workloads import andreas, given, kit, poisson, table
 from controlplane.simulation.workloads.base import BadLine, Workload, WorkloadError
+from controlplane.simulation.workloads.gavel import generator as gavel_generator
+from controlplane.simulation.workloads.gavel import trace as gavel
 from controlplane.simulation.workloads.options import FILES, Context, read_options
+from controlplane.simulation.workloads.swf import trace as swf
 from policies.host.garbage import not_collected
 
 __all__ = ["FILES", "TYPES", "BadLine", "Workload", "WorkloadError", "load", "options_of"]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from controlplane.simulation.cluster.fleet import Fleet
 from controlplane.simulation.world.job_table import Launch
-from controlplane.simulation.world.observed_pairs import ObservedPairs
+from controlplane.simulation.world.observation.observed_pairs import ObservedPairs
 from policies.contract.plan import Placement
 from policies.contract.snapshot import RankPlacement
 from policies.placement.speed import UNKNOWN, CoTenants, devices_of

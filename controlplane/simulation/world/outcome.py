@@ -13,7 +13,8 @@ import numpy as np
 from controlplane.simulation.cluster.meter import SplitMeter, remaining_work
 from controlplane.simulation.switches import Switches
 from controlplane.simulation.world.job_table import JobEnd
-from policies.contract.snapshot import Bools, Floats, Ints, seat_demand
+from policies.contract.plan import seat_demand
+from policies.contract.snapshot import Bools, Floats, Ints
 from profiling.pairs.estimates import ErrorSummary
 from profiling.run_times.errors import RunTimeErrors
 

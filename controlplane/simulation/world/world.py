@@ -35,16 +35,16 @@ from controlplane.simulation.world.arrivals import Arrivals
 from controlplane.simulation.world.colocation import Colocation
 from controlplane.simulation.world.ends import Ends
 from controlplane.simulation.world.engine import Engine
-from controlplane.simulation.world.first_runs import FirstRuns
 from controlplane.simulation.world.gates import Gates
 from controlplane.simulation.world.job_table import JobEnd, JobTable, Launch, SimulatedJob
 from controlplane.simulation.world.journal import Journal
 from controlplane.simulation.world.launching import new_launch, refusal, setup_s
-from controlplane.simulation.world.observed_pairs import ObservedPairs
+from controlplane.simulation.world.observation.first_runs import FirstRuns
+from controlplane.simulation.world.observation.observed_pairs import ObservedPairs
+from controlplane.simulation.world.observation.predictions import Predictions
+from controlplane.simulation.world.observation.snapshot_builder import SnapshotBuilder
 from controlplane.simulation.world.outcome import Unplaceable
-from controlplane.simulation.world.predictions import Predictions
 from controlplane.simulation.world.shortcuts import stops_at_once
-from controlplane.simulation.world.snapshot_builder import SnapshotBuilder
 from policies.contract.plan import Placement, Plan
 from policies.contract.snapshot import NodeState, Purpose, Running, Snapshot, Trigger
 

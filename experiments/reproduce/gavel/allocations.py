@@ -11,7 +11,7 @@ import numpy as np
 
 from controlplane.simulation.workloads import load
 from controlplane.simulation.workloads.base import jobs_of, rows
-from controlplane.simulation.workloads.gavel_tables import tables_of
+from controlplane.simulation.workloads.gavel.tables import tables_of
 from experiments.reproduce.gavel.model import Spec
 from experiments.reproduce.gavel.scenarios import nodes, snapshot
 from policies.contract.snapshot import Floats, Ints, Jobs, KindView

@@ -9,7 +9,7 @@ import numpy as np
 from controlplane.simulation.switches import Switches
 from controlplane.simulation.workloads import load
 from controlplane.simulation.workloads.base import Workload, jobs_of
-from controlplane.simulation.workloads.gavel_tables import tables_of
+from controlplane.simulation.workloads.gavel.tables import tables_of
 from controlplane.simulation.world.outcome import Outcome
 from controlplane.simulation.world.run import simulate
 from experiments.reproduce.gavel.estimated import GroupingKey, told_of

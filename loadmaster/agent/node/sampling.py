@@ -11,7 +11,8 @@ from loadmaster.agent.journal import Entry
 from loadmaster.agent.node.machine import Devices
 from loadmaster.agent.runtimes.base import RunId, Runtime, Usage
 from loadmaster.agent.server.shipping import Shipper
-from loadmaster.protocol import DeviceSample, UsageSample
+from loadmaster.protocol import DeviceSample
+from loadmaster.samples import UsageSample
 
 
 class Sampler:

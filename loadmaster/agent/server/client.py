@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import httpx
 
-from loadmaster import protocol
+from loadmaster import protocol, samples
 from loadmaster.wire import WireError, dumps, loads
 
 T = TypeVar("T")
@@ -135,7 +135,7 @@ class AgentClient:
         )
         return _decoded(protocol.LogAccepted, answer).next_offset
 
-    def send_metrics(self, assignment: str, batch: protocol.MetricsBatch) -> None:
+    def send_metrics(self, assignment: str, batch: samples.MetricsBatch) -> None:
         """Ship samples; a replay does no harm."""
         self._send("POST", f"assignments/{assignment}/metrics", **_body(batch))
 

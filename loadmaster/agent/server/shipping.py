@@ -9,7 +9,8 @@ from loadmaster.agent.logs import Masker, secrets_of
 from loadmaster.agent.outcome import read_samples
 from loadmaster.agent.runtimes.base import STREAMS, RunId, Runtime
 from loadmaster.agent.server.client import AgentClient, Conflict, Refused
-from loadmaster.protocol import ErrorCode, MetricsBatch, UsageSample
+from loadmaster.protocol import ErrorCode
+from loadmaster.samples import MetricsBatch, UsageSample
 
 SHIPPED = (*STREAMS, "progress")
 PIECE = 256 * 1024

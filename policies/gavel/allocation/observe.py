@@ -11,14 +11,10 @@ from policies.gavel.allocation.job_classes import JobClasses, job_classes
 from policies.gavel.allocation.problem import AllocationProblem
 from policies.gavel.allocation.rates import GroupingOptions
 from policies.placement.cluster_state import ClusterState
-from policies.placement.from_snapshot import (
-    CurrentPlacement,
-    cluster_of,
-    current_placements,
-    not_eligible,
-)
+from policies.placement.from_snapshot import CurrentPlacement, cluster_of, current_placements
 from policies.placement.layout import EVERY
 from policies.placement.priced_options import JobRequests
+from policies.placement.reasons import not_eligible
 
 __all__ = ["GroupingOptions", "Observed", "observe"]
 

@@ -5,10 +5,10 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 
-from policies.contract.plan import LONGEST_RUN_S, Placement, predicted
+from policies.contract.plan import LONGEST_RUN_S, Placement, predicted, training_run
 from policies.contract.snapshot import RankPlacement, Running
 from policies.gavel.allocation.observe import Observed
-from policies.placement.from_snapshot import CurrentPlacement, remaining_s, training_run
+from policies.placement.from_snapshot import CurrentPlacement, remaining_s
 from policies.placement.layout import Allocation, Part, Request
 from policies.placement.priced_options import with_quota
 from policies.placement.speed import LaunchTimes, Speeds

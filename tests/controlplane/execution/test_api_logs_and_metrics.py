@@ -11,13 +11,8 @@ from django.utils import timezone
 from controlplane.execution.services import logs
 from jobs.models import Assignment, LogChunk, ProgressPoint, UsagePoint
 from jobs.pages.job_page import history_line
-from loadmaster.protocol import (
-    NOT_NUMBERS,
-    AssignmentState,
-    MetricsBatch,
-    ProgressSample,
-    UsageSample,
-)
+from loadmaster.protocol import AssignmentState
+from loadmaster.samples import NOT_NUMBERS, MetricsBatch, ProgressSample, UsageSample
 from tests.builders import a_job
 from tests.builders_agents import (
     a_node_with_agent,

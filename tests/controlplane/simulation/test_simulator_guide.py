@@ -3,7 +3,6 @@ there.
 """
 
 import json
-import os
 import re
 import shlex
 from dataclasses import asdict
@@ -19,7 +18,6 @@ from controlplane.simulation.report.run_metrics import METRICS
 from controlplane.simulation.study.document import FIELDS, Study
 from controlplane.simulation.study.files import read_study
 from controlplane.simulation.switches import NO_SWITCHES
-from policies.host import registry
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "simulator.md").read_text()
 COMMAND = "python manage.py simulate "
@@ -88,26 +86,6 @@ def test_the_guides_policy_starts_the_shortest_job_first(folder: Path) -> None:
     found = simulated(folder, shlex.split(commands()[1].removeprefix(COMMAND)))
     fifo, shortest, _ = (policy["mean"]["jct_mean_s"]["mean"] for policy in found["policies"])
     assert shortest < fifo
-
-
-def test_the_guides_policy_is_found_by_an_entry_point(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    name, _, target = blocks("toml")[0].splitlines()[1].partition(" = ")
-    package = folder / "site" / "my_package"
-    package.mkdir(parents=True)
-    (package / "__init__.py").touch()
-    (folder / "shortest.py").rename(package / "shortest.py")
-    about = folder / "site" / "my_package-1.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: my_package\nVersion: 1\n")
-    (about / "entry_points.txt").write_text(
-        f"[{registry.GROUP}]\n{name} = {target.strip(chr(34))}\n"
-    )
-    monkeypatch.syspath_prepend(str(folder / "site"))
-    monkeypatch.setenv("PYTHONPATH", str(folder / "site"), prepend=os.pathsep)
-    words = f"--cluster cluster.yaml --workload trace.csv --policy {name}:gpus=2"
-    assert simulated(folder, words.split())["policies"][0]["parameters"] == {"gpus": 2}
 
 
 def test_the_guide_names_every_field_switch_and_file() -> None:

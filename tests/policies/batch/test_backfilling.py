@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from controlplane.loop.rounds import decide
 from policies.batch.backfilling import Backfilling
-from policies.contract.plan import Plan, WaitCode
-from policies.contract.snapshot import NodeView, RankPlacement, Snapshot, seat_demand
+from policies.contract.plan import Plan, WaitCode, seat_demand
+from policies.contract.snapshot import NodeView, RankPlacement, Snapshot
 from tests.builders_policies import (
     a_batch_job,
     a_cpu_node,

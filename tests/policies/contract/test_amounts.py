@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.contract.amounts import available, demanded
-from policies.contract.plan import Placement, Plan, PlanStatus
+from policies.contract.plan import Placement, Plan, PlanStatus, available, demanded
 from policies.contract.snapshot import RankPlacement
 from policies.contract.validation import validate_plan
 from policies.placement.cluster_state import ClusterState

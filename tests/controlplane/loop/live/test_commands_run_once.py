@@ -28,15 +28,8 @@ from jobs.assignment_lifecycle import LIVE
 from jobs.models import Assignment, Job
 from jobs.services import job_cancel, job_hold, job_release, job_requeue, job_submit
 from jobs.submission.submit import JobConflict
-from loadmaster.protocol import (
-    Accept,
-    AssignmentState,
-    Heartbeat,
-    KnownAssignment,
-    MetricsBatch,
-    ProgressSample,
-    StateReport,
-)
+from loadmaster.protocol import Accept, AssignmentState, Heartbeat, KnownAssignment, StateReport
+from loadmaster.samples import MetricsBatch, ProgressSample
 from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
 from policies.contract.snapshot import JobPhase, Purpose, RankPlacement, Snapshot
 from profiling.reconciler import reconcile_profiles

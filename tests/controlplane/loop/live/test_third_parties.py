@@ -30,6 +30,7 @@ pytestmark = pytest.mark.django_db
 
 ROOT = Path(__file__).parents[4]
 GUIDE = (ROOT / "docs" / "policies.md").read_text()
+SIMULATOR = (ROOT / "docs" / "simulator.md").read_text()
 HARMLESS = {"works", "prints", "tells_its_limit"}
 LATE = "runs_forever"
 UNUSABLE = ("import_fails", "import_exits", "takes_a_list", "refuses_itself")
@@ -41,13 +42,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return the_guides_package(a_third_party(tmp_path_factory.mktemp("third_party")))
 
 
-def blocks(kind: str) -> list[str]:
-    return re.findall(rf"^```{kind}\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
+def blocks(kind: str, guide: str = GUIDE) -> list[str]:
+    return re.findall(rf"^```{kind}\n(.*?)^```$", guide, re.MULTILINE | re.DOTALL)
 
 
 def the_guides_package(folder: Path) -> Path:
     """As `pip install -e .` leaves it: on the path, with the metadata of its pyproject.toml."""
-    (project,), (module,) = blocks("toml"), blocks("python")
+    (project,), (module, *_) = blocks("toml"), blocks("python", SIMULATOR)
     told = tomllib.loads(project)
     (name,) = told["tool"]["setuptools"]["py-modules"]
     (folder / f"{name}.py").write_text(module)
@@ -119,7 +120,7 @@ def test_a_broken_rule_is_told_in_the_round(cluster: Cluster, node: Node, solve:
 @pytest.fixture
 def _few_listed(_on_the_path: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """List the guide's policy and those that cannot be chosen: each costs a process."""
-    few = {"short_jobs_first", *UNUSABLE}
+    few = {"shortest", *UNUSABLE}
     points = [p for p in entry_points(group=registry.GROUP) if p.name in few]
     monkeypatch.setattr(registry, "entry_points", lambda group: points)
 
@@ -130,15 +131,13 @@ def test_the_guides_policy_is_listed_chosen_by_rest_and_decides_live(
 ) -> None:
     operator = api(a_user("root", operator=True))
     listed = {p["name"]: p for p in operator.get("/api/v1/policies/").json()}
-    assert (listed["short_jobs_first"]["third_party"], listed["short_jobs_first"]["error"]) == (
+    assert (listed["shortest"]["third_party"], listed["shortest"]["error"]) == (
         True,
         None,
     )
-    assert (
-        listed["short_jobs_first"]["parameters"]["properties"]["patience_s"]["default"] == 86_400.0
-    )
+    assert listed["shortest"]["parameters"]["properties"]["gpus"]["default"] == 1
     assert "nobodys_module" in listed["import_fails"]["error"]
-    wanted = {"policy": "short_jobs_first", "policy_parameters": {"patience_s": 600}}
+    wanted = {"policy": "shortest", "policy_parameters": {"gpus": 2}}
     assert (
         operator.patch(f"/api/v1/clusters/{cluster.name}/", wanted, format="json").status_code
         == 200
@@ -146,7 +145,7 @@ def test_the_guides_policy_is_listed_chosen_by_rest_and_decides_live(
     job = a_job(cluster, name="mine")
     row = a_round(Cluster.objects.get(pk=cluster.pk), solve)
     assert (row.policy, row.status, changes_of(row)) == (
-        "short_jobs_first",
+        "shortest",
         "applied",
         {"mine": "start"},
     ), row.message
@@ -207,16 +206,12 @@ def test_the_guides_commands_end_well(tmp_path: Path, monkeypatch: pytest.Monkey
     assert install == "pip install -e ."
     assert (listing, schema) == (
         "python -m policies list",
-        "python -m policies schema --policy short_jobs_first",
+        "python -m policies schema --policy shortest",
     )
-    others = (ROOT / "docs" / "simulator.md").read_text()
-    (_, cluster, *_), (trace,) = (
-        re.findall(rf"^```{k}\n(.*?)^```$", others, re.MULTILINE | re.DOTALL)
-        for k in ("yaml", "csv")
-    )
+    (_, cluster, *_), (trace,) = blocks("yaml", SIMULATOR), blocks("csv", SIMULATOR)
     (tmp_path / "cluster.yaml").write_text(cluster)
     (tmp_path / "trace.csv").write_text(trace)
     monkeypatch.chdir(tmp_path)
     words = simulate.removeprefix("python manage.py simulate ").split()
     call_command("simulate", *words, "--processes", "0", stdout=StringIO(), stderr=StringIO())
-    assert "short_jobs_first" in (tmp_path / "simulation" / "results.json").read_text()
+    assert "shortest" in (tmp_path / "simulation" / "results.json").read_text()

@@ -194,3 +194,10 @@ def test_the_cost_of_a_placement_is_expected_of_its_seats_together(
     a_round(cluster, told(placed))
     costs = Assignment.objects.order_by("rank").values_list("predicted_energy_cost", flat=True)
     assert [float(cost or 0) for cost in costs] == pytest.approx([0.2, 0.1])
+
+
+def test_equal_parts_of_what_a_node_has_are_launched_together(cluster: Cluster) -> None:
+    a_cpu_node(cluster, cores=16.0, resources={"tokens": 1e8})
+    units(cluster, 11, cores=0.1, memory_gb=0.1, resources={"tokens": 1e8 / 11})
+    assert refused(a_round(cluster)) == {}
+    assert Assignment.objects.get().units == 11

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controlplane.simulation.switches import NO_SWITCHES, Switches
-from controlplane.simulation.world.queue_window import queue_window
+from controlplane.simulation.world.observation.queue_window import queue_window
 from controlplane.simulation.world.run import Simulation
 from controlplane.simulation.world.shortcuts import may_hide_running
 from controlplane.simulation.world.world import Scenario

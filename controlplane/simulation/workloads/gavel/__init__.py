@@ -1,0 +1,1 @@
+"""Gavel's workloads: its traces, throughput tables and generator."""

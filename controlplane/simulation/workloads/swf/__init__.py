@@ -1,0 +1,1 @@
+"""Standard Workload Format: traces, and facts of a log beside its jobs."""

@@ -1,0 +1,307 @@
+"""Rules of placements: each by itself, and all on their devices and nodes.
+
+A seat uses the job's cores, memory and resources times its units; `cpu_quota` replaces the cores.
+Amounts are compared as integers (`plan.demanded`, `plan.available`).
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import inf
+from typing import TypeAlias
+
+from policies.contract.plan import BILLIONTHS, Placement, Plan, all_demanded, available
+from policies.contract.snapshot import (
+    PROFILING,
+    TRAINING,
+    DeviceView,
+    JobPhase,
+    NodeRole,
+    NodeState,
+    NodeView,
+    RankPlacement,
+    Running,
+    Snapshot,
+)
+from policies.contract.views import worded
+
+TOLERANCE = 1e-9
+
+Amounts: TypeAlias = tuple[float, float, tuple[tuple[str, float], ...]]
+"""Cores, memory_gb and named resources of one unit."""
+
+RESOURCE_CODES = {"cores": "node_cores", "memory_gb": "node_memory"}
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """Breach of a rule: its code, its subject, and a sentence with the values."""
+
+    code: str
+    detail: str
+    job: str | None = None
+    node: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.detail}"
+
+
+class PlacementRules:
+    """Rules of a plan's placements: of each by itself, on devices, on nodes, and alone on nodes."""
+
+    def __init__(self, plan: Plan, snapshot: Snapshot) -> None:
+        self.plan, self.snapshot = plan, snapshot
+        self.columns, self.position = snapshot.jobs.columns, snapshot.jobs.position
+        self.nodes, self.others = snapshot.node_by_id, self.columns.others
+        self.listed = self.columns.listed
+        self.least, self.most = self.listed["gpus_min"], self.listed["gpus_max"]
+        self.open = {node.id for node in snapshot.nodes if node.takes_training}
+        self.holders: dict[str, dict[str, list[tuple[str, float]]]]
+        self.holders = defaultdict(lambda: defaultdict(list))
+        self.seated: Counter[tuple[str, Amounts]] = Counter()
+        self.uses_gpus_only = self.columns.gpus_only
+        self.found: list[Violation] = []
+
+    def violations(self) -> list[Violation]:
+        """Breaches of each placement by itself."""
+        phases, labels, types = (self.others[n] for n in ("phase", "labels", "allowed_types"))
+        batch = self.others["batch"]
+        for placed in self.plan.placements:
+            row = self.position.get(placed.job)
+            self._put(placed, row)
+            if row is None:
+                detail = f"job {placed.job} is not in the snapshot: place only its jobs"
+                self._breach("unknown_job", detail, placed.job)
+                continue
+            asks = labels[row] or types[row] or placed.purpose is not TRAINING
+            for rank in placed.ranks:
+                if asks or rank.node not in self.open or not _is_whole(rank):
+                    self._rank(placed, row, rank, labels[row], types[row])
+            if placed.purpose is PROFILING:
+                self._measurement(placed)
+                continue
+            if not self.least[row] <= placed.gpus <= self.most[row]:
+                self._size(placed, row)
+            if batch[row]:
+                self._units(placed, row)
+            if len(placed.ranks) > 1 and not self.others["may_mix"][row]:
+                self._mix(placed)
+            if phases[row] is JobPhase.PROFILING:
+                detail = f"job {placed.job} is still being profiled: let it wait with"
+                self._breach("awaiting_profile", f"{detail} awaiting_profile", placed.job)
+        return self.found
+
+    def _breach(self, code: str, detail: str, job: str, node: str | None = None) -> None:
+        self.found.append(Violation(code, detail, job, node))
+
+    def _put(self, placed: Placement, row: int | None) -> None:
+        is_empty, wants = not placed.ranks, row is None or self.most[row] > 0
+        for rank in placed.ranks:
+            for device in rank.devices:
+                self.holders[rank.node][device].append((placed.job, rank.share))
+            is_empty = is_empty or (wants and not rank.devices)
+            if row is None or (self.uses_gpus_only and rank.cpu_quota is None):
+                continue
+            of_unit = self.demands[row]
+            if rank.cpu_quota is not None:
+                self.seated[rank.node, (rank.cpu_quota, 0.0, ())] += 1
+                of_unit = (0.0, *of_unit[1:])
+            self.seated[rank.node, of_unit] += rank.units
+        if is_empty:
+            detail = f"a rank of job {placed.job} has no device: give each rank at least one"
+            self._breach("empty_placement", detail, placed.job)
+
+    @cached_property
+    def demands(self) -> Sequence[Amounts]:
+        """Amounts of a unit of each job."""
+        plain = self.listed["cores"], self.listed["memory_gb"]
+        return list(zip(*plain, self.others["resources"], strict=True))
+
+    def _rank(
+        self,
+        placed: Placement,
+        row: int,
+        rank: RankPlacement,
+        labels: tuple[str, ...],
+        allowed: tuple[str, ...],
+    ) -> None:
+        job, node = placed.job, self.nodes.get(rank.node)
+        if not 0.0 < rank.share <= 1.0:
+            detail = f"share of job {job} is {rank.share}: must be above 0 and at most 1"
+            self._breach("out_of_range", detail, job, rank.node)
+        if rank.cpu_quota is not None and not 0.0 < rank.cpu_quota < inf:
+            detail = f"cpu_quota of job {job} is {rank.cpu_quota}: must be above 0"
+            self._breach("out_of_range", detail, job, rank.node)
+        if node is None:
+            detail = f"node {rank.node} of job {job} is not in the snapshot"
+            self._breach("unknown_node", detail, job, rank.node)
+            return
+        if not (node.takes_training if placed.purpose is TRAINING else node.takes_profiling):
+            self._state(placed, row, node)
+        if labels and (missing := set(labels) - set(node.labels)):
+            lacks = ", ".join(map(worded, sorted(missing)))
+            detail = f"node {node.name} lacks {lacks}, which job {job} needs"
+            self._breach("labels_missing", detail, job, node.id)
+        if allowed and placed.purpose is TRAINING and node.gpu_type not in allowed:
+            may = f"job {job} may run on {', '.join(allowed)}"
+            detail = f"{may}, but node {node.name} has {node.gpu_type}"
+            self._breach("type_not_allowed", detail, job, node.id)
+
+    def _state(self, placed: Placement, row: int, node: NodeView) -> None:
+        job, state, until_s = placed.job, node.state, placed.until_s
+        may_stay = stays(placed, self.others["running"][row])
+        if state is NodeState.LOST or (state is not NodeState.READY and not may_stay):
+            detail = f"node {node.name} is {state.value}: job {job} cannot be placed there"
+            self._breach("node_state", detail, job, node.id)
+        elif state is NodeState.DRAINING and node.drain_until_s is not None:
+            ends_late = until_s is not None and until_s > node.drain_until_s
+            if self.snapshot.now_s >= node.drain_until_s or ends_late:
+                emptied = f"node {node.name} must be empty by {node.drain_until_s:g}"
+                detail = f"{emptied}: end or move job {job} by then"
+                self._breach("node_state", detail, job, node.id)
+        foreign = NodeRole.PROFILING if placed.purpose is TRAINING else NodeRole.PRODUCTION
+        if node.role is foreign and not may_stay:
+            role = f"node {node.name} has the role {node.role.value}"
+            detail = f"{role}: no {placed.purpose.value} of job {job} may start there"
+            self._breach("node_role", detail, job, node.id)
+
+    def _measurement(self, placed: Placement) -> None:
+        asked = [r for r in self.snapshot.profiling if (r.job, r.copy) == (placed.job, placed.copy)]
+        for request in asked:
+            if request.gpus != placed.gpus:
+                run = f"profile run {placed.copy} of job {placed.job}"
+                detail = f"{run} was asked for {request.gpus} GPUs, not {placed.gpus}"
+                self._breach("profile_mismatch", detail, placed.job)
+
+    def _size(self, placed: Placement, row: int) -> None:
+        needs = f"job {placed.job} needs {self.least[row]} to {self.most[row]} GPUs"
+        detail = f"{needs} over all its ranks, not {placed.gpus}"
+        self._breach("gang_size", detail, placed.job)
+
+    def _units(self, placed: Placement, row: int) -> None:
+        job, seats = placed.job, placed.ranks
+        units, most, exactly = self.units[row]
+        of_unit, nodes = self.least[row] // units, {seat.node for seat in seats}
+        seated = sum([seat.units for seat in seats])
+        if seated != units or len(nodes) < len(seats):
+            detail = f"job {job} has {units} units, one seat on each node, not {seated} on"
+            self._breach("units", f"{detail} {len(seats)} seats of {len(nodes)} nodes", job)
+        for seat in seats:
+            if len(seat.devices) != of_unit * seat.units:
+                wants = f"{seat.units} units of job {job} have {of_unit} GPUs each"
+                detail = f"{wants}, not {len(seat.devices)} together"
+                self._breach("units", detail, job, seat.node)
+        if most and max(seat.units for seat in seats) > most:
+            self._breach("units", f"job {job} has at most {most} units on a node", job)
+        if exactly and len(nodes) != exactly:
+            self._breach("units", f"job {job} is on {exactly} nodes, not {len(nodes)}", job)
+
+    @cached_property
+    def units(self) -> Sequence[tuple[int, int, int]]:
+        """Units of each batch job, the most on a node, and its number of nodes (0: any)."""
+        wanted = (self.listed[name] for name in ("units", "units_per_node", "nodes"))
+        return list(zip(*wanted, strict=True))
+
+    def _mix(self, placed: Placement) -> None:
+        nodes = [self.nodes[rank.node] for rank in placed.ranks if rank.devices]
+        types = sorted({node.gpu_type for node in nodes})
+        if len(types) > 1:
+            detail = f"job {placed.job} may not mix GPU types, but sits on {', '.join(types)}"
+            self._breach("may_not_mix", detail, placed.job)
+
+    def on_devices(self) -> Iterator[Violation]:
+        """Yield the breaches of placements that share devices."""
+        used = [self.nodes[node] for node in self.holders if node in self.nodes]
+        held = {hold.job for view in used for device in view.devices for hold in device.held}
+        unknown = held - self.position.keys()
+        for view in used:
+            node, devices = view.id, {device.id: device for device in view.devices}
+            for name, holders in self.holders[node].items():
+                device = devices.get(name)
+                if device is None:
+                    detail = f"node {node} has no device {name}"
+                    yield Violation("unknown_device", detail, holders[0][0], node)
+                    continue
+                if not device.healthy:
+                    detail = f"device {name} of node {node} is unhealthy: move job {holders[0][0]}"
+                    yield Violation("device_unhealthy", detail, holders[0][0], node)
+                # one who holds no more than a whole device breaks nothing here
+                if len(holders) > 1 or device.slots < 1 or holders[0][1] > 1.0:
+                    yield from self._shared(node, device, holders)
+                strangers = [h.job for h in device.held if h.job in unknown] if unknown else []
+                if strangers and len(holders) + len(strangers) > device.slots:
+                    where = f"device {name} of node {node}"
+                    detail = (
+                        f"{where} is still held by {strangers[0]}, which the snapshot does not know"
+                    )
+                    yield Violation("device_taken", detail, holders[0][0], node)
+
+    def _shared(
+        self, node: str, device: DeviceView, holders: Sequence[tuple[str, float]]
+    ) -> Iterator[Violation]:
+        jobs, where = [job for job, _ in holders], f"device {device.id} of node {node}"
+        if len(jobs) > device.slots:
+            detail = f"{where} has {device.slots} slots, but {', '.join(jobs)} are placed on it"
+            yield Violation("device_slots", detail, jobs[-1], node)
+        if (total := sum(share for _, share in holders)) > 1.0 + TOLERANCE:
+            detail = f"shares of {', '.join(jobs)} on {where} add up to {total:g}, more than 1"
+            yield Violation("device_share", detail, jobs[-1], node)
+        for job in jobs if len(jobs) > 1 else ():
+            if job in self.position and not self.others["may_share"][self.position[job]]:
+                yield Violation("may_not_share", f"job {job} may not share {where}", job, node)
+
+    def on_nodes(self) -> Iterator[Violation]:
+        """Yield the resources of which the placements use more than a node has."""
+        used: dict[str, Counter[str]] = defaultdict(Counter)
+        known: dict[Amounts, dict[str, int]] = {}
+        for (node, amounts), units in self.seated.items():
+            if amounts not in known:
+                known[amounts] = all_demanded(_by_name(*amounts))
+            of_node = used[node]
+            for name, amount in known[amounts].items():
+                of_node[name] += units * amount
+        for view in [self.nodes[node] for node in used if node in self.nodes]:
+            limits = _by_name(view.cores, view.memory_gb, view.resources)
+            for name, amount in used[view.id].items():
+                limit = limits.get(name, 0.0)
+                if amount > available(limit):
+                    needs = f"its jobs need {amount / BILLIONTHS:g}"
+                    detail = f"node {view.name} has {limit:g} {name}, but {needs}"
+                    code = RESOURCE_CODES.get(name, "node_resource")
+                    yield Violation(code, detail, node=view.id)
+
+    def alone(self) -> Iterator[Violation]:
+        """Yield the exclusive jobs that are not alone on their nodes."""
+        exclusive = self.others["exclusive"]
+        if not any(exclusive):
+            return
+        on: dict[str, list[str]] = defaultdict(list)
+        for placed in self.plan.placements:
+            for seat in placed.ranks:
+                on[seat.node].append(placed.job)
+        for node, jobs in on.items():
+            for job in jobs if len(jobs) > 1 else ():
+                if (row := self.position.get(job)) is not None and exclusive[row]:
+                    others = ", ".join(other for other in jobs if other != job)
+                    detail = f"job {job} is to be alone on node {node}, not with {others}"
+                    yield Violation("exclusive", detail, job, node)
+
+
+def _is_whole(rank: RankPlacement) -> bool:
+    """Return True if a seat has its devices to itself and no quota of cores."""
+    return rank.share == 1.0 and rank.cpu_quota is None
+
+
+def _by_name(
+    cores: float, memory_gb: float, resources: tuple[tuple[str, float], ...]
+) -> dict[str, float]:
+    return {**dict(resources), "cores": cores, "memory_gb": memory_gb}
+
+
+def stays(placed: Placement, running: tuple[Running, ...]) -> bool:
+    same = [r for r in running if r.copy == placed.copy and r.purpose is placed.purpose]
+    if any(r.ranks == placed.ranks for r in same):  # nearly always
+        return True
+    devices = {(rank.node, frozenset(rank.devices)) for rank in placed.ranks}
+    return any({(s.node, frozenset(s.devices)) for s in r.ranks} == devices for r in same)

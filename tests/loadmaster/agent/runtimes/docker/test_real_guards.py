@@ -1,0 +1,216 @@
+"""Guards in containers by a real Engine: leases, limits, and their ends."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from loadmaster.agent.outcome import outcome_of
+from loadmaster.agent.runtimes.base import (
+    Limits,
+    RunState,
+    StopBy,
+    StopOrder,
+    Warned,
+)
+from loadmaster.files import write_json
+from loadmaster.protocol import ReasonClass
+from tests.builders_agent import until
+from tests.builders_docker import (
+    BASE,
+    Site,
+    a_docker_spec,
+    an_api,
+    an_image,
+    an_image_without_python,
+    boot_s,
+    python3,
+    remove_image,
+    sh,
+)
+from tests.loadmaster.agent.runtimes.docker.test_real_engine import SLEEPER, STUBBORN
+
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(180)]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    site = Site(tmp_path)
+    yield site
+    site.clear()
+
+
+@pytest.fixture(scope="module")
+def without_python() -> Iterator[str]:
+    name = an_image_without_python()
+    yield name
+    remove_image(name)
+
+
+def test_a_preempted_job_is_asked_by_its_term_file_first(site: Site) -> None:
+    code = (
+        "import json,os,signal,sys,time\nsignal.signal(15, signal.SIG_IGN); print('up',"
+        " flush=True)\nwhile not json.load(open(os.environ['LOADMASTER_RUN_DIR'] +"
+        " '/term.json'))['stop']: time.sleep(0.05)\nsys.exit(75)"
+    )
+    run = site.launch(a_docker_spec(command=python3(code)))
+    site.says(run, "up")
+    site.runtime.stop(run, StopOrder(StopBy.PREEMPT, 30.0))
+    ended = site.end(run)
+    assert (ended.exit_code, ended.stopped_by, ended.killed) == (75, StopBy.PREEMPT, False)
+
+
+@pytest.mark.parametrize("image", ["python", "sh"])
+def test_a_job_that_ignores_sigterm_is_killed(site: Site, without_python: str, image: str) -> None:
+    run = site.launch(
+        a_docker_spec(command=STUBBORN, image=BASE if image == "python" else without_python)
+    )
+    site.says(run, "up")
+    site.runtime.stop(run, StopOrder(StopBy.CANCEL, 1.0))
+    ended = site.end(run)
+    assert (ended.stopped_by, ended.killed, ended.exit_code) == (
+        StopBy.CANCEL,
+        True,
+        -9 if image == "python" else 137,
+    )
+    assert outcome_of(ended).reason_class is ReasonClass.OPERATOR
+
+
+@pytest.mark.parametrize("image", ["python", "sh"])
+def test_nothing_runs_past_its_lease(site: Site, without_python: str, image: str) -> None:
+    run = site.launch(
+        a_docker_spec(command=STUBBORN, image=BASE if image == "python" else without_python),
+        lease_s=10.0,
+    )
+    site.says(run, "up")
+    ended = site.end(run)
+    assert (ended.started, ended.stopped_by, ended.killed) == (True, StopBy.LEASE, True)
+
+
+@pytest.mark.parametrize("image", ["python", "sh"])
+@pytest.mark.parametrize("limit", ["walltime_s", "deadline_s"])
+def test_nothing_runs_past_its_walltime_or_its_deadline(
+    site: Site, without_python: str, image: str, limit: str
+) -> None:
+    name = BASE if image == "python" else without_python
+    at_s = 2.0 if limit == "walltime_s" else time.clock_gettime(time.CLOCK_BOOTTIME) + 5.0
+    spec = a_docker_spec(command=STUBBORN, image=name)
+    run = site.launch(
+        spec, grace_s=1.0, limits=Limits(at_s) if limit == "walltime_s" else Limits(deadline_s=at_s)
+    )
+    ended = site.end(run)
+    assert (ended.stopped_by, ended.killed) == (StopBy(limit.removesuffix("_s")), True)
+    assert outcome_of(ended).reason_class is ReasonClass.LIMIT
+
+
+@pytest.mark.parametrize("image", ["python", "sh"])
+@pytest.mark.parametrize("to", ["first", "all"])
+def test_a_signal_comes_before_the_end_to_those_whom_it_is_for(
+    site: Site, without_python: str, image: str, to: str
+) -> None:
+    name = BASE if image == "python" else without_python
+    child = "sh -c 'trap \"echo child; exit\" USR1; while :; do sleep 0.1; done' &"
+    script = f"trap 'sleep 1; echo first; exit 7' USR1; {child} while :; do sleep 0.1; done"
+    limits = Limits(8.0, signal=Warned(signal.SIGUSR1, 5.0, to))
+    run = site.launch(a_docker_spec(command=sh(script), image=name), limits=limits)
+    ended = site.end(run)
+    assert (ended.stopped_by, ended.exit_code) == (None, 7)
+    told = {"first": ["first"], "all": ["child", "first"]}[to]
+    assert sorted(site.output(run).split()) == told
+
+
+def test_a_renewed_lease_lets_a_job_go_on(site: Site) -> None:
+    run = site.launch(a_docker_spec(command=sh("echo up; sleep 4; echo done")), lease_s=3.0)
+    site.runtime.renew(run, boot_s() + 60)
+    assert site.end(run).exit_code == 0
+    assert site.output(run) == "up\ndone\n"
+
+
+def test_an_image_without_python_is_guarded_by_its_shell(site: Site, without_python: str) -> None:
+    script = 'echo "$KEY|$1|$HOME"; id -u; echo err >&2; ls /loadmaster/guard; exit 5'
+    spec = a_docker_spec(
+        image=without_python,
+        command=(*sh(script), "x", "it's 'two\nlines'"),
+        secrets={"KEY": "a'b\"c$HOME"},
+    )
+    run = site.launch(spec)
+    ended = site.end(run)
+    assert (ended.started, ended.exit_code, ended.stopped_by) == (True, 5, None)
+    assert site.output(run).startswith("a'b\"c$HOME|it's 'two\nlines'|/loadmaster/work\n1000\n")
+    assert site.output(run, "stderr") == "err\n"
+    assert (site.runtime.folder(run) / "guard" / "launch.sh").read_bytes() == b""
+    assert (site.runtime.folder(run) / "guard" / "launch.json").read_bytes() == b""
+
+
+def test_an_image_that_can_run_no_guard_is_refused_with_the_remedy(site: Site) -> None:
+    name = an_image({"only": b"nothing"})
+    try:
+        ended = site.end(site.prepare(a_docker_spec(image=name)))
+        assert outcome_of(ended).reason_class is ReasonClass.IMAGE
+        assert "neither /bin/sh nor" in ended.error
+        assert "add one" in ended.error
+    finally:
+        remove_image(name)
+
+
+def test_a_job_cannot_end_its_own_guard_and_a_forged_end_does_not_count(site: Site) -> None:
+    forged = '{"ended_at_s": 1.0, "started": true, "exit_code": 0, "stopped_by": null}'
+    script = (
+        f"kill -9 1; kill -STOP 1; echo '{forged}' > /loadmaster/guard/exit.json; echo up; exec"
+        " sleep 60"
+    )
+    run = site.launch(a_docker_spec(command=sh(script)), lease_s=4.0)
+    site.says(run, "up")
+    assert site.runtime.poll(run).state is RunState.RUNNING
+    assert site.end(run).stopped_by is StopBy.LEASE
+
+
+def test_a_guard_outlives_its_agent_that_is_killed_and_ends_the_job_with_its_lease(
+    tmp_path: Path, site: Site
+) -> None:
+    """The agent's part is played by a process of its own, which is killed with -9 right after the
+    start.
+    """
+    run = site.prepare(a_docker_spec(command=STUBBORN))
+    site.runtime.close()
+    code = (
+        "import sys, time; from pathlib import Path; from loadmaster.agent import guard\nfrom"
+        " loadmaster.agent.runtimes.base import RunId\nfrom loadmaster.agent.runtimes.docker"
+        " import DockerEngine, DockerOptions, DockerRuntime\nfolder, owner ="
+        f" Path({str(tmp_path / 'runs')!r}), {site.owner!r}\nruntime = DockerRuntime(folder,"
+        " DockerEngine(), owner, DockerOptions(network='none', pull='never'))\nrun ="
+        f" RunId({run.assignment!r}, 1)\nwhile runtime.poll(run).state.value == 'preparing':"
+        " time.sleep(0.05)\nruntime.start(run, guard.boot_s() + 4)\nwhile not runtime.read(run,"
+        " 'stdout', 0, 10): time.sleep(0.05)\nprint('started', flush=True); time.sleep(60)\n"
+    )
+    agent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    assert agent.stdout is not None
+    assert agent.stdout.readline() == b"started\n"
+    os.kill(agent.pid, signal.SIGKILL)
+    agent.wait()
+    agent.stdout.close()
+    with an_api() as api:
+        until(lambda: api.inspect_container(run.name)["State"]["Status"] == "exited", within_s=30)
+    site.runtime = site.another()
+    assert site.end(run).stopped_by is StopBy.LEASE
+
+
+def test_what_its_guard_does_not_end_the_agent_does(site: Site) -> None:
+    """An image's own shell could be a guard that never stops; the agent trusts the Engine alone."""
+    run = site.prepare(a_docker_spec(command=SLEEPER))
+    folder = site.runtime.folder(run)
+    (folder / "bin" / "guard.sh").write_text(
+        "echo up > /loadmaster/guard/stdout.log; exec sleep 600"
+    )
+    site.runtime.start(run, boot_s() + 60)
+    site.says(run, "up")
+    write_json(
+        folder / "run" / "stop.json", {"by": "cancel", "term_at_s": 0.0, "kill_at_s": boot_s()}
+    )
+    until(lambda: site.inspect(run)["State"]["Status"] == "exited", within_s=30)
+    assert site.inspect(run)["State"]["ExitCode"] == 137
