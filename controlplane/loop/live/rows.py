@@ -77,7 +77,7 @@ OF_A_JOB = (
     "name", "cluster", "team", "user", "state", "runtime", "kind", "total_steps", "gpus_min",
     "gpus_max", "allowed_types", "labels", "cores", "memory_gb", "resources", "batch", "exclusive",
     "units", "units_per_node", "nodes", "script", "preemptible", "may_mix", "may_share",
-    "profiling", "repeatable", "due_at", "deadline_at", "walltime_s", "on_walltime",
+    "profiling", "repeatable", "due_at", "deadline_at", "walltime_s", "on_walltime", "signal",
     "tardiness_weight", "weight", "priority", "checkpoint_steps", "received_s", "submitted_at",
 )  # fmt: skip
 """Columns that a snapshot needs; commands, environments and reasons for waiting may be long."""
