@@ -102,7 +102,9 @@ def check_feasible(cluster: str, demand: Demand, nodes: Sequence[NodeCapacity]) 
 def _check_gpus(cluster: str, demand: Demand, nodes: Sequence[NodeCapacity]) -> None:
     wanted, of = demand.gpus_min // demand.units, _gpus_of_largest(nodes)
     if wanted > max(n.gpus for n in nodes):
-        missing = f"no node of {cluster} can serve {wanted} GPUs{demand.of_unit}"
+        missing = (
+            f"no node of {cluster} can serve {wanted} GPU{'s' * (wanted != 1)}{demand.of_unit}"
+        )
         raise Infeasible("gpus", f"{missing}; the largest that could serve the job has {of}")
 
 
@@ -116,7 +118,7 @@ def _check_units(cluster: str, demand: Demand, nodes: Sequence[NodeCapacity]) ->
     held = sorted((_units_on(n, demand) for n in nodes for _ in range(n.count)), reverse=True)
     able = sum(units > 0 for units in held)
     if demand.nodes > able:
-        missing = f"only {able} nodes of {cluster} could hold a unit"
+        missing = f"only {able} node{'s' * (able != 1)} of {cluster} could hold a unit"
         raise Infeasible("nodes", f"{missing}, not {demand.nodes}; ask for fewer")
     together = sum(held[: demand.nodes or None])
     if demand.units > together:

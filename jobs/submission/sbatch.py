@@ -12,6 +12,7 @@ from loadmaster.slurm.options import (
     COMMAND_LINE,
     Given,
     ScriptError,
+    late_lines,
     merged,
     read_script,
     read_words,
@@ -31,6 +32,7 @@ MEANT = frozenset({
 })  # fmt: skip
 """Options that become something; all others are named in a warning."""
 
+_NO_INDICES = "has no indices; write some, such as 0-9, or remove it"
 GPU_OPTIONS = ("gpus", "gres", "gpus-per-node", "gpus-per-task")
 _STEP = re.compile(r"^\s*srun\s", re.MULTILINE)
 SILENT = frozenset({"parsable", "quiet", "verbose"})
@@ -59,24 +61,25 @@ def job_fields(given: object, now: datetime) -> Submitted:
         said = f"{rest[0]!r} is no option; the script's own words belong into arguments"
         raise ScriptError([f"{COMMAND_LINE}: {said}"])
     in_force, warnings = merged(read_script(parts["script"]), options)
+    warnings += late_lines(parts["script"])
     return _Reading(parts, in_force, warnings, now).submitted()
 
 
 def _parts(given: object) -> dict[str, Any]:
     if not isinstance(given, dict):
-        raise ScriptError(["sbatch must be an object such as {script: text, options: [], ...}"])
+        raise ScriptError(["must be an object such as {script: text, options: [], ...}"])
     if wrong := [str(name)[:60] for name in given if name not in PARTS]:
-        raise ScriptError([f"sbatch has no field {wrong[0]!r}; its fields are {', '.join(PARTS)}"])
+        raise ScriptError([f"has no field {wrong[0]!r}; its fields are {', '.join(PARTS)}"])
     parts: dict[str, Any] = {"script": "", "options": [], "arguments": [], "environment": {}}
     parts = {"name": "", "folder": "", "host": "", **parts, **given}
     for name in ("script", "name", "folder", "host"):
         if not isinstance(parts[name], str):
-            raise ScriptError([f"sbatch: {name} must be text"])
+            raise ScriptError([f"{name} must be text"])
     for name in ("options", "arguments"):
         if not isinstance(parts[name], list) or not all(isinstance(w, str) for w in parts[name]):
-            raise ScriptError([f'sbatch: {name} must be a list of texts, such as ["-n", "4"]'])
+            raise ScriptError([f'{name} must be a list of texts, such as ["-n", "4"]'])
     if not isinstance(parts["environment"], dict):
-        raise ScriptError(['sbatch: environment must be an object such as {"NAME": "value"}'])
+        raise ScriptError(['environment must be an object such as {"NAME": "value"}'])
     return parts
 
 
@@ -206,6 +209,8 @@ class _Reading:
         if waits := self._read("dependency", values.dependencies, list[str]()):
             self._put("dependencies", waits, "dependency")
         if "array" in self.options:
+            if not self.options["array"].value.strip():
+                self.problems.append(f"{self.options['array']}: {_NO_INDICES}")
             self._put("array", self.options["array"].value, "array")
         if "hold" in self.options:
             self._put("hold", True, "hold")
@@ -230,7 +235,9 @@ class _Reading:
         self._put("max_retries", 0)
         self._put("preemptible", "requeue" in self.options, "requeue")
         if {"requeue", "no-requeue"} <= self.options.keys():
-            self.problems.append(f"{self.options['requeue']}: goes without --no-requeue")
+            self.problems.append(
+                f"{self.options['requeue']}: goes without --no-requeue; remove one"
+            )
 
     # -- what it sees
 

@@ -155,6 +155,15 @@ def option_lines(script: str) -> Iterator[tuple[int, str]]:
             yield number, line.removeprefix(PREFIX)
 
 
+def late_lines(script: str) -> Iterator[str]:
+    """Yield a warning of the first `#SBATCH` line after the script's first command."""
+    read = {number for number, _ in option_lines(script)}
+    for number, line in enumerate(script.split("\n"), start=1):
+        if line.startswith(f"{PREFIX} ") and number not in read:
+            yield f"line {number}: {PREFIX} behind the first command is not read; move it up"
+            return
+
+
 def read_script(script: str) -> list[Given]:
     """Return the options of a script's lines. Raises ScriptError with every problem found."""
     problems, found = list(text_problems(script)), list[Given]()
@@ -178,7 +187,9 @@ def text_problems(script: str) -> Iterator[str]:
     if not script.strip():
         yield "the script is empty"
         return
-    if not script.startswith("#!"):
+    if script.startswith("\ufeff"):
+        yield "line 1: begins with a byte order mark; save the script as UTF-8 without one"
+    elif not script.startswith("#!"):
         yield "line 1: a script begins with #! and its interpreter, such as #!/bin/bash"
     if len(script) > MAX_SCRIPT:
         said = f"has {len(script)} characters and may have {MAX_SCRIPT}"

@@ -138,6 +138,14 @@ def test_an_option_without_a_meaning_is_named_in_a_warning(user: User, cluster: 
     )
 
 
+def test_lines_behind_the_first_command_are_warned_of(user: User, cluster: Cluster) -> None:
+    said = taken(user, "-n 2", "\necho\n#SBATCH -n 3\n#SBATCH -c 2")
+    assert said.warnings == (
+        "line 5: #SBATCH behind the first command is not read; move it up",
+    )  # fmt: skip
+    assert said.job.units == 2
+
+
 def test_steps_of_several_tasks_are_warned_of_unless_one_node_has_all(
     user: User, cluster: Cluster
 ) -> None:
@@ -152,6 +160,7 @@ def test_steps_of_several_tasks_are_warned_of_unless_one_node_has_all(
         (["-t soon"], "sbatch", "line 2: --time: 'soon' is no time; write minutes, "),
         (["", "--mem=much"], "sbatch", "line 3: --mem: 'much' is no amount of memory; "),
         (["--mem=1G --mem-per-cpu=1G"], "sbatch", "line 2: --mem: goes without --mem-per-cpu"),
+        (["--array="], "sbatch", "line 2: --array: has no indices; write some, such as 0-9"),
         (["--requeue --no-requeue"], "sbatch", "line 2: --requeue: goes without --no-requeue"),
         (["-d singleton"], "sbatch", "line 2: --dependency: 'singleton' is no dependency; "),
         (["-d afterok:99"], "dependencies", "line 2: --dependency: there is no job or array 99 "),
@@ -171,12 +180,12 @@ def test_a_bad_value_is_named_with_its_line(
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ("text", "sbatch must be an object such as {script: text, options: [], ...}"),
-        ({"scrip": ""}, "sbatch has no field 'scrip'; its fields are "),
-        ({"script": 3}, "sbatch: script must be text"),
-        ({"script": "#!/bin/sh\n", "options": "-n 4"}, "sbatch: options must be a list of texts"),
+        ("text", "must be an object such as {script: text, options: [], ...}"),
+        ({"scrip": ""}, "has no field 'scrip'; its fields are "),
+        ({"script": 3}, "script must be text"),
+        ({"script": "#!/bin/sh\n", "options": "-n 4"}, "options must be a list of texts"),
         ({"script": "#!/bin/sh\n", "options": ["run.sh"]}, "command line: 'run.sh' is no option"),
-        ({"script": "#!/bin/sh\n", "environment": []}, "sbatch: environment must be an object"),
+        ({"script": "#!/bin/sh\n", "environment": []}, "environment must be an object"),
     ],
 )
 def test_a_wrong_body_is_refused(user: User, cluster: Cluster, given: Any, said: str) -> None:

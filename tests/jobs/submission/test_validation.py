@@ -153,6 +153,13 @@ def test_a_training_job_may_be_stopped_and_runs_past_its_walltime_unless_it_says
     assert (ended.preemptible, ended.killed_after_s) == (False, 3600.0)
 
 
+def test_a_walltime_below_the_grace_is_warned_of(user: User, cluster: Cluster) -> None:
+    (warning,) = taken(user, steps=None, walltime=5).warnings
+    assert warning.startswith("walltime: is below the 30 s between SIGTERM and SIGKILL")
+    assert warning.endswith("run for 35 s")
+    assert taken(user, steps=None, walltime=30).warnings == ()
+
+
 def test_a_signal_that_never_comes_or_comes_at_the_start_is_warned_of(
     user: User, cluster: Cluster
 ) -> None:

@@ -90,6 +90,10 @@ def test_two_dashes_end_the_options() -> None:
     [
         ("", "the script is empty"),
         ("echo\n", "line 1: a script begins with #! and its interpreter, such as #!/bin/bash"),
+        (
+            "\ufeff#!/bin/sh\n",
+            "line 1: begins with a byte order mark; save the script as UTF-8 without one",
+        ),
         ("#!/bin/sh\necho\r\n", "line 2: ends with CR and LF; run dos2unix on the script"),
         ("#!/bin/sh\n\0", "line 2: has a NUL character; a script is text; call a program from one"),
         ("#!/bin/sh\n#SBATCH --no-such\n", "line 2: sbatch has no option --no-such; remove it"),
