@@ -195,6 +195,7 @@ class _Reading:
             **{n: list(v) if isinstance(v, tuple) else v for n, v in plain.items()},
         )  # fmt: skip
         self._warn_of_first_run(job)
+        self._warn_of_short_walltime(job)
         for dependency in waits.of_all:
             dependency.job = job
         warnings = tuple(self.warnings)
@@ -361,6 +362,13 @@ class _Reading:
                 "profiling: its first run measures its speed, for dedicated runs would run its"
                 " command again; set repeatable to true where that does no harm"
             )
+
+    def _warn_of_short_walltime(self, job: Job) -> None:
+        grace_s = job.cluster.grace_s
+        if job.on_walltime == "kill" and job.walltime_s and job.walltime_s < grace_s:
+            short = f"{job.walltime_s:g} s is less than the grace of {job.cluster}, {grace_s:g} s"
+            how = "SIGTERM comes at the walltime, SIGKILL as much later; ask for more if it saves"
+            self.warnings.append(f"walltime: {short}: {how}")
 
     # -- when
 
