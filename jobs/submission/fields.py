@@ -110,8 +110,15 @@ def amounts(value: object) -> dict[str, float]:
         if not isinstance(name, str) or not RESOURCE.fullmatch(name) or name in OWN_RESOURCES:
             rule = "is no name of a resource: 1 to 63 letters, digits, - or _"
             raise FieldError(f"{called(name)} {rule}; cores, memory_gb and gpus are fields")
-    found = {name: number(of, least=0, most=MAX_AMOUNT) for name, of in value.items()}
+    found = {name: _amount(name, of) for name, of in value.items()}
     return {name: amount for name, amount in sorted(found.items()) if amount}
+
+
+def _amount(name: str, value: object) -> float:
+    try:
+        return number(value, least=0, most=MAX_AMOUNT)
+    except FieldError as error:
+        raise FieldError(f"{name} {error}") from None
 
 
 def words(value: object, *, pattern: re.Pattern[str], what: str) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 """HTTP of the client: sending, retries, errors from refusals. Exceptions come first."""
 
+import math
 import random
 import time
 from collections.abc import Iterator, Mapping
@@ -125,6 +126,8 @@ class Rest:
 
     def send(self, method: str, path: str, *, repeatable: bool, **options: Any) -> httpx.Response:
         """The answer; idempotent calls are retried with growing pauses."""
+        for name in _not_finite(options.get("json"), ""):
+            raise LoadmasterError(f"{name}: must be a finite number; give one, or leave it out")
         for attempt in range(TRIES if repeatable else 1):
             last = attempt + 1 == (TRIES if repeatable else 1)
             try:
@@ -140,6 +143,18 @@ class Rest:
             longest_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**attempt)
             time.sleep(random.uniform(0, longest_s))  # noqa: S311  # no secret
         raise AssertionError("the last attempt returns or raises")
+
+
+def _not_finite(value: object, name: str) -> Iterator[str]:
+    """Yield where a body has NaN or infinity, which JSON does not know."""
+    if isinstance(value, float) and not math.isfinite(value):
+        yield name
+    elif isinstance(value, Mapping):
+        for key, of in value.items():
+            yield from _not_finite(of, f"{name}.{key}" if name else str(key))
+    elif isinstance(value, list | tuple):
+        for number, of in enumerate(value):
+            yield from _not_finite(of, f"{name}[{number}]")
 
 
 def content(answer: httpx.Response) -> Any:

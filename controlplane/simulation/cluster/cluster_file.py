@@ -200,6 +200,9 @@ def _check_type(spec: NodeSpec, path: str) -> None:
         raise ClusterFileError(f"{path}.gpu_type: is missing; name the type of its GPUs")
     if not spec.gpus and spec.gpu_type:
         raise ClusterFileError(f"{path}.gpu_type: leave it out, the node has no GPUs")
+    if not spec.cores:
+        remedy = "leave it out" if spec.gpus else "give its number of cores"
+        raise ClusterFileError(f"{path}.cores: must be above 0, as every job needs some; {remedy}")
     if not spec.gpus and spec.cores == inf:
         raise ClusterFileError(f"{path}.cores: a node without GPUs needs a number of cores")
 

@@ -338,3 +338,21 @@ def test_the_package_does_without_django_and_imports_the_client_lazily() -> None
 def test_whoever_imports_loadmaster_has_the_client_and_the_error_to_catch() -> None:
     with pytest.raises(loadmaster.LoadmasterError), loadmaster.Client("not an address") as client:
         client.whoami()
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ({"walltime": float("nan")}, "walltime"),
+        ({"resources": {"mic": float("inf")}}, "resources.mic"),
+        ({"command": ["x", float("nan")]}, r"command\[1\]"),
+    ],
+)
+def test_a_number_that_is_not_finite_is_named_and_not_sent(
+    fields: dict[str, object], name: str
+) -> None:
+    with (
+        Client("http://127.0.0.1:9", "token") as client,
+        pytest.raises(LoadmasterError, match=f"^{name}: must be a finite number; give one"),
+    ):
+        client.submit({"name": "x", **fields})

@@ -102,6 +102,13 @@ def test_steps_of_prices_are_taken_as_they_are() -> None:
             {"nodes": [{"name": "n", "gpus": 0, "power_w": [100]}]},
             r"nodes\[0\].cores: a node without GPUs needs a number of cores",
         ),
+        *(
+            (
+                {"nodes": [{"name": "n", "cores": 0, **gpus}]},
+                r"nodes\[0\].cores: must be above 0",
+            )
+            for gpus in ({"gpus": 0}, {"gpus": 1, "gpu_type": "V100"})
+        ),
         ({"nodes": [{"name": "n", "gpus": 1}]}, r"nodes\[0\].gpu_type: is missing"),
         (
             {"nodes": [{"name": "n", "gpus": 0, "cores": 8}]},
