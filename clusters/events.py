@@ -58,20 +58,22 @@ def note_nodes_joined(nodes: Iterable[tuple[int, UUID]]) -> None:
 
 def hint_arrived(cluster_id: int) -> None:
     """Note that a worker looks for events now: later events need a new hint."""
-    forget(_key(cluster_id))
+    forget(_key(cluster_id), _after(cluster_id))
 
 
-def forget(key: str) -> None:
-    """Let the next call of `is_first` with this key be the first again."""
+def forget(*keys: str) -> None:
+    """Let the next call of `is_first` with one of these keys be the first again."""
     try:
-        cache.delete(key)
+        cache.delete_many(keys)
     except (RedisError, OSError) as error:
         log.warning("the cache is away, so hints of the next second may be left out: %s", error)
 
 
 def hint_after(cluster_id: int, backoff_s: float) -> None:
-    """Hint a worker after the cluster's backoff, unless its events are answered by then."""
-    if is_first(f"backoff:{cluster_id}", math.ceil(backoff_s)):
+    """Hint a worker after the cluster's backoff; events until then need no hint of their own."""
+    lives_s = max(HINT_LIVES_S, math.ceil(backoff_s))
+    if is_first(_after(cluster_id), lives_s):
+        is_first(_key(cluster_id), lives_s)
         _send(cluster_id, countdown=backoff_s)
 
 
@@ -98,3 +100,7 @@ def is_first(key: str, lives_s: int) -> bool:
 
 def _key(cluster_id: int) -> str:
     return f"hint:{cluster_id}"
+
+
+def _after(cluster_id: int) -> str:
+    return f"backoff:{cluster_id}"

@@ -51,7 +51,9 @@ def lost_after(
 
 
 def intervals_of(cluster: Cluster) -> Intervals:
-    return intervals_by_cluster([cluster.pk])[cluster.pk]
+    """Return the intervals of a cluster as read."""
+    heard = cluster.nodes.exclude(state=State.LOST).count()
+    return intervals(cluster.heartbeat_s, cluster.lease_s, cluster.grace_s, cluster.margin_s, heard)
 
 
 def intervals_by_cluster(clusters: Iterable[int]) -> dict[int, Intervals]:

@@ -11,6 +11,7 @@ from django.db.models import Exists, OuterRef, Q
 
 from jobs.lifecycle import ACTIVE, ENDED, JobState
 from jobs.models import Condition, Dependency, Job
+from jobs.selectors import OTHERS
 
 NOT_OK = frozenset({JobState.FAILED, JobState.CANCELLED})
 OK = frozenset({JobState.COMPLETED})
@@ -47,15 +48,22 @@ def impossible() -> Q:
 
 
 def why_never(dependency: Dependency) -> str:
-    """Reason why a dependency that is impossible can never be satisfied."""
-    condition = dependency.condition
-    if dependency.on is not None:
-        return f"it waited for job {dependency.on} ({condition}), which {dependency.on.state}"
+    """Reason why a dependency that is impossible can never be satisfied.
+
+    It is read by the job's team, which may not see the names of another team's jobs.
+    """
+    condition, on, team = dependency.condition, dependency.on, dependency.job.team_id
+    if on is not None:
+        named = f"job {on}" if on.team_id == team else OTHERS
+        return f"it waited for {named} ({condition}), which {on.state}"
     elements = Job.objects.filter(array=dependency.on_array_id)
     failed = elements.filter(state__in=_texts(NOT_OK)).order_by("array_index").first()
-    if failed is not None:
-        return f"it waited for array {failed.name} ({condition}), of which {failed} {failed.state}"
-    return f"it waited for array {elements[0].name} ({condition}), which completed"
+    one = failed or elements[0]
+    named, element = f"array {one.name}", str(one)
+    if one.team_id != team:
+        named, element = "another team's array", "an element"
+    ended = "which completed" if failed is None else f"of which {element} {failed.state}"
+    return f"it waited for {named} ({condition}), {ended}"
 
 
 def can_be_satisfied(condition: str, states: Set[str]) -> bool:

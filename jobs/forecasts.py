@@ -20,8 +20,8 @@ from jobs.models import Forecast, Job
 TELLS = (JobState.QUEUED, JobState.PROFILING, JobState.STOPPING)
 """States of jobs for which a start may be expected."""
 
-NOT_FORECAST = frozenset({"resting", "dependency", "array_limit"})
-"""Codes of waiting jobs that no decision sees: their last forecast is out of date."""
+NOT_FORECAST = frozenset({"resting", "array_limit"})
+"""Codes of waiting jobs that nobody simulates: their last forecast is out of date."""
 
 
 @dataclass(frozen=True, slots=True)

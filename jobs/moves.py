@@ -29,19 +29,24 @@ def lock_node(pk: uuid.UUID) -> Node:
 def lock_assignment(pk: uuid.UUID, node: Node | None = None) -> Assignment:
     """Return the assignment, locked with its job until the transaction ends.
 
-    `node`: of `lock_node`, if it is the assignment's; it is not read again. Raises
-    Job.DoesNotExist if there is no such assignment.
+    `node`: its node with cluster and GPU type, if known; it is not read again. Raises
+    Job.DoesNotExist if there is no such assignment, or it is not that node's.
     """
-    near = () if node else ("node__cluster", "node__gpu_type")
-    jobs = Job.objects.select_for_update(of=("self",), no_key=True)
-    assignments = Assignment.objects.select_for_update(of=("self",), no_key=True)
-    job = jobs.select_related("team", "kind").get(assignments=pk)
-    assignment = assignments.select_related(*near).get(pk=pk)
-    if node and node.pk == assignment.node_id:
+    of_node = {} if node is None else {"assignments__node": node.pk}
+    job = (
+        Job.objects.select_for_update(of=("self",), no_key=True)
+        .select_related("team", "kind")
+        .get(assignments=pk, **of_node)
+    )
+    rows = Assignment.objects.select_for_update(of=("self",), no_key=True)
+    if node is None:
+        rows = rows.select_related("node__cluster", "node__gpu_type")
+    assignment = rows.get(pk=pk)
+    if node is not None:
         assignment.node = node
+    assignment.job = job
     if job.cluster_id == assignment.node.cluster_id:
         job.cluster = assignment.node.cluster
-    assignment.job = job
     return assignment
 
 

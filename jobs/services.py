@@ -56,7 +56,7 @@ _DESCRIBED = (
     "gpus_min", "gpus_max", "allowed_types", "cores", "memory_gb", "tardiness_weight", "priority",
     "weight", "max_retries", "checkpoint_place", "may_mix", "may_share", "labels", "on_disconnect",
     "profiling", "repeatable", "resources", "exclusive", "preemptible", "on_walltime",
-    "script", "folder", "output", "error_output",
+    "script", "folder", "output", "error_output", "signal",
 )  # fmt: skip
 STEPS = ("epochs", "steps_per_epoch")
 

@@ -169,7 +169,7 @@ def _runtime_unavailable(facts: Facts) -> str:
 
 
 def _agent_too_old(facts: Facts) -> str:
-    return f"Agents too old for its limits, units or script: {facts.nodes or 'all'}."
+    return f"Agents too old for its limits, signal, units or script: {facts.nodes or 'all'}."
 
 
 def _nodes_unavailable(facts: Facts) -> str:

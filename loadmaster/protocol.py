@@ -55,6 +55,9 @@ GANG = "gang"
 LIMITS = "limits"
 """The feature of agents whose guards end a job at its walltime and its deadline."""
 
+SIGNAL = "signal"
+"""The feature of agents whose guards send a signal some time before the end of a job."""
+
 BATCH = "batch"
 """The feature of agents that know batch scripts, and seats whose process is on another node."""
 
@@ -62,7 +65,8 @@ CONTAINER = "{container}"
 """Stands in a node's address for a launch's own name, where containers find one another by name."""
 
 FEATURES = frozenset(
-    {*RUNTIMES, "emulated", "checkpoint", "steps_quota", "lease_guard", GANG, LIMITS, BATCH}
+    {*RUNTIMES, "emulated", "checkpoint", "steps_quota", "lease_guard"}
+    | {GANG, LIMITS, SIGNAL, BATCH}
 )
 """Features of an agent of this version; a LaunchSpec that needs others is REJECTED."""
 
@@ -298,7 +302,8 @@ class LaunchSpec:
     the GPUs of all. The guard ends it `walltime_s` after its start, and at `deadline_s`; 0: never.
     `hosts` are the nodes of a batch job in the order of its seats; `held` seats run no process: the
     job's first one uses them. The text `script` is run with the arguments `command`, in `folder`;
-    `output` and `error_output` are files for what it prints.
+    `output` and `error_output` are files for what it prints. `signal` comes before its end, such as
+    B:USR1@60: to its first process 60 s before, without B: to its steps, without a script to all.
     """
 
     assignment: Text
@@ -344,6 +349,7 @@ class LaunchSpec:
     folder: Annotated[Text, LATER] = ""
     output: Annotated[Text, LATER] = ""
     error_output: Annotated[Text, LATER] = ""
+    signal: Annotated[Text, LATER] = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,6 +357,7 @@ class StateReport:
     """A move of an assignment as the agent saw it; `seq` grows with every report of it.
 
     `prepared_fraction` is of the image in PREPARING, `image_digest` its resolved name in RUNNING.
+    `ran_s`: seconds that a launch ran whose end comes without an earlier report of RUNNING.
     """
 
     epoch: Int
@@ -365,6 +372,7 @@ class StateReport:
     container: Text = ""
     prepared_fraction: float | None = None
     image_digest: Text = ""
+    ran_s: Annotated[float | None, LATER] = None
 
 
 @dataclass(frozen=True, slots=True)

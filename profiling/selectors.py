@@ -62,8 +62,8 @@ def kind_views(cluster: Cluster, kinds: Iterable[int]) -> tuple[KindView, ...]:
     chosen, (counts, shared) = set(wanted), _counts(cluster)
     sharing = pairs.sharing_kinds(cluster, chosen) if shared else []
     pair_rows = pairs.load_pairs() if sharing else []
-    pool, now = load_pool(), timezone.now()
-    known = load_known(sorted(chosen | pairs.kinds_of(pair_rows)))
+    pool, now = load_pool() if counts else Pool.of({}, {}), timezone.now()
+    known = load_known(sorted(chosen | pairs.kinds_of(pair_rows))) if counts else {}
     usual_s = Kind.objects.aggregate(mean=Avg("setup_s"))["mean"] or 0.0
     views = (
         _view(kind, known.get(kind.pk, Known()), counts, pool, now, usual_s)

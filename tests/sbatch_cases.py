@@ -121,7 +121,10 @@ ENDS = (
          "sleep 100 &\nwait\n", "--time=0:30", differs="a time limit of seconds",
          where=("files",)),
     case("signal before the end", "trap 'echo usr1; exit 0' USR1\nsleep 100 &\nwait\n", "-t1",
-         "--signal=B:USR1@50", differs="--signal", where=("states", "files")),
+         "--signal=B:USR1@50"),
+    case("signal that is not for the script", "trap 'echo usr1' USR1\n(sleep 30; echo slept) &\n"
+         "wait\n", "-t1", "--signal=USR1@50"),
+    case("signal that is none", "true\n", "--signal=USR9"),
     case("cancelled", "touch started\nsleep 100\n", then="cancel"),
     case("cancelled and well", "trap 'echo term; exit 0' TERM\ntouch started\nsleep 100 &\nwait\n",
          then="cancel", differs="a cancelled script that ends with 0", where=("states",)),
@@ -175,11 +178,62 @@ NODES = (
     ),
 )
 
-CASES = (*ENDS, *ONE, *EXPORTS, *REFUSED, *CHAINS, *ARRAYS, *NODES)
+QUIET = "exec 2>/dev/null\n"
+IN_TURN = """srun -n1 {0} bash -c 'echo a >> order; sleep 3; echo a >> order' 2>/dev/null &
+sleep 1
+srun -n1 {0} bash -c 'echo b >> order; sleep 3; echo b >> order' 2>/dev/null &
+wait
+"""
+CODES = """srun bash -c 'exit $SLURM_PROCID' 2>/dev/null; echo $?
+srun -n1 bash -c 'kill -KILL $$' 2>/dev/null; echo $?
+srun -n1 /no/such/program 2>/dev/null; echo $?
+touch none; srun -n1 ./none 2>/dev/null; echo $?; rm none
+srun -n9 true 2>/dev/null; echo $?
+srun -n3 bash -c 'test $SLURM_PROCID = 1 && exit 4; sleep 2; echo well' 2>/dev/null; echo $?
+srun -K -n3 bash -c 'test $SLURM_PROCID = 1 && exit 4; sleep 60' 2>/dev/null; echo $?
+"""
+HERE = "env 2>/dev/null | grep ^SLURM | grep -v NODELIST= | grep -v NODENAME= | sort -u"
+
+STEPS = (
+    case("steps", QUIET + "srun echo one\nsrun -l bash -c 'echo $SLURM_PROCID $SLURM_STEP_ID'"
+         " | sort\nsrun -n1 -D / pwd\n", "-N1", "-n2"),
+    case("variables of a step", "srun env | grep ^SLURM | sort -u\n", "-N1", "-n2", "-c2", M,
+         "-Cfast"),
+    case("variables of a small step", QUIET + "srun -n1 --exact -J mine env"
+         " | grep ^SLURM | sort\nsrun -n1 -c2 env | grep ^SLURM | sort\n", "-n3", M, "-Cfast"),
+    case("exit codes of steps", CODES, "-N1", "-n4"),
+    case("a step fails", "srun bash -c 'exit 3'\n", "-Cfast"),
+    case("steps in turn", IN_TURN.format(""), "-N1", "-n2"),
+    case("exact steps at a time", IN_TURN.format("--exact"), "-N1", "-n2"),
+    case("exclusive steps at a time", IN_TURN.format("--exclusive"), "-N1", "-n2"),
+    case("overlapping steps", IN_TURN.format("--overlap"), "-N1", "-n2"),
+    case("more exclusive steps than cores", "for i in 1 2 3 4 5; do\n"
+         "srun -n1 --exclusive bash -c 'echo >> ran; sleep 0.2' 2>/dev/null &\ndone\nwait\n",
+         "-N1", "-n2"),
+    case("input of steps", QUIET + "printf 'one\\ntwo' > in\nsrun -l cat < in | sort\n"
+         "srun -l -i in cat | sort\nsrun -l -i none cat\nsrun -l -i 1 cat < in\n", "-N1", "-n2"),
+    case("labels of steps", "srun -O -n 11 -l echo x | sort\n"),
+    case("outputs of steps", QUIET + "srun -o o-%t-%s-%x-%j-%3t bash -c 'echo $SLURM_PROCID'\n"
+         "srun -o both -e e-%J bash -c 'echo out; echo err >&2'\n", "-N1", "-n2", "-Jme"),
+    case("steps on one of several nodes", f"srun -N1 -n2 {HERE}\nsrun -n1 {HERE}\n",
+         "-N2", "-n4", "--ntasks-per-node=2", M),
+    case("steps on several nodes", "srun -n2 true 2>/dev/null; echo $?\n", "-N2",
+         differs="srun with tasks on other nodes", where=("files",)),
+    case("signal for steps", "trap 'echo script' USR1\n"
+         "srun bash -c 'trap \"echo step; exit 7\" USR1; while :; do sleep 0.2; done' 2>/dev/null\n"
+         "echo $?\n", "-t1", "--signal=USR1@50", "-N1", "-n2"),
+    case("time limit of steps", "trap 'echo script' TERM\n"
+         "srun bash -c 'trap \"echo step; exit 7\" TERM; while :; do sleep 0.2; done' 2>/dev/null\n"
+         "sleep 100\n", "-t1", "-N1", "-n2"),
+)  # fmt: skip
+
+CASES = (*ENDS, *STEPS, *ONE, *EXPORTS, *REFUSED, *CHAINS, *ARRAYS, *NODES)
 
 SLURMS_OWN = frozenset({
-    "SLURM_CONF", "SLURM_JOB_GID", "SLURM_JOB_UID", "SLURM_NODE_ALIASES", "SLURM_PRIO_PROCESS",
-    "SLURM_TASK_PID", "SLURM_TOPOLOGY_ADDR", "SLURM_TOPOLOGY_ADDR_PATTERN",
-    "SLURM_WORKING_CLUSTER",
+    "SLURM_CONF", "SLURM_DISTRIBUTION", "SLURM_JOB_CPUS_PER_NODE_PACK_GROUP_0", "SLURM_JOB_GID",
+    "SLURM_JOB_UID", "SLURM_LABELIO", "SLURM_LAUNCH_NODE_IPADDR", "SLURM_NODE_ALIASES",
+    "SLURM_PRIO_PROCESS", "SLURM_SRUN_COMM_HOST", "SLURM_SRUN_COMM_PORT",
+    "SLURM_STEP_LAUNCHER_PORT", "SLURM_TASK_PID", "SLURM_TOPOLOGY_ADDR",
+    "SLURM_TOPOLOGY_ADDR_PATTERN", "SLURM_UMASK", "SLURM_WORKING_CLUSTER",
 })  # fmt: skip
 """Variables that Loadmaster does not set."""

@@ -58,11 +58,18 @@ def write_entries(
     known = EnergyEntry.objects.filter(assignment=assignment)
     since = None if anew else known.order_by("-hour").values_list("hour", flat=True).first()
     with transaction.atomic():
-        if assignment.metered_until is not None:
-            (known.filter(hour__gte=since) if since else known).delete()
-        written = EnergyEntry.objects.bulk_create(entries(assignment, until, since))
+        written = _replace_entries(assignment, until, since)
         Assignment.objects.filter(pk=assignment.pk).update(metered_until=until)
     return written
+
+
+def _replace_entries(
+    assignment: Assignment, until: datetime, since: datetime | None
+) -> list[EnergyEntry]:
+    if assignment.metered_until is not None:
+        known = EnergyEntry.objects.filter(assignment=assignment)
+        (known.filter(hour__gte=since) if since else known).delete()
+    return EnergyEntry.objects.bulk_create(entries(assignment, until, since))
 
 
 def entries(
@@ -170,9 +177,10 @@ def bill(assignment: Assignment) -> Bill:
         raise ValueError(
             f"assignment {assignment.pk} has not ended: use bill_until for what it has cost so far"
         )
-    result = _bill_of(write_entries(assignment, assignment.ended_at, anew=True))
-    Assignment.objects.filter(pk=assignment.pk).update(**asdict(result))
-    for name, value in asdict(result).items():
+    result = _bill_of(_replace_entries(assignment, assignment.ended_at, None))
+    values = {**asdict(result), "metered_until": assignment.ended_at}
+    Assignment.objects.filter(pk=assignment.pk).update(**values)
+    for name, value in values.items():
         setattr(assignment, name, value)
     return result
 

@@ -128,6 +128,8 @@ def _locked(job_id: UUID) -> Job:
 
 def _gang(job: Job, fence: int, *known: Assignment) -> list[Assignment]:
     """Return the ranks of a launch in order; those known are not read again."""
+    if all(member.world_size == 1 and member.purpose == TRAINING for member in known) and known:
+        return list(known)
     ranks = Assignment.objects.filter(job=job, fence=fence)
     read = list(ranks.exclude(pk__in=[member.pk for member in known]))
     for member in read:
@@ -179,7 +181,13 @@ def _decide(job: Job, gang: Sequence[Assignment], now: datetime) -> None:
         cancelling=job.state == JobState.CANCELLING,
         work_done=all(_work_done(job, member) for member in decisive),
     )
-    _move(job, outcome, gang[0], now)
+    _move(job, outcome, gang[0], now, started_at=_started_at(gang))
+
+
+def _started_at(gang: Sequence[Assignment]) -> datetime | None:
+    """Return when the last rank began to run; None if one never did."""
+    began = [member.running_at for member in gang]
+    return None if None in began else max(filter(None, began))
 
 
 def _end(assignment: Assignment, job: Job) -> End:
@@ -219,8 +227,18 @@ def _with_troubles(past: Past, job: Job, newest: Assignment) -> Past:
     return replace(past, fruitless=count, without_image=tuple(reversed(without_image)))
 
 
-def _move(job: Job, outcome: EndOutcome, assignment: Assignment | None, now: datetime) -> None:
-    """Write the outcome: job state, attempt's end, rescheduling event, pending hold."""
+def _move(
+    job: Job,
+    outcome: EndOutcome,
+    assignment: Assignment | None,
+    now: datetime,
+    *,
+    started_at: datetime | None = None,
+) -> None:
+    """Write the outcome: job state, attempt's end, rescheduling event, pending hold.
+
+    `started_at` is of a launch whose start nobody reported before its end.
+    """
     move = outcome.move
     if move is JobMove.CANCEL:
         move_job(job, JobMove.CANCEL)
@@ -228,7 +246,10 @@ def _move(job: Job, outcome: EndOutcome, assignment: Assignment | None, now: dat
     data: dict[str, Any] = {"reason": outcome.reason} if outcome.reason else {}
     if assignment is not None:
         data |= {"fence": assignment.fence, "assignment": str(assignment.pk)}
-    move_job(job, move, data=data, **_values(job, move, outcome, now))
+    values = _values(job, move, outcome, now)
+    if job.started_at is None and started_at is not None:
+        values["started_at"] = started_at
+    move_job(job, move, data=data, **values)
     if move in OUTCOMES and assignment is not None and assignment.attempt_id is not None:
         Attempt.objects.filter(pk=assignment.attempt_id, ended_at=None).update(
             ended_at=now,

@@ -1,17 +1,17 @@
 """Variables and names of files that scripts for Slurm see of a launch."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import groupby
 from math import ceil
 
 from jobs.models import Assignment, Job
 from loadmaster.protocol import Host
+from loadmaster.slurm.files import filled
 from loadmaster.slurm.numbers import job_number
 
 _NAME = re.compile(r"(.*?)(\d{1,9})?")
-_FIELD = re.compile(r"%(\d{0,2})([%AajJnNstux])")
 NO_INDEX = "4294967294"
 """Slurm's `%a` outside of an array."""
 
@@ -64,6 +64,8 @@ def variables(
 
 def file_name(pattern: str, job: Job, node: str) -> str:
     """Name of a file with Slurm's fields filled in, such as %j, %x, %u, %N, %A_%a or %4a."""
+    if "%" not in pattern:
+        return pattern
     values = {
         **dict.fromkeys("jJ", str(job_number(job.pk))),
         "A": str(job_number(job.pk if job.array_id is None else job.array_id)),
@@ -74,15 +76,7 @@ def file_name(pattern: str, job: Job, node: str) -> str:
         "u": job.user.get_username(),
         "x": job.name,
     }
-    return _FIELD.sub(lambda match: _filled(match, values), pattern)
-
-
-def _filled(match: re.Match[str], values: Mapping[str, str]) -> str:
-    width, name = int(match[1] or 0), match[2]
-    if name == "%":
-        return "%"
-    value = values[name]
-    return value.rjust(width, "0") if value.isdecimal() else value
+    return filled(pattern, values)
 
 
 def node_list(names: Iterable[str]) -> str:

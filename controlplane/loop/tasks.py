@@ -1,6 +1,5 @@
 """Rounds that are due, and the Celery task that holds them: it may be lost, doubled or overlap."""
 
-import time
 from datetime import datetime, timedelta
 
 from celery import shared_task
@@ -16,31 +15,23 @@ from controlplane.loop.live.world import Ports, hold_round, is_wanted
 from controlplane.loop.models import Round
 from controlplane.web.logs.structured import bound
 
-ROUNDS_A_TASK = 3
-"""Rounds in a row before a task leaves the worker to others."""
-
 
 @shared_task
 def run_cluster_round(cluster_id: int) -> None:
     """Answer the cluster's waiting events; leave if there are none or another worker answers them.
 
-    Its hint then still counts as pending, so that a flood of submissions sends one a second.
+    Its hint then still counts as pending, so that a flood of submissions sends one a second. Events
+    that come during the round are answered after its backoff.
     """
     if is_held(cluster_id, timezone.now()) or _backs_off(cluster_id):
         return
-    began_s = time.monotonic()
-    for _ in range(ROUNDS_A_TASK):
-        hint_arrived(cluster_id)
-        with bound(cluster=cluster_id):
-            if hold_round(cluster_id, Ports(solve_in_child, await_solver=await_solver)) is None:
-                return
-        if _backs_off(cluster_id):
+    hint_arrived(cluster_id)
+    with bound(cluster=cluster_id):
+        if hold_round(cluster_id, Ports(solve_in_child, await_solver=await_solver)) is None:
             return
     hint_arrived(cluster_id)
-    if is_wanted(cluster_id):
-        run_cluster_round.apply_async(
-            (cluster_id,), countdown=min(time.monotonic() - began_s, PATIENCE_S)
-        )
+    if not _backs_off(cluster_id) and is_wanted(cluster_id):
+        hint_after(cluster_id, 0.0)
 
 
 def _backs_off(cluster_id: int) -> bool:
@@ -83,10 +74,13 @@ def overdue_clusters(now: datetime) -> list[int]:
     return [c.pk for c in free]
 
 
-LONG_S = 1.0
-"""Rounds that take longer are followed by a backoff of BACKOFF times their length."""
-
 BACKOFF = 2
+"""A round is followed by a backoff of so many times its length, which gathers events for the next
+one: where jobs end all the time, most of a round's cost is the same for one as for many."""
+
+LONG_S = 1.0
+SHORT_BACKOFF_S = 0.25
+"""Longest backoff after a round of up to LONG_S."""
 
 LONGEST_BACKOFF_S = 5.0
 """Jobs submitted during a slow solve must not wait as long again."""
@@ -98,13 +92,13 @@ def is_held(cluster_id: int, now: datetime) -> bool:
 
 
 def backoff_s(cluster_id: int, now: datetime) -> float:
-    """Seconds left after a long round: twice its length, at most LONGEST_BACKOFF_S."""
-    rounds = Round.objects.filter(cluster=cluster_id).only("started_at", "ended_at")
+    """Seconds left of the backoff after the newest round."""
+    rounds = Round.objects.filter(cluster=cluster_id).only("started_at", "ended_at", "snapshot_s")
     last = rounds.order_by("-number").first()
     if last is None or last.ended_at is None:
         return 0.0
-    took_s = (last.ended_at - last.started_at).total_seconds()
-    whole_s = min(BACKOFF * took_s, LONGEST_BACKOFF_S) if took_s > LONG_S else 0.0
+    took_s = (last.ended_at - last.started_at).total_seconds() + (last.snapshot_s or 0.0)
+    whole_s = min(BACKOFF * took_s, LONGEST_BACKOFF_S if took_s > LONG_S else SHORT_BACKOFF_S)
     return max(0.0, whole_s - (now - last.ended_at).total_seconds())
 
 

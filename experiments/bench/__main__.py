@@ -1,26 +1,14 @@
 """`python -m experiments.bench`: every benchmark, one after another, as JSON lines."""
 
-from experiments.bench import (
-    batch,
-    batch_traces,
-    dispatchers,
-    exploration,
-    first_run,
-    forecasts,
-    gap,
-    policies,
-    run_times,
-    shares,
-    simulator,
-    traces,
-    trade_offs,
-    what_if,
-    workloads,
-)
+from experiments.bench.andreas import gap, randomized_greedy, trade_offs
+from experiments.bench.batch import by_size, dispatchers, easy, run_times
 from experiments.bench.figures import show
+from experiments.bench.gavel import shares, traces
+from experiments.bench.profiling import exploration, first_run
+from experiments.bench.simulation import forecasts, simulator, what_if, workloads
 
 if __name__ == "__main__":
-    show(policies.figures())
+    show(randomized_greedy.figures())
     shares.main([])
     show(dispatchers.figures())
     show(gap.figures())
@@ -28,8 +16,8 @@ if __name__ == "__main__":
     show(simulator.figures(million=False))
     show(what_if.figures())
     traces.main([])
-    show(batch.figures())
-    show(batch_traces.figures())
+    show(easy.figures())
+    show(by_size.figures())
     first_run.main([])
     forecasts.main([])
     run_times.main([])

@@ -5,7 +5,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from experiments.chaos.engine import RESULT, holds
+from experiments.chaos.engine import RESULT
+from experiments.chaos.findings import holds
 from experiments.chaos.network import NetworkError
 from experiments.chaos.scenarios import Order, run_kills, run_partitions
 from experiments.chaos.system import ChaosError
@@ -77,13 +78,15 @@ def _show(result: dict[str, Any], folder: Path) -> None:
     counts = {name: len(result[name]) for name in ("lost", "overlaps", "held_twice")}
     figures = {name: result[name] for name in ("jobs", "launches", "steps", "doubled")} | counts
     _say(", ".join(f"{name.replace('_', ' ')} {figure}" for name, figure in figures.items()))
-    limited = result["limited"]
+    limited, batch = result["limited"], result["batch"]
     away = ", ".join(f"{part} {n}" for part, n in limited["while_away"].items() if n)
     _say(
         f"batch jobs {limited['jobs']}, ended at their walltime {limited['ended_at_walltime']},"
-        f" while away: {away or 'nothing'}"
+        f" on a silent node {limited['on_silent_node']}, while away: {away or 'nothing'}"
     )
-    wrong = (*result["lost"], *result["overlaps"], *result["held_twice"], *limited["wrong"])
+    _say(f"other batch jobs {batch['jobs']}, launches {batch['launches']}, {batch['states']}")
+    wrong = [*result["lost"], *result["overlaps"], *result["held_twice"]]
+    wrong += [*limited["wrong"], *batch["wrong"]]
     for text in wrong:
         _say(f"  {text}")
     if result["died_by_themselves"]:

@@ -8,12 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from experiments.chaos.limits import check_limits
+from experiments.chaos.findings import find
 from experiments.chaos.schedule import Blow
 from experiments.chaos.system import ChaosError, System
 from experiments.chaos.workload import Workload
-from loadmaster.client import LoadmasterError
-from loadmaster.demo.journal_checks import Findings, check_journals
 
 CANNOT_S = 60.0
 """Seconds that a blow waits for an absent target before it counts as missed."""
@@ -61,16 +59,21 @@ class Run:
             self._play_one(blow, path, began_s)
         self.seconds = time.monotonic() - began_s
         self._come_to_rest()
-        return self._result(check_journals(self.system.site.journals))
+        return self._result()
 
     def _begin(self) -> None:
         """Submit, and wait until work has begun; an interrupted run goes on at once."""
         self.workload.start()
         until_s = time.monotonic() + BEGIN_S
         while not any(self.system.site.journals.glob("*.jsonl")):
-            if self.workload.refused or time.monotonic() > until_s:
-                raise ChaosError(f"no job has begun: {self.workload.refused or 'see the logs'}")
+            self._check_refusal()
+            if time.monotonic() > until_s:
+                raise ChaosError("no job has begun: see the logs")
             self._wait(0.2)
+
+    def _check_refusal(self) -> None:
+        if self.workload.refused:
+            raise ChaosError(f"the server refuses a job: {self.workload.refused}")
 
     def _play_one(self, blow: Blow, path: Path, began_s: float) -> None:
         self._wait(blow.gap_s * self.system.slowness)
@@ -111,15 +114,11 @@ class Run:
             not self.workload.is_over
             and time.monotonic() < began_s + self.patience_s * self.system.slowness
         ):
+            self._check_refusal()
             self._wait(0.5)
         self.rest_s = time.monotonic() - began_s
 
-    def _result(self, found: Findings) -> dict[str, Any]:
-        site = self.system.site
-        states = Counter(
-            self.workload.states.get(job["id"], "unknown") for job in self.workload.submitted
-        )
-        limited = self._limited()
+    def _result(self) -> dict[str, Any]:
         deaths = {
             part.name: part.died_by_itself
             for part in self.system.parts.values()
@@ -130,49 +129,7 @@ class Run:
             "seconds": round(self.seconds, 1),
             "slowness": round(self.system.slowness, 2),
             "rest_s": round(self.rest_s, 1),
-            "jobs": found.jobs,
-            "states": dict(states),
-            "doubled": self._doubled(),
-            "launches": found.launches,
-            "steps": found.steps,
-            "lost": list(found.lost),
-            "overlaps": list(found.overlaps),
-            "held_twice": list(found.held_twice),
-            "limited": limited,
+            **find(self.system, self.workload),
             "died_by_themselves": deaths,
-            "clockwork": dict(site.clockwork),
+            "clockwork": dict(self.system.site.clockwork),
         }
-
-    def _limited(self) -> dict[str, Any]:
-        """Ends of batch jobs at their walltime, and how many of them while a part was away."""
-        system, workload = self.system, self.workload
-        away = {name: part.away for name, part in system.parts.items()}
-        grace_s = system.site.clockwork["grace_s"]
-        found = check_limits(
-            workload.journals_of_limited, workload.limited, grace_s, away, system.slowness
-        )
-        states = Counter(workload.states.get(job["id"], "unknown") for job in workload.limited)
-        return {
-            "jobs": found.jobs, "launches": found.launches, "ended_at_walltime": found.ended,
-            "while_away": dict(found.while_away), "states": dict(states),
-            "wrong": list(found.wrong),
-        }  # fmt: skip
-
-    def _doubled(self) -> int | None:
-        """Jobs that the server has beyond the acknowledged ones; None if it does not answer."""
-        try:
-            with self.system.client() as client:
-                known = len(self.workload.submitted) + len(self.workload.limited)
-                return sum(1 for _ in client.jobs()) - known
-        except LoadmasterError:
-            return None
-
-
-def holds(result: dict[str, Any]) -> bool:
-    """Return True if nothing was lost, doubled or run twice, every job completed, and every batch
-    job ended at its walltime.
-    """
-    bad = result["lost"] or result["overlaps"] or result["held_twice"] or result["doubled"] != 0
-    limited = result["limited"]
-    as_limited = not limited["wrong"] and set(limited["states"]) <= {"failed"}
-    return not bad and as_limited and set(result["states"]) <= {"completed"}

@@ -8,7 +8,9 @@ SIGTERM, and some launch of each job got so far.
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from loadmaster.demo.journal_checks import Launch, launches_in, overlaps
@@ -31,7 +33,12 @@ class Limited:
     launches: int
     ended: int
     while_away: Mapping[str, int]
+    on_silent_node: int
+    """Ends on nodes whose own agent was away."""
+
     wrong: tuple[str, ...]
+    first_end_s: Mapping[str, float]
+    """When a launch of each job first ended at the walltime, by the boot clock."""
 
 
 def check_limits(
@@ -40,13 +47,18 @@ def check_limits(
     grace_s: float,
     away: Mapping[str, Iterable[Away]],
     slowness: float = 1.0,
+    nodes: Mapping[str, str] = MappingProxyType({}),
 ) -> Limited:
-    """Check the journals of `jobs` ({"id", "walltime_s"}); `away`: by part of the system."""
+    """Check the journals of `jobs` ({"id", "walltime_s"}).
+
+    `away`: by part of the system, agents by the names of their nodes; `nodes`: by assignment.
+    """
     by_job: dict[str, list[Launch]] = defaultdict(list)
     launches = sorted(launches_in(folder), key=lambda launch: launch.born_s)
     for launch in launches:
         by_job[launch.job].append(launch)
     wrong, ended = list(overlaps(launches)), list[Launch]()
+    first_end_s: dict[str, float] = {}
     for job in jobs:
         walltime_s, of_job = float(job["walltime_s"]), by_job.pop(str(job["id"]), [])
         latest_s = walltime_s + grace_s + LATE_S * slowness
@@ -54,11 +66,13 @@ def check_limits(
         wrong += [f"{_who(one)} ended by itself" for one in of_job if one.how]
         whole = [one for one in of_job if lived_s(one) >= walltime_s - EARLY_S]
         ended += whole
+        first_end_s[str(job["id"])] = min((one.last_s for one in whole), default=inf)
         if not whole:
             wrong.append(f"job {job['id']}: no launch ran until its walltime of {walltime_s:g} s")
     wrong += [f"job {job} ran but was never submitted" for job in by_job]
     counts = {part: sum(_during(spans, ended)) for part, spans in away.items()}
-    return Limited(len(jobs), len(launches), len(ended), counts, tuple(wrong))
+    silent = sum(any(_during(away.get(nodes.get(one.assignment, ""), ()), [one])) for one in ended)
+    return Limited(len(jobs), len(launches), len(ended), counts, silent, tuple(wrong), first_end_s)
 
 
 def lived_s(launch: Launch) -> float:

@@ -44,7 +44,7 @@ class Part:
     logged: int = 0
     at_work_s: float | None = None
     away: list[tuple[float, float]] = field(default_factory=list)
-    """From when to when it was away or not yet at work again, by the boot clock."""
+    """From when to when it was away, cut off or not yet at work again, by the boot clock."""
 
     @property
     def is_alive(self) -> bool:
@@ -55,8 +55,7 @@ class Part:
         """Return True if it runs and was ready so many seconds ago."""
         if self.is_alive and self.at_work_s is None and self._says_it_is_ready():
             self.at_work_s = time.monotonic()
-            if self.away and self.away[-1][1] == inf:
-                self.away[-1] = (self.away[-1][0], boot_s())
+            self.note_back()
         return (
             self.is_alive
             and self.at_work_s is not None
@@ -89,11 +88,20 @@ class Part:
         """SIGKILL its main process alone: its children must find out by themselves."""
         if self.process is None:
             return
-        if not self.away or self.away[-1][1] < inf:
-            self.away.append((boot_s(), inf))
+        self.note_away()
         self.process.kill()
         self.process.wait()
         self.back_at_s = time.monotonic() + back_after_s
+
+    def note_away(self) -> None:
+        """Note that it can be reached no more."""
+        if not self.away or self.away[-1][1] < inf:
+            self.away.append((boot_s(), inf))
+
+    def note_back(self) -> None:
+        """Note that it can be reached again."""
+        if self.away and self.away[-1][1] == inf:
+            self.away[-1] = (self.away[-1][0], boot_s())
 
     def look(self) -> None:
         """Start it again if its time has come; one that ended by itself comes back soon."""

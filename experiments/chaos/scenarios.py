@@ -53,7 +53,7 @@ def run_partitions(order: Order, *, short: bool = False) -> dict[str, Any]:
         clock = {**(SHORT_CUT_CLOCKWORK if short else CUT_CLOCKWORK), **ROUNDS}
         site = Site(order.folder, AGENTS, clock, kept.port, network.host, _servers(kept), prefixes)
         blows = partitions(order.count, order.seed, AGENTS, Pace(order.gap_s, site.lost_s))
-        return _play(order, site, blows, lambda _: Cutting(network))
+        return _play(order, site, blows, lambda system: Cutting(network, system))
 
 
 def _play(

@@ -1,36 +1,27 @@
-"""Jobs of the chaos, submitted by a user who knows only REST and never gives up.
-
-Every fourth one is a batch job that outlives its walltime, of which every second ignores SIGTERM.
-"""
+"""Jobs of the chaos, submitted by a user who knows only REST and never gives up."""
 
 import json
-import sys
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import loadmaster
-from experiments.chaos.job import JOURNALS
-from experiments.chaos.limited_job import STUBBORN
-from experiments.chaos.parts import ROOT
+from experiments.chaos.forms import BATCH, LIMITED, SWEEP, TRAINING, Form, Forms
 from experiments.chaos.system import System
 from loadmaster.client import InvalidError, LoadmasterError
-from loadmaster.demo.journal_checks import SUBMITTED
 
 POLL_S = 0.5
-KINDS = ("alpha", "beta")
-LIMITED = "limited"
-"""Folder of the journals of batch jobs, which never complete, and the name of their list."""
-
-LIMITED_EVERY = 4
-WALLTIME_S = 5.0
 ENDED = frozenset({"completed", "failed", "cancelled"})
+
+Record = dict[str, Any]
+"""An acknowledged job: id (of an array that of the whole), `form`, `number`, facts, `elements`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Jobs to submit: `active` at a time, of 1 to 3 times `steps`, `most` in all."""
+    """Jobs to submit: `active` at a time, training jobs of 1 to 3 times `steps`, `most` in all."""
 
     active: int
     steps: int
@@ -38,16 +29,22 @@ class Load:
 
 
 class Workload:
-    """Submits jobs until stopped; acknowledged ones are in `submitted.json`, batch jobs, which end
-    at their walltime, in `limited.json`.
+    """Submits jobs until stopped, and then one that needs every node for itself; acknowledged ones
+    are in three lists beside the journals.
     """
 
     def __init__(self, system: System, load: Load, seed: int) -> None:
+        site = system.site
         self._system, self._load, self._seed = system, load, seed
-        self.journals_of_limited: Path = system.site.journals / LIMITED
-        self.journals_of_limited.mkdir(exist_ok=True)
-        self._paths = system.site.journals / SUBMITTED, system.site.journals / f"{LIMITED}.json"
-        self.submitted, self.limited = (_known(path) for path in self._paths)
+        self._forms = Forms(site.journals, load.steps, site.agents)
+        self._paths = {name: site.journals / f"{name}.json" for name in (TRAINING, LIMITED, BATCH)}
+        self._lists = {name: _known(path) for name, path in self._paths.items()}
+        for name in (LIMITED, BATCH):
+            (site.journals / name).mkdir(exist_ok=True)
+        if not self._paths[TRAINING].exists():
+            _write(self._paths[TRAINING], [])
+        numbers = [job["number"] for job in self.all if job["form"] != SWEEP]
+        self._number = max(numbers, default=-1) + 1
         self.states: dict[str, str] = {}
         self.refused = ""
         """Why the server takes no such job, if it does not: a mistake of this harness."""
@@ -69,18 +66,38 @@ class Workload:
         self._thread.join(60)
 
     @property
-    def unfinished(self) -> list[str]:
-        """Ids of jobs that are not known to be over."""
-        return [job["id"] for job in self._all if self.states.get(job["id"]) not in ENDED]
+    def submitted(self) -> list[Record]:
+        """Training jobs."""
+        return self._lists[TRAINING]
 
     @property
-    def _all(self) -> list[dict[str, Any]]:
-        return [*self.submitted, *self.limited]
+    def limited(self) -> list[Record]:
+        """Batch jobs that only their guards end."""
+        return self._lists[LIMITED]
+
+    @property
+    def batch(self) -> list[Record]:
+        """Batch jobs that end by themselves."""
+        return self._lists[BATCH]
+
+    @property
+    def all(self) -> list[Record]:
+        """All acknowledged jobs."""
+        return [*self.submitted, *self.limited, *self.batch]
+
+    @property
+    def unfinished(self) -> list[str]:
+        """Ids of jobs that are not known to be over."""
+        return [job["id"] for job in self.all if self.states.get(job["id"]) not in ENDED]
 
     @property
     def is_over(self) -> bool:
-        """Nothing more comes, and all of it has ended."""
-        return (self._enough.is_set() or len(self._all) >= self._load.most) and not self.unfinished
+        """Nothing more comes, and all of it has ended, the last one too."""
+        return self._enough.is_set() and self._is_swept and not self.unfinished
+
+    @property
+    def _is_swept(self) -> bool:
+        return any(job["form"] == SWEEP for job in self.batch)
 
     def _run(self) -> None:
         while not self._stop.wait(POLL_S):
@@ -88,7 +105,9 @@ class Workload:
                 with self._system.client() as client:
                     self._look(client)
                     while self._wants_more():
-                        self._submit(client)
+                        self._submit_next(client)
+                    if self._enough.is_set() and not self.unfinished and not self._is_swept:
+                        self._submit(client, SWEEP, self._forms.sweep(), SWEEP)
             except InvalidError as error:
                 self.refused = str(error)
                 return
@@ -97,60 +116,47 @@ class Workload:
                 continue
 
     def _wants_more(self) -> bool:
-        done = self._enough.is_set() or self._stop.is_set() or len(self._all) >= self._load.most
+        done = self._enough.is_set() or self._stop.is_set() or len(self.all) >= self._load.most
         return not done and len(self.unfinished) < self._load.active
 
     def _look(self, client: loadmaster.Client) -> None:
+        arrays = {job["id"] for job in self.batch if "at_once" in job}
         for job_id in self.unfinished:
-            self.states[job_id] = client.job(job_id).state
+            is_array = job_id in arrays
+            states = client.array(job_id).states if is_array else [client.job(job_id).state]
+            self.states[job_id] = _state_of(states)
 
-    def _submit(self, client: loadmaster.Client) -> None:
-        number = len(self._all)
+    def _submit_next(self, client: loadmaster.Client) -> None:
+        latest = {job["form"]: job["id"] for job in self.all}
+        name, form = self._forms.of(self._number, latest)
+        try:
+            self._submit(client, name, form, self._number)
+        except InvalidError:
+            if "never" not in form.facts:
+                raise
+            # refused because the job that it waits for has failed already
+        self._number += 1
+
+    def _submit(self, client: loadmaster.Client, name: str, form: Form, number: int | str) -> None:
         key = f"chaos-{self._seed}-{number}"
-        if number % LIMITED_EVERY == LIMITED_EVERY - 1:
-            submission = client.submit(self._limited(number), idempotency_key=key)
-            self.limited.append({"id": str(submission.id), "walltime_s": WALLTIME_S, "key": key})
-            _write(self._paths[1], self.limited)
-            return
-        request = self._training(number)
-        submission = client.submit(request, idempotency_key=key)
-        self.submitted.append({"id": str(submission.id), "steps": request["steps"], "key": key})
-        _write(self._paths[0], self.submitted)
-
-    def _training(self, number: int) -> dict[str, Any]:
-        return {
-            **self._common(number, "experiments.chaos.job", self._system.site.journals),
-            "kind": KINDS[number % len(KINDS)],
-            "steps": self._load.steps * (1 + number % 3),
-            "gpus": "1..2" if number % 3 == 0 else 1,
-            "due": f"+{60 + 30 * (number % 4)}s",
-            "tardiness_weight": 0.001,
-        }
-
-    def _limited(self, number: int) -> dict[str, Any]:
-        """A batch job that only its guard ends."""
-        job = self._common(number, "experiments.chaos.limited_job", self.journals_of_limited)
-        if number // LIMITED_EVERY % 2:
-            job["environment"] = {**job["environment"], STUBBORN: "1"}
-        return {**job, "walltime": f"{WALLTIME_S:g}s", "on_walltime": "kill"}
-
-    def _common(self, number: int, module: str, journals: Path) -> dict[str, Any]:
-        return {
-            "name": f"chaos-{number}",
-            "runtime": "process",
-            "command": [sys.executable, "-m", module],
-            "environment": {"PYTHONPATH": str(ROOT), JOURNALS: str(journals)},
-            "cores": 0.1,
-            "memory_gb": 0.1,
-            "max_retries": 0,
-        }
+        submission = client.submit(form.request, idempotency_key=key)
+        record = {"id": submission.id, "form": name, "number": number, **form.facts}
+        if submission.job.array:
+            record["elements"] = [job.id for job in client.jobs(array=submission.id)]
+        self._lists[form.of].append(record)
+        _write(self._paths[form.of], self._lists[form.of])
 
 
-def _known(path: Path) -> list[dict[str, Any]]:
+def _state_of(states: Iterable[str]) -> str:
+    """Return a state that is not over if there is one, else one that is not `completed`."""
+    return min(states, key=lambda state: (state in ENDED, state == "completed"))
+
+
+def _known(path: Path) -> list[Record]:
     return json.loads(path.read_text()) if path.exists() else []
 
 
-def _write(path: Path, jobs: list[dict[str, Any]]) -> None:
+def _write(path: Path, jobs: list[Record]) -> None:
     temporary = path.with_suffix(".tmp")
     temporary.write_text(json.dumps(jobs, indent=1))
     temporary.replace(path)

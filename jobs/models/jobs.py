@@ -156,6 +156,9 @@ class Job(models.Model):
     on_walltime = models.CharField(
         max_length=4, default="warn", help_text="kill ends it then; warn only tells"
     )
+    signal = models.CharField(
+        max_length=20, blank=True, default="", help_text="Sent before its end, such as B:USR1@60"
+    )
     tardiness_weight = models.FloatField(default=0.0)
     weight = models.FloatField(default=1.0)
     priority = models.IntegerField(default=0)
@@ -261,6 +264,11 @@ class Job(models.Model):
     def needs_limits(self) -> bool:
         """Return True if its agent must be able to end it by itself."""
         return self.killed_after_s is not None or self.deadline_at is not None
+
+    @property
+    def needs_signal(self) -> bool:
+        """Return True if its agent must send it a signal before its end."""
+        return bool(self.signal) and self.needs_limits
 
     @property
     def needs_batch(self) -> bool:

@@ -26,7 +26,8 @@ WHOLE = (
 REAL = ("cores", "memory_gb", "tardiness_weight", "weight")
 PLAIN = (
     "name", "cluster", "team", "runtime", "image", "command", "due", "deadline", "walltime",
-    "checkpoint_place", "kind", "on_disconnect", "profiling", "on_walltime", "processes",
+    "checkpoint_place", "kind", "on_disconnect", "profiling", "on_walltime", "processes", "array",
+    "begin", "signal",
 )  # fmt: skip
 FLAGS = ("may_mix", "may_share", "repeatable", "hold", "exclusive")
 MAX_TYPED = 100_000
@@ -49,6 +50,16 @@ class JobForm(TypedForm):
         "Kind",
         "Jobs of one kind run at one speed and share its measurements. Empty: worked out from image"
         " and command.",
+    )
+
+    array = _text(
+        "Array",
+        "A job for each index, such as 0-99:2 or 1,3,5-9; %10: at most 10 at a time. Each finds its"
+        " own in LOADMASTER_ARRAY_INDEX.",
+        placeholder="0-99:2%10",
+    )
+    dependencies = _text(
+        "Waits for", "Ids of jobs or arrays that must complete; afterany:ID must end only."
     )
 
     runtime = forms.ChoiceField(label="Runtime", required=False, choices=[(r, r) for r in RUNTIMES])
@@ -117,6 +128,10 @@ class JobForm(TypedForm):
         "Cost of lateness per second", "In the cluster's currency.", initial="0"
     )
     deadline = _text("Deadline", "Nothing runs after it.")
+    begin = _text("Not before", "It does not start earlier.")
+    signal = _text(
+        "Signal before its end", "Such as USR1@120, or B:USR1@120 to its first process alone."
+    )
     walltime = _text("Longest run time", "Such as 1h30m.")
     on_walltime = forms.ChoiceField(
         label="When it has run so long",
@@ -171,7 +186,8 @@ class JobForm(TypedForm):
             data["preemptible"] = typed["preemptible"] == "true"
         if not typed["steps_per_epoch"].strip():
             del data["epochs"]  # a batch job, which has none
-        data["labels"] = [w for w in typed["labels"].replace(",", " ").split() if w]
+        for name in ("labels", "dependencies"):
+            data[name] = typed[name].replace(",", " ").split()
         if isinstance(self.data, QueryDict):
             data["allowed_types"] = self.data.getlist("allowed_types")
         return {name: value for name, value in data.items() if value not in ("", None, [], {})}
@@ -184,9 +200,10 @@ def initial_of(job: Job) -> dict[str, Any]:
     data["environment"] = "\n".join(f"{n}={_variable(v)}" for n, v in job.environment.items())
     data["mounts"] = "\n".join(job.mounts)
     data["labels"] = ", ".join(job.labels)
+    data["dependencies"] = " ".join(data.get("dependencies", ()))
     data["resources"] = ", ".join(f"{name}={of:g}" for name, of in job.resources.items())
     data["preemptible"] = "true" if job.preemptible else "false"
-    data["due"] = data["deadline"] = ""
+    data["due"] = data["deadline"] = data["begin"] = ""
     if job.due_at and job.due_at > timezone.now():
         data["due"] = job.due_at.isoformat(timespec="minutes")
     return data

@@ -249,6 +249,7 @@ class JobInput(serializers.Serializer[Any]):
     begin = serializers.CharField(help_text="As due: it does not start before")
     walltime = serializers.JSONField(help_text="Seconds, or a duration such as 1h30m")
     on_walltime = serializers.ChoiceField(choices=["kill", "warn"])
+    signal = serializers.CharField(max_length=40, help_text="Sent before its end: B:USR1@60")
     tardiness_weight = serializers.FloatField(
         help_text="Cost per second after due, in the cluster's currency"
     )

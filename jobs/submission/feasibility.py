@@ -15,6 +15,7 @@ from clusters.models.nodes import Role
 from jobs.kinds import kinds_for
 from jobs.models import Kind, Team
 from jobs.selectors import teams_of
+from policies.contract.plan import available, demanded
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +85,12 @@ def check_feasible(cluster: str, demand: Demand, nodes: Sequence[NodeCapacity]) 
         raise Infeasible("allowed_types", f"{missing}; its nodes have {here}")
     for field, unit in (("cores", "cores"), ("memory_gb", "GB")):
         wanted, most = getattr(demand, field), max(getattr(n, field) for n in typed)
-        if wanted > most:
+        if not _fits(wanted, most):
             missing = f"no node of {cluster} that may run it has {wanted:g} {unit}{demand.of_unit}"
             raise Infeasible(field, f"{missing}; the largest has {most:g}")
-    fitting = [n for n in typed if n.cores >= demand.cores and n.memory_gb >= demand.memory_gb]
+    fitting = [
+        n for n in typed if _fits(demand.cores, n.cores) and _fits(demand.memory_gb, n.memory_gb)
+    ]
     if not fitting:
         both = f"{demand.cores:g} cores and {demand.memory_gb:g} GB at once"
         raise Infeasible("memory_gb", f"no node of {cluster} has {both}; ask for less")
@@ -126,8 +129,13 @@ def _units_on(node: NodeCapacity, demand: Demand) -> int:
     """Units that fit on the empty node; resources may still be offered later."""
     gpus = demand.gpus_min // demand.units
     needs = [(node.cores, demand.cores), (node.memory_gb, demand.memory_gb), (node.gpus, gpus)]
-    fitting = [int((has + TOLERANCE) // wanted) for has, wanted in needs if wanted > 0]
+    exact = [(available(has), demanded(wanted)) for has, wanted in needs]
+    fitting = [has // wanted for has, wanted in exact if wanted]
     return min([demand.units_per_node or demand.units, *fitting])
+
+
+def _fits(wanted: float, has: float) -> bool:
+    return demanded(wanted) <= available(has)
 
 
 def _warnings(demand: Demand, nodes: Sequence[NodeCapacity]) -> list[str]:
@@ -137,7 +145,7 @@ def _warnings(demand: Demand, nodes: Sequence[NodeCapacity]) -> list[str]:
         warnings.append(f"gpus: {used}; the largest node has {_gpus_of_largest(nodes)}")
     for name, wanted in demand.resources:
         most = max(dict(n.resources).get(name, 0.0) for n in nodes)
-        if wanted > most:
+        if not _fits(wanted, most):
             missing = f"no node that fits has {wanted:g} {name}{demand.of_unit} yet"
             missing += f", the most is {most:g}"
             warnings.append(f"resources: {missing}; the job waits until one does")
@@ -146,8 +154,6 @@ def _warnings(demand: Demand, nodes: Sequence[NodeCapacity]) -> list[str]:
         warnings.append(f"labels: {missing}; the job waits until one does")
     return warnings
 
-
-TOLERANCE = 1e-9
 
 SEEN_S = 5
 """Seconds for which seen nodes may speak for a job: reading 1,000 takes a third of a submission."""

@@ -9,6 +9,7 @@ from datetime import date, datetime, timedelta, tzinfo
 from difflib import get_close_matches
 
 from loadmaster.slurm.options import text_problems
+from loadmaster.slurm.values import ValueFormatError, end_signal
 
 ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _REGISTRY = r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::\d{1,5})?"
@@ -171,6 +172,14 @@ def script(value: object) -> str:
     if problems := list(text_problems(value)):
         raise FieldError("; ".join(problems))
     return value
+
+
+def signal(value: object) -> str:
+    """Signal before a job's end, such as USR1@120, with the seconds filled in."""
+    try:
+        return str(end_signal(text(value, most=40)))
+    except ValueFormatError as error:
+        raise FieldError(str(error)) from None
 
 
 def folder(value: object) -> str:

@@ -1,5 +1,6 @@
 """Batch scripts for Slurm: options of a script and a command line become fields of a job."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -25,11 +26,13 @@ PARTS = ("script", "name", "options", "arguments", "folder", "host", "environmen
 MEANT = frozenset({
     "array", "begin", "chdir", "constraint", "cpus-per-task", "dependency", "error", "exclusive",
     "export", "gpus", "gpus-per-node", "gpus-per-task", "gres", "hold", "job-name", "mem",
-    "mem-per-cpu", "no-requeue", "nodes", "ntasks", "ntasks-per-node", "output", "requeue", "time",
+    "mem-per-cpu", "no-requeue", "nodes", "ntasks", "ntasks-per-node", "output", "requeue",
+    "signal", "time",
 })  # fmt: skip
 """Options that become something; all others are named in a warning."""
 
 GPU_OPTIONS = ("gpus", "gres", "gpus-per-node", "gpus-per-task")
+_STEP = re.compile(r"^\s*srun\s", re.MULTILINE)
 SILENT = frozenset({"parsable", "quiet", "verbose"})
 DEFAULT_NAME = "sbatch"
 
@@ -147,6 +150,9 @@ class _Reading:
                 self._put(name, value, option)
         if nodes > units:
             self._warn("nodes", f"takes {units} nodes, one for each task; {nodes} have no use")
+        if units > 1 and nodes != 1 and _STEP.search(self.parts["script"]):
+            said = "srun starts tasks on the script's own node alone; --nodes=1 keeps all on one"
+            self.done.warnings.append(f"script: {said}")
         self._put("exclusive", "exclusive" in self.options, "exclusive")
         return units, per_node or -(-units // (nodes or 1))
 
@@ -191,6 +197,8 @@ class _Reading:
     def _times(self) -> None:
         if (limit_s := self._read("time", values.time_s, None)) is not None:
             self._put("walltime", limit_s, "time")
+        if signal := self._read("signal", values.end_signal, None):
+            self._put("signal", str(signal), "signal")
         if "begin" in self.options:
             begin = self._read("begin", lambda text: values.begin(text, self.now), self.now)
             if begin > self.now:

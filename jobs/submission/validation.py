@@ -20,6 +20,7 @@ from jobs.submission.feasibility import Demand, Infeasible, Inventory
 from jobs.submission.fields import FieldError
 from jobs.submission.seats import wrong_seats
 from jobs.submission.waits import Waits, waits_of
+from jobs.submission.warnings import warnings_of
 from loadmaster.protocol import RUNTIMES
 from loadmaster.slurm.options import ScriptError
 
@@ -46,10 +47,9 @@ FIELDS = (
     "max_retries", "checkpoint_place", "kind", "may_mix", "may_share", "labels", "dependencies",
     "hold", "on_disconnect", "profiling", "repeatable", "resources", "exclusive", "preemptible",
     "on_walltime", "units", "units_per_node", "nodes", "processes", "array", "begin", "script",
-    "folder", "output", "error_output", "sbatch",
+    "folder", "output", "error_output", "signal", "sbatch",
 )  # fmt: skip
 """Fields of a job, as in docs/jobs.md."""
-
 
 STEPS = frozenset({"steps", "epochs", "steps_per_epoch"})
 """Fields of a training job; a job without any of them is a batch job."""
@@ -114,6 +114,7 @@ _PLAIN: Mapping[str, tuple[Any, Callable[[Any], Any]]] = {
     "folder": ("", fields.folder),
     "output": ("", partial(fields.text, most=fields.MAX_PATH)),
     "error_output": ("", partial(fields.text, most=fields.MAX_PATH)),
+    "signal": ("", fields.signal),
     "units": (1, _COUNT),
     "units_per_node": (0, _COUNT),
     "nodes": (0, _COUNT),
@@ -194,7 +195,7 @@ class _Reading:
             batch=batch, **end, **times,
             **{n: list(v) if isinstance(v, tuple) else v for n, v in plain.items()},
         )  # fmt: skip
-        self._warn_of_first_run(job)
+        self.warnings += warnings_of(job)
         for dependency in waits.of_all:
             dependency.job = job
         warnings = tuple(self.warnings)
@@ -353,14 +354,6 @@ class _Reading:
         except Infeasible as error:
             alone = error.field == "gpus" and "gpus_min" in self.data
             self._problem("gpus_min" if alone else error.field, str(error))
-
-    def _warn_of_first_run(self, job: Job) -> None:
-        wanted = job.profiling or job.cluster.profiling
-        if wanted == Profiling.DEDICATED and not job.repeatable:
-            self.warnings.append(
-                "profiling: its first run measures its speed, for dedicated runs would run its"
-                " command again; set repeatable to true where that does no harm"
-            )
 
     # -- when
 

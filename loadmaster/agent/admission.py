@@ -6,8 +6,9 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from loadmaster.agent.journal import Entry
-from loadmaster.agent.runtimes.base import RunId, is_safe_id
+from loadmaster.agent.runtimes.base import RunId, Warned, is_safe_id
 from loadmaster.protocol import FEATURES, PROTOCOL_VERSION, LaunchSpec, ReasonClass
+from loadmaster.slurm.values import end_signal
 from loadmaster.training.gangs.connection import join_address, parse_address
 
 PASSED_ON = ("HOME", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "TMPDIR")
@@ -123,6 +124,15 @@ def hosts_contract(spec: LaunchSpec) -> dict[str, str]:
         "LOADMASTER_HOST_UNITS": ",".join(str(host.units) for host in spec.hosts),
         "LOADMASTER_UNITS": str(sum(host.units for host in spec.hosts)),
     }
+
+
+def signal_of(spec: LaunchSpec) -> Warned | None:
+    """Signal that a launch gets before its end, and which of its processes get it."""
+    if not spec.signal:
+        return None
+    wanted = end_signal(spec.signal)
+    others = "steps" if spec.script else "all"
+    return Warned(wanted.number, wanted.before_s, "first" if wanted.first else others)
 
 
 def checkpoint_folder(spec: LaunchSpec, state_dir: Path, checkpoints: Path) -> Path:

@@ -169,6 +169,7 @@ class Executor:
             limits=Limits(
                 spec.walltime_s or None,
                 self._session.ends_s(spec.deadline_s) if spec.deadline_s else None,
+                admission.signal_of(spec),
             ),
         )
 

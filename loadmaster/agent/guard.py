@@ -6,8 +6,8 @@ a line, forks a guard for each, and answers with its pid: a fork takes a tenth o
 empty line follows when one of these guards has ended.
 The guard shares the run folder with the agent:
 - `launch.json` (read once, then removed, for it holds secrets): argv, environment, cwd, grace_s,
-  boot_id, walltime_s and deadline_s (CLOCK_BOOTTIME; null: none), outputs (the job's own files by
-  stream); in a container also `orders` (folder of lease.json and stop.json) and `container`.
+  boot_id, walltime_s, deadline_s (CLOCK_BOOTTIME; null: none), signal {number, before_s, to} before
+  them, outputs (files by stream); in a container `orders` (of lease.json, stop.json), `container`.
 - `guard.pid`: created exclusively and locked for life; its creator owns the launch.
 - `lease.json`: {"deadline_s", "boot_id"} on CLOCK_BOOTTIME, rewritten whole at every renewal.
 - `stop.json`: {"by", "term_at_s", "kill_at_s"} on CLOCK_BOOTTIME: the agent's order to stop.
@@ -23,6 +23,7 @@ import signal
 import subprocess
 import sys
 import time
+from math import inf
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -129,7 +130,7 @@ class Lease:
     def __init__(self, path: Path, boot_id: str) -> None:
         self._path = path
         self._boot_id = boot_id
-        self._deadline_s = float("-inf")
+        self._deadline_s = -inf
 
     def deadline_s(self) -> float:
         data = read_json(self._path)
@@ -147,8 +148,8 @@ class Stopping:
         self._grace_s = grace_s
         self.by: str | None = None
         """The first order's author, or that of one which came later and was stricter."""
-        self.term_at_s = float("inf")
-        self.kill_at_s = float("inf")
+        self.term_at_s = inf
+        self.kill_at_s = inf
         self.limits_s: dict[str, float] = {}
         """Moments at which a limit of the job itself ends it, by the limit's name."""
 
@@ -184,7 +185,7 @@ class Guard:
         orders = Path(launch.get("orders", folder))
         self._lease = Lease(orders / "lease.json", str(launch["boot_id"]))
         self._stopping = Stopping(orders, self._lease, self._grace_s)
-        self._job = 0
+        self._job, self._warn_at_s = 0, inf
         self._status: int | None = None
         self._termed = self._killed = False
 
@@ -202,7 +203,9 @@ class Guard:
         except (OSError, subprocess.SubprocessError, ValueError) as error:
             text = f"the command cannot be started: {error}"
             return {"started": False, "stopped_by": None, "error": text}
-        self._stopping.limits_s = self._limits_s()
+        self._stopping.limits_s = limits_s = self._limits_s()
+        if wanted := self._launch.get("signal"):
+            self._warn_at_s = min(limits_s.values(), default=inf) - wanted["before_s"]
         while self._status is None:
             self._watch()
         self._sweep()
@@ -269,6 +272,15 @@ class Guard:
             self._termed = True
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._job, signal.SIGTERM)
+        elif now_s >= self._warn_at_s and not self._termed:
+            self._warn_at_s, wanted = inf, self._launch["signal"]
+            _signal_all(self._receivers(wanted["to"]), wanted["number"])
+
+    def _receivers(self, to: str) -> list[int]:
+        """Processes that get the signal before the end."""
+        if to == "first":
+            return [self._job]
+        return [pid for pid in descendants(os.getpid()) if to == "all" or _is_of_step(pid)]
 
     def _reap(self) -> bool:
         """Reap what has ended; True if processes are left, as orphans become children of it."""
@@ -327,6 +339,13 @@ def _become_job() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, WOKEN_BY)
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("500")
+
+
+def _is_of_step(pid: int) -> bool:
+    """Return True if `srun` started the process, or one above it."""
+    with contextlib.suppress(OSError):
+        return b"\0SLURM_STEP_ID=" in Path(f"/proc/{pid}/environ").read_bytes()
+    return False
 
 
 def _signal_all(pids: list[int], number: int) -> None:

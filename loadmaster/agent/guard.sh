@@ -1,10 +1,11 @@
 # The lease guard of a container whose image has no Python; see guard.py, which it gives way to where there is one.
-# sh guard.sh FOLDER ORDERS GRACE BOOT_ID [WALLTIME DEADLINE]: FOLDER as for guard.py, ORDERS holds lease.json and stop.json,
-# GRACE, WALLTIME (from the start) and DEADLINE (since boot) in hundredths of a second, "-" for none. The launch is in FOLDER/launch.sh, which the job's own shell runs and empties first, for it holds secrets.
+# sh guard.sh FOLDER ORDERS GRACE BOOT_ID [WALLTIME DEADLINE [SIGNAL BEFORE TO]]: FOLDER as for guard.py, ORDERS holds lease.json
+# and stop.json, GRACE, WALLTIME (from the start), DEADLINE (since boot) and BEFORE in hundredths of a second, "-" for none. The
+# number SIGNAL is sent BEFORE the earlier of both ends, to the job's `first` process or to `all`. The launch is in FOLDER/launch.sh, which the job's own shell runs and empties first, for it holds secrets.
 # Needs sh and sleep, nothing else. It must be process 1 of its own process namespace: it signals every other process there.
 set -u
 umask 077
-folder=$1 orders=$2 grace=$3 boot=$4 walltime=${5:--} ends=${6:--}
+folder=$1 orders=$2 grace=$3 boot=$4 walltime=${5:--} ends=${6:--} signal=${7:-} before=${8:-0} to=${9:-all}
 
 for python in python3 python; do
   if command -v "$python" >/dev/null 2>&1 &&
@@ -62,6 +63,18 @@ look() {
   [ -z "$signalled" ] || { order signal "$now" $((now + grace)); signalled=; }
 }
 
+# Sends the signal before the end; all processes but the guard's own are the job's.
+warn() {
+  for stat in /proc/[0-9]*/stat; do
+    { read -r line <"$stat"; } 2>/dev/null || continue
+    pid=${line%% *} parent=${line##*) }
+    parent=${parent#* }
+    parent=${parent%% *}
+    [ "$pid" != 1 ] && [ "$pid" != "$group" ] || continue
+    if [ "$to" = all ] || [ "$parent" = "$group" ]; then kill "-$signal" "$pid" 2>/dev/null; fi
+  done
+}
+
 # tell STARTED CODE ERROR
 tell() {
   at=$(date +%s 2>/dev/null) || at=null
@@ -86,7 +99,9 @@ look
   ) </dev/null >>"$folder/stdout.log" 2>>"$folder/stderr.log"
   echo "$?" >"$folder/code"
 } &
+group=$!
 [ "$walltime" = - ] || over=$((now + walltime))
+[ "$over" -lt "$ends" ] && warn_at=$((over - before)) || warn_at=$((ends - before))
 while [ ! -s "$folder/code" ]; do
   sleep 0.1 2>/dev/null || sleep 1
   clock
@@ -96,6 +111,9 @@ while [ ! -s "$folder/code" ]; do
   elif [ "$now" -ge "$term_at" ] && [ -z "$termed" ]; then
     termed=1
     kill -TERM -1
+  elif [ -n "$signal" ] && [ -z "$termed" ] && [ "$now" -ge "$warn_at" ]; then
+    warn
+    signal=
   fi
 done
 code=137

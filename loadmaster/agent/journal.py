@@ -51,6 +51,7 @@ class Move:
     steps: int | None = None
     prepared_fraction: float | None = None
     image_digest: str = ""
+    ran_s: float | None = None
 
     def report(self, epoch: int, fence: int, container: str) -> StateReport:
         """The report of the move in the session `epoch`."""
@@ -96,9 +97,17 @@ class Entry:
         return self.state in ENDED
 
     def moved(self, to: AssignmentState, at_s: float, **details: Any) -> Entry:
-        """The entry after a move that is yet to be reported; what follows tells of preparing."""
+        """The entry after a move that is yet to be reported; unsent moves that it implies go.
+
+        Any move implies PREPARING, and an end implies RUNNING.
+        """
         move = Move(self.seq + 1, to, at_s, **details)
-        before = [m for m in self.unsent if m.to is not AssignmentState.PREPARING]
+        before = [m for m in self.unsent if m.to is not S.PREPARING]
+        ran = next((m for m in before if m.to is S.RUNNING), None)
+        if ran is not None and to in ENDED:
+            before.remove(ran)
+            ran_s = max(0.0, at_s - ran.observed_at_s)
+            move = replace(move, ran_s=ran_s, image_digest=ran.image_digest)
         return replace(self, state=to, seq=move.seq, unsent=(*before, move))
 
     def acknowledged(self, seq: int) -> Entry:

@@ -40,6 +40,8 @@ class Launch:
     resumed: int | None = None
     saved: int = 0
     steps: list[int] = field(default_factory=list)
+    assignment: str = ""
+    fence: int = 0
 
     def take(self, line: Mapping[str, Any]) -> None:
         """Learn from a later line of the launch."""
@@ -133,6 +135,8 @@ def _take(found: dict[str, Launch], line: Mapping[str, Any]) -> None:
             born_s=float(line["born_s"]) + _TICK_S,
             last_s=float(line["boot_s"]),
             lock_was_free=bool(line["lock_free"]),
+            assignment=str(line.get("assignment", "")),
+            fence=int(line.get("fence", 0)),
         )
     found[name].take(line)
 

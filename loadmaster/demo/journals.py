@@ -30,7 +30,10 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass(frozen=True, slots=True)
 class LaunchFacts:
-    """A launch as its agent says; launches of one `checkpoints` folder are sequential."""
+    """A launch as its agent says; launches of one `checkpoints` folder are sequential.
+
+    `rank`: of a batch job the number of its seat.
+    """
 
     job: str
     assignment: str
@@ -47,7 +50,7 @@ class LaunchFacts:
             environ["LOADMASTER_JOB"],
             environ["LOADMASTER_ASSIGNMENT"],
             int(environ["LOADMASTER_FENCE"]),
-            int(environ.get("LOADMASTER_RANK", "0")),
+            int(environ.get("LOADMASTER_SEAT") or environ.get("LOADMASTER_RANK", "0")),
             tuple(device for device in environ.get("LOADMASTER_DEVICES", "").split(",") if device),
             int(environ.get("LOADMASTER_STEPS", "0")),
             environ.get("LOADMASTER_CHECKPOINT_DIR", ""),

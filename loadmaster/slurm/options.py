@@ -1,4 +1,4 @@
-"""Options of batch scripts: `#SBATCH` lines and sbatch's command line, read as sbatch reads them.
+"""Options of batch scripts and of srun, read as Slurm reads them.
 
 What an option means is read later (`jobs.submission.sbatch`); here are its names and values.
 """
@@ -54,27 +54,40 @@ _VALUES = """
 """
 
 
-def _table() -> tuple[dict[str, str], dict[str, str]]:
-    """Names with their need of a value ("", "?" or "="), and names by short form."""
-    needs, shorts = dict[str, str](), dict[str, str]()
-    for words, value in ((_FLAGS, ""), (_VALUES, "=")):
-        for word in words.split():
-            short, _, name = word.rpartition(":")
-            plain = name.rstrip("?")
-            needs[plain] = "?" if name.endswith("?") else value
-            if short:
-                shorts[short] = plain
-    return needs, shorts
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Program with its options by name, and their names by short form.
+
+    An option "=" takes a value, "?" may have one after `=` (or its letter), "" has none.
+    """
+
+    name: str
+    needs: Mapping[str, str]
+    shorts: Mapping[str, str]
+
+    @classmethod
+    def of(cls, name: str, flags: str, values: str) -> "Program":
+        """Program with options such as `n:ntasks`; a flag `label?` may have a value."""
+        needs, shorts = dict[str, str](), dict[str, str]()
+        for words, value in ((flags, ""), (values, "=")):
+            for word in words.split():
+                short, _, option = word.rpartition(":")
+                plain = option.rstrip("?")
+                needs[plain] = "?" if option.endswith("?") else value
+                if short:
+                    shorts[short] = plain
+        return cls(name, needs, shorts)
 
 
-NEEDS, SHORTS = _table()
-"""Options by name: "=" takes a value, "?" may have one after `=`, "" has none; short forms."""
+SBATCH = Program.of("sbatch", _FLAGS, _VALUES)
 
 
-def read_words(words: Sequence[str], place: str) -> tuple[list[Given], list[str]]:
+def read_words(
+    words: Sequence[str], place: str, program: Program = SBATCH
+) -> tuple[list[Given], list[str]]:
     """Return options up to the first word that is none, and the words from there on.
 
-    Raises ScriptError at an option that sbatch has not, or one without its value.
+    Raises ScriptError at an option that the program has not, or one without its value.
     """
     found, left = list[Given](), list(words)
     while left and left[0].startswith("-") and left[0] != "-":
@@ -82,44 +95,47 @@ def read_words(words: Sequence[str], place: str) -> tuple[list[Given], list[str]
         if word == "--":
             break
         read = _long if word.startswith("--") else _short
-        found += read(word, left, place)
+        found += read(word, left, place, program)
     return found, left
 
 
-def _long(word: str, left: list[str], place: str) -> Iterator[Given]:
+def _long(word: str, left: list[str], place: str, program: Program) -> Iterator[Given]:
     given, equals, value = word[2:].partition("=")
-    name = _full_name(given, place)
-    if equals and not NEEDS[name]:
+    name = _full_name(given, place, program)
+    if equals and not program.needs[name]:
         raise ScriptError([f"{place}: --{name} takes no value; write --{name} alone"])
-    if not equals and NEEDS[name] == "=":
+    if not equals and program.needs[name] == "=":
         value = _following(f"--{name}", left, place)
     yield Given(name, value, place)
 
 
-def _full_name(given: str, place: str) -> str:
+def _full_name(given: str, place: str, program: Program) -> str:
     """Return the option of this name or beginning, as getopt does."""
-    if given in NEEDS:
+    if given in program.needs:
         return given
-    fitting = sorted(name for name in NEEDS if given and name.startswith(given))
+    fitting = sorted(name for name in program.needs if given and name.startswith(given))
     if len(fitting) == 1:
         return fitting[0]
     if fitting:
         several = " or ".join(f"--{name}" for name in fitting)
         raise ScriptError([f"{place}: --{given} may be {several}; write it in full"])
-    near = get_close_matches(given, list(NEEDS), n=1)
+    near = get_close_matches(given, list(program.needs), n=1)
     hint = f"did you mean --{near[0]}?" if near else "remove it"
-    raise ScriptError([f"{place}: sbatch has no option --{given}; {hint}"])
+    raise ScriptError([f"{place}: {program.name} has no option --{given}; {hint}"])
 
 
-def _short(word: str, left: list[str], place: str) -> Iterator[Given]:
+def _short(word: str, left: list[str], place: str, program: Program) -> Iterator[Given]:
     letters = word[1:]
     while letters:
         letter, letters = letters[0], letters[1:]
-        if letter not in SHORTS:
-            raise ScriptError([f"{place}: sbatch has no option -{letter}; remove it"])
-        name = SHORTS[letter]
-        if NEEDS[name] == "=":
+        if letter not in program.shorts:
+            raise ScriptError([f"{place}: {program.name} has no option -{letter}; remove it"])
+        name = program.shorts[letter]
+        if program.needs[name] == "=":
             yield Given(name, letters or _following(f"-{letter}", left, place), place)
+            return
+        if program.needs[name] and letters[:1].isdecimal():
+            yield Given(name, letters, place)
             return
         yield Given(name, "", place)
 

@@ -2,6 +2,7 @@
 
 import math
 import re
+import signal as signals
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -21,6 +22,10 @@ _SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_
 _HOURS = {"midnight": "00:00", "noon": "12:00", "teatime": "16:00", "elevenses": "11:00"}
 _CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?(am|pm)?", re.IGNORECASE)
 _DATE = re.compile(r"(\d{4})-(\d{1,2})-(\d{1,2})")
+_SIGNAL = re.compile(r"(B:)?(?:SIG)?([A-Z]+\d?|\d{1,2})(?:@(\d{1,5}))?", re.IGNORECASE)
+_NAMES = "HUP INT QUIT ABRT KILL ALRM TERM USR1 USR2 URG CONT STOP TSTP TTIN TTOU"
+_SIGNALS = {name: int(signals.Signals[f"SIG{name}"]) for name in _NAMES.split()}
+LONGEST_WARNING_S = 65_535
 
 
 class ValueFormatError(ValueError):
@@ -157,6 +162,38 @@ def labels(text: str) -> list[str]:
 def shares(memory: float, of: int) -> float:
     """Memory of each unit where a node's amount is for `of` units, not below what it needs."""
     return math.ceil(memory / of * 1e9) / 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class EndSignal:
+    """Signal `before_s` seconds before a job's end, for its first process alone or for others."""
+
+    name: str
+    before_s: int = 60
+    first: bool = False
+
+    @property
+    def number(self) -> int:
+        """Number of the signal on this machine."""
+        return _SIGNALS[self.name]
+
+    def __str__(self) -> str:
+        """The signal as `end_signal` reads it."""
+        return f"{'B:' * self.first}{self.name}@{self.before_s}"
+
+
+def end_signal(text: str) -> EndSignal:
+    """Signal of [B:]SIGNAL[@SECONDS], such as USR1@120 or B:10; 60 seconds where none are said."""
+    match = _SIGNAL.fullmatch(text.strip())
+    name, before_s = (match[2].upper(), int(match[3] or 60)) if match else ("", 0)
+    numbers = {str(number): name for name, number in _SIGNALS.items()}
+    name = numbers.get(name, name)
+    if name not in _SIGNALS:
+        said = f"write [B:]SIGNAL[@SECONDS], such as USR1@120; signals are {' '.join(_SIGNALS)}"
+        raise ValueFormatError(f"{text[:40]!r} is no signal; {said}")
+    if before_s > LONGEST_WARNING_S:
+        raise ValueFormatError(f"{before_s} seconds are more than {LONGEST_WARNING_S}; write fewer")
+    return EndSignal(name, before_s, match is not None and bool(match[1]))
 
 
 @dataclass(frozen=True, slots=True)

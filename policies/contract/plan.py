@@ -238,6 +238,14 @@ def all_demanded(amounts: Mapping[str, float]) -> dict[str, int]:
     return {name: demanded(amount) for name, amount in amounts.items() if amount > 0.0}
 
 
+def seat_demanded(
+    of_unit: Mapping[str, float], units: int, cpu_quota: float | None
+) -> dict[str, int]:
+    """Return what a seat of so many units demands, in billionths; a quota replaces the cores."""
+    amounts = {name: amount * units for name, amount in all_demanded(of_unit).items()}
+    return amounts if cpu_quota is None else {**amounts, "cores": demanded(cpu_quota)}
+
+
 def seat_demand(columns: JobColumns, row: int, units: int = 1) -> dict[str, float]:
     """Return cores, memory_gb and resources of a job's seat with so many units."""
     demand = {name: amount * units for name, amount in columns.others["resources"][row]}

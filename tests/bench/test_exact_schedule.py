@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.bench.exact_schedule import judge
+from experiments.bench.andreas.exact_schedule import judge
 from policies.contract.snapshot import JobView, PriceInterval, Snapshot
 from policies.cost_model.problem import build
 from policies.search.kernels.local_search import Found, search

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from experiments.bench.forecasts import Observer, run
+from experiments.bench.simulation.forecasts import Observer, run
 from policies.contract.plan import Expected, Placement, Plan, PlanStatus, WaitCode, Waiting
 from policies.contract.snapshot import RankPlacement
 from tests.builders_policies import a_job, a_node, a_snapshot

@@ -72,6 +72,27 @@ def test_the_form_shows_what_is_wrong_beside_the_field_and_then_takes_the_job(ad
     assert ada.complaints == []
 
 
+@pytest.mark.parametrize("visitor", ["ada", "ada_at_night", "ada_on_a_phone"])
+def test_the_form_takes_an_array_and_says_what_is_wrong_with_it(
+    request: pytest.FixtureRequest, visitor: str
+) -> None:
+    person: Visitor = request.getfixturevalue(visitor)
+    page = person.open("/submit/", "Submit a job")
+    page.get_by_label("Name").fill("sweep")
+    page.get_by_role("textbox", name="Command").fill("python train.py")
+    page.get_by_label("Array").fill("9-0%3")
+    page.get_by_role("button", name="Submit the job").click()
+    expect(page.locator("#id_array_error")).to_contain_text("9-0 runs backwards; write 0-9")
+    person.complaints.clear()  # the browser notes the 422
+    person.picture(f"submit-array-refused-{visitor}")
+    assert person.overflow_px() == 0
+    page.get_by_label("Array").fill("0-9%3")
+    page.get_by_role("button", name="Submit the job").click()
+    expect(page.get_by_role("heading", name="sweep", exact=True)).to_be_visible()
+    person.picture(f"array-{visitor}")
+    assert person.overflow_px() == 0
+
+
 def test_a_job_shows_progress_log_history_and_cost(ada: Visitor) -> None:
     page = ada.open(f"/jobs/{ada.server.ids['running']}/", "convnet-digits-large")
     expect(page.get_by_role("progressbar").first).to_have_attribute("value", "49.17")

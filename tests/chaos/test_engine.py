@@ -10,11 +10,13 @@ from typing import Any, cast
 
 import pytest
 
-from experiments.chaos.engine import BLOWS, Run, holds
+from experiments.chaos.engine import BLOWS, Run
+from experiments.chaos.findings import holds
+from experiments.chaos.forms import BATCH, LIMITED
 from experiments.chaos.kept import keep
 from experiments.chaos.schedule import Blow
 from experiments.chaos.system import ChaosError, Site, System
-from experiments.chaos.workload import LIMITED, Workload
+from experiments.chaos.workload import Workload
 from loadmaster.demo.journals import JobJournal, LaunchFacts
 
 
@@ -25,7 +27,8 @@ class Still:
         self.site = Site(folder, 1, {"lease_s": 1.0, "grace_s": 1.0, "margin_s": 1.0}, 1)
         self.parts: dict[str, Any] = {}
         self.slowness = 1.0
-        self.site.journals.mkdir(parents=True, exist_ok=True)
+        for name in (LIMITED, BATCH):
+            (self.site.journals / name).mkdir(parents=True, exist_ok=True)
 
     def wait(self, seconds: float) -> None:
         pass
@@ -53,8 +56,9 @@ class OneJob:
         self.is_over = True
         self.refused = refused
         self._journals = system.site.journals
+        self.all = self.submitted
         self.limited: list[dict[str, Any]] = []
-        self.journals_of_limited = system.site.journals / LIMITED
+        self.batch: list[dict[str, Any]] = []
 
     def start(self) -> None:
         (self._journals / "submitted.json").write_text(json.dumps(self.submitted))
@@ -134,11 +138,15 @@ def test_a_run_whose_jobs_are_refused_says_why(tmp_path: Path) -> None:
         {"states": {"failed": 1}},
         {"limited": {"wrong": ["x"], "states": {"failed": 1}}},
         {"limited": {"wrong": [], "states": {"completed": 1}}},
+        {"batch": {"wrong": ["x"], "states": {}, "never": {}}},
+        {"batch": {"wrong": [], "states": {"failed": 1}, "never": {}}},
+        {"batch": {"wrong": [], "states": {}, "never": {"completed": 1}}},
     ],
 )
 def test_a_run_that_lost_or_doubled_anything_does_not_hold(change: dict[str, Any]) -> None:
     good: dict[str, Any] = {"lost": [], "overlaps": [], "held_twice": [], "doubled": 0}
     good |= {"states": {"completed": 3}, "limited": {"wrong": [], "states": {"failed": 2}}}
+    good |= {"batch": {"wrong": [], "states": {"completed": 2}, "never": {"failed": 1}}}
     assert holds(good)
     assert not holds(good | change)
 

@@ -12,7 +12,7 @@ def a_journal(folder: Path, born_s: float, lived_s: float, name: str = "a", how:
     """Write what a launch leaves that was born and last alive then."""
     start = {
         "event": "start", "launch": name, "job": "j", "rank": 0, "devices": [], "checkpoints": "",
-        "boot_id": "b", "born_s": born_s, "boot_s": born_s, "lock_free": True,
+        "assignment": name, "boot_id": "b", "born_s": born_s, "boot_s": born_s, "lock_free": True,
     }  # fmt: skip
     lines = [start, {"event": "beat", "launch": name, "boot_s": born_s + lived_s}]
     if how:
@@ -23,14 +23,20 @@ def a_journal(folder: Path, born_s: float, lived_s: float, name: str = "a", how:
 
 def checked(folder: Path) -> Limited:
     away = {"web": [(104.0, 106.0)], "agent-0": [(0.0, 50.0)]}
-    return check_limits(folder, [JOB], 2.0, away)
+    nodes = {"a": "agent-0", "b": "agent-0"}
+    return check_limits(folder, [JOB], 2.0, away, nodes=nodes)
 
 
 def test_a_launch_that_ends_at_its_walltime_is_right_and_counted_while_a_part_is_away(
     tmp_path: Path,
 ) -> None:
     a_journal(tmp_path, 100.0, 5.1)
-    assert checked(tmp_path) == Limited(1, 1, 1, {"web": 1, "agent-0": 0}, ())
+    assert checked(tmp_path) == Limited(1, 1, 1, {"web": 1, "agent-0": 0}, 0, (), {"j": 105.1})
+
+
+def test_an_end_while_the_agent_of_its_own_node_is_away_is_counted(tmp_path: Path) -> None:
+    a_journal(tmp_path, 40.0, 5.1)
+    assert checked(tmp_path).on_silent_node == 1
 
 
 def test_a_launch_may_end_sooner_if_another_one_runs_until_the_walltime(tmp_path: Path) -> None:

@@ -53,6 +53,9 @@ def holds(result: dict[str, Any], blows: int) -> bool:
     limited = result["limited"]
     assert (set(limited["states"]), limited["wrong"]) == ({"failed"}, [])
     assert limited["ended_at_walltime"] >= limited["jobs"] > 0
+    batch = result["batch"]
+    assert (set(batch["states"]), batch["wrong"]) == ({"completed"}, [])
+    assert batch["launches"] >= sum(batch["states"].values()) > 1
     return (result["lost"], result["overlaps"], result["held_twice"], result["doubled"]) == (
         [],
         [],

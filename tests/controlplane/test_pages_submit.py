@@ -9,7 +9,7 @@ from django.test import Client
 
 from clusters.models import Cluster
 from jobs.kinds import digest, kinds_for
-from jobs.models import Job, Team
+from jobs.models import Job, JobArray, Team
 from jobs.pages.forms import initial_of
 from tests.builders import a_cluster, a_job, a_node, a_team, a_user
 
@@ -86,6 +86,13 @@ def test_a_job_is_taken_and_its_page_is_shown(client: Client, ada: User, cluster
         ("mounts", "/only-one", "write &quot;/source:/target&quot;"),
         ("gpus_min", "64", "2"),
         ("team", "somebody-elses", "somebody-elses"),
+        ("array", "5-1", "5-1 runs backwards; write 1-5"),
+        ("array", "1,1", "has the index 1 twice"),
+        ("array", "0-9%0", "at a time must be at least 1"),
+        ("array", "0-99999", "has 100000 elements; at most 10000"),
+        ("dependencies", "before:7", "must be a list of ids of jobs"),
+        ("begin", "soon", "must be a time"),
+        ("signal", "USR3", "is no signal; write [B:]SIGNAL"),
     ],
 )
 def test_what_is_wrong_stands_beside_its_field(
@@ -113,6 +120,23 @@ def test_the_form_takes_the_units_of_a_batch_job_and_repeats_them(
     assert (job.units, job.units_per_node, job.nodes, job.processes) == (3, 3, 0, "each")
     assert initial_of(job)["units"] == 3
     assert 'name="units"' in client.get("/submit/").content.decode()
+
+
+def test_the_form_takes_an_array_and_what_its_elements_wait_for(
+    client: Client, ada: User, cluster: Cluster
+) -> None:
+    first = a_job(cluster, name="before", team=Team.objects.get(), user=ada)
+    values = a_typed_batch_job(array=" 0-8:2%2 ", dependencies=f"{first.pk}, ", begin="+1h")
+    answer = client.post("/submit/", {**values, "walltime": "1h", "signal": "B:USR1"})
+    array = JobArray.objects.get()
+    assert answer.headers["Location"] == f"/arrays/{array.pk}/"
+    assert (array.indices, array.at_once, array.size) == ("0-8:2", 2, 5)
+    element = array.jobs.get(array_index=4)
+    assert [link.on for link in element.dependency_links.all()] == [first]
+    assert (element.signal, element.begin_at is None) == ("B:USR1@60", False)
+    again = initial_of(element)
+    assert (again["dependencies"], again["signal"]) == (str(first.pk), "B:USR1@60")
+    assert "array" not in again
 
 
 @pytest.mark.parametrize(

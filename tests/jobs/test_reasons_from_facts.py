@@ -74,7 +74,7 @@ IMPOSSIBLE: dict[str, tuple[list[Any], dict[str, Any], str, str]] = {
         [wide("n1", labels=("runtime:process",))],
         {"labels": ("agent:limits", "runtime:process")},
         "agent_too_old",
-        "Agents too old for its limits, units or script: n1.",
+        "Agents too old for its limits, signal, units or script: n1.",
     ),
     "more GPUs than any node has": (
         [wide("n1", gpus=4), wide("n2", gpus=2)],

@@ -7,7 +7,7 @@ from statistics import fmean
 
 import pytest
 
-from experiments.bench import exploration
+from experiments.bench.profiling import exploration
 from policies.contract.assumed import without_assumed_times
 from policies.contract.plan import Placement, Plan, PlanStatus
 from policies.contract.snapshot import (

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from re import Match, Pattern
 from typing import Any
+from uuid import UUID
 
 from clusters.agent_errors import AgentCallError, not_yours, unknown_token
 from clusters.models import Node
@@ -35,8 +36,8 @@ from loadmaster.samples import MetricsAccepted, MetricsBatch
 
 log = logging.getLogger(__name__)
 PREFIX = "/api/agent/v1/"
-UUID = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
-PARTS = {"uuid": UUID, "str": "[^/]+"}
+HEX = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+PARTS = {"uuid": HEX, "str": "[^/]+"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +68,10 @@ def register(request: Request) -> Registered:
 
 def open_session(request: Request) -> Session:
     """Open a session: its epoch, and which known assignments go on or stop."""
-    node = _node(request)
-    if node.pk != request.id("node_id"):
+    node = _node_key(request)
+    if node != request.id("node_id"):
         raise not_yours()
-    return sessions.open_session(node.pk, request.parse(SessionRequest))
+    return sessions.open_session(node, request.parse(SessionRequest))
 
 
 async def heartbeat(request: Request, waiting: Batchers) -> HeartbeatReply:
@@ -90,14 +91,14 @@ async def directives(request: Request, waiting: Batchers) -> Directives | None:
 
 def accept(request: Request) -> LaunchSpec:
     """Accept an offer; the answer is everything needed to run it, secrets included."""
-    node = _node(request)
-    return assignments.accept(node.pk, request.id("assignment_id"), request.parse(Accept))
+    node = _node_key(request)
+    return assignments.accept(node, request.id("assignment_id"), request.parse(Accept))
 
 
 def report_state(request: Request) -> StateAccepted:
     """Report a state; a replay gets 200, a stale report 409."""
-    node, assignment = _node(request), request.id("assignment_id")
-    state = assignments.report_state(node.pk, assignment, request.parse(StateReport))
+    node, assignment = _node_key(request), request.id("assignment_id")
+    state = assignments.report_state(node, assignment, request.parse(StateReport))
     return StateAccepted(state)
 
 
@@ -125,10 +126,20 @@ def record_metrics(request: Request) -> MetricsAccepted:
 
 
 def _node(request: Request) -> Node:
-    node = Node.objects.filter(token_sha256=sha256(request.token)).first()
+    known = Node.objects.filter(token_sha256=sha256(request.token)).order_by()
+    node = known.select_related("cluster", "gpu_type").first()
     if node is None:
         raise unknown_token()
     return node
+
+
+def _node_key(request: Request) -> UUID:
+    """Return the primary key of the token's node, for a service that reads and locks it."""
+    known = Node.objects.filter(token_sha256=sha256(request.token)).order_by()
+    key = known.values_list("pk", flat=True).first()
+    if key is None:
+        raise unknown_token()
+    return key
 
 
 @dataclass(frozen=True, slots=True)

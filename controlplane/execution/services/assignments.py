@@ -47,6 +47,7 @@ from loadmaster.protocol import (
     BATCH,
     GANG,
     LIMITS,
+    SIGNAL,
     Accept,
     AssignmentState,
     LaunchSpec,
@@ -58,7 +59,8 @@ from loadmaster.protocol import (
 def launch_spec(assignment: Assignment) -> LaunchSpec:
     """Return the specification of a launch, secrets in plain. Raises jobs.secrets.SecretMissing."""
     job, node = assignment.job, assignment.node
-    slots = list(assignment.slots.select_related("device").order_by("device__uuid", "slot"))
+    held = assignment.slots.select_related("device").order_by("device__uuid", "slot")
+    slots = list(held) if assignment.gpus else []
     place = "" if assignment.purpose == "profiling" else job.checkpoint_place
     return LaunchSpec(
         assignment=str(assignment.pk),
@@ -101,6 +103,7 @@ def launch_spec(assignment: Assignment) -> LaunchSpec:
         gang_gpus=gpus_of(assignment),
         walltime_s=job.killed_after_s or 0.0,
         deadline_s=job.deadline_at.timestamp() if job.deadline_at else 0.0,
+        signal=job.signal if job.needs_signal else "",
         script=job.script,
         folder=job.folder,
         output=slurm.file_name(job.output, job, node.name),
@@ -120,6 +123,7 @@ def required_features(job: Job, assignment: Assignment, checkpoint_place: str) -
         GANG: is_rank(assignment),
         BATCH: job.needs_batch,
         LIMITS: job.needs_limits,
+        SIGNAL: job.needs_signal,
     }
     return tuple(sorted(name for name, needed in wanted.items() if needed))
 
@@ -224,6 +228,7 @@ def _check(report: StateReport) -> datetime:
     check_number("exit_code", report.exit_code, -INT - 1, INT)
     check_text("container", report.container, 200)
     check_number("prepared_fraction", report.prepared_fraction, 0, 1)
+    check_number("ran_s", report.ran_s, 0, inf)
     if report.image_digest and not IMAGE_DIGEST.fullmatch(report.image_digest):
         raise invalid("image_digest", "must be sha256: and 64 hexadecimal digits")
     return moment("observed_at_s", report.observed_at_s)
@@ -268,7 +273,15 @@ def _values(assignment: Assignment, report: StateReport, now: datetime) -> dict[
     if report.to is AssignmentState.RUNNING and assignment.running_at is None:
         values["running_at"] = now
     if report.to in ENDED:
+        if report.ran_s is not None and assignment.running_at is None:
+            values["running_at"] = _began(assignment, report.ran_s, now)
         reason_class = report.reason_class or DEFAULT_REASON.get(report.to) or ""
         values |= {"exit_code": report.exit_code, "reason_class": reason_class}
         values |= {"reason": report.reason[:LONGEST_REASON], "ended_at": now}
     return values
+
+
+def _began(assignment: Assignment, ran_s: float, now: datetime) -> datetime:
+    """Return when a launch began that has ended after so long: not before its acceptance."""
+    accepted_at = assignment.accepted_at or now
+    return now - timedelta(seconds=min(ran_s, (now - accepted_at).total_seconds()))

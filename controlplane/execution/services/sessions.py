@@ -60,8 +60,6 @@ def lock_own(node: Node, pk: uuid.UUID, fence: int) -> Assignment:
         assignment = lock_assignment(pk, node)
     except Job.DoesNotExist:
         raise stale_assignment(f"there is no assignment {pk} on this node") from None
-    if assignment.node_id != node.pk:
-        raise stale_assignment(f"there is no assignment {pk} on this node")
     if assignment.fence != fence:
         raise stale_assignment(f"assignment {pk} has fence {assignment.fence}, not {fence}")
     return assignment

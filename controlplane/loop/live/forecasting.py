@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from types import MappingProxyType
@@ -39,7 +39,7 @@ NEVER_FIT = frozenset(
     {
         WaitCode.AWAITING_PROFILE, WaitCode.NO_THROUGHPUT, WaitCode.NO_NODE_FITS,
         WaitCode.TYPES_UNAVAILABLE, WaitCode.LABEL_UNAVAILABLE, WaitCode.RUNTIME_UNAVAILABLE,
-        WaitCode.AGENT_TOO_OLD, WaitCode.DEPENDENCY,
+        WaitCode.AGENT_TOO_OLD,
     }
 )  # fmt: skip
 """Codes of jobs for which alone no round is simulated: none starts on the cluster as it is."""
@@ -54,14 +54,18 @@ REST, LONGEST_REST_S = 9.0, 20.0
 """A simulation begins after so many times the last one's length, and at most so long."""
 
 
-def store_expected(row: Round, plan: Plan, snapshot: Snapshot) -> None:
+def store_expected(
+    row: Round, plan: Plan, snapshot: Snapshot, blocked: Collection[str] = ()
+) -> None:
     """Store the starts that a round's plan schedules, and ask for a simulation of the others.
 
-    The plan of a policy that failed says nothing, and other people's policies are not simulated.
+    `blocked`: jobs outside the snapshot that wait for others. The plan of a policy that failed says
+    nothing, and other people's policies are not simulated.
     """
-    if plan.status is PlanStatus.KEPT or not plan.waiting:
+    if plan.status is PlanStatus.KEPT or not (plan.waiting or blocked):
         return
-    simulated = not_scheduled(plan) if row.policy in registry.BUILT_IN else frozenset()
+    is_known = row.policy in registry.BUILT_IN
+    simulated = not_scheduled(plan).union(blocked) if is_known else frozenset()
     told = {w.job: w.expected for w in plan.waiting if w.job not in simulated}
     if told:
         names = {node.id: node.name for node in snapshot.nodes}

@@ -16,6 +16,7 @@ from controlplane.loop.changes import PlacementKey
 from jobs.assignment_lifecycle import LIVE
 from jobs.models import Assignment, AssignmentSlot
 from loadmaster.protocol import AssignmentState
+from policies.contract.plan import seat_demanded
 from policies.contract.snapshot import Purpose, RankPlacement, Running
 
 RUN = "run"
@@ -27,11 +28,10 @@ def demand_of(
     resources: Mapping[str, float],
     cpu_quota: float | None,
     units: int,
-) -> Mapping[str, float]:
-    """Return the demand of a seat: that of its job's units there; a quota replaces the cores."""
-    demand = {name: units * amount for name, amount in resources.items()}
-    demand["cores"] = units * cores if cpu_quota is None else cpu_quota
-    return {**demand, "memory_gb": units * memory_gb}
+) -> Mapping[str, int]:
+    """Return the demand of a seat whose job's unit has these, in billionths."""
+    of_unit = {**resources, "cores": cores, "memory_gb": memory_gb}
+    return seat_demanded(of_unit, units, cpu_quota)
 
 
 class LiveAssignment(NamedTuple):
@@ -64,8 +64,8 @@ class LiveAssignment(NamedTuple):
     resources: Mapping[str, float]
 
     @property
-    def demand(self) -> Mapping[str, float]:
-        """Cores, memory and named resources that it has of its node."""
+    def demand(self) -> Mapping[str, int]:
+        """Cores, memory and named resources that it has of its node, in billionths."""
         of_unit = self.job_cores, self.memory_gb, self.resources
         return demand_of(*of_unit, self.cpu_quota, self.units)
 

@@ -26,7 +26,7 @@ from controlplane.loop.live.live_assignments import LiveAssignment, LiveAssignme
 from controlplane.loop.live.rows import DeviceRow, NodeRow, Rows, is_ready
 from jobs.lifecycle import JobState
 from jobs.models import Job, Team
-from loadmaster.protocol import BATCH, LIMITS
+from loadmaster.protocol import BATCH, LIMITS, SIGNAL
 from policies.contract.snapshot import (
     DeviceView,
     GpuTypeView,
@@ -63,6 +63,9 @@ AS_STORED = (
     "name", "gpus_min", "gpus_max", "tardiness_weight", "weight", "priority", "cores", "memory_gb",
     "may_mix", "may_share", "batch", "exclusive", "preemptible", "units", "units_per_node", "nodes",
 )  # fmt: skip
+
+KNOWN_TO_AGENTS = (BATCH, LIMITS, SIGNAL)
+"""Features that some agents have not, and so labels of nodes."""
 
 
 class Knowledge(Protocol):
@@ -245,7 +248,7 @@ def _labels_of_node(node: NodeRow, rows: Rows) -> tuple[str, ...]:
             given
             | apart
             | {runtime_label(name) for name in runtimes_of(node.features)}
-            | {feature_label(name) for name in node.features if name in (BATCH, LIMITS)}
+            | {feature_label(name) for name in node.features if name in KNOWN_TO_AGENTS}
         )
     )
 
@@ -306,7 +309,7 @@ def _expected_run(
 
 def _labels_of_agents(job: Job) -> list[str]:
     """Labels that nodes have whose agents can run a job, and end it if it must be."""
-    needs = {BATCH: job.needs_batch, LIMITS: job.needs_limits}
+    needs = {BATCH: job.needs_batch, LIMITS: job.needs_limits, SIGNAL: job.needs_signal}
     features = [feature_label(name) for name, needed in needs.items() if needed]
     return [runtime_label(job.runtime), *features]
 

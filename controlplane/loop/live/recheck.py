@@ -17,11 +17,10 @@ from controlplane.loop.live.rows import is_ready
 from controlplane.loop.rounds import RejectCode, Rejected
 from jobs.lifecycle import JobState
 from jobs.models import Assignment, Job
-from policies.contract.plan import Placement
+from policies.contract.plan import Placement, available
 from policies.contract.snapshot import NodeView, Purpose, RankPlacement
-from policies.contract.validation import power_w
+from policies.contract.validation import TOLERANCE, power_w
 
-TOLERANCE = 1e-9
 LAUNCHABLE = {
     Purpose.TRAINING: (JobState.QUEUED,),
     Purpose.PROFILING: (JobState.PROFILING, JobState.QUEUED),
@@ -35,16 +34,17 @@ NAMES = {"memory_gb": "memory"}
 """Amounts in words, where these differ from their names."""
 
 
-def _capacity(node: Node) -> Mapping[str, float]:
-    """Amounts of a node without what is kept for the system."""
-    return {
+def _capacity(node: Node) -> Mapping[str, int]:
+    """Amounts of a node without what is kept for the system, in billionths."""
+    amounts = {
         **node.resources,
         "cores": node.cores - node.reserved_cores,
         "memory_gb": node.memory_gb - node.reserved_memory_gb,
     }
+    return {name: available(amount) for name, amount in amounts.items()}
 
 
-def _demand(job: Job, seat: RankPlacement | Assignment) -> Mapping[str, float]:
+def _demand(job: Job, seat: RankPlacement | Assignment) -> Mapping[str, int]:
     return demand_of(job.cores, job.memory_gb, job.resources, seat.cpu_quota, seat.units)
 
 
@@ -78,7 +78,7 @@ class FreeCapacity:
         self.slots = {pk: {s.slot for s in slots} for pk, slots in of_device}
         self.shares = {pk: sum(s.share for s in slots) for pk, slots in of_device}
         self.holders = {pk: {str(s.job_id) for s in slots} for pk, slots in of_device}
-        self.used: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+        self.used: dict[str, Counter[str]] = defaultdict(Counter)
         self.in_use = Counter(str(slots[0].node_id) for slots in held.of_device.values() if slots)
         for a in held.assignments:
             self._load(str(a.node_id), a.demand)
@@ -117,7 +117,7 @@ class FreeCapacity:
             return None
         return next(s for s in range(device.slots) if s not in held)
 
-    def _load(self, node: str, demand: Mapping[str, float]) -> None:
+    def _load(self, node: str, demand: Mapping[str, int]) -> None:
         self.in_use[node] += 0  # a node that works without a GPU draws power too
         for name, amount in demand.items():
             self.used[node][name] += amount
@@ -139,14 +139,14 @@ class FreeCapacity:
             yield from self._device(node, uuid, seat.share)
 
     def _resources(self, placement: Placement, job: Job) -> Iterator[tuple[RejectCode, str]]:
-        wanted: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+        wanted: dict[str, Counter[str]] = defaultdict(Counter)
         for seat in placement.ranks:
             for name, amount in _demand(job, seat).items():
                 wanted[seat.node][name] += amount
         for pk, node in ((n, self.nodes[n]) for n in wanted if n in self.nodes):
             has = _capacity(node)
             for name, amount in wanted[pk].items():
-                if self.used[pk][name] + amount > has.get(name, 0.0) + TOLERANCE:
+                if self.used[pk][name] + amount > has.get(name, 0):
                     what = NAMES.get(name, name)
                     yield self._in_the_way(), f"node {node.name} has not enough {what} free"
 

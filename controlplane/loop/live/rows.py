@@ -73,11 +73,14 @@ SHOWN = (
 )  # fmt: skip
 """States of jobs in a snapshot."""
 
-NOT_SEEN = (
-    "image", "image_digest", "command", "environment", "mounts", "checkpoint_place",
-    "failure_reason", "waiting_detail",
+OF_A_JOB = (
+    "name", "cluster", "team", "user", "state", "runtime", "kind", "total_steps", "gpus_min",
+    "gpus_max", "allowed_types", "labels", "cores", "memory_gb", "resources", "batch", "exclusive",
+    "units", "units_per_node", "nodes", "script", "preemptible", "may_mix", "may_share",
+    "profiling", "repeatable", "due_at", "deadline_at", "walltime_s", "on_walltime",
+    "tardiness_weight", "weight", "priority", "checkpoint_steps", "received_s", "submitted_at",
 )  # fmt: skip
-"""Columns of jobs, some of them long, that no snapshot tells of."""
+"""Columns that a snapshot needs; commands, environments and reasons for waiting may be long."""
 
 AVOIDED = timedelta(minutes=10)
 """Time for which a job avoids a node that failed it, if another one would do."""
@@ -148,7 +151,8 @@ class Rows:
         self.cut = chosen is not None
         if chosen is not None:
             shown = shown.filter(~Q(state=JobState.QUEUED) | Q(pk__in=chosen))
-        jobs = list(shown.select_related("team").defer(*NOT_SEEN).order_by("submitted_at", "id"))
+        seen = shown.only(*OF_A_JOB).prefetch_related("team")  # of many jobs one team is read once
+        jobs = list(seen.order_by("submitted_at", "id"))
         self.undone = _undone_dependencies(cluster)
         self.blocked = _blocked(jobs, self.undone)
         self.jobs: Sequence[Job] = [job for job in jobs if job.pk not in self.blocked]

@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from controlplane.simulation.world.job_table import Launch
-from policies.contract.plan import all_demanded, available, demanded, seat_demand
+from policies.contract.plan import available, seat_demand, seat_demanded
 from policies.contract.snapshot import (
     DeviceView,
     JobColumns,
@@ -164,11 +164,7 @@ class Fleet:
         """Return what a seat uses, in billionths."""
         if self.columns is None:
             return {}
-        of_unit = all_demanded(seat_demand(self.columns, row))
-        amounts = {name: amount * seat.units for name, amount in of_unit.items()}
-        if seat.cpu_quota is None:
-            return amounts
-        return {**amounts, "cores": demanded(seat.cpu_quota)}
+        return seat_demanded(seat_demand(self.columns, row), seat.units, seat.cpu_quota)
 
     def _is_short(self, node: str, wanted: Mapping[str, int]) -> bool:
         view = self.nodes[node]

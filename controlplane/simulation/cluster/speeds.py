@@ -6,7 +6,7 @@ from math import inf
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from policies.contract.plan import seat_demand
+from policies.contract.plan import available, demanded, seat_demand
 from policies.contract.snapshot import (
     JobColumns,
     KindView,
@@ -191,7 +191,7 @@ def _demand(columns: JobColumns, row: int) -> tuple[tuple[str, float], ...]:
 
 def _has(node: NodeView, demand: tuple[tuple[str, float], ...]) -> bool:
     limits = {"cores": node.cores, "memory_gb": node.memory_gb, **dict(node.resources)}
-    return all(amount <= limits.get(name, 0.0) + 1e-9 for name, amount in demand)
+    return all(demanded(amount) <= available(limits.get(name, 0.0)) for name, amount in demand)
 
 
 def highest_cap_w(power_cap_w: float | None, steps: Sequence[PowerCapStep]) -> float | None:

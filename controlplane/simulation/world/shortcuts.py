@@ -19,6 +19,7 @@ import numpy as np
 from controlplane.simulation.cluster.scenario import Scenario
 from controlplane.simulation.switches import Switches
 from controlplane.simulation.workloads.rules import NO_RULES, Rules
+from policies.contract.plan import available, demanded
 from policies.contract.policy import Policy, keeps_started, queue_only
 from policies.contract.snapshot import JobColumns, NodeView
 
@@ -59,7 +60,7 @@ def stops_at_once(scenario: Scenario, switches: Switches) -> bool:
 def _is_roomy(nodes: Iterable[NodeView], columns: JobColumns) -> bool:
     if not len(columns.ids):
         return True
-    cores = float(columns.numbers["cores"].max())
-    memory_gb = float(columns.numbers["memory_gb"].max())
-    gpus = [(len(node.devices), node) for node in nodes]
-    return all(n * cores <= node.cores and n * memory_gb <= node.memory_gb for n, node in gpus)
+    cores = demanded(float(columns.numbers["cores"].max()))
+    memory_gb = demanded(float(columns.numbers["memory_gb"].max()))
+    has = [(len(n.devices), available(n.cores), available(n.memory_gb)) for n in nodes]
+    return all(gpus * cores <= most and gpus * memory_gb <= most_gb for gpus, most, most_gb in has)

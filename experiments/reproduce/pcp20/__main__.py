@@ -2,11 +2,13 @@
 timings.json and report.html.
 
     --data ../shared/data --settings eurora,kit,seth --processes 2 --folder out --quick
-    --kit-log hpc/KIT-FH2-2016-1.swf
+    --first 1000 --kit-log hpc/KIT-FH2-2016-1.swf --report
 
---settings: eurora, eurora-gpu-first, eurora-killed, eurora-timed, kit, seth; all unless given.
---quick: the first jobs of each log, in minutes. DATA is a folder with the logs in hpc/. --kit-log:
-KIT's own log in that folder, in place of the drawn load.
+--settings: eurora, eurora-first, eurora-gpu-first, eurora-killed, eurora-timed, kit, seth; all
+unless given. --first: jobs of Eurora in eurora-first and eurora-timed, which have PCP'19. --quick:
+the first jobs of each log, in minutes. --report: computes nothing, and writes the files of what is
+there. DATA is a folder with the logs in hpc/. --kit-log: KIT's own log in that folder, in place of
+the drawn load.
 
 A run that was stopped goes on where it was. results.json is the same for the same options; times
 on this machine are in timings.json.
@@ -17,7 +19,7 @@ import json
 import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ from experiments.reproduce.pcp20.claims import claims_of, timed_claims
 from experiments.reproduce.pcp20.instances import Solve, ratios, solve, time_ratios
 from experiments.reproduce.pcp20.page import page
 from experiments.reproduce.pcp20.scenarios import (
-    EURORA,
+    FIRST,
     FULL,
     PCP19,
     QUICK,
@@ -49,6 +51,7 @@ class Asked:
     processes: int
     wanted: tuple[str, ...] = ()
     kit_log: str = ""
+    computes: bool = True
 
 
 def reproduce(asked: Asked, say: Say) -> Path:
@@ -62,9 +65,13 @@ def reproduce(asked: Asked, say: Say) -> Path:
         for case in planned
         if not case.dispatcher.is_there
     ]
-    rows = _all(cells, run, asked.folder / "cells", asked.processes, say)
-    solves = _solves(cells, asked)
-    solved = _all(solves, solve, asked.folder / "instances", asked.processes, say)
+    rows = _all(cells, run, asked, "cells", say)
+    not_run += [
+        f"Not run yet: {cell.case.setting.title}, {cell.case.label}."
+        for cell in cells
+        if not (asked.folder / "cells" / cell.file).exists()
+    ]
+    solved = _all(_solves(cells, asked), solve, asked, "instances", say)
     results: dict[str, Any] = {
         "scale": asked.scale.name,
         "titles": {name: setting.title for name, setting in of.items()},
@@ -83,8 +90,8 @@ def reproduce(asked: Asked, say: Say) -> Path:
 
 
 def _cell(case: Any, asked: Asked) -> Cell:
-    """The cell of a case; those with PCP'19 on Eurora write their instances."""
-    if case.setting.id != EURORA or case.dispatcher is not PCP19:
+    """The cell of a case; those with PCP'19 on Eurora's first jobs write their instances."""
+    if case.setting.id != FIRST or case.dispatcher is not PCP19:
         return Cell(case, asked.data)
     folder = asked.folder / "snapshots" / case.label.replace("'", "")
     return Cell(case, asked.data, str(folder), asked.scale.instances_every)
@@ -104,15 +111,18 @@ def _solves(cells: Sequence[Cell], asked: Asked) -> list[Solve]:
 
 
 def _all(
-    items: Sequence[Any], compute: Any, folder: Path, processes: int, say: Say
+    items: Sequence[Any], compute: Any, asked: Asked, kind: str, say: Say
 ) -> list[dict[str, Any]]:
     """Results of all items in order; those that a file has are not computed again."""
+    folder = asked.folder / kind
     folder.mkdir(parents=True, exist_ok=True)
     left = [item for item in items if not (folder / item.file).exists()]
-    say(f"{folder.name}: {len(items)}, {len(items) - len(left)} of them done before")
-    for done, path in enumerate(each(left, compute, folder, processes), start=1):
-        say(f"{folder.name}: {done} of {len(left)}, {path.stem}")
-    return [json.loads((folder / item.file).read_text()) for item in items]
+    say(f"{kind}: {len(items)}, {len(items) - len(left)} of them done before")
+    to_do = left if asked.computes else []
+    for done, path in enumerate(each(to_do, compute, folder, asked.processes), start=1):
+        say(f"{kind}: {done} of {len(left)}, {path.stem}")
+    files = [folder / item.file for item in items]
+    return [json.loads(file.read_text()) for file in files if file.exists()]
 
 
 def _less_timing(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -143,7 +153,9 @@ def _tell(
     for line in timed:
         told = f"paper {_g(line['paper_ratio'])}, here {_g(line['here_ratio'])}"
         say(f"Table {line['table']}, {line['label']}: time over HCP'19's: {told}")
-    for name, of in (("variables", found["variables"]), ("times", times)):
+    counts = (found["variables"], found["variables_on_every_node"])
+    words = ("variables", "variables on every node", "times")
+    for name, of in zip(words, (*counts, times), strict=True):
         say(f"PCP'20 over PCP'19, {name}: median {_g(of['median'])}, most {_g(of['most'])}")
 
 
@@ -168,9 +180,14 @@ def options(arguments: Sequence[str] | None = None) -> Asked:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--folder", type=Path, default=Path("pcp20-reproduced"))
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--kit-log", default="")
+    parser.add_argument("--report", action="store_true")
     given = parser.parse_args(arguments)
     scale = QUICK if given.quick else FULL
+    if given.first < 0:
+        parser.error(f"--first {given.first}: give a number of jobs above 0")
+    scale = replace(scale, first=given.first or scale.first)
     known = settings(scale, given.kit_log)
     wanted = tuple(name for name in given.settings.split(",") if name)
     if unknown := [name for name in wanted if name not in known]:
@@ -179,7 +196,9 @@ def options(arguments: Sequence[str] | None = None) -> Asked:
     if missing := sorted(log for log in logs if not (given.data / log).is_file()):
         parser.error(f"{given.data} has no {missing[0]}: name the data's folder with --data")
     folder = given.folder / scale.name
-    return Asked(scale, given.data, folder, given.processes, wanted, given.kit_log)
+    return Asked(
+        scale, given.data, folder, given.processes, wanted, given.kit_log, not given.report
+    )
 
 
 if __name__ == "__main__":

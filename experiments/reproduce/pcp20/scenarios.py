@@ -93,22 +93,26 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Size of a reproduction: jobs of each log (None: all), and the rounds between instances."""
+    """Size of a reproduction: jobs of each log (None: all), and the rounds between instances.
+
+    `first`: jobs of Eurora in the settings with PCP'19, which takes seconds to decide.
+    """
 
     name: str
     eurora: int | None
+    first: int
     kit: int
     seth: int | None
     instances_every: int
     most_instances: int
 
 
-FULL = Scale("full", None, 10_000, None, 20, 500)
-QUICK = Scale("quick", 150, 150, 150, 10, 10)
+FULL = Scale("full", None, 1_000, 4_000, None, 5, 250)
+QUICK = Scale("quick", 150, 100, 150, 150, 10, 10)
 
 EURORA_LOG, SETH_LOG = "hpc/eurora-2014-4days.swf", "hpc/hpc2n-seth-slice.swf"
-EURORA, GPU_FIRST, KILLED, TIMED, KIT, SETH = (
-    "eurora", "eurora-gpu-first", "eurora-killed", "eurora-timed", "kit", "seth",
+EURORA, FIRST, GPU_FIRST, KILLED, TIMED, KIT, SETH = (
+    "eurora", "eurora-first", "eurora-gpu-first", "eurora-killed", "eurora-timed", "kit", "seth",
 )  # fmt: skip
 PAPERS_DECISION_S = {
     "HCP'19-D": 0.411, "PCP'19-D": 0.565, "PCP'20-D": 0.252,
@@ -119,13 +123,14 @@ PAPERS_DECISION_S = {
 
 def settings(scale: Scale, kit_log: str = "") -> dict[str, Setting]:
     """Settings by id. `kit_log`: KIT's own log, where somebody has it."""
-    mic, jobs = "eurora-mic-first-32gb", scale.eurora
+    mic, jobs, first = "eurora-mic-first-32gb", scale.eurora, scale.first
     found = (
         Setting(EURORA, "Eurora, MIC first", mic, EURORA_LOG, jobs),
+        Setting(FIRST, f"Eurora, the first {first:,} jobs", mic, EURORA_LOG, first),
         Setting(GPU_FIRST, "Eurora, GPU first", "eurora-gpu-first-32gb", EURORA_LOG, jobs),
         Setting(KILLED, "Eurora, killed at the walltime", mic, EURORA_LOG, jobs, kills=True),
         Setting(
-            TIMED, "Eurora, with the paper's decision times", mic, EURORA_LOG, jobs,
+            TIMED, "Eurora, the first jobs with the paper's decision times", mic, EURORA_LOG, first,
             added_s=PAPERS_DECISION_S,
         ),
         Setting(KIT, "KIT ForHLR II", "kit-forhlr2", kit_log, scale.kit if not kit_log else None),
@@ -140,7 +145,9 @@ def cases(of: Mapping[str, Setting], wanted: Sequence[str] = ()) -> Iterator[Cas
         (EURORA, BASELINES, (WALLTIME,)),
         (EURORA, (EASY, SHIPPED), (ORACLE,)),
         (EURORA, (SHIPPED,), (WALLTIME,)),
-        (EURORA, CP, (DATA_DRIVEN, ORACLE)),
+        (EURORA, (HCP19, PCP20), (DATA_DRIVEN, ORACLE)),
+        (FIRST, (EASY,), (WALLTIME, ORACLE)),
+        (FIRST, CP, (DATA_DRIVEN, ORACLE)),
         (GPU_FIRST, (EASY, SHIPPED, HCP19, PCP20), (WALLTIME,)),
         (KILLED, (EASY, SHIPPED, HCP19, PCP20), (WALLTIME,)),
         (TIMED, CP, (DATA_DRIVEN, ORACLE)),

@@ -79,11 +79,24 @@ class Term:
 
 
 @dataclass(frozen=True, slots=True)
+class Warned:
+    """Signal that a run gets `before_s` before its end.
+
+    `to` is its `first` process, its `steps` (what a script starts by `srun`), or `all` of it.
+    """
+
+    number: int
+    before_s: float
+    to: str
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
     """Ends of a run: seconds after its start, and a moment on the boot clock; None: no end."""
 
     walltime_s: float | None = None
     deadline_s: float | None = None
+    signal: Warned | None = None
 
 
 NO_LIMITS = Limits()

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import queue
+import shlex
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from typing import IO
 
 import psutil
 
+import loadmaster
 from loadmaster.agent import admission, guard
 from loadmaster.agent.clock import Clock
 from loadmaster.agent.runtimes.base import Launch, LaunchError, RunId, RunState, RunStatus, Usage
@@ -24,6 +26,11 @@ from loadmaster.agent.runtimes.folders import NEVER_STARTED, OUTPUTS, RunFolders
 from loadmaster.files import private_folder, write_json, write_whole
 from loadmaster.protocol import ReasonClass
 from loadmaster.training.gangs.connection import is_free, parse_address
+
+SRUN = (
+    "import sys; sys.path.insert(0, {!r}); from loadmaster.slurm.srun import main; sys.exit(main())"
+)
+"""Program of a script's `srun`: it needs this package alone."""
 
 SCRIPT = "slurm_script"
 """Name of a script in the run's folder, which messages of shells begin with."""
@@ -70,9 +77,10 @@ class ProcessRuntime(RunFolders):
             self._write_spec(launch)
             spec = launch.spec
             cwd = Path(spec.folder) if spec.folder else folder / "work"
+            own = {"LOADMASTER_RUN_DIR": str(folder), **self._path(launch)}
             data = {
                 "argv": [*self._script(launch), *spec.command],
-                "environment": launch.environment | {"LOADMASTER_RUN_DIR": str(folder)},
+                "environment": launch.environment | own,
                 "cwd": str(cwd),
                 "outputs": self._outputs(launch, cwd),
                 "grace_s": launch.grace_s,
@@ -90,6 +98,17 @@ class ProcessRuntime(RunFolders):
         path = self.folder(launch.run) / SCRIPT
         write_whole(path, launch.spec.script.encode(), durable=True, mode=0o700)
         return [str(path)]
+
+    def _path(self, launch: Launch) -> dict[str, str]:
+        """Write the `srun` of a script, and return the PATH that begins with it."""
+        if not launch.spec.script:
+            return {}
+        path = self.folder(launch.run) / "bin" / "srun"
+        program = SRUN.format(str(Path(loadmaster.__file__).parents[1]))
+        words = shlex.join([sys.executable, "-I", "-S", "-c", program])
+        private_folder(path.parent)
+        write_whole(path, f'#!/bin/sh\nexec {words} "$@"\n'.encode(), mode=0o700)
+        return {"PATH": f"{path.parent}:{launch.environment.get('PATH', os.defpath)}"}
 
     def _outputs(self, launch: Launch, cwd: Path) -> dict[str, str]:
         """Note the files that a job's output goes to, by stream, and return them."""

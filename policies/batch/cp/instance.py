@@ -134,6 +134,24 @@ class Instance:
         return {n: numbers.setdefault(key, len(numbers)) for n, key in keys.items()}
 
     @cached_property
+    def blocked(self) -> Mapping[int, int]:
+        """Time until which what runs longest on a node leaves no room for a unit; 0: it does."""
+        longest: dict[int, RunningPart] = {}
+        for part in self.running:
+            if (last := longest.get(part.node)) is None or part.left > last.left:
+                longest[part.node] = part
+        found = dict.fromkeys(self.order, 0)
+        return found | {n: part.left for n, part in longest.items() if self._is_blocked(part)}
+
+    def _is_blocked(self, part: RunningPart) -> bool:
+        """Return True if no unit of a job fits beside a part; those without demand need no room."""
+        capacity = self.capacity[part.node]
+        free = [a - used for a, used in zip(capacity, part.demand, strict=True)]
+        return not any(
+            _has(free, job.demand) for job in self.jobs if any(job.demand) and not job.is_exclusive
+        )
+
+    @cached_property
     def rates(self) -> tuple[float, ...]:
         """Growth of each job's slowdown, w_i grid / d_i, for a start that is a grid unit later."""
         of = (job.source for job in self.jobs)
@@ -199,7 +217,7 @@ def instance_of(found: Candidates, jobs: Sequence[WaitingJob], grid_s: float) ->
     )
 
 
-def _has(capacity: Amounts, demand: Amounts) -> bool:
+def _has(capacity: Sequence[int], demand: Amounts) -> bool:
     return all(d <= a for d, a in zip(demand, capacity, strict=True))
 
 

@@ -45,7 +45,8 @@ class PositionsModel(SchedulingModel):
     """Scheduling model with y[i, r], the positions of the units of job i on resource r.
 
     `symmetry`: only one of several solutions that differ in the order of a job's equal units, or in
-    nodes that have the same class and labels and are used alike by what runs. Presolving boxes
+    nodes that have the same class and labels and are used alike by what runs, and only `kept`
+    nodes. Presolving boxes
     takes minutes on a thousand nodes, outside the budget, and saves nothing on small clusters.
     """
 
@@ -94,6 +95,23 @@ class PositionsModel(SchedulingModel):
         )
 
     @cached_property
+    def kept(self) -> frozenset[int]:
+        """Nodes that units have to look at.
+
+        All units of a blocked node start after what runs there. They can move to an unused one of
+        its kind that is free no later: as many are kept as there are units, the first free ones.
+        """
+        of, blocked = self.instance, self.instance.blocked
+        if not self.symmetry:
+            return frozenset(of.order)
+        alike: dict[object, list[int]] = {}
+        for n in filter(blocked.get, reversed(of.order)):
+            alike.setdefault((of.kind[n], of.capacity[n]), []).append(n)
+        units = sum(job.units for job in of.jobs)
+        late = [sorted(nodes, key=blocked.__getitem__)[units:] for nodes in alike.values()]
+        return frozenset(of.order).difference(*late)
+
+    @cached_property
     def _representatives(self) -> list[tuple[int, ...]]:
         """Return for each job the nodes that it has to look at.
 
@@ -105,7 +123,7 @@ class PositionsModel(SchedulingModel):
             units += job.units
             left = dict.fromkeys(alike.values(), units)
             nodes = []
-            for n in reversed(job.nodes):
+            for n in filter(self.kept.__contains__, reversed(job.nodes)):
                 left[alike[n]] -= 1
                 if left[alike[n]] >= 0:
                     nodes.append(n)
@@ -179,10 +197,10 @@ class PositionsModel(SchedulingModel):
         return boxes
 
     def _running_boxes(self, r: int) -> Iterator[Box]:
-        """Yield the boxes of what runs."""
+        """Yield the boxes of what runs on nodes that units look at."""
         k = self.instance.resources.index(r)
         for part, at in self.instance.running_places:
-            if height := part.demand[r]:
+            if part.node in self.kept and (height := part.demand[r]):
                 first = self.first[part.node] + at[k]
                 place = self.cp.new_fixed_size_interval_var(first, height, "")
                 yield Box(self.running(part.left), place, part.left)

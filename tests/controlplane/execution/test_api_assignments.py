@@ -3,18 +3,24 @@ calls get.
 """
 
 import uuid
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from clusters.models import Node
+from controlplane.execution.services.assignments import accept, report_state
 from controlplane.execution.services.stops import stop_assignment
 from jobs.models import Assignment, AssignmentEvent, AssignmentSlot, Job
 from jobs.secrets import set_secret
 from loadmaster.protocol import Accept, AssignmentState, ReasonClass, StopReason
 from tests.builders import a_job, a_team
 from tests.builders_agents import (
+    LONG_AGO,
     a_node_with_agent,
+    a_report,
     a_running_assignment,
     accepts,
     an_offer,
@@ -153,6 +159,44 @@ def test_reports_lead_an_assignment_and_its_job_to_the_end(call: Any) -> None:
     assert moves == ["accept", "prepare", "run", "succeed"]
 
 
+@pytest.mark.parametrize(("ran_s", "began_s"), [(2.5, 7.5), (1e6, 0.0)])
+def test_an_end_without_a_report_of_the_start_tells_both(ran_s: float, began_s: float) -> None:
+    node, now = a_node_with_agent(now=LONG_AGO), LONG_AGO
+    assignment = an_offer(node)
+    accept(node.pk, assignment.pk, Accept(1, assignment.fence), now)
+    end = a_report(assignment, S.SUCCEEDED, exit_code=0, ran_s=ran_s)
+    for _ in range(2):
+        report_state(node.pk, assignment.pk, end, now + timedelta(seconds=10))
+    assignment.refresh_from_db()
+    job = Job.objects.get()
+    assert assignment.running_at == job.started_at == now + timedelta(seconds=began_s)
+    assert job.state == "completed"
+    assert list(assignment.events.values_list("move", flat=True)) == ["accept", "succeed"]
+
+
+def test_an_end_does_not_change_the_start_that_is_known(call: Any) -> None:
+    assignment = a_running_assignment(a_node_with_agent())
+    reports(call, assignment, S.SUCCEEDED, seq=2, exit_code=0, ran_s=1e6)
+    began = assignment.running_at
+    assignment.refresh_from_db()
+    assert assignment.running_at == began
+
+
+def _statements(queries: CaptureQueriesContext) -> int:
+    return sum("SAVEPOINT" not in query["sql"] for query in queries)
+
+
+@pytest.mark.parametrize("ran_s", [None, 0.5])
+def test_a_launch_costs_few_queries(call: Any, ran_s: float | None) -> None:
+    node = a_node_with_agent(gpus=0)
+    assignment = an_offer(node, a_job(node.cluster, gpus_min=0, gpus_max=0), gpus=0)
+    with CaptureQueriesContext(connection) as accepting:
+        accepts(call, assignment)
+    with CaptureQueriesContext(connection) as ending:
+        reports(call, assignment, S.SUCCEEDED, seq=2, exit_code=0, ran_s=ran_s)
+    assert [_statements(accepting), _statements(ending)] == [7, 19]
+
+
 def test_a_replayed_report_gets_200_and_changes_nothing(call: Any) -> None:
     assignment = a_running_assignment(a_node_with_agent())
     for _ in range(3):
@@ -220,6 +264,7 @@ def test_an_agent_cannot_say_what_only_the_server_can_know(call: Any, to: Assign
         ({"steps": -1}, "steps"),
         ({"container": "c" * 201}, "container"),
         ({"seq": -1}, "seq"),
+        ({"ran_s": -1.0}, "ran_s"),
     ],
 )
 def test_an_absurd_report_is_refused_by_field(

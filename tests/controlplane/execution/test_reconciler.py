@@ -17,9 +17,9 @@ from clusters.services.nodes import (
 )
 from controlplane.execution.reconciler import reconcile_clusters
 from controlplane.execution.services.assignments import accept
-from jobs.models import Assignment, AssignmentSlot, Dependency, Job
+from jobs.models import Assignment, AssignmentSlot, Dependency, Job, JobArray
 from loadmaster.protocol import Accept, AssignmentState
-from tests.builders import a_job
+from tests.builders import a_cluster, a_job, a_team
 from tests.builders_agents import (
     LONG_AGO,
     a_heartbeat,
@@ -204,6 +204,7 @@ def test_a_job_that_waits_for_an_end_that_cannot_come_fails_and_says_so(
     first = a_running_assignment(node).job if ended == "running" else a_job(node.cluster)
     first.name = "first"
     first.state = ended
+    first.team = waits.team
     first.save()
     Dependency.objects.create(job=waits, on=first, condition=condition)
     reconcile_clusters(_at(1))
@@ -211,6 +212,22 @@ def test_a_job_that_waits_for_an_end_that_cannot_come_fails_and_says_so(
     assert waits.state == state
     if state == "failed":
         assert waits.failure_reason == f"it waited for job first ({condition}), which {ended}"
+
+
+def test_the_reason_of_a_failed_job_does_not_name_what_its_team_may_not_see() -> None:
+    cluster, others = a_cluster(), a_team("others")
+    array = JobArray.objects.create(indices="0", size=1, lowest=0, highest=0)
+    single = a_job(cluster, name="secret", team=others, state="failed")
+    a_job(cluster, name="secret", team=others, state="failed", array=array, array_index=0)
+    waits, of_array = a_job(cluster), a_job(cluster)
+    Dependency.objects.create(job=waits, on=single)
+    Dependency.objects.create(job=of_array, on_array=array)
+    reconcile_clusters(_at(1))
+    for job in (waits, of_array):
+        job.refresh_from_db()
+        assert job.state == "failed"
+        assert "secret" not in job.failure_reason
+        assert "another team's" in job.failure_reason
 
 
 def test_a_cancelled_job_that_holds_nothing_is_over() -> None:

@@ -30,7 +30,7 @@ from tests.builders_live import IN_ONE_TRANSACTION_S, a_round
 pytestmark = pytest.mark.django_db
 
 
-LONG_S = tasks.LONG_S
+BACKOFF = tasks.BACKOFF
 
 
 class Hints(list[tuple[int, Any]]):
@@ -39,11 +39,11 @@ class Hints(list[tuple[int, Any]]):
 
 @pytest.fixture(autouse=True)
 def hints(monkeypatch: pytest.MonkeyPatch) -> Hints:
-    """No broker: hints are collected, and rounds solved in this process. None counts as long,
-    however slow this machine is.
+    """No broker: hints are collected, and rounds solved in this process. None is followed by a
+    backoff, however slow this machine is.
     """
     found = Hints()
-    monkeypatch.setattr(tasks, "LONG_S", 3600.0)
+    monkeypatch.setattr(tasks, "BACKOFF", 0)
 
     def send(
         name: str, args: tuple[int], *_: Any, countdown: float | None = None, **__: Any
@@ -106,7 +106,7 @@ def test_without_the_cache_every_event_hints(
     def away(*_: Any) -> None:
         raise ConnectionError("the cache is away")
 
-    for call in ("add", "delete"):
+    for call in ("add", "delete_many"):
         monkeypatch.setattr(f"clusters.events.cache.{call}", away)
     cluster = a_cluster(policy="fifo")
     with django_capture_on_commit_callbacks(execute=True):
@@ -239,62 +239,51 @@ def test_whoever_has_held_a_round_lets_hints_be_sent_again(
         assert hints == [(cluster.pk, None)] * round_number
 
 
-def test_an_event_that_comes_while_a_round_is_held_is_answered_by_the_next_in_the_same_task(
-    monkeypatch: pytest.MonkeyPatch,
+def test_events_that_come_while_a_round_is_held_are_answered_together_by_the_next_one(
+    monkeypatch: pytest.MonkeyPatch, hints: Hints, django_capture_on_commit_callbacks: Any
 ) -> None:
+    monkeypatch.setattr("clusters.events.HINT_LIVES_S", 3600)
     cluster = a_cluster(policy="fifo")
     a_waiting_event(cluster)
-    came: list[RescheduleEvent] = []
 
     def meanwhile(*given: Any) -> Any:
-        if not came:
-            came.append(a_waiting_event(cluster, reason=Reason.TARIFF))
+        if Round.objects.count() == 1:
+            a_waiting_event(cluster, reason=Reason.TARIFF)
         return solve_here(*given)
 
     monkeypatch.setattr("controlplane.loop.tasks.solve_in_child", meanwhile)
     tasks.run_cluster_round(cluster.pk)
+    assert hints == [(cluster.pk, 0.0)]
+    with django_capture_on_commit_callbacks(execute=True):
+        request_reschedule(cluster, Reason.SUBMISSION)
+    assert hints == [(cluster.pk, 0.0)], "the hint that is on its way answers this one too"
+    tasks.run_cluster_round(cluster.pk)
     assert list(Round.objects.order_by("number").values_list("reasons", flat=True)) == [
         ["operator"],
-        ["tariff"],
+        ["tariff", "submission"],
     ]
 
 
-@pytest.mark.parametrize(("took_s", "rests_s"), [(0.9, 0.0), (2.0, 4.0), (60.0, 5.0)])
-def test_a_cluster_rests_after_a_long_round_for_twice_as_long_but_never_for_long(
+@pytest.mark.parametrize(
+    ("took_s", "rests_s"), [(0.05, 0.1), (0.2, 0.25), (0.9, 0.25), (2.0, 4.0), (60.0, 5.0)]
+)
+def test_a_cluster_rests_after_a_round_for_twice_as_long_but_never_for_long(
     monkeypatch: pytest.MonkeyPatch, took_s: float, rests_s: float
 ) -> None:
-    monkeypatch.setattr(tasks, "LONG_S", LONG_S)
+    monkeypatch.setattr(tasks, "BACKOFF", BACKOFF)
     cluster = a_cluster()
     row = Round.objects.create(cluster=cluster, number=1, status="applied", policy="fifo", seed=1)
     ended = timezone.now()
     Round.objects.filter(pk=row.pk).update(
-        started_at=ended - timedelta(seconds=took_s), ended_at=ended
+        started_at=ended - timedelta(seconds=0.75 * took_s),
+        ended_at=ended,
+        snapshot_s=0.25 * took_s,
     )
     assert tasks.backoff_s(cluster.pk, ended) == pytest.approx(rests_s)
-    assert tasks.backoff_s(cluster.pk, ended + timedelta(seconds=1)) == pytest.approx(
-        max(0.0, rests_s - 1)
+    assert tasks.backoff_s(cluster.pk, ended + timedelta(seconds=0.05)) == pytest.approx(
+        max(0.0, rests_s - 0.05)
     )
     assert tasks.backoff_s(cluster.pk, ended + timedelta(seconds=rests_s)) == 0.0
-
-
-def test_a_task_gives_way_after_some_rounds_and_comes_back_for_the_rest(
-    monkeypatch: pytest.MonkeyPatch, hints: Hints
-) -> None:
-    cluster = a_cluster(policy="fifo")
-    a_waiting_event(cluster)
-
-    def never_done(*given: Any) -> Any:
-        a_waiting_event(cluster)
-        return solve_here(*given)
-
-    monkeypatch.setattr("controlplane.loop.tasks.solve_in_child", never_done)
-    tasks.run_cluster_round(cluster.pk)
-    assert Round.objects.count() == tasks.ROUNDS_A_TASK
-    (came_back,) = hints
-    assert came_back[0] == cluster.pk
-    assert 0 < came_back[1] <= tasks.PATIENCE_S, (
-        "as long a time after them as they took, but no longer than an event may wait"
-    )
 
 
 def test_a_policy_that_does_not_exist_keeps_what_runs_and_answers_the_event() -> None:

@@ -12,8 +12,10 @@ from controlplane.simulation.world.run import SimulationError
 from controlplane.studies import forecasts
 from controlplane.studies.forecasts import forecast_round
 from jobs.forecasts import first_forecast, starts_of
-from jobs.models import Assignment, Forecast
-from tests.builders import a_cluster, a_gpu_type, a_job, a_kind, a_node
+from jobs.models import Assignment, Dependency, Forecast, Job
+from jobs.services import job_submit
+from tests.builders import a_cluster, a_gpu_type, a_job, a_kind, a_node, a_team, a_user
+from tests.builders_jobs import job_fields
 from tests.builders_live import a_round
 from tests.builders_pages import a_forecast
 
@@ -108,6 +110,59 @@ def test_batch_jobs_are_forecast_under_every_policy_by_their_expected_run_times(
     assert expected(cluster) == {"b": 3, "c": 6}
     started = Assignment.objects.get(job__name="a")
     assert (started.predicted_run_s, started.predicted_source) == (300.0, "walltime")
+
+
+BATCH: dict[str, Any] = {
+    "batch": True, "gpus_min": 0, "gpus_max": 0, "preemptible": False, "walltime_s": 300.0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("policy", ["fifo", "area_backfilling", "cost_search"])
+def test_jobs_that_wait_for_others_are_forecast_in_their_turn(policy: str) -> None:
+    cluster = a_cluster(policy=policy)
+    a_node(cluster, name="cpu", gpus=0, cores=8.0)
+    one, two, three = (a_job(cluster, kind=a_kind("batch"), name=n, **BATCH) for n in "abc")
+    two.dependencies.add(one)
+    three.dependencies.add(two)
+    a_round(cluster)
+    assert forecast_round(cluster.pk)
+    assert expected(cluster) == {"b": 3, "c": 6}
+    two.refresh_from_db()
+    assert two.waiting_code == "dependency"
+    assert two.pk in starts_of([two], timezone.now()).expected
+
+
+def test_a_job_that_waits_for_an_array_is_expected_when_its_last_element_ends() -> None:
+    cluster = a_cluster(policy="area_backfilling")
+    a_node(cluster, name="cpu", gpus=0, cores=2.0)
+    user = a_user("ada", team=a_team("vision"))
+    ends = {"walltime": 300, "on_walltime": "warn"}
+    fields = job_fields(name="part", steps=None, gpus=0, array="0-3", **ends)
+    array = job_submit(user, fields).job.array
+    assert array is not None
+    last = job_submit(
+        user, job_fields(name="last", steps=None, gpus=0, dependencies=[str(array.pk)])
+    ).job
+    a_round(cluster)
+    assert forecast_round(cluster.pk)
+    assert expected(cluster) == {"part": 3, "last": 6}
+    last.refresh_from_db()
+    assert last.pk in starts_of([last], timezone.now()).expected
+
+
+def test_a_job_whose_turn_nobody_knows_is_told_why() -> None:
+    cluster = a_cluster(policy="area_backfilling")
+    a_node(cluster, name="cpu", gpus=0, cores=8.0)
+    runs, held, after, failed = (a_job(cluster, kind=a_kind("batch"), **BATCH) for _ in range(4))
+    Job.objects.filter(pk=held.pk).update(state="held")
+    after.dependencies.add(held)
+    Dependency.objects.create(job=failed, on=runs, condition="afternotok")
+    a_round(cluster)
+    assert forecast_round(cluster.pk)
+    unknown = starts_of(Job.objects.filter(pk__in=[after.pk, failed.pk]), timezone.now()).unknown
+    assert "is not in the queue itself" in unknown[after.pk]
+    assert "only if a job that it waits for does not complete" in unknown[failed.pk]
+    assert expected(cluster) == {}
 
 
 def test_a_job_behind_one_of_unknown_run_time_is_told_why_it_has_no_start() -> None:

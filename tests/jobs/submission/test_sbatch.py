@@ -86,6 +86,8 @@ def test_a_script_without_options_is_a_batch_job_of_one_core_in_its_folder(
         (["-a 0-3"], {"output": "slurm-%A_%a.out"}),
         (["--requeue"], {"preemptible": True}),
         (["-C 'a&b'"], {"labels": ["a", "b"]}),
+        (["-t 5 --signal=B:USR1@90"], {"signal": "B:USR1@90"}),
+        (["-t 5 --signal=sigusr1"], {"signal": "USR1@60"}),
     ],
 )  # fmt: skip
 def test_an_option_becomes_a_field(
@@ -128,12 +130,20 @@ def test_only_exported_variables_are_taken(user: User, cluster: Cluster) -> None
 
 
 def test_an_option_without_a_meaning_is_named_in_a_warning(user: User, cluster: Cluster) -> None:
-    said = taken(user, "--mail-type=ALL", "--signal=B:USR1@60", options=["-p", "gpu"]).warnings
+    said = taken(user, "--mail-type=ALL", "--nice=5", options=["-p", "gpu"]).warnings
     assert said == (
         "line 2: --mail-type: has no meaning here and is left out",
+        "line 3: --nice: has no meaning here and is left out",
         "command line: --partition: has no meaning here and is left out",
-        "line 3: --signal: has no meaning here and is left out",
     )
+
+
+def test_steps_of_several_tasks_are_warned_of_unless_one_node_has_all(
+    user: User, cluster: Cluster
+) -> None:
+    assert "--nodes=1 keeps all on one" in taken(user, "-n4", "\nsrun prog").warnings[0]
+    for lines in (["-n4 -N1", "\nsrun prog"], ["", "\nsrun prog"], ["-n4", "\necho srun prog"]):
+        assert taken(user, *lines).warnings == ()
 
 
 @pytest.mark.parametrize(

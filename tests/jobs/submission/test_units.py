@@ -120,6 +120,17 @@ def test_more_units_than_all_nodes_hold_together_are_refused(user: User, cluster
     assert "at most 3 such" in refused(user, units=4, units_per_node=1)["units"][0]
 
 
+@pytest.mark.parametrize(("units", "fits"), [(11, True), (12, False)])
+def test_equal_parts_of_what_a_node_has_fit_into_it_together(units: int, fits: bool) -> None:
+    large = NodeCapacity("", 0, 16.0, 1e8, frozenset(), frozenset())
+    demand = Demand(0, 0, (), 0.1, 1e8 / 11, (), units=units)
+    if fits:
+        assert check_feasible("lab", demand, [large]) == []
+    else:
+        with pytest.raises(Infeasible, match="hold at most 11 such units together, not 12"):
+            check_feasible("lab", demand, [large])
+
+
 def test_resources_of_a_unit_that_nobody_offers_are_warned_of(user: User, cluster: Cluster) -> None:
     (warning,) = taken(user, units=2, resources={"mic": 1}).warnings
     assert warning.startswith("resources: no node that fits has 1 mic for a unit yet")

@@ -112,6 +112,7 @@ def test_what_is_no_object_is_refused(user: User, data: object) -> None:
         ("name", "x" * 101),
         ("name", "a\nb"), ("runtime", "podman"), ("on_disconnect", "maybe"), ("kind", 3),
         ("checkpoint_place", "a\0"), ("on_walltime", "stop"), ("preemptible", "no"),
+        ("signal", "USR3"), ("signal", 10),
         ("exclusive", 1), ("resources", ["mic"]), ("resources", {"mic": -1}),
         ("resources", {"mic": float("nan")}), ("resources", {"a b": 1}),
         ("resources", {"gpus": 1}),
@@ -150,6 +151,18 @@ def test_a_training_job_may_be_stopped_and_runs_past_its_walltime_unless_it_says
     assert (job.batch, job.preemptible, job.killed_after_s) == (False, True, None)
     ended = taken(user, walltime="1h", on_walltime="kill", preemptible=False).job
     assert (ended.preemptible, ended.killed_after_s) == (False, 3600.0)
+
+
+def test_a_signal_that_never_comes_or_comes_at_the_start_is_warned_of(
+    user: User, cluster: Cluster
+) -> None:
+    wanted: dict[str, Any] = {"steps": None, "signal": "USR1@90"}
+    never = taken(user, **wanted)
+    assert never.warnings[0].startswith("signal: is never sent")
+    assert (never.job.signal, never.job.needs_signal) == ("USR1@90", False)
+    assert "comes at its start" in taken(user, **wanted, walltime="90s").warnings[0]
+    timely = taken(user, **wanted, walltime="2m")
+    assert (timely.warnings, timely.job.needs_signal) == ((), True)
 
 
 def test_resources_that_no_node_offers_yet_are_warned_of(user: User, cluster: Cluster) -> None:

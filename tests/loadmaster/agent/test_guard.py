@@ -29,7 +29,7 @@ class Guarded:
         command: tuple[str, ...],
         lease_s: float = 60.0,
         grace_s: float = 1.0,
-        **limits: float,
+        **limits: object,
     ) -> None:
         self.folder = folder
         (folder / "work").mkdir(parents=True)
@@ -146,6 +146,53 @@ def test_a_job_that_ignores_the_end_of_its_walltime_is_killed_after_the_grace(
 def test_a_job_that_ends_within_its_walltime_ends_by_itself(tmp_path: Path) -> None:
     ended = Guarded(tmp_path / "run", python("pass"), walltime_s=20.0).end()
     assert (ended["stopped_by"], ended["exit_code"]) == (None, 0)
+
+
+CATCHER = (
+    "import signal, sys, time\n"
+    "signal.signal(10, lambda *_: (print(sys.argv[1], flush=True), sys.exit(7)))\n"
+    "print('up', sys.argv[1], flush=True)\ntime.sleep(60)\n"
+)
+FAMILY = (
+    "import os, subprocess, sys, time\n"
+    f"child = [sys.executable, '-c', {CATCHER!r}]\n"
+    "step = {**os.environ, 'SLURM_STEP_ID': '0'}\n"
+    "subprocess.Popen([*child, 'plain']); subprocess.Popen([*child, 'step'], env=step)\n"
+    "sys.argv[1:] = ['first']\n" + CATCHER
+)
+
+
+@pytest.mark.parametrize(
+    ("to", "told"),
+    [("first", ["first"]), ("steps", ["step"]), ("all", ["first", "plain", "step"])],
+)
+def test_a_signal_comes_before_the_end_to_those_whom_it_is_for(
+    tmp_path: Path, to: str, told: list[str]
+) -> None:
+    wanted = {"number": signal.SIGUSR1, "before_s": 3.0, "to": to}
+    guarded = Guarded(tmp_path / "run", python(FAMILY), walltime_s=6.0, signal=wanted)
+    ended = guarded.end()
+    said = (tmp_path / "run/stdout.log").read_text().splitlines()
+    assert sorted(said) == sorted([*told, "up first", "up plain", "up step"])
+    assert ended["exit_code"] == (7 if "first" in told else -signal.SIGTERM)
+    assert ended["stopped_by"] == (None if "first" in told else "walltime")
+
+
+def test_a_signal_comes_once_and_not_to_a_job_that_is_being_stopped(tmp_path: Path) -> None:
+    code = (
+        "import signal, time\n"
+        "for n in (10, 15): signal.signal(n, lambda n, _: print(n, flush=True))\n"
+        "print('up', flush=True)\nwhile True: time.sleep(1)"
+    )
+    wanted = {"number": signal.SIGUSR1, "before_s": 1.0, "to": "first"}
+    limits: dict[str, Any] = {"walltime_s": 3.0, "signal": wanted}
+    once = Guarded(tmp_path / "once", python(code), grace_s=1.0, **limits)
+    stopped = Guarded(tmp_path / "stopped", python(code), **limits)
+    until(lambda: stopped.says("up"))
+    stopped.order("preempt", 0.0, 3.5)
+    assert stopped.end()["killed"] is once.end()["killed"] is True
+    assert (once.folder / "stdout.log").read_text() == "up\n10\n15\n"
+    assert (stopped.folder / "stdout.log").read_text() == "up\n15\n"
 
 
 def test_a_renewed_lease_lets_the_job_go_on(tmp_path: Path) -> None:

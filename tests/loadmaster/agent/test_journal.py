@@ -164,7 +164,17 @@ def test_the_journal_is_private(path: Path) -> None:
 
 
 def test_moves_are_told_in_order() -> None:
-    entry = an_entry().moved(AssignmentState.RUNNING, 1.0).moved(AssignmentState.SUCCEEDED, 2.0)
+    entry = an_entry().moved(AssignmentState.RUNNING, 1.0).moved(AssignmentState.STOPPING, 2.0)
     assert [move.seq for move in entry.unsent] == [1, 2]
     assert [move.seq for move in entry.acknowledged(1).unsent] == [2]
-    assert entry.has_ended
+
+
+def test_an_end_tells_how_long_the_launch_ran_if_its_start_is_unsent() -> None:
+    running = an_entry().moved(AssignmentState.RUNNING, 1.0, image_digest="sha256:1")
+    ended = running.moved(AssignmentState.SUCCEEDED, 3.5, exit_code=0)
+    assert ended.has_ended
+    (end,) = ended.unsent
+    assert (end.seq, end.to, end.ran_s) == (2, AssignmentState.SUCCEEDED, 2.5)
+    assert (end.exit_code, end.image_digest) == (0, "sha256:1")
+    (told,) = running.acknowledged(1).moved(AssignmentState.SUCCEEDED, 3.5).unsent
+    assert told.ran_s is None

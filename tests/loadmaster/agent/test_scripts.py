@@ -123,3 +123,15 @@ def test_an_interpreter_that_is_missing_fails_the_script(site: NodeSite) -> None
 def test_output_to_a_device_leaves_an_empty_log(site: NodeSite, folder: Path) -> None:
     launch = ended(site, folder=str(folder), output="/dev/null")
     assert (launch.exit_code, log(launch), log(launch, "stderr")) == (3, "", "")
+
+
+def test_a_script_runs_steps_by_srun_whatever_path_its_job_has(
+    site: NodeSite, folder: Path
+) -> None:
+    text = "#!/bin/sh\nsrun sh -c 'echo $SLURM_STEP_ID; exit 4'\nsrun -n99 true\necho $?\n"
+    given = {"PATH": "/usr/bin:/bin"}
+    launch = ended(site, script=text, folder=str(folder), output="out", environment=given)
+    lines = (folder / "out").read_text().splitlines()
+    assert launch.state == AssignmentState.SUCCEEDED
+    assert (lines[0], lines[-1]) == ("0", "1")
+    assert f"srun: error: {site.node.name}: task 0: Exited with exit code 4" in lines

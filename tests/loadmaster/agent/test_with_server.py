@@ -134,6 +134,14 @@ def test_nothing_of_a_job_runs_after_its_deadline(site: NodeSite) -> None:
     assert "its deadline came while it ran" in job.failure_reason
 
 
+def test_a_job_is_sent_its_signal_before_its_walltime_is_over(site: NodeSite) -> None:
+    script = "import signal, time; signal.signal(10, lambda *_: exit(0)); time.sleep(60)"
+    fields: dict[str, Any] = {"walltime_s": 5.0, "on_walltime": "kill", "batch": True}
+    job = a_job(site.cluster, command=list(python(script)), signal="USR1@3", **fields)
+    assignment = an_offer(site.node, job)
+    until(lambda: is_state(assignment, AssignmentState.SUCCEEDED), site.agent)
+
+
 def test_a_cancelled_job_ends(site: NodeSite) -> None:
     assignment = an_offer(
         site.node, a_job(site.cluster, command=list(python("import time; time.sleep(60)")))

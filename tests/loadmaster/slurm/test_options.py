@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from loadmaster.slurm.options import (
     COMMAND_LINE,
     MAX_SCRIPT,
-    NEEDS,
-    SHORTS,
+    SBATCH,
     ScriptError,
     merged,
     read_script,
@@ -19,8 +18,8 @@ from loadmaster.slurm.options import (
 )
 
 VALUES = st.text(st.characters(codec="utf-8", exclude_characters="\n\r\0"), min_size=1)
-WITH_VALUE = st.sampled_from(sorted(name for name, need in NEEDS.items() if need == "="))
-LETTERS = {name: letter for letter, name in SHORTS.items()}
+WITH_VALUE = st.sampled_from(sorted(name for name, need in SBATCH.needs.items() if need == "="))
+LETTERS = {name: letter for letter, name in SBATCH.shorts.items()}
 
 
 @st.composite
@@ -66,7 +65,7 @@ def test_quoted_lines_mean_the_same_as_words(lines: list[list[tuple[str, str, li
 def test_any_text_is_read_or_refused_with_reasons(text: str) -> None:
     for script in (text, f"#!/bin/sh\n#SBATCH {text}"):
         with suppress(ScriptError):
-            assert all(option.name in NEEDS for option in read_script(script))
+            assert all(option.name in SBATCH.needs for option in read_script(script))
 
 
 def test_reading_ends_at_the_first_command() -> None:

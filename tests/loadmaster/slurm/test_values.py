@@ -1,5 +1,6 @@
 """Values of Slurm's options."""
 
+import signal
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -80,6 +81,17 @@ def test_a_beginning_is_a_moment(text: str, at: datetime) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "plain"),
+    [("USR1", "USR1@60"), ("b:sigint@5", "B:INT@5"), ("10@0", "USR1@0"), ("B:15", "B:TERM@60")],
+)
+def test_a_signal_has_a_name_and_the_seconds_before_the_end(text: str, plain: str) -> None:
+    wanted = values.end_signal(text)
+    assert str(wanted) == plain
+    assert values.end_signal(plain) == wanted
+    assert wanted.number == signal.Signals[f"SIG{wanted.name}"]
+
+
+@pytest.mark.parametrize(
     ("reader", "texts"),
     [
         (values.time_s, ["", "soon", "1:2:3:4", "-5", "1-", "9" * 40]),
@@ -90,6 +102,7 @@ def test_a_beginning_is_a_moment(text: str, at: datetime) -> None:
         (values.gres, ["", "2", "gpu:", "mic:-1"]),
         (values.dependencies, ["", "singleton", "after:1", "afterok", "afterok:1?afterok:2"]),
         (values.labels, ["a|b", "[a*2]", "a*2"]),
+        (values.end_signal, ["", "B:", "@5", "USR3", "0", "99", "USR1@70000", "USR1@-1", "C:USR1"]),
     ],
 )
 def test_a_bad_value_is_refused(reader: object, texts: list[str]) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from experiments.bench.gap import JUDGE, instances
+from experiments.bench.andreas.gap import JUDGE, instances
 from policies.andreas.randomized_greedy import RandomizedGreedy
 from policies.contract.snapshot import Snapshot
 from policies.cost_model.kernels import NONE

@@ -4,9 +4,10 @@ import logging
 import os
 import threading
 import time
-from dataclasses import astuple, replace
+from dataclasses import replace
 from pathlib import Path
 
+from loadmaster.agent.runtimes.base import Limits
 from loadmaster.agent.runtimes.docker import port
 from loadmaster.agent.runtimes.docker.mounts import (
     Mount,
@@ -220,8 +221,13 @@ class Preparation(threading.Thread):
     def _create(self, plan: ContainerPlan, image: port.Image) -> None:
         """Create the container with a guard that its image can run."""
         wanted = self._task.wanted
-        limits = [_hundredths(limit) for limit in astuple(wanted.limits)]
-        arguments = (GUARD, RUN, _hundredths(wanted.grace_s), wanted.boot_id, *limits)
+        arguments = (
+            GUARD,
+            RUN,
+            _hundredths(wanted.grace_s),
+            wanted.boot_id,
+            *_limits(wanted.limits),
+        )
         self._make(replace(plan, entrypoint=(*SHELL, *arguments)))
         if image.id in self._shells or self._engine.read_file(plan.name, SHELL[0]) is not None:
             self._shells.add(image.id)
@@ -261,6 +267,13 @@ class Preparation(threading.Thread):
             return port.EngineDownError(f"{text}: {error}")
         text = f"the container's name is taken, and by none that the Engine shows: {error}"
         return PreparationError(ReasonClass.NODE, text)
+
+
+def _limits(limits: Limits) -> tuple[str, ...]:
+    """Walltime, deadline and the signal before them, as the shell's guard takes them."""
+    signal = limits.signal
+    ends = _hundredths(limits.walltime_s), _hundredths(limits.deadline_s)
+    return (*ends, str(signal.number), _hundredths(signal.before_s), signal.to) if signal else ends
 
 
 def _hundredths(seconds: float | None) -> str:

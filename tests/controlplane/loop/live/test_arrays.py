@@ -177,7 +177,8 @@ def test_a_job_waits_for_all_elements_of_an_array(
 def test_a_job_that_waits_for_an_end_of_an_array_that_cannot_come_fails(
     cluster: Cluster, node: Node, states: str, condition: str, said: str
 ) -> None:
-    array, job = an_array(cluster, states), a_job(cluster)
+    array = an_array(cluster, states)
+    job = a_job(cluster, team=array.jobs.all()[0].team)
     Dependency.objects.create(job=job, on_array=array, condition=condition)
     reconcile_clusters()
     job.refresh_from_db()

@@ -156,6 +156,18 @@ def test_an_older_agent_gets_no_job_of_several_units_and_the_reason_says_so(
     assert several.waiting_code == "agent_too_old"
 
 
+def test_an_older_agent_gets_no_job_that_wants_a_signal_before_its_end(
+    cluster: Cluster, wide: Node
+) -> None:
+    Node.objects.update(features=["process", LIMITS])
+    ends = {"walltime_s": 60.0, "on_walltime": "kill", "signal": "USR1@10"}
+    warned, never = units(cluster, 1, **ends), units(cluster, 1, signal="USR1@10")
+    a_round(cluster)
+    assert [a.job for a in Assignment.objects.all()] == [never]
+    warned.refresh_from_db()
+    assert warned.waiting_code == "agent_too_old"
+
+
 def test_a_seats_watts_and_bill_are_by_the_cores_of_its_units(cluster: Cluster, wide: Node) -> None:
     """Of 100 W, a seat of 2 x 4 cores beside one of 4 cores bears two thirds."""
     two, one = units(cluster, 2, cores=4.0), units(cluster, 1, cores=4.0)
@@ -182,3 +194,10 @@ def test_the_cost_of_a_placement_is_expected_of_its_seats_together(
     a_round(cluster, told(placed))
     costs = Assignment.objects.order_by("rank").values_list("predicted_energy_cost", flat=True)
     assert [float(cost or 0) for cost in costs] == pytest.approx([0.2, 0.1])
+
+
+def test_equal_parts_of_what_a_node_has_are_launched_together(cluster: Cluster) -> None:
+    a_cpu_node(cluster, cores=16.0, resources={"tokens": 1e8})
+    units(cluster, 11, cores=0.1, memory_gb=0.1, resources={"tokens": 1e8 / 11})
+    assert refused(a_round(cluster)) == {}
+    assert Assignment.objects.get().units == 11

@@ -47,6 +47,26 @@ def tiny(draw: st.DrawFn) -> Snapshot:
     return a_snapshot(nodes, jobs)
 
 
+@st.composite
+def busy(draw: st.DrawFn) -> Snapshot:
+    """Equal nodes, each in use until another time, with or without room beside that."""
+    cores = [draw(st.integers(1, 4)) for _ in range(5)]
+    nodes = [a_cpu_node(f"c{i}", cores=4.0) for i in range(5)]
+    jobs = [
+        runs(f"c{i}", 10.0 * draw(st.integers(1, 4)), f"r{i}", units=units)
+        for i, units in enumerate(cores)
+    ]
+    for i in range(draw(st.integers(1, 3))):
+        wanted = float(draw(st.integers(2, 4)))
+        walltime_s = 10.0 * draw(st.integers(1, 3))
+        exclusive = draw(st.sampled_from([False, False, False, True]))
+        units = draw(st.integers(1, 2))
+        jobs.append(
+            a_batch_job(f"w{i}", units, cores=wanted, walltime_s=walltime_s, exclusive=exclusive)
+        )
+    return a_snapshot(nodes, jobs)
+
+
 def fits_ever(snapshot: Snapshot) -> bool:
     """Return True if one of the waiting jobs may run here."""
     return bool(Candidates(BatchPlan(snapshot, range(len(snapshot.jobs)), ())).considered(1))

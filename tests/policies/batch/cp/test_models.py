@@ -11,13 +11,21 @@ from policies.batch.cp.instance import Instance
 from policies.batch.cp.optional_units import variables
 from policies.batch.cp.pcp19 import Pcp19
 from policies.batch.cp.pcp20 import Pcp20
+from policies.batch.cp.positions import PositionsModel
 from policies.batch.cp.scheduling import SchedulingModel
 from policies.batch.cp.solver import minimised
 from policies.contract.plan import PlanStatus
 from policies.contract.snapshot import Snapshot
 from tests.builders_policies import a_batch_job, a_cpu_node, a_node, a_snapshot
 from tests.policies.batch.cp import brute_force
-from tests.policies.batch.cp.instances import an_instance, crowded, fits_ever, runs, tiny
+from tests.policies.batch.cp.instances import (
+    an_instance,
+    busy,
+    crowded,
+    fits_ever,
+    runs,
+    tiny,
+)
 
 MODELS: dict[str, tuple[Callable[[Instance], SchedulingModel], Callable[[Instance], float]]] = {
     "hcp19": (Hcp19().model, brute_force.pooled),
@@ -90,6 +98,24 @@ def test_variables_of_pcp19_grow_with_the_nodes_and_are_counted_before_the_model
     assert sizes[1] - 5 == 4 * (sizes[0] - 5)
     pcp20 = Pcp20().model(an_instance(queue_of(64)))
     assert len(pcp20.cp.proto.variables) < 0.1 * sizes[1]
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(snapshot=busy().filter(fits_ever))
+def test_the_nodes_that_symmetry_leaves_out_do_not_change_the_optimum(snapshot: Snapshot) -> None:
+    instance = an_instance(snapshot)
+    found = [minimised(Pcp20(symmetry=of).model(instance), 20.0, seed=1) for of in (True, False)]
+    assert [of.status for of in found] == [PlanStatus.OPTIMAL] * 2
+    assert found[0].objective == pytest.approx(found[1].objective, rel=4 * instance.rounding + 1e-9)
+
+
+def test_only_as_many_nodes_that_are_in_use_are_kept_as_there_are_units() -> None:
+    nodes = [a_cpu_node(f"c{i}", cores=4.0) for i in range(9)]
+    jobs = [runs(f"c{i}", 10.0 * (1 + i), f"r{i}", units=4) for i in range(8)]
+    jobs.append(runs("c8", 500.0, "beside", units=1))
+    instance = an_instance(a_snapshot(nodes, [*jobs, a_batch_job("w", 2, cores=2.0)]))
+    assert PositionsModel(instance).kept == {0, 1, 8}
+    assert PositionsModel(instance, symmetry=False).kept == set(range(9))
 
 
 def test_running_jobs_count_with_what_is_left_of_them_at_least_one_unit_of_time() -> None:

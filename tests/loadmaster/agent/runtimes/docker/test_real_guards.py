@@ -16,6 +16,7 @@ from loadmaster.agent.runtimes.base import (
     RunState,
     StopBy,
     StopOrder,
+    Warned,
 )
 from loadmaster.files import write_json
 from loadmaster.protocol import ReasonClass
@@ -99,10 +100,28 @@ def test_nothing_runs_past_its_walltime_or_its_deadline(
     name = BASE if image == "python" else without_python
     at_s = 2.0 if limit == "walltime_s" else time.clock_gettime(time.CLOCK_BOOTTIME) + 5.0
     spec = a_docker_spec(command=STUBBORN, image=name)
-    run = site.launch(spec, grace_s=1.0, limits=Limits(**{limit: at_s}))
+    run = site.launch(
+        spec, grace_s=1.0, limits=Limits(at_s) if limit == "walltime_s" else Limits(deadline_s=at_s)
+    )
     ended = site.end(run)
     assert (ended.stopped_by, ended.killed) == (StopBy(limit.removesuffix("_s")), True)
     assert outcome_of(ended).reason_class is ReasonClass.LIMIT
+
+
+@pytest.mark.parametrize("image", ["python", "sh"])
+@pytest.mark.parametrize("to", ["first", "all"])
+def test_a_signal_comes_before_the_end_to_those_whom_it_is_for(
+    site: Site, without_python: str, image: str, to: str
+) -> None:
+    name = BASE if image == "python" else without_python
+    child = "sh -c 'trap \"echo child; exit\" USR1; while :; do sleep 0.1; done' &"
+    script = f"trap 'sleep 1; echo first; exit 7' USR1; {child} while :; do sleep 0.1; done"
+    limits = Limits(8.0, signal=Warned(signal.SIGUSR1, 5.0, to))
+    run = site.launch(a_docker_spec(command=sh(script), image=name), limits=limits)
+    ended = site.end(run)
+    assert (ended.stopped_by, ended.exit_code) == (None, 7)
+    told = {"first": ["first"], "all": ["child", "first"]}[to]
+    assert sorted(site.output(run).split()) == told
 
 
 def test_a_renewed_lease_lets_a_job_go_on(site: Site) -> None:

@@ -1,13 +1,13 @@
-"""Gaps of `cost_search` to the least cost: `python -m experiments.bench.schedule_gap --help`.
+"""Gaps of `cost_search` to the least cost: `python -m experiments.bench.andreas.schedule_gap`.
 
-The small clusters are those of `experiments.bench.gap`, all jobs waiting. The search plans a
-schedule of all jobs at its default bounds, in 2,000 steps, and by its starts alone; CP-SAT begins
-with the best of these, looks for a cheaper schedule, and proves how cheap none can be
-(`experiments.bench.exact_schedule`), within `budget` of deterministic time each. Nothing is added
-for waits that grow, for moves or for haste, so that both minimise the energy and tardiness of the
-schedule alone. Prints a JSON line per instance, then one per search: the mean gap
-to the best schedule known, in percent; beside it how many of those were proven least, the mean gap
-over these, and the mean gap to the bound over all.
+The small clusters are those of `bench.andreas.gap`, all jobs waiting. The search plans a schedule
+of all jobs at its default bounds, in 2,000 steps, and by its starts alone; CP-SAT begins with the
+best of these, looks for a cheaper schedule, and proves how cheap none can be
+(`bench.andreas.exact_schedule`), within `budget` of deterministic time each. Nothing is added for
+waits that grow, for moves or for haste, so that both minimise the energy and tardiness of the
+schedule alone. Prints a JSON line per instance, then one per search: the mean gap to the best
+schedule known, in percent; beside it how many of those were proven least, the mean gap over these,
+and the mean gap to the bound over all.
 """
 
 import argparse
@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
+from experiments.bench.andreas.exact_schedule import Judged, judge
 from experiments.bench.clusters import a_cluster
-from experiments.bench.exact_schedule import Judged, judge
 from experiments.bench.figures import Figure, figure, show
 from policies.contract.snapshot import Snapshot
 from policies.cost_model.problem import build
@@ -118,7 +118,7 @@ def summary(name: str, cases: Sequence[Case]) -> Figure:
 
 def main() -> None:
     """Print the lines as they are measured."""
-    parser = argparse.ArgumentParser(prog="python -m experiments.bench.schedule_gap")
+    parser = argparse.ArgumentParser(prog="python -m experiments.bench.andreas.schedule_gap")
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--instances", type=int, default=100)
     parser.add_argument("--budget", type=float, default=20.0)

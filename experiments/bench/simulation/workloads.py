@@ -1,4 +1,4 @@
-"""Time to read a million lines of SWF and of CSV: `python -m experiments.bench.workloads`."""
+"""Time to read a million lines: `python -m experiments.bench.simulation.workloads`."""
 
 from collections.abc import Iterator
 from functools import partial

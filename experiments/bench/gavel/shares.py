@@ -1,4 +1,4 @@
-"""Times of share policies' programs: `python -m experiments.bench.shares --help`.
+"""Times of share policies' programs: `python -m experiments.bench.gavel.shares --help`.
 
 From columns of jobs and a table of throughputs to shares of classes. Throughputs are those of
 Gavel's evaluation where its folder is given, else made up: 83 kinds on three types. The cluster has

@@ -1,4 +1,4 @@
-"""Times of the Randomized Greedy: `python -m experiments.bench.policies`.
+"""Times of the Randomized Greedy: `python -m experiments.bench.andreas.randomized_greedy`.
 
 The kernel is held against its goals; the whole policy also builds arrays and names devices.
 """

@@ -1,4 +1,4 @@
-"""Forecasts of starts against what happened: `python -m experiments.bench.forecasts --help`.
+"""Forecasts of starts and what happened: `python -m experiments.bench.simulation.forecasts`.
 
 ANDREAS' scenarios with the defaults of live clusters and restarts that take time. In each round a
 job that waits is told a start as in a live cluster (`controlplane.loop.forecasts`), from what is
@@ -114,7 +114,7 @@ def figures(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the figures as they are measured."""
-    parser = argparse.ArgumentParser(prog="python -m experiments.bench.forecasts")
+    parser = argparse.ArgumentParser(prog="python -m experiments.bench.simulation.forecasts")
     parser.add_argument("--policies", nargs="+", default=["cost_search", "fifo", "edf"])
     parser.add_argument("--tunings", type=float, nargs="+", default=[1.0, 0.7])
     parser.add_argument("--seeds", type=int, default=1)

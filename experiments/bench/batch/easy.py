@@ -1,4 +1,4 @@
-"""Batch jobs under backfilling: `python -m experiments.bench.batch`.
+"""Batch jobs under backfilling: `python -m experiments.bench.batch.easy`.
 
 Eurora's 5,930 jobs on its 64 nodes (waits beside the prototype's engine, which knows nothing but
 batch jobs), and 100,000 jobs on 64 nodes. A decision is a whole call of the policy.

@@ -1,4 +1,4 @@
-"""Energy of exploration beside that of profile runs: `python -m experiments.bench.exploration`.
+"""Energy of exploration and profile runs: `python -m experiments.bench.profiling.exploration`.
 
 Computed by the live rule for eight kinds on four GPU types, 25 jobs of half an hour each. A kind's
 first job runs on a V100; every type has a free GPU, and each job takes the one shown as cheapest.

@@ -1,4 +1,4 @@
-"""Gavel's traces simulated, beside the published program's: `python -m experiments.bench.traces`.
+"""Gavel's traces beside the published program's: `python -m experiments.bench.gavel.traces`.
 
 A stream's jobs come in every so many seconds in the mean on 36 GPUs of each type, and the mean
 completion time is that of jobs 4000 to 5000; the goal of time is 30 s (the published program takes
@@ -188,7 +188,7 @@ def main(arguments: list[str] | None = None) -> None:
     asked = parser.parse_args(arguments)
     if not (asked.data / STREAM).exists():
         missing = f"no {asked.data / STREAM}: Gavel's traces are not simulated"
-        print(f"experiments.bench.traces: {missing}", file=sys.stderr)
+        print(f"experiments.bench.gavel.traces: {missing}", file=sys.stderr)
         return
     show(figures(asked.data, asked.jobs, asked.only))
 

@@ -1,4 +1,4 @@
-"""Cost against moves, and against waiting: `python -m experiments.bench.trade_offs --help`.
+"""Cost against moves, and against waiting: `python -m experiments.bench.andreas.trade_offs --help`.
 
 ANDREAS' scenarios with restarts that take time. Each setting of a policy is compared with the first
 one of its list: total cost and moves per job by least run times and `move_cost`, or mean completion
@@ -132,7 +132,7 @@ CURVES = {"moves": moving, "waiting": waiting}
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the figures as they are measured."""
-    parser = argparse.ArgumentParser(prog="python -m experiments.bench.trade_offs")
+    parser = argparse.ArgumentParser(prog="python -m experiments.bench.andreas.trade_offs")
     parser.add_argument("--curves", nargs="+", default=list(CURVES), choices=CURVES)
     parser.add_argument("--policies", nargs="+", default=["cost_search", "randomized_greedy"])
     parser.add_argument("--scenarios", type=int, nargs="+", default=[1, 2])

@@ -1,4 +1,4 @@
-"""Dispatchers by constraint programming: `python -m experiments.bench.dispatchers [EVERY
+"""Dispatchers by constraint programming: `python -m experiments.bench.batch.dispatchers [EVERY
 [NAME ...]]`.
 
 Snapshots are taken by simulating Eurora's trace, and a generated one on a cluster like KIT ForHLR
@@ -37,7 +37,7 @@ WARM_UP = 20
 EVERY = 20
 """Decisions of a simulation of which one is measured."""
 LOG = Path(os.environ.get("LOADMASTER_DATA", "../shared/data")) / "hpc/eurora-2014-4days.swf"
-CLUSTERS = Path(__file__).parents[1] / "reproduce/pcp20/clusters"
+CLUSTERS = Path(__file__).parents[2] / "reproduce/pcp20/clusters"
 EURORA = {"type": "swf", "path": str(LOG), "gpus": "batch_fields"}
 KIT = {"type": "kit", "jobs": 4000, "load": 0.95}
 SETTINGS: Mapping[str, tuple[str, Mapping[str, Any]]] = {

@@ -1,4 +1,4 @@
-"""Costs of policies in ANDREAS' scenarios: `python -m experiments.bench.total_cost --help`.
+"""Costs of policies in ANDREAS' scenarios: `python -m experiments.bench.andreas.total_cost --help`.
 
 The value is the mean total cost over seeds, the goal the best of FIFO, EDF and PS; `below_mean`
 says how far below their mean the policy is. Labels and cells are those of `make reproduce-andreas`.
@@ -46,7 +46,7 @@ def _of_load(
 
 def main() -> None:
     """Print the figures as they are measured."""
-    parser = argparse.ArgumentParser(prog="python -m experiments.bench.total_cost")
+    parser = argparse.ArgumentParser(prog="python -m experiments.bench.andreas.total_cost")
     parser.add_argument("--nodes", type=int, nargs="+", default=[10, 30])
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--tunings", type=float, nargs="+", default=[2.5, 1.0, 0.7, 0.5])

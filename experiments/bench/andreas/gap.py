@@ -1,4 +1,4 @@
-"""Gaps of heuristics to proven optima: `python -m experiments.bench.gap [INSTANCES]`.
+"""Gaps of heuristics to proven optima: `python -m experiments.bench.andreas.gap [INSTANCES]`.
 
 Small clusters (3 to 5 nodes, 10 to 20 jobs, due dates from hopeless to comfortable; on every other
 one jobs already run) are decided by every policy and by the exact model, which may leave nodes

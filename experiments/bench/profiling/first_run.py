@@ -1,8 +1,9 @@
 """Cost of not knowing speeds: first runs as measurements against all speeds known beforehand.
 
-`python -m experiments.bench.first_run`: ANDREAS' scenarios under `cost_search`, and Gavel's stream
-under max-min fairness, with the rules of live clusters: speeds are assumed, measured by a launch's
-first steps, estimated and explored. A figure is the median over loads, clusters and seeds.
+`python -m experiments.bench.profiling.first_run`: ANDREAS' scenarios under `cost_search`, and
+Gavel's stream under max-min fairness, with the rules of live clusters: speeds are assumed, measured
+by a launch's first steps, estimated and explored. A figure is the median over loads, clusters and
+seeds.
 """
 
 import argparse
@@ -17,8 +18,8 @@ from controlplane.simulation.workloads import load
 from controlplane.simulation.workloads.base import Workload
 from controlplane.simulation.world.outcome import Outcome
 from controlplane.simulation.world.run import simulate
-from experiments.bench import traces
 from experiments.bench.figures import Figure, figure, show
+from experiments.bench.gavel import traces
 from experiments.reproduce.andreas.grid import cluster
 from policies.contract.snapshot import GpuTypeView
 from policies.host.registry import make
@@ -79,7 +80,7 @@ def _both(
 
 def main(arguments: list[str] | None = None) -> None:
     """Print the figures as they are measured."""
-    parser = argparse.ArgumentParser(prog="python -m experiments.bench.first_run")
+    parser = argparse.ArgumentParser(prog="python -m experiments.bench.profiling.first_run")
     parser.add_argument("--nodes", type=int, nargs="+", default=[10])
     parser.add_argument("--tunings", type=float, nargs="+", default=[2.5, 1.0, 0.7, 0.5])
     parser.add_argument("--seeds", type=int, default=2)

@@ -1,4 +1,4 @@
-"""Wall time of a what-if to the end of the queue: `python -m experiments.bench.what_if`."""
+"""Wall time of a what-if to the end: `python -m experiments.bench.simulation.what_if`."""
 
 from collections.abc import Iterator
 from time import perf_counter

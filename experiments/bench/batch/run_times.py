@@ -1,4 +1,4 @@
-"""Errors of predicted run times, and their use: `python -m experiments.bench.run_times`.
+"""Errors of predicted run times, and their use: `python -m experiments.bench.batch.run_times`.
 
 Logs of batch jobs under EASY with best fit, by arrival and shortest first, with each predictor.
 Seth's slice has users and sizes; Eurora's log has no users and no names, so that `data_driven`
@@ -94,7 +94,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--only", default="", help="logs whose name contains this")
     asked = parser.parse_args(arguments)
     if not any((asked.data / file).exists() for _, file, *_ in CASES):
-        print(f"experiments.bench.run_times: no logs in {asked.data}", file=sys.stderr)
+        print(f"experiments.bench.batch.run_times: no logs in {asked.data}", file=sys.stderr)
         return
     show(figures(asked.data, asked.only))
 

@@ -1,4 +1,4 @@
-"""Errors of estimated pairs: `python -m experiments.bench.estimator TABLES [--seeds N] [--choose]`.
+"""Errors of estimated pairs: `python -m experiments.bench.profiling.estimator TABLES`.
 
 TABLES is Gavel's `simulation_throughputs.json` (26 kinds of one GPU, three GPU types). Prints JSON
 lines: the median relative error with mean and 90th percentile, and how many pairs were wrongly held

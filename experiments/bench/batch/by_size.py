@@ -1,4 +1,4 @@
-"""The batch policy for every day on real traces: `python -m experiments.bench.batch_traces`.
+"""The batch policy for every day on real traces: `python -m experiments.bench.batch.by_size`.
 
 `area_backfilling` beside EASY: waits, slowdowns (bounded ones count a job of less than ten seconds
 as one of ten) and whole decisions. Goals stand beside the figures.
@@ -16,7 +16,7 @@ from controlplane.simulation.workloads import load
 from controlplane.simulation.workloads.base import Workload
 from controlplane.simulation.world.outcome import Outcome
 from controlplane.simulation.world.run import simulate
-from experiments.bench.batch import DATA, ENERGY, Clocked, eurora, waits
+from experiments.bench.batch.easy import DATA, ENERGY, Clocked, eurora, waits
 from experiments.bench.figures import Figure, figure, show
 from policies.contract.snapshot import NodeView
 from policies.host.registry import make

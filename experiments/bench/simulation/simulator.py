@@ -1,4 +1,4 @@
-"""Times of the simulator: `python -m experiments.bench.simulator [--million]`.
+"""Times of the simulator: `python -m experiments.bench.simulation.simulator [--million]`.
 
 Every run goes through the same `run_round`, policies and validation as the live cluster. Without
 `--million` a hundredth of the million jobs is run, and the goal is a hundredth too.

@@ -1,0 +1,1 @@
+"""Benchmarks of policies of ANDREAS and of the costs they reach."""

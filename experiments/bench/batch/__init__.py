@@ -1,0 +1,1 @@
+"""Benchmarks of batch jobs: backfilling, constraint programming, run times."""

@@ -1,0 +1,1 @@
+"""Benchmarks of policies of shares, and of Gavel's traces."""

@@ -1,0 +1,1 @@
+"""Benchmarks of estimates, exploration and first runs."""

@@ -1,0 +1,1 @@
+"""Benchmarks of the simulator, of what-if and of forecasts."""

@@ -1,0 +1,25 @@
+"""Warnings about a valid job: what it asks for and does not get."""
+
+from collections.abc import Iterator
+from math import inf
+
+from clusters.models.clusters import Profiling
+from jobs.models import Job
+from loadmaster.slurm.values import end_signal
+
+
+def warnings_of(job: Job) -> Iterator[str]:
+    """Yield sentences that name a field."""
+    wanted = job.profiling or job.cluster.profiling
+    if wanted == Profiling.DEDICATED and not job.repeatable:
+        yield (
+            "profiling: its first run measures its speed, for dedicated runs would run its"
+            " command again; set repeatable to true where that does no harm"
+        )
+    if job.signal and not job.needs_limits:
+        yield "signal: is never sent, for nothing ends the job; give a walltime or a deadline"
+    elif job.signal and end_signal(job.signal).before_s >= (job.killed_after_s or inf):
+        yield (
+            f"signal: comes at its start, for its walltime is only {job.killed_after_s:g} s;"
+            " raise the walltime, or say fewer seconds"
+        )
