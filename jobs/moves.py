@@ -5,7 +5,7 @@ are FOR NO KEY UPDATE: rows that merely refer to a locked one do not wait.
 """
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -129,6 +129,15 @@ def note_job(
     job: Job, event: str, *, actor: str = "", data: dict[str, Any] | None = None
 ) -> JobEvent:
     """Write an event that changes no state."""
-    return JobEvent.objects.create(
-        job=job, event=event, from_state=job.state, to_state=job.state, data=data or {}, actor=actor
-    )
+    return note_jobs([job], event, actor=actor, data=data)[0]
+
+
+def note_jobs(
+    jobs: Iterable[Job], event: str, *, actor: str = "", data: dict[str, Any] | None = None
+) -> list[JobEvent]:
+    """Write an event of each of these jobs that changes no state."""
+    return JobEvent.objects.bulk_create(
+        JobEvent(job=job, event=event, from_state=job.state, to_state=job.state,
+                 data=data or {}, actor=actor)
+        for job in jobs
+    )  # fmt: skip

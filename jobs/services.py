@@ -1,11 +1,12 @@
 """Actions on jobs: submit, cancel, hold, release, requeue, clone. Safe to repeat and to race."""
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Concatenate, ParamSpec
 
 from django.contrib.auth.models import User
 from django.db import transaction
+from django.db.models import QuerySet
 from django.utils import timezone
 
 from clusters.events import request_reschedule
@@ -14,7 +15,7 @@ from jobs import kinds
 from jobs.assignment_lifecycle import LIVE
 from jobs.lifecycle import IllegalJobMoveError, JobMove, JobState
 from jobs.models import Dependency, Job
-from jobs.moves import LostRaceError, move_job, note_job
+from jobs.moves import LostRaceError, move_job, note_job, note_jobs
 from jobs.selectors import get_job
 from jobs.signals import stop_wanted
 from jobs.submission.seats import SEATS
@@ -85,6 +86,7 @@ def _named(name: str) -> str:
 
 
 RACES = 5
+NO_REASON: Mapping[str, Any] = {"waiting_code": "", "waiting_detail": {}}
 P = ParamSpec("P")
 Action = Callable[Concatenate[Job, User, P], Job]
 
@@ -123,11 +125,11 @@ def job_cancel(job: Job, user: User) -> Job:
     actor = user.get_username()
     waits = job.state in (JobState.HELD, JobState.QUEUED, JobState.PROFILING) and not _holds(job)
     move = JobMove.CANCELLED if waits else JobMove.CANCEL
-    move_job(job, move, actor=actor, hold_wanted=False, **_over(waits))
+    move_job(job, move, actor=actor, **(cancelled(job) if waits else {"hold_wanted": False}))
     stop_wanted.send(Job, job=job, reason=StopReason.CANCEL, actor=actor)
     job.refresh_from_db(fields=["state"])
     if job.state == JobState.CANCELLING and not _holds(job):
-        move_job(job, JobMove.CANCELLED, actor=actor, **_over(True))
+        move_job(job, JobMove.CANCELLED, actor=actor, **cancelled(job))
     request_reschedule(job.cluster, Reason.CANCELLATION, job=job)
     return job
 
@@ -143,7 +145,7 @@ def job_hold(job: Job, user: User) -> Job:
     if job.state in (JobState.STARTING, JobState.RUNNING):
         move_job(job, JobMove.PREEMPT, actor=actor, data={"why": "hold"}, hold_wanted=True)
     else:
-        move_job(job, JobMove.HOLD, actor=actor, waiting_code="", waiting_detail={})
+        move_job(job, JobMove.HOLD, actor=actor, **held(job))
     stop_wanted.send(Job, job=job, reason=StopReason.PREEMPT, actor=actor)
     request_reschedule(job.cluster, Reason.OPERATOR, job=job)
     job.refresh_from_db(fields=["state", "hold_wanted"])
@@ -152,22 +154,24 @@ def job_hold(job: Job, user: User) -> Job:
 
 @_action("released")
 def job_release(job: Job, user: User) -> Job:
-    """Queue a held job again (profiled first if its kind is unknown), or withdraw the hold."""
+    """Queue a held job again (profiled first if its kind is unknown), or withdraw the hold.
+
+    A waiting job that rests may start at once.
+    """
+    actor = user.get_username()
     if job.state == JobState.STOPPING and job.hold_wanted:
-        return _wish(job, user.get_username(), hold_wanted=False)
-    rests = begin_rest(job, timezone.now()) if job.state == JobState.HELD else {}
-    values = {"hold_wanted": False, "retry_at": None, **rests}
-    move_job(job, JobMove.RELEASE, actor=user.get_username(), **values)
+        return _wish(job, actor, hold_wanted=False)
+    if end_rests(Job.objects.filter(pk=job.pk), actor):
+        job.refresh_from_db(fields=["retry_at", "waiting_code", "waiting_detail"])
+    else:
+        move_job(job, JobMove.RELEASE, actor=actor, **released(job))
     return begin(job, Reason.SUBMISSION)
 
 
 @_action("requeued")
 def job_requeue(job: Job, user: User) -> Job:
     """Queue a failed or cancelled job from its last checkpoint, with all its retries."""
-    move_job(
-        job, JobMove.REQUEUE, actor=user.get_username(), retries_used=0, failure_reason="",
-        completed_at=None, hold_wanted=False, retry_at=None,
-    )  # fmt: skip
+    move_job(job, JobMove.REQUEUE, actor=user.get_username(), **requeued(job))
     return begin(job, Reason.SUBMISSION)
 
 
@@ -210,5 +214,34 @@ def _holds(job: Job) -> bool:
     return job.assignments.filter(state__in=LIVE).exists()
 
 
-def _over(now: bool) -> dict[str, Any]:
-    return {"completed_at": timezone.now(), "waiting_code": "", "waiting_detail": {}} if now else {}
+def cancelled(job: Job) -> dict[str, Any]:
+    """Values of a job that is cancelled at once."""
+    return {"completed_at": timezone.now(), "hold_wanted": False, **NO_REASON}
+
+
+def held(job: Job) -> dict[str, Any]:
+    """Values of a waiting job that is held."""
+    return {**NO_REASON}
+
+
+def released(job: Job) -> dict[str, Any]:
+    """Values of a held job that is released: it may have to rest until it begins."""
+    rests = begin_rest(job, timezone.now())
+    return {"hold_wanted": False, "retry_at": None, **NO_REASON, **rests}
+
+
+def requeued(job: Job) -> dict[str, Any]:
+    """Values of a failed or cancelled job that is queued again."""
+    return {
+        "retries_used": 0, "failure_reason": "", "completed_at": None, "hold_wanted": False,
+        "retry_at": None,
+    }  # fmt: skip
+
+
+def end_rests(jobs: QuerySet[Job], actor: str) -> list[Job]:
+    """Let those of these jobs that rest in the queue start at once; return them."""
+    resting = jobs.filter(state=JobState.QUEUED, retry_at__isnull=False).order_by("pk")
+    found = list(resting.select_related("cluster").select_for_update(of=("self",), no_key=True))
+    resting.update(retry_at=None, **NO_REASON)
+    note_jobs(found, JobMove.RELEASE, actor=actor)
+    return found

@@ -191,10 +191,10 @@ def commands() -> dict[str, Any]:
 
 def wrong_commands(line: str) -> Iterator[str]:
     """What a line says of `loadmaster` that the command line does not know: commands, and options
-    of those it knows.
+    of those it knows. Behind `--sbatch SCRIPT` all words are sbatch's.
     """
     for found in _LOADMASTER.finditer(line):
-        name, rest = found[1], line[found.end(1) :].split("|")[0]
+        name, rest = found[1], re.split(r"\||(?<=--sbatch) ", line[found.end(1) :])[0]
         command = commands().get(name)
         inner = getattr(command, "commands", None)
         if inner:
@@ -220,6 +220,8 @@ def test_every_command_and_option_of_the_command_line_that_is_named_exists(docum
         ("loadmaster login http://localhost --usernam ada", ["loadmaster login --usernam"]),
         ("$ loadmaster summit job.yaml", ["loadmaster summit"]),
         ("loadmaster secret set TEAM NAME", []),
+        ("loadmaster submit --watch --sbatch run.sh --array=0-9", []),
+        ("loadmaster submit --wtch --sbatch run.sh", ["loadmaster submit --wtch"]),
         (
             "loadmaster agent --server https://loadmaster.example --tokn x",
             ["loadmaster agent --tokn"],

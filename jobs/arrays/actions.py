@@ -1,13 +1,12 @@
 """Actions on arrays: elements that hold nothing in bulk, the others as single jobs."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from django.contrib.auth.models import User
 from django.db import transaction
 from django.db.models import Exists, OuterRef, QuerySet
-from django.utils import timezone
 
 from clusters.events import request_reschedule
 from clusters.models import Reason
@@ -23,39 +22,30 @@ S = JobState
 
 @dataclass(frozen=True, slots=True)
 class ArrayAction:
-    """`move` of idle elements in states `bulk`, with `values`; `alone` acts on those in `others`.
+    """`move` of idle elements in states `bulk` to `values`; `alone` acts on those in `others`.
 
     `queues`: the elements enter the queue.
     """
 
     move: JobMove
     bulk: tuple[JobState, ...]
-    values: Mapping[str, Any]
+    values: Callable[[Job], Mapping[str, Any]]
     others: tuple[JobState, ...] = ()
     alone: Callable[[Job, User], Job] = services.job_cancel
     queues: bool = False
-    times: tuple[str, ...] = field(default=())
 
 
 ACTIONS: Mapping[str, ArrayAction] = {
     "cancel": ArrayAction(
-        JobMove.CANCELLED, (S.HELD, S.QUEUED),
-        {"hold_wanted": False, "waiting_code": "", "waiting_detail": {}},
-        (S.HELD, S.QUEUED, S.PROFILING, S.STARTING, S.RUNNING, S.STOPPING),
-        services.job_cancel, times=("completed_at",),
+        JobMove.CANCELLED, (S.HELD, S.QUEUED), services.cancelled,
+        (S.HELD, S.QUEUED, S.PROFILING, S.STARTING, S.RUNNING, S.STOPPING), services.job_cancel,
     ),
     "hold": ArrayAction(
-        JobMove.HOLD, (S.QUEUED,), {"waiting_code": "", "waiting_detail": {}},
-        (S.QUEUED, S.PROFILING), services.job_hold,
+        JobMove.HOLD, (S.QUEUED,), services.held, (S.QUEUED, S.PROFILING), services.job_hold
     ),
-    "release": ArrayAction(
-        JobMove.RELEASE, (S.HELD,), {"hold_wanted": False, "retry_at": None}, queues=True
-    ),
+    "release": ArrayAction(JobMove.RELEASE, (S.HELD,), services.released, queues=True),
     "requeue": ArrayAction(
-        JobMove.REQUEUE, (S.FAILED, S.CANCELLED),
-        {"retries_used": 0, "failure_reason": "", "completed_at": None, "hold_wanted": False,
-         "retry_at": None},
-        queues=True,
+        JobMove.REQUEUE, (S.FAILED, S.CANCELLED), services.requeued, queues=True
     ),
 }  # fmt: skip
 """Actions of people on an array. Hold keeps waiting elements back; those that run go on."""
@@ -82,10 +72,22 @@ def _in_bulk(action: ArrayAction, array: JobArray, user: User) -> int:
     for _ in range(services.RACES):
         try:
             with transaction.atomic():
-                return _move(action, list(_idle(action, array)), user)
+                return len(_moved(action, array, user))
         except LostRaceError:
             continue
     raise JobConflict("the array changes too fast just now; try again")
+
+
+def _moved(action: ArrayAction, array: JobArray, user: User) -> list[Job]:
+    """Move the idle elements, and ask for a round; return them, with those that rested."""
+    actor, jobs = user.get_username(), list(_idle(action, array))
+    rested = services.end_rests(array.jobs.all(), actor) if action.move is JobMove.RELEASE else []
+    move_jobs([Moving(job, action.values(job), {}) for job in jobs], action.move, actor=actor)
+    if action.queues:
+        begin_all([*jobs, *rested])
+    elif jobs:
+        request_reschedule(jobs[0].cluster, Reason.CANCELLATION, job=jobs[0])
+    return [*jobs, *rested]
 
 
 def _idle(action: ArrayAction, array: JobArray) -> QuerySet[Job]:
@@ -93,13 +95,3 @@ def _idle(action: ArrayAction, array: JobArray) -> QuerySet[Job]:
     live = Assignment.objects.filter(job=OuterRef("pk"), state__in=LIVE)
     idle = array.jobs.filter(~Exists(live), state__in=action.bulk).select_related("cluster")
     return idle.select_for_update(of=("self",), no_key=True).order_by("pk")
-
-
-def _move(action: ArrayAction, jobs: list[Job], user: User) -> int:
-    values = {**action.values, **dict.fromkeys(action.times, timezone.now())}
-    move_jobs([Moving(job, values, {}) for job in jobs], action.move, actor=user.get_username())
-    if jobs and action.queues:
-        begin_all(jobs)
-    elif jobs:
-        request_reschedule(jobs[0].cluster, Reason.CANCELLATION, job=jobs[0])
-    return len(jobs)

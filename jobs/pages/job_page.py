@@ -211,7 +211,9 @@ def actions_for(job: Job) -> tuple[str, ...]:
     possible = []
     if (state, JobMove.HOLD) in MOVES or (state, JobMove.PREEMPT) in MOVES:
         possible.append("hold")
-    if (state, JobMove.RELEASE) in MOVES or (job.hold_wanted and state is JobState.STOPPING):
+    rests = state is JobState.QUEUED and job.retry_at is not None
+    wish = state is JobState.STOPPING and job.hold_wanted
+    if (state, JobMove.RELEASE) in MOVES or wish or rests:
         possible.append("release")
     if (state, JobMove.REQUEUE) in MOVES:
         possible.append("requeue")

@@ -61,6 +61,16 @@ def test_an_action_reaches_the_elements_that_allow_it(
     assert events.count() == count
 
 
+def test_a_held_array_that_is_released_still_begins_no_sooner_than_asked(user: User) -> None:
+    array = job_submit(user, job_fields(steps=None, array="0-1", begin="+2h", hold=True)).job.array
+    assert array is not None
+    assert array_act("release", array, user) == 2
+    assert set(array.jobs.values_list("state", "waiting_code")) == {("queued", "begins_later")}
+    assert all(job.retry_at == job.begin_at for job in array.jobs.all())
+    assert array_act("release", array, user) == 2
+    assert set(array.jobs.values_list("state", "retry_at")) == {("queued", None)}
+
+
 def test_what_runs_is_stopped_when_its_array_is_cancelled(user: User, node: Node) -> None:
     array = an_array(user, "running", "queued")
     first = array.jobs.get(array_index=0)

@@ -1,9 +1,11 @@
 """What people do with jobs, and what becomes of them."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
+from django.utils import timezone
 
 from clusters.models import Cluster, Node, RescheduleEvent
 from jobs import services
@@ -215,6 +217,21 @@ def test_a_job_that_is_preempted_anyway_can_be_held(user: User, node: Node) -> N
     job = a_job_of(user, node.cluster, JobState.STOPPING)
     a_placement(job, node, AssignmentState.STOPPING)
     assert services.job_hold(job, user).hold_wanted
+
+
+@pytest.mark.parametrize("asked", [{"begin": "+2h"}, {}])
+def test_a_release_ends_the_rest_of_a_waiting_job(
+    user: User, node: Node, asked: dict[str, str]
+) -> None:
+    job = services.job_submit(user, job_fields(**asked)).job
+    Job.objects.filter(pk=job.pk, retry_at=None).update(
+        retry_at=timezone.now() + timedelta(minutes=5), waiting_code="resting"
+    )
+    RescheduleEvent.objects.all().delete()
+    released = services.job_release(job, user)
+    assert (released.state, released.retry_at, released.waiting_code) == ("queued", None, "")
+    assert events(job)[-1] == "release"
+    assert RescheduleEvent.objects.filter(job=job).exists()
 
 
 def test_only_a_held_job_can_be_released(user: User, cluster: Cluster) -> None:

@@ -108,7 +108,7 @@ def test_a_walltime_below_the_grace_is_warned_of_where_it_kills(
     a_node(Cluster.objects.get(), gpus=1, cores=4)
     answer = asked(client, **fields)
     assert answer.status_code == 201, answer.content
-    said = "walltime: 29 s is less than the grace of lab, 30 s: SIGTERM comes at the walltime"
+    said = "walltime: is below the 30 s between SIGTERM and SIGKILL"
     assert any(text.startswith(said) for text in answer.json()["warnings"]) is warned
 
 
