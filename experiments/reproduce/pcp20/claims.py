@@ -86,10 +86,10 @@ def _times(
 def _over_log(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
     """Waits and slowdowns over those in the log (PBS) on Eurora."""
     for row in rows:
-        if row["setting"] not in (EURORA, FIRST):
+        if row["setting"] != EURORA:
             continue
         for name, of_log in (("wait_s", "wait_in_the_log_s"), ("slowdown", "slowdown_in_the_log")):
-            log = row["log"][of_log]
+            log = row["log"].get(of_log)
             yield _claim(
                 row,
                 f"{MEANS[name]} over PBS's",
