@@ -202,5 +202,7 @@ def _validation(found: Row | None) -> str:
 
 
 def number(value: float | None) -> str:
-    """Four digits that count; empty for nothing."""
-    return "" if value is None else f"{value:.4g}"
+    """Four digits that count, or whole numbers of more; empty for nothing."""
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"

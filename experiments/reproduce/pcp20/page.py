@@ -7,13 +7,18 @@ from html import escape
 from typing import Any
 
 from controlplane.simulation.report.standalone import ERROR_BARS, chart_section, standalone_page
-from experiments.reproduce.andreas.page import number, row, table, words
+from experiments.reproduce.andreas.page import number, row, table
 from experiments.reproduce.pcp20.claims import NOTES
 from experiments.reproduce.pcp20.instances import modelled
-from experiments.reproduce.pcp20.scenarios import PBS
+from experiments.reproduce.pcp20.scenarios import FIFO, LJF, PBS, SJF
 
 Row = Mapping[str, Any]
 TITLE = "PCP'20 reproduced"
+LEFT_OUT = tuple(of.name for of in (FIFO, SJF, LJF))
+CHARTS = (
+    "Figures 4 and 5: bars are means, lines one standard deviation, cut off at 0. PBS: the waits in"
+    " the log. FIFO, SJF and LJF are in the tables only: beside them nothing else could be seen."
+)
 
 
 def page(results: Row, timed: Sequence[Row], instances: Sequence[Row], times: Row) -> str:
@@ -26,10 +31,12 @@ def page(results: Row, timed: Sequence[Row], instances: Sequence[Row], times: Ro
         for name in ("wait_s", "slowdown"):
             figures[f"{setting}-{name}"] = {"figure": _bars(of, name)}
         sections = "".join(
-            chart_section(f"{setting}-{name}", f"{title}: {words_}, mean and deviation")
-            for name, words_ in (("wait_s", "wait (s)"), ("slowdown", "slowdown"))
+            chart_section(f"{setting}-{name}", f"{title}: mean {words}")
+            for name, words in (("wait_s", "wait (s)"), ("slowdown", "slowdown"))
         )
-        parts.append(f'<div class="charts">{sections}</div><section>{_means(of)}</section>')
+        parts.append(
+            f'<div class="charts">{sections}</div><section>{_means(of)}{_used(of)}</section>'
+        )
     parts += [_instances(results["instances"], times), _claims(results)]
     if known := modelled(instances):
         figures |= {
@@ -47,7 +54,8 @@ def _head(results: Row) -> str:
         else ""
     )
     absent = "".join(f"<li>{escape(line)}</li>" for line in results["not_run"])
-    return f"<header><h1>{TITLE}</h1></header>{quick}<ul>{notes}{absent}</ul>"
+    told = f"<li>{escape(CHARTS)}</li>"
+    return f"<header><h1>{TITLE}</h1></header>{quick}<ul>{notes}{told}{absent}</ul>"
 
 
 def _times_table(timed: Sequence[Row]) -> str:
@@ -68,42 +76,51 @@ def _times_table(timed: Sequence[Row]) -> str:
 
 def _means(of: Sequence[Row]) -> str:
     head = (
-        "Dispatcher", "Wait s", "± one deviation", "longest", "Slowdown", "± one deviation",
-        "Bounded slowdown", "Decisions", "Killed", "Fits nowhere", "Cores in use",
-        "Memory", "GPUs", "Named",
+        "Dispatcher", "Wait (s)", "± one deviation", "longest", "Slowdown", "± one deviation",
+        "Bounded slowdown", "Decisions", "Killed", "Fits nowhere",
     )  # fmt: skip
     return table(head, "".join(_mean(one) for one in of))
 
 
 def _mean(of: Row) -> str:
-    used = of["used"]
-    named = ", ".join(
-        f"{name} {part:.0%}"
-        for name, part in used.items()
-        if name not in ("cores", "memory_gb", "gpus")
-    )
     cells = (
         of["wait_s"]["mean"], of["wait_s"]["deviation"], of["wait_s"]["most"],
         of["slowdown"]["mean"], of["slowdown"]["deviation"], of["bounded_slowdown"]["mean"],
-        of["decisions"], of["killed"], of["never_placed"], used.get("cores"),
-        used.get("memory_gb"), used.get("gpus"),
+        of["decisions"], of["killed"], of["never_placed"],
     )  # fmt: skip
-    return row(escape(of["label"]), *(number(cell) for cell in cells), words(named))
+    return row(escape(of["label"]), *(number(cell) for cell in cells))
+
+
+def _used(of: Sequence[Row]) -> str:
+    """Part of each resource in use."""
+    names = sorted({name for one in of for name in one["used"]})
+    rows = "".join(
+        row(escape(one["label"]), *(number(one["used"].get(name)) for name in names)) for one in of
+    )
+    return table(("In use", *names), rows)
 
 
 def _bars(of: Sequence[Row], name: str) -> dict[str, Any]:
-    """Means with one standard deviation; the log's own PBS first, where it is known."""
+    """Means with one standard deviation; the log's own PBS first, where it is known.
+
+    Without FIFO, SJF and LJF: their means are so great that no other bar could be seen.
+    """
     log = of[0]["log"].get("wait_in_the_log_s" if name == "wait_s" else "slowdown_in_the_log")
     known = [(PBS, log)] if log and log["mean"] is not None else []
-    bars = [*known, *((row["label"], row[name]) for row in of if row[name]["mean"] is not None)]
-    deviations = [spread["deviation"] for _, spread in bars]
+    shown = [row for row in of if not row["label"].startswith(LEFT_OUT)]
+    bars = [*known, *((row["label"], row[name]) for row in shown if row[name]["mean"] is not None)]
     trace = {
         "type": "bar",
         "x": [label for label, _ in bars],
         "y": [spread["mean"] for _, spread in bars],
-        "error_y": {"type": "data", "array": deviations, "color": ERROR_BARS},
-    }
-    return {"data": [trace], "layout": {"yaxis": {"rangemode": "tozero"}}}
+        "error_y": {
+            "type": "data", "color": ERROR_BARS, "symmetric": False,
+            "array": [spread["deviation"] for _, spread in bars],
+            "arrayminus": [min(spread["deviation"], spread["mean"]) for _, spread in bars],
+        },
+    }  # fmt: skip
+    axes = {"xaxis": {"automargin": True}, "yaxis": {"rangemode": "tozero"}}
+    return {"data": [trace], "layout": axes}
 
 
 def _scatter(known: Sequence[Row], ratio: Any) -> dict[str, Any]:
@@ -115,8 +132,11 @@ def _scatter(known: Sequence[Row], ratio: Any) -> dict[str, Any]:
         for source in sorted({row["source"] for row in known})
         if (of := [r for r in known if r["source"] == source and r["variables"]["pcp19"]])
     ]  # fmt: skip
-    axes = {"xaxis": {"type": "log", "title": {"text": "Variables of PCP'19"}}}
-    return {"data": traces, "layout": {**axes, "yaxis": {"type": "log"}}}
+    axes = {
+        "xaxis": {"type": "log", "title": {"text": "Variables of PCP'19"}},
+        "yaxis": {"type": "log", "title": {"text": "PCP'20 over PCP'19"}},
+    }
+    return {"data": traces, "layout": axes}
 
 
 def _variables(row: Row) -> float:
@@ -153,12 +173,15 @@ def _instances(found: Row, times: Row) -> str:
 
 
 def _claims(results: Row) -> str:
+    """A line for each simulation, a column for each claim."""
+    claims = list(dict.fromkeys(of["claim"] for of in results["claims"]))
+    found = {(of["setting"], of["label"], of["claim"]): of["here"] for of in results["claims"]}
     rows = "".join(
         row(
-            escape(results["titles"][of["setting"]]), escape(of["claim"]), escape(of["label"]),
-            number(of["here"]),
+            escape(f"{results['titles'][setting]}: {label}"),
+            *(number(found.get((setting, label, claim))) for claim in claims),
         )
-        for of in results["claims"]
-    )  # fmt: skip
-    head = ("Setting", "Claim", "Dispatcher", "Ours")
+        for setting, label in dict.fromkeys((setting, label) for setting, label, _ in found)
+    )
+    head = ("Means over others' means", *(claim for claim in claims))
     return f"<section><h2>Ratios of quality</h2>{table(head, rows)}</section>"

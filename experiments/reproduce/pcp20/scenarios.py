@@ -23,7 +23,7 @@ SUFFIX: Mapping[AnyPredictor, str] = {
 }
 """The paper's endings; -W: walltimes, which it has not."""
 
-PBS = "PBS (the log)"
+PBS = "PBS"
 
 
 @dataclass(frozen=True, slots=True)
