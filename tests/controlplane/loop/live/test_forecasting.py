@@ -125,6 +125,21 @@ def test_a_plan_without_a_schedule_asks_for_a_simulation(
     assert not Forecast.objects.exists()
 
 
+def test_jobs_that_only_wait_for_others_ask_for_a_simulation_too(
+    cluster: Cluster, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[tuple[Any, ...]]()
+    monkeypatch.setattr(
+        "controlplane.loop.live.forecasting.current_app.send_task",
+        lambda name, given, **_: asked.append(given),
+    )
+    a_round(cluster, placing())
+    assert asked == [], "nothing waits"
+    a_job(cluster, name="after").dependencies.add(a_job(cluster, state="held"))
+    a_round(cluster, placing())
+    assert asked == [(cluster.pk,)]
+
+
 @pytest.mark.parametrize(("start_s", "drift"), [(2100.0, 0.5), (850.0, -1 / 3)])
 def test_the_first_forecast_is_scored_against_the_start_and_teaches_the_next_one(
     cluster: Cluster, node: Node, start_s: float, drift: float
