@@ -16,6 +16,8 @@ from policies.contract.plan import LAST_S
 from policies.placement.layout import Request
 
 LEAST_RUN_S = 1.0
+SHARE_POWER = 0.75
+"""Power of the share in a size, between run time alone (0) and area (1)."""
 
 
 class Areas:
@@ -29,9 +31,9 @@ class Areas:
         """Return the area of a waiting job: of a training job on its first option."""
         return self._weighed(row, 1.0)
 
-    def rooted(self, row: int) -> float:
-        """Return run time (s) times the root of the share: wide jobs count less than by area."""
-        return self._weighed(row, 0.5)
+    def size(self, row: int) -> float:
+        """Return run time (s) times share^0.75: wide jobs count more than by area."""
+        return self._weighed(row, SHARE_POWER)
 
     def left_s(self) -> float:
         """Return the area of what is left of the running jobs whose end is known."""

@@ -15,8 +15,8 @@ from typing import ClassVar
 
 from policies.batch.area import Areas
 from policies.batch.backfilling import built
-from policies.batch.easy import start_in_order
-from policies.batch.fit import NODE_ORDERS, with_node_order
+from policies.batch.easy import start_in_order, starts_of
+from policies.batch.fit import FITS, NODE_ORDERS, with_node_order
 from policies.batch.plan import BatchPlan
 from policies.contract.plan import LAST_S, Plan
 from policies.contract.policy import parameter
@@ -31,11 +31,11 @@ class AreaBackfilling:
     keeps_started: ClassVar[bool] = True
 
     pass_s: float = parameter(
-        50_000.0,
+        70_000.0,
         meaning=(
             "seconds that a job may come later and still pass another of e = 2.7 times its size"
-            " (run time times the root of its share of the cluster, plus a second): greater values"
-            " favour small jobs, 0 is the order of arrival"
+            " (run time times its share of the cluster to the power of 0.75, plus a second):"
+            " greater values favour small jobs, 0 is the order of arrival"
         ),
         minimum=0.0,
     )
@@ -43,7 +43,7 @@ class AreaBackfilling:
         0.2, meaning="the same as a part of the backlog; the greater of both counts", minimum=0.0
     )
     limit_s: float = parameter(
-        86_400.0,
+        73_000.0,
         meaning=(
             "seconds of waiting after which the job that came first is first, whatever its size"
             " and priority, with a reservation that nobody may delay"
@@ -55,6 +55,17 @@ class AreaBackfilling:
         meaning="the same as a multiple of the backlog; the greater of both counts",
         minimum=0.0,
     )
+    reservations: int = parameter(
+        2,
+        meaning="jobs, the first ones that do not fit, whose reservations nobody may delay",
+        minimum=1,
+        maximum=10,
+    )
+    fit: str = parameter(
+        "scarce",
+        meaning="which of the nodes with room are taken first, as in backfilling",
+        choices=tuple(FITS),
+    )
     node_order: str = parameter(
         "given",
         meaning="which of equally good nodes is taken: in this order of the cluster's nodes",
@@ -62,11 +73,12 @@ class AreaBackfilling:
     )
 
     def __call__(self, snapshot: Snapshot) -> Plan:
-        """Start jobs in order by best fit; the first that does not fit has a reservation."""
+        """Start jobs in order; the first ones that do not fit have reservations."""
         snapshot = with_node_order(snapshot, self.node_order)
-        plan = BatchPlan(snapshot, range(len(snapshot.jobs)), ())
-        head = start_in_order(plan, self._in_order(plan, plan.eligible()))
-        return built("area_backfilling", plan, {} if head is None else {head.row: head.expected})
+        plan = BatchPlan(snapshot, range(len(snapshot.jobs)), (), self.fit)
+        rows = self._in_order(plan, plan.eligible())
+        heads = start_in_order(plan, rows, reservations=self.reservations)
+        return built("area_backfilling", plan, starts_of(heads))
 
     def _in_order(self, plan: BatchPlan, rows: Sequence[int]) -> list[int]:
         """Return waiting jobs, the first first: one that waited too long, then by priority."""
@@ -77,7 +89,7 @@ class AreaBackfilling:
         arrival_s, priority = plan.columns.listed["arrival_s"], plan.columns.listed["priority"]
 
         def turn(row: int) -> tuple[bool, int, float, float, int]:
-            rank = arrival_s[row] + pass_s * log1p(areas.rooted(row))
+            rank = arrival_s[row] + pass_s * log1p(areas.size(row))
             return row != late, -priority[row], rank, arrival_s[row], row
 
         return sorted(rows, key=turn)

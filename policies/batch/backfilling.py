@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from policies.batch.conservative import Conservative
-from policies.batch.easy import start_in_order
+from policies.batch.easy import start_in_order, starts_of
 from policies.batch.fit import FITS, NODE_ORDERS, with_node_order
 from policies.batch.orders import ORDERS
 from policies.batch.plan import BatchPlan
@@ -43,7 +43,10 @@ class Backfilling:
     )
     fit: str = parameter(
         "best",
-        meaning="of the nodes with room: the fullest first, the first one, or the emptiest first",
+        meaning=(
+            "of the nodes with room: the fullest first, the first one, the emptiest first, or"
+            " scarce: the fewest free GPUs and named resources, then the fullest"
+        ),
         choices=tuple(FITS),
     )
     node_order: str = parameter(
@@ -55,11 +58,11 @@ class Backfilling:
     def __call__(self, snapshot: Snapshot) -> Plan:
         """Start jobs in order, each on its first option that fits."""
         snapshot = with_node_order(snapshot, self.node_order)
-        plan = BatchPlan(snapshot, range(len(snapshot.jobs)), (), FITS[self.fit])
+        plan = BatchPlan(snapshot, range(len(snapshot.jobs)), (), self.fit)
         rows = plan.sorted_by(self.order, plan.eligible())
         if self.backfill != "conservative":
-            head = start_in_order(plan, rows, backfills=self.backfill == "easy")
-            return built("backfilling", plan, {} if head is None else {head.row: head.expected})
+            heads = start_in_order(plan, rows, backfills=self.backfill == "easy")
+            return built("backfilling", plan, starts_of(heads))
         reservations = Conservative(plan, snapshot.memory)
         reservations.start_in_order(rows)
         memory = reservations.remembered()

@@ -1,51 +1,64 @@
 """EASY backfilling (Lifka 1995): the first job that does not fit has a reservation.
 
-Later jobs start if they end before it, by the run times told, or leave it what it needs.
+Later jobs start if they end before it, by the run times told, or leave it what it needs. Several
+jobs may have reservations: each is made beside the ones before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from policies.batch.plan import BatchPlan, Choice
 from policies.contract.plan import LAST_S, Expected
 from policies.placement.cluster_state import ClusterState
-from policies.placement.layout import Allocation, Request, node_set
+from policies.placement.layout import RESOURCES, Allocation, Request, node_set
 from policies.placement.timeline import earliest
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """First job that does not fit: its start, its nodes (a set), and what is free then beside it.
+    """Job with a reservation: its start, its units, and what is free then beside them.
 
     `alone`: it has its nodes to itself.
     """
 
     row: int
     start_s: float
-    nodes: int
+    units: Allocation
     later: ClusterState
     expected: Expected
     alone: bool
 
+    @property
+    def nodes(self) -> int:
+        """Nodes of the reservation (a set)."""
+        return node_set(self.units)
 
-def start_in_order(plan: BatchPlan, rows: Iterable[int], *, backfills: bool = True) -> Head | None:
-    """Start jobs in this order, and return the first one that does not fit, with its reservation.
 
-    None if all fit or no end that is told makes room. Without `backfills` nobody passes it.
+def start_in_order(
+    plan: BatchPlan, rows: Iterable[int], *, backfills: bool = True, reservations: int = 1
+) -> list[Head]:
+    """Start jobs in this order; return the first ones that do not fit, with their reservations.
+
+    A job for which no end that is told makes room has none. Without `backfills` nobody passes.
     """
-    head: Head | None = None
+    heads: list[Head] = []
     misses = set[tuple[Request, int, bool]]()
     for row in rows:
         choices = plan.choices(row)
-        if _start(plan, row, choices, head, misses) or head is not None:
+        if _start(plan, row, choices, heads, misses) or len(heads) >= reservations:
             continue
         if plan.fits_when_empty(row):
-            head = _reserved(plan, row, choices[0])
+            heads += _reserved(plan, row, choices[0], heads)
             if not backfills:
                 break
-    return head
+    return heads
+
+
+def starts_of(heads: Iterable[Head]) -> dict[int, Expected]:
+    """Return the expected starts of jobs with reservations, by row."""
+    return {head.row: head.expected for head in heads}
 
 
 def expected(plan: BatchPlan, start_s: float, run_s: float, units: Allocation) -> Expected:
@@ -61,10 +74,10 @@ def _start(
     plan: BatchPlan,
     row: int,
     choices: Iterable[Choice],
-    head: Head | None,
+    heads: Sequence[Head],
     misses: set[tuple[Request, int, bool]],
 ) -> bool:
-    """Start a job with the first of its choices that fits and keeps the reservation.
+    """Start a job with the first of its choices that fits and keeps the reservations.
 
     `misses`: what does not fit, and will not: free capacity only shrinks.
     """
@@ -75,39 +88,71 @@ def _start(
         if (found := plan.find(row, choice)) is None:
             misses.add(key)
             continue
-        if head is not None and plan.view.now_s + choice.run_s > head.start_s:
-            kept = _clear_of(plan, row, choice, head, found)
-            if kept is None:
-                continue
-            found = kept
-        plan.take(row, found, choice.run_s)
-        return True
+        passed = [head for head in heads if plan.view.now_s + choice.run_s > head.start_s]
+        kept = _clear_of(plan, row, choice, passed, found) if passed else found
+        if kept is not None:
+            plan.take(row, kept, choice.run_s)
+            return True
     return False
 
 
 def _clear_of(
-    plan: BatchPlan, row: int, choice: Choice, head: Head, found: Allocation
+    plan: BatchPlan, row: int, choice: Choice, heads: Sequence[Head], found: Allocation
 ) -> Allocation | None:
-    """Return units that leave the reservation what it needs, and note them there."""
-    apart = head.alone or plan.is_alone(row)
-    for tried in (found, plan.find(row, choice, only=~head.nodes)):
-        if tried is None or (apart and node_set(tried) & head.nodes):
+    """Return units that leave all reservations what they need, and note them there."""
+    reserved = _nodes_of(heads)
+    apart = _nodes_of(head for head in heads if head.alone or plan.is_alone(row))
+    for tried in (found, plan.find(row, choice, only=~reserved)):
+        if tried is None or node_set(tried) & apart:
             continue
-        beside = head.later.place(choice.request, [(p.node, p.units) for p in tried.parts])
-        if beside is not None:
-            head.later.take(beside)
+        where = [(part.node, part.units) for part in tried.parts]
+        beside = [head.later.place(choice.request, where) for head in heads]
+        if None not in beside:
+            for head, units in zip(heads, beside, strict=True):
+                assert units is not None  # none of them is
+                head.later.take(units)
             return tried
     return None
 
 
-def _reserved(plan: BatchPlan, row: int, choice: Choice) -> Head | None:
-    """Return the reservation of a job; None if no end that is told makes room for it."""
-    found = earliest(plan.state, lambda state: plan.find(row, choice, state), plan.view.now_s)
-    if found is None:
-        return None
-    start_s, later = found
-    units = plan.find(row, choice, later)
+def _reserved(plan: BatchPlan, row: int, choice: Choice, heads: Sequence[Head]) -> list[Head]:
+    """Return the reservation of a job beside others; [] if no end that is told makes room."""
+    only = ~_nodes_of(head for head in heads if head.alone or plan.is_alone(row))
+
+    def search(state: ClusterState) -> Allocation | None:
+        return plan.find(row, choice, without(state, heads), only)
+
+    now_s = plan.view.now_s
+    start_s, state = earliest(plan.state, search, now_s) or (now_s, plan.state)
+    if start_s <= now_s:  # never, or at once where a better fit is reserved
+        return []
+    later, units = without(state, heads), search(state)
     assert units is not None  # `earliest` found it
     later.take(units)
     told = expected(plan, start_s, choice.run_s, units)
-    return Head(row, start_s, node_set(units), later, told, plan.is_alone(row))
+    return [Head(row, start_s, units, later, told, plan.is_alone(row))]
+
+
+def without(state: ClusterState, heads: Sequence[Head]) -> ClusterState:
+    """Return a state in which nothing is left of what reservations need, now or later."""
+    if not heads:
+        return state
+    layout, idle, free = state.layout, state.idle.copy(), state.free.copy()
+    for head in heads:
+        for node, units, devices in head.units.parts:
+            idle[node] &= ~devices
+            has = free[node][RESOURCES : RESOURCES + len(layout.resources)]
+            used = head.units.request.used(units) or (0,) * len(has)
+            left = [max(0, amount - of) for amount, of in zip(has, used, strict=True)]
+            free[node] = layout.free(node, idle[node], tuple(left))
+    new = ClusterState(layout, state.cap_mw, idle, free)
+    new.open, new.held = state.open, state.held
+    return new
+
+
+def _nodes_of(heads: Iterable[Head]) -> int:
+    """Return the nodes of reservations (a set)."""
+    nodes = 0
+    for head in heads:
+        nodes |= head.nodes
+    return nodes

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from policies.batch.beside import view_of
+from policies.batch.fit import order_of
 from policies.batch.orders import Queue
 from policies.contract.plan import (
     HIGHEST_COST,
@@ -24,7 +25,7 @@ from policies.contract.plan import (
 )
 from policies.contract.snapshot import RankPlacement, Snapshot
 from policies.placement.cluster_state import ClusterState
-from policies.placement.finders import Order, Shortage, ShortageCode, why_not
+from policies.placement.finders import Shortage, ShortageCode, why_not
 from policies.placement.layout import EVERY, Allocation, Layout, Request
 from policies.placement.plan_builder import NO_STARTS, Placed, PlanBuilder
 from policies.placement.reasons import (
@@ -76,14 +77,15 @@ class BatchPlan:
         snapshot: Snapshot,
         rows: Sequence[int],
         others: Iterable[Placement],
-        fit: Order | None = None,
+        fit: str = "best",
     ) -> None:
         others = tuple(others)
-        self.snapshot, self.ids, self.fit = snapshot, snapshot.jobs.columns.ids, fit
+        self.snapshot, self.ids = snapshot, snapshot.jobs.columns.ids
         whole = not others and len(rows) == len(snapshot.jobs)
         self.view = snapshot if whole else view_of(snapshot, rows, others)
         self.plan = PlanBuilder(self.view, never_touch=True)
         self.state, self.columns = self.plan.state, self.view.jobs.columns
+        self.fit = order_of(fit, self.state.layout)
         self.of_others = self._nodes_of(others)
         self.left_s = {stay.row: self.plan.remaining_s(stay) for stay in self.plan.pinned}
         for stay in self.plan.pinned:
