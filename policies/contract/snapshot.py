@@ -82,7 +82,7 @@ __all__ = [
 
 SNAPSHOT_VERSION = 5
 
-TRAINING, PROFILING = Purpose.TRAINING, Purpose.PROFILING
+TRAINING, PROFILING, DRAINING = Purpose.TRAINING, Purpose.PROFILING, NodeState.DRAINING
 """Looked up once: class attributes of enums are slow on Python 3.11."""
 
 Floats = NDArray[np.float64]
@@ -326,6 +326,12 @@ class Snapshot:
     @cached_property
     def node_by_id(self) -> Mapping[str, NodeView]:
         return {n.id: n for n in self.nodes}
+
+    @cached_property
+    def drains(self) -> Mapping[str, float]:
+        """Return when each node that drains, and has such a time, must be empty."""
+        nodes = [n for n in self.nodes if n.state is DRAINING]
+        return {n.id: n.drain_until_s for n in nodes if n.drain_until_s is not None}
 
     @cached_property
     def max_gpus(self) -> int:

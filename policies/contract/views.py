@@ -188,8 +188,8 @@ class NodeView:
         """Part of the power of a job with `gpus` of the `used` GPUs; without, by its cores."""
         if gpus:
             return self.draw_w(used) * gpus / used
-        part = cores / self.cores if 0.0 < self.cores < inf else 1.0
-        return self.draw_w(0, works=True) * min(1.0, part)
+        part = cores / self.cores if cores < self.cores < inf else 1.0
+        return self.power_w[0] * part if self.power_w else 0.0
 
 
 class TeamOrder(StrEnum):
@@ -297,7 +297,7 @@ class RankPlacement:
     units: Count1 = 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Running:
     """Placement that is committed or runs."""
 
@@ -307,6 +307,21 @@ class Running:
     until_s: float | None = None
     steps_quota: Count1 | None = None
     purpose: Purpose = Purpose.TRAINING
+
+    @cached_property
+    def gpus(self) -> int:
+        """Devices held over all ranks."""
+        return sum([len(seat.devices) for seat in self.ranks])
+
+    @cached_property
+    def units(self) -> int:
+        """Units of a batch job over all ranks."""
+        return sum([seat.units for seat in self.ranks])
+
+    @cached_property
+    def is_whole(self) -> bool:
+        """Return True if it shares none of its devices."""
+        return all(seat.share == 1.0 for seat in self.ranks)
 
 
 @dataclass(frozen=True, slots=True)
