@@ -97,8 +97,8 @@ test-nightly: $(VENV)/.test ## everything, with ten times the examples and reque
 fuzz: $(VENV)/.test ## hostile requests at API and agent protocol: REQUESTS=100000 SEED=1
 	LOADMASTER_FUZZ_REQUESTS=$(REQUESTS) LOADMASTER_FUZZ_SEED=$(SEED) $(PYTEST) -n 2 tests/controlplane/web/test_openapi_fuzz.py
 
-bench: $(VENV)/.test ## the figures: JSON lines of name, median, goal, ratio, machine
-	$(BIN)/python -m experiments.bench
+bench: $(VENV)/.test ## the figures: JSON lines of name, median, goal, ratio, machine; WHOLE=1: without sampling (hours)
+	$(BIN)/python -m experiments.bench $(if $(WHOLE),--whole)
 
 PROCESSES ?= 2
 reproduce-andreas: $(VENV)/.test ## ANDREAS' evaluation again (hours; goes on where it stopped); a part: SCENARIO=1 N=10 TUNING=1.0 SEEDS=2 POLICIES="FIFO,EDF"

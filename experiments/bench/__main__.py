@@ -1,4 +1,10 @@
-"""`python -m experiments.bench`: every benchmark, one after another, as JSON lines."""
+"""`python -m experiments.bench [--whole]`: every benchmark, one after another, as JSON lines.
+
+`--whole`: a million and 100,000 jobs instead of a part of them, and more decisions by constraint
+programming (hours).
+"""
+
+import sys
 
 from experiments.bench.andreas import gap, randomized_greedy, trade_offs
 from experiments.bench.batch import by_size, dispatchers, easy, run_times
@@ -8,15 +14,16 @@ from experiments.bench.profiling import exploration, first_run
 from experiments.bench.simulation import forecasts, simulator, what_if, workloads
 
 if __name__ == "__main__":
+    whole = "--whole" in sys.argv
     show(randomized_greedy.figures())
     shares.main([])
-    show(dispatchers.figures())
+    show(dispatchers.figures(dispatchers.EVERY if whole else dispatchers.SELDOM))
     show(gap.figures())
     show(workloads.figures())
-    show(simulator.figures(million=False))
+    show(simulator.figures(million=whole))
     show(what_if.figures())
     traces.main([])
-    show(easy.figures())
+    show(easy.figures(whole=whole))
     show(by_size.figures())
     first_run.main([])
     forecasts.main([])

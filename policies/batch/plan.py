@@ -88,9 +88,10 @@ class BatchPlan:
         self.fit = order_of(fit, self.state.layout)
         self.of_others = self._nodes_of(others)
         self.left_s = {stay.row: self.plan.remaining_s(stay) for stay in self.plan.pinned}
+        now_s, exclusive = self.view.now_s, self.columns.others["exclusive"]
         for stay in self.plan.pinned:
-            end_s = self.view.now_s + max(LEAST_LEFT_S, self.left_s[stay.row])
-            self.state.hold(stay.row, stay.allocation, end_s, alone=self.is_alone(stay.row))
+            row, end_s = stay.row, now_s + max(LEAST_LEFT_S, self.left_s[stay.row])
+            self.state.hold(row, stay.allocation, end_s, alone=exclusive[row])
         self.started: list[Started] = []
         self.rows = set(self.left_s)
 

@@ -59,8 +59,7 @@ class PlacementRules:
         self.open = {node.id for node in snapshot.nodes if node.takes_training}
         self.holders: dict[str, dict[str, list[tuple[str, float]]]]
         self.holders = defaultdict(lambda: defaultdict(list))
-        self.seated: Counter[tuple[str, Amounts]] = Counter()
-        self.uses_gpus_only = self.columns.gpus_only
+        self.seated: dict[Amounts, Counter[str]] = defaultdict(Counter)
         self.found: list[Violation] = []
 
     def violations(self) -> list[Violation]:
@@ -76,16 +75,18 @@ class PlacementRules:
                 continue
             asks = labels[row] or types[row] or placed.purpose is not TRAINING
             for rank in placed.ranks:
-                if asks or rank.node not in self.open or not _is_whole(rank):
+                is_whole = rank.share == 1.0 and rank.cpu_quota is None
+                if asks or not is_whole or rank.node not in self.open:
                     self._rank(placed, row, rank, labels[row], types[row])
             if placed.purpose is PROFILING:
                 self._measurement(placed)
                 continue
-            if not self.least[row] <= placed.gpus <= self.most[row]:
+            gpus = placed.gpus
+            if not self.least[row] <= gpus <= self.most[row]:
                 self._size(placed, row)
             if batch[row]:
                 self._units(placed, row)
-            if len(placed.ranks) > 1 and not self.others["may_mix"][row]:
+            if gpus > 1 and len(placed.ranks) > 1 and not self.others["may_mix"][row]:
                 self._mix(placed)
             if phases[row] is JobPhase.PROFILING:
                 detail = f"job {placed.job} is still being profiled: let it wait with"
@@ -97,17 +98,18 @@ class PlacementRules:
 
     def _put(self, placed: Placement, row: int | None) -> None:
         is_empty, wants = not placed.ranks, row is None or self.most[row] > 0
+        seated = None if row is None else self.seated[self.demands[row]]
         for rank in placed.ranks:
             for device in rank.devices:
                 self.holders[rank.node][device].append((placed.job, rank.share))
             is_empty = is_empty or (wants and not rank.devices)
-            if row is None or (self.uses_gpus_only and rank.cpu_quota is None):
+            if seated is None or row is None:
                 continue
-            of_unit = self.demands[row]
-            if rank.cpu_quota is not None:
-                self.seated[rank.node, (rank.cpu_quota, 0.0, ())] += 1
-                of_unit = (0.0, *of_unit[1:])
-            self.seated[rank.node, of_unit] += rank.units
+            if rank.cpu_quota is None:
+                seated[rank.node] += rank.units
+            else:
+                self.seated[rank.cpu_quota, 0.0, ()][rank.node] += 1
+                self.seated[0.0, *self.demands[row][1:]][rank.node] += rank.units
         if is_empty:
             detail = f"a rank of job {placed.job} has no device: give each rank at least one"
             self._breach("empty_placement", detail, placed.job)
@@ -182,18 +184,20 @@ class PlacementRules:
     def _units(self, placed: Placement, row: int) -> None:
         job, seats = placed.job, placed.ranks
         units, most, exactly = self.units[row]
-        of_unit, nodes = self.least[row] // units, {seat.node for seat in seats}
-        seated = sum([seat.units for seat in seats])
-        if seated != units or len(nodes) < len(seats):
-            detail = f"job {job} has {units} units, one seat on each node, not {seated} on"
-            self._breach("units", f"{detail} {len(seats)} seats of {len(nodes)} nodes", job)
+        of_unit, nodes, seated = self.least[row] // units, set[str](), 0
         for seat in seats:
+            nodes.add(seat.node)
+            seated += seat.units
             if len(seat.devices) != of_unit * seat.units:
                 wants = f"{seat.units} units of job {job} have {of_unit} GPUs each"
                 detail = f"{wants}, not {len(seat.devices)} together"
                 self._breach("units", detail, job, seat.node)
-        if most and max(seat.units for seat in seats) > most:
-            self._breach("units", f"job {job} has at most {most} units on a node", job)
+            if most and seat.units > most:
+                detail = f"job {job} has at most {most} units on a node"
+                self._breach("units", detail, job, seat.node)
+        if seated != units or len(nodes) < len(seats):
+            detail = f"job {job} has {units} units, one seat on each node, not {seated} on"
+            self._breach("units", f"{detail} {len(seats)} seats of {len(nodes)} nodes", job)
         if exactly and len(nodes) != exactly:
             self._breach("units", f"job {job} is on {exactly} nodes, not {len(nodes)}", job)
 
@@ -254,13 +258,10 @@ class PlacementRules:
     def on_nodes(self) -> Iterator[Violation]:
         """Yield the resources of which the placements use more than a node has."""
         used: dict[str, Counter[str]] = defaultdict(Counter)
-        known: dict[Amounts, dict[str, int]] = {}
-        for (node, amounts), units in self.seated.items():
-            if amounts not in known:
-                known[amounts] = all_demanded(_by_name(*amounts))
-            of_node = used[node]
-            for name, amount in known[amounts].items():
-                of_node[name] += units * amount
+        for amounts, units_on in self.seated.items():
+            for name, amount in all_demanded(_by_name(*amounts)).items():
+                for node, units in units_on.items():
+                    used[node][name] += units * amount
         for view in [self.nodes[node] for node in used if node in self.nodes]:
             limits = _by_name(view.cores, view.memory_gb, view.resources)
             for name, amount in used[view.id].items():
@@ -288,11 +289,6 @@ class PlacementRules:
                     yield Violation("exclusive", detail, job, node)
 
 
-def _is_whole(rank: RankPlacement) -> bool:
-    """Return True if a seat has its devices to itself and no quota of cores."""
-    return rank.share == 1.0 and rank.cpu_quota is None
-
-
 def _by_name(
     cores: float, memory_gb: float, resources: tuple[tuple[str, float], ...]
 ) -> dict[str, float]:
@@ -301,7 +297,7 @@ def _by_name(
 
 def stays(placed: Placement, running: tuple[Running, ...]) -> bool:
     same = [r for r in running if r.copy == placed.copy and r.purpose is placed.purpose]
-    if any(r.ranks == placed.ranks for r in same):  # nearly always
+    if same and same[0].ranks == placed.ranks:  # nearly always
         return True
     devices = {(rank.node, frozenset(rank.devices)) for rank in placed.ranks}
     return any({(s.node, frozenset(s.devices)) for s in r.ranks} == devices for r in same)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from math import floor
 from typing import TYPE_CHECKING, Annotated
 
@@ -91,7 +92,7 @@ class RankPlacement:
     units: Count1 = 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Running:
     """Placement that is committed or runs."""
 
@@ -101,6 +102,21 @@ class Running:
     until_s: float | None = None
     steps_quota: Count1 | None = None
     purpose: Purpose = Purpose.TRAINING
+
+    @cached_property
+    def gpus(self) -> int:
+        """Devices held over all ranks."""
+        return sum([len(seat.devices) for seat in self.ranks])
+
+    @cached_property
+    def units(self) -> int:
+        """Units of a batch job over all ranks."""
+        return sum([seat.units for seat in self.ranks])
+
+    @cached_property
+    def is_whole(self) -> bool:
+        """Return True if it shares none of its devices."""
+        return all(seat.share == 1.0 for seat in self.ranks)
 
 
 def training_run(runs: tuple[Running, ...]) -> Running | None:

@@ -320,6 +320,12 @@ class Snapshot:
         return {n.id: n for n in self.nodes}
 
     @cached_property
+    def drains(self) -> Mapping[str, float]:
+        """Return when each node that drains, and has such a time, must be empty."""
+        nodes = [n for n in self.nodes if n.state is NodeState.DRAINING]
+        return {n.id: n.drain_until_s for n in nodes if n.drain_until_s is not None}
+
+    @cached_property
     def max_gpus(self) -> int:
         """The most devices of any node, at least 1."""
         return max([len(n.devices) for n in self.nodes], default=1) or 1

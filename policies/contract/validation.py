@@ -28,6 +28,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from math import inf, isfinite
+from operator import attrgetter
 
 from policies.contract.placement_rules import TOLERANCE, PlacementRules, Violation, stays
 from policies.contract.plan import (
@@ -124,10 +125,10 @@ def _stopped(plan: Plan, snapshot: Snapshot) -> Iterator[Violation]:
     for row, (preemptible, of) in enumerate(
         zip(others["preemptible"], others["running"], strict=True)
     ):
-        runs = () if preemptible else tuple([run for run in of if run.purpose is TRAINING])
-        if not runs or (ids[row] in placed and stays(placed[ids[row]], runs)):
+        if preemptible or not of or ((p := placed.get(ids[row])) is not None and stays(p, of)):
             continue
-        if all(_may_go_on(snapshot, run) for run in runs):
+        runs = [run for run in of if run.purpose is TRAINING]
+        if runs and all(_may_go_on(snapshot, run) for run in runs):
             detail = f"job {ids[row]} runs and is not preemptible: keep it where it is"
             yield Violation("may_not_stop", detail, ids[row])
 
@@ -163,8 +164,9 @@ def _waiting_entry(
 
 def _numbers(plan: Plan, now_s: float) -> Iterator[Violation]:
     for name, least, most in RANGES:
+        of = attrgetter(name)
         for placed in plan.placements:
-            value = getattr(placed, name)
+            value = of(placed)
             if value is None or least <= value <= most:
                 continue
             given = f"{name} of job {placed.job} is {value}"

@@ -172,8 +172,8 @@ class NodeView:
         """Part of the power of a job with `gpus` of the `used` GPUs; without, by its cores."""
         if gpus:
             return self.draw_w(used) * gpus / used
-        part = cores / self.cores if 0.0 < self.cores < inf else 1.0
-        return self.draw_w(0, works=True) * min(1.0, part)
+        part = cores / self.cores if cores < self.cores < inf else 1.0
+        return self.power_w[0] * part if self.power_w else 0.0
 
 
 class TeamOrder(StrEnum):

@@ -279,19 +279,22 @@ class ClusterState:
     def _wanted(self, allocations: Iterable[Allocation]) -> Wanted:
         """Return what these take of each node, and if all their devices are free for each."""
         devices: dict[int, int] = {}
-        times: dict[tuple[int, Request, int], int] = {}
+        times: dict[Request, dict[tuple[int, int], int]] = {}
         for request, parts in allocations:
+            of_request = times.setdefault(request, {})
             for n, units, bits in parts:
-                if bits & (devices.get(n, 0) | ~self.idle[n]):
-                    return {}, False
-                devices[n] = devices.get(n, 0) | bits
-                key = n, request, units
-                times[key] = times.get(key, 0) + 1
-        amounts = dict.fromkeys(devices, (0,) * len(self.layout.resources))
-        for (n, request, units), count in times.items():
-            if used := request.used(units):
-                amounts[n] = tuple([a + count * b for a, b in zip(amounts[n], used, strict=True)])
-        return {n: (devices[n], amounts[n]) for n in devices}, True
+                if bits:
+                    taken = devices.get(n, 0)
+                    if bits & (taken | ~self.idle[n]):
+                        return {}, False
+                    devices[n] = taken | bits
+                of_request[n, units] = of_request.get((n, units), 0) + 1
+        amounts, nothing = dict[int, tuple[int, ...]](), (0,) * len(self.layout.resources)
+        for request, of_request in times.items():
+            for (n, units), count in of_request.items():
+                before, used = amounts.get(n, nothing), request.used(units) or nothing
+                amounts[n] = tuple([a + count * b for a, b in zip(before, used, strict=True)])
+        return {n: (devices.get(n, 0), of) for n, of in amounts.items()}, True
 
     def _has_all(self, wanted: Wanted) -> bool:
         of_nodes, has_devices = wanted

@@ -147,11 +147,10 @@ class JobRequests:
         for seat in run.ranks:
             if (n := index.get(seat.node, -1)) < 0:
                 return None
-            wanted = set(seat.devices) if seat.devices else ()
-            bits = self.layout.bits(n, wanted) if wanted else 0
-            if bits.bit_count() < len(wanted):
+            bits = self.layout.bits(n, seat.devices) if seat.devices else 0
+            if seat.devices and bits.bit_count() < len(set(seat.devices)):
                 return None
-            parts.append(Part(n, seat.units if is_batch else len(wanted), bits))
+            parts.append(Part(n, seat.units if is_batch else bits.bit_count(), bits))
         if is_batch:
             return Allocation(self.batch(row), tuple(parts))
         if len(parts) == 1:

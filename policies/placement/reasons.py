@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import islice
 from math import inf
 
@@ -12,7 +13,6 @@ from policies.contract.snapshot import (
     JobPhase,
     NodeState,
     NodeView,
-    RankPlacement,
     Snapshot,
     profile_runs,
 )
@@ -50,12 +50,19 @@ class Holders:
     def __init__(
         self, snapshot: Snapshot, state: ClusterState, placements: Sequence[Placement]
     ) -> None:
-        self.layout, self.at = state.layout, dict[int, list[str]]()
-        for placed in placements:
-            self._add(placed.job, placed.ranks)
-        for job, run in profile_runs(snapshot):
-            self._add(job, run.ranks)
+        self.layout, self.snapshot, self.placements = state.layout, snapshot, placements
         self._found: dict[int, tuple[str, ...]] = {}
+
+    @cached_property
+    def at(self) -> Mapping[int, Sequence[str]]:
+        """Jobs by node, without nodes that have none."""
+        index, found = self.layout.index, dict[int, list[str]]()
+        runs = [(job, run.ranks) for job, run in profile_runs(self.snapshot)]
+        for job, ranks in [*[(placed.job, placed.ranks) for placed in self.placements], *runs]:
+            for seat in ranks:
+                if (n := index.get(seat.node)) is not None:
+                    found.setdefault(n, []).append(job)
+        return found
 
     def on(self, nodes: int) -> tuple[str, ...]:
         """Return jobs on these nodes, at most MOST_NAMED."""
@@ -63,11 +70,6 @@ class Holders:
             holders = [job for n in members(nodes) for job in self.at.get(n, ())]
             self._found[nodes] = tuple(dict.fromkeys(holders))[:MOST_NAMED]
         return self._found[nodes]
-
-    def _add(self, job: str, ranks: Sequence[RankPlacement]) -> None:
-        for seat in ranks:
-            if (n := self.layout.index.get(seat.node)) is not None:
-                self.at.setdefault(n, []).append(job)
 
 
 @dataclass(slots=True)

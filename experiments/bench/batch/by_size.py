@@ -10,12 +10,15 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import yaml
 
+from controlplane.simulation.cluster.cluster_file import scenario_of
 from controlplane.simulation.cluster.scenario import Scenario
 from controlplane.simulation.workloads import load
 from controlplane.simulation.workloads.base import Workload
 from controlplane.simulation.world.outcome import Outcome
 from controlplane.simulation.world.run import simulate
+from experiments.bench.batch.dispatchers import CLUSTERS
 from experiments.bench.batch.easy import DATA, ENERGY, Clocked, eurora, waits
 from experiments.bench.figures import Figure, figure, show
 from policies.contract.snapshot import NodeView
@@ -43,6 +46,13 @@ def real_durations() -> tuple[Scenario, Workload]:
     return scenario, load(spec, 1, gpu_types=["GPU", ""])
 
 
+def kit() -> tuple[Scenario, Workload]:
+    """Return jobs drawn for KIT ForHLR II's 1,173 nodes."""
+    scenario = scenario_of(yaml.safe_load((CLUSTERS / "kit-forhlr2.yaml").read_text()))
+    workload = load({"type": "kit", "jobs": 3000}, 1, gpu_types=["Titan", ""])
+    return scenario, workload
+
+
 def processors(file: str, count: int) -> tuple[Scenario, Workload]:
     """Return a trace of single processors, as one node of so many cores."""
     spec: dict[str, Any] = {"type": "swf", "path": str(DATA / file), "gpus": "batch"}
@@ -66,6 +76,7 @@ TRACES: Mapping[str, Trace] = {
         {},
         {"bounded slowdown": 30.0, "longest wait s": 2.06e6},
     ),
+    "KIT-like": Trace(kit, {}, {"a decision ms": 15.0, "p99 of a decision ms": 300.0}),
 }
 
 
