@@ -67,7 +67,7 @@ UNITS = [
     ({"units": 0}, "units", "must be from 1 to 100000, not 0"),
     ({"units": 25}, "units", "hold at most 24 such units together, not 25; ask for fewer"),
     ({"units": 2, "cores": 17}, "cores", "has 17 cores for a unit; the largest has 16"),
-    ({"units": 2, "gpus": 2}, "gpus", "can serve 1 GPUs for a unit; the largest"),
+    ({"units": 2, "gpus": 2}, "gpus", "can serve 1 GPU for a unit; the largest"),
     ({"units": 3, "nodes": 3}, "nodes", "only 2 nodes of lab could hold a unit, not 3"),
 ]
 RESOURCES = [
