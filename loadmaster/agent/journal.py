@@ -1,4 +1,7 @@
-"""The agent's memory: a file of JSON lines, each on the disk before the agent acts on it.
+"""The agent's memory: a file of JSON lines. A line that the agent acts on is on the disk before.
+
+What has happened is written without waiting for the disk. A machine that loses power may lose such
+lines, but also loses all runs, and what they say may be reported again.
 
 A line replaces what was known of its assignment, and a torn last line counts as never written.
 """
@@ -145,16 +148,19 @@ class Journal:
         self._append({"entry": to_json(entry)})
 
     def note(self, entry: Entry) -> None:
-        """Store what happened; on a full disk in memory only (the next agent sees the run)."""
+        """Store what happened, not yet durably; on a full disk in memory only.
+
+        The next agent sees the run.
+        """
         self._try({"entry": to_json(entry)})
 
     def forget(self, entry: Entry) -> None:
         """Forget an assignment whose end the server knows, but for its fence."""
         self._try({"end": entry.assignment, "fence": entry.fence})
 
-    def _try(self, line: dict[str, Any]) -> None:
+    def _try(self, line: dict[str, Any], *, durable: bool = False) -> None:
         try:
-            self._append(line)
+            self._append(line, durable=durable)
         except JournalError as error:
             logger.warning("%s", error)
             self._apply(line)
@@ -162,7 +168,7 @@ class Journal:
     def is_writable(self) -> bool:
         """True if the next entry can probably be written; failed writes are retried."""
         if self.is_failing:
-            self._try({"secret": self.session_secret})
+            self._try({"secret": self.session_secret}, durable=True)
         return not self.is_failing
 
     def close(self) -> None:
@@ -211,10 +217,10 @@ class Journal:
             *({"entry": to_json(entry)} for entry in self.entries.values()),
         ]
 
-    def _append(self, line: dict[str, Any]) -> None:
+    def _append(self, line: dict[str, Any], *, durable: bool = True) -> None:
         raw = json.dumps(line, separators=(",", ":")).encode() + b"\n"
         try:
-            self._write(raw)
+            self._write(raw, durable)
         except OSError as error:
             self.is_failing = True
             with contextlib.suppress(OSError):
@@ -226,7 +232,7 @@ class Journal:
         self._apply(line)
         self._compact_if_long()
 
-    def _write(self, raw: bytes) -> None:
+    def _write(self, raw: bytes, durable: bool) -> None:
         is_new = not self._path.exists()
         descriptor = os.open(
             self._path, os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, 0o600
@@ -234,7 +240,8 @@ class Journal:
         try:
             if os.write(descriptor, raw) != len(raw):
                 raise OSError("the disk is full")
-            os.fsync(descriptor)
+            if durable:
+                os.fsync(descriptor)
         finally:
             os.close(descriptor)
         if is_new:

@@ -231,10 +231,10 @@ class Agent:
         waited_s = self._clock.boot_s() - since_s
         if not sent or not (shipped or waited_s >= self._timing.flush_s):
             return
-        sent = self._send_moves(self._journal.entries[entry.assignment])
-        if sent and (shipped or waited_s >= self._timing.linger_s):
+        done = shipped or waited_s >= self._timing.linger_s
+        if self._send_moves(self._journal.entries[entry.assignment], note=not done) and done:
             self._ended_s.pop(entry.run, None)
-            self._executor.forget(self._journal.entries[entry.assignment])
+            self._executor.forget(entry)
 
     def _ship(self, entry: Entry, pieces: int) -> bool:
         if entry.held:
@@ -252,14 +252,18 @@ class Agent:
         self._backoff.succeeded(key)
         return done
 
-    def _send_moves(self, entry: Entry, but: int = 0) -> bool:
-        """Send unsent moves, except number `but`; True if the server knows them all now."""
+    def _send_moves(self, entry: Entry, but: int = 0, *, note: bool = True) -> bool:
+        """Send unsent moves, except number `but`; True if the server knows them all now.
+
+        Without `note` they stay unsent in the journal, for an entry that is then forgotten.
+        """
         for move in entry.unsent:
             if move.seq == but:
                 break
             if not self._send(entry, move):
                 return False
-            self._journal.note(self._journal.entries[entry.assignment].acknowledged(move.seq))
+            if note:
+                self._journal.note(self._journal.entries[entry.assignment].acknowledged(move.seq))
         return True
 
     def _send(self, entry: Entry, move: Move) -> bool:

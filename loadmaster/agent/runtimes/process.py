@@ -87,7 +87,8 @@ class ProcessRuntime(RunFolders):
                 "boot_id": launch.boot_id,
                 **asdict(launch.limits),
             }
-            write_json(folder / "launch.json", data, durable=True)
+            # Without it after a loss of power, a run not yet begun ends by the node's fault.
+            write_json(folder / "launch.json", data)
         except OSError as error:
             raise LaunchError(f"the run's folder cannot be made: {error}") from error
 

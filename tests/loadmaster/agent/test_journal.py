@@ -119,7 +119,7 @@ def test_what_has_happened_is_noted_even_on_a_full_disk(
     journal = Journal(path)
     journal.put(an_entry())
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", no_room)
+        patch.setattr(os, "write", no_room)
         journal.note(an_entry().moved(AssignmentState.RUNNING, 1.0))
     assert journal.entries["a1"].state is AssignmentState.RUNNING
     journal = reopened(journal, path)
@@ -178,3 +178,19 @@ def test_an_end_tells_how_long_the_launch_ran_if_its_start_is_unsent() -> None:
     assert (end.exit_code, end.image_digest) == (0, "sha256:1")
     (told,) = running.acknowledged(1).moved(AssignmentState.SUCCEEDED, 3.5).unsent
     assert told.ran_s is None
+
+
+def test_only_what_the_agent_acts_on_waits_for_the_disk(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = Journal(path)
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    journal.note(an_entry().moved(AssignmentState.RUNNING, 1.0))
+    journal.forget(an_entry())
+    assert synced == []
+    journal.put(an_entry(fence=9))
+    assert len(synced) == 1
+    journal = reopened(journal, path)
+    assert list(journal.entries) == ["a1"]
+    journal.close()

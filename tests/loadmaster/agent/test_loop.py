@@ -276,7 +276,7 @@ def test_a_guard_that_cannot_be_started_fails_the_assignment(
 def test_a_full_disk_takes_no_new_work_and_says_so(
     world: VirtualWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def no_room(journal: Journal, raw: bytes) -> None:
+    def no_room(journal: Journal, raw: bytes, durable: bool) -> None:
         raise OSError("No space left on device")
 
     world.pass_time(1)
@@ -296,7 +296,7 @@ def test_a_node_calls_itself_healthy_again_once_there_is_room(world: VirtualWorl
     world.server.offer(a_spec(steps=1000))
     world.pass_time(4)
 
-    def no_room(journal: Journal, raw: bytes) -> None:
+    def no_room(journal: Journal, raw: bytes, durable: bool) -> None:
         raise OSError("No space left on device")
 
     with pytest.MonkeyPatch.context() as patch:
