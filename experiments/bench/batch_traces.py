@@ -7,10 +7,13 @@ as one of ten) and whole decisions. Goals stand beside the figures.
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 
+from controlplane.simulation.cluster.cluster_file import scenario_of
 from controlplane.simulation.cluster.scenario import Scenario
 from controlplane.simulation.workloads import load
 from controlplane.simulation.workloads.base import Workload
@@ -21,8 +24,14 @@ from experiments.bench.figures import Figure, figure, show
 from policies.contract.snapshot import NodeView
 from policies.host.registry import make
 
-POLICIES: Mapping[str, Mapping[str, Any]] = {"backfilling": {}, "area_backfilling": {}}
+POLICIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "backfilling": ("backfilling", {}),
+    "area_backfilling": ("area_backfilling", {}),
+    "area_backfilling with packing": ("area_backfilling", {"search": "packing"}),
+}
 LEAST_RUN_S = 10.0
+KIT_JOBS, KIT_LOAD = 4000, 1.3
+CLUSTERS = Path(__file__).parents[1] / "reproduce/pcp20/clusters"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +60,15 @@ def processors(file: str, count: int) -> tuple[Scenario, Workload]:
     return Scenario((node,), workload.kinds, ENERGY), workload
 
 
+def kit_like() -> tuple[Scenario, Workload]:
+    """Return a load drawn like KIT ForHLR II's that asks for more cores than there are."""
+    spec: dict[str, Any] = {"type": "kit", "jobs": KIT_JOBS, "load": KIT_LOAD}
+    cluster = yaml.safe_load((CLUSTERS / "kit-forhlr2.yaml").read_text())
+    scenario = scenario_of(cluster)
+    types = sorted({node.gpu_type for node in scenario.nodes})
+    return scenario, load(spec, 1, skip_bad=True, gpu_types=types)
+
+
 WALLTIMES = {"mean wait s": 1250.0, "mean slowdown": 4.1, "longest wait s": 80_000.0}
 TRACES: Mapping[str, Trace] = {
     "Eurora": Trace(eurora, {}, {**WALLTIMES, "a decision ms": 5.0, "p99 of a decision ms": 100.0}),
@@ -66,19 +84,20 @@ TRACES: Mapping[str, Trace] = {
         {},
         {"bounded slowdown": 30.0, "longest wait s": 2.06e6},
     ),
+    "KIT-like": Trace(kit_like, {}, {"a decision ms": 15.0, "p99 of a decision ms": 300.0}),
 }
 
 
 def figures() -> Iterator[Figure]:
-    """All traces under both policies."""
+    """All traces under all policies."""
     for name, trace in TRACES.items():
-        for policy, parameters in POLICIES.items():
-            goals = trace.goals if policy == "area_backfilling" else {}
+        for title, (policy, parameters) in POLICIES.items():
+            goals = {} if policy == "backfilling" else trace.goals
             clocked = Clocked(make(policy, {**parameters, **trace.parameters}))
             scenario, workload = trace.read()
             run = simulate(scenario, workload, clocked, name=policy, seed=1)
             for what, value in _measured(run, clocked).items():
-                yield figure(f"{policy}, {name}, {what}", value, goals.get(what), "")
+                yield figure(f"{title}, {name}, {what}", value, goals.get(what), "")
 
 
 def _measured(run: Outcome, policy: Clocked) -> dict[str, float]:

@@ -44,7 +44,7 @@ class AreaBackfilling:
         0.2, meaning="the same as a part of the backlog; the greater of both counts", minimum=0.0
     )
     limit_s: float = parameter(
-        73_000.0,
+        75_000.0,
         meaning=(
             "seconds of waiting after which the job that came first is first, whatever its size"
             " and priority, with a reservation that nobody may delay"
