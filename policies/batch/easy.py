@@ -37,13 +37,19 @@ class Head:
 
 
 def start_in_order(
-    plan: BatchPlan, rows: Iterable[int], *, backfills: bool = True, reservations: int = 1
+    plan: BatchPlan,
+    rows: Iterable[int],
+    *,
+    backfills: bool = True,
+    reservations: int = 1,
+    reserved: Iterable[Head] = (),
 ) -> list[Head]:
     """Start jobs in this order; return the first ones that do not fit, with their reservations.
 
     A job for which no end that is told makes room has none. Without `backfills` nobody passes.
+    `reserved`: reservations made before, the first ones.
     """
-    heads: list[Head] = []
+    heads = list(reserved)
     misses = set[tuple[Request, int, bool]]()
     for row in rows:
         choices = plan.choices(row)
@@ -88,31 +94,58 @@ def _start(
         if (found := plan.find(row, choice)) is None:
             misses.add(key)
             continue
-        passed = [head for head in heads if plan.view.now_s + choice.run_s > head.start_s]
-        kept = _clear_of(plan, row, choice, passed, found) if passed else found
-        if kept is not None:
-            plan.take(row, kept, choice.run_s)
+        passed = passed_by(plan, choice, heads)
+        if (kept := keeping(plan, row, choice, passed, found)) is not None:
+            _take(plan, row, choice, passed, kept)
             return True
     return False
 
 
-def _clear_of(
-    plan: BatchPlan, row: int, choice: Choice, heads: Sequence[Head], found: Allocation
+def passed_by(plan: BatchPlan, choice: Choice, heads: Iterable[Head]) -> list[Head]:
+    """Return the reservations that begin before a job would end that starts now."""
+    return [head for head in heads if plan.view.now_s + choice.run_s > head.start_s]
+
+
+def keeping(
+    plan: BatchPlan, row: int, choice: Choice, passed: Sequence[Head], found: Allocation
 ) -> Allocation | None:
-    """Return units that leave all reservations what they need, and note them there."""
-    reserved = _nodes_of(heads)
-    apart = _nodes_of(head for head in heads if head.alone or plan.is_alone(row))
-    for tried in (found, plan.find(row, choice, only=~reserved)):
+    """Return units, `found` or others, that leave passed reservations what they need."""
+    if not passed:
+        return found
+    apart = _nodes_of(head for head in passed if head.alone or plan.is_alone(row))
+    for tried in (found, plan.find(row, choice, only=~_nodes_of(passed))):
         if tried is None or node_set(tried) & apart:
             continue
-        where = [(part.node, part.units) for part in tried.parts]
-        beside = [head.later.place(choice.request, where) for head in heads]
-        if None not in beside:
-            for head, units in zip(heads, beside, strict=True):
-                assert units is not None  # none of them is
-                head.later.take(units)
+        if all(head.later.place(choice.request, _where(tried)) for head in passed):
             return tried
     return None
+
+
+def start_at(
+    plan: BatchPlan, row: int, heads: Iterable[Head], where: Sequence[tuple[int, int]]
+) -> bool:
+    """Start a job of one choice on these nodes, if it fits there and keeps the reservations."""
+    (choice,) = plan.choices(row)
+    passed, units = passed_by(plan, choice, heads), plan.state.place(choice.request, where)
+    if units is None or not all(head.later.place(choice.request, where) for head in passed):
+        return False
+    _take(plan, row, choice, passed, units)
+    return True
+
+
+def _take(
+    plan: BatchPlan, row: int, choice: Choice, passed: Iterable[Head], units: Allocation
+) -> None:
+    """Start a job, and note its units beside the reservations that it passes."""
+    plan.take(row, units, choice.run_s)
+    for head in passed:
+        beside = head.later.place(choice.request, _where(units))
+        assert beside is not None  # it was looked at before
+        head.later.take(beside)
+
+
+def _where(units: Allocation) -> list[tuple[int, int]]:
+    return [(part.node, part.units) for part in units.parts]
 
 
 def _reserved(plan: BatchPlan, row: int, choice: Choice, heads: Sequence[Head]) -> list[Head]:

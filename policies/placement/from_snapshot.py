@@ -64,11 +64,15 @@ def cluster_of(snapshot: Snapshot, *, shares: bool = True) -> ClusterState:
 
 
 def resources_of(snapshot: Snapshot) -> tuple[str, ...]:
-    """Return the names of the resources that jobs use and some node may lack."""
+    """Return the names of the resources that jobs use and some node may lack.
+
+    Where jobs use any: beside them the named ones of nodes, which are to be left for others.
+    """
     columns = snapshot.jobs.columns
     if columns.gpus_only:
         return ()
     named = {name for of in columns.others["resources"] for name, _ in of}
+    named.update(name for node in snapshot.nodes for name, _ in node.resources)
     plain = [name for name in PLAIN if columns.numbers[name].any()]
     finite = [n for n in plain if any(getattr(node, n) < inf for node in snapshot.nodes)]
     return (*finite, *sorted(named))

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from controlplane.loop.rounds import decide
 from policies.batch.backfilling import Backfilling
-from policies.contract.plan import Plan, WaitCode, seat_demand
-from policies.contract.snapshot import NodeView, RankPlacement, Snapshot
+from policies.contract.plan import Plan, WaitCode
+from policies.contract.snapshot import RankPlacement, Snapshot
 from tests.builders_policies import (
     a_batch_job,
     a_cpu_node,
@@ -20,6 +20,7 @@ from tests.builders_policies import (
     on,
     seated,
 )
+from tests.policies.batch.replay import end_s, fits_beside
 
 
 def planned(snapshot: Snapshot, **parameters: str) -> Plan:
@@ -166,34 +167,5 @@ def test_what_passes_the_first_waiting_job_never_delays_it_by_the_run_times_that
     plan = planned(snapshot)
     for head in [w for w in plan.waiting if w.expected is not None]:
         start_s = head.expected.start_s if head.expected else 0.0
-        still = [p for p in plan.placements if _end_s(snapshot, p.job) > start_s]
-        assert _fits_beside(snapshot, head.job, still)
-
-
-def _end_s(snapshot: Snapshot, job: str) -> float:
-    view = snapshot.jobs.by_id(job)
-    if not view.running:
-        return snapshot.now_s + view.walltime_s
-    return max(snapshot.now_s + 1.0, view.running[0].since_s + view.walltime_s)
-
-
-def _fits_beside(snapshot: Snapshot, job: str, placements: Any) -> bool:
-    """All units of a job fit, node by node, beside these placements."""
-    columns, position = snapshot.jobs.columns, snapshot.jobs.position
-    unit, units = seat_demand(columns, position[job]), int(columns.counts["units"][position[job]])
-    room = 0
-    for node in snapshot.nodes:
-        left = _has(node)
-        for placed in placements:
-            for seat in placed.ranks:
-                if seat.node == node.id:
-                    of_seat = seat_demand(columns, position[placed.job], seat.units)
-                    for name, amount in of_seat.items():
-                        left[name] = left.get(name, 0.0) - amount
-        fits = [left.get(n, 0.0) // amount for n, amount in unit.items() if amount > 0.0]
-        room += int(min(fits))
-    return room >= units
-
-
-def _has(node: NodeView) -> dict[str, float]:
-    return {"cores": node.cores, "memory_gb": node.memory_gb, **dict(node.resources)}
+        still = [p for p in plan.placements if end_s(snapshot, p.job) > start_s]
+        assert fits_beside(snapshot, head.job, still)
