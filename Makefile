@@ -114,7 +114,7 @@ reproduce-gavel: $(VENV)/.test ## Gavel's evaluation again (hours; goes on where
 
 HPC_DATA = $(if $(filter command line environment,$(origin DATA)),$(DATA),$(or $(LOADMASTER_DATA),../shared/data))
 reproduce-pcp20: $(VENV)/.test ## PCP'20's evaluation again (hours; goes on where it stopped); QUICK=1: minutes; a part: SETTINGS=eurora,seth KIT_LOG=hpc/kit.swf
-	$(BIN)/python -m experiments.reproduce.pcp20 --data $(HPC_DATA) --processes $(JOBS_AT_ONCE) $(if $(QUICK),--quick) $(if $(FIRST),--first $(FIRST)) \
+	$(BIN)/python -m experiments.reproduce.pcp20 --data $(HPC_DATA) --processes $(JOBS_AT_ONCE) $(if $(QUICK),--quick) $(if $(FIRST),--first $(FIRST)) $(if $(REPORT),--report) \
 	  $(if $(SETTINGS),--settings $(SETTINGS)) $(if $(KIT_LOG),--kit-log $(KIT_LOG)) $(if $(FOLDER),--folder $(FOLDER))
 
 chaos: $(VENV)/.test ## KILLS=200 or PARTITIONS=50 of a real system, SEED=1, DATABASE=sqlite or postgres; see docs/chaos.md

@@ -36,7 +36,7 @@ NOTES = (
     " application and resources. -L2 needs users: it is measured on Seth (17 users) and on the"
     " drawn load.",
     "PCP'19 takes seconds to decide: it has the first jobs of Eurora's log, and so has all that"
-    " stands beside it in figures 6 and 7. The first 1,000 are those of nine hours, at three times"
+    " stands beside it in figures 6 and 7. The first 1,000 are those of nine hours, at twice"
     " the pace of the rest; 2% of them have several units (5% of all), 10% ask for GPUs (15%).",
     "No job of Eurora's log is shorter than 10 s: its bounded slowdown is its slowdown.",
     "Nodes of Eurora have 32 GB here, as the file of its nodes says; the paper has 16 GB, with"

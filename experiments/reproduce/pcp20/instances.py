@@ -27,7 +27,8 @@ from policies.contract.plan import PlanStatus
 from policies.contract.snapshot import Snapshot
 from policies.host import registry
 
-POLICIES = ("pcp20", "pcp19", "hcp19")
+POLICIES = ("hcp19", "pcp20", "pcp19")
+"""The first decision of a process loads the solver: `hcp19`, whose time is not compared."""
 
 
 @dataclass(frozen=True, slots=True)
