@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from policies.contract.snapshot import NodeView, Snapshot, seat_demand
+from policies.contract.plan import seat_demand
+from policies.contract.snapshot import NodeView, Snapshot
 
 
 def end_s(snapshot: Snapshot, job: str) -> float:
