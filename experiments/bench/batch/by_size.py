@@ -47,9 +47,9 @@ def real_durations() -> tuple[Scenario, Workload]:
 
 
 def kit() -> tuple[Scenario, Workload]:
-    """Return jobs drawn for KIT ForHLR II's 1,173 nodes."""
+    """Return jobs drawn for KIT ForHLR II's 1,173 nodes, more than it can do: jobs wait."""
     scenario = scenario_of(yaml.safe_load((CLUSTERS / "kit-forhlr2.yaml").read_text()))
-    workload = load({"type": "kit", "jobs": 3000}, 1, gpu_types=["Titan", ""])
+    workload = load({"type": "kit", "jobs": 3000, "load": 1.5}, 1, gpu_types=["Titan", ""])
     return scenario, workload
 
 
