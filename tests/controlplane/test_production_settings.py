@@ -272,7 +272,7 @@ _SHELL = re.compile(r"\$\{([A-Z][A-Z0-9_]+)[:}-]")
 _NOT_SETTINGS = {"DJANGO_SETTINGS_MODULE", "TMPDIR", "BASE", "PATH"}
 _TOLD_TO_JOBS = {
     f"LOADMASTER_{name}"
-    for name in ("CHECKPOINT_DIR", "DEVICES", "GANG", "GANG_TOKEN", "RANK", "STEPS")
+    for name in ("CHECKPOINT_DIR", "DEVICES", "GANG", "GANG_TOKEN", "RANK", "SEAT", "STEPS")
 }
 
 
@@ -288,7 +288,8 @@ def read_by_the_code() -> set[str]:
     for path in (ROOT / "docker-compose.yml", ROOT / "deploy" / "entrypoint", ROOT / "Dockerfile"):
         names |= set(_SHELL.findall(path.read_text()))
     names |= {f"LOADMASTER_KEEP_{name.upper()}_DAYS" for name in django_settings.KEEP_DAYS}
-    return names - _NOT_SETTINGS - _TOLD_TO_JOBS
+    told = {name for name in names if name.startswith("SLURM_")}  # to steps of batch scripts
+    return names - _NOT_SETTINGS - _TOLD_TO_JOBS - told
 
 
 def documented(*sections: str) -> set[str]:

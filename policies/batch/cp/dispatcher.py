@@ -158,11 +158,14 @@ class Counts:
 
 
 def dispatch(plan: BatchPlan, instance: Instance, decision: Decision) -> list[int]:
-    """Place the jobs that start now on their nodes; return those that do not fit there."""
+    """Place the jobs that start now on their nodes; return those that do not fit there.
+
+    A job that asks for nothing may have no nodes: it takes what the others leave.
+    """
     refused = []
-    for i, (job, start) in enumerate(zip(instance.jobs, decision.starts, strict=True)):
-        if start > 0:
-            continue
+    now = [i for i, start in enumerate(decision.starts) if start <= 0]
+    for i in sorted(now, key=lambda i: decision.nodes[i] is None):
+        job = instance.jobs[i]
         if (found := allocation_at(plan, job, decision.nodes[i])) is None:
             refused.append(i)
         else:

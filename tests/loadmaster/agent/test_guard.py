@@ -149,9 +149,10 @@ def test_a_job_that_ends_within_its_walltime_ends_by_itself(tmp_path: Path) -> N
 
 
 CATCHER = (
-    "import signal, sys, time\n"
-    "signal.signal(10, lambda *_: (print(sys.argv[1], flush=True), sys.exit(7)))\n"
-    "print('up', sys.argv[1], flush=True)\ntime.sleep(60)\n"
+    "import os, signal, sys, time\n"
+    "def say(text): os.write(1, (text + '\\n').encode())  # whole, beside what others write\n"
+    "signal.signal(10, lambda *_: (say(sys.argv[1]), sys.exit(7)))\n"
+    "say('up ' + sys.argv[1])\ntime.sleep(60)\n"
 )
 FAMILY = (
     "import os, subprocess, sys, time\n"
