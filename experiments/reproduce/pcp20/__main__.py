@@ -66,11 +66,7 @@ def reproduce(asked: Asked, say: Say) -> Path:
         if not case.dispatcher.is_there
     ]
     rows = _all(cells, run, asked, "cells", say)
-    not_run += [
-        f"Not run yet: {cell.case.setting.title}, {cell.case.label}."
-        for cell in cells
-        if not (asked.folder / "cells" / cell.file).exists()
-    ]
+    not_run += _left(cells, asked)
     solved = _all(_solves(cells, asked), solve, asked, "instances", say)
     results: dict[str, Any] = {
         "scale": asked.scale.name,
@@ -95,6 +91,15 @@ def _cell(case: Any, asked: Asked) -> Cell:
         return Cell(case, asked.data)
     folder = asked.folder / "snapshots" / case.label.replace("'", "")
     return Cell(case, asked.data, str(folder), asked.scale.instances_every)
+
+
+def _left(cells: Sequence[Cell], asked: Asked) -> list[str]:
+    """A sentence for each setting with simulations that were not run yet."""
+    left: dict[str, list[str]] = {}
+    for cell in cells:
+        if not (asked.folder / "cells" / cell.file).exists():
+            left.setdefault(cell.case.setting.title, []).append(cell.case.label)
+    return [f"Not run yet: {title}: {', '.join(labels)}." for title, labels in left.items()]
 
 
 def _solves(cells: Sequence[Cell], asked: Asked) -> list[Solve]:

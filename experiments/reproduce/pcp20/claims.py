@@ -37,7 +37,8 @@ NOTES = (
     " drawn load.",
     "PCP'19 takes seconds to decide: it has the first jobs of Eurora's log, and so has all that"
     " stands beside it in figures 6 and 7. The first 1,000 are those of nine hours, at twice"
-    " the pace of the rest; 2% of them have several units (5% of all), 10% ask for GPUs (15%).",
+    " the pace of the rest; 2% of them have several units (5% of all), 10% ask for GPUs (15%)."
+    " They hardly queue.",
     "No job of Eurora's log is shorter than 10 s: its bounded slowdown is its slowdown.",
     "Nodes of Eurora have 32 GB here, as the file of its nodes says; the paper has 16 GB, with"
     " which 8 of the jobs fit on no node.",

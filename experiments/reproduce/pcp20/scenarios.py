@@ -74,7 +74,7 @@ class Setting:
         if self.log:
             fields = "batch_fields" if "eurora" in self.log else "batch"
             return {"type": "swf", "path": str(data / self.log), "gpus": fields, **cut}
-        return {"type": "kit", **cut}
+        return {"type": "kit", "load": KIT_LOAD, **cut}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +110,8 @@ class Scale:
 FULL = Scale("full", None, 1_000, 4_000, None, 5, 250)
 QUICK = Scale("quick", 150, 100, 150, 150, 10, 10)
 
+KIT_LOAD = 0.95
+"""Part of the cluster that the drawn load wants: by its default nothing would wait."""
 EURORA_LOG, SETH_LOG = "hpc/eurora-2014-4days.swf", "hpc/hpc2n-seth-slice.swf"
 EURORA, FIRST, GPU_FIRST, KILLED, TIMED, KIT, SETH = (
     "eurora", "eurora-first", "eurora-gpu-first", "eurora-killed", "eurora-timed", "kit", "seth",

@@ -189,8 +189,9 @@ def instance_of(found: Candidates, jobs: Sequence[WaitingJob], grid_s: float) ->
     units = [unit_demand(job.request, size) for job in jobs]
     wanted = [[job.request.units * a for a in of] for job, of in zip(jobs, units, strict=True)]
     used = [*wanted, *[part.demand for part in running if part.demand]]
-    most = [sum(amounts) for amounts in zip(*used, strict=True)]
-    step = [gcd(*amounts) or 1 for amounts in zip(*units, *used, strict=True)]
+    nothing = [0] * size
+    most = [sum(amounts) for amounts in zip(nothing, *used, strict=True)]
+    step = [gcd(*amounts) or 1 for amounts in zip(nothing, *units, *used, strict=True)]
 
     def scaled(amounts: Sequence[int]) -> Amounts:
         return tuple([max(0, a) // of for a, of in zip(amounts, step, strict=True)])

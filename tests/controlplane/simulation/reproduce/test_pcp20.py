@@ -54,7 +54,7 @@ def test_a_reproduction_has_every_simulation_and_goes_on_where_it_stopped(asked:
     reproduce(replace(asked, computes=False), said.append)
     partial = json.loads((asked.folder / "results.json").read_text())
     assert len(partial["rows"]) == 15
-    assert partial["not_run"] == ["Not run yet: Seth, EASY-W."]
+    assert partial["not_run"] == ["Not run yet: Seth: EASY-W."]
     said.clear()
     reproduce(asked, said.append)
     assert "cells: 16, 15 of them done before" in said

@@ -153,6 +153,11 @@ def test_an_unlimited_capacity_counts_as_the_sum_of_all_demands() -> None:
     assert instance.capacity[0][1] == 6
 
 
+def test_an_idle_cluster_without_jobs_is_an_instance_too() -> None:
+    instance = an_instance(a_snapshot([a_cpu_node("c1", cores=4.0)], []))
+    assert (instance.jobs, instance.running, instance.resources) == ((), (), ())
+
+
 def test_the_order_of_nodes_decides_which_fill_first() -> None:
     nodes = [a_node("g1", gpus=1, cores=4.0), a_cpu_node("c1", cores=4.0),
              a_cpu_node("c2", cores=4.0)]  # fmt: skip
