@@ -151,7 +151,8 @@ def test_a_job_that_ends_within_its_walltime_ends_by_itself(tmp_path: Path) -> N
 CATCHER = (
     "import os, signal, sys, time\n"
     "def say(text): os.write(1, (text + '\\n').encode())  # whole, beside what others write\n"
-    "signal.signal(10, lambda *_: (say(sys.argv[1]), sys.exit(7)))\n"
+    "def leave(*_): say(sys.argv[1]); time.sleep(sys.argv[1] == 'first'); sys.exit(7)\n"
+    "signal.signal(10, leave)\n"
     "say('up ' + sys.argv[1])\ntime.sleep(60)\n"
 )
 FAMILY = (
