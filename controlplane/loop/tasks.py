@@ -79,7 +79,7 @@ BACKOFF = 2
 one: where jobs end all the time, most of a round's cost is the same for one as for many."""
 
 LONG_S = 1.0
-SHORT_BACKOFF_S = 0.25
+SHORT_BACKOFF_S = 0.1
 """Longest backoff after a round of up to LONG_S."""
 
 LONGEST_BACKOFF_S = 5.0

@@ -265,7 +265,7 @@ def test_events_that_come_while_a_round_is_held_are_answered_together_by_the_nex
 
 
 @pytest.mark.parametrize(
-    ("took_s", "rests_s"), [(0.05, 0.1), (0.2, 0.25), (0.9, 0.25), (2.0, 4.0), (60.0, 5.0)]
+    ("took_s", "rests_s"), [(0.04, 0.08), (0.2, 0.1), (0.9, 0.1), (2.0, 4.0), (60.0, 5.0)]
 )
 def test_a_cluster_rests_after_a_round_for_twice_as_long_but_never_for_long(
     monkeypatch: pytest.MonkeyPatch, took_s: float, rests_s: float
