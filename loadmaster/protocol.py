@@ -46,34 +46,8 @@ LATER = Field(exclude_if=lambda value: not value)
 MOST_SLOTS = 16
 """Jobs that may share one GPU at most. Policies pair two."""
 
-RUNTIMES = ("process", "docker")
-"""The ways of running a job; a node offers the one its agent was started with."""
-
-GANG = "gang"
-"""The feature of agents that can run a rank of a gang so that it finds the others."""
-
-LIMITS = "limits"
-"""The feature of agents whose guards end a job at its walltime and its deadline."""
-
-SIGNAL = "signal"
-"""The feature of agents whose guards send a signal some time before the end of a job."""
-
-BATCH = "batch"
-"""The feature of agents that know batch scripts, and seats whose process is on another node."""
-
 CONTAINER = "{container}"
 """Stands in a node's address for a launch's own name, where containers find one another by name."""
-
-FEATURES = frozenset(
-    {*RUNTIMES, "emulated", "checkpoint", "steps_quota", "lease_guard"}
-    | {GANG, LIMITS, SIGNAL, BATCH}
-)
-"""Features of an agent of this version; a LaunchSpec that needs others is REJECTED."""
-
-
-def features_with(runtime: str) -> tuple[str, ...]:
-    """Features of a node whose agent uses that runtime."""
-    return tuple(sorted(FEATURES - set(RUNTIMES) | {runtime}))
 
 
 class AssignmentState(StrEnum):

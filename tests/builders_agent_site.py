@@ -18,7 +18,8 @@ from loadmaster.agent.node.machine import Devices, EmulatedDevices, Identity, bo
 from loadmaster.agent.runtimes.base import Runtime
 from loadmaster.agent.runtimes.process import ProcessRuntime
 from loadmaster.agent.server.client import AgentClient
-from loadmaster.protocol import TIME_HEADER, AssignmentState, Registration, features_with
+from loadmaster.features import features_with
+from loadmaster.protocol import TIME_HEADER, AssignmentState, Registration
 from tests.builders import a_cluster, a_gpu_type
 from tests.builders_agent import FAST, an_emulation
 from tests.builders_asgi import SiteClient

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 BASH = "#!/bin/bash\n"
 M = "--mem-per-cpu=500"
@@ -37,17 +38,22 @@ class Case:
     stays: bool = False
 
 
-def case(name: str, script: str, *options: str, **more: object) -> Case:
+def case(
+    name: str,
+    script: str,
+    *options: str,
+    arguments: tuple[str, ...] = (),
+    then: str = "",
+    **more: Any,
+) -> Case:
     """One script; the first line is added where it is not given."""
     text = script if script.startswith("#!") or not script else BASH + script
-    arguments = more.pop("arguments", ())
-    step = Step(text, options, arguments, str(more.pop("then", "")))  # type: ignore[arg-type]
-    return Case(name, (step,), **more)  # type: ignore[arg-type]
+    return Case(name, (Step(text, options, arguments, then),), **more)
 
 
-def steps(name: str, *given: tuple[str, ...], **more: object) -> Case:
+def steps(name: str, *given: tuple[str, ...], **more: Any) -> Case:
     """Several scripts, each with its options."""
-    return Case(name, tuple(Step(BASH + s, o) for s, *o in given), **more)  # type: ignore[arg-type]
+    return Case(name, tuple(Step(BASH + s, tuple(o)) for s, *o in given), **more)
 
 
 ONE = (

@@ -8,7 +8,8 @@ from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 
 from clusters.models.clusters import Cluster, GpuType
-from loadmaster.protocol import MOST_SLOTS, RUNTIMES
+from loadmaster.features import RUNTIMES
+from loadmaster.protocol import MOST_SLOTS
 
 
 class Role(models.TextChoices):

@@ -12,7 +12,8 @@ from django.utils.crypto import salted_hmac
 from clusters.models import Node
 from jobs.assignment_lifecycle import LIVE
 from jobs.models import Assignment
-from loadmaster.protocol import CONTAINER, GANG
+from loadmaster.features import GANG
+from loadmaster.protocol import CONTAINER
 
 PORTS = range(29400, 30000, 2)
 """First of the two ports of a gang: the framework's; the next one is the training library's."""

@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from experiments.chaos.checks.findings import holds
 from experiments.chaos.engine import RESULT
-from experiments.chaos.findings import holds
 from experiments.chaos.network import NetworkError
 from experiments.chaos.scenarios import Order, run_kills, run_partitions
 from experiments.chaos.system import ChaosError

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from experiments.chaos.findings import find
+from experiments.chaos.checks.findings import find
 from experiments.chaos.schedule import Blow
 from experiments.chaos.system import ChaosError, System
 from experiments.chaos.workload import Workload

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import loadmaster
-from experiments.chaos.forms import BATCH, LIMITED, SWEEP, TRAINING, Form, Forms
+from experiments.chaos.jobs.forms import BATCH, LIMITED, SWEEP, TRAINING, Form, Forms
 from experiments.chaos.system import System
 from loadmaster.client import InvalidError, LoadmasterError
 

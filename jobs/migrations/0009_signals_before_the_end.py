@@ -13,6 +13,11 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='job',
             name='signal',
-            field=models.CharField(blank=True, default='', help_text='Sent before its end, such as B:USR1@60', max_length=20),
+            field=models.CharField(
+                blank=True,
+                default='',
+                help_text='Sent before its end, such as B:USR1@60',
+                max_length=20,
+            ),
         ),
     ]

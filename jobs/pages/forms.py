@@ -17,7 +17,7 @@ from jobs.models import Job
 from jobs.selectors import teams_of
 from jobs.services import job_data
 from jobs.submission.validation import ON_DISCONNECT, JobInvalid
-from loadmaster.protocol import RUNTIMES
+from loadmaster.features import RUNTIMES
 
 WHOLE = (
     "epochs", "steps_per_epoch", "gpus_min", "gpus_max", "priority", "max_retries", "units",

@@ -21,7 +21,7 @@ from jobs.submission.fields import FieldError
 from jobs.submission.seats import wrong_seats
 from jobs.submission.waits import Waits, waits_of
 from jobs.submission.warnings import warnings_of
-from loadmaster.protocol import RUNTIMES
+from loadmaster.features import RUNTIMES
 from loadmaster.slurm.options import ScriptError
 
 T = TypeVar("T")

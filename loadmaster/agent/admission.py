@@ -7,7 +7,8 @@ from pathlib import Path
 
 from loadmaster.agent.journal import Entry
 from loadmaster.agent.runtimes.base import RunId, Warned, is_safe_id
-from loadmaster.protocol import FEATURES, PROTOCOL_VERSION, LaunchSpec, ReasonClass
+from loadmaster.features import FEATURES
+from loadmaster.protocol import PROTOCOL_VERSION, LaunchSpec, ReasonClass
 from loadmaster.slurm.values import end_signal
 from loadmaster.training.gangs.connection import join_address, parse_address
 

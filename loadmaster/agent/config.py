@@ -10,7 +10,8 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from loadmaster.agent.logs import FORMATS
-from loadmaster.protocol import MOST_SLOTS, RUNTIMES
+from loadmaster.features import RUNTIMES
+from loadmaster.protocol import MOST_SLOTS
 from loadmaster.strict_yaml import LARGEST, DocumentError, read_fields
 from loadmaster.wire import WireError, from_json, one_of
 

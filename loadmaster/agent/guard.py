@@ -3,8 +3,7 @@
 Run as a file by itself (`python -I -S guard.py RUN_DIR`) with the standard library alone, as the
 subreaper of whatever the job starts. Without RUN_DIR it reads run folders from stdin, a JSON string
 a line, forks a guard for each, and answers with its pid: a fork takes a tenth of Python's start. An
-empty line follows when one of these guards has ended.
-The guard shares the run folder with the agent:
+empty line follows when one of them has ended. A guard shares the run folder with the agent:
 - `launch.json` (read once, then removed, for it holds secrets): argv, environment, cwd, grace_s,
   boot_id, walltime_s, deadline_s (CLOCK_BOOTTIME; null: none), signal {number, before_s, to} before
   them, outputs (files by stream); in a container `orders` (of lease.json, stop.json), `container`.
@@ -369,6 +368,7 @@ def main(folder: Path) -> int:
 
 def serve() -> int:
     """Fork a guard for every folder that stdin names, until it ends. The guards go on."""
+    LIBC.prctl(PR_SET_DUMPABLE, 0)  # no job may trace and so stop it either
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps guards
     for line in sys.stdin.buffer:
         pid = os.fork()

@@ -19,7 +19,8 @@ from loadmaster.agent.runtimes.base import RunId, RunState, RunStatus, StopBy, S
 from loadmaster.agent.server.client import INCURABLE, AgentError, Refused, TryAgain
 from loadmaster.agent.server.session import ServerSession, known_assignment
 from loadmaster.agent.server.shipping import Shipper
-from loadmaster.protocol import Directives, ErrorCode, SessionRequest, features_with
+from loadmaster.features import features_with
+from loadmaster.protocol import Directives, ErrorCode, SessionRequest
 
 logger = logging.getLogger(__name__)
 

@@ -27,8 +27,9 @@ from loadmaster.agent.server.client import (
     Unauthorized,
     WrongProtocol,
 )
+from loadmaster.features import features_with
 from loadmaster.files import private_folder, write_whole
-from loadmaster.protocol import Registration, features_with
+from loadmaster.protocol import Registration
 from loadmaster.wire import WireError, dumps, loads
 
 EXIT_CONFIG = 2

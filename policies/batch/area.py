@@ -32,7 +32,7 @@ class Areas:
         return self._weighed(row, 1.0)
 
     def size(self, row: int) -> float:
-        """Return run time (s) times share^0.75: wide jobs count more than by area."""
+        """Return run time (s) times share^0.75: wide jobs count less than by area."""
         return self._weighed(row, SHARE_POWER)
 
     def left_s(self) -> float:

@@ -347,9 +347,8 @@ class Snapshot:
     @cached_property
     def job_kinds(self) -> Ints:
         """int64[J]: row of each job's kind."""
-        return frozen(
-            np.array([self.kind_index[k] for k in self.jobs.columns.kinds], dtype=np.int64)
-        )
+        rows = [self.kind_index[kind] for kind in self.jobs.columns.kinds]
+        return frozen(np.array(rows, dtype=np.int64))
 
     @cached_property
     def allowed(self) -> Bools:

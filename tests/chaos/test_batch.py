@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from experiments.chaos.batch import Batch, check_batch
-from experiments.chaos.forms import TURN, Forms
+from experiments.chaos.checks.batch import Batch, check_batch
+from experiments.chaos.jobs.forms import TURN, Forms
 
 Life = tuple[float, float]
 

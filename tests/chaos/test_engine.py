@@ -10,9 +10,9 @@ from typing import Any, cast
 
 import pytest
 
+from experiments.chaos.checks.findings import holds
 from experiments.chaos.engine import BLOWS, Run
-from experiments.chaos.findings import holds
-from experiments.chaos.forms import BATCH, LIMITED
+from experiments.chaos.jobs.forms import BATCH, LIMITED
 from experiments.chaos.kept import keep
 from experiments.chaos.schedule import Blow
 from experiments.chaos.system import ChaosError, Site, System

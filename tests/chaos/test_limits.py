@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from experiments.chaos.limits import Limited, check_limits
+from experiments.chaos.checks.limits import Limited, check_limits
 
 JOB = {"id": "j", "walltime_s": 5.0}
 

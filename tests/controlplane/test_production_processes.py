@@ -238,7 +238,7 @@ def a_job(number: int, journals: Path) -> Mapping[str, Any]:
     """A job of few steps that keeps a journal of its own."""
     return {
         "name": f"tiny-{number}", "kind": "tiny",
-        "command": [sys.executable, "-m", "experiments.chaos.job"],
+        "command": [sys.executable, "-m", "experiments.chaos.jobs.job"],
         "steps": 4, "gpus": 1,
         "cores": 0.1, "memory_gb": 0.1, "walltime": 60,
         "environment": {"CHAOS_JOURNALS": str(journals)},

@@ -22,7 +22,7 @@ from controlplane.simulation.world.job_table import Launch
 from controlplane.simulation.world.run import Simulation
 from controlplane.simulation.world.world import Scenario
 from jobs.models import Assignment, Job, Kind
-from loadmaster.protocol import features_with
+from loadmaster.features import features_with
 from policies.contract.snapshot import KindView, Source, Throughput
 from policies.host.registry import make
 from profiling.models import PredictedRun

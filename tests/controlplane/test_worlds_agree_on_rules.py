@@ -15,7 +15,7 @@ from controlplane.simulation.workloads.rules import After, Array, Condition, Rul
 from controlplane.simulation.world.job_table import JobEnd
 from controlplane.simulation.world.run import Simulation
 from jobs.models import Dependency, Job, JobArray, Kind
-from loadmaster.protocol import LIMITS
+from loadmaster.features import LIMITS
 from policies.contract.snapshot import KindView
 from tests.builders import a_job, a_node, a_team, a_user
 from tests.builders_worlds import START_S, FixedKnowledge, LiveRun, LookingEngine

@@ -43,17 +43,8 @@ from jobs.assignment_lifecycle import (
 )
 from jobs.models import Assignment, Job
 from jobs.secrets import SecretMissing, reveal_references
-from loadmaster.protocol import (
-    BATCH,
-    GANG,
-    LIMITS,
-    SIGNAL,
-    Accept,
-    AssignmentState,
-    LaunchSpec,
-    ReasonClass,
-    StateReport,
-)
+from loadmaster.features import BATCH, GANG, LIMITS, SIGNAL
+from loadmaster.protocol import Accept, AssignmentState, LaunchSpec, ReasonClass, StateReport
 
 
 def launch_spec(assignment: Assignment) -> LaunchSpec:

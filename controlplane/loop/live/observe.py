@@ -26,7 +26,7 @@ from controlplane.loop.live.live_assignments import LiveAssignment, LiveAssignme
 from controlplane.loop.live.rows import DeviceRow, NodeRow, Rows, is_ready
 from jobs.lifecycle import JobState
 from jobs.models import Job, Team
-from loadmaster.protocol import BATCH, LIMITS, SIGNAL
+from loadmaster.features import BATCH, LIMITS, SIGNAL
 from policies.contract.snapshot import (
     DeviceView,
     GpuTypeView,

@@ -25,7 +25,7 @@ TABLES = (
 """Name of a table, setting that has ours, and the paper's figures."""
 BASE, BESIDE = "HCP'19", "EASY"
 MEANS = {"wait_s": "wait", "slowdown": "slowdown", "bounded_slowdown": "bounded slowdown"}
-"""What is compared, in words."""
+"""Description of what is compared."""
 
 NOTES = (
     "Eurora's log here has 5,930 jobs of four days, the paper's 400,000 of 17 months; KIT's 114,355"

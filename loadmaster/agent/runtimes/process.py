@@ -233,7 +233,7 @@ class Spawner:
     """
 
     def __init__(self) -> None:
-        self.on_end: Callable[[], None] = threading.Event().set
+        self.on_end: Callable[[], None] = lambda: None
         self._process: subprocess.Popen[bytes] | None = None
         self._pids: queue.SimpleQueue[int] = queue.SimpleQueue()
 

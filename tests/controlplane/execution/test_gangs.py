@@ -15,7 +15,8 @@ from controlplane.execution.protocol.long_poll import look
 from controlplane.execution.services.assignments import accept
 from controlplane.execution.services.sessions import open_session
 from jobs.models import Assignment
-from loadmaster.protocol import Accept, AssignmentState, DirectiveAction, features_with
+from loadmaster.features import features_with
+from loadmaster.protocol import Accept, AssignmentState, DirectiveAction
 from loadmaster.wire import to_json
 from tests.builders import a_job
 from tests.builders_agents import (

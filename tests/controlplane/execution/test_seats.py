@@ -14,16 +14,8 @@ from jobs.lifecycle import JobState
 from jobs.models import Assignment, Job, Secret
 from jobs.secrets import set_secret
 from jobs.services import job_cancel
-from loadmaster.protocol import (
-    BATCH,
-    GANG,
-    Accept,
-    AssignmentState,
-    Host,
-    ReasonClass,
-    StateReport,
-    StopReason,
-)
+from loadmaster.features import BATCH, GANG
+from loadmaster.protocol import Accept, AssignmentState, Host, ReasonClass, StateReport, StopReason
 from loadmaster.wire import to_json
 from tests.builders import a_cluster, a_job
 from tests.builders_agents import a_node_with_agent, an_offer

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from controlplane.execution.services.assignments import launch_spec
 from controlplane.execution.slurm import file_name, node_list, repeated
 from jobs.models import JobArray
-from loadmaster.protocol import BATCH
+from loadmaster.features import BATCH
 from loadmaster.slurm.numbers import job_number
 from tests.builders import a_cluster, a_job
 from tests.builders_agents import a_node_with_agent, an_offer

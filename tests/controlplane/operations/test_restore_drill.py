@@ -30,7 +30,8 @@ from loadmaster.agent.loop import Agent, Timing
 from loadmaster.agent.node.machine import EmulatedDevices, Identity, boot_id
 from loadmaster.agent.runtimes.base import RunState
 from loadmaster.agent.server.client import AgentClient
-from loadmaster.protocol import FEATURES, Registration, StopReason
+from loadmaster.features import FEATURES
+from loadmaster.protocol import Registration, StopReason
 from tests.builders import a_cluster, a_gpu_type, a_job, a_kind, a_team
 from tests.builders_agent import an_emulation
 from tests.builders_asgi import SiteClient

@@ -1,6 +1,7 @@
 """Values of Slurm's options."""
 
 import signal
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -105,10 +106,10 @@ def test_a_signal_has_a_name_and_the_seconds_before_the_end(text: str, plain: st
         (values.end_signal, ["", "B:", "@5", "USR3", "0", "99", "USR1@70000", "USR1@-1", "C:USR1"]),
     ],
 )
-def test_a_bad_value_is_refused(reader: object, texts: list[str]) -> None:
+def test_a_bad_value_is_refused(reader: Callable[[str], object], texts: list[str]) -> None:
     for text in texts:
         with pytest.raises(ValueFormatError):
-            reader(text)  # type: ignore[operator]
+            reader(text)
 
 
 @pytest.mark.parametrize("text", ["soon", "25:00", "12:60", "2030-02-30", "now-1", "now+9parsecs"])

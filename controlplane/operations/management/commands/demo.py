@@ -20,7 +20,7 @@ from controlplane.operations.embedded.local import Local, running_locally, welco
 from controlplane.operations.embedded.programs import LocalRuntime
 from controlplane.operations.embedded.supervisor import EmbeddedError
 from loadmaster.demo.report import check_report
-from loadmaster.protocol import RUNTIMES
+from loadmaster.features import RUNTIMES
 
 FAST_INTERVALS = {
     "period_s": 5.0, "heartbeat_s": 1.0, "lease_s": 15.0, "grace_s": 6.0, "margin_s": 3.0,

@@ -7,7 +7,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from controlplane.operations.embedded.local import running_locally, welcome
 from controlplane.operations.embedded.programs import LocalRuntime
 from controlplane.operations.embedded.supervisor import EmbeddedError
-from loadmaster.protocol import RUNTIMES
+from loadmaster.features import RUNTIMES
 
 
 class Command(BaseCommand):

@@ -12,7 +12,7 @@ from clusters.models import Cluster, Node
 from controlplane.accounting.ledger import bill
 from controlplane.loop.live.observe import observe
 from jobs.models import Assignment, Job
-from loadmaster.protocol import LIMITS, features_with
+from loadmaster.features import LIMITS, features_with
 from policies.contract.plan import Placement, Plan, PlanStatus
 from policies.contract.snapshot import JobView, NodeView, RankPlacement, Snapshot
 from tests.builders import a_cluster, a_job, a_node

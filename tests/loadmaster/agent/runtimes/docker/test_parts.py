@@ -30,8 +30,9 @@ from loadmaster.agent.runtimes.docker.port import Container, Stats
 from loadmaster.agent.runtimes.docker.pulling import PullProgress, digest_of, pinned, repository_of
 from loadmaster.agent.runtimes.docker.verdict import end_of, start_failure
 from loadmaster.agent.start import EXIT_CONFIG, runtime_of, serve
+from loadmaster.features import features_with
 from loadmaster.files import open_plain, read_object
-from loadmaster.protocol import ReasonClass, features_with
+from loadmaster.protocol import ReasonClass
 from tests.builders_agent import a_spec
 from tests.builders_docker_played import DIGEST
 

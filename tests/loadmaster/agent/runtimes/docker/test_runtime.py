@@ -16,7 +16,8 @@ from loadmaster.agent.runtimes.base import Launch, RunId, RunState, StopBy, Stop
 from loadmaster.agent.runtimes.docker import DockerOptions, DockerRuntime
 from loadmaster.agent.runtimes.docker.options import AllowedMount
 from loadmaster.agent.runtimes.docker.port import Container, EngineRefusedError
-from loadmaster.protocol import AssignmentState, ReasonClass, features_with
+from loadmaster.features import features_with
+from loadmaster.protocol import AssignmentState, ReasonClass
 from tests.builders_agent import FakeServer, a_spec, an_agent, until
 from tests.builders_docker_played import DIGEST, IMAGE, PlayedEngine
 

@@ -5,7 +5,7 @@ import sys
 import time
 from pathlib import Path
 
-from experiments.chaos.job import JOURNALS
+from experiments.chaos.jobs.job import JOURNALS
 from loadmaster.demo.journals import JobJournal
 
 RUN_S = "CHAOS_RUN_S"

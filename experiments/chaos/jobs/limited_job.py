@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from experiments.chaos.job import JOURNALS
+from experiments.chaos.jobs.job import JOURNALS
 from loadmaster.demo.journals import JobJournal
 
 STUBBORN = "CHAOS_STUBBORN"

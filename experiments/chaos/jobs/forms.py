@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from experiments.chaos.batch_job import RUN_S
-from experiments.chaos.job import JOURNALS
-from experiments.chaos.limited_job import STUBBORN
+from experiments.chaos.jobs.batch_job import RUN_S
+from experiments.chaos.jobs.job import JOURNALS
+from experiments.chaos.jobs.limited_job import STUBBORN
 from experiments.chaos.parts import ROOT
 
 KINDS = ("alpha", "beta")
@@ -57,13 +57,13 @@ class Forms:
     def sweep(self) -> Form:
         """Return the last job: it needs all nodes for itself, so no seat may be held any more."""
         seats = {"units": self.nodes, "nodes": self.nodes, "processes": "each", "exclusive": True}
-        request = {**self._common(SWEEP, "experiments.chaos.batch_job", BATCH), **seats}
+        request = {**self._common(SWEEP, "experiments.chaos.jobs.batch_job", BATCH), **seats}
         return Form(BATCH, request, {"seats": self.nodes})
 
     def _training(self, number: int, _: Latest) -> Form:
         steps = self.steps * (1 + number % 3)
         request = {
-            **self._common(str(number), "experiments.chaos.job", ""),
+            **self._common(str(number), "experiments.chaos.jobs.job", ""),
             "kind": KINDS[number % len(KINDS)],
             "steps": steps,
             "gpus": "1..2" if number % 3 == 0 else 1,
@@ -74,7 +74,7 @@ class Forms:
 
     def _limited(self, number: int, _: Latest) -> Form:
         """Make one that only its guard ends; every second one ignores SIGTERM."""
-        job = self._common(str(number), "experiments.chaos.limited_job", LIMITED)
+        job = self._common(str(number), "experiments.chaos.jobs.limited_job", LIMITED)
         if number // len(TURN) % 2:
             job["environment"] = {**job["environment"], STUBBORN: "1"}
         limit = {"walltime": f"{WALLTIME_S:g}s", "on_walltime": "kill"}
@@ -106,7 +106,7 @@ class Forms:
         return Form(BATCH, request, {"never": True})
 
     def _batch(self, number: int) -> dict[str, Any]:
-        return self._common(str(number), "experiments.chaos.batch_job", BATCH)
+        return self._common(str(number), "experiments.chaos.jobs.batch_job", BATCH)
 
     def _common(self, name: str, module: str, journals: str) -> dict[str, Any]:
         kept = {"PYTHONPATH": str(ROOT), JOURNALS: str(self.journals / journals)}

@@ -1,13 +1,13 @@
-"""What a run has shown: the journals of all jobs, and the server's word at the end."""
+"""Findings of a run: from the journals of all jobs, and from the server at the end."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from experiments.chaos.batch import check_batch
-from experiments.chaos.forms import BATCH, LIMITED
-from experiments.chaos.limits import check_limits
+from experiments.chaos.checks.batch import check_batch
+from experiments.chaos.checks.limits import check_limits
+from experiments.chaos.jobs.forms import BATCH, LIMITED
 from experiments.chaos.system import System
 from experiments.chaos.workload import Record, Workload
 from loadmaster.client import LoadmasterError

@@ -1,0 +1,1 @@
+"""Programs of the jobs that chaos submits, and the list of their forms."""
