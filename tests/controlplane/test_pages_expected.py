@@ -14,6 +14,8 @@ from tests.builders import a_team, a_user, at
 from tests.builders_pages import Demo, a_busy_cluster, a_forecast
 from tests.controlplane.test_pages import text
 
+pytestmark = pytest.mark.django_db
+
 
 @pytest.fixture(name="demo")
 def _demo() -> Demo:
