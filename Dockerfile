@@ -37,7 +37,8 @@ RUN rm -rf deploy/wheels && python -c 'import setuptools; setuptools.setup()' --
 
 FROM ${BASE}
 RUN groupadd --gid 10001 loadmaster \
-    && useradd --uid 10001 --gid loadmaster --home-dir /var/lib/loadmaster --create-home --shell /usr/sbin/nologin loadmaster
+    && useradd --uid 10001 --gid loadmaster --home-dir /var/lib/loadmaster --create-home --shell /usr/sbin/nologin loadmaster \
+    && chmod -R go= /var/lib/loadmaster
 COPY --from=libraries /opt/venv /opt/venv
 COPY --from=source /app /app
 WORKDIR /app

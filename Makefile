@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
-.PHONY: help demo up install-tests test check unit coverage kernels test-all test-nightly test-sqlite test-postgres docker-image test-docker test-root test-slurm test-browser fuzz bench reproduce-andreas reproduce-gavel reproduce-pcp20 chaos load screenshots clean
+.PHONY: help demo up install-tests test check unit coverage kernels test-all test-nightly test-sqlite test-postgres docker-image test-docker test-root test-slurm test-browser mutants fuzz bench bench-size reproduce-andreas reproduce-gavel reproduce-pcp20 chaos load screenshots clean
 
 help: ## show these lines
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -86,6 +86,7 @@ test-browser: $(VENV)/.test
 	tests/with-network $(PYTEST) -n 0 -m browser
 
 test-nightly: export LOADMASTER_TEST_EXAMPLES = 10
+test-nightly: export LOADMASTER_EXPLORE = 1
 test-nightly: export LOADMASTER_FUZZ_REQUESTS = 40000
 test-nightly: $(VENV)/.test ## everything, with ten times the examples and requests, on both databases (hours)
 	$(PYTEST) -n 2 --dist worksteal --timeout 3600 -m "not browser and not postgres and not docker and not root and not slurm"
@@ -93,9 +94,13 @@ test-nightly: $(VENV)/.test ## everything, with ten times the examples and reque
 	tests/with-docker $(PYTEST) -n 0 -m "docker and not postgres"
 	$(PYTEST) -n 0 -m "root and not docker"
 	tests/with-network $(PYTEST) -n 0 -m browser
+	$(MAKE) mutants
 
-fuzz: $(VENV)/.test ## hostile requests at API and agent protocol: REQUESTS=100000 SEED=1
-	LOADMASTER_FUZZ_REQUESTS=$(REQUESTS) LOADMASTER_FUZZ_SEED=$(SEED) $(PYTEST) -n 2 tests/controlplane/web/test_openapi_fuzz.py
+mutants: $(VENV)/.test ## break each promise of safety by one line, and see that a test of the fast set notices (minutes); ONLY=S01,A02
+	$(BIN)/python -m experiments.mutants --marks "$(FAST)" --workers $(PROCESSES) $(if $(ONLY),--only $(ONLY))
+
+fuzz: $(VENV)/.test ## hostile requests, nested bodies and floods at API and agent protocol: REQUESTS=100000 SEED=1
+	LOADMASTER_FUZZ_REQUESTS=$(REQUESTS) LOADMASTER_FUZZ_SEED=$(SEED) $(PYTEST) -n 2 tests/controlplane/web/test_openapi_fuzz.py tests/controlplane/web/test_floods.py
 
 bench: $(VENV)/.test ## the figures: JSON lines of name, median, goal, ratio, machine; WHOLE=1: without sampling (hours)
 	$(BIN)/python -m experiments.bench $(if $(WHOLE),--whole)
@@ -117,9 +122,10 @@ reproduce-pcp20: $(VENV)/.test ## PCP'20's evaluation again (hours; goes on wher
 	$(BIN)/python -m experiments.reproduce.pcp20 --data $(HPC_DATA) --processes $(JOBS_AT_ONCE) $(if $(QUICK),--quick) $(if $(FIRST),--first $(FIRST)) $(if $(REPORT),--report) \
 	  $(if $(SETTINGS),--settings $(SETTINGS)) $(if $(KIT_LOG),--kit-log $(KIT_LOG)) $(if $(FOLDER),--folder $(FOLDER))
 
-chaos: $(VENV)/.test ## KILLS=200 or PARTITIONS=50 of a real system, SEED=1, DATABASE=sqlite or postgres; see docs/chaos.md
-	$(if $(filter postgres,$(DATABASE)),tests/with-postgres) $(BIN)/python -m experiments.chaos --seed $(or $(SEED),1) \
-	  $(if $(PARTITIONS),--partitions $(PARTITIONS),--kills $(or $(KILLS),200)) $(if $(FOLDER),--folder $(FOLDER))
+chaos: $(VENV)/.test ## KILLS=200 and JUMPS of clocks, or PARTITIONS=50, of a real system, SEED=1, DATABASE=sqlite or postgres, ONLY= or WITHOUT=disk, FORMS=slow; see docs/chaos.md
+	$(if $(filter postgres,$(DATABASE)),POSTGRES_SYNC=on tests/with-postgres) $(BIN)/python -m experiments.chaos --seed $(or $(SEED),1) \
+	  $(if $(PARTITIONS),--partitions $(PARTITIONS),--kills $(or $(KILLS),200)) $(if $(JUMPS),--jumps $(JUMPS)) $(if $(FOLDER),--folder $(FOLDER)) \
+	  $(if $(ONLY),--only $(ONLY)) $(if $(WITHOUT),--without $(WITHOUT)) $(if $(FORMS),--jobs $(FORMS)) $(if $(GRACE),--grace $(GRACE))
 
 DATABASE ?= both
 AGENTS ?= 10000
@@ -128,7 +134,10 @@ NODES ?= 1000
 SECONDS ?= 20
 RATE ?= 365
 SINGLE_RATE ?= 90
-SCENARIOS ?= starts,pages,submissions,overload,bulk,rounds,heartbeats
+SCENARIOS ?= starts,pages,submissions,overload,flood,bulk,rounds,heartbeats
+bench-size: $(VENV)/.test ## pages, lists, a round, backup and restore beside ENDED=1000000 ended jobs (DATABASE=sqlite|postgres|both)
+	$(BIN)/python -m experiments.load --database $(DATABASE) --jobs 2000 --nodes 100 --scenarios history --ended $(or $(ENDED),1000000)
+
 load: $(VENV)/.test ## everything under load, measured (DATABASE=sqlite|postgres|both AGENTS= JOBS= NODES= SECONDS= RATE= SINGLE_RATE= SCENARIOS= OUTPUT=)
 	$(BIN)/python -m experiments.load --database $(DATABASE) --agents $(AGENTS) --jobs $(JOBS) --nodes $(NODES) --seconds $(SECONDS) \
 	  --rate $(RATE) --single-rate $(SINGLE_RATE) --scenarios $(SCENARIOS) $(if $(OUTPUT),--output $(OUTPUT))

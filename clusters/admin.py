@@ -15,6 +15,7 @@ from clusters.models import (
     Device,
     EnrolmentToken,
     GpuType,
+    ImplausibleFigure,
     Node,
     NodeEvent,
     RescheduleEvent,
@@ -65,6 +66,7 @@ class ClusterAdmin(OperatorAdmin):
         (None, {"fields": ("name", "timezone", "currency")}),
         ("Decisions", {"fields": DECISIONS}),
         ("Agents' intervals", {"fields": ("heartbeat_s", "lease_s", "grace_s", "margin_s")}),
+        ("Long output", {"fields": ("log_head_mb", "log_tail_mb")}),
         ("State", {"fields": ("round_number", "last_round_at", "kept_memory", "created_at")}),
     )  # fmt: skip
     kept_memory = pretty("memory", "what the policy keeps")
@@ -104,6 +106,11 @@ class GpuTypeAdmin(OperatorAdmin):
             costs_changed(Cluster.objects.filter(nodes__gpu_type=obj).distinct())
 
 
+class ImplausibleInline(ReadOnlyInline):
+    model = ImplausibleFigure
+    fields = readonly_fields = ("name", "count", "value", "at")
+
+
 class DeviceInline(ReadOnlyInline):
     model = Device
     fields = (
@@ -127,7 +134,7 @@ class NodeAdmin(OperatorAdmin):
     list_display = ("name", "cluster", "gpu_type", "role", "state", "emulated", "last_seen_at")
     list_filter = ("cluster", "gpu_type", "role", "state", "emulated")
     search_fields = ("name", "machine_id")
-    inlines = (DeviceInline,)
+    inlines = (DeviceInline, ImplausibleInline)
     actions = ("cordon", "uncordon", "drain", "to_production", "to_profiling", "to_both")
     readonly_fields = (
         "cluster", "gpu_type", "role", "state", "drain_until", "reason", "cores", "memory_gb",
@@ -154,6 +161,7 @@ class NodeAdmin(OperatorAdmin):
 
 @admin.register(Device)
 class DeviceAdmin(OperatorAdmin):
+    audited_by_service = True
     form = DeviceForm
     list_display = (
         "uuid", "node", "slots", "memory_gb", "healthy", "emulated", "power_w", "power_source",

@@ -3,7 +3,14 @@
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from loadmaster.protocol import MOST_SLOTS, DeviceReport, ErrorCode, Registration
+from clusters.plausible import MOST_MEMORY_GB
+from loadmaster.protocol import (
+    MOST_DEVICES,
+    MOST_SLOTS,
+    DeviceReport,
+    ErrorCode,
+    Registration,
+)
 
 
 class AgentCallError(Exception):
@@ -75,7 +82,10 @@ def stale_assignment(detail: str) -> AgentCallError:
 
 
 INT = 2_147_483_647
-ABSURD = 1e9
+MOST_CORES = 4096
+MOST_NODE_MEMORY_GB = 65_536
+MOST_FEATURES = 64
+"""Most that one machine may report: a page or a round shows all of it."""
 
 
 def check_text(field: str, text: str, longest: int, *, empty: bool = True) -> None:
@@ -101,13 +111,15 @@ def moment(field: str, at_s: float) -> datetime:
 
 
 def check_devices(devices: tuple[DeviceReport, ...]) -> None:
-    """Require that each GPU is there once, and all are of one type."""
+    """Require that each GPU is there once, all are of one type, and a node may have as many."""
+    if len(devices) > MOST_DEVICES:
+        raise invalid("devices", f"a node may have {MOST_DEVICES} GPUs, not {len(devices)}")
     for index, device in enumerate(devices):
         check_text(f"devices[{index}].uuid", device.uuid, 100, empty=False)
         check_text(f"devices[{index}].parent_uuid", device.parent_uuid, 100)
         check_text(f"devices[{index}].mig_profile", device.mig_profile, 50)
         check_number(f"devices[{index}].slots", device.slots, 1, MOST_SLOTS)
-        check_number(f"devices[{index}].memory_gb", device.memory_gb, 0, ABSURD)
+        check_number(f"devices[{index}].memory_gb", device.memory_gb, 0, MOST_MEMORY_GB)
     if len({device.uuid for device in devices}) < len(devices):
         raise invalid("devices", "a uuid is there twice; every device needs its own")
     types = sorted({device.gpu_type for device in devices})
@@ -119,12 +131,21 @@ def check_devices(devices: tuple[DeviceReport, ...]) -> None:
         )
 
 
+def check_features(features: tuple[str, ...]) -> None:
+    """Require a short list of short names."""
+    if len(features) > MOST_FEATURES:
+        raise invalid("features", f"may name {MOST_FEATURES} features, not {len(features)}")
+    for index, name in enumerate(features):
+        check_text(f"features[{index}]", name, 63)
+
+
 def check_registration(words: Registration) -> None:
     """Reject a registration that the database cannot hold or that is inconsistent."""
     check_text("machine_id", words.machine_id, 100, empty=False)
     check_text("boot_id", words.boot_id, 100)
     check_text("name" if words.name else "hostname", words.name or words.hostname, 100, empty=False)
     check_text("rack", words.rack, 63)
-    check_number("cores", words.cores, 0, ABSURD)
-    check_number("memory_gb", words.memory_gb, 0, ABSURD)
+    check_number("cores", words.cores, 0, MOST_CORES)
+    check_number("memory_gb", words.memory_gb, 0, MOST_NODE_MEMORY_GB)
+    check_features(words.features)
     check_devices(words.devices)

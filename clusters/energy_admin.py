@@ -31,8 +31,7 @@ class EnergyTariffAdmin(AppendOnly):
         "cluster", "name", "effective_from", "default_price_per_kwh", "emissions_g_per_kwh",
         "created_by",
     )  # fmt: skip
-    list_filter = ("cluster",)
-    date_hierarchy = "effective_from"
+    list_filter = ("cluster", "effective_from")
     inlines = (BandInline,)
     actions = ("new_version",)
     actions_detail = ("new_version_of",)

@@ -6,7 +6,7 @@ heartbeats. The agent counts a lease from when it *sent* the renewal, the server
 """
 
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from django.db.models import Count, Q
 
@@ -36,18 +36,14 @@ def job_lease_s(clock: Intervals, on_disconnect: str) -> float:
     return max(clock.lease_s, KEEP_LEASE_S) if on_disconnect == "keep" else clock.lease_s
 
 
-def is_silent(session_expires_at: datetime | None, now: datetime) -> bool:
-    """Return True if the node's agent has no live session."""
-    return session_expires_at is None or session_expires_at <= now
+def is_silent(session_expires_at: datetime | None) -> bool:
+    """Return True if the node's agent has no live session: the reconciler ends silent ones."""
+    return session_expires_at is None
 
 
-def lost_after(
-    lease_end: datetime, clock: Intervals, promised_grace_s: float | None = None
-) -> datetime:
-    """Time by which all under that lease has ended: lease, grace (promised at launch), margin."""
-    return lease_end + timedelta(
-        seconds=max(clock.grace_s, promised_grace_s or 0.0) + clock.margin_s
-    )
+def after_lease_s(clock: Intervals, promised_grace_s: float | None = None) -> float:
+    """Seconds after a lease by which all under it has ended: grace (promised at launch), margin."""
+    return max(clock.grace_s, promised_grace_s or 0.0) + clock.margin_s
 
 
 def intervals_of(cluster: Cluster) -> Intervals:

@@ -10,6 +10,7 @@ from clusters.caps import cap_steps, lowest_cap_w, read_cap_hours
 from clusters.energy import Band, Pue, Tariff, price_intervals
 from clusters.events import request_reschedule
 from clusters.models import Cluster, EnergyTariff, PueRecord, Reason, TariffBand
+from controlplane.audit.record import record
 from policies.contract.snapshot import PowerCapStep, PriceInterval
 
 
@@ -98,4 +99,6 @@ def add_tariff(tariff: EnergyTariff, bands: Sequence[TariffBand]) -> None:
         for band in bands:
             band.tariff = tariff
         TariffBand.objects.bulk_create(bands)
+        new = {"effective_from": tariff.effective_from, "price": tariff.default_price_per_kwh}
+        record("tariff.add", tariff.cluster, new={**new, "bands": len(bands)})
         costs_changed([tariff.cluster])

@@ -8,6 +8,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
 django.setup(set_prefix=False)
 
 from controlplane.execution.protocol.app import AgentProtocol  # noqa: E402  # needs loaded apps
-from controlplane.web.http.asgi import LastingThreads, ThreadedHandler  # noqa: E402  # as above
+from controlplane.web.http.asgi import ThreadedHandler  # noqa: E402  # as above
+from controlplane.web.http.callers import CallerLimits  # noqa: E402  # as above
 
-application = AgentProtocol(LastingThreads(ThreadedHandler()))
+application = AgentProtocol(CallerLimits(ThreadedHandler()))

@@ -1,6 +1,8 @@
 """`python -m controlplane.serve`: uvicorn with bounded connections and rare garbage collections."""
 
 import argparse
+import contextlib
+import ctypes
 import gc
 import multiprocessing
 import threading
@@ -9,6 +11,7 @@ from typing import Any
 
 import uvicorn
 
+from loadmaster.outputs import lose_what_finds_no_room
 from policies.host.lifetime import die_with
 
 FULL_EVERY_S = 600.0
@@ -35,6 +38,23 @@ def _collect(over: threading.Event, every_s: float, before: tuple[int, int, int]
     gc.set_threshold(*before)
 
 
+M_MMAP_THRESHOLD, LARGE_BYTES = -3, 1 << 20
+M_ARENA_MAX, ARENAS = -8, 2
+"""glibc's settings: size from which a block is mapped alone, and heaps that threads share."""
+
+
+def keep_little_memory() -> None:
+    """Return large blocks to the system as soon as they are free, and share heaps.
+
+    glibc raises that size with each large block that is freed, and gives each thread a heap: each
+    then keeps as much as its largest request took.
+    """
+    with contextlib.suppress(AttributeError):  # another library of C
+        libc = ctypes.CDLL(None)
+        libc.mallopt(M_MMAP_THRESHOLD, LARGE_BYTES)
+        libc.mallopt(M_ARENA_MAX, ARENAS)
+
+
 KEEP_ALIVE_S = 75
 """Longer than heartbeats are apart, and than proxies keep connections."""
 
@@ -42,6 +62,7 @@ KEEP_ALIVE_S = 75
 def main(argv: Sequence[str] | None = None) -> None:
     """Serve until SIGTERM; pending requests are answered within `--grace` seconds."""
     given = _parser().parse_args(argv)
+    lose_what_finds_no_room()
     uvicorn.run(
         "controlplane.serve:application",
         factory=True,
@@ -62,6 +83,8 @@ def application() -> Callable[..., Any]:
     """Application of a web process; it ends with its parent, which owns the address."""
     if (parent := multiprocessing.parent_process()) is not None and parent.pid is not None:
         die_with(parent.pid)
+        lose_what_finds_no_room()
+    keep_little_memory()
     from controlplane.asgi import application  # sets Django up, which only this function wants
 
     collect_seldom()

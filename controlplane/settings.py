@@ -3,6 +3,7 @@
 import hashlib
 import os
 import tempfile
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from django.templatetags.static import static
 
 from controlplane import environment
 from controlplane.web.logs import structured as logs
+from loadmaster.files import close_to_others
 
 env = environ.Env()
 _whole = partial(environment.whole, os.environ)
@@ -24,6 +26,7 @@ _switch = partial(environment.switch, os.environ)
 BASE_DIR = Path(__file__).resolve().parent.parent
 LOADMASTER_HOME = Path(env.str("LOADMASTER_HOME", str(BASE_DIR / ".loadmaster"))).resolve()
 LOADMASTER_HOME.mkdir(mode=0o700, parents=True, exist_ok=True)
+close_to_others(LOADMASTER_HOME)
 
 DEBUG = _switch("LOADMASTER_DEBUG")
 
@@ -54,6 +57,8 @@ ALLOWED_HOSTS: list[str] = env.list("ALLOWED_HOSTS", default=["localhost", "127.
 CSRF_TRUSTED_ORIGINS: list[str] = env.list("CSRF_TRUSTED_ORIGINS", default=[])
 
 INSTALLED_APPS = [
+    # First, so that its commands come before Django's.
+    "controlplane.operations",
     "unfold",
     "django.contrib.admin",
     "django.contrib.auth",
@@ -72,6 +77,7 @@ INSTALLED_APPS = [
     "axes",
     "csp",
     "controlplane",
+    "controlplane.audit",
     "controlplane.web",
     "clusters",
     "jobs",
@@ -80,7 +86,6 @@ INSTALLED_APPS = [
     "controlplane.execution",
     "controlplane.loop",
     "controlplane.studies",
-    "controlplane.operations",
 ]
 
 MIDDLEWARE = [
@@ -94,10 +99,12 @@ MIDDLEWARE = [
     "controlplane.web.http.middleware.NoNul",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
-    "controlplane.web.http.throttling.Throttle",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "controlplane.web.http.throttling.Throttle",
+    "controlplane.audit.origin.Audited",
     "django.contrib.auth.middleware.LoginRequiredMiddleware",
+    "controlplane.web.credentials.change_first.ChangeFirst",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
@@ -118,6 +125,8 @@ TEMPLATES = [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
+                "controlplane.web.http.server_disk.low_disk",
+                "jobs.pages.teams.rights",
             ],
             "builtins": ["controlplane.web.templatetags.loadmaster"],
         },
@@ -132,14 +141,13 @@ def _databases() -> dict[str, dict[str, object]]:
     options = {
         "transaction_mode": "IMMEDIATE",
         "timeout": 20,
-        "init_command": (
-            "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA busy_timeout=20000;"
-        ),
+        "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
     }
     # A connection costs a look at the whole schema, so it is kept for a while, as PostgreSQL's are.
     kept = {"CONN_MAX_AGE": environment.CONN_MAX_AGE_S, "OPTIONS": options}
-    name = LOADMASTER_HOME / "db.sqlite3"
-    return {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": name, **kept}}
+    file = {"ENGINE": "controlplane.web.storage.sqlite", "NAME": LOADMASTER_HOME / "db.sqlite3"}
+    # Tests know Django's backend alone as one whose databases may be in memory.
+    return {"default": {**file, **kept, "TEST": {"NAME": ":memory:"}}}
 
 
 DATABASES = _databases()
@@ -164,7 +172,12 @@ CACHES: dict[str, dict[str, Any]] = {
     "default": {
         "BACKEND": "controlplane.web.storage.shared_cache.SharedRedisCache",
         "LOCATION": environment.cache_address(_CACHE),
-        "OPTIONS": environment.tls_options(_CACHE, _REDIS_CA),
+        "OPTIONS": {
+            "serializer": "controlplane.web.storage.shared_cache.JsonSerializer",
+            **environment.tls_options(_CACHE, _REDIS_CA),
+        },
+        # Before 2 values were pickles, which nothing reads any more.
+        "VERSION": 2,
     },
     "process": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"},
 }
@@ -190,23 +203,28 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {
     "socket_timeout": 5.0,
     "socket_connect_timeout": 5.0,
 }
-_EVERY_AND_EXPIRY_S = {
-    "periodic_rounds": (5.0, 5.0),
-    "meter_energy": (60.0, 60.0),
-    "prune_old": (3600.0, 1800.0),
-    "write_samples": (2.0, 4.0),
-    "reconcile": (2.0, 4.0),
+_EVERY_S = {
+    "periodic_rounds": 5.0,
+    "meter_energy": 60.0,
+    "prune_old": 3600.0,
+    "write_samples": 2.0,
+    "reconcile": 2.0,
 }
+CELERY_BEAT_SCHEDULER = "controlplane.operations.schedule:BootScheduler"
 CELERY_BEAT_SCHEDULE = {
-    task: {
-        "task": f"controlplane.operations.tasks.{task}",
-        "schedule": every_s,
-        "options": {"expires": expiry_s},
-    }
-    for task, (every_s, expiry_s) in _EVERY_AND_EXPIRY_S.items()
+    task: {"task": f"controlplane.operations.tasks.{task}", "schedule": every_s}
+    for task, every_s in _EVERY_S.items()
 }
 WEB_CONCURRENCY = _whole("WEB_CONCURRENCY", 1, least=1)
 """Web processes of `make up`; deploy/entrypoint reads the variable itself (default 2)."""
+# Requests at once, in each web process: of a user, and of an address without a known login; and
+# event streams of live pages of a user.
+REQUESTS_PER_USER = _whole("LOADMASTER_REQUESTS_PER_USER", 32, least=1)
+REQUESTS_PER_ADDRESS = _whole("LOADMASTER_REQUESTS_PER_ADDRESS", 64, least=1)
+STREAMS_PER_USER = _whole("LOADMASTER_STREAMS_PER_USER", 16, least=1)
+# Free room below which a node takes nothing new, and below which pages warn of the server's disk.
+NODE_LEAST_FREE_GB = _amount("LOADMASTER_NODE_LEAST_FREE_GB", 1.0)
+SERVER_LEAST_FREE_GB = _amount("LOADMASTER_SERVER_LEAST_FREE_GB", 1.0)
 SOLVER_TIMEOUT_S = _amount("LOADMASTER_SOLVER_TIMEOUT_S", 60.0, positive=True)
 ROUND_JOBS = _whole("LOADMASTER_ROUND_JOBS", 4000, least=1)
 
@@ -232,7 +250,7 @@ AXES_VERBOSE = False
 THROTTLES = {"login:address": (30, 300), "login:account": (60, 900), "enrolment:address": (30, 300)}
 AXES_LOCKOUT_TEMPLATE = "registration/locked.html"
 PASSWORD_HASHERS = [
-    "django.contrib.auth.hashers.Argon2PasswordHasher",
+    "controlplane.web.credentials.hashing.BoundedArgon2",
     "django.contrib.auth.hashers.PBKDF2PasswordHasher",
 ]
 AUTH_PASSWORD_VALIDATORS = [
@@ -241,6 +259,8 @@ AUTH_PASSWORD_VALIDATORS = [
         "OPTIONS": {"min_length": 10},
     },
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+    {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
+    {"NAME": "controlplane.web.credentials.passwords.EndOfTokens"},
 ]
 LOGIN_URL = "login"
 LOGIN_REDIRECT_URL = "queue"
@@ -263,10 +283,17 @@ REST_FRAMEWORK = {
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "PAGE_SIZE": 50,
 }
+# Lifetimes of API tokens: the default, and the longest that may be asked for.
+TOKEN_DAYS = _amount("LOADMASTER_TOKEN_DAYS", 90.0, positive=True)
+TOKEN_MAX_DAYS = _amount("LOADMASTER_TOKEN_MAX_DAYS", 365.0, positive=True)
+if TOKEN_DAYS > TOKEN_MAX_DAYS:
+    raise ImproperlyConfigured(
+        f"LOADMASTER_TOKEN_DAYS: must be at most LOADMASTER_TOKEN_MAX_DAYS, {TOKEN_MAX_DAYS:g}"
+    )
 REST_KNOX = {
     "TOKEN_LIMIT_PER_USER": None,
     "AUTO_REFRESH": False,
-    "TOKEN_TTL": None,
+    "TOKEN_TTL": timedelta(days=TOKEN_DAYS),
     "AUTH_HEADER_PREFIX": "Bearer",
 }
 SPECTACULAR_SETTINGS = {
@@ -349,6 +376,12 @@ CSRF_COOKIE_SAMESITE = "Lax"
 _TLS = _switch("LOADMASTER_TLS")
 SESSION_COOKIE_SECURE = _TLS
 CSRF_COOKIE_SECURE = _TLS
+# Browsers take cookies of this prefix over TLS from this very host alone.
+_PREFIX = "__Host-" if _TLS else ""
+SESSION_COOKIE_NAME = f"{_PREFIX}sessionid"
+CSRF_COOKIE_NAME = f"{_PREFIX}csrftoken"
+# No cookie of their own.
+MESSAGE_STORAGE = "django.contrib.messages.storage.session.SessionStorage"
 SECURE_SSL_REDIRECT = _TLS
 # Asked from within, by health checks and by what gathers metrics, without TLS.
 SECURE_REDIRECT_EXEMPT = [r"^healthz$", r"^readyz$", r"^metrics/?$"]
@@ -392,6 +425,6 @@ KEEP_DAYS = {
     for name, days in {
         "snapshots": 14.0, "rounds": 400.0, "events": 30.0, "output": 180.0, "samples": 180.0,
         "simulations": 90.0, "keys": 30.0,
-        "logins": 90.0,
+        "logins": 90.0, "audit": 400.0,
     }.items()
 }  # fmt: skip

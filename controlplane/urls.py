@@ -11,13 +11,15 @@ from controlplane.execution.pages import views as nodes
 from controlplane.loop.api import router as rounds_router
 from controlplane.loop.pages import views as rounds
 from controlplane.loop.pages.live_updates import live
+from controlplane.operations import audit_page
 from controlplane.operations.health import healthz, readyz
 from controlplane.operations.prometheus import MetricsView
 from controlplane.studies.pages import views as studies
 from controlplane.studies.what_if.start_now_page import start_now_part
 from controlplane.studies.what_if.views import what_if_apply, what_if_page
-from controlplane.web.pages.account import ChangePassword
+from controlplane.web.pages.account import ChangePassword, revoke_token, tokens_page
 from controlplane.web.rest.errors import not_found_api
+from jobs.pages import teams
 from jobs.pages import views as jobs
 from profiling.pages import views as profiling
 
@@ -26,12 +28,18 @@ PAGES = [
     path("login/", LoginView.as_view(redirect_authenticated_user=True), name="login"),
     path("logout/", LogoutView.as_view(), name="logout"),
     path("password/", ChangePassword.as_view(), name="password"),
+    path("tokens/", tokens_page, name="tokens_page"),
+    path("tokens/<slug:key>/revoke/", revoke_token, name="revoke_token"),
     path("submit/", jobs.submit, name="submit"),
     path("jobs/<uuid:job_id>/", jobs.job, name="job"),
     path("jobs/<uuid:job_id>/start-now/", start_now_part, name="start_now"),
     path("jobs/<uuid:job_id>/<slug:action>/", jobs.job_action, name="job_action"),
     path("arrays/<uuid:array_id>/", jobs.array, name="array"),
     path("arrays/<uuid:array_id>/<slug:action>/", jobs.array_action, name="array_action"),
+    path("teams/", teams.teams, name="teams_page"),
+    path("teams/<slug:name>/members/", teams.member_action, name="member_action"),
+    path("audit/", audit_page.audit, name="audit"),
+    path("audit/audit.csv", audit_page.audit_csv, name="audit_csv"),
     path("nodes/", nodes.nodes, name="nodes"),
     path("nodes/<uuid:node_id>/<slug:action>/", nodes.node_action, name="node_action"),
     path("timeline/", rounds.gantt, name="gantt"),
@@ -40,6 +48,7 @@ PAGES = [
     path("rounds/<int:pk>/", rounds.round_, name="round"),
     path("rounds/<int:pk>/snapshot.json", rounds.round_snapshot, name="round_snapshot"),
     path("kinds/", profiling.kinds, name="kinds"),
+    path("kinds/<int:pk>/<slug:action>/", profiling.kind_action, name="kind_action"),
     path("costs/", costs.costs, name="costs"),
     path("costs/figure.json", costs.costs_figure, name="costs_figure"),
     path("costs/costs.csv", costs.costs_csv, name="costs_csv"),

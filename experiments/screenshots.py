@@ -75,6 +75,10 @@ def take(demo: Demo, wait_s: float, folder: Path) -> None:
         page.get_by_label("Name").fill(demo.user)
         page.get_by_label("Password").fill(demo.password)
         page.get_by_role("button", name="Log in").click()
+        page.get_by_label("Old password").fill(demo.password)
+        for label in ("New password", "New password confirmation"):
+            page.get_by_label(label, exact=True).fill("a password for screenshots")
+        page.get_by_role("button", name="Change it").click()
         page.get_by_role("heading", name="Queue").wait_for()
         page.wait_for_timeout(wait_s * 1000)
         _picture(page, f"{demo.url}/", folder / "queue.png")

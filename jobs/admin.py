@@ -1,9 +1,14 @@
 """Administration of teams and jobs. Jobs change only by actions, through the transition table."""
 
+from contextlib import suppress
+from functools import reduce
+from operator import or_
 from typing import Any
+from uuid import UUID
 
 from django import forms
 from django.contrib import admin
+from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from unfold.widgets import UnfoldAdminPasswordWidget
 
@@ -33,7 +38,7 @@ from jobs.models import (
 from jobs.people import team_changed
 from jobs.secrets import MAX_SECRET, set_secret
 from jobs.services import job_cancel, job_hold, job_release, job_requeue
-from jobs.submission.submit import JobConflict
+from jobs.submission.refusals import JobConflict
 
 
 class MembershipInline(OperatorInline):
@@ -43,13 +48,13 @@ class MembershipInline(OperatorInline):
 
 @admin.register(Team)
 class TeamAdmin(OperatorAdmin):
-    list_display = ("name", "weight", "order")
+    list_display = ("name", "weight", "order", "max_gpus", "max_queued_jobs")
     search_fields = ("name",)
     inlines = (MembershipInline,)
 
     def save_model(self, request: HttpRequest, obj: Team, form: Any, change: bool) -> None:
         super().save_model(request, obj, form, change)
-        if change and {"weight", "order"} & set(form.changed_data):
+        if change and {"weight", "order", "max_gpus"} & set(form.changed_data):
             team_changed(obj)
 
 
@@ -69,6 +74,7 @@ class SecretForm(PlainModelForm):
 @admin.register(Secret)
 class SecretAdmin(OperatorAdmin):
     form = SecretForm
+    audited_by_service = True
     unhistoried = ("value",)
     list_display = ("team", "name", "updated_at")
     list_filter = ("team",)
@@ -113,9 +119,8 @@ class JobAdmin(ReadOnly):
         "name", "cluster", "team", "user", "state", "priority", "due_at", "steps_done",
         "total_steps", "submitted_at",
     )  # fmt: skip
-    list_filter = ("state", "cluster", "team")
+    list_filter = ("state", "submitted_at", "cluster", "team")
     search_fields = ("=id", "name", "user__username", "kind__name")
-    date_hierarchy = "submitted_at"
     inlines = (AttemptInline, DependencyInline, JobEventInline)
     actions = ("cancel", "hold", "release", "requeue")
     exclude = ("environment", "waiting_detail", "received_s")
@@ -130,24 +135,42 @@ class JobAdmin(ReadOnly):
     requeue = row_action("Requeue", job_requeue, JobConflict)
 
 
+class OfJobs(ReadOnly):
+    """Rows of jobs, found by their job: its id, or a part of its name."""
+
+    search_fields = ("job__name",)
+    ids: tuple[str, ...] = ("job",)
+    """Fields of which a searched id may be one."""
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        if not search_term:
+            return queryset, False
+        with suppress(ValueError):
+            found = [Q(**{field: UUID(search_term)}) for field in self.ids]
+            return queryset.filter(reduce(or_, found)), False
+        # Jobs first, by an index of theirs: joined, the names of all rows would be compared.
+        jobs = Job.objects.order_by().filter(name__icontains=search_term)
+        return queryset.filter(job__in=jobs), False
+
+
 @admin.register(Attempt)
-class AttemptAdmin(ReadOnly):
+class AttemptAdmin(OfJobs):
     list_display = ("job", "number", "started_at", "ended_at", "outcome", "reason_class")
     list_filter = ("outcome", "reason_class")
-    search_fields = ("job__name",)
+    ordering = ("-id",)
 
 
 @admin.register(Forecast)
-class ForecastAdmin(ReadOnly):
+class ForecastAdmin(OfJobs):
     list_display = ("job", "made_at", "planned_at", "low_at", "start_at", "high_at", "end_at")
-    search_fields = ("=job__id", "job__name")
 
 
 @admin.register(JobEvent)
-class JobEventAdmin(ReadOnly):
+class JobEventAdmin(OfJobs):
     list_display = ("at", "job", "event", "from_state", "to_state", "actor")
     list_filter = ("event",)
-    search_fields = ("=job__id", "job__name", "actor")
 
 
 class SlotInline(ReadOnlyInline):
@@ -161,18 +184,16 @@ class EventInline(ReadOnlyInline):
 
 
 @admin.register(Assignment)
-class AssignmentAdmin(ReadOnly):
+class AssignmentAdmin(OfJobs):
+    ids = ("pk", "job")
     list_display = (
         "job", "node", "purpose", "rank", "gpus", "fence", "state", "desired", "created_at",
         "ended_at", "energy_cost",
     )  # fmt: skip
-    list_filter = ("state", "purpose", "node__cluster", "node")
-    search_fields = ("=id", "job__name", "node__name")
-    date_hierarchy = "created_at"
+    list_filter = ("state", "created_at", "node__cluster", "node")
     inlines = (SlotInline, EventInline)
 
 
 @admin.register(AssignmentEvent)
 class AssignmentEventAdmin(ReadOnly):
     list_display = ("at", "assignment", "move", "from_state", "to_state")
-    list_filter = ("move",)

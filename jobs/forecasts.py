@@ -15,7 +15,7 @@ from django.utils import timezone
 
 from controlplane.web.pages.formats import duration
 from jobs.lifecycle import JobState
-from jobs.models import Forecast, Job
+from jobs.models import UNFINISHED, Forecast, Job
 
 TELLS = (JobState.QUEUED, JobState.PROFILING, JobState.STOPPING)
 """States of jobs for which a start may be expected."""
@@ -140,7 +140,7 @@ def _with_positions(found: dict[UUID, Expected]) -> dict[UUID, Expected]:
     if not found:
         return {}
     clusters = Job.objects.filter(pk__in=found).values("cluster")
-    waiting = Job.objects.filter(cluster__in=clusters, state__in=TELLS)
+    waiting = Job.objects.filter(UNFINISHED, cluster__in=clusters, state__in=TELLS)
     queue = Forecast.objects.filter(job__in=waiting.exclude(waiting_code__in=NOT_FORECAST))
     rows = newest(queue).filter(fence=F("job__fence"), start_at__isnull=False)
     told = rows.order_by("start_at").values_list("job", "job__cluster", "start_at")

@@ -1,6 +1,7 @@
 """Kinds of jobs: jobs of one kind run at one speed.
 
-A kind is the user's name for it, else the sha256 of runtime, image and normalised command. Unknown
+A kind is of one team, so that no team reads or changes what another's jobs have shown. Within it, a
+kind is the user's name for it, else the sha256 of runtime, image and normalised command. Unknown
 flags stay in: a kind split too finely costs a measurement, one too wide wrong decisions.
 """
 
@@ -114,10 +115,16 @@ def _last_part(value: str) -> str:
     return (PurePosixPath(value).name or "<path>") if _PATH.match(value) else value
 
 
-def kinds_for(names: Mapping[str, str]) -> dict[str, Kind]:
-    """Return kinds by digest, created if new; `names` are the users' own, or ""."""
-    found = {k.digest: k for k in Kind.objects.filter(digest__in=names)}
-    for key in sorted(names.keys() - found.keys()):
-        name = names[key].strip()[:100]
-        found[key], _ = Kind.objects.get_or_create(digest=key, defaults={"name": name})
-    return found
+KindKey = tuple[int, str]
+"""(primary key of the team, digest)."""
+
+
+def kinds_for(names: Mapping[KindKey, str]) -> dict[KindKey, Kind]:
+    """Return the teams' kinds, created if new; `names` are the users' own, or ""."""
+    teams, digests = {team for team, _ in names}, {digest for _, digest in names}
+    rows = Kind.objects.filter(team__in=teams, digest__in=digests)
+    found = {(k.team_id, k.digest): k for k in rows if k.team_id is not None}
+    for team, key in sorted(names.keys() - found.keys()):
+        new = {"name": names[team, key].strip()[:100]}
+        found[team, key], _ = Kind.objects.get_or_create(team_id=team, digest=key, defaults=new)
+    return {key: found[key] for key in names}

@@ -10,7 +10,7 @@ from loadmaster.protocol import AssignmentState, ReasonClass
 S = AssignmentState
 
 FRUITLESS_LAUNCHES = 5
-"""Launches in a row that may fail by a machine's fault without progress."""
+"""Launches in a row that may begin and fail by a machine's fault without progress."""
 
 IMAGE_NODES = 3
 """Nodes that may fail to pull a job's image before the image is blamed."""
@@ -20,13 +20,14 @@ LONGEST_BACKOFF_S = 300.0
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """End of a rank; `exit_code` is None without a process."""
+    """End of a rank; `exit_code` is None without a process. `began`: one of it ran."""
 
     state: AssignmentState
     reason_class: str = ""
     reason: str = ""
     exit_code: int | None = None
     cancelled: bool = False
+    began: bool = True
     memory_gb: float | None = None
 
     @property
@@ -53,6 +54,12 @@ class End:
             self.state in (S.FAILED, S.REJECTED)
             and not (self.own_fault or self.fell or self.over_limit)
         )
+
+    @property
+    def unprepared(self) -> bool:
+        """Return True if an agent could not start it, for want of room or a feature of its own."""
+        refused = self.state in (S.FAILED, S.REJECTED) and not self.began
+        return refused and self.trouble and self.reason_class != ReasonClass.IMAGE
 
     def words(self) -> str:
         told = self.exit_code is None or f"exit code {self.exit_code}" in self.reason
@@ -83,11 +90,15 @@ class EndOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """Earlier launches: retries, failures in a row with this one, nodes without the image."""
+    """Earlier launches: retries, failures in a row with this one, nodes without the image.
+
+    Failures in a row are `fruitless`, or `unprepared`, which fail no job.
+    """
 
     retries_used: int = 0
     retries_left: int = 0
     fruitless: int = 1
+    unprepared: int = 0
     without_image: tuple[str, ...] = ()
 
 
@@ -104,8 +115,8 @@ def end_outcome(
         return EndOutcome(JobMove.CANCEL)
     if over := [end for end in ends if end.over_limit]:
         return EndOutcome(JobMove.FAIL, over[0].reason_class, over[0].words())
-    if troubles := troubles_of(ends):
-        return _after_trouble(troubles[0], past)
+    if trouble := trouble_of(ends):
+        return _after_trouble(trouble, past)
     if faults := [end for end in ends if end.own_fault]:
         if past.retries_left <= 0:
             return EndOutcome(JobMove.FAIL, faults[0].reason_class, faults[0].words())
@@ -115,22 +126,22 @@ def end_outcome(
     return EndOutcome(JobMove.STOPPED)
 
 
-def troubles_of(ends: Sequence[End]) -> list[End]:
-    """Return the ends that a machine, an image or the network caused.
+def trouble_of(ends: Sequence[End]) -> End | None:
+    """Return the first end that a machine, an image or the network caused; those unprepared last.
 
     Ranks that all report each other lost were cut off from each other: these are the trouble.
     """
     fallen = [end for end in ends if end.fell]
     blamed = [end for end in ends if end.state is not S.SUCCEEDED and not end.fell]
-    return fallen if not blamed else [end for end in blamed if end.trouble]
+    troubles = [end for end in blamed if end.trouble] if blamed else fallen
+    return min(troubles, key=lambda end: end.unprepared, default=None)
 
 
 def _after_trouble(end: End, past: Past) -> EndOutcome:
     no_image = end.reason_class == ReasonClass.IMAGE
-    if past.fruitless < FRUITLESS_LAUNCHES and not (
-        no_image and len(past.without_image) >= IMAGE_NODES
-    ):
-        times = past.fruitless if no_image else past.fruitless - 1
+    too_many = past.fruitless >= FRUITLESS_LAUNCHES
+    if end.unprepared or not (too_many or (no_image and len(past.without_image) >= IMAGE_NODES)):
+        times = past.fruitless + past.unprepared - (not no_image)
         return EndOutcome(
             JobMove.STOPPED, end.reason_class, end.words(), 2 ** (times - 1) if times > 0 else 0
         )

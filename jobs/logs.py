@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.db.models import ExpressionWrapper, F, IntegerField, QuerySet, Sum
+from django.db.models.functions import Coalesce, Length
 from django.utils import timezone
 
 from jobs.assignment_lifecycle import ENDED
@@ -18,6 +19,9 @@ STREAMS = ("stdout", "stderr")
 PIECE = 65_536
 MIN_PIECE = 16
 MAX_PIECE = 1_048_576
+HELD = Coalesce(F("unpacked_size"), Length("data"))
+"""Bytes of a chunk's content: other than its size where output is left out."""
+
 SETTLE = timedelta(seconds=3)
 """Time after an assignment's end in which its agent may still deliver output."""
 
@@ -95,7 +99,7 @@ def _bytes(place: _Place, stream: str, limit: int) -> tuple[bytes, int | None]:
     """Return up to `limit` contiguous bytes and None, or a dropped chunk and the next offset."""
     found = b""
     for chunk in _chunks(place, stream).iterator(chunk_size=16):
-        expected, data = place.offset + len(found), bytes(chunk.data)
+        expected, data = place.offset + len(found), chunk.content
         odd = len(data) != chunk.size
         if chunk.offset > expected or len(found) >= limit or (odd and found):
             break

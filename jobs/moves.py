@@ -63,7 +63,7 @@ def move_job(
     `job`.
     """
     before = JobState(job.state)
-    after = check_move(before, move)
+    after, values = check_move(before, move), _in_order(job, values)
     with transaction.atomic():
         if not Job.objects.filter(pk=job.pk, state=before).update(state=after, **values):
             raise LostRaceError(f"job {job.pk} is no longer {before}")
@@ -90,7 +90,7 @@ def move_jobs(moving: Sequence[Moving], move: JobMove, *, actor: str = "") -> No
     """
     states = [check_move(JobState(one.job.state), move) for one in moving]
     moves = [
-        (one.job, {"state": state, **one.values}, dict(one.data))
+        (one.job, {"state": state, **_in_order(one.job, one.values)}, dict(one.data))
         for one, state in zip(moving, states, strict=True)
     ]
     if not moves:
@@ -110,6 +110,15 @@ def move_jobs(moving: Sequence[Moving], move: JobMove, *, actor: str = "") -> No
         insert(JobEvent, events)
     for job, values, _ in moves:
         _bring_up_to_date(job, values)
+
+
+def _in_order(job: Job, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values whose end is not before what came before it, whatever the clock did meanwhile."""
+    end = values.get("completed_at")
+    if end is None:
+        return dict(values)
+    earlier = (job.submitted_at, values.get("started_at", job.started_at))
+    return {**values, "completed_at": max([end, *filter(None, earlier)])}
 
 
 def _event(

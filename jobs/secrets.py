@@ -15,6 +15,7 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured, ValidationError
 from django.db import transaction
 
+from controlplane.audit.record import record
 from jobs.models import Secret, Team
 from jobs.submission.validation import JobInvalid
 
@@ -39,15 +40,23 @@ def set_secret(team: Team, name: str, value: object) -> Secret:
         ) from None
     except UnicodeEncodeError:
         raise JobInvalid({"value": ["must be valid Unicode text"]}) from None
-    return Secret.objects.update_or_create(
-        team=team, name=name, defaults={"ciphertext": ciphertext}
-    )[0]
+    with transaction.atomic():
+        values = {"ciphertext": ciphertext}
+        row, is_new = Secret.objects.update_or_create(team=team, name=name, defaults=values)
+        record("secret.add" if is_new else "secret.change", row, team=team)
+    return row
 
 
 def delete_secret(team: Team, name: str) -> bool:
     """Remove a secret; return True if there was one."""
     # A NUL would be an error of the database, not a name that is not there.
-    return "\0" not in name and bool(Secret.objects.filter(team=team, name=name).delete()[0])
+    row = None if "\0" in name else Secret.objects.filter(team=team, name=name).first()
+    if row is None:
+        return False
+    with transaction.atomic():
+        record("secret.delete", row, team=team)
+        row.delete()
+    return True
 
 
 def reveal(secret: Secret) -> str:
@@ -85,6 +94,7 @@ def rotate() -> tuple[int, list[Secret]]:
                 rotated += 1
             except InvalidToken:
                 closed.append(secret)
+    record("secret.rotate", "all secrets", new={"rotated": rotated, "closed": len(closed)})
     return rotated, closed
 
 

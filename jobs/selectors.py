@@ -30,7 +30,7 @@ class JobNotFound(Http404):
 
 
 def teams_of(user: User | AnonymousUser) -> QuerySet[Team]:
-    """Teams that a user may submit to: their own, for operators all."""
+    """Teams whose things a user may see: their own, for operators all."""
     if is_operator(user):
         return Team.objects.all()
     return Team.objects.filter(members=user.pk) if user.is_authenticated else Team.objects.none()
@@ -102,13 +102,17 @@ def jobs_by_id(user: User | AnonymousUser, ids: Sequence[uuid.UUID]) -> dict[uui
 
 
 def names_in_waiting(user: User | AnonymousUser, jobs: Iterable[Job]) -> Mapping[str, str]:
-    """Names of nodes and visible jobs and arrays that block these jobs, by id."""
+    """Names of nodes and visible jobs and arrays that block these jobs, by id.
+
+    A node that takes nothing new is named with the reason.
+    """
     details = [j.waiting_detail for j in jobs if isinstance(j.waiting_detail, dict)]
     node_ids = uuids(i for d in details for i in d.get("nodes") or ())
     job_ids = uuids(i for d in details for i in d.get("jobs") or ())
     rows: list[tuple[uuid.UUID, str]] = []
     if node_ids:
-        rows += Node.objects.filter(pk__in=node_ids).values_list("pk", "name")
+        nodes = Node.objects.filter(pk__in=node_ids).values_list("pk", "name", "reason")
+        rows += [(pk, f"{name} ({reason})" if reason else name) for pk, name, reason in nodes]
     if job_ids:
         rows += visible_jobs(user).filter(pk__in=job_ids).values_list("pk", "name")
     if arrays := job_ids - {pk for pk, _ in rows}:

@@ -11,17 +11,20 @@ from django.utils import timezone
 
 from clusters.events import request_reschedule
 from clusters.models import Reason
+from controlplane.audit.record import record_values
 from jobs import kinds
 from jobs.assignment_lifecycle import LIVE
-from jobs.lifecycle import IllegalJobMoveError, JobMove, JobState
+from jobs.lifecycle import IllegalJobMoveError, JobMove, JobState, check_move
 from jobs.models import Dependency, Job
 from jobs.moves import LostRaceError, move_job, note_job, note_jobs
+from jobs.roles import check_change
 from jobs.selectors import get_job
 from jobs.signals import stop_wanted
+from jobs.submission.quotas import check_requeue
+from jobs.submission.refusals import JobConflict
 from jobs.submission.seats import SEATS
 from jobs.submission.submit import (
     Asked,
-    JobConflict,
     Submission,
     begin_all,
     begin_rest,
@@ -92,7 +95,10 @@ Action = Callable[Concatenate[Job, User, P], Job]
 
 
 def _action(verb: str) -> Callable[[Action[P]], Action[P]]:
-    """Find a job visible to the user, act in one transaction, and retry lost races."""
+    """Find a job that the user may see and change, act in one transaction, retry lost races.
+
+    The action raises RoleRefused where the user may see the job but not change it.
+    """
 
     def wrap(act: Action[P]) -> Action[P]:
         @functools.wraps(act)
@@ -104,8 +110,12 @@ def _action(verb: str) -> Callable[[Action[P]], Action[P]]:
                         # (jobs.moves).
                         Job.objects.select_for_update(no_key=True).filter(pk=job.pk).exists()
                         fresh = get_job(user, job.pk)
-                        before = fresh.state
-                        return act(fresh, user, *args, **kwargs)
+                        check_change(user, fresh)
+                        before, was = fresh.state, _audited(fresh)
+                        done = act(fresh, user, *args, **kwargs)
+                        name = f"job.{act.__name__.removeprefix('job_')}"
+                        record_values(name, done, _audited(done), was, team=done.team, by=user)
+                        return done
                 except LostRaceError:
                     continue
                 except IllegalJobMoveError:
@@ -115,6 +125,10 @@ def _action(verb: str) -> Callable[[Action[P]], Action[P]]:
         return run
 
     return wrap
+
+
+def _audited(job: Job) -> dict[str, Any]:
+    return {"state": job.state, "hold_wanted": job.hold_wanted, "retry_at": job.retry_at}
 
 
 @_action("cancelled")
@@ -171,6 +185,8 @@ def job_release(job: Job, user: User) -> Job:
 @_action("requeued")
 def job_requeue(job: Job, user: User) -> Job:
     """Queue a failed or cancelled job from its last checkpoint, with all its retries."""
+    check_move(JobState(job.state), JobMove.REQUEUE)
+    check_requeue([job])
     move_job(job, JobMove.REQUEUE, actor=user.get_username(), **requeued(job))
     return begin(job, Reason.SUBMISSION)
 

@@ -172,6 +172,11 @@ def _agent_too_old(facts: Facts) -> str:
     return f"Agents too old for its limits, signal, units or script: {facts.nodes or 'all'}."
 
 
+def _nodes_of_other_teams(facts: Facts) -> str:
+    serves = "serves another team" if facts.is_one_node else "serve other teams"
+    return f"{facts.nodes or 'Its node'} {serves}: jobs are not isolated there."
+
+
 def _nodes_unavailable(facts: Facts) -> str:
     if not facts.nodes:
         return "The cluster has no nodes yet."
@@ -205,6 +210,11 @@ def _begins_later(facts: Facts) -> str:
 def _array_limit(facts: Facts) -> str:
     limit = facts.detail.get("at_once", 1)
     return f"Its array runs at most {limit} element{'' if limit == 1 else 's'} at a time."
+
+
+def _team_limit(facts: Facts) -> str:
+    gpus, team = facts.detail.get("gpus", 0), facts.detail.get("team", "")
+    return f"Team {team} may use {gpus} GPU{'' if gpus == 1 else 's'} at a time."
 
 
 def _said(text: str) -> Callable[[Facts], str]:
@@ -244,6 +254,10 @@ REASONS: Mapping[str, Reason] = {
         _agent_too_old,
         "Upgrade the agents, or clone it with on_walltime: warn, no deadline and one unit.",
     ),
+    "nodes_of_other_teams": Reason(
+        _nodes_of_other_teams,
+        "An operator lets the agent isolate jobs (docs/agent.md, Isolation), or adds a node.",
+    ),
     "dependency": Reason(
         lambda facts: f"It waits for {facts.jobs or 'other jobs'} to complete.",
         f"{BY_ITSELF} A job that failed or is held must be requeued or released.",
@@ -265,6 +279,7 @@ REASONS: Mapping[str, Reason] = {
     ),
     RESTING: Reason(_resting, "Mend the cause of its last failure; `release` ends the pause."),
     BEGINS_LATER: Reason(_begins_later, f"{BY_ITSELF} `release` lets it begin now."),
+    "team_limit": Reason(_team_limit, f"{BY_ITSELF} An operator can raise the team's max_gpus."),
     ARRAY_LIMIT: Reason(_array_limit, "None: it starts when an earlier element has ended."),
     "deferred": Reason(_said("It starts when another job has left its GPUs."), BY_ITSELF),
     "stale": Reason(

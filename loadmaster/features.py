@@ -1,5 +1,7 @@
 """Features of agents: of what a node can do, what not all agents can."""
 
+from collections.abc import Collection
+
 RUNTIMES = ("process", "docker")
 """The ways of running a job; a node offers the one its agent was started with."""
 
@@ -15,13 +17,30 @@ SIGNAL = "signal"
 BATCH = "batch"
 """The feature of agents that know batch scripts, and seats whose process is on another node."""
 
+LOG_ENDS = "log_ends"
+"""The feature of agents that send the head and the tail of a long log, and not what is between."""
+
+ISOLATED = "isolated"
+"""The feature of agents whose processes of one team see nothing of another's."""
+
+SHARED = "shared"
+"""The feature of agents whose operator lets all teams run there without isolation."""
+
 FEATURES = frozenset(
     {*RUNTIMES, "emulated", "checkpoint", "steps_quota", "lease_guard"}
-    | {GANG, LIMITS, SIGNAL, BATCH}
+    | {GANG, LIMITS, SIGNAL, BATCH, LOG_ENDS}
 )
 """Features of an agent of this version; a LaunchSpec that needs others is REJECTED."""
 
 
-def features_with(runtime: str) -> tuple[str, ...]:
-    """Features of a node whose agent uses that runtime."""
-    return tuple(sorted(FEATURES - set(RUNTIMES) | {runtime}))
+def features_with(runtime: str, *more: str) -> tuple[str, ...]:
+    """Features of a node whose agent uses that runtime, with `more` of its own."""
+    return tuple(sorted(FEATURES - set(RUNTIMES) | {runtime, *more}))
+
+
+def serves_one_team(features: Collection[str]) -> bool:
+    """Return True if a node with these features cannot keep its teams apart, and may not mix them.
+
+    Containers are apart; of an agent that has reported nothing, nothing is known.
+    """
+    return "process" in features and not {ISOLATED, SHARED} & set(features)

@@ -4,6 +4,8 @@ import errno
 import json
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +68,22 @@ def open_plain(path: Path, flags: int = os.O_RDONLY) -> int:
     return descriptor
 
 
+def open_real(path: Path) -> int:
+    """Descriptor of an ordinary file to read, as `open_plain`, if no folder before it is a link."""
+    at = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for part in path.parts[1:-1]:
+            flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+            below = os.open(part, flags, dir_fd=at)
+            os.close(at)
+            at = below
+        return open_plain(Path(f"/proc/self/fd/{at}", path.name))
+    except NotADirectoryError as error:
+        raise FileNotFoundError(errno.ENOENT, "is behind a link", str(path)) from error
+    finally:
+        os.close(at)
+
+
 def parse_object(text: bytes) -> dict[str, Any] | None:
     """The JSON object in a text, or None if it is none."""
     try:
@@ -84,8 +102,35 @@ def read_object(path: Path) -> dict[str, Any] | None:
         return None
 
 
+def free_gb(folder: Path) -> float:
+    """Room for this user's files on the folder's disk, in GB."""
+    status = os.statvfs(folder)
+    return status.f_bavail * status.f_frsize / 1e9
+
+
 def private_folder(path: Path) -> Path:
     """Create a folder that nobody else may look into, and return it."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.chmod(0o700)
     return path
+
+
+def close_to_others(folder: Path) -> None:
+    """Take others' rights to a folder and to the files directly in it, where this user may.
+
+    A folder with the sticky bit, such as /tmp, is everybody's and stays so.
+    """
+    shared = folder.stat().st_mode & stat.S_ISVTX
+    for path in () if shared else open_to_others(folder):
+        with suppress(OSError):  # another's file, or a read-only file system
+            path.chmod(path.stat().st_mode & 0o700)
+
+
+def open_to_others(folder: Path) -> Iterator[Path]:
+    """The folder and the files directly in it, as far as others have rights to them."""
+    for path in (folder, *folder.iterdir()):
+        with suppress(OSError):  # gone meanwhile
+            status = path.lstat()
+            plain = stat.S_ISREG(status.st_mode) or path == folder
+            if plain and status.st_mode & 0o077:
+                yield path

@@ -12,9 +12,10 @@ refused with 426. `server/client.py` of the agent has a method for each call:
     PUT assignments/{id}/logs/{stream}  ?offset=&fence=&epoch=, gzip -> LogAccepted; 409: `expected`
     POST assignments/{id}/metrics       samples.MetricsBatch -> 202
 
-A log's offset and `X-Content-SHA256` count unpacked bytes. Times are Unix seconds: an agent's are
-evidence, the server's receipt time decides; the server's own clock is in `Loadmaster-Time`. Errors
-are {"error": {"code", "detail", "field"?, "expected"?}}. Every call may be repeated.
+A log's offset and `X-Content-SHA256` count unpacked bytes; `skipped=1` leaves out those before.
+Times are Unix seconds: an agent's are evidence, the server's receipt time decides; the server's own
+clock is in `Loadmaster-Time`. Errors are {"error": {"code", "detail", "field"?, "expected"?}}.
+Every call may be repeated.
 
 Both sides read strictly, and a server is upgraded before its agents: a field that older agents do
 not know is marked LATER and left out at its default (see FEATURES).
@@ -43,8 +44,14 @@ TIME_HEADER = "Loadmaster-Time"
 LATER = Field(exclude_if=lambda value: not value)
 """Marks a field left out at its default, for agents that do not know it."""
 
+IF_KNOWN = Field(ge=0, exclude_if=lambda value: value is None)
+"""Marks a number left out where it is not known."""
+
 MOST_SLOTS = 16
 """Jobs that may share one GPU at most. Policies pair two."""
+
+MOST_DEVICES = 64
+"""GPUs of one node at most, parts of them (MIG) counted."""
 
 CONTAINER = "{container}"
 """Stands in a node's address for a launch's own name, where containers find one another by name."""
@@ -206,7 +213,10 @@ class DeviceSample:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """Renews the leases of every assignment listed (only those the agent still watches)."""
+    """Renews the leases of every assignment listed (only those the agent still watches).
+
+    `disk_free_gb` is room for files on the disk of the agent's state folder.
+    """
 
     epoch: Int
     seq: Int
@@ -215,6 +225,7 @@ class Heartbeat:
     devices: tuple[DeviceSample, ...] = ()
     assignments: tuple[KnownAssignment, ...] = ()
     cursor: Int = 0
+    disk_free_gb: Annotated[float | None, IF_KNOWN] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,6 +289,8 @@ class LaunchSpec:
     job's first one uses them. The text `script` is run with the arguments `command`, in `folder`;
     `output` and `error_output` are files for what it prints. `signal` comes before its end, such as
     B:USR1@60: to its first process 60 s before, without B: to its steps, without a script to all.
+    Of a longer log only head and tail are kept; a tail of 0 bytes: all of it. `team` is a number of
+    the job's team, by which a root agent chooses its user.
     """
 
     assignment: Text
@@ -324,6 +337,9 @@ class LaunchSpec:
     output: Annotated[Text, LATER] = ""
     error_output: Annotated[Text, LATER] = ""
     signal: Annotated[Text, LATER] = ""
+    log_head_bytes: Annotated[Int, LATER] = 0
+    log_tail_bytes: Annotated[Int, LATER] = 0
+    team: Annotated[Int, LATER] = 0
 
 
 @dataclass(frozen=True, slots=True)

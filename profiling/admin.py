@@ -19,8 +19,8 @@ from profiling.models import (
 class ProfileInline(ReadOnlyInline):
     model = Profile
     fields = readonly_fields = (
-        "gpu_type", "gpus", "spread", "steps_per_s", "source", "samples", "gpu_fraction", "gpu_w",
-        "updated_at",
+        "gpu_type", "gpus", "spread", "steps_per_s", "source", "published", "samples",
+        "gpu_fraction", "gpu_w", "updated_at",
     )  # fmt: skip
 
 
@@ -33,7 +33,9 @@ class RunInline(ReadOnlyInline):
 
 @admin.register(Kind)
 class KindAdmin(ReadOnly):
-    list_display = ("__str__", "digest", "setup_s", "created_at")
+    list_display = ("__str__", "team", "digest", "setup_s", "created_at")
+    list_filter = ("team",)
+    list_select_related = ("team",)
     search_fields = ("name", "digest")
     inlines = (ProfileInline, RunInline)
 
@@ -41,9 +43,10 @@ class KindAdmin(ReadOnly):
 @admin.register(Profile)
 class ProfileAdmin(ReadOnly):
     list_display = (
-        "kind", "gpu_type", "gpus", "spread", "steps_per_s", "source", "samples", "updated_at",
+        "kind", "gpu_type", "gpus", "spread", "steps_per_s", "source", "published", "samples",
+        "updated_at",
     )  # fmt: skip
-    list_filter = ("source", "gpu_type")
+    list_filter = ("source", "published", "gpu_type")
     search_fields = ("kind__name", "kind__digest")
 
 
@@ -55,8 +58,8 @@ class ProfileRunAdmin(ReadOnly):
 
 @admin.register(Measurement)
 class MeasurementAdmin(ReadOnly):
-    list_display = ("at", "kind", "gpu_type", "gpus", "purpose", "steps", "steps_per_s")
-    list_filter = ("purpose", "gpu_type")
+    list_display = ("at", "kind", "gpu_type", "gpus", "purpose", "steps", "steps_per_s", "held")
+    list_filter = ("purpose", "held", "gpu_type")
 
 
 @admin.register(PairProfile)

@@ -9,6 +9,9 @@ counts known on both types; n[t,u] such kinds), with w0 = DATA_SHEET_WEIGHT:
 
     log R(t->u) = (w0 * log(F_u / F_t) + sum_k' log r[k',t,u]) / (w0 + n[t,u])
 
+where each r[k',t,u] is at most MOST_BEYOND_SHEET times, or one MOST_BEYOND_SHEET-th of, F_u / F_t:
+other teams' jobs may have reported anything.
+
 Between counts. A step takes T(g) = A + B / g (Amdahl): with p = B / (A + B) the fraction of it that
 GPUs share, the speed-up of g GPUs is S(g) = 1 / (1 - p + p / g). Two known counts of one type give
 p; the kind's own are averaged where it has any, else those of the others with PARALLEL_PRIOR.
@@ -34,6 +37,13 @@ Speeds = Mapping[Config, float]
 
 DATA_SHEET_WEIGHT = 0.5
 """Weight of the data sheets' ratio against one other kind's measured ratio."""
+
+MOST_BEYOND_SHEET = 10.0
+"""Factor by which another kind's ratio of two types may differ from their data sheets'.
+
+ANDREAS' applications differ by at most 1.4. One that waits for its data runs alike everywhere: it
+differs by the whole ratio of the sheets, which is 10 between the oldest and the newest types.
+"""
 
 PARALLEL_PRIOR = 0.8
 """Prior of the parallel fraction of a step; counts as one kind."""
@@ -69,8 +79,10 @@ class Pool:
     def log_ratio(self, origin: str, target: str, *, without: str) -> tuple[float, float]:
         """Return log R(origin -> target) by all kinds but `without`, and its weight."""
         first, second = sorted((origin, target))
-        others = [r for kind, r in self.ratios.get((first, second), {}).items() if kind != without]
         sheet = _log_quotient(self.tflops.get(second), self.tflops.get(first))
+        low, high = sheet - log(MOST_BEYOND_SHEET), sheet + log(MOST_BEYOND_SHEET)
+        shown = self.ratios.get((first, second), {}).items()
+        others = [min(high, max(low, r)) for kind, r in shown if kind != without]
         weight = DATA_SHEET_WEIGHT + len(others)
         mean = (DATA_SHEET_WEIGHT * sheet + sum(others)) / weight
         return (mean if origin == first else -mean), weight

@@ -1,7 +1,7 @@
 """Measurements of kinds from an assignment's samples."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db.models import Sum
 
@@ -9,6 +9,7 @@ from jobs.models import Assignment, Kind
 from loadmaster.protocol import AssignmentState
 from policies.contract.snapshot import Purpose, Source
 from profiling.models import Measurement, Profile
+from profiling.outliers import is_confirmed, is_far
 from profiling.speeds import (
     ALPHA,
     FIRST_STEPS,
@@ -107,12 +108,17 @@ def _has_whole_devices(assignment: Assignment) -> bool:
     return assignment.share >= 1.0 and assignment.cpu_quota is None
 
 
-def record(
-    kind: Kind, observation: Observation, assignment: Assignment
-) -> tuple[float | None, float]:
-    """Write the measurement and update a locked kind's profile: (speed before, speed now).
+class Learnt(NamedTuple):
+    """Number of a configuration before a measurement (None: unknown), and whether that is held."""
 
-    The speed before is None if it was unknown. Run times count until a job reports steps.
+    before: float | None
+    held: bool = False
+
+
+def record(kind: Kind, observation: Observation, assignment: Assignment) -> Learnt:
+    """Write the measurement and update a locked kind's profile, unless it is an outlier.
+
+    Run times count until a job reports steps. They are no outliers: agents take them.
     """
     _keep_apart(kind, by_steps=observation.by_steps)
     where: dict[str, Any] = {
@@ -120,18 +126,23 @@ def record(
         "spread": observation.spread,
     }  # fmt: skip
     steps, speed = observation.pace.steps, observation.pace.steps_per_s
-    Measurement.objects.create(
-        **where, assignment=assignment, purpose=assignment.purpose, steps=steps, steps_per_s=speed
-    )
     profile, created = Profile.objects.get_or_create(
         **where, defaults={"steps_per_s": speed, "source": Source.MEASURED}
     )
     before = None if created or profile.source == Source.ASSUMED else profile.steps_per_s
-    fresh = created or profile.source != Source.MEASURED
+    far = observation.by_steps and is_far(speed, profile, assignment)
+    held = far and not is_confirmed(speed, profile, assignment)
+    Measurement.objects.create(
+        **where, assignment=assignment, purpose=assignment.purpose, steps=steps,
+        steps_per_s=speed, held=held,
+    )  # fmt: skip
+    if held:
+        return Learnt(before, held=True)
+    fresh = created or far or profile.published or profile.source != Source.MEASURED
     alpha = 1.0 if fresh else weight_of_next(profile.samples)
     profile.steps_per_s += alpha * (speed - profile.steps_per_s)
     profile.samples = 1 if fresh else profile.samples + 1
-    profile.source = Source.MEASURED
+    profile.source, profile.published = Source.MEASURED, False
     for name in ("cores", "memory_gb", "gpu_fraction", "gpu_w"):
         used = getattr(observation.usage, name)
         setattr(profile, name, smoothed(getattr(profile, name), used, alpha))
@@ -139,7 +150,7 @@ def record(
     if observation.setup_s is not None and observation.setup_s >= 0:
         kind.setup_s = smoothed(kind.setup_s, observation.setup_s, ALPHA)
         kind.save(update_fields=["setup_s"])
-    return before, profile.steps_per_s
+    return Learnt(before)
 
 
 def _keep_apart(kind: Kind, *, by_steps: bool) -> None:
@@ -147,7 +158,7 @@ def _keep_apart(kind: Kind, *, by_steps: bool) -> None:
     if kind.reports_steps == by_steps:
         return
     if kind.reports_steps is False:
-        Profile.objects.filter(kind=kind).update(source=Source.ASSUMED, samples=0)
+        Profile.objects.filter(kind=kind).update(source=Source.ASSUMED, samples=0, published=False)
     kind.reports_steps = by_steps
     kind.save(update_fields=["reports_steps"])
 

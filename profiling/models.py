@@ -8,6 +8,7 @@ from django.db.models import F, Q
 from django.utils import timezone
 
 from jobs.models import Kind
+from loadmaster.protocol import ReasonClass
 
 
 class Profile(models.Model):
@@ -22,6 +23,9 @@ class Profile(models.Model):
     steps_per_s = models.FloatField()
     source = models.CharField(max_length=10, help_text="measured, estimated, declared or assumed")
     samples = models.PositiveIntegerField(default=0)
+    published = models.BooleanField(
+        default=False, help_text="Published by an operator (profiling.publication)"
+    )
     cores = models.FloatField(null=True, blank=True)
     memory_gb = models.FloatField(null=True, blank=True)
     gpu_fraction = models.FloatField(null=True, blank=True)
@@ -99,9 +103,15 @@ class Measurement(models.Model):
     purpose = models.CharField(max_length=10)
     steps = models.PositiveBigIntegerField()
     steps_per_s = models.FloatField()
+    held = models.BooleanField(
+        default=False, help_text="It changed nothing, as an outlier (profiling.outliers)"
+    )
     at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
+        indexes = [
+            models.Index(fields=["kind"], name="measurement_held", condition=Q(held=True)),
+        ]
         ordering = ["id"]
 
     def __str__(self) -> str:
@@ -232,6 +242,10 @@ class ProfileRun(models.Model):
 
     def __str__(self) -> str:
         return f"{self.kind} on {self.gpus} x {self.gpu_type} ({self.state})"
+
+
+UNFIT = Q(state=ProfileRun.State.GIVEN_UP, reason_class__in=[ReasonClass.USER, ReasonClass.OOM])
+"""Runs that show that the kind's own command cannot run on their configuration."""
 
 
 class PairRun(models.Model):

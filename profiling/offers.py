@@ -25,7 +25,10 @@ Configuration = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """Offer of a profiling node: up to `gpus` GPUs of a type; `slots`: jobs that may share one."""
+    """Offer of a profiling node: up to `gpus` GPUs of a type; `slots`: jobs that may share one.
+
+    `team_id`: the team that it serves alone; None: any.
+    """
 
     type_id: int
     type_name: str
@@ -36,6 +39,7 @@ class Offer:
     runtimes: tuple[str, ...]
     role: str
     slots: int = 1
+    team_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +52,7 @@ class Offers:
 
 _READ = (
     "gpu_type__name", "state", "last_seen_at", "cores", "reserved_cores", "memory_gb",
-    "reserved_memory_gb", "labels", "features", "role",
+    "reserved_memory_gb", "labels", "features", "role", "team",
 )  # fmt: skip
 
 
@@ -97,8 +101,9 @@ def _offer(node: Node, gpus: int, slots: int) -> Offer:
     cores, memory_gb = node.cores - node.reserved_cores, node.memory_gb - node.reserved_memory_gb
     labels, runtimes = frozenset(node.labels), runtimes_of(node.features)
     type_id, role = node.gpu_type_id, node.role
+    team = node.team_id if node.serves_one_team else None
     return Offer(
-        type_id or 0, node.type_name, gpus, cores, memory_gb, labels, runtimes, role, slots
+        type_id or 0, node.type_name, gpus, cores, memory_gb, labels, runtimes, role, slots, team
     )
 
 
@@ -110,4 +115,5 @@ def fits(job: Job, offer: Offer) -> bool:
         return False
     allowed = not job.allowed_types or offer.type_name in job.allowed_types
     able = job.runtime in offer.runtimes and set(job.labels) <= offer.labels
+    able = able and offer.team_id in (None, job.team_id)
     return allowed and able and job.cores <= offer.cores and job.memory_gb <= offer.memory_gb

@@ -1,6 +1,6 @@
 """Periodic reconciliation: lost ends, changed roles, new nodes, jobs that started unknown."""
 
-from datetime import datetime, timedelta
+from datetime import datetime
 from uuid import UUID
 
 from django.db import transaction
@@ -8,6 +8,7 @@ from django.db.models import Exists, F, Max, Min, OuterRef, Q, QuerySet, Sum
 
 from clusters.events import request_reschedule
 from clusters.models import Cluster, Reason
+from controlplane.web.storage.watch import THIS_MACHINE, Watch
 from jobs.launch_outcome import LONGEST_BACKOFF_S
 from jobs.lifecycle import JobState
 from jobs.models import Assignment, Job
@@ -27,18 +28,18 @@ SHARING_AT_ONCE = 50
 """Launches on shared devices that a pass reads."""
 
 
-def reconcile_profiles(now: datetime, stop: Stop) -> None:
+def reconcile_profiles(now: datetime, stop: Stop, watch: Watch = THIS_MACHINE) -> None:
     """Find missed work; `stop` requests the end of an assignment that has measured enough."""
     for cluster in Cluster.objects.all():
         for kind_id in sorted(_unsettled(cluster, offers(cluster, now))):
             with transaction.atomic():
                 settle(lock_kind(kind_id), cluster, now, background=True)
-        for launch in silent_launches(cluster, now):
+        for launch in silent_launches(cluster, watch):
             if launch.share >= 1.0:
                 profile_run_silent(launch)
                 stop(launch)
         _end_rests(cluster, now)
-        reconcile_pair_runs(cluster, now, stop)
+        reconcile_pair_runs(cluster, now, stop, watch)
     for assignment in (*_running_unmeasured(), *_sharing_unmeasured()):
         production_measured(assignment)
 
@@ -51,7 +52,7 @@ def _end_rests(cluster: Cluster, now: datetime) -> None:
     runs = ProfileRun.objects.filter(job__in=last).order_by()
     for job_id, count in runs.values_list("job_id").annotate(failures=Sum("failures")):
         backoff_s = min(LONGEST_BACKOFF_S, cluster.heartbeat_s * 2.0 ** min(count - 1, 20))
-        if last[job_id] + timedelta(seconds=backoff_s) > now:
+        if 0.0 <= (now - last[job_id]).total_seconds() < backoff_s:
             continue
         with transaction.atomic():
             if resting.filter(job=job_id, ended_at__lte=last[job_id]).update(ended_at=None):

@@ -99,6 +99,11 @@ def _with_values(sample: ProgressSample, launch: Launch, checked: Checked) -> Pr
         said = f"reported a start of {setup_s:g} s, longer than its launch: not counted"
         checked.messages.setdefault("setup", said)
         sample = replace(sample, setup_s=None)
+    late = sample.overrun_fraction
+    if late is not None and not 0.0 <= late <= 1.0:
+        said = f"reported {late:g} as the fraction of late steps: not counted"
+        checked.messages.setdefault("overrun", said)
+        sample = replace(sample, overrun_fraction=None)
     return sample
 
 

@@ -1,22 +1,26 @@
 """REST of kinds."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from django.contrib.auth.models import AnonymousUser, User
 from django.urls import path
 from drf_spectacular.utils import extend_schema
-from rest_framework import serializers
+from rest_framework import serializers, status
 from rest_framework.exceptions import NotFound
 from rest_framework.permissions import IsAdminUser
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from controlplane.web.rest.defaults import BoundedPagination
+from controlplane.web.rest.defaults import ShortPages
+from controlplane.web.rest.errors import ConflictError
 from jobs.models import Kind
 from policies.contract.snapshot import Source
 from profiling import services
-from profiling.pages.rows import KindRow, ProfileRow, RunRow, table_of, visible_kinds
+from profiling.pages.rows import HeldRow, KindRow, ProfileRow, RunRow, table_of, visible_kinds
+from profiling.publication import KindStateError, publish, withdraw
 from profiling.run_times.errors import ErrorRow, RunTimeErrors
 from profiling.run_times.rows import run_time_errors
 
@@ -38,6 +42,9 @@ class ProfileSerializer(serializers.Serializer[ProfileRow]):
         allow_null=True, help_text="What would be estimated from the kind's other numbers"
     )
     error = serializers.FloatField(allow_null=True, help_text="Relative error of that estimate")
+    published = serializers.BooleanField(
+        help_text="Measured by another team, and published by an operator"
+    )
 
     def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
         """Add `source`, which as an attribute would hide the one that every field has."""
@@ -54,13 +61,25 @@ class RunSerializer(serializers.Serializer[RunRow]):
     gpus = serializers.IntegerField()
     state = serializers.ChoiceField(choices=["wanted", "running", "given_up"])
     failures = serializers.IntegerField()
-    reason = serializers.CharField(help_text="Empty where it comes from a job of another team")
+    reason = serializers.CharField()
+
+
+class HeldSerializer(serializers.Serializer[HeldRow]):
+    """A measurement far from what is known, which waits for a second run."""
+
+    gpu_type = serializers.CharField()
+    gpus = serializers.IntegerField()
+    spread = serializers.BooleanField()
+    known_steps_per_s = serializers.FloatField()
+    seen_steps_per_s = serializers.FloatField()
+    at = serializers.DateTimeField()
 
 
 class KindSerializer(serializers.Serializer[KindRow]):
     """A kind: what determines a job's speed."""
 
     id = serializers.IntegerField()
+    team = serializers.CharField(allow_null=True, help_text="Null: published for all teams")
     name = serializers.CharField()
     digest = serializers.CharField()
     setup_s = serializers.FloatField(allow_null=True, help_text="Seconds from launch to first step")
@@ -78,6 +97,7 @@ class KindSerializer(serializers.Serializer[KindRow]):
     active_jobs = serializers.IntegerField()
     profiles = ProfileSerializer(many=True)
     runs = RunSerializer(many=True)
+    held = HeldSerializer(many=True)
     error = serializers.FloatField(
         allow_null=True, help_text="Median relative error of leave-one-out estimates"
     )
@@ -86,11 +106,11 @@ class KindSerializer(serializers.Serializer[KindRow]):
 class KindList(APIView):
     """Kinds, the newest first."""
 
-    pagination_class = BoundedPagination
+    pagination_class = ShortPages
 
     @extend_schema(operation_id="kinds_list", responses=KindSerializer(many=True))
     def get(self, request: Request) -> Response:
-        """Kinds of the jobs you may see: what is known, its source, and the errors of estimates."""
+        """Kinds of your teams and published ones: speeds, sources, errors of estimates."""
         paginator = self.pagination_class()
         page = paginator.paginate_queryset(visible_kinds(request.user), request, view=self) or []
         return paginator.get_paginated_response(
@@ -103,7 +123,7 @@ class KindDetail(APIView):
 
     @extend_schema(operation_id="kinds_retrieve", responses=KindSerializer)
     def get(self, request: Request, pk: int) -> Response:
-        """The kind, if it is one of a job you may see."""
+        """The kind, if it is published or one of your teams'."""
         return Response(KindSerializer(_row(request.user, pk)).data)
 
 
@@ -115,8 +135,35 @@ class KindForget(APIView):
     @extend_schema(operation_id="kinds_forget", request=None, responses=KindSerializer)
     def post(self, request: Request, pk: int) -> Response:
         """Operators: keep its numbers as estimates until they have been measured again."""
-        services.forget(_kind(request.user, pk))
+        with conflicts():
+            services.forget(_kind(request.user, pk))
         return Response(KindSerializer(_row(request.user, pk)).data)
+
+
+class KindPublish(APIView):
+    """Let all teams use what is measured of a kind."""
+
+    permission_classes = [IsAdminUser]
+
+    @extend_schema(operation_id="kinds_publish", request=None, responses=KindSerializer)
+    def post(self, request: Request, pk: int) -> Response:
+        """Operators: publish what the kind's team has measured; the answer is the published one."""
+        with conflicts():
+            shared = publish(_kind(request.user, pk))
+        return Response(KindSerializer(_row(request.user, shared.pk)).data)
+
+
+class KindWithdraw(APIView):
+    """End the publication of a kind."""
+
+    permission_classes = [IsAdminUser]
+
+    @extend_schema(operation_id="kinds_withdraw", request=None, responses={204: None})
+    def post(self, request: Request, pk: int) -> Response:
+        """Operators: delete a published kind, and its numbers from the teams' kinds."""
+        with conflicts():
+            withdraw(_kind(request.user, pk))
+        return Response(status=status.HTTP_204_NO_CONTENT)
 
 
 class ErrorRowSerializer(serializers.Serializer[ErrorRow]):
@@ -147,10 +194,19 @@ class RunTimes(APIView):
         return Response(RunTimeErrorsSerializer(run_time_errors(request.user)).data)
 
 
+@contextmanager
+def conflicts() -> Iterator[None]:
+    """Answer 409 where the kind's state does not allow it."""
+    try:
+        yield
+    except KindStateError as error:
+        raise ConflictError(str(error)) from error
+
+
 def _kind(user: User | AnonymousUser, pk: int) -> Kind:
     kind = visible_kinds(user).filter(pk=pk).first()
     if kind is None:
-        raise NotFound(f"there is no kind {pk}, or none of its jobs is one you may see")
+        raise NotFound(f"there is no kind {pk} that is published or one of your teams'")
     return kind
 
 
@@ -162,5 +218,7 @@ urlpatterns = [
     path("kinds/", KindList.as_view(), name="api-kinds"),
     path("kinds/<int:pk>/", KindDetail.as_view(), name="kind"),
     path("kinds/<int:pk>/forget/", KindForget.as_view(), name="kind-forget"),
+    path("kinds/<int:pk>/publish/", KindPublish.as_view(), name="kind-publish"),
+    path("kinds/<int:pk>/withdraw/", KindWithdraw.as_view(), name="kind-withdraw"),
     path("run-times/", RunTimes.as_view(), name="api-run-times"),
 ]

@@ -26,6 +26,7 @@ from django.utils import timezone
 from clusters.events import request_reschedule
 from clusters.models import Cluster, GpuType, Reason
 from clusters.models.clusters import Profiling
+from controlplane.web.storage.watch import Watch, stamp
 from jobs.assignment_lifecycle import LIVE
 from jobs.lifecycle import JobMove, JobState
 from jobs.models import Assignment, Job, Kind
@@ -34,6 +35,8 @@ from loadmaster.protocol import AssignmentState, ReasonClass
 from policies.contract.snapshot import Purpose, Source
 from profiling.models import PairRun, Profile, ProfileRun
 from profiling.offers import Configuration, Offers, offers, reachable, uses
+from profiling.outliers import doubted
+from profiling.publication import take_published
 from profiling.speeds import assumed_speed
 
 
@@ -86,6 +89,7 @@ class Knowledge:
     measured: set[Configuration]
     anything: bool
     unfit: set[Configuration]
+    doubted: set[Configuration]
     given_up: list[ProfileRun]
     open: list[ProfileRun]
 
@@ -93,6 +97,11 @@ class Knowledge:
     def settled(self) -> set[Configuration]:
         """Configurations that need no measurement: measured ones, and ones that failed alone."""
         return self.measured | (self.unfit if self.measured else set())
+
+    def needs(self, run: ProfileRun) -> bool:
+        """Return True if the run measures what nobody knows, or repeats an outlier of its own."""
+        configuration = run.gpu_type_id, run.gpus
+        return configuration not in self.settled or configuration in self.doubted
 
     @property
     def reports_no_steps(self) -> bool:
@@ -147,7 +156,10 @@ def begin_all(jobs: Sequence[Job], now: datetime) -> None:
     measurable = {job.kind_id for job in jobs if nodes and reachable(job, nodes)}
     settled = _settled(by_kind.keys() - measurable, jobs[0].cluster)
     for kind_id in sorted(by_kind.keys() - settled):
-        known = _knowledge(lock_kind(kind_id), jobs[0].cluster, now)
+        kind = lock_kind(kind_id)
+        known = _knowledge(kind, jobs[0].cluster, now)
+        if not known.anything and take_published(kind):
+            known = _knowledge(kind, jobs[0].cluster, now)
         _drop(known, offered)
         for job in by_kind[kind_id]:
             _begin(known, job, offered)
@@ -183,27 +195,28 @@ def give_up(run: ProfileRun, reason: str, reason_class: str) -> None:
         note_job(run.job, "warning", data={"message": f"not measured on {where}: {reason}"})
 
 
-def silent_launches(cluster: Cluster, now: datetime) -> list[Assignment]:
-    """Profiling assignments without a new step for `profile_silence_s`.
+def silent_launches(cluster: Cluster, watch: Watch) -> list[Assignment]:
+    """Profiling assignments seen without a new step for `profile_silence_s`."""
+    launches = Assignment.objects.filter(
+        job__cluster=cluster, purpose=Purpose.PROFILING, state=AssignmentState.RUNNING,
+        desired="run",
+    )  # fmt: skip
+    left = Q(steps_quota=None) | Q(steps_done__lt=F("start_steps") + F("steps_quota"))
+    found = list(launches.filter(left).select_related("job__cluster", "node"))
+    steps = {f"steps:{launch.pk}": stamp(_stepped(launch)) for launch in found}
+    still_s = watch.still_s(steps)
+    return [a for a in found if still_s[f"steps:{a.pk}"] > cluster.profile_silence_s]
+
+
+def _stepped(launch: Assignment) -> datetime:
+    """Time of a running launch's newest step, else of its start.
 
     The last step was so long after the first as the job says: its clock may differ.
     """
-    since = now - timedelta(seconds=cluster.profile_silence_s)
-    launches = Assignment.objects.filter(
-        job__cluster=cluster, purpose=Purpose.PROFILING, state=AssignmentState.RUNNING,
-        running_at__lt=since, desired="run",
-    )  # fmt: skip
-    left = Q(steps_quota=None) | Q(steps_done__lt=F("start_steps") + F("steps_quota"))
-    found = launches.filter(left).select_related("job__cluster", "node")
-    return [launch for launch in found if _stepped_s(launch) < since.timestamp()]
-
-
-def _stepped_s(launch: Assignment) -> float:
-    """Epoch of a running launch's newest step, else of its start."""
-    began_s = (launch.running_at or launch.created_at).timestamp()
+    began = launch.running_at or launch.created_at
     points = launch.progress.filter(launch_steps__gt=0).order_by("-launch_steps", "elapsed_s")
     elapsed_s = points.values_list("elapsed_s", flat=True).first()
-    return began_s if elapsed_s is None else began_s + (launch.setup_s or 0.0) + elapsed_s
+    return began + timedelta(seconds=(launch.setup_s or 0.0) + elapsed_s if elapsed_s else 0.0)
 
 
 def _knowledge(kind: Kind, cluster: Cluster, now: datetime) -> Knowledge:
@@ -224,7 +237,8 @@ def _knowledge(kind: Kind, cluster: Cluster, now: datetime) -> Knowledge:
         if run.state != state:
             ProfileRun.objects.filter(pk=run.pk, state=run.state).update(state=state)
             run.state = state
-    return Knowledge(kind, cluster, now, measured, bool(profiles), unfit, given_up, opened)
+    seen = doubted(kind, Purpose.PROFILING) if opened else set()
+    return Knowledge(kind, cluster, now, measured, bool(profiles), unfit, seen, given_up, opened)
 
 
 def _drop(known: Knowledge, offered: Offers) -> None:
@@ -232,7 +246,7 @@ def _drop(known: Knowledge, offered: Offers) -> None:
     for run in [run for run in known.open if run.state == R.WANTED]:
         configuration = run.gpu_type_id, run.gpus
         needed = run.job.state in WAITING and configuration in reachable(run.job, hoped_for)
-        if needed and configuration not in known.settled and not known.reports_no_steps:
+        if needed and known.needs(run) and not known.reports_no_steps:
             continue
         if ProfileRun.objects.filter(pk=run.pk, state=R.WANTED).delete()[0]:
             known.open.remove(run)

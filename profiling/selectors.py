@@ -12,11 +12,10 @@ from django.utils import timezone
 from clusters.models import Cluster, GpuType, Node
 from jobs.lifecycle import JobState
 from jobs.models import Kind
-from loadmaster.protocol import ReasonClass
 from policies.contract.snapshot import KindView, ProfileRequest, ResourceUse, Source, Throughput
 from profiling.estimates import Config, Pool, estimate, leave_one_out
 from profiling.exploration import spread_of
-from profiling.models import PairRun, Profile, ProfileRun
+from profiling.models import UNFIT, PairRun, Profile, ProfileRun
 from profiling.pairs import rows as pairs
 from profiling.restarts import Restart
 from profiling.runs import OPEN, WAITING, R, backs_off
@@ -40,6 +39,13 @@ class Known:
     together: dict[Config, Profile] = field(default_factory=dict)
     spread: list[Profile] = field(default_factory=list)
     unfit: set[Config] = field(default_factory=set)
+
+    def number(self, gpu_type: str, gpus: int, spread: bool) -> Profile | None:
+        """Profile of a configuration; None if there is none."""
+        if not spread:
+            return self.together.get((gpu_type, gpus))
+        there = (p for p in self.spread if (p.gpu_type.name, p.gpus) == (gpu_type, gpus))
+        return next(there, None)
 
     @property
     def anchors(self) -> dict[Config, Profile]:
@@ -144,7 +150,8 @@ def load_pool() -> Pool:
 def _newest_measured(most: int) -> tuple[dict[str, dict[Config, float]], dict[str, float]]:
     """Newest measured profiles by kind, and the GPU types' peak TFLOP/s."""
     known: dict[str, dict[Config, float]] = {}
-    measured = Profile.objects.filter(source=Source.MEASURED, spread=False)
+    # A published number is a copy: its team's own counts.
+    measured = Profile.objects.filter(source=Source.MEASURED, spread=False, published=False)
     measured = measured.exclude(kind__reports_steps=False)  # run times say little of GPUs
     rows = measured.values_list("kind_id", "gpu_type__name", "gpus", "steps_per_s")
     for kind, gpu_type, gpus, speed in rows.order_by("-updated_at", "-pk")[:most]:
@@ -161,9 +168,7 @@ def load_known(kinds: list[int]) -> dict[int, Known]:
             known.spread.append(profile)
         else:
             known.together[profile.gpu_type.name, profile.gpus] = profile
-    failed = ProfileRun.objects.filter(
-        state=R.GIVEN_UP, reason_class__in=[ReasonClass.USER, ReasonClass.OOM]
-    )
+    failed = ProfileRun.objects.filter(UNFIT)
     for run in _among(failed.select_related("gpu_type"), "kind_id", kinds):
         found.setdefault(run.kind_id, Known()).unfit.add((run.gpu_type.name, run.gpus))
     return found

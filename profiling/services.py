@@ -8,9 +8,11 @@ from django.db.models import Q
 from django.utils import timezone
 
 from clusters.events import request_reschedule
-from clusters.models import Reason
+from clusters.models import GpuType, Reason
+from controlplane.audit import record as audit
 from jobs.assignment_lifecycle import ENDED
 from jobs.models import Assignment, Job, Kind
+from jobs.moves import note_job
 from loadmaster.protocol import AssignmentState, ReasonClass
 from policies.contract.snapshot import Purpose, Source
 from profiling.measurements import (
@@ -24,7 +26,9 @@ from profiling.measurements import (
     steps_measured,
 )
 from profiling.models import Measurement, PairMeasurement, PairProfile, PairRun, Profile, ProfileRun
+from profiling.outliers import is_first_held
 from profiling.pairs.measurements import observe_pairs, record_impossible, record_pair
+from profiling.publication import KindStateError
 from profiling.restarts import is_stopped, learn_stop
 from profiling.run_times.history import is_predicted, run_ended
 from profiling.runs import COMMANDS_FAULT, OPEN, SILENT, R, begin_all, give_up, lock_kind, settle
@@ -117,7 +121,10 @@ def production_measured(assignment: Assignment) -> None:
         kind = lock_kind(assignment.job.kind_id)
         if steps_measured(assignment) != done:
             return  # another process was faster
-        before, _ = record(kind, observation, assignment)
+        before, held = record(kind, observation, assignment)
+        if held:
+            _note_held(observation, before, assignment)
+            return
         believed = before or assignment.predicted_steps_per_s
         if believed is None or abs(observation.pace.steps_per_s / believed - 1) > DEVIATION:
             request_reschedule(assignment.job.cluster, Reason.PROFILE, job=assignment.job)
@@ -173,22 +180,35 @@ def pairs_measured(assignment: Assignment) -> None:
 
 
 def forget(kind: Kind) -> None:
-    """Have a kind measured again; its figures stay as estimates until then."""
+    """Have a team's kind measured again; its figures stay as estimates until then.
+
+    Raises KindStateError for a published one.
+    """
+    if kind.team_id is None:
+        raise KindStateError("it is published, and no job of it is measured; withdraw it instead")
     with transaction.atomic():
         lock_kind(kind.pk)
         Measurement.objects.filter(kind=kind).delete()
         ProfileRun.objects.filter(kind=kind).exclude(state__in=OPEN).delete()
-        Profile.objects.filter(kind=kind).update(source=Source.ESTIMATED, samples=0)
+        Profile.objects.filter(kind=kind).update(
+            source=Source.ESTIMATED, samples=0, published=False
+        )
         in_pair = Q(first=kind) | Q(second=kind)
         PairMeasurement.objects.filter(in_pair).delete()
         PairProfile.objects.filter(in_pair).update(source=Source.ESTIMATED, samples=0)
         PairRun.objects.filter(in_pair).exclude(state__in=OPEN).delete()
+        audit.record("kind.forget", kind, team=kind.team)
 
 
 def _take_in(kind: Kind, run: ProfileRun, assignment: Assignment) -> None:
     observation = observe(assignment)
     if observation is not None and _is_enough(observation, run, assignment):
-        record(kind, observation, assignment)
+        before, held = record(kind, observation, assignment)
+        if held:
+            _note_held(observation, before, assignment)
+        if held and not _was_held_before(run, assignment):
+            _want_again(run)
+            return
         run.state, run.ended_at, run.reason = R.DONE, timezone.now(), ""
         run.save()
     elif assignment.state == AssignmentState.SUCCEEDED:
@@ -197,6 +217,23 @@ def _take_in(kind: Kind, run: ProfileRun, assignment: Assignment) -> None:
         _failed_once_more(kind, run, assignment)
     else:
         _want_again(run)
+
+
+def _was_held_before(run: ProfileRun, assignment: Assignment) -> bool:
+    """Return True if an earlier launch of the run was an outlier: a third would tell no more."""
+    launches = {"assignment__job": run.job_id, "assignment__copy": run.copy}
+    earlier = Measurement.objects.filter(**launches, purpose=Purpose.PROFILING, held=True)
+    return earlier.exclude(assignment=assignment).exists()
+
+
+def _note_held(observation: Observation, known: float | None, assignment: Assignment) -> None:
+    """Tell the job, once for each launch, that its speed waits for a second run."""
+    if not is_first_held(assignment):
+        return
+    gpu_type = GpuType.objects.get(pk=observation.gpu_type_id)
+    seen = f"{observation.pace.steps_per_s:.3g} steps/s on {observation.gpus} x {gpu_type.name}"
+    message = f"{seen}, {known:.3g} is known: not taken until a second run shows the like"
+    note_job(assignment.job, "warning", data={"message": message})
 
 
 def _is_enough(observation: Observation, run: ProfileRun, assignment: Assignment) -> bool:

@@ -11,7 +11,7 @@ from django.contrib.auth.models import User
 from django.utils import timezone
 
 from clusters.models import Cluster, Device, EnergyTariff, GpuType, Node, PueRecord
-from jobs.models import Job, Kind, Membership, Team
+from jobs.models import Job, Kind, Membership, Team, TeamRole
 from profiling.models import Profile
 
 _numbers = count(1)
@@ -71,14 +71,15 @@ def a_user(
     *,
     operator: bool = False,
     team: Team | None = None,
+    role: TeamRole = TeamRole.MEMBER,
     password: str = "a long password",
 ) -> User:
-    """A person, in a team if one is given; operators are staff."""
+    """A person, in a team with this role if one is given; operators are staff."""
     user = User.objects.create_user(
         name or f"user-{next(_numbers)}", password=password, is_staff=operator
     )
     if team is not None:
-        Membership.objects.create(team=team, user=user)
+        Membership.objects.create(team=team, user=user, role=role)
     return user
 
 
@@ -92,10 +93,14 @@ def a_kind(
     *,
     steps_per_s: dict[tuple[str, int], float] | None = None,
     source: str = "measured",
+    **values: Any,
 ) -> Kind:
-    """A kind whose throughput is known on the given (GPU type, GPUs)."""
+    """A kind whose throughput is known on the given (GPU type, GPUs). Its first job's team gets it,
+    unless it has a team.
+    """
     number = next(_numbers)
-    kind = Kind.objects.create(digest=f"{number:064x}", name=name or f"kind-{number}")
+    defaults = {"digest": f"{number:064x}", "name": name or f"kind-{number}"}
+    kind = Kind.objects.create(**{**defaults, **values})
     for (gpu_type, gpus), speed in (steps_per_s or {}).items():
         Profile.objects.create(
             kind=kind, gpu_type=a_gpu_type(gpu_type), gpus=gpus, steps_per_s=speed, source=source
@@ -115,11 +120,15 @@ def a_job(
     given.
     """
     team = team or a_team()
+    kind = kind or a_kind(steps_per_s={("V100", 1): 1.0, ("V100", 2): 1.8})
+    if kind.team_id is None:
+        kind.team = team
+        kind.save(update_fields=["team"])
     defaults: dict[str, Any] = {
         "name": f"job-{next(_numbers)}",
         "team": team,
         "user": user or a_user(team=team),
-        "kind": kind or a_kind(steps_per_s={("V100", 1): 1.0, ("V100", 2): 1.8}),
+        "kind": kind,
         "command": ["python", "-c", "pass"],
         "total_steps": 100,
     }

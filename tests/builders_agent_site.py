@@ -18,7 +18,7 @@ from loadmaster.agent.node.machine import Devices, EmulatedDevices, Identity, bo
 from loadmaster.agent.runtimes.base import Runtime
 from loadmaster.agent.runtimes.process import ProcessRuntime
 from loadmaster.agent.server.client import AgentClient
-from loadmaster.features import features_with
+from loadmaster.features import SHARED, features_with
 from loadmaster.protocol import TIME_HEADER, AssignmentState, Registration
 from tests.builders import a_cluster, a_gpu_type
 from tests.builders_agent import FAST, an_emulation
@@ -50,8 +50,10 @@ def to_server(request: httpx.Request) -> httpx.Response:
 
 
 def by_processes(state_dir: Path) -> Runtime:
-    """The process runtime of a node."""
-    return ProcessRuntime(state_dir / "runs")
+    """The process runtime of a node whose operator lets all teams share it."""
+    runtime = ProcessRuntime(state_dir / "runs")
+    runtime.features = (SHARED,)
+    return runtime
 
 
 class NodeSite:
@@ -87,7 +89,7 @@ class NodeSite:
         self.node = Node.objects.get(pk=registered.node_id)
 
     def registration(self) -> Registration:
-        who, features = self.identity, features_with(self.runtime.name)
+        who, features = self.identity, features_with(self.runtime.name, *self.runtime.features)
         return Registration(
             who.machine_id,
             who.boot_id,

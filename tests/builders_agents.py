@@ -1,5 +1,7 @@
 """Builders of what agents say and of what is assigned to them."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -8,8 +10,10 @@ from django.utils import timezone
 
 from clusters.models import Cluster, Device, Node
 from clusters.services.enrolment import sha256
+from controlplane.execution import reconciler
 from controlplane.execution.services.heartbeats import Call, renew_one
 from controlplane.execution.services.sessions import open_session
+from controlplane.web.storage.watch import Watch
 from jobs.lifecycle import JobMove, JobState
 from jobs.models import Assignment, AssignmentSlot, Attempt, Job
 from jobs.moves import move_job
@@ -131,6 +135,7 @@ def a_running_assignment(
         epoch=node.epoch,
         accepted_at=now,
         running_at=now,
+        renewed_at=now,
         lease_expires_at=now + timedelta(seconds=node.cluster.lease_s),
     )
     assignment.refresh_from_db()
@@ -171,6 +176,26 @@ def a_heartbeat(*assignments: Assignment, epoch: int = 1, seq: int = 1, **values
 def heartbeat(node_pk: UUID, beat: Heartbeat, now: datetime | None = None) -> HeartbeatReply:
     """Renew session and leases of a node whose token has been checked."""
     return renew_one(Call(node_pk, beat), now)
+
+
+@dataclass(frozen=True, slots=True)
+class Attentive(Watch):
+    """A machine that has looked at everything since it was written, on a test's virtual clock."""
+
+    now: datetime = LONG_AGO
+
+    def still_s(self, stamps: Mapping[str, str]) -> dict[str, float]:
+        written = {name: text.rpartition(" ")[2] for name, text in stamps.items()}
+        return {
+            name: (0.0 if at == "None" else (self.now - datetime.fromisoformat(at)).total_seconds())
+            for name, at in written.items()
+        }
+
+
+def reconcile_clusters(now: datetime | None = None) -> int:
+    """A pass of a reconciler that has long been at work and has looked all the time."""
+    now = now or timezone.now()
+    return reconciler.reconcile_clusters(now, Attentive(now=now))
 
 
 def accepts(

@@ -15,16 +15,15 @@ import psycopg2
 from django.core.management import call_command
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.backends.sqlite3.base import DatabaseWrapper as Sqlite
+
+from controlplane.web.storage.sqlite.base import DatabaseWrapper as Sqlite
 
 DATA = Path(__file__).parent / "data"
 _numbers = count(1)
 _SQLITE_OPTIONS = {
     "transaction_mode": "IMMEDIATE",
     "timeout": 20,
-    "init_command": (
-        "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA busy_timeout=20000;"
-    ),
+    "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
 }
 
 
@@ -44,7 +43,7 @@ def database_of(wrapper: BaseDatabaseWrapper) -> Iterator[None]:
 def sqlite_database(path: Path) -> Iterator[str]:
     """The default database is this file."""
     entry = {**connections["default"].settings_dict, "NAME": str(path), "OPTIONS": _SQLITE_OPTIONS}
-    with database_of(Sqlite({**entry, "ENGINE": "django.db.backends.sqlite3"}, "default")):
+    with database_of(Sqlite({**entry, "ENGINE": "controlplane.web.storage.sqlite"}, "default")):
         yield str(path)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import docker
 
-from loadmaster.agent import guard
+from loadmaster.agent.guarding import guard
 from loadmaster.agent.node.machine import boot_id
 from loadmaster.agent.runtimes.base import NO_LIMITS, Exit, Launch, Limits, RunId, RunState
 from loadmaster.agent.runtimes.docker import DockerEngine, DockerOptions, DockerRuntime

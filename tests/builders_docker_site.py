@@ -22,7 +22,7 @@ from clusters.services.enrolment import issue_enrolment_token
 from controlplane.execution.gangs import PORTS
 from jobs.models import Assignment, Job
 from loadmaster.agent.runtimes.docker import DockerEngine, DockerOptions, DockerRuntime
-from loadmaster.agent.runtimes.docker.options import AllowedMount
+from loadmaster.agent.runtimes.mounts import AllowedMount
 from tests.builders import a_job
 from tests.builders_agent import until
 from tests.builders_agent_site import NodeSite, a_site_cluster, to_server

@@ -14,6 +14,7 @@ from pathlib import Path
 
 KINDS = ("console", "bash")
 _BLOCK = re.compile(r"^```(.*?)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_OWN = "a password of one's own"
 _PASSWORD = re.compile(r"one-time password (\S+)")
 PATIENCE_S = 300.0
 
@@ -109,9 +110,11 @@ class Shell:
             ["bash", "-c", f"source {self.state}\n{command}\n{keep}"],
             cwd=self.folder, env=self.environment, text=True, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            input=f"{self.password}\n" if command.startswith("loadmaster login") else "",
+            input=f"{self.password}\n{_OWN}\n" if command.startswith("loadmaster login") else "",
             timeout=PATIENCE_S, check=False,
         )  # fmt: skip
+        if command.startswith("loadmaster login"):
+            self.password = _OWN
         if found := _PASSWORD.findall(done.stdout):
             self.password = found[-1]
         return done.returncode, done.stdout

@@ -11,6 +11,7 @@ from knox.models import AuthToken
 from rest_framework.test import APIClient
 
 from clusters.models import Node
+from controlplane.web.models import TokenGrant
 from jobs.models import Assignment, AssignmentSlot, Job, LogChunk
 from loadmaster.protocol import AssignmentState
 
@@ -59,9 +60,17 @@ def output(assignment: Assignment, *pieces: bytes, stream: str = "stdout") -> No
         offset += len(piece)
 
 
+def kept_output(assignment: Assignment, stream: str = "stdout") -> bytes:
+    """Output that is kept, marks included."""
+    chunks = assignment.log_chunks.filter(stream=stream).order_by("offset")
+    return b"".join(chunk.content for chunk in chunks)
+
+
 def a_token(user: User) -> str:
-    """A token of the user's."""
-    return str(AuthToken.objects.create(user)[1])
+    """A token of the user's for everything, just used: the next request notes no use of it."""
+    row, token = AuthToken.objects.create(user)
+    TokenGrant.objects.create(token=row, last_used_at=timezone.now())
+    return str(token)
 
 
 def api(user: User | None = None, token: str = "") -> APIClient:

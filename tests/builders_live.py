@@ -16,6 +16,7 @@ from controlplane.loop.live.solver import solve_here
 from controlplane.loop.live.world import Ports, Solve, hold_round
 from controlplane.loop.models import Round
 from controlplane.loop.rounds import RoundResult
+from controlplane.web.storage.watch import THIS_MACHINE, Watch
 from jobs.models import Assignment, Job
 from loadmaster.protocol import Accept, AssignmentState, ReasonClass, StateReport
 from loadmaster.samples import MetricsBatch, ProgressSample
@@ -45,13 +46,16 @@ def a_round(
 
 
 def a_round_of_waiting_events(
-    cluster: Cluster, solve: Solve = solve_here, *, at_s: float | None = None
+    cluster: Cluster,
+    solve: Solve = solve_here,
+    *,
+    at_s: float | None = None,
+    watch: Watch = THIS_MACHINE,
 ) -> RoundResult | None:
     """Hold a round if events wait."""
     clock = (lambda: at_s) if at_s is not None else (lambda: timezone.now().timestamp())
-    return hold_round(
-        cluster.pk, Ports(solve, clock, expiry_s=IN_ONE_TRANSACTION_S, renew_s=IN_ONE_TRANSACTION_S)
-    )
+    long_s = IN_ONE_TRANSACTION_S
+    return hold_round(cluster.pk, Ports(solve, clock, expiry_s=long_s, renew_s=long_s, watch=watch))
 
 
 def placing(**places: tuple[Any, ...]) -> Solve:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+from django.contrib.auth.models import User
 from django.db.models import F
 from django.utils import timezone
 
@@ -16,8 +17,10 @@ from loadmaster.protocol import AssignmentState
 from policies.contract.snapshot import Purpose
 from profiling import reconciler
 from profiling.models import ProfileRun
+from profiling.pages.rows import KindsTable, kinds_table, page_of_kinds
 from profiling.services import profile_run_ended, profile_run_started, request_profiles
 from tests.builders import a_job, a_kind, a_node
+from tests.builders_agents import Attentive
 
 
 def a_profiling_node(
@@ -145,4 +148,9 @@ def state_of(job: Job) -> str:
 
 def reconcile_profiles(now: datetime) -> None:
     """A pass of the profiler that stops what has measured enough, as the clock's task does."""
-    reconciler.reconcile_profiles(now, stop_profiling)
+    reconciler.reconcile_profiles(now, stop_profiling, Attentive(now=now))
+
+
+def the_table(user: User) -> KindsTable:
+    """The first page of the table of kinds."""
+    return kinds_table(user, page_of_kinds(user, "", None).object_list)

@@ -12,7 +12,6 @@ from uuid import UUID
 from clusters.events import request_reschedule
 from clusters.models import Cluster, Node, Reason
 from clusters.services.nodes import node_drain, node_uncordon
-from controlplane.execution.reconciler import reconcile_clusters
 from controlplane.execution.seats import is_held
 from controlplane.execution.services.assignment_metrics import record_metrics
 from controlplane.execution.services.assignments import accept, report_state
@@ -28,6 +27,7 @@ from loadmaster.protocol import Accept, AssignmentState, ReasonClass, StateRepor
 from loadmaster.samples import MetricsBatch, ProgressSample
 from policies.contract.snapshot import KindView, ProfileRequest, RankPlacement
 from profiling.restarts import Restart
+from tests.builders_agents import reconcile_clusters
 
 START_S = 100_000_000.0
 PERIOD_S = 300.0
@@ -265,7 +265,8 @@ class LiveRun:
         )
         self.runtime.lose(node)
         Node.objects.filter(pk=node_pk).update(session_expires_at=long_ago, last_seen_at=long_ago)
-        Assignment.objects.filter(node=node, state__in=LIVE).update(lease_expires_at=long_ago)
+        live = Assignment.objects.filter(node=node, state__in=LIVE)
+        live.update(renewed_at=long_ago, lease_expires_at=long_ago)
         self._reconcile(silent=node)
 
     def _come_back(self, node_pk: UUID) -> None:

@@ -2,9 +2,17 @@
 
 from clusters.models.clusters import Cluster, GpuType
 from clusters.models.energy import EnergyTariff, PueRecord, TariffBand
-from clusters.models.nodes import Device, EnrolmentToken, Node, NodeEvent, Reason, RescheduleEvent
+from clusters.models.nodes import (
+    Device,
+    EnrolmentToken,
+    ImplausibleFigure,
+    Node,
+    NodeEvent,
+    Reason,
+    RescheduleEvent,
+)
 
 __all__ = [
-    "Cluster", "Device", "EnergyTariff", "EnrolmentToken", "GpuType", "Node", "NodeEvent",
-    "PueRecord", "Reason", "RescheduleEvent", "TariffBand",
+    "Cluster", "Device", "EnergyTariff", "EnrolmentToken", "GpuType", "ImplausibleFigure",
+    "Node", "NodeEvent", "PueRecord", "Reason", "RescheduleEvent", "TariffBand",
 ]  # fmt: skip

@@ -11,6 +11,12 @@ from clusters.caps import CapHoursError, read_cap_hours
 from policies.contract.policy import PolicyError, PolicyParameterError
 from policies.host import registry
 
+LONGEST_AHEAD_S = 31 * 86_400.0
+"""Longest period and horizon: rounds read the prices of every hour until then."""
+
+LONGEST_SILENCE_S = 86_400.0
+"""Longest lease, grace and margin, after which a silent node's jobs start elsewhere."""
+
 
 def check_time_zone(name: str) -> None:
     if name not in available_timezones():
@@ -71,7 +77,7 @@ class Cluster(models.Model):
     seed = models.PositiveIntegerField(default=1)
     period_s = models.FloatField(
         default=300.0,
-        validators=[MinValueValidator(1.0)],
+        validators=[MinValueValidator(1.0), MaxValueValidator(LONGEST_AHEAD_S)],
         help_text="Seconds between periodic rounds (H)",
     )
     power_cap_w = models.FloatField(
@@ -99,10 +105,13 @@ class Cluster(models.Model):
             " without it"
         ),
     )
-    horizon_s = models.FloatField(default=86_400.0, validators=[MinValueValidator(60.0)])
+    horizon_s = models.FloatField(
+        default=86_400.0,
+        validators=[MinValueValidator(60.0), MaxValueValidator(LONGEST_AHEAD_S)],
+    )
     restart_cost_s = models.FloatField(
         default=10.0,
-        validators=[MinValueValidator(0.0)],
+        validators=[MinValueValidator(0.0), MaxValueValidator(LONGEST_AHEAD_S)],
         help_text="Seconds lost by a checkpoint-restart",
     )
     min_run_factor = models.FloatField(
@@ -148,9 +157,27 @@ class Cluster(models.Model):
     heartbeat_s = models.FloatField(
         default=10.0, validators=[MinValueValidator(0.1), MaxValueValidator(600)]
     )
-    lease_s = models.FloatField(default=60.0, validators=[MinValueValidator(0.5)])
-    grace_s = models.FloatField(default=30.0, validators=[MinValueValidator(0.0)])
-    margin_s = models.FloatField(default=10.0, validators=[MinValueValidator(0.0)])
+    lease_s = models.FloatField(
+        default=60.0, validators=[MinValueValidator(0.5), MaxValueValidator(LONGEST_SILENCE_S)]
+    )
+    grace_s = models.FloatField(
+        default=30.0, validators=[MinValueValidator(0.0), MaxValueValidator(LONGEST_SILENCE_S)]
+    )
+    margin_s = models.FloatField(
+        default=10.0, validators=[MinValueValidator(0.0), MaxValueValidator(LONGEST_SILENCE_S)]
+    )
+    log_head_mb = models.FloatField(
+        default=2.0,
+        db_default=2.0,
+        validators=[MinValueValidator(0.0), MaxValueValidator(1000.0)],
+        help_text="Begin of a launch's long output that is kept",
+    )
+    log_tail_mb = models.FloatField(
+        default=18.0,
+        db_default=18.0,
+        validators=[MinValueValidator(1.0), MaxValueValidator(1000.0)],
+        help_text="End of a launch's long output that is kept",
+    )
 
     memory = models.JSONField(
         default=dict, blank=True, help_text="What the policy asked to keep between rounds"
@@ -163,6 +190,11 @@ class Cluster(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def log_ends(self) -> tuple[int, int]:
+        """Bytes of head and tail of a long output that are kept."""
+        return int(1e6 * self.log_head_mb), int(1e6 * self.log_tail_mb)
 
     def clean(self) -> None:
         """Reject a lease shorter than the heartbeats that renew it."""

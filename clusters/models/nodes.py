@@ -8,7 +8,7 @@ from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 
 from clusters.models.clusters import Cluster, GpuType
-from loadmaster.features import RUNTIMES
+from loadmaster.features import ISOLATED, RUNTIMES, SHARED, serves_one_team
 from loadmaster.protocol import MOST_SLOTS
 
 
@@ -103,6 +103,9 @@ class Node(models.Model):
     session_expires_at = models.DateTimeField(null=True, blank=True, editable=False)
     heartbeat_seq = models.PositiveBigIntegerField(default=0, editable=False)
     last_seen_at = models.DateTimeField(null=True, blank=True, editable=False)
+    disk_free_gb = models.FloatField(
+        null=True, blank=True, editable=False, help_text="Room on the disk of its agent's folder"
+    )
     agent_version = models.CharField(max_length=50, blank=True, default="", editable=False)
     features = models.JSONField(default=list, blank=True, editable=False)
     address = models.CharField(
@@ -114,6 +117,15 @@ class Node(models.Model):
         help_text="Where other nodes reach it",
     )
     emulated = models.BooleanField(default=False)
+    team = models.ForeignKey(
+        "jobs.Team",
+        null=True,
+        blank=True,
+        on_delete=models.SET_NULL,
+        related_name="nodes",
+        help_text="The team that it serves alone while its agent does not isolate jobs: that of its"
+        " first job, unless set here",
+    )
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
@@ -129,6 +141,18 @@ class Node(models.Model):
     def type_name(self) -> str:
         """Name of its GPU type; "" without GPUs."""
         return self.gpu_type.name if self.gpu_type else ""
+
+    @property
+    def serves_one_team(self) -> bool:
+        """Return True if no second team may use it, as its agent does not isolate jobs."""
+        return serves_one_team(self.features)
+
+    @property
+    def isolation(self) -> str:
+        """How teams are kept apart: `isolated`, `one_team` or `shared`; "" if it is not known."""
+        if self.serves_one_team:
+            return "one_team"
+        return SHARED if SHARED in self.features else ISOLATED if self.features else ""
 
     @property
     def is_emulated(self) -> bool:
@@ -188,6 +212,25 @@ class NodeEvent(models.Model):
 
     def __str__(self) -> str:
         return f"{self.node} {self.event}"
+
+
+class ImplausibleFigure(models.Model):
+    """Figure of a name that a node reported and that cannot be: how often, and the newest one."""
+
+    node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="implausible")
+    name = models.CharField(max_length=32)
+    count = models.PositiveBigIntegerField(default=0)
+    value = models.FloatField()
+    at = models.DateTimeField()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["node", "name"], name="implausible_once_per_node")
+        ]
+        ordering = ["node", "name"]
+
+    def __str__(self) -> str:
+        return f"{self.name} of {self.node}"
 
 
 class Reason(models.TextChoices):

@@ -7,6 +7,7 @@ from django.contrib.auth.models import User
 from django.db import transaction
 from django.db.models import Count, Prefetch, Q, QuerySet
 from django.urls import URLPattern, URLResolver, include, path
+from django.utils import timezone
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import mixins, status
@@ -25,8 +26,10 @@ from clusters.rest import serializers
 from clusters.services import nodes
 from clusters.services.clusters import cluster_change
 from clusters.services.enrolment import issue_enrolment_token
+from clusters.services.implausible import recent
 from clusters.tariffs import costs_changed
-from controlplane.web.rest.defaults import OperatorsAct, OperatorsOnly
+from controlplane.audit.record import record, record_values
+from controlplane.web.rest.defaults import OperatorsAct, OperatorsOnly, ShortPages
 from controlplane.web.rest.errors import ConflictError
 from policies.host import registry
 
@@ -58,13 +61,17 @@ class ClusterViewSet(ReadOnlyModelViewSet[Cluster]):
     @action(detail=True, methods=["post"])
     def reschedule(self, request: Request, name: str) -> Response:
         """Ask for a round now (operators)."""
-        request_reschedule(self.get_object(), Reason.OPERATOR)
+        cluster = self.get_object()
+        with transaction.atomic():
+            request_reschedule(cluster, Reason.OPERATOR)
+            record("cluster.reschedule", cluster)
         return Response(status=status.HTTP_202_ACCEPTED)
 
 
 class NodeViewSet(ReadOnlyModelViewSet[Node]):
     """Nodes and their GPUs."""
 
+    pagination_class = ShortPages
     serializer_class = serializers.NodeSerializer
     permission_classes = [*ReadOnlyModelViewSet.permission_classes, OperatorsAct]
     queryset = Node.objects.none()
@@ -73,7 +80,8 @@ class NodeViewSet(ReadOnlyModelViewSet[Node]):
     def get_queryset(self) -> QuerySet[Node]:
         held = Count("slots_held", filter=Q(slots_held__live=True))
         devices = Prefetch("devices", queryset=Device.objects.order_by("uuid").annotate(held=held))
-        nodes = Node.objects.select_related("cluster", "gpu_type").prefetch_related(devices)
+        nodes = Node.objects.select_related("cluster", "gpu_type")
+        nodes = nodes.prefetch_related(devices, recent(timezone.now()))
         return of_cluster(self.request, nodes).order_by("cluster__name", "name")
 
     @extend_schema(parameters=[OF_CLUSTER])
@@ -138,8 +146,11 @@ class GpuTypeViewSet(ReadOnlyModelViewSet[GpuType]):
             self.get_object(), data=request.data, partial=True
         )
         serializer.is_valid(raise_exception=True)
+        row, values = serializer.instance, serializer.validated_data
+        old = {name: getattr(row, name) for name in values}
         with transaction.atomic():
             gpu_type = serializer.save()
+            record_values("gpu_type.change", gpu_type, values, old)
             costs_changed(Cluster.objects.filter(nodes__gpu_type=gpu_type).distinct())
         return Response(serializers.GpuTypeSerializer(gpu_type).data)
 
@@ -168,6 +179,11 @@ class EnrolmentTokenViewSet(
             created_by=cast(User, request.user),
         )
         return Response({"token": token}, status=status.HTTP_201_CREATED)
+
+    @transaction.atomic
+    def perform_destroy(self, instance: EnrolmentToken) -> None:
+        record("enrolment.delete", f"for {instance.cluster}", new={"id": instance.pk})
+        instance.delete()
 
 
 class PoliciesView(APIView):

@@ -5,11 +5,19 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from clusters.models import Cluster, Device, EnrolmentToken, GpuType, Node
+from clusters.models import (
+    Cluster,
+    Device,
+    EnrolmentToken,
+    GpuType,
+    ImplausibleFigure,
+    Node,
+)
 from clusters.models.clusters import check_policy
 from clusters.models.nodes import Role, runtimes_of
+from clusters.services.implausible import RECENT
 from controlplane.web.rest.bodies import OnlySettable
-from loadmaster.protocol import MOST_SLOTS, AssignmentState
+from loadmaster.protocol import MOST_DEVICES, MOST_SLOTS, AssignmentState
 from policies.host import registry
 
 ASSIGNMENT_STATES = [(str(s), str(s)) for s in AssignmentState]
@@ -25,6 +33,7 @@ class ClusterSerializer(OnlySettable, serializers.ModelSerializer[Cluster]):
             "power_cap_w", "power_cap_hours", "emissions_cost_per_kg", "horizon_s",
             "restart_cost_s", "min_run_factor", "value_of_time", "profiling", "profile_silence_s",
             "profiling_steps", "predictor", "heartbeat_s", "lease_s", "grace_s", "margin_s",
+            "log_head_mb", "log_tail_mb",
             "round_number", "last_round_at",
         ]  # fmt: skip
         read_only_fields = ["name", "currency", "round_number", "last_round_at"]
@@ -74,20 +83,36 @@ class DeviceSerializer(serializers.ModelSerializer[Device]):
         return int(getattr(device, "held", 0))
 
 
+class ImplausibleSerializer(serializers.ModelSerializer[ImplausibleFigure]):
+    """A figure that a node reported and that cannot be: how often, and the newest one."""
+
+    class Meta:
+        model = ImplausibleFigure
+        fields = ["name", "count", "value", "at"]
+
+
 class NodeSerializer(serializers.ModelSerializer[Node]):
     """A node and its GPUs."""
 
     cluster = serializers.CharField(source="cluster.name")
     gpu_type = serializers.CharField(source="type_name", help_text="Empty without GPUs")
     devices = DeviceSerializer(many=True)
+    implausible = ImplausibleSerializer(
+        source=RECENT, many=True, help_text="Of the last day; they are not counted"
+    )
     runtimes = serializers.SerializerMethodField()
+    isolation = serializers.CharField(
+        help_text="isolated; one_team: it serves one team alone; shared: by its operator's decision"
+    )
 
     class Meta:
         model = Node
         fields = [
             "id", "name", "cluster", "gpu_type", "role", "state", "drain_until", "reason", "cores",
-            "memory_gb", "reserved_cores", "reserved_memory_gb", "labels", "runtimes", "rack",
-            "emulated", "agent_version", "last_seen_at", "devices",
+            "memory_gb", "reserved_cores", "reserved_memory_gb", "labels", "runtimes", "isolation",
+            "rack",
+            "emulated", "agent_version", "last_seen_at", "disk_free_gb", "devices",
+            "implausible",
         ]  # fmt: skip
 
     @extend_schema_field(serializers.ListField(child=serializers.CharField()))
@@ -126,7 +151,7 @@ class SlotsSerializer(serializers.Serializer[Any]):
         child=serializers.CharField(max_length=100),
         required=False,
         default=list,
-        max_length=1024,
+        max_length=MOST_DEVICES,
         help_text="uuids of the GPUs meant; all of the node where left out",
     )
 

@@ -1,16 +1,15 @@
 """Changes of clusters by operators."""
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
-from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.auth.models import User
-from django.contrib.contenttypes.models import ContentType
 from django.db import transaction
 
 from clusters.events import request_reschedule
 from clusters.models import Cluster, Reason
+from controlplane.audit.record import record_values
+from controlplane.web.operators import changed, note_change
 
 
 def cluster_change(cluster: Cluster, by: User, values: Mapping[str, Any]) -> list[str]:
@@ -18,21 +17,12 @@ def cluster_change(cluster: Cluster, by: User, values: Mapping[str, Any]) -> lis
 
     Only the given columns are written: the row also holds the lock of a round that may be running.
     """
-    fields = [
-        f"{name} from {getattr(cluster, name)} to {value}"
-        for name, value in values.items()
-        if getattr(cluster, name) != value
-    ]
+    fields = changed(cluster, values)
     if fields:
+        was = {name: getattr(cluster, name) for name in values}
         with transaction.atomic():
+            record_values("cluster.change", cluster, values, was, by=by)
             Cluster.objects.filter(pk=cluster.pk).update(**values)
-            LogEntry.objects.create(
-                user=by,
-                content_type=ContentType.objects.get_for_model(Cluster),
-                object_id=str(cluster.pk),
-                object_repr=str(cluster)[:200],
-                action_flag=CHANGE,
-                change_message=json.dumps([{"changed": {"fields": fields}}]),
-            )
+            note_change(cluster, by, fields)
             request_reschedule(cluster, Reason.OPERATOR)
     return fields

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from math import inf
 from operator import attrgetter
 from typing import Any
@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 from clusters.events import request_reschedule
 from clusters.models import Device, Node, NodeEvent, Reason
 from controlplane.web.storage.bulk import update_rows
-from loadmaster.protocol import DeviceReport, DeviceSample
+from loadmaster.protocol import MOST_DEVICES, DeviceReport, DeviceSample
 
 log = logging.getLogger(__name__)
 
@@ -74,11 +74,19 @@ def sync_devices(node: Node, reports: Sequence[DeviceReport]) -> bool:
             new.append(Device(node=node, uuid=r.uuid, slots=r.slots, **_reported(r)))
         elif _update(device, r, held.get(device.pk, 0)):
             changed.append(device)
+    vanished = set(known) - {r.uuid for r in reports}
+    if len(known) + len(new) > MOST_DEVICES:
+        _forget(node, vanished)
     Device.objects.bulk_update(changed, _WRITTEN)
     Device.objects.bulk_create(new)
-    vanished = set(known) - {r.uuid for r in reports}
     gone = node.devices.filter(uuid__in=vanished, healthy=True).update(healthy=False)
     return bool(changed or new or gone)
+
+
+def _forget(node: Node, vanished: Collection[str]) -> None:
+    """Delete devices that are no longer there and hold nothing; a node's page shows all it has."""
+    held = Device.objects.filter(slots_held__live=True, node=node).values("pk")
+    node.devices.filter(uuid__in=vanished).exclude(pk__in=held).delete()
 
 
 def _reported(report: DeviceReport) -> dict[str, Any]:

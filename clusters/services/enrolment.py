@@ -13,6 +13,7 @@ from clusters.intervals import intervals_of
 from clusters.models import Cluster, EnrolmentToken, GpuType, Node, NodeEvent
 from clusters.models.nodes import Role
 from clusters.services.devices import sync_devices
+from controlplane.audit.record import record
 from loadmaster.protocol import PROTOCOL_VERSION, DeviceReport, ErrorCode, Registered, Registration
 
 TOKEN_BYTES = 32
@@ -31,13 +32,12 @@ def issue_enrolment_token(
 ) -> str:
     """Return a new token that enrols one machine within `valid_s` seconds."""
     token = secrets.token_urlsafe(TOKEN_BYTES)
-    EnrolmentToken.objects.create(
-        cluster=cluster,
-        sha256=sha256(token),
-        role=Role(role),
-        expires_at=timezone.now() + timedelta(seconds=valid_s),
-        created_by=created_by,
-    )
+    values = {"role": Role(role), "expires_at": timezone.now() + timedelta(seconds=valid_s)}
+    with transaction.atomic():
+        row = EnrolmentToken.objects.create(
+            cluster=cluster, sha256=sha256(token), created_by=created_by, **values
+        )
+        record("enrolment.add", f"for {cluster}", new={"id": row.pk, **values}, by=created_by)
     return token
 
 
@@ -88,7 +88,9 @@ def _use_token(token: str, words: Registration, now: datetime) -> EnrolmentToken
     if valid.filter(used_at=None).update(used_at=now):
         return tokens.get()
     again = tokens.filter(
-        expires_at__gt=now, used_by__machine_id=words.machine_id, used_by__session_expires_at=None
+        expires_at__gt=now,
+        used_by__machine_id=words.machine_id,
+        used_by__session_secret_sha256="",  # no session since
     ).first()
     if again is not None:
         return again

@@ -11,7 +11,10 @@ from clusters.events import request_reschedule
 from clusters.models import Device, Node, NodeEvent, Reason
 from clusters.models.nodes import Role, State
 from clusters.services.devices import held_slots
+from controlplane.audit.record import record, record_values
 from loadmaster.protocol import MOST_SLOTS
+
+VERBS = {State.CORDONED: "cordon", State.READY: "uncordon", State.DRAINING: "drain"}
 
 
 class NodeStateError(Exception):
@@ -50,6 +53,7 @@ def node_set_role(node: Node, role: str, actor: str = "") -> Node:
         NodeEvent.objects.create(
             node=node, event="role", data={"from": before, "to": wanted}, actor=actor
         )
+        record("node.role", node, old={"role": before}, new={"role": wanted})
         request_reschedule(node.cluster, Reason.OPERATOR, node=node)
     node.role = wanted
     return node
@@ -60,6 +64,7 @@ def node_revoke(node: Node) -> Node:
     with transaction.atomic():
         Node.objects.filter(pk=node.pk).update(token_sha256="")
         NodeEvent.objects.create(node=node, event="revoked")
+        record("node.revoke", node)
     node.token_sha256 = ""
     return node
 
@@ -79,6 +84,8 @@ def _move(node: Node, before: set[State], values: dict[str, Any], why: Reason, a
             data["until"] = values["drain_until"].isoformat()
         event = "uncordoned" if after == State.READY else after
         NodeEvent.objects.create(node=node, event=event, data=data, actor=actor)
+        old = {name: getattr(node, name) for name in values}
+        record_values(f"node.{VERBS[after]}", node, values, old)
         request_reschedule(node.cluster, why, node=node)
     for name, value in values.items():
         setattr(node, name, value)
@@ -118,6 +125,7 @@ def node_set_slots(node: Node, slots: int, devices: Sequence[str] = (), actor: s
         if any(number != slots for number in before.values()):
             data = {"from": before, "to": slots}
             NodeEvent.objects.create(node=node, event="slots", data=data, actor=actor)
+            record("node.slots", node, old=before, new=dict.fromkeys(before, slots))
             request_reschedule(node.cluster, Reason.OPERATOR, node=node)
     return node
 

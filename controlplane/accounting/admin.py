@@ -10,5 +10,5 @@ class EnergyEntryAdmin(ReadOnly):
         "hour", "cluster", "node", "team", "job", "measured_kwh", "modelled_kwh", "rest_kwh",
         "cost",
     )  # fmt: skip
-    list_filter = ("cluster", "team", "purpose")
-    date_hierarchy = "hour"
+    list_filter = ("hour", "cluster", "team")
+    ordering = ("-id",)

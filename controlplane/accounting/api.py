@@ -13,7 +13,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from clusters.models import Cluster
-from controlplane.accounting.costs import CostRow, as_rows, cost_rows, cost_total
+from controlplane.accounting.costs import CostRow, Costs
 from controlplane.accounting.query import BY, PERIODS, CostQueryError, asked_of, read_query
 
 MOST_ROWS = 1000
@@ -97,7 +97,8 @@ class CostsView(APIView):
         except CostQueryError as error:
             raise ValidationError({error.field: [str(error)]}) from error
         user = cast(User, request.user)
-        groups = list(cost_rows(user, query)[: MOST_ROWS + 1])
+        found = Costs(user, query)
+        rows = found.rows[: MOST_ROWS + 1]
         body = {
             "cluster": cluster.name,
             "currency": cluster.currency,
@@ -105,9 +106,9 @@ class CostsView(APIView):
             "since": query.since,
             "until": query.until,
             "by": query.by,
-            "rows": as_rows(query, groups[:MOST_ROWS]),
-            "more": len(groups) > MOST_ROWS,
-            "total": cost_total(user, query),
+            "rows": rows[:MOST_ROWS],
+            "more": len(rows) > MOST_ROWS,
+            "total": found.total,
         }
         return Response(CostsSerializer(body).data)
 

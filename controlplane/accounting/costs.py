@@ -1,31 +1,40 @@
 """Sums over the energy ledger by hour, day, node, team or job: predicted, billed, measured."""
 
+from __future__ import annotations
+
 import csv
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, time
 from decimal import Decimal
-from typing import Any
+from functools import cached_property
+from itertools import groupby, islice
+from typing import Any, overload
+from uuid import UUID
 
 from django.contrib.auth.models import AnonymousUser, User
 from django.db.models import F, Q, QuerySet, Sum
-from django.db.models.functions import TruncDay
 
+from clusters.models import Node
 from controlplane.accounting.models import EnergyEntry
 from controlplane.accounting.query import CostQuery
 from controlplane.web.operators import is_operator
 from controlplane.web.pages.formats import plain as plain
+from jobs.models import Team
 from jobs.selectors import teams_of
 from policies.contract.snapshot import Purpose
 
 SECONDS_PER_HOUR = 3600.0
 _KEYS = {
     "hour": ("hour",),
-    "day": ("day",),
-    "node": ("node__name",),
-    "team": ("team__name",),
+    "day": ("hour",),
+    "node": ("node_id",),
+    "team": ("team_id",),
     "job": ("job__name", "job_id", "team__name", "job__user__username"),
 }
+_NAMED: dict[str, type[Node | Team]] = {"node": Node, "team": Team}
+"""Groups whose names are read after their sums: a join would read a name for each entry."""
+
 SEE_ALL = "accounting.see_all_costs"
 _SUMS = (
     "gpu_s", "measured_kwh", "modelled_kwh", "rest_kwh", "facility_kwh", "emissions_g",
@@ -34,6 +43,14 @@ _SUMS = (
 )  # fmt: skip
 
 _PARTS = ("compared_cost", "profiling_kwh", "profiling_cost")
+_ENERGIES = (
+    "gpu_h", "measured_kwh", "modelled_kwh", "rest_kwh", "facility_kwh", "emissions_kg",
+    "profiling_kwh",
+)  # fmt: skip
+_AMOUNTS = ("cost", "measured_cost", "compared_cost", "profiling_cost")
+
+JOBS_AT_ONCE = 500
+"""Jobs of which an export reads the sums at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,28 +111,70 @@ def visible_entries(user: User | AnonymousUser, query: CostQuery) -> QuerySet[En
     return entries if sees_all_costs(user) else entries.filter(team__in=teams_of(user))
 
 
-def cost_rows(
-    user: User | AnonymousUser, query: CostQuery
-) -> QuerySet[EnergyEntry, dict[str, Any]]:
-    """Dictionaries of sums per group for `as_row`: by time, else the highest cost first."""
-    entries = visible_entries(user, query)
-    if query.by == "day":
-        entries = entries.annotate(day=TruncDay("hour", tzinfo=query.zone))
-    order = (query.by,) if query.by in ("hour", "day") else ("-sum_cost", *_KEYS[query.by])
-    groups: QuerySet[EnergyEntry, dict[str, Any]] = (
-        entries.order_by().values(*_KEYS[query.by]).annotate(**_aggregates())
-    )
-    return groups.order_by(*order)
+class Costs:
+    """Sums of a query that a user may see: rows by group, and their total.
+
+    Rows are by time, else the highest cost first. Those by job are read as far as they are wanted.
+    """
+
+    def __init__(self, user: User | AnonymousUser, query: CostQuery) -> None:
+        self.query, self._entries = query, visible_entries(user, query)
+
+    @cached_property
+    def rows(self) -> Sequence[CostRow]:
+        """Rows to be counted, sliced and walked through."""
+        if self.query.by == "job":
+            return JobRows(self.query, self._entries)
+        keys = _KEYS[self.query.by]
+        groups = self._entries.order_by().values(*keys).annotate(**_aggregates())
+        if named := _NAMED.get(self.query.by):
+            sums = {group[keys[0]]: group for group in groups}
+            names = named.objects.in_bulk(list(sums))
+            name = f"{self.query.by}__name"
+            found = [_row(self.query, {**sums[key], name: of.name}) for key, of in names.items()]
+            return sorted(found, key=lambda row: (-row.cost, row.name))
+        found = [_row(self.query, group) for group in groups.order_by("hour")]
+        return _by_day(self.query, found) if self.query.by == "day" else found
+
+    @cached_property
+    def total(self) -> CostRow:
+        """Sum of all rows."""
+        if isinstance(self.rows, JobRows):
+            return _row(self.query, {"total": None, **self._entries.aggregate(**_aggregates())})
+        return _added(self.rows, "total")
 
 
-def as_rows(query: CostQuery, groups: Iterable[dict[str, Any]]) -> list[CostRow]:
-    return [_row(query, group) for group in groups]
+class JobRows(Sequence[CostRow]):
+    """Rows of jobs, the highest cost first: a page of them costs little however many there are."""
 
+    def __init__(self, query: CostQuery, entries: QuerySet[EnergyEntry]) -> None:
+        self._query, self._entries = query, entries
+        jobs = entries.order_by().values("job_id").annotate(sum_cost=Sum("cost"))
+        self._jobs = jobs.order_by("-sum_cost", "job_id")
 
-def cost_total(user: User | AnonymousUser, query: CostQuery) -> CostRow:
-    """Sum of all that the query covers."""
-    sums = visible_entries(user, query).aggregate(**_aggregates())
-    return _row(query, {"total": None, **sums})
+    def __len__(self) -> int:
+        return self._jobs.count()
+
+    @overload
+    def __getitem__(self, place: int) -> CostRow: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[CostRow]: ...
+
+    def __getitem__(self, place: int | slice) -> CostRow | Sequence[CostRow]:
+        if isinstance(place, int):
+            return self._of([self._jobs[place]["job_id"]])[0]
+        return self._of([group["job_id"] for group in self._jobs[place]])
+
+    def __iter__(self) -> Iterator[CostRow]:
+        groups = self._jobs.iterator()
+        while jobs := [group["job_id"] for group in islice(groups, JOBS_AT_ONCE)]:
+            yield from self._of(jobs)
+
+    def _of(self, jobs: Sequence[UUID]) -> list[CostRow]:
+        groups = self._entries.order_by().filter(job__in=jobs).values(*_KEYS["job"])
+        found = {group["job_id"]: group for group in groups.annotate(**_aggregates())}
+        return [_row(self._query, found[job]) for job in jobs]
 
 
 def _aggregates() -> dict[str, Sum]:
@@ -135,12 +194,39 @@ def _aggregates() -> dict[str, Sum]:
     }
 
 
+def _by_day(query: CostQuery, hours: Iterable[CostRow]) -> list[CostRow]:
+    """Sum hours up here, as SQLite would ask Python for the day of each entry."""
+    days = groupby(hours, key=lambda row: row.at.astimezone(query.zone).date() if row.at else None)
+    return [
+        _added(list(of_day), f"{day:%Y-%m-%d}", datetime.combine(day, time(0), query.zone))
+        for day, of_day in days
+        if day
+    ]
+
+
+def _added(rows: Sequence[CostRow], name: str, at: datetime | None = None) -> CostRow:
+    """Sum of some rows: of a prediction None where none has one."""
+    predicted_kwh = [row.predicted_kwh for row in rows if row.predicted_kwh is not None]
+    predicted_cost = [row.predicted_cost for row in rows if row.predicted_cost is not None]
+    sums: dict[str, Any] = {
+        **{field: sum((getattr(row, field) for row in rows), 0.0) for field in _ENERGIES},
+        **{field: sum((getattr(row, field) for row in rows), Decimal(0)) for field in _AMOUNTS},
+    }
+    return CostRow(
+        name=name,
+        at=at,
+        predicted_kwh=sum(predicted_kwh) if predicted_kwh else None,
+        predicted_cost=sum(predicted_cost, Decimal(0)) if predicted_cost else None,
+        **sums,
+    )
+
+
 def _row(query: CostQuery, group: dict[str, Any]) -> CostRow:
     sums = {name: group[f"sum_{name}"] for name in (*_SUMS, *_PARTS)}
     gpu_s, emissions_g = sums.pop("gpu_s"), sums.pop("emissions_g")
     return CostRow(
         name=_name(query, group),
-        at=group.get("hour") or group.get("day"),
+        at=group.get("hour"),
         job_id=str(group.get("job_id", "")),
         team=str(group.get("team__name", "")),
         user=str(group.get("job__user__username", "")),
@@ -153,8 +239,6 @@ def _row(query: CostQuery, group: dict[str, Any]) -> CostRow:
 def _name(query: CostQuery, group: dict[str, Any]) -> str:
     if "hour" in group:
         return f"{group['hour'].astimezone(query.zone):%Y-%m-%d %H:%M}"
-    if "day" in group:
-        return f"{group['day'].astimezone(query.zone):%Y-%m-%d}"
     for key in ("node__name", "job__name", "team__name"):
         if key in group:
             return str(group[key])

@@ -22,9 +22,7 @@ from django.views.decorators.http import require_GET
 from clusters.models import Cluster
 from controlplane.accounting.costs import (
     CostRow,
-    as_rows,
-    cost_rows,
-    cost_total,
+    Costs,
     csv_of,
     sees_all_costs,
 )
@@ -57,13 +55,14 @@ def costs(request: HttpRequest) -> HttpResponse:
     query = _query_or_message(request, cluster, asked)
     encoded = QueryDict(mutable=True)
     encoded.update({name: value for name, value in asked.items() if value})
-    page = Paginator(cost_rows(user, query), PAGE_SIZE).get_page(request.GET.get("page"))
+    found = Costs(user, query)
+    page = Paginator(found.rows, PAGE_SIZE).get_page(request.GET.get("page"))
     context = {
         "cluster": cluster, "clusters": list(Cluster.objects.order_by("name")), "asked": asked,
         "periods": PERIODS,
         "dimensions": BY, "by": query.by, "dimension": BY[query.by], "page": page,
-        "rows": as_rows(query, page.object_list),
-        "total": cost_total(user, query), "since": query.since.astimezone(query.zone),
+        "rows": page.object_list,
+        "total": found.total, "since": query.since.astimezone(query.zone),
         "until": query.until.astimezone(query.zone),
         "query": encoded.urlencode(), "all_teams": sees_all_costs(user), "plotly": PLOTLY_NAME,
     }  # fmt: skip
@@ -74,15 +73,14 @@ def costs(request: HttpRequest) -> HttpResponse:
 def costs_figure(request: HttpRequest) -> JsonResponse:
     query = _query_or_404(request)
     query = replace(query, by="hour" if query.until - query.since <= HOURLY else "day")
-    rows = as_rows(query, cost_rows(cast(User, request.user), query))
-    return JsonResponse(figure(rows, query.by))
+    rows = Costs(cast(User, request.user), query).rows
+    return JsonResponse(figure(list(rows), query.by))
 
 
 @require_GET
 def costs_csv(request: HttpRequest) -> StreamingHttpResponse:
     query = _query_or_404(request)
-    groups = cost_rows(cast(User, request.user), query).iterator()
-    lines = csv_of(as_rows(query, groups), query.cluster.currency)
+    lines = csv_of(Costs(cast(User, request.user), query).rows, query.cluster.currency)
     name = f"costs-{query.cluster.name}-by-{query.by}-{query.since:%Y%m%d}-{query.until:%Y%m%d}.csv"
     disposition = content_disposition_header(as_attachment=True, filename=name) or "attachment"
     return StreamingHttpResponse(

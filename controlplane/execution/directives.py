@@ -42,6 +42,15 @@ def cursor_of(assignments: Iterable[Assignment]) -> int:
     return max((int(_wished_at(a).timestamp() * 1_000_000) for a in assignments), default=0)
 
 
+AHEAD_S = 5.0
+"""Seconds by which a cursor may be ahead: the clocks of a site's servers differ."""
+
+
+def is_past(cursor: int, now: datetime) -> bool:
+    """Return False for a cursor from before the clock went back: what is wished now is older."""
+    return cursor / 1_000_000 <= now.timestamp() + AHEAD_S
+
+
 def _wished_at(assignment: Assignment) -> datetime:
     wished_at = assignment.desired_at or assignment.created_at
     return max(wished_at, assignment.term_at) if assignment.term_at else wished_at

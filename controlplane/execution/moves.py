@@ -26,8 +26,10 @@ def move_assignment(
     """
     before = AssignmentState(assignment.state)
     after = check_move(before, move)
-    if after in ENDED:
-        values.setdefault("ended_at", timezone.now())
+    if after in ENDED:  # not before what came before it, whatever the clock did meanwhile
+        begun = (assignment.accepted_at, values.get("running_at", assignment.running_at))
+        end = values.get("ended_at") or timezone.now()
+        values["ended_at"] = max([end, *filter(None, begun)])
     with transaction.atomic():
         same = Assignment.objects.filter(
             pk=assignment.pk, state=before, fence=assignment.fence, epoch=assignment.epoch

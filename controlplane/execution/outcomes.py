@@ -1,6 +1,7 @@
 """Effects of assignments' starts and ends on jobs, in the transaction of the assignment."""
 
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -21,7 +22,7 @@ from controlplane.web.logs.structured import bound
 from jobs.assignment_lifecycle import ENDED as ENDED_ASSIGNMENTS
 from jobs.assignment_lifecycle import LIVE, AssignmentMove
 from jobs.dependencies import impossible, why_never
-from jobs.launch_outcome import End, EndOutcome, Past, end_outcome, troubles_of
+from jobs.launch_outcome import End, EndOutcome, Past, end_outcome, trouble_of
 from jobs.lifecycle import PLACED, JobMove, JobState
 from jobs.models import Assignment, Attempt, Job
 from jobs.moves import move_job
@@ -79,8 +80,6 @@ def assignment_ended(assignment: Assignment, now: datetime | None = None) -> Non
         _settle(job, assignment)
         if ends_launch(assignment, job):
             _stop_others(job, assignment, gang, now)
-        if any(member.state in LIVE for member in gang):
-            return
         if assignment.purpose == TRAINING:
             _decide(job, gang, now)
         else:
@@ -169,15 +168,16 @@ def _stop_others(
 
 
 def _decide(job: Job, gang: Sequence[Assignment], now: datetime) -> None:
-    others = job.assignments.filter(purpose=TRAINING, state__in=LIVE)
-    if job.state not in PLACED | {JobState.CANCELLING} or others.exists():
+    """Move the job by the ends of its launch, once no rank of this or another launch lives."""
+    living = job.assignments.filter(purpose=TRAINING, state__in=LIVE)
+    if job.state not in PLACED | {JobState.CANCELLING} or living.exists():
         return
     decisive = deciding(job, gang)
     ends = [_end(member, job) for member in decisive]
     retries = Past(job.retries_used, job.max_retries - job.retries_used)
     outcome = end_outcome(
         ends,
-        _with_troubles(retries, job, gang[0]) if troubles_of(ends) else retries,
+        _with_troubles(retries, job, gang[0]) if trouble_of(ends) else retries,
         cancelling=job.state == JobState.CANCELLING,
         work_done=all(_work_done(job, member) for member in decisive),
     )
@@ -197,6 +197,7 @@ def _end(assignment: Assignment, job: Job) -> End:
         reason=assignment.reason,
         exit_code=assignment.exit_code,
         cancelled=assignment.desired == StopReason.CANCEL,
+        began=assignment.running_at is not None,
         memory_gb=job.memory_gb * assignment.units,
     )
 
@@ -213,18 +214,24 @@ def _with_troubles(past: Past, job: Job, newest: Assignment) -> Past:
     rows = job.assignments.filter(
         purpose=TRAINING, attempt=newest.attempt, state__in=ENDED_ASSIGNMENTS
     ).select_related("node")
-    count, without_image = 0, dict[str, None]()
+    troubles, without_image = Counter[bool](), dict[str, None]()
     for _, launch in groupby(
         rows.order_by("-fence", "rank")[:REMEMBERED_LAUNCHES], key=lambda row: row.fence
     ):
         ranks = deciding(job, list(launch))
         if any(rank.steps_done > rank.start_steps for rank in ranks):
             break
-        count += bool(troubles_of([_end(rank, job) for rank in ranks]))
+        if trouble := trouble_of([_end(rank, job) for rank in ranks]):
+            troubles[trouble.unprepared] += 1
         without_image |= {
             rank.node.name: None for rank in ranks if rank.reason_class == ReasonClass.IMAGE
         }
-    return replace(past, fruitless=count, without_image=tuple(reversed(without_image)))
+    return replace(
+        past,
+        fruitless=troubles[False],
+        unprepared=troubles[True],
+        without_image=tuple(reversed(without_image)),
+    )
 
 
 def _move(

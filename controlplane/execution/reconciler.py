@@ -5,18 +5,17 @@ Everything is idempotent and looks again with rows locked: any number of process
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from uuid import UUID
 
 from django.db import transaction
 from django.db.models import Exists, OuterRef, Q, QuerySet
-from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from clusters.events import request_reschedule
-from clusters.intervals import intervals_of, lost_after
+from clusters.intervals import after_lease_s, intervals_of
 from clusters.models import Cluster, Node, NodeEvent, Reason
 from clusters.models.nodes import State
 from controlplane.execution.moves import move_assignment
@@ -28,12 +27,24 @@ from controlplane.execution.outcomes import (
     settle_job,
 )
 from controlplane.execution.services.stops import preempt_gang
+from controlplane.execution.silence import (
+    LEASE_COLUMNS,
+    NODE_COLUMNS,
+    OFFER_COLUMNS,
+    Silence,
+    Still,
+    look,
+    stamp_of,
+)
 from controlplane.web.logs.structured import bound
+from controlplane.web.storage.watch import THIS_MACHINE, Watch
 from jobs.assignment_lifecycle import HELD_BY_AGENT, LIVE, AssignmentMove
 from jobs.dependencies import impossible
+from jobs.launch_outcome import LONGEST_BACKOFF_S
 from jobs.lifecycle import PLACED, JobState
-from jobs.models import Assignment, Dependency, Job
+from jobs.models import UNFINISHED, Assignment, Dependency, Job
 from jobs.moves import LostRaceError, lock_assignment
+from jobs.wording import RESTING
 from loadmaster.protocol import AssignmentState, Intervals, ReasonClass
 
 log = logging.getLogger(__name__)
@@ -41,26 +52,34 @@ log = logging.getLogger(__name__)
 AT_ONCE = 500
 """Rows of each sort per pass."""
 
+REST_S = 0.02
+"""Longest rest after a correction: writers that wait look more often (`storage.sqlite`)."""
+
 MENDED_STATES = tuple(PLACED | {JobState.CANCELLING})
 
 
-def reconcile_clusters(now: datetime | None = None) -> int:
-    """Make one pass over all clusters; return the number of corrections."""
+def reconcile_clusters(now: datetime | None = None, watch: Watch = THIS_MACHINE) -> int:
+    """Make one pass over all clusters; return the number of corrections.
+
+    Silence is what `watch` has seen; `now` is for the record, and for times that people set.
+    """
     now = now or timezone.now()
     done = 0
     for cluster in Cluster.objects.order_by("pk"):
         with bound(cluster=cluster.pk):
-            done += _reconcile(cluster, now)
+            done += _reconcile(cluster, now, watch)
     return done
 
 
-def _reconcile(cluster: Cluster, now: datetime) -> int:
+def _reconcile(cluster: Cluster, now: datetime, watch: Watch) -> int:
     clock = intervals_of(cluster)
+    silence = look(cluster, clock, now, watch)
     return (
-        _lose_contact(cluster, now)
-        + _lose_assignments(cluster, clock, now)
-        + _withdraw_ignored(cluster, clock, now)
-        + _lose_nodes(cluster, clock, now)
+        _lose_contact(silence)
+        + _lose_assignments(silence, clock, now)
+        + _withdraw_ignored(silence, clock, now)
+        + _end_sessions(silence)
+        + _lose_nodes(silence, clock)
         + _end_drains(cluster, now)
         + _end_backoffs(cluster, now)
         + _fail_overdue(cluster, now)
@@ -69,35 +88,34 @@ def _reconcile(cluster: Cluster, now: datetime) -> int:
     )
 
 
-def _lose_contact(cluster: Cluster, now: datetime) -> int:
+def _lose_contact(silence: Silence) -> int:
     def lose_contact(assignment: Assignment) -> bool:
         data = {"lease_expires_at": str(assignment.lease_expires_at)}
         move_assignment(assignment, AssignmentMove.LOSE_CONTACT, data=data)
         return True
 
-    return _each(
-        _of(cluster).filter(state__in=HELD_BY_AGENT, lease_expires_at__lt=now), lose_contact
-    )
+    due = {pk: row for pk, row in silence.leases.items() if row.still_s > row.lease_s}
+    return _each(due, LEASE_COLUMNS, Q(state__in=HELD_BY_AGENT), lose_contact)
 
 
-def _lose_assignments(cluster: Cluster, clock: Intervals, now: datetime) -> int:
+def _lose_assignments(silence: Silence, clock: Intervals, now: datetime) -> int:
     """End assignments silent for lease + grace + margin, which have stopped by themselves."""
 
     def lose(assignment: Assignment) -> bool:
-        end = assignment.lease_expires_at
-        if end is None or lost_after(end, clock, assignment.grace_s) >= now:
+        row = due[assignment.pk]
+        if row.still_s <= row.lease_s + after_lease_s(clock, assignment.grace_s):
             return False
         text = "its node was silent beyond the lease, the grace and the margin"
         end_assignment(assignment, AssignmentMove.LOSE, ReasonClass.LEASE, text, now)
         return True
 
-    unknown = _of(cluster).filter(state=AssignmentState.UNKNOWN, lease_expires_at__lt=now)
-    return _each(unknown, lose)
+    least_s = after_lease_s(clock)
+    due = {pk: row for pk, row in silence.leases.items() if row.still_s > row.lease_s + least_s}
+    return _each(due, LEASE_COLUMNS, Q(state=AssignmentState.UNKNOWN), lose)
 
 
-def _withdraw_ignored(cluster: Cluster, clock: Intervals, now: datetime) -> int:
+def _withdraw_ignored(silence: Silence, clock: Intervals, now: datetime) -> int:
     """Withdraw offers that nobody took for a lease and the margin, and note it for the node."""
-    before = now - timedelta(seconds=clock.lease_s + clock.margin_s)
 
     def withdraw(assignment: Assignment) -> bool:
         node, data = assignment.node, {"assignment": str(assignment.pk)}
@@ -106,39 +124,50 @@ def _withdraw_ignored(cluster: Cluster, clock: Intervals, now: datetime) -> int:
         end_assignment(assignment, AssignmentMove.PREEMPT, ReasonClass.NODE, text, now)
         return True
 
-    offers = _of(cluster).filter(state=AssignmentState.OFFERED, created_at__lt=before)
-    return _each(offers, withdraw)
+    longest_s = clock.lease_s + clock.margin_s
+    due = {pk: row for pk, row in silence.offers.items() if row.still_s > longest_s}
+    return _each(due, OFFER_COLUMNS, Q(state=AssignmentState.OFFERED), withdraw)
 
 
-def _lose_nodes(cluster: Cluster, clock: Intervals, now: datetime) -> int:
-    """Mark nodes lost after grace + margin without session; they return with their state."""
-    before = now - timedelta(seconds=clock.grace_s + clock.margin_s)
-    never = Q(session_expires_at=None) & Q(heard_at__lt=before - timedelta(seconds=clock.lease_s))
-    silent = (
-        Node.objects.filter(cluster=cluster)
-        .exclude(state=State.LOST)
-        .annotate(heard_at=Coalesce("last_seen_at", "created_at"))
-        .filter(Q(session_expires_at__lt=before) | never)
+def _end_sessions(silence: Silence) -> int:
+    """End sessions silent for their lease: another agent may begin one."""
+    due = {pk: row for pk, row in silence.nodes.items() if row.still_s > row.lease_s}
+    nodes = Node.objects.filter(pk__in=list(due)).exclude(session_expires_at=None)
+    return sum(map(partial(_end_session, due), nodes.order_by("pk")[:AT_ONCE]))
+
+
+def _end_session(due: Mapping[UUID, Still], node: Node) -> bool:
+    if stamp_of(node, NODE_COLUMNS) != due[node.pk].stamp:
+        return False
+    return bool(_as_read(node).update(session_expires_at=None))
+
+
+def _lose_nodes(silence: Silence, clock: Intervals) -> int:
+    """Mark nodes lost after lease + grace + margin; they return with their state."""
+    after_s = after_lease_s(clock)
+    due = {pk: row for pk, row in silence.nodes.items() if row.still_s > row.lease_s + after_s}
+    nodes = Node.objects.filter(pk__in=list(due)).exclude(state=State.LOST)
+    return sum(
+        map(partial(_lose_node, due), nodes.select_related("cluster").order_by("pk")[:AT_ONCE])
     )
-    return sum(map(_lose_node, silent.select_related("cluster").order_by("pk")[:AT_ONCE]))
 
 
-def _lose_node(node: Node) -> bool:
+def _lose_node(due: Mapping[UUID, Still], node: Node) -> bool:
+    if stamp_of(node, NODE_COLUMNS) != due[node.pk].stamp:
+        return False
     with bound(node=node.pk), transaction.atomic():
-        same = Node.objects.filter(
-            pk=node.pk,
-            state=node.state,
-            epoch=node.epoch,
-            session_expires_at=node.session_expires_at,
-            last_seen_at=node.last_seen_at,
-        )
-        if not same.update(state=State.LOST):
+        if not _as_read(node).update(state=State.LOST, session_expires_at=None):
             return False
         last = node.last_seen_at.isoformat() if node.last_seen_at else None
         data = {"was": node.state, "last_seen_at": last}
         NodeEvent.objects.create(node=node, event="lost", data=data)
         request_reschedule(node.cluster, Reason.NODE_LOST, node=node)
     return True
+
+
+def _as_read(node: Node) -> QuerySet[Node]:
+    same = {name: getattr(node, name) for name in ("pk", "state", *NODE_COLUMNS)}
+    return Node.objects.filter(**same)
 
 
 def _end_drains(cluster: Cluster, now: datetime) -> int:
@@ -156,36 +185,42 @@ def _drain(pk: UUID, now: datetime) -> bool:
 
 
 def _end_backoffs(cluster: Cluster, now: datetime) -> int:
+    """End rests that are over, and those longer than any: the clock was ahead as they began."""
     with transaction.atomic():
-        queued = Job.objects.filter(cluster=cluster, state=JobState.QUEUED)
-        rested = queued.filter(retry_at__lte=now).update(retry_at=None)
+        queued = Job.objects.filter(UNFINISHED, cluster=cluster, state=JobState.QUEUED)
+        latest = now + timedelta(seconds=LONGEST_BACKOFF_S)
+        due = Q(retry_at__lte=now) | Q(retry_at__gt=latest, waiting_code=RESTING)
+        rested = queued.filter(due).update(retry_at=None)
         if rested:
             request_reschedule(cluster, Reason.LEFTOVER)
     return rested
 
 
 def _fail_overdue(cluster: Cluster, now: datetime) -> int:
-    live = Assignment.objects.filter(job=OuterRef("pk"), state__in=LIVE)
-    waiting = Job.objects.filter(~Exists(live), cluster=cluster, state__in=WAITING_STATES)
+    waiting = _unfinished(cluster, WAITING_STATES)
     keys = waiting.filter(deadline_at__lte=now).values_list("pk", flat=True)[:AT_ONCE]
     return sum(_try(partial(fail_overdue, pk, now), job=pk) for pk in keys)
 
 
 def _fail_never_ready(cluster: Cluster, now: datetime) -> int:
     links = Dependency.objects.filter(impossible(), job=OuterRef("pk"))
-    live = Assignment.objects.filter(job=OuterRef("pk"), state__in=LIVE)
-    waiting = Job.objects.filter(
-        Exists(links), ~Exists(live), cluster=cluster, state__in=WAITING_STATES
+    keys = (
+        _unfinished(cluster, WAITING_STATES)
+        .filter(Exists(links))
+        .values_list("pk", flat=True)[:AT_ONCE]
     )
-    keys = waiting.values_list("pk", flat=True)[:AT_ONCE]
     return sum(_try(partial(fail_never_ready, pk, now), job=pk) for pk in keys)
 
 
 def _mend_jobs(cluster: Cluster, now: datetime) -> int:
-    live = Assignment.objects.filter(job=OuterRef("pk"), state__in=LIVE)
-    stuck = Job.objects.filter(~Exists(live), cluster=cluster, state__in=MENDED_STATES)
-    keys = stuck.values_list("pk", flat=True)[:AT_ONCE]
+    keys = _unfinished(cluster, MENDED_STATES).values_list("pk", flat=True)[:AT_ONCE]
     return sum(_try(partial(settle_job, pk, now), job=pk) for pk in keys)
+
+
+def _unfinished(cluster: Cluster, states: Sequence[JobState]) -> QuerySet[Job]:
+    """Return jobs in these states without a live assignment."""
+    live = Assignment.objects.filter(job=OuterRef("pk"), state__in=LIVE)
+    return Job.objects.filter(UNFINISHED, ~Exists(live), cluster=cluster, state__in=states)
 
 
 def _of(cluster: Cluster) -> QuerySet[Assignment]:
@@ -196,21 +231,31 @@ def _keys(found: QuerySet[Assignment]) -> Iterable[UUID]:
     return list(found.order_by("created_at").values_list("pk", flat=True)[:AT_ONCE])
 
 
-def _each(found: QuerySet[Assignment], act: Callable[[Assignment], bool]) -> int:
-    """Act on each assignment that is still found once locked, one transaction each."""
+def _each(
+    due: Mapping[UUID, Still],
+    columns: Iterable[str],
+    allowed: Q,
+    act: Callable[[Assignment], bool],
+) -> int:
+    """Act on each assignment that is allowed and has its stamp once locked, a transaction each."""
 
     def look_again(pk: UUID) -> bool:
         with transaction.atomic():
             assignment = lock_assignment(pk)
-            return found.filter(pk=pk).exists() and act(assignment)
+            same = stamp_of(assignment, columns) == due[pk].stamp
+            return same and found.filter(pk=pk).exists() and act(assignment)
 
-    return sum(_try(partial(look_again, pk), assignment=pk) for pk in _keys(found))
+    if not due:
+        return 0
+    found = Assignment.objects.filter(allowed)
+    keys = _keys(found.filter(pk__in=list(due)))
+    return sum(_try(partial(look_again, pk), assignment=pk) for pk in keys)
 
 
 def _try(act: Callable[[], bool], **ids: object) -> bool:
     """Return True if done; losing a race is no failure. `ids` go to the log.
 
-    Others may write for as long as this took: SQLite's next writer is whoever asks first.
+    Others may write meanwhile: SQLite's next writer is whoever asks first.
     """
     began_s = time.perf_counter()
     with bound(**ids):
@@ -220,4 +265,4 @@ def _try(act: Callable[[], bool], **ids: object) -> bool:
             log.info("left for the next pass: %s", race)
             return False
         finally:
-            time.sleep(time.perf_counter() - began_s)
+            time.sleep(min(REST_S, time.perf_counter() - began_s))

@@ -10,8 +10,7 @@ class RoundAdmin(ReadOnly):
         "number", "cluster", "status", "policy", "plan_status", "objective", "started_at",
         "solve_s",
     )  # fmt: skip
-    list_filter = ("cluster", "status", "policy")
-    date_hierarchy = "started_at"
+    list_filter = ("started_at", "cluster", "status", "policy")
     exclude = ("reasons", "parameters", "snapshot", "plan", "runs_expected", "changes", "rejected")
     readonly_fields = (
         "reasons_shown", "parameters_shown", "changes_shown", "rejected_shown", "plan_shown",

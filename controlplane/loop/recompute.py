@@ -8,6 +8,7 @@ from controlplane.loop.live.record import cost_rate_per_h, last_plan
 from controlplane.loop.live.solver import solve_here
 from controlplane.loop.models import Round
 from controlplane.loop.rounds import carry_out_or_decide
+from controlplane.loop.team_limits import within_team_limits
 from policies.andreas.randomized_greedy import RandomizedGreedy
 from policies.contract import plan_json, snapshot_json
 from policies.contract.plan import PLAN_VERSION, Plan, PlanStatus
@@ -109,11 +110,12 @@ def _objective(row: Round, plan: Plan, snapshot: Snapshot) -> float | None:
     if plan.status is PlanStatus.KEPT or row.carried is not None:
         return None
     policy = make(row.policy, row.parameters)
+    shown = reserve_profiling(within_team_limits(snapshot)[0])[0]
     if isinstance(policy, CostSearch):
-        return policy(reserve_profiling(snapshot)[0]).objective
+        return policy(shown).objective
     if not isinstance(policy, RandomizedGreedy):
         return None
-    problem = build(reserve_profiling(snapshot)[0], charged=policy.mode == "paper")
+    problem = build(shown, charged=policy.mode == "paper")
     ids = problem.snapshot.jobs.columns.ids
     job_at = {ids[row]: i for i, row in enumerate(problem.rows)}
     node_at = {node.id: n for n, node in enumerate(problem.nodes)}

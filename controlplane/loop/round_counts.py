@@ -3,8 +3,9 @@
 Each cluster's round number marks how far counting has come; an emptied cache begins anew.
 """
 
+from __future__ import annotations
+
 import logging
-import time
 from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,13 +16,13 @@ from redis.exceptions import RedisError
 
 from controlplane.loop.models import Round
 from controlplane.web.storage.mutex import mutex
+from controlplane.web.storage.watch import leave_sign
 
 log = logging.getLogger(__name__)
 
-KEY = "loadmaster.metrics.rounds.3"
+KEY = "loadmaster.metrics.rounds.4"
 RECONCILE_KEY = "loadmaster.reconcile"
 LONG_COUNT_S = 30
-KEPT_S = 86_400
 AT_ONCE = 1000
 BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
@@ -56,6 +57,30 @@ class RoundCounts:
     round_seconds: dict[str, DurationHistogram] = field(default_factory=dict)
     solver_seconds: dict[str, DurationHistogram] = field(default_factory=dict)
 
+    @classmethod
+    def known(cls, plain: Any) -> RoundCounts | None:
+        """Counts as `plain` gave them; None if there are none."""
+        if not plain:
+            return None
+        statuses, reasons = (
+            {(a, b): n for a, b, n in plain[name]} for name in ("statuses", "reasons")
+        )
+        rounds, solvers = (
+            {cluster: DurationHistogram(*of) for cluster, of in plain[name].items()}
+            for name in ("round_seconds", "solver_seconds")
+        )
+        return cls(dict(plain["marks"]), statuses, reasons, rounds, solvers)
+
+    def plain(self) -> dict[str, Any]:
+        """Counts as plain data, for the cache."""
+        return {
+            "marks": list(self.marks.items()),
+            "statuses": [[*pair, n] for pair, n in self.statuses.items()],
+            "reasons": [[*pair, n] for pair, n in self.reasons.items()],
+            "round_seconds": {c: [h.counts, h.total_s] for c, h in self.round_seconds.items()},
+            "solver_seconds": {c: [h.counts, h.total_s] for c, h in self.solver_seconds.items()},
+        }
+
     def count(self, row: dict[str, Any]) -> None:
         cluster = row["cluster__name"]
         self.marks[row["cluster"]] = row["number"]
@@ -72,7 +97,7 @@ class RoundCounts:
 def note_reconciled() -> None:
     """Count rounds ended since the reconciler's last pass; cache failures are ignored."""
     try:
-        cache.set(RECONCILE_KEY, time.time(), KEPT_S)
+        leave_sign(RECONCILE_KEY)
         with mutex("count-rounds", LONG_COUNT_S) as is_free:
             if is_free:
                 count_rounds()
@@ -82,17 +107,17 @@ def note_reconciled() -> None:
 
 def count_rounds() -> None:
     """Count the rounds that have ended since the last call, at most AT_ONCE of them."""
-    known = cache.get(KEY)
+    known = RoundCounts.known(cache.get(KEY))
     newest = dict(Round.objects.order_by().values_list("cluster").annotate(Max("number")))
-    if not isinstance(known, RoundCounts):
-        cache.set(KEY, RoundCounts(marks=newest), None)
+    if known is None:
+        cache.set(KEY, RoundCounts(marks=newest).plain(), None)
         return
     marks = {pk: known.marks.get(pk, 0) for pk in newest}
     due = {pk: mark for pk, mark in marks.items() if newest[pk] > mark}
     for row in _ended(due):
         known.count(row)
     if due:
-        cache.set(KEY, known, None)
+        cache.set(KEY, known.plain(), None)
 
 
 def _ended(due: dict[int, int]) -> list[dict[str, Any]]:

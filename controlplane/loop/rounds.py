@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from controlplane.loop.changes import Change, Keep, PlacementKey, Start, changes, current_of
+from controlplane.loop.team_limits import within_team_limits
 from policies.batch.queue import with_batch_queue
 from policies.contract.assumed import without_assumed_times
 from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
@@ -138,7 +139,8 @@ def carried_out(snapshot: Snapshot, last: LastPlan) -> Plan | None:
         or (isinstance(change, Start) and change.placement.key in last.deferred)
         for change in todo
     )
-    if not knows.issuperset(snapshot.trigger.jobs) or not deferred_only:
+    held_back = any(w.code is WaitCode.TEAM_LIMIT for w in plan.waiting)  # now there may be room
+    if held_back or not knows.issuperset(snapshot.trigger.jobs) or not deferred_only:
         return None
     if validate_plan(plan, snapshot):
         return None
@@ -161,12 +163,16 @@ def decide_or_keep(snapshot: Snapshot, policy: Policy, name: str = "") -> tuple[
 def decide(snapshot: Snapshot, policy: Policy, name: str = "") -> Plan:
     """Policy's plan with the reserved profile runs, and with batch jobs unless it places them.
 
+    It sees what the limits of teams leave; the others wait for them.
+
     `name`: of a policy that is asked by a function. PolicyError if the plan breaks a rule.
     """
-    rest, profile_runs = reserve_profiling(snapshot)
+    allowed, held_back = within_team_limits(snapshot)
+    rest, profile_runs = reserve_profiling(allowed)
     sees_all = places_batch(policy) or registry.places_batch(name)
     plan = policy(rest) if sees_all else with_batch_queue(policy, rest)
     plan = merge(plan, profile_runs)
+    plan = replace(plan, waiting=(*plan.waiting, *held_back)) if held_back else plan
     found = validate_plan(plan, snapshot)
     if found:
         shown = "; ".join(str(v) for v in found[:SHOWN_VIOLATIONS])

@@ -1,6 +1,7 @@
 """Rounds that are due, and the Celery task that holds them: it may be lost, doubled or overlap."""
 
 from datetime import datetime, timedelta
+from math import inf
 
 from celery import shared_task
 from celery.signals import worker_process_init
@@ -23,7 +24,7 @@ def run_cluster_round(cluster_id: int) -> None:
     Its hint then still counts as pending, so that a flood of submissions sends one a second. Events
     that come during the round are answered after its backoff.
     """
-    if is_held(cluster_id, timezone.now()) or _backs_off(cluster_id):
+    if is_held(cluster_id) or _backs_off(cluster_id):
         return
     hint_arrived(cluster_id)
     with bound(cluster=cluster_id):
@@ -55,7 +56,7 @@ def ask_for_periodic_rounds(now: datetime) -> list[Cluster]:
     due = [
         c
         for c in Cluster.objects.exclude(pk__in=waiting).order_by("pk")
-        if c.last_round_at is None or now - c.last_round_at >= timedelta(seconds=c.period_s)
+        if c.last_round_at is None or _age_s(c.last_round_at, now) >= c.period_s
     ]
     for cluster in due:
         request_reschedule(cluster, Reason.PERIODIC)
@@ -64,13 +65,13 @@ def ask_for_periodic_rounds(now: datetime) -> list[Cluster]:
 
 def overdue_clusters(now: datetime) -> list[int]:
     """Clusters with overdue events and no round; expired rounds are marked abandoned first."""
-    late = RescheduleEvent.objects.filter(
-        round=None, created_at__lte=now - timedelta(seconds=PATIENCE_S)
-    )
+    recent = Q(created_at__gt=now - timedelta(seconds=PATIENCE_S), created_at__lte=now)
+    late = RescheduleEvent.objects.filter(~recent, round=None)
     clusters = Cluster.objects.filter(pk__in=late.values("cluster_id")).order_by("pk")
-    free = [c for c in clusters if not locks.is_held(c, now)]
-    for cluster in Cluster.objects.exclude(round_owner="").filter(round_expires_at__lte=now):
-        locks.abandon(Q(cluster=cluster, number__lte=cluster.round_number), now)
+    free = [c for c in clusters if not locks.is_held(c)]
+    for cluster in Cluster.objects.exclude(round_owner=""):
+        if not locks.is_held(cluster):
+            locks.abandon(Q(cluster=cluster, number__lte=cluster.round_number), now)
     return [c.pk for c in free]
 
 
@@ -86,9 +87,9 @@ LONGEST_BACKOFF_S = 5.0
 """Jobs submitted during a slow solve must not wait as long again."""
 
 
-def is_held(cluster_id: int, now: datetime) -> bool:
+def is_held(cluster_id: int) -> bool:
     cluster = Cluster.objects.filter(pk=cluster_id).first()
-    return cluster is not None and locks.is_held(cluster, now)
+    return cluster is not None and locks.is_held(cluster)
 
 
 def backoff_s(cluster_id: int, now: datetime) -> float:
@@ -99,7 +100,13 @@ def backoff_s(cluster_id: int, now: datetime) -> float:
         return 0.0
     took_s = (last.ended_at - last.started_at).total_seconds() + (last.snapshot_s or 0.0)
     whole_s = min(BACKOFF * took_s, LONGEST_BACKOFF_S if took_s > LONG_S else SHORT_BACKOFF_S)
-    return max(0.0, whole_s - (now - last.ended_at).total_seconds())
+    return max(0.0, whole_s - _age_s(last.ended_at, now))
+
+
+def _age_s(moment: datetime, now: datetime) -> float:
+    """Seconds since then; without end for a moment to come, written by a clock that was ahead."""
+    age_s = (now - moment).total_seconds()
+    return age_s if age_s >= 0.0 else inf
 
 
 # A worker's process warms its solver up before the first round asks it.

@@ -10,7 +10,9 @@ from django.contrib.auth.models import User
 from django.db import transaction
 
 from clusters.models import Cluster, EnergyTariff, GpuType, PueRecord
-from jobs.models import Membership, Team
+from controlplane.audit.record import record
+from controlplane.web.credentials.passwords import make_one_time
+from jobs.models import Membership, Team, TeamRole
 
 CLUSTER = "local"
 TEAM = "research"
@@ -70,7 +72,10 @@ def bootstrap() -> str | None:
         GpuType.objects.get_or_create(name=node.gpu_type, defaults={**values, "emulated": True})
     team, _ = Team.objects.get_or_create(name=TEAM)
     for admin in User.objects.filter(is_superuser=True):
-        Membership.objects.get_or_create(team=team, user=admin)
+        maintainer = {"role": TeamRole.MAINTAINER}
+        Membership.objects.get_or_create(team=team, user=admin, defaults=maintainer)
+    if password is not None:
+        record("server.bootstrap", cluster, new={"admin": ADMIN, "team": team.name})
     return password
 
 
@@ -78,5 +83,5 @@ def _make_admin() -> str | None:
     if User.objects.filter(is_superuser=True).exists():
         return None
     password = secrets.token_urlsafe(12)
-    User.objects.create_superuser(ADMIN, password=password)
+    make_one_time(User.objects.create_superuser(ADMIN, password=password))
     return password

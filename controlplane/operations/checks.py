@@ -13,6 +13,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connection
 
 from jobs.secrets import given_keys
+from loadmaster.files import open_to_others
 
 LONGEST_SOCKET_PATH = 107
 
@@ -98,6 +99,10 @@ def access(app_configs: Sequence[Any] | None, **kwargs: Any) -> list[CheckMessag
         hint = "Name the proxies' addresses or networks, as in 10.0.0.5,172.18.0.0/16."
         words = f"FORWARDED_ALLOW_IPS: {wrong[0]!r} is no address"
         found.append(Warn(words, hint=hint, id="loadmaster.W006"))
+    if exposed := next(open_to_others(settings.LOADMASTER_HOME), None):
+        hint = f"Run chmod go-rwx {exposed} as its owner, or name another LOADMASTER_HOME."
+        words = f"Other users of this machine have rights to {exposed}"
+        found.append(Warn(words, hint=hint, id="loadmaster.W008"))
     return found
 
 

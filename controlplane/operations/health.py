@@ -2,7 +2,8 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from django.contrib.auth.decorators import login_not_required
 from django.core.cache import cache
@@ -13,18 +14,19 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 from redis.exceptions import RedisError
 
+from controlplane.operations import clocks
 from controlplane.web.http.storage_errors import present_failure
+from controlplane.web.storage.watch import leave_sign, sign_age_s
 
 log = logging.getLogger(__name__)
 
 BEAT_KEY = "loadmaster.beat"
-BEAT_KEPT_S = 86_400
 
 
 def note_beat() -> None:
     """Note beat's tick for /readyz; cache failures are ignored."""
     try:
-        cache.set(BEAT_KEY, time.time(), BEAT_KEPT_S)
+        leave_sign(BEAT_KEY)
     except RedisError as error:
         log.warning("the beat is not noted: %s", error)
 
@@ -46,6 +48,7 @@ def readyz(request: HttpRequest) -> JsonResponse:
     ready = all(outcome == "ok" for outcome in checks.values())
     status = "ok" if ready else "unavailable"
     body = {"status": status, "checks": checks, "beat_age_s": _beat_age_s(checks["cache"])}
+    body["clocks"] = _clocks(checks)
     return JsonResponse(body, status=200 if ready else 503)
 
 
@@ -86,5 +89,8 @@ CHECKS: dict[str, Callable[[], str]] = {
 
 
 def _beat_age_s(cache_outcome: str) -> float | None:
-    seen = cache.get(BEAT_KEY) if cache_outcome == "ok" else None
-    return max(0.0, time.time() - seen) if isinstance(seen, float) else None
+    return sign_age_s(BEAT_KEY, cache.get(BEAT_KEY)) if cache_outcome == "ok" else None
+
+
+def _clocks(checks: Mapping[str, str]) -> dict[str, Any] | None:
+    return clocks.report() if checks["cache"] == checks["database"] == "ok" else None

@@ -5,7 +5,6 @@ A part that cannot be read is left out, and `loadmaster_database_up` or `_cache_
 
 import hmac
 import logging
-import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -16,7 +15,7 @@ from django.conf import settings
 from django.contrib.auth.models import AnonymousUser
 from django.core.cache import cache
 from django.db import DatabaseError, connection
-from django.db.models import Count, Min, Q
+from django.db.models import Count, Min, Q, Sum
 from django.http import HttpResponse
 from django.utils import timezone
 from prometheus_client import CollectorRegistry, generate_latest
@@ -33,14 +32,19 @@ from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
-from clusters.models import Cluster, Node, RescheduleEvent
+from clusters.models import Cluster, ImplausibleFigure, Node, RescheduleEvent
 from clusters.models.nodes import State
+from controlplane.execution.services.agent_clocks import agents_skew_s
+from controlplane.loop.live import lock as locks
 from controlplane.loop.pages.idle import newest_by_cluster
 from controlplane.loop.round_counts import KEY as ROUNDS_KEY
 from controlplane.loop.round_counts import RECONCILE_KEY, RoundCounts
+from controlplane.operations import clocks
 from controlplane.operations.health import BEAT_KEY
 from controlplane.web.http.request_metrics import http_registry
+from controlplane.web.http.server_disk import server_free_gb
 from controlplane.web.rest.defaults import BearerAuthentication
+from controlplane.web.storage.watch import sign_age_s
 from jobs.assignment_lifecycle import LIVE
 from jobs.lifecycle import JobState
 from jobs.models import Assignment, Job
@@ -60,6 +64,8 @@ class StateCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         build = {(version("loadmaster"), connection.vendor): 1.0}
         yield _gauge("build_info", "1, with what runs here", ("version", "database"), build)
+        text = "Free bytes on the disk of LOADMASTER_HOME"
+        yield _gauge("server_disk_free_bytes", text, (), {(): 1e9 * server_free_gb()})
         yield from _up("cache", _from_cache)
         yield from _up("database", _from_database)
 
@@ -85,17 +91,27 @@ def _gauge(
 
 
 def _from_cache() -> Iterator[Metric]:
-    now_s, found = time.time(), cache.get_many([BEAT_KEY, RECONCILE_KEY, ROUNDS_KEY])
+    found = cache.get_many([BEAT_KEY, RECONCILE_KEY, ROUNDS_KEY])
     texts = {
         BEAT_KEY: ("beat", "beat last ticked"),
         RECONCILE_KEY: ("reconcile", "the last pass of the reconciler ended"),
     }
     for key, (name, text) in texts.items():
-        if isinstance(found.get(key), float):
-            age_s = max(0.0, now_s - found[key])
+        if (age_s := sign_age_s(key, found.get(key))) is not None:
             yield _gauge(f"{name}_age_seconds", f"Seconds since {text}", (), {(): age_s})
-    counts = found.get(ROUNDS_KEY)
-    yield from _rounds(counts if isinstance(counts, RoundCounts) else RoundCounts())
+    yield from _clock_jumps()
+    yield from _rounds(RoundCounts.known(found.get(ROUNDS_KEY)) or RoundCounts())
+
+
+def _clock_jumps() -> Iterator[Metric]:
+    known, skews = clocks.jumps(), agents_skew_s()
+    counter = CounterMetricFamily("loadmaster_clock_jumps", "Jumps of servers' wall clocks")
+    counter.add_metric([], known.number if known else 0)
+    yield counter
+    if skews:
+        text = "Seconds by which agents' clocks are ahead of the server's"
+        ends = dict(zip((("least",), ("most",)), skews, strict=True))
+        yield _gauge("agents_clock_skew_seconds", text, ("end",), ends)
 
 
 def _rounds(counts: RoundCounts) -> Iterator[Metric]:
@@ -127,6 +143,10 @@ def _from_database() -> Iterator[Metric]:
     yield from _queue(names, now)
     yield from _leases(names, now)
     yield from _nodes(names, now)
+    yield _implausible(names)
+    if (skew_s := clocks.database_skew_s()) is not None:
+        text = "Seconds by which the database's clock is ahead of the server's"
+        yield _gauge("database_clock_skew_seconds", text, (), {(): skew_s})
 
 
 def _loop(clusters: Mapping[int, Cluster], now: datetime) -> Iterator[Metric]:
@@ -137,10 +157,7 @@ def _loop(clusters: Mapping[int, Cluster], now: datetime) -> Iterator[Metric]:
     }
     applied = [(c.name, c.last_round_at) for c in clusters.values() if c.last_round_at is not None]
     ages = {(name,): _age_s(at, now) for name, at in applied}
-    held = {
-        (c.name,): int(bool(c.round_owner and c.round_expires_at and c.round_expires_at > now))
-        for c in clusters.values()
-    }
+    held = {(c.name,): int(locks.is_held(c)) for c in clusters.values()}
     waiting = {(c.name,): events.get(pk, (0, 0.0))[0] for pk, c in clusters.items()}
     oldest = {(c.name,): events.get(pk, (0, 0.0))[1] for pk, c in clusters.items()}
     idle = Counter[tuple[str, str]]()
@@ -190,8 +207,12 @@ def _leases(names: Mapping[int, str], now: datetime) -> Iterator[Metric]:
 
 def _nodes(names: Mapping[int, str], now: datetime) -> Iterator[Metric]:
     states, heard = defaultdict[tuple[int, str], int](int), defaultdict[int, list[float]](list)
-    for pk, state, seen in Node.objects.order_by().values_list("cluster", "state", "last_seen_at"):
+    free: dict[int, float] = {}
+    columns = ("cluster", "state", "last_seen_at", "disk_free_gb")
+    for pk, state, seen, free_gb in Node.objects.order_by().values_list(*columns):
         states[pk, state] += 1
+        if free_gb is not None and state != State.LOST:
+            free[pk] = min(free_gb, free.get(pk, free_gb))
         if seen is not None and state != State.LOST:
             heard[pk].append(_age_s(seen, now))
     nodes = {(name, s.value): states[pk, s.value] for pk, name in names.items() for s in State}
@@ -203,6 +224,18 @@ def _nodes(names: Mapping[int, str], now: datetime) -> Iterator[Metric]:
     text = "Age of the last heartbeat of nodes that are not lost"
     yield _gauge("nodes", "Nodes", OF_STATE, nodes)
     yield _gauge("heartbeat_age_seconds", text, ("cluster", "quantile"), ages)
+    least = {(names[pk],): 1e9 * gb for pk, gb in free.items()}
+    text = "Free bytes on the fullest disk of a node that is not lost"
+    yield _gauge("nodes_disk_free_bytes", text, OF_CLUSTER, least)
+
+
+def _implausible(names: Mapping[int, str]) -> CounterMetricFamily:
+    text = "Figures of nodes that cannot be, and are dropped"
+    counter = CounterMetricFamily("loadmaster_implausible", text, labels=["cluster", "figure"])
+    rows = ImplausibleFigure.objects.order_by().values_list("node__cluster", "name")
+    for pk, name, number in rows.annotate(number=Sum("count")):
+        counter.add_metric([names[pk], name], number)
+    return counter
 
 
 def _quantile(values: list[float], quantile: float) -> float:

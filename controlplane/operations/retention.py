@@ -20,6 +20,7 @@ from django.db.models import Exists, Model, OuterRef, Q, QuerySet
 from knox.models import AuthToken
 
 from clusters.models import Cluster, EnrolmentToken, RescheduleEvent
+from controlplane.audit.models import Entry
 from controlplane.loop.models import Round
 from controlplane.studies.lifecycle import ACTIVE
 from controlplane.studies.models import Simulation
@@ -39,6 +40,9 @@ from profiling.models import PredictedRun, RunTimeGroup
 BATCH = 500
 ASSIGNMENTS_AT_ONCE = 20
 SIMULATIONS_AT_ONCE = 20
+LEAST_AUDIT_DAYS = 30
+"""Fewest days for which rows of the audit are kept."""
+
 LEAST_DAYS = 7
 """Fewest days for which output and samples of ended jobs are kept."""
 
@@ -184,6 +188,7 @@ RULES = (
     Rule("predicted runs", "samples", _expired(PredictedRun, "ended_at"), LEAST_DAYS),
     Rule("simulations", "simulations", _simulations),
     Rule("idempotency keys", "keys", _expired(IdempotencyKey, "created_at"), 1),
+    Rule("audit", "audit", lambda t: Entry.objects.expire(t, BATCH), LEAST_AUDIT_DAYS),
     Rule("logins", "logins", _logins),
     Rule("enrolment tokens", "logins", _expired(EnrolmentToken, "expires_at", used_at=None)),
     Rule("sessions", None, _expired(Session, "expire_date")),

@@ -9,8 +9,10 @@ from controlplane.execution.reconciler import reconcile_clusters
 from controlplane.execution.services.stops import stop_profiling
 from controlplane.loop.round_counts import note_reconciled
 from controlplane.loop.tasks import ask_for_periodic_rounds, overdue_clusters, run_cluster_round
+from controlplane.operations.clocks import note_jump
 from controlplane.operations.health import note_beat
 from controlplane.operations.retention import prune
+from controlplane.operations.schedule import newest_only
 from controlplane.studies.running.runner import reconcile_simulations
 from controlplane.studies.running.workers import hint_simulations
 from controlplane.web.storage.mutex import mutex
@@ -21,38 +23,44 @@ LONG_PASS_S = 10
 
 
 @shared_task
+@newest_only
 def periodic_rounds() -> None:
     note_beat()
     ask_for_periodic_rounds(timezone.now())
 
 
 @shared_task
+@newest_only
 def reconcile() -> None:
     """Find missed work: silent agents, due drains, idle profile runs, unanswered events."""
     with mutex("reconcile", LONG_PASS_S) as is_free:
         if not is_free:
             return
+        note_jump()
         now = timezone.now()
         reconcile_clusters(now)
         reconcile_profiles(now, stop_profiling)
         for cluster_id in overdue_clusters(now):
             run_cluster_round.delay(cluster_id)
-        if reconcile_simulations(now):
+        if reconcile_simulations():
             hint_simulations()
         note_reconciled()
 
 
 @shared_task
+@newest_only
 def prune_old() -> None:
     prune(timezone.now())
 
 
 @shared_task
+@newest_only
 def meter_energy() -> None:
     meter()
 
 
 @shared_task
+@newest_only
 def write_samples() -> None:
     """Write device samples of heartbeats, which takes seconds on a large cluster."""
     flush_samples()

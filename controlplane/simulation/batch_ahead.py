@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import Any
 
+import numpy as np
+
 from controlplane.simulation.workloads.base import ENDLESS_S, STEPS_PER_S
 from policies.batch.plan import in_batch_queue
 from policies.contract.snapshot import (
@@ -58,6 +60,9 @@ def jobs_ahead(snapshot: Snapshot) -> Jobs:
     )
     others = {**columns.others, "running": running, "received_s": received}
     kinds, numbers = _with_run_times(snapshot, others)
+    # All have arrived: a later arrival was written by a clock that was ahead.
+    arrived = np.minimum(numbers["arrival_s"], snapshot.now_s)
+    numbers = {**numbers, "arrival_s": frozen(arrived)}
     return Jobs(
         JobColumns(columns.ids, kinds, numbers, columns.counts, others), snapshot.jobs.position
     )

@@ -17,6 +17,9 @@ from controlplane.studies.live_rules import with_rules
 from jobs.lifecycle import ENDED, JobState
 from jobs.selectors import teams_of, visible_jobs
 from policies.contract.forms import Form
+from policies.contract.labels import (
+    is_own,
+)
 from policies.contract.snapshot import (
     GpuTypeView,
     JobView,
@@ -29,7 +32,6 @@ from policies.contract.snapshot import (
     Snapshot,
     TeamView,
 )
-from policies.contract.views import is_own
 from policies.placement.speed import devices_of
 
 MOST_JOBS = 20_000

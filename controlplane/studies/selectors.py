@@ -21,13 +21,13 @@ _SALT = "loadmaster.simulation"
 
 
 def visible_simulations(user: User | AnonymousUser) -> QuerySet[Simulation]:
-    """Simulations of the user and their teams, all for operators; without documents."""
+    """The user's own and their teams' simulations, all for operators; without documents."""
     rows = Simulation.objects.select_related("user", "team").defer("document")
     if is_operator(user):
         return rows
     if not user.is_authenticated:
         return rows.none()
-    return rows.filter(Q(user=user.pk) | Q(team__in=teams_of(user)))
+    return rows.filter(Q(user=user.pk, team=None) | Q(team__in=teams_of(user)))
 
 
 def get_simulation(user: User | AnonymousUser, pk: uuid.UUID | str) -> Simulation:

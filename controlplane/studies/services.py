@@ -1,4 +1,4 @@
-"""Services on simulations: create, cancel, delete, share."""
+"""Services on simulations: create, cancel, delete, share. RoleRefused for who may not change it."""
 
 import secrets
 from collections.abc import Mapping
@@ -7,6 +7,7 @@ from typing import Any
 from django.contrib.auth.models import User
 from django.db import transaction
 
+from controlplane.audit.record import record, record_values
 from controlplane.studies.documents import Resolved, StudyDocumentError, resolved
 from controlplane.studies.lifecycle import (
     ACTIVE,
@@ -20,7 +21,7 @@ from controlplane.studies.running.workers import hint_simulations
 from controlplane.web.rest.errors import ConflictError
 from jobs.models import Team
 from jobs.moves import LostRaceError
-from jobs.selectors import teams_of
+from jobs.roles import check_change, teams_to_submit_to
 
 MOST_ACTIVE = 20
 """Simulations of one person that may wait or run."""
@@ -35,11 +36,10 @@ def simulation_create(user: User, asked: Mapping[str, Any]) -> Simulation:
     asked = dict(asked)
     team = asked.pop("team", None) or None
     is_name = isinstance(team, str) and "\0" not in team
-    found = teams_of(user).filter(name=team).first() if is_name else None
+    found = teams_to_submit_to(user).filter(name=team).first() if is_name else None
     if team is not None and found is None:
-        raise StudyDocumentError(
-            {"team": ["is no team of yours; leave it out to keep the simulation to yourself"]}
-        )
+        said = "is no team of which you are a member; leave it out to keep the simulation to"
+        raise StudyDocumentError({"team": [f"{said} yourself"]})
     study = resolved(user, asked)
     return enqueue(user, str(study.document["name"])[:100], study, team=found)
 
@@ -50,18 +50,25 @@ def enqueue(user: User, name: str, study: Resolved, team: Team | None = None) ->
         raise SimulationConflictError(
             f"{MOST_ACTIVE} of your simulations wait or run already; cancel some, or wait for them"
         )
-    simulation = Simulation.objects.create(
-        name=name, user=user, team=team, document=study.document, summary=study.summary
-    )
+    values = {"document": study.document, "summary": study.summary}
+    with transaction.atomic():
+        simulation = Simulation.objects.create(name=name, user=user, team=team, **values)
+        record("study.add", simulation, team=team, by=user)
     transaction.on_commit(hint_simulations, robust=True)
     return simulation
 
 
-def simulation_cancel(simulation: Simulation) -> Simulation:
+def simulation_cancel(simulation: Simulation, user: User) -> Simulation:
     """Stop it for good. SimulationConflictError if it is over already."""
+    check_change(user, simulation)
     while True:
         try:
-            return move_simulation(simulation, SimulationMove.CANCEL)
+            with transaction.atomic():
+                was = {"state": simulation.state}
+                moved = move_simulation(simulation, SimulationMove.CANCEL)
+                new = {"state": moved.state}
+                record_values("study.cancel", moved, new, was, team=moved.team, by=user)
+            return moved
         except LostRaceError:
             try:
                 simulation.refresh_from_db(fields=["state", "owner"])
@@ -71,22 +78,33 @@ def simulation_cancel(simulation: Simulation) -> Simulation:
             raise SimulationConflictError(f"the simulation is {simulation.state} already") from None
 
 
-def simulation_delete(simulation: Simulation) -> None:
+def simulation_delete(simulation: Simulation, user: User) -> None:
     """Remove it with all it came to; its worker, if it has one, notices within seconds."""
-    Simulation.objects.filter(pk=simulation.pk).delete()
+    check_change(user, simulation)
+    with transaction.atomic():
+        if Simulation.objects.filter(pk=simulation.pk).delete()[0]:
+            was = {"state": simulation.state, "owner": simulation.user}
+            record("study.delete", simulation, team=simulation.team, old=was, by=user)
     remove_folder(simulation)
 
 
-def simulation_share(simulation: Simulation) -> Simulation:
+def simulation_share(simulation: Simulation, user: User) -> Simulation:
     """Give it a share link; a link that it has stays."""
+    check_change(user, simulation)
     unshared = Simulation.objects.filter(pk=simulation.pk, share_key="")
-    unshared.update(share_key=secrets.token_urlsafe(32))
+    with transaction.atomic():
+        if unshared.update(share_key=secrets.token_urlsafe(32)):
+            record("study.share", simulation, team=simulation.team, by=user)
     simulation.refresh_from_db(fields=["share_key"])
     return simulation
 
 
-def simulation_unshare(simulation: Simulation) -> Simulation:
+def simulation_unshare(simulation: Simulation, user: User) -> Simulation:
     """Take its link back."""
-    Simulation.objects.filter(pk=simulation.pk).update(share_key="")
+    check_change(user, simulation)
+    shared = Simulation.objects.filter(pk=simulation.pk).exclude(share_key="")
+    with transaction.atomic():
+        if shared.update(share_key=""):
+            record("study.unshare", simulation, team=simulation.team, by=user)
     simulation.share_key = ""
     return simulation

@@ -6,6 +6,7 @@ programming (hours).
 
 import sys
 
+from experiments.bench.agent import isolation
 from experiments.bench.andreas import gap, randomized_greedy, trade_offs
 from experiments.bench.batch import by_size, dispatchers, easy, run_times
 from experiments.bench.figures import show
@@ -29,4 +30,5 @@ if __name__ == "__main__":
     forecasts.main([])
     run_times.main([])
     show(exploration.figures())
+    show(isolation.figures())
     trade_offs.main(["--policies", "cost_search", "--nodes", "10", "--seeds", "1"])

@@ -65,7 +65,7 @@ class Run:
         """Submit, and wait until work has begun; an interrupted run goes on at once."""
         self.workload.start()
         until_s = time.monotonic() + BEGIN_S
-        while not any(self.system.site.journals.glob("*.jsonl")):
+        while not any(self.system.site.journals.glob("*/*.jsonl")):
             self._check_refusal()
             if time.monotonic() > until_s:
                 raise ChaosError("no job has begun: see the logs")
@@ -129,7 +129,7 @@ class Run:
             "seconds": round(self.seconds, 1),
             "slowness": round(self.system.slowness, 2),
             "rest_s": round(self.rest_s, 1),
-            **find(self.system, self.workload),
+            **find(self.system, self.workload, sum(self.struck.values())),
             "died_by_themselves": deaths,
             "clockwork": dict(self.system.site.clockwork),
         }

@@ -16,7 +16,7 @@ import psutil
 from loadmaster.training.run_folder import boot_s
 
 _PR_SET_PDEATHSIG = 1
-_BACK_AFTER_S = 0.5
+BACK_AFTER_S = 0.5
 ROOT = Path(__file__).resolve().parents[2]
 STOP_S = 15.0
 READY = {
@@ -25,6 +25,7 @@ READY = {
     "beat": b"is starting",
     "broker": b"Ready to accept",
     "agent": b"session of epoch",
+    "database": b"ready to accept connections",
 }
 """Words in a part's log once it is at work."""
 
@@ -43,8 +44,18 @@ class Part:
     died_by_itself: list[int] = field(default_factory=list)
     logged: int = 0
     at_work_s: float | None = None
+    started_s: float = inf
+    """When it was last started, monotonic; `slowest_start_s`: until it was at work."""
+
+    slowest_start_s: float = 0.0
+
     away: list[tuple[float, float]] = field(default_factory=list)
     """From when to when it was away, cut off or not yet at work again, by the boot clock."""
+
+    @property
+    def kind(self) -> str:
+        """Its name without the number of one of several."""
+        return self.name.partition("-")[0]
 
     @property
     def is_alive(self) -> bool:
@@ -55,6 +66,7 @@ class Part:
         """Return True if it runs and was ready so many seconds ago."""
         if self.is_alive and self.at_work_s is None and self._says_it_is_ready():
             self.at_work_s = time.monotonic()
+            self.slowest_start_s = max(self.slowest_start_s, self.at_work_s - self.started_s)
             self.note_back()
         return (
             self.is_alive
@@ -65,7 +77,7 @@ class Part:
     def _says_it_is_ready(self) -> bool:
         with self.log.open("rb") as file:
             file.seek(self.logged)
-            return READY[self.name.partition("-")[0]] in file.read()
+            return READY[self.kind] in file.read()
 
     def start(self) -> None:
         """Start it in a session of its own; it dies with this process."""
@@ -82,6 +94,7 @@ class Part:
                 preexec_fn=_die_with_parent,
             )
         self.back_at_s = self.at_work_s = None
+        self.started_s = time.monotonic()
         self.starts += 1
 
     def kill(self, back_after_s: float) -> None:
@@ -109,7 +122,7 @@ class Part:
             return
         if self.back_at_s is None:
             self.died_by_itself.append(self.process.returncode)
-            self.back_at_s = time.monotonic() + _BACK_AFTER_S
+            self.back_at_s = time.monotonic() + BACK_AFTER_S
         elif time.monotonic() >= self.back_at_s:
             self.start()
 

@@ -8,7 +8,7 @@ its users and agents do.
 
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,13 @@ from clusters.services.enrolment import issue_enrolment_token
 from controlplane.operations.bootstrap import ADMIN, CLUSTER, EMULATED_NODES, bootstrap
 from controlplane.operations.embedded import programs
 from controlplane.operations.embedded.supervisor import Program
-from jobs.models import Job
+from experiments.chaos.jobs import spreading
+from experiments.chaos.jobs.forms import APART, GANGS, SLOTS
 
 STEP_S = 0.2
+KEPT = 0.7
+"""Fraction of its speed that a job keeps beside another one on its GPU."""
+
 BROKER = """\
 bind 127.0.0.1
 port {port}
@@ -38,27 +42,31 @@ save ""
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Wishes of the harness, JSON in the first argument; agents find the server at `host`."""
+    """Wishes of the harness, JSON in the first argument.
+
+    Agents find the server at `host`, and keep their files in `nodes`; the last two are a cluster of
+    their own. There are `processes` of worker and beat each, and the web server has as many.
+    """
 
     agents: int
     host: str
     port: int
     clockwork: dict[str, float]
+    nodes: str
+    processes: int = 1
 
 
 def prepare(wanted: Wanted) -> dict[str, Any]:
     """Make everything that is not there yet."""
     call_command("migrate", verbosity=0)
     bootstrap()
-    Cluster.objects.filter(name=CLUSTER).update(**wanted.clockwork)
+    _make_cluster_of_gangs()
+    Cluster.objects.update(**wanted.clockwork)
     home: Path = settings.LOADMASTER_HOME
     (home / "logs").mkdir(exist_ok=True)
-    parts = [
-        _broker(home),
-        _web(wanted),
-        *(_agent(number, home, wanted) for number in range(wanted.agents)),
-    ]
-    parts += [programs.worker(home), programs.beat(home)]
+    agents = (_agent(number, wanted) for number in range(wanted.agents))
+    parts = [_broker(home), _web(wanted), *agents]
+    parts += [part for n in range(wanted.processes) for part in _workers(n, home, wanted)]
     _, token = AuthToken.objects.create(User.objects.get(username=ADMIN))
     return {
         "parts": [
@@ -66,8 +74,13 @@ def prepare(wanted: Wanted) -> dict[str, Any]:
         ],
         "token": token,
         "url": f"http://{wanted.host}:{wanted.port}",
-        "jobs": Job.objects.count(),
     }
+
+
+def _make_cluster_of_gangs() -> None:
+    """Make a cluster whose policy spreads gangs over nodes, and lets jobs share GPUs."""
+    policy = {"policy": spreading.NAME, "policy_parameters": {}}
+    Cluster.objects.get_or_create(name=GANGS, defaults=policy)
 
 
 def _broker(home: Path) -> Program:
@@ -85,28 +98,44 @@ def _web(wanted: Wanted) -> Program:
     return Program("web", [wanted.host if word == "127.0.0.1" else word for word in web.argv])
 
 
-def _agent(number: int, home: Path, wanted: Wanted) -> Program:
-    """An enrolled agent with emulated GPUs of one of the local types."""
-    name, like = f"agent-{number}", EMULATED_NODES[number % len(EMULATED_NODES)]
-    folder = home / "agents"
-    folder.mkdir(mode=0o700, exist_ok=True)
+def _workers(number: int, home: Path, wanted: Wanted) -> tuple[Program, Program]:
+    """Return a worker and a beat; one of several has one process and a name of its own."""
+    worker, beat = programs.worker(home), programs.beat()
+    if wanted.processes == 1:
+        return worker, beat
+    argv = [*worker.argv, "--concurrency", "1", "--hostname", f"worker-{number}@%h"]
+    named = replace(worker, name=f"worker-{number}", argv=argv)
+    return named, replace(beat, name=f"beat-{number}")
+
+
+def _agent(number: int, wanted: Wanted) -> Program:
+    """An enrolled agent with emulated GPUs of one of the local types; jobs may share the GPUs of
+    the last two.
+    """
+    is_apart, home = number >= wanted.agents - APART, Path(wanted.nodes)
+    like = EMULATED_NODES[0 if is_apart else number % len(EMULATED_NODES)]
+    name, folder = f"agent-{number}", home / "agents"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     emulation = {
         "gpu_type": like.gpu_type,
         "count": like.gpus,
         "memory_gb": 16.0,
         "step_s": {"default": {1: STEP_S}},
+        "shared": {"default": {"default": KEPT}},
     }
     (folder / f"{name}.yaml").write_text(yaml.safe_dump(emulation))
     token = folder / f"{name}.token"
     if not Node.objects.filter(name=name).exists():
+        cluster = Cluster.objects.get(name=GANGS if is_apart else CLUSTER)
         token.touch(mode=0o600)
-        token.write_text(issue_enrolment_token(Cluster.objects.get(name=CLUSTER), role="both"))
+        token.write_text(issue_enrolment_token(cluster, role="both"))
     agent = programs.agent(name, home, wanted.port, folder / f"{name}.yaml", token)
     server = [
         f"http://{wanted.host}:{wanted.port}" if word.startswith("http://") else word
         for word in agent.argv
     ]
-    return Program(name, server, env=agent.env)
+    slots = ["--slots-per-gpu", str(SLOTS)] if is_apart else []
+    return Program(name, [*server, *slots], env=agent.env)
 
 
 def main() -> None:

@@ -8,11 +8,24 @@ from pathlib import Path
 from typing import Any
 
 import loadmaster
-from experiments.chaos.jobs.forms import BATCH, LIMITED, SWEEP, TRAINING, Form, Forms
+from experiments.chaos.jobs.forms import (
+    APART,
+    BATCH,
+    LIMITED,
+    SHARED,
+    SWEEP,
+    TRAINING,
+    TURN,
+    Form,
+    Forms,
+)
+from experiments.chaos.rounds import Rounds
 from experiments.chaos.system import System
 from loadmaster.client import InvalidError, LoadmasterError
+from loadmaster.demo.journal_checks import SUBMITTED
 
 POLL_S = 0.5
+LISTS = (TRAINING, SHARED, LIMITED, BATCH)
 ENDED = frozenset({"completed", "failed", "cancelled"})
 
 Record = dict[str, Any]
@@ -21,31 +34,39 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Jobs to submit: `active` at a time, training jobs of 1 to 3 times `steps`, `most` in all."""
+    """Jobs to submit: `active` at a time, training jobs of 1 to 3 times `steps`, `most` in all;
+    `turn`: their forms.
+    """
 
     active: int
     steps: int
     most: int
+    turn: tuple[str, ...] = TURN
 
 
 class Workload:
     """Submits jobs until stopped, and then one that needs every node for itself; acknowledged ones
-    are in three lists beside the journals.
+    are in lists beside the journals.
     """
 
     def __init__(self, system: System, load: Load, seed: int) -> None:
         site = system.site
-        self._system, self._load, self._seed = system, load, seed
-        self._forms = Forms(site.journals, load.steps, site.agents)
-        self._paths = {name: site.journals / f"{name}.json" for name in (TRAINING, LIMITED, BATCH)}
-        self._lists = {name: _known(path) for name, path in self._paths.items()}
-        for name in (LIMITED, BATCH):
-            (site.journals / name).mkdir(exist_ok=True)
-        if not self._paths[TRAINING].exists():
-            _write(self._paths[TRAINING], [])
+        self._system, self.load, self._seed = system, load, seed
+        self._forms = Forms(
+            site.journals, load.steps, site.agents - APART, site.clockwork["grace_s"], load.turn
+        )
+        self._paths = {name: site.journals / name / SUBMITTED for name in LISTS}
+        for path in self._paths.values():
+            path.parent.mkdir(exist_ok=True)
+            if not path.exists():
+                _write(path, [])
+        self._lists: dict[str, list[Record]] = {
+            name: json.loads(path.read_text()) for name, path in self._paths.items()
+        }
         numbers = [job["number"] for job in self.all if job["form"] != SWEEP]
         self._number = max(numbers, default=-1) + 1
         self.states: dict[str, str] = {}
+        self.rounds = Rounds(system.whole_since_s)
         self.refused = ""
         """Why the server takes no such job, if it does not: a mistake of this harness."""
         self._stop = threading.Event()
@@ -63,27 +84,17 @@ class Workload:
     def close(self) -> None:
         """End the thread."""
         self._stop.set()
-        self._thread.join(60)
+        if self._thread.is_alive():
+            self._thread.join(60)
 
-    @property
-    def submitted(self) -> list[Record]:
-        """Training jobs."""
-        return self._lists[TRAINING]
-
-    @property
-    def limited(self) -> list[Record]:
-        """Batch jobs that only their guards end."""
-        return self._lists[LIMITED]
-
-    @property
-    def batch(self) -> list[Record]:
-        """Batch jobs that end by themselves."""
-        return self._lists[BATCH]
+    def of(self, name: str) -> list[Record]:
+        """Acknowledged jobs of a list."""
+        return self._lists[name]
 
     @property
     def all(self) -> list[Record]:
         """All acknowledged jobs."""
-        return [*self.submitted, *self.limited, *self.batch]
+        return [job for jobs in self._lists.values() for job in jobs]
 
     @property
     def unfinished(self) -> list[str]:
@@ -97,7 +108,7 @@ class Workload:
 
     @property
     def _is_swept(self) -> bool:
-        return any(job["form"] == SWEEP for job in self.batch)
+        return any(job["form"] == SWEEP for job in self.of(BATCH))
 
     def _run(self) -> None:
         while not self._stop.wait(POLL_S):
@@ -116,15 +127,38 @@ class Workload:
                 continue
 
     def _wants_more(self) -> bool:
-        done = self._enough.is_set() or self._stop.is_set() or len(self.all) >= self._load.most
-        return not done and len(self.unfinished) < self._load.active
+        done = self._enough.is_set() or self._stop.is_set() or len(self.all) >= self.load.most
+        return not done and len(self.unfinished) < self.load.active
 
     def _look(self, client: loadmaster.Client) -> None:
-        arrays = {job["id"] for job in self.batch if "at_once" in job}
-        for job_id in self.unfinished:
-            is_array = job_id in arrays
-            states = client.array(job_id).states if is_array else [client.job(job_id).state]
-            self.states[job_id] = _state_of(states)
+        self.rounds.look({c["name"]: c["round_number"] for c in client.clusters()})
+        unfinished = set(self.unfinished)
+        for job in [job for job in self.all if job["id"] in unfinished]:
+            states = (
+                client.array(job["id"]).states if "at_once" in job else [self._ask(client, job)]
+            )
+            self.states[job["id"]] = _state_of(states)
+
+    def _ask(self, client: loadmaster.Client, job: Record) -> str:
+        """Return the job's state. Once while it runs, its user stops it and has it go on."""
+        if "at_once" in job:
+            return _state_of(client.array(job["id"]).states)
+        known = client.job(job["id"])
+        state, is_begun = known.state, known.progress.steps_done > 0 or "steps" not in job
+        if job.get("interrupt") is True and state == "running" and is_begun:
+            # noted first: where the answer is lost, it must be released all the same
+            self._note(job, "interrupt", "held")
+            client.hold(job["id"])
+        elif job.get("interrupt") == "held" and state in ("stopping", "held"):
+            client.release(job["id"])
+            self._note(job, "interrupt", "released")
+        return state
+
+    def _note(self, job: Record, name: str, value: str) -> None:
+        job[name] = value
+        for of, jobs in self._lists.items():
+            if job in jobs:
+                _write(self._paths[of], jobs)
 
     def _submit_next(self, client: loadmaster.Client) -> None:
         latest = {job["form"]: job["id"] for job in self.all}
@@ -150,10 +184,6 @@ class Workload:
 def _state_of(states: Iterable[str]) -> str:
     """Return a state that is not over if there is one, else one that is not `completed`."""
     return min(states, key=lambda state: (state in ENDED, state == "completed"))
-
-
-def _known(path: Path) -> list[Record]:
-    return json.loads(path.read_text()) if path.exists() else []
 
 
 def _write(path: Path, jobs: list[Record]) -> None:

@@ -22,10 +22,14 @@ SCENARIOS = (
     "pages",
     "submissions",
     "overload",
+    "flood",
     "bulk",
     "rounds",
     "heartbeats",
+    "history",
 )
+USUAL = SCENARIOS[:-1]
+"""All but the one that writes a million jobs first."""
 
 
 def main() -> int:
@@ -75,6 +79,9 @@ def _arguments() -> argparse.ArgumentParser:
         "--agents", type=int, default=10_000, help="simulated agents, a heartbeat every 10 s each"
     )
     parser.add_argument("--jobs", type=int, default=100_000, help="jobs in the database")
+    parser.add_argument(
+        "--ended", type=int, default=1_000_000, help="ended jobs in the scenario history"
+    )
     parser.add_argument("--nodes", type=int, default=1_000, help="nodes in the database")
     parser.add_argument("--seconds", type=float, default=20.0, help="of each scenario that lasts")
     parser.add_argument(
@@ -90,9 +97,7 @@ def _arguments() -> argparse.ArgumentParser:
         "--starts", type=int, default=40, help="jobs started one after another on an idle cluster"
     )
     parser.add_argument("--burst", type=int, default=200, help="short jobs submitted at once")
-    parser.add_argument(
-        "--scenarios", default=",".join(SCENARIOS), help=f"of {', '.join(SCENARIOS)}"
-    )
+    parser.add_argument("--scenarios", default=",".join(USUAL), help=f"of {', '.join(SCENARIOS)}")
     parser.add_argument("--output", type=Path, help="append the JSON lines to this file")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     return parser

@@ -47,7 +47,7 @@ def _agent(local: Local, cluster: Cluster, name: str) -> Program:
     token.write_text(issue_enrolment_token(cluster, role="both"))
     argv = python("-m", "loadmaster.agent", "--server", local.url, "--name", name)
     argv += ["--state-dir", str(folder / name), "--token-file", str(token), "--stop-jobs-on-exit"]
-    argv += ["--checkpoints", str(settings.LOADMASTER_HOME / "checkpoints")]
+    argv += ["--isolation", "none", "--checkpoints", str(settings.LOADMASTER_HOME / "checkpoints")]
     return Program(f"agent-{name}", argv, lambda: _is_in(name), stop_s=30)
 
 
@@ -84,6 +84,19 @@ def one_after_another(stage: Stage, token: str, *, count: int) -> Figures:
     return {"mean_ms": round(1000 * sum(took_s) / count, 1), **_percentiles(took_s)}
 
 
+def fill_nodes(stage: Stage, token: str) -> None:
+    """Hold all cores with sleeping jobs, so that later jobs wait."""
+    with Client(f"http://{stage.host}", token) as client:
+        for number in range(NODES):
+            sleeps = {"name": f"sleep-{number}", "command": ["sleep", "600"], "cores": CORES}
+            client.submit({**TRUE, **sleeps})
+    running = Job.objects.filter(name__startswith="sleep-", state="running")
+    until_s = time.monotonic() + PATIENCE_S
+    while time.monotonic() < until_s and running.count() < NODES:
+        connection.close()
+        stage.pause(0.25)
+
+
 def first_starts(stage: Stage, token: str, *, count: int) -> Figures:
     """Milliseconds from a submission to a running process, of one job at a time."""
     took_s = []
@@ -108,16 +121,20 @@ def _until_done(stage: Stage, prefix: str, began: datetime) -> Figures:
         "seconds": round((max(ended) - began).total_seconds(), 1),
         "completed": sum(job.state == "completed" for job in jobs),
         "jobs": len(jobs),
-        **_stages(prefix),
+        **stages(prefix),
     }
 
 
-def _stages(prefix: str) -> Figures:
-    """Mean seconds of a launch from one moment of its life to the next."""
+def stages(prefix: str) -> Figures:
+    """Mean seconds of a launch from one moment of its life to the next, and how many never ran.
+
+    An offer that was taken back or rejected ends without having run; its job is launched again.
+    """
     rows = list(Assignment.objects.filter(job__name__startswith=prefix).values_list(*STAGES))
-    spans: Figures = {}
+    spans: Figures = {"never_ran": sum(row[STAGES.index("running_at")] is None for row in rows)}
     for place, name in enumerate(STAGES[1:], 1):
-        found = [_s(row[place]) - _s(row[place - 1]) for row in rows if row[place]]
+        pairs = [(row[place - 1], row[place]) for row in rows]
+        found = [_s(after) - _s(before) for before, after in pairs if before and after]
         mean_s = sum(found) / max(1, len(found))
         spans[f"to_{name.removesuffix('_at')}_s"] = round(mean_s, 3)
     return spans

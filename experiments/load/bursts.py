@@ -16,7 +16,7 @@ from experiments.load.agents import percentile
 from experiments.load.scenarios import Figures, Stage
 from experiments.load.seed import know_kind
 from jobs.lifecycle import ENDED
-from jobs.models import Job
+from jobs.models import Job, Team
 from jobs.models.assignments import ProgressPoint
 from loadmaster import Client
 
@@ -48,7 +48,7 @@ def first_steps(stage: Stage, token: str, *, count: int) -> Figures:
 def burst(stage: Stage, token: str, *, count: int, kind: str, known: bool = False) -> Figures:
     """Seconds until `count` jobs of `true`, of one step each, are done on seven idle GPUs."""
     if known:
-        know_kind(kind, GpuType.objects.all(), gpus=2)
+        know_kind(kind, Team.objects.get(name=TEAM), GpuType.objects.all(), gpus=2)
     stage.pause(2.0)
     since = timezone.now()
     _submit(stage, token, [_job(f"{kind}-{i}", kind, ["true"], steps=1) for i in range(count)])

@@ -57,17 +57,19 @@ def json_request(
 
 
 class Caller:
-    """One keep-alive connection, opened again where the server has closed it."""
+    """One keep-alive connection, from a local address, opened again after the server closed it."""
 
-    def __init__(self, host: str, port: int) -> None:
-        self._place = (host, port)
+    def __init__(self, host: str, port: int, local: str = "") -> None:
+        self._place, self._local = (host, port), (local, 0) if local else None
         self._connection: Connection | None = None
 
     async def ask(self, data: bytes) -> tuple[int, bytes]:
         """The answer's status and body. Raises OSError or TimeoutError."""
         if self._connection is None or not self._connection.open:
             loop = asyncio.get_running_loop()
-            _, self._connection = await loop.create_connection(Connection, *self._place)
+            _, self._connection = await loop.create_connection(
+                Connection, *self._place, local_addr=self._local
+            )
         try:
             return await asyncio.wait_for(self._connection.ask(data), ANSWER_S)
         except TimeoutError:

@@ -124,7 +124,7 @@ def _jobs(cluster: Cluster, count: int, prefix: str) -> Iterator[Job]:
     team, _ = Team.objects.get_or_create(name=f"{prefix}-team")
     user, _ = User.objects.get_or_create(username=f"{prefix}-user")
     kind, _ = Kind.objects.get_or_create(
-        digest=sha256(prefix.encode()).hexdigest(), defaults={"name": prefix}
+        team=team, digest=sha256(prefix.encode()).hexdigest(), defaults={"name": prefix}
     )
     for number in range(count):
         yield Job(

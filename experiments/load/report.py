@@ -16,6 +16,8 @@ GOALS = {
     "submissions, 50 a call": ("p99_ms", 500.0), "heartbeats": ("p99_ms", 250.0),
     "one batch job, submit to running": ("p95_ms", 1000.0), "200 batch jobs": ("seconds", 10.0),
     "an array of 900": ("seconds", 45.0), "submissions, one after another": ("mean_ms", 10.0),
+    "the same on full nodes": ("mean_ms", 10.0),
+    "others, beside a flood": ("p99_ms", 250.0),
 }  # fmt: skip
 """Scenario -> (figure, its limit); for pages PAGE_GOAL, for submissions also the rate."""
 

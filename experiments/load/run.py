@@ -7,6 +7,7 @@ from functools import partial
 from urllib.parse import urlsplit
 
 import uvloop
+from django.conf import settings
 from django.contrib.auth.models import User
 from django.db import connection
 from knox.models import get_token_model
@@ -20,8 +21,23 @@ from experiments.load import batch
 from experiments.load.agents import run_agents
 from experiments.load.bursts import SEVEN_GPUS, burst, first_steps
 from experiments.load.fleet import SimulatedAgent, make_fleet
+from experiments.load.flood import Flood
+from experiments.load.history import (
+    HISTORY_DAYS,
+    back_up_and_restore,
+    long_pages,
+    write_history,
+)
 from experiments.load.report import Report
-from experiments.load.scenarios import Figures, Stage, hand_in, hand_in_bulk, read_pages, start_jobs
+from experiments.load.scenarios import (
+    Figures,
+    Stage,
+    hand_in,
+    hand_in_bulk,
+    pages,
+    read_pages,
+    start_jobs,
+)
 from experiments.load.seed import Seeded, seed
 from experiments.load.watch import Watch
 
@@ -38,6 +54,9 @@ def run(wanted: argparse.Namespace) -> int:
         if "batch" in scenarios:
             _play_batch(local, stage, report)
         lost = _play(stage, report, scenarios, wanted)
+    if "history" in scenarios:
+        for name, figures in back_up_and_restore(settings.LOADMASTER_HOME / "load.backup"):
+            report.scenario(name, figures)
     report.end()
     return 1 if lost else 0
 
@@ -73,6 +92,8 @@ def _play_batch(local: Local, stage: Stage, report: Report) -> None:
     _watched(report, "an array of 900", partial(batch.an_array, stage, token, size=900))
     rest = partial(batch.one_after_another, stage, token, count=300)
     _watched(report, "submissions, one after another", rest)
+    batch.fill_nodes(stage, token)
+    _watched(report, "the same on full nodes", rest)
 
 
 def _play_large(
@@ -82,8 +103,14 @@ def _play_large(
     lost = 0
     seeded = _seeded(report, wanted)
     if "pages" in scenarios:
-        for name, figures in read_pages(stage, seeded, times=wanted.reads):
+        for name, figures in read_pages(stage, seeded, pages(seeded), times=wanted.reads):
             report.scenario(name, figures)
+    if "flood" in scenarios:
+        greedy = Flood.of(stage, seeded)
+        _watched(report, "others, before a flood", partial(greedy.before, wanted.seconds))
+        _watched(report, "others, beside a flood", partial(greedy.beside, wanted.seconds))
+    if "history" in scenarios:
+        _play_history(stage, report, seeded, wanted)
     if "submissions" in scenarios:
         figures = _watched(
             report,
@@ -128,6 +155,18 @@ def _play_large(
         _wait_for_quiet(cluster)
         _watched(report, "heartbeats", lambda: _heartbeats(stage, agents, wanted.seconds))
     return lost
+
+
+def _play_history(stage: Stage, report: Report, seeded: Seeded, wanted: argparse.Namespace) -> None:
+    """Read pages beside a long past, then hold a round."""
+    began_s = time.monotonic()
+    write_history(Cluster.objects.get(name=seeded.cluster), jobs=wanted.ended, days=HISTORY_DAYS)
+    _take_stock()
+    report.say(f"  {wanted.ended} ended jobs written in {time.monotonic() - began_s:.0f} s")
+    paths = {**pages(seeded), **long_pages(seeded.cluster)}
+    for name, figures in read_pages(stage, seeded, paths, times=3):
+        report.scenario(name, figures)
+    report.scenario("round", a_round(seeded.cluster))
 
 
 def _seeded(report: Report, wanted: argparse.Namespace) -> Seeded:

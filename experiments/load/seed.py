@@ -22,6 +22,7 @@ from clusters.models import Cluster, Device, GpuType, Node
 from jobs.kinds import digest
 from jobs.lifecycle import JobState
 from jobs.models import Assignment, AssignmentSlot, Job, JobEvent, Kind, Membership, Team
+from loadmaster.features import SHARED
 from profiling.models import Profile
 
 TEAMS, KINDS, GPUS_A_NODE, BATCH = 8, 24, 4, 1000
@@ -52,7 +53,7 @@ def seed(
         )
         users, teams, operator = _people()
         machines = _nodes(house, nodes, now)
-        rows = list(_jobs(house, teams, users, _kinds(), jobs, rng, now))
+        rows = list(_jobs(house, teams, users, _kinds(teams), jobs, rng, now))
         running = rows[: min(len(rows) // 2, int(busy * nodes * GPUS_A_NODE))]
         _give_states(rows, len(running), queued, rng, now)
         _in_batches(Job, rows)
@@ -106,7 +107,7 @@ def _nodes(cluster: Cluster, count: int, now: datetime) -> list[tuple[Node, list
             memory_gb=512.0,
             machine_id=f"load-{i}", token_sha256=f"{i:064x}", last_seen_at=now + timedelta(days=1),
             epoch=1,
-            session_expires_at=now + timedelta(days=1), features=["process"],
+            session_expires_at=now + timedelta(days=1), features=["process", SHARED],
         )
         for i in range(count)
     ]  # fmt: skip
@@ -119,12 +120,9 @@ def _nodes(cluster: Cluster, count: int, now: datetime) -> list[tuple[Node, list
     return list(zip(nodes, devices, strict=True))
 
 
-def know_kind(name: str, types: Iterable[GpuType], gpus: int = GPUS_A_NODE) -> Kind:
-    """A kind measured everywhere, so that nothing waits for a profile."""
-    kind = Kind.objects.create(
-        name=name,
-        digest=digest(name),
-    )
+def know_kind(name: str, team: Team, types: Iterable[GpuType], gpus: int = GPUS_A_NODE) -> Kind:
+    """A team's kind measured everywhere, so that nothing waits for a profile."""
+    kind = Kind.objects.create(name=name, team=team, digest=digest(name))
     Profile.objects.bulk_create(
         Profile(
             kind=kind,
@@ -140,9 +138,10 @@ def know_kind(name: str, types: Iterable[GpuType], gpus: int = GPUS_A_NODE) -> K
     return kind
 
 
-def _kinds() -> list[Kind]:
+def _kinds(teams: Sequence[Team]) -> list[Kind]:
+    """As many kinds of each team, in the order of its jobs."""
     types = list(GpuType.objects.filter(name__in=[t for t, _, _ in TYPES]))
-    return [know_kind(f"kind-{i}", types) for i in range(KINDS)]
+    return [know_kind(f"kind-{i}", teams[i % len(teams)], types) for i in range(KINDS)]
 
 
 def _jobs(

@@ -12,16 +12,17 @@ from jobs.models.assignments import (
 from jobs.models.forecasts import Forecast
 from jobs.models.jobs import (
     QUEUE_ORDER,
+    UNFINISHED,
     Attempt,
     IdempotencyKey,
     Job,
     JobEvent,
     Kind,
 )
-from jobs.models.teams import Membership, Secret, Team
+from jobs.models.teams import Membership, Secret, Team, TeamRole
 
 __all__ = [
-    "QUEUE_ORDER", "Assignment", "AssignmentEvent", "AssignmentSlot", "Attempt", "Condition",
-    "Dependency", "Forecast", "IdempotencyKey", "Job", "JobArray", "JobEvent", "Kind", "LogChunk",
-    "Membership", "ProgressPoint", "Secret", "Team", "UsagePoint",
+    "QUEUE_ORDER", "UNFINISHED", "Assignment", "AssignmentEvent", "AssignmentSlot", "Attempt",
+    "Condition", "Dependency", "Forecast", "IdempotencyKey", "Job", "JobArray", "JobEvent", "Kind",
+    "LogChunk", "Membership", "ProgressPoint", "Secret", "Team", "TeamRole", "UsagePoint",
 ]  # fmt: skip

@@ -1,6 +1,7 @@
 """Assignments: placements committed for agents, their slots, events, logs and samples."""
 
 import uuid
+import zlib
 
 from django.core.validators import MinValueValidator
 from django.db import models
@@ -11,6 +12,9 @@ from jobs.assignment_lifecycle import LIVE
 from loadmaster.protocol import AssignmentState, ReasonClass
 
 _LIVE_VALUES = sorted(str(s) for s in LIVE)
+
+GZIP = 31
+"""Window of zlib that reads and writes the format of gzip."""
 
 
 def _choices(states: type[AssignmentState] | type[ReasonClass]) -> list[tuple[str, str]]:
@@ -60,6 +64,12 @@ class Assignment(models.Model):
     units = models.PositiveIntegerField(default=1, help_text="Units of a batch job at its seat")
     gang_port = models.PositiveIntegerField(
         null=True, blank=True, editable=False, help_text="Where its gang meets, on rank 0's node"
+    )
+    renewed_by = models.PositiveBigIntegerField(
+        default=0, editable=False, help_text="Number of the heartbeat that last renewed its lease"
+    )
+    renewed_at = models.DateTimeField(
+        null=True, blank=True, editable=False, help_text="When its lease was last given"
     )
     lease_expires_at = models.DateTimeField(null=True, blank=True)
     grace_s = models.FloatField(
@@ -183,13 +193,19 @@ class AssignmentEvent(models.Model):
 
 
 class LogChunk(models.Model):
-    """Piece of an assignment's output from byte `offset` of the stream."""
+    """Piece of an assignment's output: `size` bytes from byte `offset` of the stream.
+
+    Of a piece left out `content` is a mark for readers.
+    """
 
     assignment = models.ForeignKey(Assignment, on_delete=models.CASCADE, related_name="log_chunks")
     stream = models.CharField(max_length=6)
     offset = models.PositiveBigIntegerField()
     size = models.PositiveIntegerField()
     data = models.BinaryField()
+    unpacked_size = models.IntegerField(
+        null=True, editable=False, help_text="Bytes of its data, which is gzip; empty: it is plain"
+    )
     at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
@@ -202,6 +218,12 @@ class LogChunk(models.Model):
 
     def __str__(self) -> str:
         return f"{self.assignment_id} {self.stream}@{self.offset}"
+
+    @property
+    def content(self) -> bytes:
+        """Return its data, unpacked."""
+        is_plain = self.unpacked_size is None
+        return bytes(self.data) if is_plain else zlib.decompress(self.data, wbits=GZIP)
 
 
 class ProgressPoint(models.Model):

@@ -14,9 +14,21 @@ from jobs.models.arrays import Dependency, JobArray
 
 
 class Kind(models.Model):
-    """Jobs with one speed (`jobs.kinds`); its measurements are in `profiling`."""
+    """Jobs of a team with one speed (`jobs.kinds`); its measurements are in `profiling`.
 
-    digest = models.CharField(max_length=64, unique=True)
+    A job's kind is of the job's team. One without a team has no jobs: operators have published it.
+    """
+
+    team = models.ForeignKey(
+        "jobs.Team",
+        null=True,
+        blank=True,
+        on_delete=models.CASCADE,
+        related_name="kinds",
+        db_index=False,  # its constraint has an index that begins with it
+        help_text="Empty: published for all teams",
+    )
+    digest = models.CharField(max_length=64, db_index=True)
     name = models.CharField(max_length=100, blank=True, default="")
     created_at = models.DateTimeField(auto_now_add=True)
     setup_s = models.FloatField(
@@ -40,6 +52,12 @@ class Kind(models.Model):
     )
 
     class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["team", "digest"], name="kind_once_per_team"),
+            models.UniqueConstraint(
+                fields=["digest"], condition=models.Q(team=None), name="kind_published_once"
+            ),
+        ]
         ordering = ["name", "digest"]
 
     def __str__(self) -> str:
@@ -48,6 +66,11 @@ class Kind(models.Model):
 
 QUEUE_ORDER = ("queue_rank", "-priority", "undated", "due_at", "-completed_at", "submitted_at")
 """Order of the queue page: running, waiting (most urgent first), ended."""
+
+UNFINISHED = models.Q(completed_at=None)
+"""Jobs that are not over, to be asked beside their states: with statistics (ANALYZE), SQLite takes
+every state to be as common as the others, and would read all ended jobs for the few that are not.
+"""
 
 IN_ARRAY = models.Q(array__isnull=False)
 

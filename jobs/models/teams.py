@@ -24,7 +24,15 @@ class Order(models.TextChoices):
 
 
 class Team(models.Model):
-    """Team whose members see each other's jobs; `weight` is its fair share, `order` divides it."""
+    """Team whose members see each other's jobs; `weight` is its fair share, `order` divides it.
+
+    `LIMITS` bound what its members ask for and what its jobs occupy; None is no limit.
+    """
+
+    LIMITS = (
+        "max_tardiness_weight", "max_priority", "max_weight", "max_queued_jobs", "max_gpus",
+        "max_submissions_per_minute",
+    )  # fmt: skip
 
     name = models.SlugField(unique=True, max_length=63)
     weight = models.FloatField(
@@ -38,6 +46,38 @@ class Team(models.Model):
         default=Order.FAIRNESS,
         help_text="How its own jobs share what the team has",
     )
+    max_tardiness_weight = models.FloatField(
+        default=1.0,
+        validators=[check_finite, MinValueValidator(0.0), MaxValueValidator(1e6)],
+        help_text="The greatest tardiness_weight of a job, in currency per second",
+    )
+    max_priority = models.PositiveIntegerField(
+        default=10,
+        validators=[MaxValueValidator(1_000_000)],
+        help_text="The greatest priority of a job",
+    )
+    max_weight = models.FloatField(
+        default=10.0,
+        validators=[check_finite, MinValueValidator(1.0), MaxValueValidator(1e6)],
+        help_text="The greatest fair share of a job in its team; its default is 1",
+    )
+    max_queued_jobs = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1)],
+        help_text="The most jobs that wait or are held, over all clusters; empty: any number",
+    )
+    max_gpus = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        help_text="The most GPUs in use at a time on each cluster; empty: any number",
+    )
+    max_submissions_per_minute = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1)],
+        help_text="The most jobs and arrays submitted within 60 s; empty: any number",
+    )
     members: models.ManyToManyField[models.Model, Membership] = models.ManyToManyField(
         settings.AUTH_USER_MODEL, through="Membership", related_name="teams"
     )
@@ -49,9 +89,22 @@ class Team(models.Model):
         return self.name
 
 
+class TeamRole(models.TextChoices):
+    """Role of a person in a team; each includes those before it (`jobs.roles`)."""
+
+    VIEWER = "viewer", "viewer: changes nothing"
+    MEMBER = "member", "member: submits, and changes what is their own"
+    MAINTAINER = "maintainer", "maintainer: also changes team-mates' jobs, studies, and secrets"
+
+
 class Membership(models.Model):
+    """Person in a team, with their role there."""
+
     team = models.ForeignKey(Team, on_delete=models.CASCADE)
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE)
+    role = models.CharField(
+        max_length=10, choices=TeamRole.choices, default=TeamRole.MEMBER, db_default=TeamRole.MEMBER
+    )
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["team", "user"], name="member_once")]

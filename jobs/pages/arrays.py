@@ -14,6 +14,7 @@ from jobs.arrays.selectors import get_array, states_of
 from jobs.lifecycle import JobState
 from jobs.models import Job, JobArray
 from jobs.pages.selectors import PAGE_SIZE, JobRow, QueueFilters, rows_of
+from jobs.roles import refusal
 
 UNFOLDED = 20
 """Elements of an unfolded array in the queue; its own page has all of them."""
@@ -28,6 +29,7 @@ class ArrayPage:
     states: Mapping[str, int]
     page: Page[Any]
     rows: Sequence[JobRow]
+    refusal: str
 
     @property
     def percent(self) -> float:
@@ -35,7 +37,9 @@ class ArrayPage:
 
     @property
     def actions(self) -> tuple[str, ...]:
-        """Actions that reach at least one element."""
+        """Actions that reach at least one element; none where the user may not change them."""
+        if self.refusal:
+            return ()
         possible = ((verb, {*act.bulk, *act.others}) for verb, act in ACTIONS.items())
         return tuple(verb for verb, states in possible if states & self.states.keys())
 
@@ -45,7 +49,8 @@ def array_page(user: User, array_id: UUID, number: str | None) -> ArrayPage:
     array = get_array(user, array_id)
     page = Paginator(_in_order(array.pk).values_list("pk", flat=True), PAGE_SIZE).get_page(number)
     rows = rows_of(user, list(page.object_list))
-    return ArrayPage(array, rows[0].job.name, states_of([array.pk])[array.pk], page, rows)
+    element, states = rows[0].job, states_of([array.pk])[array.pk]
+    return ArrayPage(array, element.name, states, page, rows, refusal(user, element))
 
 
 def percent_done(states: Mapping[str, int]) -> float:

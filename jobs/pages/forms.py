@@ -11,10 +11,10 @@ from django.utils import timezone
 
 from clusters.models import Cluster, GpuType
 from clusters.models.clusters import Profiling
-from controlplane.web.pages import typed as typed_input
+from controlplane.web import bounded_data
 from controlplane.web.pages.typed import TypedForm, text_field
 from jobs.models import Job
-from jobs.selectors import teams_of
+from jobs.roles import teams_to_submit_to
 from jobs.services import job_data
 from jobs.submission.validation import ON_DISCONNECT, JobInvalid
 from loadmaster.features import RUNTIMES
@@ -165,7 +165,7 @@ class JobForm(TypedForm):
 
     def __init__(self, user: User, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        teams = list(teams_of(user).values_list("name", flat=True))
+        teams = list(teams_to_submit_to(user).values_list("name", flat=True))
         clusters = list(Cluster.objects.order_by("name").values_list("name", flat=True))
         self.choose("team", zip(teams, teams, strict=True))
         self.choose("cluster", zip(clusters, clusters, strict=True))
@@ -214,7 +214,7 @@ def read_yaml(text: str) -> Any:
     if len(text) > MAX_TYPED:
         raise JobInvalid({"yaml": [f"must have at most {MAX_TYPED} characters"]})
     try:
-        return typed_input.read_yaml(text)
+        return bounded_data.read_yaml(text)
     except ValueError as error:
         raise JobInvalid({"yaml": [str(error)]}) from None
 

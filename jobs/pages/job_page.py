@@ -1,15 +1,16 @@
 """Page of one job, in a constant number of queries."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
+from operator import itemgetter
 from typing import Any
 from uuid import UUID
 
 from django.contrib.auth.models import User
-from django.db.models import F, Max, Prefetch, Q
+from django.db.models import F, Max, Prefetch, Q, Sum
 from django.db.models.functions import Mod
 from django.utils import timezone
 
@@ -17,8 +18,10 @@ from controlplane.web.pages import formats
 from jobs.assignment_lifecycle import LIVE
 from jobs.forecasts import Kept, first_forecast
 from jobs.lifecycle import MOVES, JobMove, JobState
+from jobs.logs import HELD, STREAMS
 from jobs.models import Assignment, Job, JobEvent, LogChunk, ProgressPoint
 from jobs.pages.selectors import JobRow, job_rows
+from jobs.roles import refusal
 from jobs.selectors import JobNotFound, listed_jobs
 from loadmaster.protocol import AssignmentState
 
@@ -148,12 +151,16 @@ class LossChart:
 
 @dataclass(frozen=True, slots=True)
 class JobPage:
-    """Content of the page; placements newest first, ranks in order."""
+    """Content of the page; placements newest first, ranks in order.
+
+    `refusal` says why the user may not change the job; empty if they may.
+    """
 
     row: JobRow
     placements: tuple[PlacementRow, ...]
     cost: Cost
     actions: tuple[str, ...]
+    refusal: str
     history: tuple[HistoryLine, ...]
     migrations: int
     preemptions: int
@@ -192,12 +199,13 @@ def job_page(user: User, job_id: UUID | str) -> JobPage:
         raise JobNotFound(f"there is no job {job_id}")
     placements = _with_moves(job.assignments.all(), timezone.now())
     training = [p.assignment for p in placements if p.assignment.purpose == "training"]
-    row = job_rows(user, [job])[0]
+    row, refused = job_rows(user, [job])[0], refusal(user, job)
     return JobPage(
         row=row,
         placements=tuple(sorted(placements, key=lambda p: -p.assignment.fence)),
         cost=_cost(placements),
-        actions=actions_for(job),
+        actions=("clone",) if refused else actions_for(job),
+        refusal=refused,
         history=tuple(map(history_line, job.events.order_by("-id")[:HISTORY])),
         migrations=sum(p.moved for p in placements),
         preemptions=sum(a.state == AssignmentState.PREEMPTED for a in training if not a.rank),
@@ -242,23 +250,40 @@ def loss_chart(job: Job) -> LossChart | None:
 
 
 def log_tail(job: Job) -> list[dict[str, str]]:
-    """Pieces (stream, text) with the last lines of the latest launch, as they arrived."""
+    """Pieces (stream, text) with the last lines of both streams of the latest launch.
+
+    In the order in which they arrived.
+    """
     latest = (
         job.assignments.filter(log_chunks__isnull=False)
         .order_by("-fence", "rank")
         .values_list("pk", flat=True)
         .first()
     )
-    kept: list[dict[str, str]] = []
-    lines = LOG_LINES
-    for chunk in LogChunk.objects.filter(assignment=latest).order_by("-id")[:LOG_CHUNKS]:
-        text = _CONTROL.sub("", bytes(chunk.data).decode(errors="replace"))
+    if latest is None:
+        return []
+    pieces = [piece for stream in STREAMS for piece in _last_of(latest, stream)]
+    return [*_left_out(latest), *[shown for _, shown in sorted(pieces, key=itemgetter(0))]]
+
+
+def _last_of(assignment: UUID, stream: str) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield (key, piece) of a stream's last lines: a flood of one stream hides not the other."""
+    lines, chunks = LOG_LINES, LogChunk.objects.filter(assignment=assignment, stream=stream)
+    for chunk in chunks.order_by("-id")[:LOG_CHUNKS]:
+        text = _CONTROL.sub("", chunk.content.decode(errors="replace"))
         last = text.splitlines(keepends=True)[-lines:]
         lines -= len(last)
-        kept.append({"stream": chunk.stream, "text": "".join(last)})
+        yield chunk.pk, {"stream": stream, "text": "".join(last)}
         if lines <= 0:
             break
-    return kept[::-1]
+
+
+def _left_out(assignment: UUID) -> list[dict[str, str]]:
+    """Piece that says how much of a long output is left out before its last lines."""
+    chunks = LogChunk.objects.filter(assignment=assignment).annotate(held=HELD)
+    size = chunks.exclude(held=F("size")).aggregate(total=Sum("size"))["total"]
+    text = f"[loadmaster: {size or 0:,} bytes of the output are left out before its last part]\n"
+    return [{"stream": "", "text": text}] if size else []
 
 
 def _with_moves(assignments: Iterable[Assignment], now: datetime) -> list[PlacementRow]:

@@ -20,7 +20,7 @@ from jobs.pages.job_page import job_page, log_tail, loss_chart
 from jobs.pages.selectors import STATE_FILTERS, QueueFilters, queue_numbers, queue_page
 from jobs.selectors import get_job, teams_of
 from jobs.services import job_cancel, job_hold, job_release, job_requeue, job_submit
-from jobs.submission.submit import JobConflict
+from jobs.submission.refusals import JobConflict
 from jobs.submission.validation import JobInvalid
 
 ACTIONS: dict[str, tuple[Callable[[Job, User], Job], str]] = {
@@ -73,6 +73,9 @@ def submit(request: HttpRequest) -> HttpResponse:
         if not pasted:
             form.show(error.fields)
         return _form(request, form, source, pasted=pasted, problems=error.fields)
+    except JobConflict as error:
+        messages.error(request, f"Nothing was submitted: {error}.")
+        return _form(request, form, source, pasted=pasted)
     for warning in submission.warnings:
         messages.warning(request, warning)
     messages.success(request, f"{submission.job.name} is submitted.")

@@ -7,6 +7,7 @@ from uuid import UUID
 import django_filters
 from django.contrib.auth.models import User
 from django.db.models import Q, QuerySet
+from django.shortcuts import get_object_or_404
 from django.urls import URLPattern, URLResolver, include, path
 from django.utils import timezone
 from drf_spectacular.types import OpenApiTypes
@@ -20,18 +21,18 @@ from rest_framework.routers import SimpleRouter
 from rest_framework.serializers import BaseSerializer
 from rest_framework.viewsets import GenericViewSet
 
-from controlplane.web.rest.errors import ConflictError
 from jobs import services
 from jobs.arrays.selectors import first_of_array, states_of
 from jobs.forecasts import first_forecast, starts_of
 from jobs.lifecycle import ACTIVE, JobState
 from jobs.logs import BadCursor, read_log
 from jobs.models import Job
-from jobs.rest import arrays_api, people_api, serializers
-from jobs.rest.bulk_api import JobsBulkView, bodies
+from jobs.rest import arrays_api, people_api, serializers, teams_api
+from jobs.rest.bulk_api import JobsBulkView, bodies, error_of_conflict
 from jobs.selectors import get_job, id_begins, listed_jobs, names_in_waiting
 from jobs.submission.array_expression import MAX_INDEX
-from jobs.submission.submit import JobConflict, Submission
+from jobs.submission.refusals import JobConflict
+from jobs.submission.submit import Submission
 from jobs.submission.validation import JobInvalid
 
 STATES = [(str(s), str(s)) for s in JobState]
@@ -233,7 +234,7 @@ def _detail(
     job: Job,
     serializer: type[serializers.JobSerializer] = serializers.JobDetailSerializer,
 ) -> serializers.JobSerializer:
-    fresh = listed_jobs(request.user).get(pk=job.pk)
+    fresh = get_object_or_404(listed_jobs(request.user), pk=job.pk)
     names = names_in_waiting(request.user, [fresh])
     context = {"request": request, "names": names, **_starts([fresh])}
     return serializer(fresh, context={**context, "first_forecast": first_forecast(fresh)})
@@ -249,7 +250,7 @@ def _acted(request: Request, pk: str, act: Callable[[Job, User], Job]) -> Respon
     try:
         job = act(get_job(request.user, pk), _user(request))
     except JobConflict as error:
-        raise ConflictError(str(error)) from None
+        raise error_of_conflict(error) from None
     return Response(_detail(request, job).data)
 
 
@@ -259,7 +260,7 @@ def _submitted(request: Request, submit: Callable[[], Submission]) -> Response:
     except JobInvalid as error:
         raise ValidationError(cast("dict[str, Any]", error.fields)) from None
     except JobConflict as error:
-        raise ConflictError(str(error)) from None
+        raise error_of_conflict(error) from None
     if done.created:
         return Response(bodies([done])[0], status=status.HTTP_201_CREATED)
     return Response(_detail(request, done.job, serializers.SubmissionSerializer).data)
@@ -274,10 +275,11 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("arrays/<uuid:array_id>/", arrays_api.ArrayView.as_view(), name="api-array"),
     path("arrays/<uuid:array_id>/<slug:verb>/", arrays_api.ArrayActionView.as_view()),
     path("me/", people_api.MeView.as_view(), name="me"),
-    path("teams/", people_api.TeamsView.as_view(), name="teams"),
-    path("teams/<slug:team>/", people_api.TeamView.as_view(), name="team"),
-    path("teams/<slug:team>/secrets/", people_api.SecretsView.as_view(), name="secrets"),
-    path("teams/<slug:team>/secrets/<str:name>/", people_api.SecretView.as_view(), name="secret"),
+    path("teams/", teams_api.TeamsView.as_view(), name="teams"),
+    path("teams/<slug:team>/", teams_api.TeamView.as_view(), name="team"),
+    path("teams/<slug:team>/members/<str:username>/", teams_api.MemberView.as_view()),
+    path("teams/<slug:team>/secrets/", teams_api.SecretsView.as_view(), name="secrets"),
+    path("teams/<slug:team>/secrets/<str:name>/", teams_api.SecretView.as_view(), name="secret"),
     path("tokens/", people_api.TokensView.as_view(), name="tokens"),
     path("tokens/current/", people_api.CurrentTokenView.as_view(), name="current-token"),
     path("tokens/<slug:key>/", people_api.TokenView.as_view(), name="token"),

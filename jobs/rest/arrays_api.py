@@ -15,7 +15,7 @@ from controlplane.web.rest.errors import ConflictError
 from jobs.arrays.actions import ACTIONS, array_act
 from jobs.arrays.selectors import get_array, states_of
 from jobs.models import JobArray
-from jobs.submission.submit import JobConflict
+from jobs.submission.refusals import JobConflict
 
 
 class ArraySerializer(serializers.ModelSerializer[JobArray]):

@@ -17,9 +17,11 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from controlplane.web.rest.errors import ConflictError, TooManyError
 from jobs.models import Job
 from jobs.rest.serializers import JobInput, SubmissionSerializer
 from jobs.selectors import jobs_by_id
+from jobs.submission.refusals import JobConflict, QuotaReached
 from jobs.submission.submit import Answer, Asked, Submission, submit_all
 from jobs.submission.validation import JobInvalid
 
@@ -61,11 +63,18 @@ def _shown(field: Field[Any, Any, Any, Any]) -> Callable[[SubmissionSerializer, 
     return show
 
 
+def error_of_conflict(conflict: JobConflict) -> ConflictError | TooManyError:
+    """Error of a refused action: 409, or 429 with the time to wait for another try."""
+    retry_s = conflict.retry_s if isinstance(conflict, QuotaReached) else None
+    return ConflictError(str(conflict)) if retry_s is None else TooManyError(str(conflict), retry_s)
+
+
 def error_of(answer: Answer) -> Mapping[str, Any]:
     """Error of a refused submission as REST shows it: code, detail, messages by field."""
     if isinstance(answer, JobInvalid):
         return {"code": "invalid", "detail": str(answer), "fields": answer.fields}
-    return {"code": "conflict", "detail": str(answer)}
+    is_too_fast = isinstance(answer, QuotaReached) and answer.retry_s is not None
+    return {"code": "throttled" if is_too_fast else "conflict", "detail": str(answer)}
 
 
 MOST_JOBS = 100

@@ -1,13 +1,14 @@
-"""REST of the caller, their API tokens, and teams with their secrets."""
+"""REST of the caller and their API tokens."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, cast
 
 from django.contrib.auth import authenticate
 from django.contrib.auth.models import User
-from django.db.models import QuerySet
+from django.core.exceptions import ValidationError as DjangoValidationError
+from django.db import transaction
 from django.http import HttpRequest
-from drf_spectacular.utils import extend_schema
+from drf_spectacular.utils import extend_schema, extend_schema_field
 from knox.models import AuthToken
 from rest_framework import serializers, status
 from rest_framework.authentication import BaseAuthentication
@@ -22,13 +23,14 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from controlplane.audit.record import record
+from controlplane.web.credentials import tokens
+from controlplane.web.credentials.passwords import SESSION_KEY, WORDS, check_new, is_one_time
+from controlplane.web.models import Scope
 from controlplane.web.operators import is_operator
-from controlplane.web.rest.bodies import OnlySettable
-from jobs.models import Secret, Team
-from jobs.people import team_saved
-from jobs.secrets import delete_secret, set_secret
+from jobs.models import TeamRole
+from jobs.roles import roles_of
 from jobs.selectors import teams_of
-from jobs.submission.validation import JobInvalid
 
 
 class MeSerializer(serializers.Serializer[Any]):
@@ -37,40 +39,9 @@ class MeSerializer(serializers.Serializer[Any]):
     username = serializers.CharField()
     operator = serializers.BooleanField()
     teams = serializers.ListField(child=serializers.CharField())
-
-
-class TeamSerializer(serializers.ModelSerializer[Team]):
-    """A team and who is in it."""
-
-    members: serializers.SlugRelatedField[User] = serializers.SlugRelatedField(
-        many=True, read_only=True, slug_field="username"
+    roles = serializers.DictField(
+        child=serializers.ChoiceField(TeamRole.choices), help_text="The caller's roles by team"
     )
-
-    class Meta:
-        model = Team
-        fields = ["name", "weight", "order", "members"]
-
-
-class TeamSettings(OnlySettable, serializers.ModelSerializer[Team]):
-    """Settings of a team that operators change."""
-
-    class Meta:
-        model = Team
-        fields = ["weight", "order"]
-
-
-class SecretSerializer(serializers.ModelSerializer[Secret]):
-    """A secret's name, never its value."""
-
-    class Meta:
-        model = Secret
-        fields = ["name", "updated_at"]
-
-
-class SecretValue(serializers.Serializer[Any]):
-    """A secret's new value."""
-
-    value = serializers.CharField(write_only=True)
 
 
 class MeView(APIView):
@@ -78,93 +49,52 @@ class MeView(APIView):
 
     @extend_schema(responses=MeSerializer)
     def get(self, request: Request) -> Response:
-        """Name, teams, and whether an operator."""
+        """Name, teams with the roles there, and whether an operator."""
         user, teams = request.user, teams_of(request.user).values_list("name", flat=True)
         me = {"username": user.get_username(), "operator": is_operator(user), "teams": list(teams)}
-        return Response(me)
-
-
-class TeamsView(APIView):
-    """The caller's teams; for operators all."""
-
-    @extend_schema(responses=TeamSerializer(many=True))
-    def get(self, request: Request) -> Response:
-        """The teams with their members."""
-        teams = teams_of(request.user).prefetch_related("members")
-        return Response(TeamSerializer(teams, many=True).data)
-
-
-class TeamView(APIView):
-    """One of the caller's teams; operators set its weight and order."""
-
-    @extend_schema(responses=TeamSerializer)
-    def get(self, request: Request, team: str) -> Response:
-        """The team with its members."""
-        return Response(TeamSerializer(_team(request, team)).data)
-
-    @extend_schema(request=TeamSettings, responses=TeamSerializer)
-    def patch(self, request: Request, team: str) -> Response:
-        """Change its fair share, or how its own jobs share that (operators)."""
-        row = _team(request, team)
-        if not is_operator(request.user):
-            raise PermissionDenied("only operators may change a team")
-        given = TeamSettings(row, data=request.data, partial=True)
-        given.is_valid(raise_exception=True)
-        return Response(TeamSerializer(team_saved(row.name, **given.validated_data)).data)
-
-
-class SecretsView(APIView):
-    """The secrets of a team."""
-
-    @extend_schema(responses=SecretSerializer(many=True))
-    def get(self, request: Request, team: str) -> Response:
-        """Their names."""
-        secrets = _team(request, team).secrets.defer("ciphertext")
-        return Response(SecretSerializer(secrets, many=True).data)
-
-
-class SecretView(APIView):
-    """One secret of a team."""
-
-    @extend_schema(request=SecretValue, responses={204: None})
-    def put(self, request: Request, team: str, name: str) -> Response:
-        """Make or replace it."""
-        body = request.data if isinstance(request.data, dict) else {}
-        try:
-            set_secret(_team(request, team), name, body.get("value"))
-        except JobInvalid as error:
-            raise ValidationError(cast("dict[str, Any]", error.fields)) from None
-        return Response(status=status.HTTP_204_NO_CONTENT)
-
-    @extend_schema(responses={204: None})
-    def delete(self, request: Request, team: str, name: str) -> Response:
-        """Remove it; jobs that refer to it can no longer start."""
-        if not delete_secret(_team(request, team), name):
-            raise NotFound(f"team {team} has no secret of that name")
-        return Response(status=status.HTTP_204_NO_CONTENT)
-
-
-def _team(request: Request, name: str) -> Team:
-    team = teams_of(request.user).filter(name=name).first()
-    if team is None:
-        raise NotFound(f"there is no team {name} that you are in")
-    return team
+        return Response({**me, "roles": roles_of(user)})
 
 
 class Login(serializers.Serializer[Any]):
-    """Name and password; hours of validity, without end where left out."""
+    """Name and password; scope and hours of validity of the token. A new password replaces the old
+    one, as it must a one-time password.
+    """
 
     username = serializers.CharField(max_length=150)
     password = serializers.CharField(max_length=500, trim_whitespace=False, write_only=True)
-    valid_h = serializers.FloatField(required=False, min_value=0.001, max_value=24 * 3660)
+    new_password = serializers.CharField(
+        max_length=500, trim_whitespace=False, write_only=True, required=False
+    )
+    scope = serializers.ChoiceField(Scope.choices, default=Scope.OPERATE)
+    valid_h = serializers.FloatField(default=None, min_value=0.001)
+
+    def validate_valid_h(self, hours: float | None) -> timedelta:
+        try:
+            return tokens.lifetime(hours)
+        except tokens.LifetimeError as error:
+            raise ValidationError(str(error)) from None
+
+    def validate_username(self, name: str) -> str:
+        """Resolve variants of a name as pages do."""
+        return User.normalize_username(name)
 
 
 class TokenSerializer(serializers.Serializer[Any]):
     """A token, by its first characters."""
 
     id = serializers.CharField(source="token_key")
+    scope = serializers.SerializerMethodField()
     created = serializers.DateTimeField()
-    expiry = serializers.DateTimeField(allow_null=True)
+    expiry = serializers.DateTimeField()
+    last_used_at = serializers.SerializerMethodField()
+
+    def get_scope(self, token: AuthToken) -> Scope:
+        return tokens.scope_of(token)
+
+    @extend_schema_field(serializers.DateTimeField(allow_null=True))
+    def get_last_used_at(self, token: AuthToken) -> datetime | None:
+        """When it was last used, to five minutes."""
+        return tokens.last_used_at(token)
 
 
 class NewTokenSerializer(TokenSerializer):
@@ -193,7 +123,7 @@ class TokensView(APIView):
 
     @extend_schema(responses=TokenSerializer(many=True))
     def get(self, request: Request) -> Response:
-        return Response(TokenSerializer(_tokens(request), many=True).data)
+        return Response(TokenSerializer(tokens.tokens_of(_user(request)), many=True).data)
 
     @extend_schema(request=Login, responses={201: NewTokenSerializer}, auth=[])
     def post(self, request: Request) -> Response:
@@ -207,10 +137,26 @@ class TokensView(APIView):
             raise AuthenticationFailed(
                 "name or password is wrong, or there were too many wrong tries"
             )
-        expiry = timedelta(hours=given["valid_h"]) if "valid_h" in given else None
-        row, token = AuthToken.objects.create(user, expiry=expiry)
-        body = {"id": row.token_key, "created": row.created, "expiry": row.expiry, "token": token}
+        _change_password(user, password, given.get("new_password"))
+        issued = tokens.issue(user, Scope(given["scope"]), given["valid_h"])
+        body = {**TokenSerializer(issued.row).data, "token": issued.token}
         return Response(body, status=status.HTTP_201_CREATED)
+
+
+def _change_password(user: User, old: str, new: str | None) -> None:
+    """Change the password if a new one is given; a one-time password must be changed."""
+    if new is None:
+        if is_one_time(user):
+            raise PermissionDenied(f"{WORDS}, or send a new_password with it", code=SESSION_KEY)
+        return
+    try:
+        check_new(user, old, new)
+    except DjangoValidationError as error:
+        raise ValidationError({"new_password": error.messages}) from None
+    user.set_password(new)
+    with transaction.atomic():
+        user.save(update_fields=["password"])
+        record("person.password", user, by=user)
 
 
 class TokenView(APIView):
@@ -219,7 +165,8 @@ class TokenView(APIView):
     @extend_schema(responses={204: None})
     def delete(self, request: Request, key: str) -> Response:
         """Revoke it."""
-        if not _tokens(request).filter(token_key=key).delete()[0]:
+        own = tokens.tokens_of(_user(request)).filter(token_key=key)
+        if not tokens.end_tokens(own):
             raise NotFound("you have no such token")
         return Response(status=status.HTTP_204_NO_CONTENT)
 
@@ -227,15 +174,16 @@ class TokenView(APIView):
 class CurrentTokenView(APIView):
     """The token of this request."""
 
+    write_scope = Scope.READ
+
     @extend_schema(responses={204: None})
     def delete(self, request: Request) -> Response:
         """Revoke it: log out."""
         if not isinstance(request.auth, AuthToken):
             raise NotFound("this request came without a token")
-        request.auth.delete()
+        tokens.end_tokens(AuthToken.objects.filter(pk=request.auth.pk))
         return Response(status=status.HTTP_204_NO_CONTENT)
 
 
-def _tokens(request: Request) -> QuerySet[AuthToken]:
-    rows = AuthToken.objects.filter(user=request.user).order_by("-created")
-    return cast("QuerySet[AuthToken]", rows)
+def _user(request: Request) -> User:
+    return cast(User, request.user)

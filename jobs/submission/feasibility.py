@@ -12,9 +12,9 @@ from django.db.models.functions import Coalesce
 
 from clusters.models import Cluster, Device, GpuType, Node
 from clusters.models.nodes import Role
-from jobs.kinds import kinds_for
+from jobs.kinds import KindKey, kinds_for
 from jobs.models import Kind, Team
-from jobs.selectors import teams_of
+from jobs.roles import teams_to_submit_to
 from policies.contract.plan import available, demanded
 
 
@@ -115,16 +115,26 @@ def _gpus_of_largest(nodes: Sequence[NodeCapacity]) -> str:
 
 def _check_units(cluster: str, demand: Demand, nodes: Sequence[NodeCapacity]) -> None:
     """Raise Infeasible unless these nodes, when empty, hold all units together."""
-    held = sorted((_units_on(n, demand) for n in nodes for _ in range(n.count)), reverse=True)
-    able = sum(units > 0 for units in held)
+    able, together = _held(nodes, demand)
     if demand.nodes > able:
         missing = f"only {able} node{'s' * (able != 1)} of {cluster} could hold a unit"
         raise Infeasible("nodes", f"{missing}, not {demand.nodes}; ask for fewer")
-    together = sum(held[: demand.nodes or None])
     if demand.units > together:
         which = f"{demand.nodes} nodes" if demand.nodes else "all nodes"
         missing = f"{which} of {cluster} hold at most {together} such units together"
         raise Infeasible("units", f"{missing}, not {demand.units}; ask for fewer or smaller ones")
+
+
+def hold_all(nodes: Sequence[NodeCapacity], demand: Demand) -> bool:
+    """Return True if these nodes, when empty, hold all units of the job together."""
+    able, together = _held(nodes, demand)
+    return demand.nodes <= able and demand.units <= together
+
+
+def _held(nodes: Sequence[NodeCapacity], demand: Demand) -> tuple[int, int]:
+    """Return (nodes that hold a unit, units that as many of them as are asked for hold)."""
+    held = sorted((_units_on(n, demand) for n in nodes for _ in range(n.count)), reverse=True)
+    return sum(units > 0 for units in held), sum(held[: demand.nodes or None])
 
 
 def _units_on(node: NodeCapacity, demand: Demand) -> int:
@@ -171,7 +181,7 @@ class Inventory:
     def __init__(self) -> None:
         self._capacities: dict[int, list[NodeCapacity]] = {}
         self._teams: dict[int | None, dict[str, Team]] = {}
-        self._kinds: dict[str, Kind] = {}
+        self._kinds: dict[KindKey, Kind] = {}
 
     @cached_property
     def clusters(self) -> dict[str, Cluster]:
@@ -222,13 +232,13 @@ class Inventory:
             caches["process"].set(_key(cluster), self._capacities[cluster.pk], SEEN_S)
         return self._capacities[cluster.pk]
 
-    def kinds(self, names: Mapping[str, str]) -> Mapping[str, Kind]:
-        """Kinds by digest, created if new; `names` are the users' own, or ""."""
-        if new := {digest: name for digest, name in names.items() if digest not in self._kinds}:
+    def kinds(self, names: Mapping[KindKey, str]) -> Mapping[KindKey, Kind]:
+        """The teams' kinds, created if new; `names` are the users' own, or ""."""
+        if new := {key: name for key, name in names.items() if key not in self._kinds}:
             self._kinds |= kinds_for(new)
         return self._kinds
 
     def teams(self, user: User | AnonymousUser) -> dict[str, Team]:
         if user.pk not in self._teams:
-            self._teams[user.pk] = {t.name: t for t in teams_of(user)}
+            self._teams[user.pk] = {t.name: t for t in teams_to_submit_to(user)}
         return self._teams[user.pk]

@@ -5,6 +5,7 @@ import json
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -16,14 +17,18 @@ from django.utils import timezone
 
 from clusters.events import request_reschedules
 from clusters.models import Reason
+from controlplane.audit.record import Change, record_all
 from controlplane.web.storage.bulk import insert
 from jobs import kinds
 from jobs.lifecycle import JobState
 from jobs.models import Dependency, IdempotencyKey, Job, JobArray, JobEvent
+from jobs.selectors import seen_by
 from jobs.signals import jobs_queued
 from jobs.submission.array_expression import MAX_ELEMENTS
 from jobs.submission.elements import Elements
 from jobs.submission.feasibility import Inventory
+from jobs.submission.quotas import Quotas
+from jobs.submission.refusals import IdempotencyConflict, JobConflict, QuotaReached
 from jobs.submission.validation import JobInvalid, JobRequest, validate_job
 from jobs.wording import BEGINS_LATER
 
@@ -32,14 +37,6 @@ log = logging.getLogger(__name__)
 MAX_KEY = 200
 MAX_CHARACTERS = 100_000_000
 """The most that the elements of one call's arrays may repeat, for each is a row of its own."""
-
-
-class JobConflict(Exception):
-    """Action that the job's present state does not allow."""
-
-
-class IdempotencyConflict(JobConflict):
-    """Key that was used before for another body."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +102,12 @@ def _take_one(one: Asked, inventory: Inventory) -> Answer:
 
 def _take(asked: Sequence[Asked], inventory: Inventory) -> list[Answer]:
     answers, requests = _sorted_out(asked, inventory)
-    _write([(asked[place], request) for place, request in requests.items()])
-    for place, request in requests.items():
+    with transaction.atomic() if requests else nullcontext():
+        refused = _beyond_quotas(requests)
+        taken = {place: r for place, r in requests.items() if place not in refused}
+        _write([(asked[place], request) for place, request in taken.items()])
+    answers |= refused
+    for place, request in taken.items():
         known = None if request.of_index else request.dependencies
         answers[place] = Submission(request.job, request.warnings, dependencies=known)
     return [
@@ -131,24 +132,23 @@ def _sorted_out(
             continue
         if one.key is not None:
             keys.add((one.user.pk, one.key))
-    digests = {
-        place: kinds.digest(
-            r.kind,
-            runtime=r.job.runtime,
-            image=r.job.image,
-            command=[*([r.job.script] if r.job.script else []), *r.job.command],
-        )
-        for place, r in requests.items()
-    }
-    found = inventory.kinds({digests[place]: r.kind for place, r in requests.items()})
+    keys_of_kinds = {place: _kind_key(request) for place, request in requests.items()}
+    found = inventory.kinds({keys_of_kinds[place]: r.kind for place, r in requests.items()})
     for place, request in requests.items():
         job = request.job
-        job.kind = found[digests[place]]
+        job.kind = found[keys_of_kinds[place]]
         job.user, job.cloned_from = asked[place].user, asked[place].cloned_from
         job.state = JobState.HELD if request.hold else JobState.QUEUED
         for name, value in begin_rest(job, timezone.now()).items() if not request.hold else ():
             setattr(job, name, value)
     return answers, requests
+
+
+def _kind_key(request: JobRequest) -> kinds.KindKey:
+    job = request.job
+    command = [*([job.script] if job.script else []), *job.command]
+    digest = kinds.digest(request.kind, runtime=job.runtime, image=job.image, command=command)
+    return job.team_id, digest
 
 
 def _within(request: JobRequest, earlier: Mapping[int, JobRequest]) -> JobRequest:
@@ -163,6 +163,17 @@ def _within(request: JobRequest, earlier: Mapping[int, JobRequest]) -> JobReques
         said = f"its elements repeat over {MAX_CHARACTERS:,} characters of script and environment"
         raise JobInvalid({"array": [f"{said}; put these into a file, or submit fewer elements"]})
     return request
+
+
+def _beyond_quotas(requests: Mapping[int, JobRequest]) -> dict[int, Answer]:
+    """Refusals, by position, of requests for which their team has no room left."""
+    quotas, refused = Quotas({r.job.team for r in requests.values()}), dict[int, Answer]()
+    for place, request in requests.items():
+        try:
+            quotas.take(request.job.team, request.size, submissions=1)
+        except QuotaReached as error:
+            refused[place] = error
+    return refused
 
 
 def _earlier(asked: Sequence[Asked]) -> dict[int, Answer]:
@@ -180,10 +191,13 @@ def _earlier(asked: Sequence[Asked]) -> dict[int, Answer]:
     if not keyed:
         return answers
     rows = _known(keyed)
+    jobs = [row.job_id for row in rows.values()]
+    seen = {user: seen_by(user, jobs) for user in {one.user for one in asked}}
     for place, one in enumerate(asked):
         row = rows.get((one.user.pk, one.key)) if one.key is not None else None
         if row and place not in answers:
-            answers[place] = _again(row.body_sha256 == one.digest, row.job)
+            same = row.body_sha256 == one.digest
+            answers[place] = _again(same, row.job) if row.job_id in seen[one.user] else _hidden()
     return answers
 
 
@@ -198,6 +212,13 @@ def _known(keyed: Mapping[int, Sequence[str]]) -> dict[tuple[int, str], Idempote
     return {(row.user_id, row.key): row for row in with_jobs.filter(pk__in=found)} if found else {}
 
 
+def _hidden() -> Answer:
+    """Answer to a key of somebody who has left the job's team."""
+    return IdempotencyConflict(
+        "this Idempotency-Key belongs to a job that you may no longer see; send a new key"
+    )
+
+
 def _again(same: bool, job: Job) -> Answer:
     if same:
         return Submission(job, created=False)
@@ -207,11 +228,15 @@ def _again(same: bool, job: Job) -> Answer:
 
 
 def _same_key(asked: Sequence[Asked], place: int, answers: Mapping[int, Answer]) -> Answer:
-    """Answer to a key that another job of the same call has taken."""
+    """Answer to a key that another job of the same call has taken, or would have."""
     one = asked[place]
     for other, before in zip(asked, map(answers.get, range(place)), strict=False):
-        if (other.user.pk, other.key) == (one.user.pk, one.key) and isinstance(before, Submission):
+        if (other.user.pk, other.key) != (one.user.pk, one.key):
+            continue
+        if isinstance(before, Submission):
             return _again(other.digest == one.digest, before.job)
+        if isinstance(before, QuotaReached):
+            return before
     raise KeyError(one.key)
 
 
@@ -219,18 +244,27 @@ def _write(wanted: Sequence[tuple[Asked, JobRequest]]) -> None:
     if not wanted:
         return
     written = [(asked, request, Elements.of(request)) for asked, request in wanted]
-    with transaction.atomic():
-        insert(JobArray, [e.array for _, _, e in written if e.array is not None])
-        insert(Job, [job for _, _, e in written for job in e.jobs])
-        keys = [
-            IdempotencyKey(user=asked.user, key=asked.key, body_sha256=asked.digest, job=r.job)
-            for asked, r, _ in written
-            if asked.key
-        ]
-        insert(IdempotencyKey, keys)
-        insert(Dependency, [d for _, _, e in written for d in e.dependencies])
-        insert(JobEvent, [_submitted(a, r, job) for a, r, e in written for job in e.jobs])
-        begin_all([job for _, request, e in written if not request.hold for job in e.jobs])
+    insert(JobArray, [e.array for _, _, e in written if e.array is not None])
+    insert(Job, [job for _, _, e in written for job in e.jobs])
+    keys = [
+        IdempotencyKey(user=asked.user, key=asked.key, body_sha256=asked.digest, job=r.job)
+        for asked, r, _ in written
+        if asked.key
+    ]
+    insert(IdempotencyKey, keys)
+    insert(Dependency, [d for _, _, e in written for d in e.dependencies])
+    insert(JobEvent, [_submitted(a, r, job) for a, r, e in written for job in e.jobs])
+    for user in {asked.user for asked, _, _ in written}:
+        record_all((_audited(*w) for w in written if w[0].user == user), by=user)
+    begin_all([job for _, request, e in written if not request.hold for job in e.jobs])
+
+
+def _audited(asked: Asked, request: JobRequest, elements: Elements) -> Change:
+    job, source = elements.jobs[0], asked.cloned_from
+    new = {"state": job.state, "cluster": str(job.cluster), "gpus": job.gpus_max}
+    new |= {"elements": len(elements.jobs)} if elements.array is not None else {}
+    new |= {"cloned_from": str(source.pk)} if source is not None else {}
+    return Change("job.submit", elements.array or job, job.team, new=new, name=str(job.name))
 
 
 def _submitted(asked: Asked, request: JobRequest, job: Job) -> JobEvent:

@@ -18,6 +18,7 @@ from jobs.submission import fields, sbatch
 from jobs.submission.array_expression import ArraySpec, array_indices
 from jobs.submission.feasibility import Demand, Infeasible, Inventory
 from jobs.submission.fields import FieldError
+from jobs.submission.quotas import above_limits
 from jobs.submission.seats import wrong_seats
 from jobs.submission.waits import Waits, waits_of
 from jobs.submission.warnings import warnings_of
@@ -81,6 +82,11 @@ class JobRequest:
     warnings: tuple[str, ...]
     array: ArraySpec | None = None
     of_index: Mapping[int, list[UUID]] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """Number of jobs that it becomes."""
+        return len(self.array.indices) if self.array else 1
 
 
 def _number(most: float, *, above: bool = False) -> Callable[[object], float]:
@@ -151,8 +157,8 @@ class _Reading:
                 self._problem(shown, f"is no field of a job{fields.near(name, FIELDS)}")
 
     def request(self) -> JobRequest:
-        no_team = "you are in no team yet; ask an operator to put you into one"
         cluster = self._named("cluster", self.inventory.clusters, "there is no cluster yet")
+        no_team = "you are no team's member, who alone submit; ask an operator to make you one"
         team = self._named("team", self.inventory.teams(self.user), no_team)
         zone = ZoneInfo(cluster.timezone) if cluster else UTC
         self._read_sbatch(zone)
@@ -166,6 +172,8 @@ class _Reading:
         if batch and gpus_min < gpus_max:
             wanted = "a batch job (one without steps) has a fixed number of GPUs"
             self._problem("gpus", f"{wanted}, not {gpus_min}..{gpus_max}")
+        for name, message in above_limits({**plain, "gpus_min": gpus_min}, team) if team else ():
+            self._problem(name, message)
         for name, message in wrong_seats(self.data, plain, gpus_min, batch=batch):
             self._problem(name, message)
         end = {"preemptible": not batch, "on_walltime": "kill" if batch else "warn"}

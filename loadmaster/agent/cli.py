@@ -44,6 +44,15 @@ def agent(
         None, help="Jobs that may share each GPU until an operator says so; 1 by default."
     ),
     mps: bool | None = Option(None, help="Let jobs share GPUs by NVIDIA's MPS (by default)."),
+    isolation: str | None = Option(
+        None, help="Of processes: auto (as the machine can), or none: all teams share the node."
+    ),
+    users: str | None = Option(
+        None, help="As root: users of the teams, FIRST-LAST; 2000300000-2000399999 by default."
+    ),
+    mounts: str | None = Option(
+        None, help="Folders that isolated processes see: /data,/scratch:rw, say."
+    ),
     ca: str | None = Option(None, help="File of certificate authorities."),
     insecure: bool | None = Option(None, "--insecure", help="Accept any certificate; for trials."),
     stop_jobs_on_exit: bool | None = Option(

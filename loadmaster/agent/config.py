@@ -1,6 +1,7 @@
 """The agent's settings: command line, then environment, then a YAML file."""
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +11,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from loadmaster.agent.logs import FORMATS
+from loadmaster.agent.runtimes.mounts import AllowedMount, allowed_mounts
 from loadmaster.features import RUNTIMES
 from loadmaster.protocol import MOST_SLOTS
 from loadmaster.strict_yaml import LARGEST, DocumentError, read_fields
@@ -18,13 +20,20 @@ from loadmaster.wire import WireError, from_json, one_of
 DEFAULT_STATE_DIR = "~/.local/state/loadmaster-agent"
 FROM_ENVIRONMENT = (
     "server", "token", "token_file", "state_dir", "rack", "emulate", "checkpoints", "ca",
-    "runtime", "docker", "address", "log_format", "slots_per_gpu",
+    "runtime", "docker", "address", "log_format", "slots_per_gpu", "isolation", "users", "mounts",
 )  # fmt: skip
 ENVIRONMENT = {
     "name": "LOADMASTER_NODE_NAME",
     **{setting: f"LOADMASTER_{setting.upper()}" for setting in FROM_ENVIRONMENT},
 }
 """Variables of the environment, by the setting they give."""
+
+
+ISOLATIONS = ("auto", "none")
+"""Settings of isolation: as good as the machine can, or by decision of its operator none."""
+
+USERS = "2000300000-2000399999"
+"""Users of teams by default: above those that systems, directories and containers give out."""
 
 
 class ConfigError(ValueError):
@@ -40,6 +49,11 @@ def _server(text: str) -> str:
 
 def _absolute(path: Path) -> Path:
     return path.expanduser().absolute()
+
+
+def _real(path: Path) -> Path:
+    """Follow links: isolated jobs find their folders at the same place as the agent."""
+    return path.expanduser().resolve()
 
 
 def _text(given: Any) -> Any:
@@ -65,6 +79,21 @@ def _docker_options(given: Any) -> Mapping[str, Any]:
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
+def _users(text: str) -> str:
+    """Check a range of users, FIRST-LAST."""
+    found = re.fullmatch(r"(\d{1,10})-(\d{1,10})", text)
+    first, last = map(int, found.groups()) if found else (0, 0)
+    if not 1000 <= first < last < 2**32 - 1:
+        raise ValueError(f"give the first and the last number of users, {USERS} say, not {text!r}")
+    return text
+
+
+def users_of(text: str) -> range:
+    """The users of a range that has been checked."""
+    first, last = map(int, text.split("-"))
+    return range(first, last + 1)
+
+
 EMPTY_IS_NONE = BeforeValidator(lambda value: value or None)
 
 
@@ -73,7 +102,7 @@ class AgentConfig:
     """Settings of an agent at its start; `loadmaster agent --help` explains each."""
 
     server: Annotated[str, AfterValidator(_server)]
-    state_dir: Annotated[Path, AfterValidator(_absolute)]
+    state_dir: Annotated[Path, AfterValidator(_real)]
     token: Annotated[str, BeforeValidator(_text)] = ""
     name: str = ""
     rack: str = ""
@@ -90,6 +119,9 @@ class AgentConfig:
     address: str = ""
     slots_per_gpu: Annotated[int, Field(ge=1, le=MOST_SLOTS), BeforeValidator(_number)] = 1
     mps: bool = True
+    isolation: Annotated[str, one_of(*ISOLATIONS)] = ISOLATIONS[0]
+    users: Annotated[str, AfterValidator(_users)] = USERS
+    mounts: Annotated[tuple[AllowedMount, ...], BeforeValidator(allowed_mounts)] = ()
 
     @property
     def verify(self) -> bool | str:

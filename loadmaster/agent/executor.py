@@ -26,7 +26,7 @@ from loadmaster.agent.runtimes.base import (
 from loadmaster.agent.server.client import INCURABLE, AgentClient, Refused, TryAgain
 from loadmaster.agent.server.session import ServerSession
 from loadmaster.agent.server.shipping import Shipper
-from loadmaster.protocol import Accept, AssignmentState, ErrorCode, LaunchSpec
+from loadmaster.protocol import Accept, AssignmentState, ErrorCode, LaunchSpec, ReasonClass
 
 logger = logging.getLogger(__name__)
 
@@ -104,7 +104,7 @@ class Executor:
             self._session.note_time(sent_s)
             log_context.take(spec)
             self._take(run, spec)
-        except (TryAgain, JournalError, LaunchError) as error:
+        except TryAgain as error:
             wait_s = self._backoff.failed(key, self._clock.boot_s())
             text = "%s cannot be taken yet, next try in %.1f s: %s"
             logger.warning(text, run.name, wait_s, error)
@@ -126,28 +126,41 @@ class Executor:
         problem = admission.objection(spec, run, runtime=self._runtime.name, devices=own, live=live)
         if not spec.held:
             problem = problem or self._runtime.objection(launch)
-        now_s = self._clock.wall_s()
+        try:
+            if not problem:
+                self._prepare(launch)
+        except (LaunchError, JournalError) as error:
+            self._runtime.remove(run)
+            problem = ReasonClass.NODE, str(error)
         if problem:
-            entry = Entry(run.assignment, run.fence, AssignmentState.ACCEPTED)
-            rejected, (kind, reason) = AssignmentState.REJECTED, problem
-            self._journal.put(entry.moved(rejected, now_s, reason_class=kind, reason=reason))
-        else:
-            if not spec.held:
-                self._runtime.prepare(launch)
-            entry = Entry(
-                spec.assignment,
-                spec.fence,
-                AssignmentState.ACCEPTED,
-                devices=spec.devices,
-                slot=spec.slot,
-                memory_gb=spec.memory_gb,
-                grace_s=spec.grace_s,
-                term_until_s=spec.term_until_s,
-                held=spec.held,
-            )
-            self._journal.put(entry.moved(AssignmentState.PREPARING, now_s))
-            self._session.hurry()
+            self._reject(run, *problem)
+        self._session.hurry()
         self._session.settle_offer(run.assignment)
+
+    def _prepare(self, launch: Launch) -> None:
+        """Prepare a launch and write it down; LaunchError or JournalError if there is no room."""
+        spec = launch.spec
+        if not spec.held:
+            self._runtime.prepare(launch)
+        entry = Entry(
+            spec.assignment,
+            spec.fence,
+            AssignmentState.ACCEPTED,
+            devices=spec.devices,
+            slot=spec.slot,
+            memory_gb=spec.memory_gb,
+            grace_s=spec.grace_s,
+            term_until_s=spec.term_until_s,
+            held=spec.held,
+        )
+        self._journal.put(entry.moved(AssignmentState.PREPARING, self._clock.wall_s()))
+
+    def _reject(self, run: RunId, kind: ReasonClass, reason: str) -> None:
+        """Refuse an offer, if need be in memory alone: unheard, the server takes it back."""
+        logger.warning("%s is rejected: %s", run.name, reason)
+        entry = Entry(run.assignment, run.fence, AssignmentState.ACCEPTED)
+        rejected, now_s = AssignmentState.REJECTED, self._clock.wall_s()
+        self._journal.note(entry.moved(rejected, now_s, reason_class=kind, reason=reason))
 
     def _launch_of(self, spec: LaunchSpec) -> Launch:
         parts, devices = self._parts, self._parts.devices
@@ -161,7 +174,7 @@ class Executor:
             RunId(spec.assignment, spec.fence),
             spec,
             admission.launch_environment(spec, folder, node=node, devices=own),
-            grace_s=min(spec.grace_s, self._session.intervals.grace_s),
+            grace_s=spec.grace_s,
             boot_id=parts.identity.boot_id,
             gpus=tuple(uuid for uuid in spec.devices if uuid in hardware),
             checkpoints=parts.checkpoints,

@@ -20,6 +20,7 @@ from loadmaster.agent.server.client import INCURABLE, AgentError, Refused, TryAg
 from loadmaster.agent.server.session import ServerSession, known_assignment
 from loadmaster.agent.server.shipping import Shipper
 from loadmaster.features import features_with
+from loadmaster.files import free_gb
 from loadmaster.protocol import Directives, ErrorCode, SessionRequest
 
 logger = logging.getLogger(__name__)
@@ -66,6 +67,7 @@ class Agent:
             lambda: self._sampler.devices(self._running()),
             jitter,
             self._runtime.trouble,
+            lambda: free_gb(parts.state_dir),
         )
         self._executor = Executor(parts, self._shipper, self.session, self._sharing.shares)
         log_context.hide(self._journal.session_secret)
@@ -141,7 +143,7 @@ class Agent:
             devices=self._parts.devices.reports(),
             assignments=tuple(known_assignment(entry) for entry in self._journal.entries.values()),
             agent_version=__version__,
-            features=features_with(self._runtime.name),
+            features=features_with(self._runtime.name, *self._runtime.features),
             address=self._runtime.address(self._parts.address),
         )
 
@@ -295,13 +297,16 @@ class Agent:
 
     def _poll(self) -> None:
         """Poll for directives in a thread and wake the loop. Failures cost only latency."""
-        cursor = 0
+        cursor = told = 0
         backoff = Backoff()
         while not self._left.is_set():
             news: Directives | None = None
             wait_s = self._timing.tick_s
             if self.session.epoch is not None:
-                since = max(cursor, self.session.cursor)
+                if self.session.cursor < told:
+                    cursor = 0
+                told = self.session.cursor
+                since = max(cursor, told)
                 try:
                     news, wait_s = self._client.directives(since, self._timing.long_poll_s), 0.0
                     backoff.succeeded("poll")

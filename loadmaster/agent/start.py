@@ -1,6 +1,7 @@
 """Start of an agent: enrol the node once, put the parts together, run until told to leave."""
 
 import logging
+import os
 import signal
 import socket
 import threading
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from loadmaster import __version__
 from loadmaster.agent.clock import Backoff
-from loadmaster.agent.config import AgentConfig, ConfigError
+from loadmaster.agent.config import AgentConfig, ConfigError, users_of
 from loadmaster.agent.executor import Parts
 from loadmaster.agent.journal import Journal, JournalError, JournalHeldError
 from loadmaster.agent.logs import log_context
@@ -19,6 +20,7 @@ from loadmaster.agent.node import machine
 from loadmaster.agent.node.emulated import EmulationError, read_emulation
 from loadmaster.agent.node.mps import Mps
 from loadmaster.agent.runtimes.base import Runtime
+from loadmaster.agent.runtimes.isolation import NoIsolationError, working_isolation
 from loadmaster.agent.runtimes.process import ProcessRuntime
 from loadmaster.agent.server.client import (
     AgentClient,
@@ -27,7 +29,7 @@ from loadmaster.agent.server.client import (
     Unauthorized,
     WrongProtocol,
 )
-from loadmaster.features import features_with
+from loadmaster.features import ISOLATED, SHARED, features_with
 from loadmaster.files import private_folder, write_whole
 from loadmaster.protocol import Registration
 from loadmaster.wire import WireError, dumps, loads
@@ -70,10 +72,10 @@ def _run(config: AgentConfig, leave: threading.Event) -> None:
     client = AgentClient(config.server, verify=config.verify)
     runtime: Runtime | None = None
     try:
-        devices = _devices(config)
         identity = machine.identity(state_dir)
         runtime = runtime_of(config, identity)
-        if _identify(config, client, devices, identity, leave):
+        devices = _devices(config, runtime)
+        if _identify(config, client, devices, identity, runtime, leave):
             parts = Parts(
                 client=client,
                 journal=journal,
@@ -96,7 +98,7 @@ def runtime_of(config: AgentConfig, identity: machine.Identity) -> Runtime:
     """The runtime the settings name; ConfigError if it cannot work here."""
     runs = config.state_dir / "runs"
     if config.runtime == "process":
-        return ProcessRuntime(runs)
+        return _process_runtime(config, runs)
     try:
         from loadmaster.agent.runtimes import docker
     except ImportError as error:
@@ -117,6 +119,29 @@ def runtime_of(config: AgentConfig, identity: machine.Identity) -> Runtime:
         raise ConfigError(f"--runtime docker: {error}; {remedy}") from error
 
 
+def _process_runtime(config: AgentConfig, runs: Path) -> ProcessRuntime:
+    """Isolated as the machine can; a node that was isolated before does not start otherwise."""
+    if config.isolation == "none":
+        runtime = ProcessRuntime(runs)
+        runtime.features = (SHARED,)
+        return runtime
+    users = users_of(config.users) if os.getuid() == 0 else None
+    marker = config.state_dir / "isolated"
+    try:
+        isolation = working_isolation(config.state_dir, users, config.mounts)
+    except NoIsolationError as error:
+        if marker.exists():
+            remedy = "mend that, or share the node without isolation: --isolation none"
+            raise ConfigError(
+                f"jobs were isolated here, and cannot be now: {error}; {remedy}"
+            ) from error
+        text = "jobs are not isolated, so this node serves one team (docs/agent.md): %s"
+        logger.warning(text, error)
+        return ProcessRuntime(runs)
+    write_whole(marker, b"", durable=True)
+    return ProcessRuntime(runs, isolation=isolation)
+
+
 def _journal(path: Path, leave: threading.Event) -> Journal:
     until_s = time.monotonic() + LEAVING_S
     while True:
@@ -130,12 +155,13 @@ def _journal(path: Path, leave: threading.Event) -> Journal:
             leave.wait(min(LOOK_AGAIN_S, left_s))
 
 
-def _devices(config: AgentConfig) -> machine.Devices:
+def _devices(config: AgentConfig, runtime: Runtime) -> machine.Devices:
     if config.emulate:
         emulation, node = read_emulation(config.emulate), config.name or socket.gethostname()
         return machine.EmulatedDevices(emulation, node, slots=config.slots_per_gpu)
-    # MPS cannot reach into a container's own IPC namespace: jobs in containers share by turns.
-    mps = Mps.found(config.state_dir) if config.mps and config.runtime == "process" else None
+    # MPS cannot reach into an IPC namespace of a job's own: isolated jobs share by turns.
+    is_open = runtime.name == "process" and ISOLATED not in runtime.features
+    mps = Mps.found(config.state_dir) if config.mps and is_open else None
     return machine.nvidia_devices(config.slots_per_gpu, mps)
 
 
@@ -144,6 +170,7 @@ def _identify(
     client: AgentClient,
     devices: machine.Devices,
     identity: machine.Identity,
+    runtime: Runtime,
     leave: threading.Event,
 ) -> bool:
     """Make the client speak as this node; False if told to leave before."""
@@ -161,7 +188,7 @@ def _identify(
             cores=machine.cores(),
             memory_gb=machine.memory_gb(),
             agent_version=__version__,
-            features=features_with(config.runtime),
+            features=features_with(runtime.name, *runtime.features),
             name=config.name,
             rack=config.rack,
         )
@@ -225,6 +252,17 @@ def enrol(
             leave.wait(wait_s)
             continue
         enrolled = Enrolled(config.server, registered.node_id, registered.node_token)
-        write_whole(path, dumps(enrolled), durable=True)
+        _keep(path, dumps(enrolled), leave)
         return enrolled
     return None
+
+
+def _keep(path: Path, content: bytes, leave: threading.Event) -> None:
+    """Write the enrolment, however long its disk is full: the enrolment token is used up."""
+    while True:
+        try:
+            return write_whole(path, content, durable=True)
+        except OSError as error:
+            logger.error("%s cannot be written, and is tried again: %s", path, error)
+            if leave.wait(LOOK_AGAIN_S):
+                raise

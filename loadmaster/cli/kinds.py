@@ -23,7 +23,7 @@ def kind_list(context: typer.Context, as_json: Json = False) -> None:
             shown(_name(kind)),
             f"{p['gpus']} x {shown(p['gpu_type'])}",
             "unknown" if p["steps_per_s"] is None else f"{p['steps_per_s']:.3g}",
-            p["source"],
+            "published" if p.get("published") else p["source"],
         )
         for kind in found
         for p in kind["profiles"]

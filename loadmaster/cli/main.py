@@ -16,6 +16,7 @@ from loadmaster.cli import jobs as cli_jobs
 from loadmaster.cli import kinds as cli_kinds
 from loadmaster.cli import nodes as cli_nodes
 from loadmaster.cli import simulations as cli_simulations
+from loadmaster.cli import tokens as cli_tokens
 from loadmaster.cli.output import (
     FAILURE,
     Json,
@@ -28,7 +29,12 @@ from loadmaster.cli.output import (
     shown_as_json,
     table,
 )
-from loadmaster.client import AuthenticationError, Client, LoadmasterError
+from loadmaster.client import (
+    AuthenticationError,
+    Client,
+    LoadmasterError,
+    PermissionDeniedError,
+)
 from loadmaster.client.account import Account, config_file, read_account, write_account
 
 app = typer.Typer(
@@ -41,6 +47,7 @@ cli_jobs.register(app)
 cli_nodes.register(app)
 cli_kinds.register(app)
 cli_simulations.register(app)
+cli_tokens.register(app)
 
 
 @app.callback()
@@ -73,28 +80,43 @@ def login(
         "", "--username", "--user", "-u", help="Asked for where it is left out."
     ),
     valid_h: float | None = Option(
-        None, help="Hours the token is good for (without end where left out)."
+        None, help="Hours the token is good for (90 days where left out and not set otherwise)."
+    ),
+    scope: str = Option(
+        "operate", help="What the token is good for: read, submit, or operate (everything)."
     ),
 ) -> None:
-    """Log in and keep a token (readable by you only). Asks for the password or reads stdin."""
+    """Log in and keep a token (readable by you only). Asks for the password or reads stdin.
+
+    A one-time password is changed: a new one is asked for, or read from the next line.
+    """
     options = context.ensure_object(Options)
     account = read_account()
     server = url or options.url or (account.url if account else "")
     if not server:
         fail("say which server: loadmaster login https://your.server", 2)
     name = username or typer.prompt("User")
-    password = (
-        typer.prompt("Password", hide_input=True)
-        if sys.stdin.isatty()
-        else sys.stdin.readline().rstrip("\n")
-    )
+    password = _password("Password")
     with exit_on_error(), Client(server, transport=options.transport) as client:
         try:
-            token = client.login(name, password, valid_h=valid_h)
+            token = client.login(name, password, valid_h=valid_h, scope=scope)
         except AuthenticationError as error:
             fail(error.detail)
+        except PermissionDeniedError as error:
+            if error.code != "one_time_password":
+                raise
+            out().print("The password was given to you for one login: choose your own.")
+            new = _password("New password", twice=True)
+            token = client.login(name, password, valid_h=valid_h, scope=scope, new_password=new)
     path = write_account(Account(server, token.token))
     out().print(f"Logged in to {server} as {name}; the token is in {path}")
+
+
+def _password(words: str, *, twice: bool = False) -> str:
+    """Password from the terminal, or the next line of standard input."""
+    if sys.stdin.isatty():
+        return str(typer.prompt(words, hide_input=True, confirmation_prompt=twice))
+    return sys.stdin.readline().rstrip("\n")
 
 
 @app.command()
@@ -108,12 +130,13 @@ def logout(context: typer.Context) -> None:
 
 @app.command()
 def whoami(context: typer.Context, as_json: Json = False) -> None:
-    """Who you are, and your teams."""
+    """Who you are, and your teams with your roles there."""
     with connected(context) as client:
         me = client.whoami()
     if not shown_as_json(context, as_json, me):
         who = f"{me.username}{' (operator)' if me.operator else ''}"
-        out().print(f"{who}; teams: {', '.join(me.teams) or 'none'}")
+        teams = [f"{t} ({me.roles[t]})" if t in me.roles else t for t in me.teams]
+        out().print(f"{who}; teams: {', '.join(teams) or 'none'}")
 
 
 @app.command("check-report")

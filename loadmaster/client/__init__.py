@@ -102,9 +102,21 @@ class Client(SimulationCalls):
         """Close the connections."""
         self._rest.close()
 
-    def login(self, username: str, password: str, *, valid_h: float | None = None) -> Token:
-        """A token for name and password; this client uses it from now on."""
-        body = given({"username": username, "password": password, "valid_h": valid_h})
+    def login(
+        self,
+        username: str,
+        password: str,
+        *,
+        valid_h: float | None = None,
+        scope: str | None = None,
+        new_password: str | None = None,
+    ) -> Token:
+        """A token for name and password; this client uses it from now on.
+
+        `scope`: "read", "submit" or "operate" (default). A one-time password needs a new one.
+        """
+        asked = {"valid_h": valid_h, "scope": scope, "new_password": new_password}
+        body = given({"username": username, "password": password, **asked})
         token = read(Token, self._rest.call("POST", "tokens/", json=body))
         self._rest.use(token.token)
         return token
@@ -112,6 +124,14 @@ class Client(SimulationCalls):
     def logout(self) -> None:
         """Revoke the token this client uses."""
         self._rest.call("DELETE", "tokens/current/")
+
+    def tokens(self) -> list[Token]:
+        """Your tokens that are still good, newest first."""
+        return [read(Token, row) for row in as_list(self._rest.call("GET", "tokens/"))]
+
+    def revoke(self, token_id: str) -> None:
+        """End one of your tokens."""
+        self._rest.call("DELETE", f"tokens/{segment(token_id)}/")
 
     def whoami(self) -> Profile:
         """The caller, their teams, and whether they are an operator."""

@@ -279,11 +279,12 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The caller."""
+    """The caller; `roles` by team: viewer, member or maintainer."""
 
     username: str = ""
     operator: bool = False
     teams: tuple[str, ...] = ()
+    roles: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,11 +349,14 @@ class Simulation:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A new token. It does not show itself in logs."""
+    """A token: the whole of it where it is new. It does not show itself in logs."""
 
     id: str = ""
     token: str = field(default="", repr=False)
+    scope: str = ""
+    created: datetime | None = None
     expiry: datetime | None = None
+    last_used_at: datetime | None = None
 
 
 @cache

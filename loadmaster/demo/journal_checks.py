@@ -60,14 +60,23 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """Findings in the journals: counts, and a sentence for each thing that should not be."""
+    """Findings in the journals: counts, and a sentence for each thing that should not be.
+
+    `unfinished`: jobs not completed or not submitted; `broken`: steps left out or repeated.
+    """
 
     jobs: int
     launches: int
     steps: int
-    lost: tuple[str, ...]
+    unfinished: tuple[str, ...]
+    broken: tuple[str, ...]
     overlaps: tuple[str, ...]
     held_twice: tuple[str, ...]
+
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """Jobs and steps that are lost."""
+        return self.unfinished + self.broken
 
     @property
     def holds(self) -> bool:
@@ -75,22 +84,31 @@ class Findings:
         return not (self.lost or self.overlaps or self.held_twice)
 
 
-def check_journals(folder: Path) -> Findings:
-    """Read and check the journals in `folder`. Raises JournalsError if unreadable."""
+def check_journals(folder: Path, slots: int = 1) -> Findings:
+    """Read and check the journals in `folder`; `slots` launches may share a device.
+
+    Raises JournalsError if unreadable.
+    """
     wanted = _submitted(folder / SUBMITTED)
     launches = sorted(launches_in(folder), key=attrgetter("born_s"))
     by_job: dict[str, list[Launch]] = defaultdict(list)
     for launch in launches:
         by_job[launch.job].append(launch)
-    lost = [text for job, steps in wanted.items() for text in _lost(job, steps, by_job[job])]
+    unfinished = [
+        f"job {job} was submitted and never completed"
+        for job, steps in wanted.items()
+        if not _is_completed(steps, by_job[job])
+    ]
+    broken = [text for job in wanted for text in _broken(by_job[job])]
     unknown = [f"job {job} ran but was never submitted" for job in by_job if job not in wanted]
     return Findings(
         len(wanted),
         len(launches),
         sum(len(launch.steps) for launch in launches),
-        (*lost, *unknown),
+        (*unfinished, *unknown),
+        tuple(broken),
         overlaps(launches),
-        tuple(_at_once(launches, lambda launch: launch.devices)),
+        tuple(_at_once(launches, lambda launch: launch.devices, slots)),
     )
 
 
@@ -141,24 +159,32 @@ def _take(found: dict[str, Launch], line: Mapping[str, Any]) -> None:
     found[name].take(line)
 
 
-def _lost(job: str, total: int, launches: Iterable[Launch]) -> Iterator[str]:
-    """Missing parts of a job: its end, or steps."""
+def _chains(launches: Iterable[Launch]) -> Iterator[list[Launch]]:
     by_chain = sorted(launches, key=attrgetter("chain", "born_s"))
-    completed = False
-    for _, chain in groupby(by_chain, key=attrgetter("chain")):
+    return (list(chain) for _, chain in groupby(by_chain, key=attrgetter("chain")))
+
+
+def _is_completed(total: int, launches: Iterable[Launch]) -> bool:
+    """Return True if a launch of some rank has ended with all steps done."""
+    for chain in _chains(launches):
         done = 0
-        saved = 0
         for launch in chain:
-            yield from _broken(launch, done, saved)
             done = max([done, *launch.steps])
-            saved = max(saved, launch.saved)
-            completed |= launch.how == "done" and done == total
-    if not completed:
-        yield f"job {job} was submitted and never completed"
+            if launch.how == "done" and done == total:
+                return True
+    return False
 
 
-def _broken(launch: Launch, done: int, saved: int) -> Iterator[str]:
+def _broken(launches: Iterable[Launch]) -> Iterator[str]:
     """Steps that a launch left out, or did again although a checkpoint held them."""
+    for chain in _chains(launches):
+        done = saved = 0
+        for launch in chain:
+            yield from _broken_by(launch, done, saved)
+            done, saved = max([done, *launch.steps]), max(saved, launch.saved)
+
+
+def _broken_by(launch: Launch, done: int, saved: int) -> Iterator[str]:
     if launch.resumed is None:
         return
     at = launch.resumed
@@ -179,17 +205,18 @@ def _locked_out(launches: Iterable[Launch]) -> Iterator[str]:
 
 
 def _at_once(
-    launches: Iterable[Launch], keys: Callable[[Launch], Iterable[Hashable]]
+    launches: Iterable[Launch], keys: Callable[[Launch], Iterable[Hashable]], most: int = 1
 ) -> Iterator[str]:
-    """Pairs of launches alive at once with a common key, within one boot."""
-    last: dict[tuple[str, Hashable], Launch] = {}
+    """Launches alive beside `most` others with a common key, within one boot."""
+    alive: dict[tuple[str, Hashable], list[Launch]] = defaultdict(list)
     for launch in launches:
         for key in keys(launch):
-            before = last.get((launch.boot_id, key))
-            if before and before.last_s > launch.born_s:
+            same = alive[launch.boot_id, key]
+            same[:] = [other for other in same if other.last_s > launch.born_s]
+            if len(same) >= most:
+                before = max(same, key=attrgetter("last_s"))
                 seconds = min(before.last_s, launch.last_s) - launch.born_s
                 held = f"job {key[0]}" if isinstance(key, tuple) else f"device {key}"
                 both = f"launches {before.name} and {launch.name}"
                 yield f"{held}: {both} were alive together for {seconds:.2f} s"
-            if before is None or launch.last_s > before.last_s:
-                last[launch.boot_id, key] = launch
+            same.append(launch)

@@ -11,7 +11,6 @@ import fcntl
 import hashlib
 import json
 import re
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from loadmaster.files import sync
+from loadmaster.outputs import say
 
 KEPT = 2
 LOCK_WAIT_S = 10.0
@@ -177,7 +177,6 @@ class CheckpointStore:
             StaleFence: a newer launch has the folder.
             CheckpointError: the manifest and the one before it cannot be read.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
         self._checkpoints = (self._take_over() if own else self._read()).checkpoints
         while self._checkpoints:
             newest = self._checkpoints[-1]
@@ -194,6 +193,7 @@ class CheckpointStore:
         Raises StaleFence (a newer launch has the folder), OSError (see `is_disk_full`; the former
         checkpoints stand) or CheckpointError (`save` wrote no file).
         """
+        self.folder.mkdir(parents=True, exist_ok=True)
         self._check_fence(self._read())
         name = f"step-{position.step:012d}-fence-{self._fence or 0}.ckpt"
         temporary = self.folder / f".tmp-{name}"
@@ -225,6 +225,7 @@ class CheckpointStore:
 
     def _take_over(self) -> Manifest:
         try:
+            self.folder.mkdir(parents=True, exist_ok=True)
             with self._locked():
                 found = self._read()
                 manifest = replace(found, fence=self._check_fence(found))
@@ -317,4 +318,4 @@ def _sha256(path: Path) -> str:
 
 
 def _to_stderr(message: str) -> None:
-    print(f"loadmaster: {message}", file=sys.stderr, flush=True)
+    say(f"loadmaster: {message}")

@@ -1,13 +1,13 @@
 """One launch of a job: the implementation of `loadmaster.training.steps`."""
 
 import math
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import SupportsFloat, TypeVar
 
+from loadmaster.outputs import say
 from loadmaster.training.checkpoints import (
     Checkpoint,
     CheckpointError,
@@ -111,7 +111,7 @@ class Run:
             self._close("end", epochs)
         except SystemExit as leave:
             leaving = True
-            print(f"loadmaster: {leave}", file=sys.stderr, flush=True)
+            say(f"loadmaster: {leave}")
             raise
         finally:
             Run.current = None
@@ -252,5 +252,5 @@ class Run:
         log.close()
 
     def _warn(self, message: str) -> None:
-        print(f"loadmaster: {message}", file=sys.stderr, flush=True)
+        say(f"loadmaster: {message}")
         self._log_event("warning", message=message)

@@ -8,7 +8,6 @@ import json
 import math
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -16,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any
+
+from loadmaster.outputs import say
 
 TERM_FILE = "term.json"
 PROGRESS_FILE = "progress.jsonl"
@@ -183,30 +184,34 @@ class ProgressLog:
     """
 
     def __init__(self, run_dir: Path | None) -> None:
-        self._descriptor = None if run_dir is None else append_to(run_dir / PROGRESS_FILE)
+        self._path = run_dir and run_dir / PROGRESS_FILE
+        self._descriptor: int | None = None
         self._torn = False
         self._complained = False
 
     @property
     def is_open(self) -> bool:
-        return self._descriptor is not None
+        return self._path is not None
 
     def write(self, event: str, **fields: object) -> None:
         """Append an event now; missing and non-finite values are null."""
-        if self._descriptor is None:
+        if self._path is None:
             return
         line = json.dumps({"at_s": time.time(), "event": event, **_finite_fields(fields)})
         raw = f"{chr(10) * self._torn}{line}\n".encode()
         try:
+            if self._descriptor is None:
+                self._descriptor = append_to(self._path)
             self._torn = os.write(self._descriptor, raw) != len(raw)
         except OSError as error:
             self._torn = True
             if not self._complained:
-                text = f"loadmaster: progress cannot be written: {error}"
-                print(text, file=sys.stderr, flush=True)
+                say(f"loadmaster: progress cannot be written: {error}")
             self._complained = True
 
     def close(self) -> None:
+        """Close the file; later lines are lost."""
+        self._path = None
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

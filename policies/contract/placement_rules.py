@@ -11,6 +11,9 @@ from functools import cached_property
 from math import inf
 from typing import TypeAlias
 
+from policies.contract.labels import (
+    worded,
+)
 from policies.contract.plan import BILLIONTHS, Placement, Plan, all_demanded, available
 from policies.contract.snapshot import (
     PROFILING,
@@ -24,7 +27,6 @@ from policies.contract.snapshot import (
     Running,
     Snapshot,
 )
-from policies.contract.views import worded
 
 TOLERANCE = 1e-9
 

@@ -25,7 +25,7 @@ from policies.contract.forms import Above0, AtLeast0, Count0, Count1, Fraction, 
 if TYPE_CHECKING:
     from policies.contract.snapshot import JobColumns
 
-PLAN_VERSION = 4
+PLAN_VERSION = 5
 
 LONGEST_TEXT = 10_000
 LAST_S = 253_402_300_799.0
@@ -72,6 +72,7 @@ class WaitCode(StrEnum):
     LABEL_UNAVAILABLE = "label_unavailable"
     RUNTIME_UNAVAILABLE = "runtime_unavailable"
     AGENT_TOO_OLD = "agent_too_old"
+    NODES_OF_OTHER_TEAMS = "nodes_of_other_teams"
     DEPENDENCY = "dependency"
     POWER_CAP = "power_cap"
     RESERVED = "reserved"
@@ -79,6 +80,7 @@ class WaitCode(StrEnum):
     NODES_LOST = "nodes_lost"
     NODES_AVOIDED = "nodes_avoided"
     SOLVER_FAILED = "solver_failed"
+    TEAM_LIMIT = "team_limit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +190,7 @@ class Waiting:
 
     `missing`: GPU types, labels or runtime that no suitable node has; `offered`: those there are.
     `from_s`: when `gpus` are reserved for the first of `jobs`, energy is cheaper, or the cap rises.
+    `team`: that may use no more than `gpus`.
     """
 
     job: str
@@ -201,12 +204,13 @@ class Waiting:
     from_s: Moment | None = None
     gpus: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
     expected: Expected | None = None
+    team: str = ""
 
     def of(self, job: str, expected: Expected | None) -> Waiting:
         """Return the same reason of another job; much faster than `replace`."""
         return Waiting(
             job, self.code, self.nodes, self.jobs, self.watts, self.missing, self.offered,
-            self.lacks, self.from_s, self.gpus, expected,
+            self.lacks, self.from_s, self.gpus, expected, self.team,
         )  # fmt: skip
 
 

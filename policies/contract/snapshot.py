@@ -79,7 +79,7 @@ __all__ = [
     "Trigger",
 ]
 
-SNAPSHOT_VERSION = 5
+SNAPSHOT_VERSION = 6
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -12,11 +12,11 @@ from policies.contract import forms
 from policies.contract.forms import FormError
 from policies.contract.snapshot import FORM, SNAPSHOT_VERSION, PriceInterval, Snapshot
 
-LIKE_NOW = frozenset({1, 2, 3, 4})
+LIKE_NOW = frozenset({1, 2, 3, 4, 5})
 """Older versions read unchanged.
 
 2 adds caps by hour and emissions, 3 teams and GPU prices, 4 least run times, the cost of waiting
-and assumed speeds, 5 batch jobs, and nodes and jobs without GPUs.
+and assumed speeds, 5 batch jobs, and nodes and jobs without GPUs, 6 limits of teams.
 """
 
 

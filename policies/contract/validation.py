@@ -18,6 +18,7 @@ The rules by code:
   jobs, unless power is capped);
 - nodes: `node_state`, `node_role`, `node_cores`, `node_memory`, `node_resource`; a job may stay, on
   the same devices, on a node that is cordoned, changes to profiling, or drains later;
+- teams: `team_gpus` (no more than a team may use, or than it holds already);
 - the cluster: `power_cap` (of now, and of every moment up to the next periodic round at which the
   cap changes);
 - completeness: `job_missing`, `waiting_twice`, `placed_and_waiting`, `awaiting_profile`;
@@ -72,6 +73,7 @@ def validate_plan(plan: Plan, snapshot: Snapshot) -> tuple[Violation, ...]:
         *rules.on_devices(),
         *rules.on_nodes(),
         *rules.alone(),
+        *_teams(plan, snapshot),
         *_power(plan, snapshot),
     )
 
@@ -156,7 +158,7 @@ def _waiting_entry(
         detail = f"job {job} is both placed and waiting: say which"
         yield Violation("placed_and_waiting", detail, job)
     is_profiled = snapshot.jobs.columns.others["phase"][row] is JobPhase.PROFILING
-    if is_profiled and code is not WaitCode.AWAITING_PROFILE:
+    if is_profiled and code not in (WaitCode.AWAITING_PROFILE, WaitCode.TEAM_LIMIT):
         still = f"job {job} is still being profiled"
         detail = f"{still}: it waits with awaiting_profile, not {code}"
         yield Violation("awaiting_profile", detail, job)
@@ -207,6 +209,25 @@ def _shares(plan: Plan) -> Iterator[tuple[str, float]]:
     for job, by_type in plan.shares.items():
         shares = of_class.pop(id(by_type), {})
         yield from ((f"shares of {job} on {t}", share) for t, share in shares.items())
+
+
+def _teams(plan: Plan, snapshot: Snapshot) -> Iterator[Violation]:
+    limits = {t.name: t.max_gpus for t in snapshot.teams if t.max_gpus is not None}
+    if not limits:
+        return
+    others, position = snapshot.jobs.columns.others, snapshot.jobs.position
+    used, held = Counter[str](), Counter[str]()
+    for placed in plan.placements:
+        if (row := position.get(placed.job)) is not None:
+            used[others["team"][row]] += placed.gpus
+    least = snapshot.jobs.columns.listed["gpus_min"]
+    for row, runs in enumerate(others["running"]):
+        if runs:
+            held[others["team"][row]] += max(least[row], sum([run.gpus for run in runs]))
+    for team, most in limits.items():
+        if used[team] > max(most, held[team]):
+            detail = f"team {team} would use {used[team]} GPUs, and may use {most}"
+            yield Violation("team_gpus", f"{detail}: leave some waiting")
 
 
 def _power(plan: Plan, snapshot: Snapshot) -> Iterator[Violation]:

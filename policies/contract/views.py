@@ -5,7 +5,7 @@ and jobs, beside those of people. Units are in the names: `_s` seconds, `_w` wat
 bytes, `price_per_kwh` in the cluster's currency.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -37,15 +37,6 @@ WITHOUT_GPUS = ("", 0, False)
 SECONDS_PER_HOUR = 3600.0
 MOST_DOUBLINGS = 10
 """Steps of priority, up or down, that change the cost of a job's waiting."""
-
-RUNTIME = "runtime:"
-"""Prefix of the label of a runtime, of nodes that offer it and jobs that need it."""
-
-FEATURE = "agent:"
-"""Prefix of the label of a feature of agents, of nodes that have it and jobs that need it."""
-
-APART = "apart:"
-"""Prefix and a node's id: label of every other node, and of jobs that avoid that node."""
 
 
 class Source(StrEnum):
@@ -185,11 +176,15 @@ class TeamOrder(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TeamView:
-    """Team: its fair share against other teams, and the order of its own jobs."""
+    """Team: its fair share against other teams, and the order of its own jobs.
+
+    `max_gpus`: the most that its jobs may use together; the loop keeps to it, policies need not.
+    """
 
     name: str
     weight: Annotated[float, Field(ge=0.001, le=1e6)] = 1.0
     order: TeamOrder = TeamOrder.FAIRNESS
+    max_gpus: Count0 | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,34 +355,3 @@ def waiting_cost(value_per_hour: float, team_weight: float = 1.0, priority: int 
     """Cost of a second of a job's waiting: each step of priority doubles it, up to 10 steps."""
     steps = max(-MOST_DOUBLINGS, min(MOST_DOUBLINGS, priority))
     return float(value_per_hour / SECONDS_PER_HOUR * team_weight * 2.0**steps)
-
-
-def runtime_label(name: str) -> str:
-    return RUNTIME + name
-
-
-def feature_label(name: str) -> str:
-    return FEATURE + name
-
-
-def apart_label(node: str) -> str:
-    return APART + node
-
-
-def is_own(label: str) -> bool:
-    """Return True for a label derived by the program, not set by people."""
-    return ":" in label
-
-
-def runtime_of(labels: Iterable[str]) -> str:
-    """Runtime that a job's labels ask for; "" if none."""
-    return next((label.removeprefix(RUNTIME) for label in labels if label.startswith(RUNTIME)), "")
-
-
-def worded(label: str) -> str:
-    """Requirement of this label, in words."""
-    if label.startswith(RUNTIME):
-        return f"the runtime {label.removeprefix(RUNTIME)}"
-    if label.startswith(FEATURE):
-        return "an agent that is recent enough"
-    return "a clean record with the job" if label.startswith(APART) else label

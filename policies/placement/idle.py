@@ -12,6 +12,9 @@ from policies.placement.explained import PlanFacts
 from policies.placement.leftover import Unfit
 from policies.placement.priced_options import grouping_keys
 
+NOT_NOW = (WaitCode.DEPENDENCY, WaitCode.TEAM_LIMIT)
+"""Reasons of jobs that may not start, whatever is free."""
+
 MOST_CLASSES = 200
 """Most classes of waiting jobs that are compared with idle GPUs."""
 
@@ -45,7 +48,7 @@ def idle_gpus(plan: Plan, snapshot: Snapshot) -> tuple[IdleGpus, ...]:
     """Return the idle GPUs beside waiting jobs by cause and job, most first.
 
     GPUs are idle if an open node has them and no placement. Empty if only jobs wait that need no
-    GPUs, or whose dependencies are not done.
+    GPUs, or that may not start now.
     """
     waiting = waiting_for_gpus(plan, snapshot)
     if not waiting:
@@ -72,11 +75,7 @@ def idle_gpus(plan: Plan, snapshot: Snapshot) -> tuple[IdleGpus, ...]:
 def waiting_for_gpus(plan: Plan, snapshot: Snapshot) -> Mapping[str, WaitCode]:
     """Return the codes of waiting jobs that need GPUs and could have them now."""
     most, position = snapshot.jobs.columns.counts["gpus_max"], snapshot.jobs.position
-    return {
-        w.job: w.code
-        for w in plan.waiting
-        if w.code is not WaitCode.DEPENDENCY and most[position[w.job]]
-    }
+    return {w.job: w.code for w in plan.waiting if w.code not in NOT_NOW and most[position[w.job]]}
 
 
 def _key(facts: PlanFacts, node: NodeView) -> tuple[object, ...]:

@@ -7,10 +7,9 @@ fast-math, random numbers from integers of their own.
 import os
 import tempfile
 from collections.abc import Callable
+from functools import cache, update_wrapper
 from pathlib import Path
 from typing import Any, TypeVar, cast
-
-import numba
 
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
@@ -45,11 +44,38 @@ def _is_private(folder: Path) -> bool:
     )
 
 
+class Uncompiled:
+    """Kernel that is compiled at its first call: numba takes 70 MB, and web calls none."""
+
+    def __init__(self, kernel: Callable[..., Any]) -> None:
+        update_wrapper(self, kernel)
+        self._kernel = kernel
+        self._compiled: Callable[..., Any] | None = None
+
+    def __call__(self, *args: Any) -> Any:
+        return self.compiled()(*args)
+
+    def compiled(self) -> Callable[..., Any]:
+        """Return numba's function, after those of the kernels that this one calls."""
+        if self._compiled is None:
+            self._compiled = _numba().njit(cache=True)(self._kernel)
+            known = self._kernel.__globals__
+            for name in self._kernel.__code__.co_names:
+                if isinstance(called := known.get(name), Uncompiled):
+                    known[name] = called.compiled()
+        return self._compiled
+
+
+@cache
+def _numba() -> Any:
+    import numba
+
+    folder = cache_folder()
+    if folder is not None:
+        vars(numba.config)["CACHE_DIR"] = str(folder)  # numba reads it when a kernel is declared
+    return numba
+
+
 def compiled(kernel: Kernel) -> Kernel:
     """Compile at the first call and keep the result on disk."""
-    return cast(Kernel, numba.njit(cache=True)(kernel))
-
-
-_folder = cache_folder()
-if _folder is not None:
-    vars(numba.config)["CACHE_DIR"] = str(_folder)  # numba reads it when a kernel is declared
+    return cast(Kernel, Uncompiled(kernel))

@@ -8,6 +8,14 @@ from functools import cached_property
 from itertools import islice
 from math import inf
 
+from policies.contract.labels import (
+    APART,
+    FEATURE,
+    RUNTIME,
+    TEAM,
+    is_own,
+    runtime_of,
+)
 from policies.contract.plan import Lack, Placement, WaitCode, Waiting, gpus_per_unit, seat_demand
 from policies.contract.snapshot import (
     JobPhase,
@@ -16,7 +24,6 @@ from policies.contract.snapshot import (
     Snapshot,
     profile_runs,
 )
-from policies.contract.views import APART, FEATURE, RUNTIME, is_own, runtime_of
 from policies.placement.cluster_state import ClusterState
 from policies.placement.finders import Shortage, ShortageCode, why_not
 from policies.placement.layout import MILLIWATTS, Request, members
@@ -192,6 +199,7 @@ def needs_of(snapshot: Snapshot, row: int) -> tuple[Need, ...]:
     runtime = {label for label in labels if label.startswith(RUNTIME)}
     avoided = {label for label in labels if label.startswith(APART)}
     features = {label for label in labels if label.startswith(FEATURE)}
+    team = {label for label in labels if label.startswith(TEAM)}
     amounts = _amounts(snapshot, row)
     known = _types_of_known_speed(snapshot, row)
     return (
@@ -213,7 +221,12 @@ def needs_of(snapshot: Snapshot, row: int) -> tuple[Need, ...]:
         Need(
             WaitCode.AGENT_TOO_OLD,
             lambda n: features <= set(n.labels),
-            lambda of: Waiting("", WaitCode.AGENT_TOO_OLD, tuple(n.id for n in of)[:MOST_NAMED]),
+            _named,
+        ),
+        Need(
+            WaitCode.NODES_OF_OTHER_TEAMS,
+            lambda n: team <= set(n.labels),
+            _named,
         ),
         Need(
             WaitCode.NO_NODE_FITS,
@@ -228,9 +241,13 @@ def needs_of(snapshot: Snapshot, row: int) -> tuple[Need, ...]:
         Need(
             WaitCode.NODES_AVOIDED,
             lambda n: avoided <= set(n.labels) or not n.takes_training,
-            lambda of: Waiting("", WaitCode.NODES_AVOIDED, tuple(n.id for n in of)[:MOST_NAMED]),
+            _named,
         ),
     )
+
+
+def _named(nodes: Sequence[NodeView]) -> Waiting:
+    return Waiting("", WaitCode.NO_NODE_FITS, tuple(node.id for node in nodes)[:MOST_NAMED])
 
 
 def _words(missing: Iterable[str], offered: Iterable[str]) -> Waiting:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from django.contrib.auth.models import AnonymousUser, User
+from django.core.paginator import Page, Paginator
 from django.db.models import Count, Max, Q, QuerySet
 from django.utils import timezone
 
@@ -12,11 +13,12 @@ from clusters.models import Node
 from controlplane.web.operators import is_operator
 from jobs.lifecycle import ACTIVE, JobState
 from jobs.models import JobEvent, Kind
-from jobs.selectors import visible_jobs
+from jobs.selectors import teams_of, visible_jobs
 from policies.contract.snapshot import Source
 from profiling.estimates import Config, LeaveOneOut, Pool, leave_one_out, median_error
 from profiling.exploration import EXPLORES
 from profiling.models import PairMeasurement, PairProfile, ProfileRun
+from profiling.outliers import waiting
 from profiling.pairs.estimates import ErrorSummary, PairError, errors_of
 from profiling.restarts import Restart
 from profiling.runs import OPEN, R
@@ -40,15 +42,18 @@ class PairsTable:
 NO_PAIRS = PairsTable()
 
 
-def pairs_table(kinds: Collection[int]) -> PairsTable:
-    """Table of pairs of visible kinds, by primary key; two queries."""
-    known = PairProfile.objects.filter(first__in=kinds, second__in=kinds, source=Source.MEASURED)
+def pairs_table(user: User | AnonymousUser, kinds: Collection[int]) -> PairsTable:
+    """Table of visible pairs with one of these kinds, and the errors of all; two queries."""
+    seen = visible_kinds(user).order_by().values("pk")
+    both = Q(first__in=seen, second__in=seen)
+    known = PairProfile.objects.filter(both, source=Source.MEASURED)
+    known = known.filter(Q(first__in=kinds) | Q(second__in=kinds))
     newest = known.select_related("first", "second", "gpu_type").order_by("-updated_at", "-pk")
-    return PairsTable(tuple(newest[:MOST_SHOWN]), ErrorSummary.of(_errors(kinds)))
+    return PairsTable(tuple(newest[:MOST_SHOWN]), ErrorSummary.of(_errors(both)))
 
 
-def _errors(kinds: Collection[int]) -> list[PairError]:
-    compared = PairMeasurement.objects.filter(first__in=kinds, second__in=kinds)
+def _errors(visible: Q) -> list[PairError]:
+    compared = PairMeasurement.objects.filter(visible)
     rows = compared.filter(estimated_first_steps_per_s__isnull=False).order_by("-pk").values_list(
         "first_id", "second_id", "gpu_type__name", "estimated_first_steps_per_s",
         "estimated_second_steps_per_s",
@@ -62,8 +67,8 @@ def _errors(kinds: Collection[int]) -> list[PairError]:
     return found
 
 
-MOST_KINDS = 200
-"""Newest kinds on the page; REST pages through all."""
+KINDS_A_PAGE = 24
+"""Each may have a figure for every number of GPUs of every type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +87,12 @@ class ProfileRow:
     age_s: float
     estimated_steps_per_s: float | None = None
     error: float | None = None
+    published: bool = False
+
+    @property
+    def told_source(self) -> str:
+        """Source as people read it: what other teams have measured is told apart."""
+        return "published" if self.published else self.source
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +107,26 @@ class RunRow:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldRow:
+    """Newest measurement of a configuration that waits for a second run, and what is known."""
+
+    gpu_type: str
+    gpus: int
+    spread: bool
+    known_steps_per_s: float
+    seen_steps_per_s: float
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class KindRow:
-    """Kind with its figures and runs; `error` is their median error, `jobs` those visible."""
+    """Kind with its figures and runs; `error` is their median error, `jobs` those visible.
+
+    `team` is None for a published one. `can_publish`: its team has measured something itself.
+    """
 
     id: int
+    team: str | None
     name: str
     digest: str
     setup_s: float | None
@@ -114,11 +141,17 @@ class KindRow:
     saves_at_stop: bool | None = None
     reports_steps: bool | None = None
     exploring: tuple[str, ...] = ()
+    held: tuple[HeldRow, ...] = ()
+
+    @property
+    def can_publish(self) -> bool:
+        own = (p for p in self.profiles if p.source == Source.MEASURED and not p.published)
+        return self.team is not None and any(own)
 
 
 @dataclass(frozen=True, slots=True)
 class KindsTable:
-    """Content of the page; `error` is the median leave-one-out error, `errors` their number."""
+    """Content of a page; `error` is the median leave-one-out error, `errors` their number."""
 
     kinds: tuple[KindRow, ...]
     error: float | None
@@ -127,25 +160,35 @@ class KindsTable:
 
 
 def visible_kinds(user: User | AnonymousUser) -> QuerySet[Kind]:
-    """Kinds of the jobs a user may see, for operators all; newest first."""
-    kinds = Kind.objects.order_by("-pk")
+    """Published kinds and those of the user's teams, for operators all; newest first."""
+    kinds = Kind.objects.select_related("team").order_by("-pk")
     if is_operator(user):
         return kinds
-    return kinds.filter(pk__in=visible_jobs(user).order_by().values("kind_id"))
+    if not user.is_authenticated:
+        return kinds.none()
+    return kinds.filter(Q(team=None) | Q(team__in=teams_of(user)))
 
 
-def kinds_table(user: User | AnonymousUser) -> KindsTable:
-    """Content of the page, in a constant number of queries."""
-    kinds = list(visible_kinds(user)[:MOST_KINDS])
-    return replace(table_of(user, kinds), pairs=pairs_table([kind.pk for kind in kinds]))
+def page_of_kinds(user: User | AnonymousUser, search: str, number: str | None) -> Page[Kind]:
+    """Page of visible kinds whose name or digest matches the search, newest first."""
+    found = visible_kinds(user)
+    if search:
+        found = found.filter(Q(name__icontains=search) | Q(digest__startswith=search.lower()))
+    return Paginator(found, KINDS_A_PAGE).get_page(number)
+
+
+def kinds_table(user: User | AnonymousUser, kinds: Iterable[Kind]) -> KindsTable:
+    """Content of a page with these kinds, in a constant number of queries."""
+    chosen = list(kinds)
+    return replace(table_of(user, chosen), pairs=pairs_table(user, [kind.pk for kind in chosen]))
 
 
 def table_of(user: User | AnonymousUser, kinds: Iterable[Kind]) -> KindsTable:
     chosen = list(kinds)
     keys = [k.pk for k in chosen]
     pool, known, now = load_pool(), load_known(keys), timezone.now()
-    wanted, jobs, runs = _configurations(), _job_counts(user, keys), _runs(user, keys)
-    exploring = _exploring(keys)
+    wanted, jobs, runs = _configurations(), _job_counts(user, keys), _runs(keys)
+    exploring, held = _exploring(keys), _held(keys, known)
     held_out = _held_out(known, pool)
     rows = []
     for k in chosen:
@@ -155,8 +198,9 @@ def table_of(user: User | AnonymousUser, kinds: Iterable[Kind]) -> KindsTable:
         error = median_error(held_out.get(k.pk, {}).values())
         restart_s = None if k.stop_s is None else Restart.of(k, 0.0).cost_s
         row = KindRow(
-            k.pk, str(k), k.digest, k.setup_s, *counted, profiles, tried, error,
-            restart_s, k.lost_s, k.saves_at_stop, k.reports_steps, exploring.get(k.pk, ()),
+            k.pk, k.team.name if k.team else None, str(k), k.digest, k.setup_s, *counted, profiles,
+            tried, error, restart_s, k.lost_s, k.saves_at_stop, k.reports_steps,
+            exploring.get(k.pk, ()), held.get(k.pk, ()),
         )  # fmt: skip
         rows.append(row)
     errors = [e for found in held_out.values() for e in found.values()]
@@ -180,19 +224,28 @@ def _profiles(
                 None if t.source is Source.ASSUMED else t.steps_per_s, str(t.source),
                 own.samples if own else 0, t.age_s,
                 seen.estimated if seen else None, seen.error if seen else None,
+                own is not None and own.published,
             )
         )  # fmt: skip
     for p in known.spread:
         age_s = (now - p.updated_at).total_seconds()
         rows.append(
-            ProfileRow(p.gpu_type.name, p.gpus, True, p.steps_per_s, p.source, p.samples, age_s)
-        )
+            ProfileRow(
+                p.gpu_type.name, p.gpus, True, p.steps_per_s, p.source, p.samples, age_s,
+                published=p.published,
+            )
+        )  # fmt: skip
     return tuple(rows)
 
 
 def _held_out(known: Mapping[int, Known], pool: Pool) -> dict[int, dict[Config, LeaveOneOut]]:
+    """Estimates beside teams' own measurements: that of a copy would know the original."""
     measured = {
-        str(pk): {c: p.steps_per_s for c, p in k.together.items() if p.source == Source.MEASURED}
+        str(pk): {
+            c: p.steps_per_s
+            for c, p in k.together.items()
+            if p.source == Source.MEASURED and not p.published
+        }
         for pk, k in known.items()
     }
     found: dict[int, dict[Config, LeaveOneOut]] = {}
@@ -227,15 +280,27 @@ def _exploring(keys: list[int]) -> dict[int, tuple[str, ...]]:
     return found
 
 
-def _runs(user: User | AnonymousUser, keys: list[int]) -> dict[int, list[RunRow]]:
-    """Open and given-up runs; failures of other teams' jobs stay hidden (they quote output)."""
+def _held(keys: list[int], known: Mapping[int, Known]) -> dict[int, tuple[HeldRow, ...]]:
+    """Newest waiting measurement of each configuration that has a measured number."""
+    rows: dict[tuple[int, str, int, bool], HeldRow] = {}
+    for seen in waiting(kind__in=keys).select_related("gpu_type"):
+        where = (seen.gpu_type.name, seen.gpus, seen.spread)
+        own = known.get(seen.kind_id, Known()).number(*where)
+        if own is not None and own.source == Source.MEASURED:
+            row = HeldRow(*where, own.steps_per_s, seen.steps_per_s, seen.at)
+            rows[seen.kind_id, *where] = row
+    found: dict[int, tuple[HeldRow, ...]] = {}
+    for (kind, *_), row in rows.items():
+        found[kind] = (*found.get(kind, ()), row)
+    return found
+
+
+def _runs(keys: list[int]) -> dict[int, list[RunRow]]:
+    """Open and given-up runs; their reasons quote output, for the kind's own team."""
     found: dict[int, list[RunRow]] = {}
     shown = ProfileRun.objects.filter(kind__in=keys, state__in=[*OPEN, R.GIVEN_UP])
-    profiled = visible_jobs(user).filter(kind__in=keys, profile_runs__isnull=False)
-    own = set(profiled.values_list("pk", flat=True))
     for run in shown.select_related("gpu_type"):
-        reason = run.reason if run.job_id in own else ""
         found.setdefault(run.kind_id, []).append(
-            RunRow(run.gpu_type.name, run.gpus, run.state, run.failures, reason)
+            RunRow(run.gpu_type.name, run.gpus, run.state, run.failures, run.reason)
         )
     return found

@@ -1,15 +1,29 @@
 """Page of kinds: a table with a column for each GPU type."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import cast
+from urllib.parse import urlencode
 
+from django.contrib import messages
 from django.contrib.auth.models import User
-from django.http import HttpRequest, HttpResponse
-from django.shortcuts import render
-from django.views.decorators.http import require_GET
+from django.core.exceptions import PermissionDenied
+from django.core.paginator import Page
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.views.decorators.http import require_GET, require_POST
 
 from clusters.models import GpuType
-from profiling.pages.rows import KindRow, KindsTable, ProfileRow, RunRow, kinds_table
+from controlplane.web.operators import is_operator
+from jobs.models import Kind
+from profiling.pages.rows import (
+    KindRow,
+    KindsTable,
+    ProfileRow,
+    RunRow,
+    kinds_table,
+    page_of_kinds,
+)
+from profiling.publication import KindStateError, publish, withdraw
 from profiling.run_times.rows import run_time_errors
 
 
@@ -35,20 +49,15 @@ class KindLine:
 
 
 def kinds_page(
-    user: User, search: str = ""
-) -> tuple[KindsTable, tuple[GpuType, ...], list[KindLine]]:
-    """Return (kinds and pairs, columns, rows whose name or digest match the search)."""
-    table = kinds_table(user)
-    fitting = [
-        k for k in table.kinds if search.lower() in k.name.lower() or k.digest.startswith(search)
-    ]
+    user: User, search: str = "", number: str | None = None
+) -> tuple[KindsTable, tuple[GpuType, ...], list[KindLine], Page[Kind]]:
+    """Return (kinds and pairs, columns, rows whose name or digest match the search, the page)."""
+    page = page_of_kinds(user, search, number)
+    table = kinds_table(user, page.object_list)
     told = {p.gpu_type for k in table.kinds for p in k.profiles}
     told |= {run.gpu_type for k in table.kinds for run in k.runs}
     types = tuple(GpuType.objects.filter(name__in=told).order_by("name"))
-    ids = {kind.id for kind in fitting}
-    pairs = tuple(p for p in table.pairs.lines if p.first_id in ids or p.second_id in ids)
-    shown = replace(table, pairs=replace(table.pairs, lines=pairs))
-    return shown, types, [KindLine(k, tuple(_cell(k, t) for t in types)) for k in fitting]
+    return table, types, [KindLine(k, tuple(_cell(k, t) for t in types)) for k in table.kinds], page
 
 
 def _cell(kind: KindRow, gpu_type: GpuType) -> Cell:
@@ -58,10 +67,32 @@ def _cell(kind: KindRow, gpu_type: GpuType) -> Cell:
 
 @require_GET
 def kinds(request: HttpRequest) -> HttpResponse:
-    search = request.GET.get("search", "").strip()[:100]
-    table, types, lines = kinds_page(cast(User, request.user), search)
-    errors = run_time_errors(cast(User, request.user))
+    search = request.GET.get("search", "").replace("\0", "").strip()[:100]
+    user = cast(User, request.user)
+    table, types, lines, page = kinds_page(user, search, request.GET.get("page"))
+    errors = run_time_errors(user)
     by = (("Source", errors.by_source), ("User", errors.by_user))
-    context = {"table": table, "types": types, "lines": lines, "search": search}
+    context = {"table": table, "types": types, "lines": lines, "search": search, "page": page}
+    context |= {"query": urlencode({"search": search}) if search else ""}
     context |= {"run_times": errors.total, "run_times_by": by}
     return render(request, "profiling/kinds.html", context)
+
+
+@require_POST
+def kind_action(request: HttpRequest, pk: int, action: str) -> HttpResponse:
+    user = cast(User, request.user)
+    if not is_operator(user):
+        raise PermissionDenied("only operators publish kinds")
+    kind = get_object_or_404(Kind, pk=pk)
+    try:
+        if action == "publish":
+            publish(kind)
+            messages.success(request, f"All teams now use what is measured of {kind}.")
+        elif action == "withdraw":
+            withdraw(kind)
+            messages.success(request, f"{kind} is no longer published.")
+        else:
+            raise Http404(f"there is no action {action}")
+    except KindStateError as error:
+        messages.error(request, f"Nothing was changed: {error}.")
+    return redirect("kinds")

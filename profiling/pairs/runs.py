@@ -19,6 +19,7 @@ from django.db.models import Max, Q
 
 from clusters.events import request_reschedule
 from clusters.models import Cluster, Reason
+from controlplane.web.storage.watch import Watch
 from jobs.assignment_lifecycle import LIVE
 from jobs.lifecycle import JobState
 from jobs.models import Assignment, Job
@@ -60,11 +61,11 @@ PairKey = tuple[int, int, int]
 """Primary keys of the first kind, the second and the GPU type."""
 
 
-def reconcile_pair_runs(cluster: Cluster, now: datetime, stop: Stop) -> None:
+def reconcile_pair_runs(cluster: Cluster, now: datetime, stop: Stop, watch: Watch) -> None:
     """Record finished pair runs, drop those that no node can measure, request missing ones."""
     runs = PairRun.objects.filter(first_job__cluster=cluster, state__in=OPEN)
     opened = list(runs.select_related("first_job", "second_job"))
-    silent = {a.pk for a in silent_launches(cluster, now) if a.steps_done <= a.start_steps}
+    silent = {a.pk for a in silent_launches(cluster, watch) if a.steps_done <= a.start_steps}
     sharing = [offer for offer in offers(cluster, now).now if offer.slots > 1]
     if not opened and not sharing:
         return

@@ -27,8 +27,16 @@ job = a_job(
 )
 done = an_assignment(job, node, live=False, reason=payload)
 a_log(done, payload + "\\x1b[2J\\x1b]0;x\\x07 \\u202egnp.exe \\x00\\n" + "x" * 100_000 + "\\n")
-Node.objects.filter(pk=node.pk).update(reason=payload, state=State.CORDONED)
-print(job.pk)
+Node.objects.filter(pk=node.pk).update(
+    reason=payload, state=State.CORDONED, name="<a href='//x'>n</a>"
+)
+print(job.pk, node.name)
+"""
+HARMLESS = """
+from clusters.models import Node
+from jobs.models import Job
+Job.objects.filter(pk={job!r}).update(name='harmless again')
+Node.objects.filter(name="<a href='//x'>n</a>").update(name={was!r})
 """
 WATCH = """
 window.violations = [];
@@ -54,7 +62,8 @@ def assert_harmless(page: Page) -> None:
 
 def test_texts_of_others_are_only_text(watched: Visitor) -> None:
     ids = watched.server.ids
-    job = watched.server.do(MAKE.format(payload=PAYLOAD, running=ids["running"])).strip()
+    made = watched.server.do(MAKE.format(payload=PAYLOAD, running=ids["running"]))
+    job, was = made.split()
     for path in (
         "/",
         "/?state=failed",
@@ -69,14 +78,15 @@ def test_texts_of_others_are_only_text(watched: Visitor) -> None:
         watched.page.wait_for_load_state("load")
         if path == "/timeline/":
             expect(watched.page.locator("#gantt[aria-busy=false]")).to_be_visible()
+            expect(watched.page.locator("#gantt a")).to_have_count(0)
+            lanes = watched.page.locator("#gantt .ytick", has_text="<a href='//x'>n</a>")
+            expect(lanes.first).to_be_visible()
         assert_harmless(watched.page)
     watched.page.goto(f"{watched.server.url}/jobs/{job}/")
     log = watched.page.get_by_label("Last lines of the log")
     expect(log).to_contain_text("window.pwned=1")
     assert "\x1b" not in (log.text_content() or "")
-    watched.server.do(
-        f"from jobs.models import Job; Job.objects.filter(pk={job!r}).update(name='harmless again')"
-    )
+    watched.server.do(HARMLESS.format(job=job, was=was))
 
 
 @pytest.mark.parametrize(

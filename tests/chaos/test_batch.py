@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from experiments.chaos.checks.batch import Batch, check_batch
-from experiments.chaos.jobs.forms import TURN, Forms
+from experiments.chaos.checks import invariants as named
+from experiments.chaos.checks.batch import check_batch
+from experiments.chaos.jobs.forms import TURN, Forms, turn_of
 
 Life = tuple[float, float]
 
@@ -28,7 +29,14 @@ def ran(
 
 
 def wrong(folder: Path, *jobs: dict[str, Any], **ended: float) -> tuple[str, ...]:
-    return check_batch(folder, jobs, ended).wrong
+    found = check_batch(folder, jobs, ended).invariants
+    return tuple(text for invariant in found for text in invariant.wrong)
+
+
+def checked(folder: Path, *jobs: dict[str, Any]) -> dict[str, int]:
+    """How often each invariant was checked."""
+    found = check_batch(folder, jobs, {}).invariants
+    return {invariant.name: invariant.checked for invariant in found}
 
 
 def test_a_job_of_two_seats_is_done_when_one_launch_has_done_both(tmp_path: Path) -> None:
@@ -37,7 +45,11 @@ def test_a_job_of_two_seats_is_done_when_one_launch_has_done_both(tmp_path: Path
     ran(tmp_path, "j", (3, 4), fence=2, rank=1)
     assert wrong(tmp_path, job) == ("job j was submitted and never completed",)
     ran(tmp_path, "j", (3, 5), fence=2)
-    assert check_batch(tmp_path, [job], {}) == Batch(1, 3, ())
+    found = check_batch(tmp_path, [job], {})
+    assert (found.jobs, found.launches, wrong(tmp_path, job)) == (1, 3, ())
+    assert checked(tmp_path, job) == {
+        named.ONE_PROCESS: 1, named.JOB_LOST: 1, named.LAUNCHED_ONCE: 3
+    }  # fmt: skip
 
 
 def test_a_seat_that_lives_beside_a_newer_launch_is_wrong(tmp_path: Path) -> None:
@@ -83,9 +95,26 @@ def test_a_job_that_nobody_submitted_is_wrong(tmp_path: Path) -> None:
 
 
 def test_each_form_comes_after_those_that_it_waits_for(tmp_path: Path) -> None:
-    forms, latest = Forms(tmp_path, 5, 3), dict[str, str]()
+    forms, latest = Forms(tmp_path, 5, 3, 8.0, TURN), dict[str, str]()
     for number in range(2 * len(TURN)):
         name, form = forms.of(number, latest)
         assert set(form.facts.get("after", ())) <= set(latest.values())
         latest[name] = f"{name}-{number}"
     assert set(latest) == set(TURN)
+
+
+def test_forms_are_chosen_with_those_that_they_wait_for() -> None:
+    assert turn_of(["never", "spread_limited"]) == ("spread_limited", "never")
+    with pytest.raises(ValueError, match="after waits for limited, spread"):
+        turn_of(["after", "array"])
+    with pytest.raises(ValueError, match="no form slwo"):
+        turn_of(["slwo"])
+
+
+def test_two_processes_of_one_fence_are_wrong(tmp_path: Path) -> None:
+    ran(tmp_path, "j", (1, 2))
+    with (tmp_path / "j.jsonl").open() as file:
+        again = file.read().replace('"j-1-0"', '"other"').replace(".0", ".5")
+    with (tmp_path / "j.jsonl").open("a") as file:
+        file.write(again)
+    assert "job j: fence 1 was used by j-1-0 and other" in wrong(tmp_path, {"id": "j"})

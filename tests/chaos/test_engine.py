@@ -5,18 +5,23 @@ found.
 from __future__ import annotations
 
 import json
+from math import inf
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from experiments.chaos.checks.findings import holds
+from experiments.chaos.checks import invariants as named
+from experiments.chaos.checks.findings import find, holds
+from experiments.chaos.checks.invariants import Invariant, summed
 from experiments.chaos.engine import BLOWS, Run
-from experiments.chaos.jobs.forms import BATCH, LIMITED
+from experiments.chaos.jobs.forms import TRAINING
 from experiments.chaos.kept import keep
+from experiments.chaos.rounds import Rounds
 from experiments.chaos.schedule import Blow
 from experiments.chaos.system import ChaosError, Site, System
-from experiments.chaos.workload import Workload
+from experiments.chaos.workload import LISTS, Load, Workload
+from loadmaster.demo.journal_checks import SUBMITTED
 from loadmaster.demo.journals import JobJournal, LaunchFacts
 
 
@@ -27,7 +32,7 @@ class Still:
         self.site = Site(folder, 1, {"lease_s": 1.0, "grace_s": 1.0, "margin_s": 1.0}, 1)
         self.parts: dict[str, Any] = {}
         self.slowness = 1.0
-        for name in (LIMITED, BATCH):
+        for name in LISTS:
             (self.site.journals / name).mkdir(parents=True, exist_ok=True)
 
     def wait(self, seconds: float) -> None:
@@ -42,6 +47,15 @@ class Still:
     def __exit__(self, *_: object) -> None:
         pass
 
+    def records(self) -> dict[str, Any]:
+        return {"invariants": [], "lost": {}}
+
+    def lost_unduly(self, counts: object) -> list[str]:
+        return []
+
+    def slowest_starts_s(self) -> dict[str, float]:
+        return {}
+
     def jobs(self) -> list[str]:
         return ["job"]
 
@@ -50,18 +64,20 @@ class OneJob:
     """A workload of one job, which has run and is over."""
 
     def __init__(self, system: Still, refused: str = "") -> None:
-        self.submitted = [{"id": "job", "steps": 1}]
+        self.all = [{"id": "job", "steps": 1, "form": TRAINING}]
         self.states = {"job": "completed"}
         self.unfinished: list[str] = []
         self.is_over = True
         self.refused = refused
-        self._journals = system.site.journals
-        self.all = self.submitted
-        self.limited: list[dict[str, Any]] = []
-        self.batch: list[dict[str, Any]] = []
+        self.rounds = Rounds(lambda: 0.0, seen=3)
+        self.load = Load(1, 1, 1, ("training", "gang"))
+        self._journals = system.site.journals / TRAINING
+
+    def of(self, name: str) -> list[dict[str, Any]]:
+        return self.all if name == TRAINING else []
 
     def start(self) -> None:
-        (self._journals / "submitted.json").write_text(json.dumps(self.submitted))
+        (self._journals / SUBMITTED).write_text(json.dumps(self.all))
         if not self.refused:
             with JobJournal(self._journals, LaunchFacts("job", "a", 1)) as journal:
                 journal.resumed(0)
@@ -104,12 +120,12 @@ def test_every_blow_is_struck_once_and_the_result_tells_of_it(tmp_path: Path) ->
     field = Recording()
     result = a_run(Still(tmp_path), field).play()
     assert field.struck == [0, 1, 2, 3, 4]
-    assert (result["struck"], result["jobs"], result["doubled"], holds(result)) == (
-        {"web": 5},
-        1,
-        0,
-        True,
-    )
+    assert (result["struck"], result["figures"]["training_steps"]) == ({"web": 5}, 1)
+    found = {one["name"]: (one["checked"], one["wrong"]) for one in result["invariants"]}
+    assert found[named.JOB_LOST] == found[named.JOB_DOUBLED] == found[named.STEPS] == (1, ())
+    assert found[named.GANGS] == (0, ()), "there was none"
+    assert (found[named.NODES], found[named.ROUNDS]) == ((5, ()), (3, ()))
+    assert not holds(result), "that no two processes ran at a time was never put to the test"
 
 
 def test_an_interrupted_run_goes_on_after_the_last_blow(tmp_path: Path) -> None:
@@ -127,28 +143,48 @@ def test_a_run_whose_jobs_are_refused_says_why(tmp_path: Path) -> None:
         a_run(Still(tmp_path), Recording(), "cluster: there is none").play()
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"lost": ["x"]},
-        {"overlaps": ["x"]},
-        {"held_twice": ["x"]},
-        {"doubled": 1},
-        {"doubled": None},
-        {"states": {"failed": 1}},
-        {"limited": {"wrong": ["x"], "states": {"failed": 1}}},
-        {"limited": {"wrong": [], "states": {"completed": 1}}},
-        {"batch": {"wrong": ["x"], "states": {}, "never": {}}},
-        {"batch": {"wrong": [], "states": {"failed": 1}, "never": {}}},
-        {"batch": {"wrong": [], "states": {}, "never": {"completed": 1}}},
-    ],
-)
-def test_a_run_that_lost_or_doubled_anything_does_not_hold(change: dict[str, Any]) -> None:
-    good: dict[str, Any] = {"lost": [], "overlaps": [], "held_twice": [], "doubled": 0}
-    good |= {"states": {"completed": 3}, "limited": {"wrong": [], "states": {"failed": 2}}}
-    good |= {"batch": {"wrong": [], "states": {"completed": 2}, "never": {"failed": 1}}}
-    assert holds(good)
-    assert not holds(good | change)
+def test_a_run_holds_if_each_invariant_was_checked_and_none_violated() -> None:
+    good = {"name": "a", "checked": 2, "wrong": ()}
+    assert holds({"invariants": [good]})
+    assert not holds({"invariants": [good, {**good, "wrong": ("x",)}]})
+    assert not holds({"invariants": [good, {**good, "checked": 0}]})
+
+
+def test_invariants_of_one_name_are_counted_together() -> None:
+    found = summed([Invariant("a", 1), Invariant("b", 0, ("y",)), Invariant("a", 2, ("x",))])
+    assert found == (Invariant("a", 3, ("x",)), Invariant("b", 0, ("y",)))
+
+
+def test_jobs_beyond_those_submitted_and_wrong_ends_are_told(tmp_path: Path) -> None:
+    system = Still(tmp_path)
+    workload = OneJob(system)
+    workload.start()
+    workload.states["job"] = "failed"
+    system.jobs = lambda: ["job", "another"]  # type: ignore[method-assign]
+    result = find(cast(System, system), cast(Workload, workload), 0)
+    found = {one["name"]: one["wrong"] for one in result["invariants"]}
+    assert found[named.JOB_DOUBLED] == ("2 jobs, not 1",)
+    assert found[named.RIGHT_END] == ("job job (training) is failed, not completed",)
+
+
+def test_the_time_without_a_round_counts_while_the_server_is_whole() -> None:
+    now, whole = [0.0], [0.0]
+    rounds = Rounds(lambda: whole[0], lambda: now[0])
+
+    def at(now_s: float, **numbers: int) -> float:
+        now[0] = now_s
+        rounds.look(numbers)
+        return rounds.longest_s
+
+    assert at(1, a=5, b=1) == 0
+    assert at(3, a=5, b=1) == 2
+    assert at(4, a=6, b=1) == 3, "the cluster that waits longest counts"
+    assert at(30, a=7, b=9) == 3, "nobody has seen that none was held meanwhile"
+    whole[0] = inf
+    assert at(40, a=7, b=9) == 3
+    whole[0] = 41.0
+    assert at(46, a=7, b=9) == 5
+    assert (rounds.seen, rounds.longest_at_s) == (10, 46)
 
 
 def test_a_folder_keeps_its_ports_and_is_moved_aside_when_its_database_is_gone(

@@ -1,6 +1,4 @@
-"""Short forms of `make chaos`: a real system is struck, and nothing is lost, doubled or run twice
-at once.
-"""
+"""Short forms of `make chaos`: a real system is struck, every invariant is checked and holds."""
 
 import json
 import os
@@ -11,110 +9,81 @@ from typing import Any
 
 import pytest
 
+from experiments.chaos.checks import invariants as named
+from experiments.chaos.faults.choice import chosen
+from experiments.chaos.schedule import CLOCK, FAULTS
+
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 900
+LONG_S = 3600
+ALL = {value for name, value in vars(named).items() if name.isupper() and isinstance(value, str)}
+SHORT = ("--gap", "0.5", "--grace", "3", "--active", "12", "--most", "15", "--steps", "8")
+"""Each form of job once, and little grace."""
 
 
-def chaos(folder: Path, *options: str, before: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Run `python -m chaos` on a database of its own; its result."""
-    environment = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in ("DATABASE_URL", "REDIS_URL", "PYTHONWARNINGS")
-    }
-    command = [
-        *before,
-        sys.executable,
-        "-m",
-        "experiments.chaos",
-        "--folder",
-        str(folder),
-        *options,
-    ]
+def chaos(folder: Path, *options: str, postgres: bool = False) -> dict[str, Any]:
+    """Run `python -m experiments.chaos` on a database of its own; its result."""
+    apart = ("DATABASE_URL", "REDIS_URL", "PYTHONWARNINGS")
+    environment = {name: value for name, value in os.environ.items() if name not in apart}
+    environment["POSTGRES_SYNC"] = "on"
+    server = [str(ROOT / "tests" / "with-postgres")] if postgres else []
+    command = [*server, sys.executable, "-m", "experiments.chaos", "--folder", str(folder)]
     done = subprocess.run(
-        command,
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+        [*command, *options], cwd=ROOT, env=environment, capture_output=True, text=True,
+        timeout=LONG_S, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     result: dict[str, Any] = json.loads((folder / "result.json").read_text())
     return result
 
 
-def holds(result: dict[str, Any], blows: int) -> bool:
-    """Everything that the run's exit code stands for, said once more from its figures."""
+def assert_all_was_checked(result: dict[str, Any], blows: int) -> None:
+    """Say once more from its figures what the run's exit code stands for."""
     assert sum(result["struck"].values()) == blows
-    assert set(result["states"]) == {"completed"}
-    assert result["launches"] >= result["jobs"] == sum(result["states"].values()) > 0
-    limited = result["limited"]
-    assert (set(limited["states"]), limited["wrong"]) == ({"failed"}, [])
-    assert limited["ended_at_walltime"] >= limited["jobs"] > 0
-    batch = result["batch"]
-    assert (set(batch["states"]), batch["wrong"]) == ({"completed"}, [])
-    assert batch["launches"] >= sum(batch["states"].values()) > 1
-    return (result["lost"], result["overlaps"], result["held_twice"], result["doubled"]) == (
-        [],
-        [],
-        [],
-        0,
-    )
-
-
-@pytest.mark.timeout(PATIENCE_S)
-@pytest.mark.slow
-def test_eight_kills_lose_nothing(tmp_path: Path) -> None:
-    options = (
-        "--kills",
-        "8",
-        "--seed",
-        "3",
-        "--gap",
-        "1",
-        "--active",
-        "4",
-        "--most",
-        "4",
-        "--steps",
-        "10",
-    )
-    assert holds(chaos(tmp_path / "run", *options), 8)
+    found = {one["name"]: one for one in result["invariants"]}
+    assert set(found) == ALL
+    assert all(one["checked"] > 0 and one["wrong"] == [] for one in found.values())
 
 
 @pytest.mark.slow
-@pytest.mark.nightly
 @pytest.mark.timeout(PATIENCE_S)
-def test_forty_kills_lose_nothing_on_sqlite(tmp_path: Path) -> None:
-    result = chaos(tmp_path / "run", "--kills", "40", "--seed", "5", "--gap", "1")
-    assert holds(result, 40)
-    assert set(result["struck"]) >= {"agent", "worker", "beat", "web", "broker"}
+def test_every_fault_once_loses_nothing(tmp_path: Path) -> None:
+    parts = set(chosen("", "clock,database", tmp_path / "trial", print))
+    options = ("--kills", str(len(parts)), "--jumps", "4", "--seed", "2621", *SHORT)
+    result = chaos(tmp_path / "run", *options)
+    assert_all_was_checked(result, len(parts) + 4)
+    assert set(result["struck"]) == parts | {CLOCK}
 
 
 @pytest.mark.slow
 @pytest.mark.postgres
 @pytest.mark.timeout(PATIENCE_S)
-def test_forty_kills_lose_nothing_on_postgresql(tmp_path: Path) -> None:
-    server = (str(ROOT / "tests" / "with-postgres"),)
-    assert holds(
-        chaos(tmp_path / "run", "--kills", "40", "--seed", "6", "--gap", "1", before=server), 40
-    )
+def test_every_fault_once_loses_nothing_on_postgresql(tmp_path: Path) -> None:
+    options = ("--kills", "8", "--jumps", "4", "--seed", "2622", *SHORT)
+    result = chaos(tmp_path / "run", *options, postgres=True)
+    assert_all_was_checked(result, 12)
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+@pytest.mark.timeout(LONG_S)
+def test_a_hundred_kills_and_sixty_jumps_lose_nothing(tmp_path: Path) -> None:
+    result = chaos(tmp_path / "run", "--kills", "100", "--jumps", "60", "--seed", "2623")
+    assert_all_was_checked(result, 160)
+    assert set(result["struck"]) >= set(FAULTS) - {"database", "disk"}
+
+
+@pytest.mark.slow
+@pytest.mark.postgres
+@pytest.mark.nightly
+@pytest.mark.timeout(LONG_S)
+def test_forty_kills_and_thirty_jumps_lose_nothing_on_postgresql(tmp_path: Path) -> None:
+    options = ("--kills", "40", "--jumps", "30", "--seed", "2624")
+    assert_all_was_checked(chaos(tmp_path / "run", *options, postgres=True), 70)
 
 
 @pytest.mark.root
 @pytest.mark.timeout(PATIENCE_S)
 def test_six_partitions_lose_nothing(tmp_path: Path) -> None:
-    options = (
-        "--partitions",
-        "6",
-        "--seed",
-        "2",
-        "--short-leases",
-        "--active",
-        "4",
-        "--steps",
-        "15",
-    )
-    assert holds(chaos(tmp_path / "run", *options), 6)
+    options = ("--partitions", "6", "--seed", "2", "--short-leases", "--steps", "8")
+    assert_all_was_checked(chaos(tmp_path / "run", *options, "--most", "15"), 6)

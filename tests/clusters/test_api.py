@@ -8,6 +8,7 @@ from rest_framework.test import APIClient
 
 from clusters.models import Cluster, EnrolmentToken, Node, RescheduleEvent
 from controlplane.loop.models import Round
+from jobs.models import Kind
 from policies.host import registry
 from tests.builders import a_cluster, a_gpu_type, a_job, a_node, a_team, a_user
 from tests.builders_jobs import a_placement, api
@@ -84,7 +85,13 @@ def test_parameters_a_policy_does_not_take_are_refused(
     "body",
     [
         {"period_s": 0},
+        {"period_s": 1e12},
+        {"horizon_s": 1e18},
         {"lease_s": 1},
+        {"lease_s": 1e18},
+        {"grace_s": 1e18},
+        {"margin_s": 1e18},
+        {"restart_cost_s": 1e18},
         {"timezone": "Mars"},
         {"name": "x"},
         {"colour": 1},
@@ -156,7 +163,7 @@ def test_nodes_cost_the_same_queries_whatever_their_number(
     for _ in range(2):
         for _ in range(3):
             a_node(node.cluster)
-        with django_assert_num_queries(4):
+        with django_assert_num_queries(5):
             member.get(NODES)
 
 
@@ -319,3 +326,17 @@ def test_what_is_not_there_is_404(operator: APIClient, path: str) -> None:
 @pytest.mark.parametrize("path", ["nodes/?cluster=%00", "rounds/?cluster=%00"])
 def test_a_name_that_can_be_none_finds_nothing(member: APIClient, node: Node, path: str) -> None:
     assert member.get(f"/api/v1/{path}").json()["results"] == []
+
+
+@pytest.mark.parametrize("path", ["/api/v1/nodes/", "/api/v1/kinds/"])
+def test_rows_that_hold_lists_come_by_two_hundred_at_most(
+    operator: APIClient, cluster: Cluster, path: str
+) -> None:
+    Kind.objects.bulk_create(Kind(digest=f"{i:064d}") for i in range(201))
+    Node.objects.bulk_create(
+        Node(cluster=cluster, name=f"n{i}", machine_id=f"m{i}", cores=1, memory_gb=1)
+        for i in range(201)
+    )
+    page = operator.get(path, {"limit": 1000}).json()
+    assert (len(page["results"]), page["count"]) == (200, 201)
+    assert "offset=200" in page["next"]

@@ -216,7 +216,7 @@ def test_a_clone_begins_with_what_the_first_one_was(
     source = a_job(
         cluster, team=team, user=ada, name="the first", command=["sh", "-c", "echo 'a b'"],
         environment={"A": "1", "KEY": {"secret": "s3"}},
-        kind=kinds_for({digest("resnet"): "resnet"})[digest("resnet")],
+        kind=kinds_for({(team.pk, digest("resnet")): "resnet"})[team.pk, digest("resnet")],
         steps_per_epoch=100,
     )  # fmt: skip
     page = client.get(f"/submit/?from={source.pk}").content.decode()

@@ -197,6 +197,38 @@ def test_a_socket_whose_path_is_too_long_is_found(tmp_path: Path) -> None:
     assert "loadmaster.E003" in done.stderr
 
 
+def test_a_home_that_was_open_to_others_is_closed_with_its_files(tmp_path: Path) -> None:
+    home, key = tmp_path / "home", tmp_path / "home" / "secret_key"
+    (home / "checkpoints").mkdir(parents=True)
+    key.write_text("0123456789" * 6)
+    for path, mode in ((home, 0o755), (key, 0o644), (home / "checkpoints", 0o755)):
+        path.chmod(mode)
+    (home / "elsewhere").symlink_to(tmp_path)
+    given = {"PATH": os.environ["PATH"], "LOADMASTER_HOME": str(home)}
+    assert settings_under(given, "SECRET_KEY") == {"SECRET_KEY": "0123456789" * 6}
+    assert (home.stat().st_mode & 0o777, key.stat().st_mode & 0o777) == (0o700, 0o600)
+    assert (home / "checkpoints").stat().st_mode & 0o777 == 0o755
+    assert tmp_path.stat().st_mode & 0o100
+
+
+def test_a_home_that_everybody_shares_is_left_and_found(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    home.chmod(0o1777)
+    done = check(production(tmp_path))
+    assert home.stat().st_mode & 0o7777 == 0o1777
+    assert "loadmaster.W008" in done.stderr
+    assert f"chmod go-rwx {home}" in done.stderr
+
+
+def test_over_tls_cookies_are_bound_to_the_host(tmp_path: Path) -> None:
+    names = ("SESSION_COOKIE_NAME", "CSRF_COOKIE_NAME")
+    over_tls = settings_under(production(tmp_path), *names)
+    assert tuple(over_tls.values()) == ("__Host-sessionid", "__Host-csrftoken")
+    plain = settings_under({**production(tmp_path), "LOADMASTER_TLS": "false"}, *names)
+    assert tuple(plain.values()) == ("sessionid", "csrftoken")
+
+
 def test_several_processes_must_be_given_one_secret_key(tmp_path: Path) -> None:
     done = check({**production(tmp_path), "SECRET_KEY": ""})
     assert "SECRET_KEY must be set where DATABASE_URL is" in done.stderr
@@ -269,7 +301,7 @@ _READ = re.compile(
     r'"([A-Z][A-Z0-9_]+)"'
 )
 _SHELL = re.compile(r"\$\{([A-Z][A-Z0-9_]+)[:}-]")
-_NOT_SETTINGS = {"DJANGO_SETTINGS_MODULE", "TMPDIR", "BASE", "PATH"}
+_NOT_SETTINGS = {"DJANGO_SETTINGS_MODULE", "TMPDIR", "BASE", "PATH", "PYTHONPATH"}
 _TOLD_TO_JOBS = {
     f"LOADMASTER_{name}"
     for name in ("CHECKPOINT_DIR", "DEVICES", "GANG", "GANG_TOKEN", "RANK", "SEAT", "STEPS")

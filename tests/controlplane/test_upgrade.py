@@ -15,12 +15,13 @@ from django.contrib.auth.models import User
 from django.core.management import call_command
 from django.db import connection
 from django.db.migrations.recorder import MigrationRecorder
+from django.db.models import F
 from pytest_django import DjangoDbBlocker
 
 from clusters.models import Cluster, Node
 from controlplane.loop.models import Round
 from controlplane.loop.recompute import digests, find_round, recompute, replay
-from jobs.models import Assignment, Job, Secret
+from jobs.models import Assignment, Job, Kind, Membership, Secret, TeamRole
 from jobs.secrets import reveal
 from loadmaster.protocol import PROTOCOL_HEADER, PROTOCOL_VERSION, Heartbeat
 from loadmaster.wire import dumps
@@ -35,7 +36,9 @@ from tests.builders_databases import (
 from tests.builders_live import a_round
 
 SECRETS_KEY = "a2VwdC1kYXRhYmFzZS1rZXktZm9yLXRlc3RzLW9ubHk="
-MAY_GROW = {"auth.Permission", "contenttypes.ContentType"}
+MAY_GROW = {
+    "auth.Permission", "contenttypes.ContentType", "jobs.Kind", "profiling.Profile",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,17 @@ def test_every_row_is_still_there(facts: dict[str, Any]) -> None:
     counts = {model._meta.label: model._default_manager.count() for model in apps.get_models()}
     wanted = {name: number for name, number in facts["counts"].items() if name not in MAY_GROW}
     assert {name: counts.get(name) for name in wanted} == wanted
+
+
+def test_two_teams_that_had_one_kind_have_one_each_and_its_numbers(facts: dict[str, Any]) -> None:
+    assert not Job.objects.exclude(kind__team=F("team")).exists()
+    kinds = Kind.objects.filter(name="digits")
+    assert {kind.team.name for kind in kinds if kind.team} == {"vision", "language"}
+    assert {kind.profiles.count() for kind in kinds} == {3}
+
+
+def test_who_was_in_a_team_may_do_all_there_that_they_could_before(facts: dict[str, Any]) -> None:
+    assert {row.role for row in Membership.objects.all()} == {TeamRole.MAINTAINER}
 
 
 def test_jobs_rounds_nodes_and_bills_are_what_they_were(facts: dict[str, Any]) -> None:

@@ -21,8 +21,9 @@ from controlplane.simulation.workloads.rules import NO_RULES, Rules
 from controlplane.simulation.world.job_table import Launch
 from controlplane.simulation.world.run import Simulation
 from controlplane.simulation.world.world import Scenario
-from jobs.models import Assignment, Job, Kind
-from loadmaster.features import features_with
+from jobs.models import Assignment, Job, Kind, Team
+from loadmaster.features import SHARED, features_with
+from policies.contract.plan import WaitCode
 from policies.contract.snapshot import KindView, Source, Throughput
 from policies.host.registry import make
 from profiling.models import PredictedRun
@@ -134,8 +135,10 @@ def the_batch_jobs(
     cluster: Cluster, kinds: dict[str, KindView], trace: Sequence[BatchJob] = BATCH
 ) -> list[Job]:
     """Batch jobs beside the others, some on several nodes, and a node without GPUs."""
-    Node.objects.filter(cluster=cluster).update(features=list(features_with("process")))
-    a_node(cluster, gpus=0, name="c1", epoch=1, cores=8.0, features=features_with("process"))
+    Node.objects.filter(cluster=cluster).update(features=list(features_with("process", SHARED)))
+    a_node(
+        cluster, gpus=0, name="c1", epoch=1, cores=8.0, features=features_with("process", SHARED)
+    )
     team, jobs = a_team(), []
     people = {name.partition("-")[0] for name, *_ in trace}
     of = {person: a_user(f"of-{person}", team=team) for person in sorted(people)}
@@ -212,6 +215,7 @@ def simulated(
         kinds=empty.kinds,
         energy=empty.energy,
         gpu_types=empty.gpu_types,
+        teams=empty.teams,
         round_s=PERIOD_S,
         seed=cluster.seed,
         launch_s=LAUNCH_S,
@@ -274,6 +278,7 @@ def both_worlds(
     *,
     batch: Sequence[BatchJob] = (),
     predictor: str = "walltime",
+    max_gpus: int | None = None,
 ) -> Simulation:
     """Run the trace through both worlds and hold them against each other; the simulation, for what
     the test is about.
@@ -284,6 +289,7 @@ def both_worlds(
     kinds = the_kinds()
     knowledge = FixedKnowledge(tuple(kinds.values()))
     jobs = [*the_jobs(cluster, kinds), *(the_batch_jobs(cluster, kinds, batch) if batch else ())]
+    Team.objects.update(max_gpus=max_gpus)
     simulation = simulated(cluster, knowledge, incidents)
     live = LiveRun(cluster, jobs, knowledge, engine, incidents)
     engine.after_each = live._look_for_events
@@ -331,6 +337,17 @@ def test_batch_jobs_beside_training_jobs_end_the_same_in_both_worlds(
     assert [len(job.launches) for job in jobs] == [1] * len(BATCH)
     assert len({launch.ranks[0].node for job in jobs for launch in job.launches}) > 1
     assert max(rank for _, rank, *_ in seats_of(simulation)) > 0, "one is on several nodes"
+
+
+@pytest.mark.parametrize("policy", ["fifo", "randomized_greedy"])
+def test_a_team_with_a_limit_runs_the_same_in_both_worlds(
+    policy: str, engine: LookingEngine
+) -> None:
+    simulation = both_worlds(policy, {}, engine, max_gpus=2)
+    used = [sum(p.gpus for p in one.plan.placements) for one in simulation.rounds]
+    assert max(used) == 2, "of five GPUs"
+    codes = {entry.code for one in simulation.rounds for entry in one.plan.waiting}
+    assert WaitCode.TEAM_LIMIT in codes
 
 
 @pytest.mark.parametrize("predictor", ["last_two", "data_driven"])

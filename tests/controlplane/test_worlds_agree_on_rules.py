@@ -15,7 +15,7 @@ from controlplane.simulation.workloads.rules import After, Array, Condition, Rul
 from controlplane.simulation.world.job_table import JobEnd
 from controlplane.simulation.world.run import Simulation
 from jobs.models import Dependency, Job, JobArray, Kind
-from loadmaster.features import LIMITS
+from loadmaster.features import LIMITS, SHARED
 from policies.contract.snapshot import KindView
 from tests.builders import a_job, a_node, a_team, a_user
 from tests.builders_worlds import START_S, FixedKnowledge, LiveRun, LookingEngine
@@ -136,7 +136,7 @@ def both(
     """Run the trace, beside training jobs or alone, through both worlds and compare them."""
     cluster, kinds = the_cluster(policy, {}), the_kinds()
     a_node(cluster, gpus=0, name="c1", epoch=1, cores=8.0)
-    Node.objects.update(features=["process", LIMITS])
+    Node.objects.update(features=["process", LIMITS, SHARED])
     knowledge = FixedKnowledge(tuple(kinds.values()))
     named = the_batch_jobs(cluster, kinds)
     jobs = [*(the_jobs(cluster, kinds) if training else ()), *named.values()]

@@ -172,7 +172,7 @@ def begin(site: Site) -> loadmaster.Client:
     password = re.search(r"admin / (\S+)", said)
     assert password is not None, said
     site.client = loadmaster.Client(site.url, transport=httpx.HTTPTransport(verify=site.tls))
-    site.client.login("admin", password[1])
+    site.client.login("admin", password[1], new_password="a password of one's own")
     token = site.client.enrolment_token("local")
     (site.folder / "gpus.yaml").write_text(
         yaml.safe_dump(
@@ -265,6 +265,30 @@ def test_the_deployment_check_is_clean_in_the_container(site: Site) -> None:
     assert "no issues" in said
 
 
+def test_share_links_are_in_no_log(site: Site) -> None:
+    link = "a-link-that-nobody-else-may-know"
+    assert site.get(f"/shared/simulations/{link}/").status_code == 404
+    site.compose("stop", "web")
+    try:
+        assert site.get(f"/shared/simulations/{link}/").status_code in (502, 504)
+    finally:
+        site.compose("start", "web")
+    until("answer", lambda: answers(site), site)
+    said = site.compose("logs")
+    assert '"GET /shared/..." 404' in said
+    assert link not in said
+
+
+def test_redis_answers_nobody_without_its_password(site: Site) -> None:
+    asked = ("exec", "-T", "redis", "env", "-u", "REDISCLI_AUTH", "redis-cli", "-e", "ping")
+    assert "NOAUTH" in site.compose(*asked, check=False)
+    password = re.search(r"^REDIS_PASSWORD=(\w+)$", (site.folder / ".env").read_text(), re.M)
+    assert password
+    seen = subprocess.check_output(["ps", "-eo", "args"], text=True)
+    assert "redis-server" in seen
+    assert password[1] not in seen
+
+
 def test_jobs_run_and_go_on_while_parts_are_scaled_and_restarted(site: Site) -> None:
     client = begin(site)
     runs_a_job(site, client)
@@ -299,6 +323,18 @@ def test_who_calls_is_the_proxys_word_and_not_the_callers(site: Site) -> None:
     seen = site.manage("shell", "--command", code)
     assert re.search(r"^seen \d+\.\d+\.\d+\.\d+$", seen, re.MULTILINE), seen
     assert "192.0.2." not in seen
+
+
+def test_an_address_that_floods_the_proxy_is_told_when_to_come_back(site: Site) -> None:
+    with httpx.Client(verify=site.tls, timeout=60) as client:
+        tries = [client.get(site.url + "/login/") for _ in range(60)]
+        refused = [said for said in tries if said.status_code == 429]
+        assert {said.status_code for said in tries} == {200, 429}
+        assert {said.headers["retry-after"] for said in refused} == {"1"}
+        assert "deploy/nginx.conf" in refused[0].text
+        # Agents of a whole cluster may have one address.
+        calls = [client.get(site.url + "/api/agent/v1/nothing") for _ in range(500)]
+    assert {said.status_code for said in calls} == {404}
 
 
 def test_stopping_is_graceful(site: Site) -> None:

@@ -107,6 +107,7 @@ def test_examples_of_environments_hold_no_secret(name: str) -> None:
         "SECRET_KEY",
         "LOADMASTER_SECRETS_KEY",
         "POSTGRES_PASSWORD",
+        "REDIS_PASSWORD",
         "DATABASE_URL",
         "LOADMASTER_TOKEN",
     )
@@ -178,15 +179,80 @@ def test_compose_keeps_every_port_but_the_proxys_to_itself_and_waits_for_migrati
         assert services[name]["depends_on"]["migrate"] == {
             "condition": "service_completed_successfully"
         }
-        assert services[name]["read_only"] is True
-        assert services[name]["cap_drop"] == ["ALL"]
     assert [name for name, service in services.items() if "container_name" in service] == []
+
+
+def test_every_container_is_hardened() -> None:
+    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+    for service in services.values():
+        assert service["read_only"] is True
+        assert service["cap_drop"] == ["ALL"]
+        assert service["security_opt"] == ["no-new-privileges:true"]
+    assert [name for name, service in services.items() if "cap_add" in service] == ["proxy"]
+    assert (services["postgres"]["user"], services["redis"]["user"]) == ("postgres", "redis")
+
+
+def test_redis_has_a_password_that_no_command_line_shows() -> None:
+    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+    assert "${REDIS_PASSWORD:?" in services["web"]["environment"]["REDIS_URL"]
+    assert "REDIS_PASSWORD" not in str(services["redis"]["command"])
+    assert "requirepass $$REDISCLI_AUTH" in services["redis"]["command"][-1]
+
+
+DOCKER = """#!/bin/sh
+case $1 in
+  pull) [ "$3" != "$UNKNOWN" ] ;;
+  image) for image; do :; done
+    [ "$image" = "$LOCAL" ] || echo "${image%:*}@sha256:$(printf %064d 7)" ;;
+esac
+"""
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> str:
+    """A path of programs whose docker knows every image."""
+    (tmp_path / "docker").write_text(DOCKER)
+    (tmp_path / "docker").chmod(0o755)
+    return f"{tmp_path}:{os.environ['PATH']}"
+
+
+def test_images_are_pinned_by_the_digests_that_were_pulled(tmp_path: Path, registry: str) -> None:
+    env = tmp_path / "env"
+    env.write_text("SECRET_KEY=x\nLOADMASTER_REDIS_IMAGE=redis@sha256:old\n")
+    env.chmod(0o600)
+    done = run(DEPLOY / "pin-images", env, PATH=registry)
+    assert done.returncode == 0, done.stderr
+    digest = f"@sha256:{7:064d}"
+    assert sorted(env.read_text().splitlines()) == [
+        f"LOADMASTER_NGINX_IMAGE=nginx{digest}",
+        f"LOADMASTER_POSTGRES_IMAGE=postgres{digest}",
+        f"LOADMASTER_PYTHON_IMAGE=python{digest}",
+        f"LOADMASTER_REDIS_IMAGE=redis{digest}",
+        "SECRET_KEY=x",
+    ]
+    assert env.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    ("unknown", "local", "words"),
+    [("redis:7", "", "cannot be pulled"), ("", "redis:7", "has no digest")],
+)
+def test_no_digest_is_invented(
+    tmp_path: Path, registry: str, unknown: str, local: str, words: str
+) -> None:
+    env = tmp_path / "env"
+    env.write_text("SECRET_KEY=x\n")
+    done = run(DEPLOY / "pin-images", env, PATH=registry, UNKNOWN=unknown, LOCAL=local)
+    assert done.returncode == 1
+    assert f"redis:7 {words}" in done.stderr
+    assert env.read_text() == "SECRET_KEY=x\n"
 
 
 def test_compose_passes_on_every_setting_of_the_server_but_those_it_or_the_image_decides() -> None:
     decided = {
         "LOADMASTER_CACHE_URL", "LOADMASTER_REDIS_CA", "LOADMASTER_METRICS_DIR", "LOADMASTER_DEBUG",
         "LOADMASTER_HOME",
+        "DJANGO_SUPERUSER_PASSWORD",
         "VALKEY_SOCKET", "STATIC_ROOT", "NUMBA_CACHE_DIR", "LOADMASTER_SIMULATIONS_DIR",
     }  # fmt: skip
     table = (

@@ -1,8 +1,12 @@
 """Which jobs are of one kind."""
 
 import pytest
+from django.db import IntegrityError, transaction
 
 from jobs.kinds import digest, is_ignored, kinds_for, normalised_command
+from jobs.models import Kind
+from tests.builders import a_kind, a_team
+from tests.interleaving import just_before
 
 TRAIN = ["python", "train.py", "--model", "resnet50", "--batch-size", "64"]
 
@@ -109,13 +113,45 @@ def test_names_that_may_tell_of_the_model_are_not_ignored(name: str) -> None:
 
 @pytest.mark.django_db
 def test_the_same_properties_give_the_same_kind_and_a_given_name_is_its_name() -> None:
+    team = a_team().pk
+
     def kind(name: str, *command: str) -> tuple[int, str]:
-        (found,) = kinds_for({digest_of(*command, name=name): name}).values()
+        (found,) = kinds_for({(team, digest_of(*command, name=name)): name}).values()
         return found.pk, found.name
 
     assert kind("", "python", "a.py", "--seed", "1") == kind("", "python", "a.py", "--seed", "2")
     assert kind("", "python", "a.py")[1] == ""
     assert kind("bert", "python", "a.py")[1] == "bert"
+
+
+@pytest.mark.django_db
+def test_a_kind_is_of_one_team_whatever_others_call_theirs() -> None:
+    one, two = a_team(), a_team()
+    names = {(team.pk, digest_of(name=name)): name for team in (one, two) for name in ("a", "b")}
+    a_kind("a", digest=digest_of(name="a"))  # a published one is no team's
+    found = kinds_for(names)
+    assert {key: (k.team_id, k.digest) for key, k in found.items()} == {key: key for key in names}
+    assert len({kind.pk for kind in found.values()}) == 4
+    assert kinds_for(names) == found
+    assert list(kinds_for({(one.pk, digest_of(name="a")): "a"}).values()) == [
+        found[one.pk, digest_of(name="a")]
+    ]
+
+
+@pytest.mark.django_db
+def test_of_two_requests_that_make_a_kind_at_once_both_get_the_one() -> None:
+    key = (a_team().pk, digest_of(name="a"))
+    with just_before("SAVEPOINT", lambda: Kind.objects.create(team_id=key[0], digest=key[1])):
+        found = kinds_for({key: "a"})
+    assert found[key] == Kind.objects.get()
+
+
+@pytest.mark.django_db
+def test_the_database_has_one_kind_of_a_digest_for_each_team_and_one_for_all() -> None:
+    for values in ({"team": a_team()}, {"team": None}):
+        Kind.objects.create(digest="d" * 64, **values)
+        with pytest.raises(IntegrityError), transaction.atomic():
+            Kind.objects.create(digest="d" * 64, **values)
 
 
 def test_the_digest_of_a_command_is_the_same_in_every_version() -> None:

@@ -1,13 +1,20 @@
 """A job's log is one text, whatever its launches were: nothing lost, nothing twice."""
 
 import base64
+import gzip
+import hashlib
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from clusters.models import Node
+from controlplane.execution.services.logs import append_log
 from jobs.lifecycle import JobState
-from jobs.logs import BadCursor, LogPiece, read_log
+from jobs.logs import STREAMS, BadCursor, LogPiece, read_log
 from jobs.models import Job, LogChunk
+from jobs.pages.job_page import log_tail
 from loadmaster.protocol import AssignmentState
 from tests.builders import a_cluster, a_job, a_node
 from tests.builders_jobs import a_placement, output
@@ -18,6 +25,11 @@ RUNNING, PREEMPTED, SUCCEEDED = (
     AssignmentState.PREEMPTED,
     AssignmentState.SUCCEEDED,
 )
+
+PIECES = st.tuples(
+    st.sampled_from(STREAMS), st.text("ab€\n", min_size=1), st.sampled_from((1, 10, 3_000))
+)
+"""Stream, text, and how often it is repeated."""
 
 
 @pytest.fixture
@@ -74,6 +86,25 @@ def test_launches_follow_each_other_in_order_and_to_the_last_byte(
     assert read_all(job, limit) == "".join(texts)
 
 
+@settings(max_examples=30)
+@given(data=st.data())
+def test_what_agents_ship_in_any_pieces_is_read_in_any_pieces_from_anywhere(data: Any) -> None:
+    job = a_job(a_cluster(), state=JobState.RUNNING)
+    node = a_node(job.cluster)
+    held = a_placement(job, node, SUCCEEDED, ended_ago_s=60)
+    sent = dict.fromkeys(STREAMS, b"")
+    for stream, text, times in data.draw(st.lists(PIECES, max_size=20)):
+        piece, offset = times * text.encode(), len(sent[stream])
+        digest, body = hashlib.sha256(piece).hexdigest(), gzip.compress(piece)
+        append_log(node, held.pk, stream, offset, node.epoch, held.fence, body, digest)
+        sent[stream] += piece
+    over(job)
+    assert read_all(job, data.draw(st.integers(1_000, 100_000))) == sent["stdout"].decode()
+    begin = data.draw(st.integers(0, len(sent["stdout"])))
+    read = read_log(job, offset=begin, limit=10**6).text
+    assert read == sent["stdout"][begin:].decode(errors="replace")
+
+
 def test_a_reader_stays_with_a_launch_that_still_runs(job: Job, node: Node) -> None:
     output(a_placement(job, node, PREEMPTED, ended_ago_s=60), b"old ")
     assignment = a_placement(job, node)
@@ -117,6 +148,28 @@ def test_output_too_long_to_be_kept_is_skipped_after_its_mark(job: Job, node: No
     output(a_placement(job, node, SUCCEEDED, ended_ago_s=50), b" next")
     over(job)
     assert read_all(job, 65_536) == "kept ke[cut] next"
+
+
+def test_the_page_says_how_much_of_a_long_output_is_left_out(job: Job, node: Node) -> None:
+    assignment = a_placement(job, node)
+    output(assignment, b"begin\n")
+    assert log_tail(job) == [{"stream": "stdout", "text": "begin\n"}]
+    LogChunk.objects.create(
+        assignment=assignment, stream="stdout", offset=6, size=5_000_000, data=b"[mark]\n"
+    )
+    first = log_tail(job)[0]["text"]
+    assert first.startswith("[loadmaster: 5,000,000 bytes of the output are left out")
+
+
+def test_a_flood_of_output_does_not_hide_the_errors_from_the_page(job: Job, node: Node) -> None:
+    assignment = a_placement(job, node)
+    output(assignment, b"Traceback\n", stream="stderr")
+    for number in range(50):
+        output(assignment, b"line\n" * 100 + b"%d\n" % number)
+    pieces = log_tail(job)
+    assert pieces[0] == {"stream": "stderr", "text": "Traceback\n"}
+    shown = "".join(piece["text"] for piece in pieces[1:])
+    assert (shown.count("\n"), shown[-3:]) == (300, "49\n")
 
 
 def test_profile_runs_and_the_other_stream_stay_out(job: Job, node: Node) -> None:

@@ -137,3 +137,12 @@ def test_a_crowd_costs_the_queries_of_a_few(count: int) -> None:
         move_jobs([placing(job) for job in jobs], JobMove.PLACE)
     assert len(queries) == 4, "the savepoint, the jobs, their events"
     move_jobs([], JobMove.PLACE)
+
+
+def test_a_job_that_has_changed_since_it_was_read_does_not_move() -> None:
+    (read,) = queued(1)
+    Job.objects.update(state="held")
+    with pytest.raises(LostRaceError):
+        move_job(read, JobMove.PLACE, fence=9)
+    assert list(Job.objects.values_list("state", "fence")) == [("held", 0)]
+    assert not JobEvent.objects.exists()

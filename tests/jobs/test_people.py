@@ -10,7 +10,7 @@ from knox.models import AuthToken
 
 from controlplane.accounting.costs import sees_all_costs
 from controlplane.web.operators import is_operator
-from jobs.models import Team
+from jobs.models import Membership, Team
 from tests.builders import a_team, a_user
 from tests.builders_jobs import a_token
 
@@ -66,6 +66,26 @@ def test_ending_tokens_leaves_those_of_others_and_the_password() -> None:
     assert [token.user for token in AuthToken.objects.all()] == [grace]
 
 
+def test_a_role_is_given_kept_changed_and_taken_away() -> None:
+    team = a_team("vision")
+
+    def role() -> str | None:
+        rows = Membership.objects.filter(team=team, user__username="ada")
+        return rows.values_list("role", flat=True).first()
+
+    told("set_person", "ada", "--team", "vision")
+    assert role() == "member"
+    told("set_person", "ada", "--team", "vision", "--role", "maintainer")
+    told("set_person", "ada", "--team", "vision")
+    assert role() == "maintainer"
+    told("set_person", "ada", "--leave", "vision")
+    assert role() is None
+    with pytest.raises(CommandError, match="ada is not in team vision"):
+        told("set_person", "ada", "--leave", "vision")
+    with pytest.raises(CommandError, match="say in which team"):
+        told("set_person", "ada", "--role", "viewer")
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -84,19 +104,45 @@ def test_what_cannot_be_is_refused_and_leaves_nothing(
     assert not User.objects.exists()
 
 
+LIMITS = (
+    "limits: max_tardiness_weight 1, max_priority 10, max_weight 10, max_queued_jobs none,"
+    " max_gpus none, max_submissions_per_minute none\n"
+)
+
+
 def test_a_team_is_made_and_its_weight_changed() -> None:
-    assert told("set_team", "vision") == "team vision, weight 1: nobody yet\n"
+    assert told("set_team", "vision") == f"team vision, weight 1: nobody yet\n{LIMITS}"
     a_user("ada", team=Team.objects.get())
-    assert told("set_team", "vision", "--weight", "2") == "team vision, weight 2: ada\n"
+    assert (
+        told("set_team", "vision", "--weight", "2")
+        == f"team vision, weight 2: ada (member)\n{LIMITS}"
+    )
     assert (
         told("set_team", "vision", "--order", "fifo")
-        == "team vision, weight 2, first in, first out: ada\n"
+        == f"team vision, weight 2, first in, first out: ada (member)\n{LIMITS}"
     )
     for wrong in (
         ("no team",),
         ("vision", "--weight", "0"),
         ("vision", "--weight", "nan"),
         ("vision", "--order", "lifo"),
+        ("vision", "--max-gpus", "many"),
+        ("vision", "--max-gpus", "-1"),
+        ("vision", "--max-priority", "none"),
+        ("vision", "--max-weight", "0.5"),
+        ("vision", "--max-tardiness-weight", "nan"),
     ):
         with pytest.raises(CommandError):
             told("set_team", *wrong)
+
+
+def test_limits_of_a_team_are_set_taken_away_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    a_team("vision")
+    with caplog.at_level("INFO"):
+        set_ = told("set_team", "vision", "--max-gpus", "8", "--max-priority", "3")
+    assert "max_priority 3, " in set_
+    assert "max_gpus 8, " in set_
+    said = "team vision changed: max_priority from 10 to 3; max_gpus from None to 8"
+    assert said in caplog.messages
+    assert told("set_team", "vision").endswith(set_.partition("\n")[2])
+    assert "max_gpus none" in told("set_team", "vision", "--max-gpus", "none")

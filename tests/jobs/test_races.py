@@ -12,7 +12,8 @@ from django.db import connection, connections
 
 from jobs import services
 from jobs.models import Job
-from jobs.submission.submit import JobConflict, Submission
+from jobs.submission.refusals import JobConflict
+from jobs.submission.submit import Submission
 from tests.builders import a_cluster, a_job, a_node, a_team, a_user
 from tests.builders_jobs import job_fields
 
@@ -58,7 +59,7 @@ def test_many_submissions_with_one_key_make_one_job() -> None:
 def test_many_actions_on_one_job_leave_one_history() -> None:
     team = a_team()
     user = a_user(team=team)
-    job = a_job(a_cluster(), team=team)
+    job = a_job(a_cluster(), team=team, user=user)
     answers = at_once(lambda: services.job_cancel(job, user))
     assert [a.state for a in answers if isinstance(a, Job)] == ["cancelled"] * MANY
     assert list(job.events.values_list("event", flat=True)) == ["cancelled"]
@@ -67,7 +68,7 @@ def test_many_actions_on_one_job_leave_one_history() -> None:
 def test_of_many_requeues_one_wins_and_the_rest_are_told() -> None:
     team = a_team()
     user = a_user(team=team)
-    job = a_job(a_cluster(), team=team, state="failed")
+    job = a_job(a_cluster(), team=team, user=user, state="failed")
     answers = at_once(lambda: services.job_requeue(job, user))
     assert sum(isinstance(a, Job) for a in answers) == 1
     assert all("it cannot be requeued" in str(a) for a in answers if isinstance(a, JobConflict))

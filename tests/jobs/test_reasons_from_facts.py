@@ -76,6 +76,12 @@ IMPOSSIBLE: dict[str, tuple[list[Any], dict[str, Any], str, str]] = {
         "agent_too_old",
         "Agents too old for its limits, signal, units or script: n1.",
     ),
+    "nodes that serve another team": (
+        [wide("n1", labels=("runtime:process", "team:2"))],
+        {"labels": ("runtime:process", "team:1")},
+        "nodes_of_other_teams",
+        "n1 serves another team: jobs are not isolated there.",
+    ),
     "more GPUs than any node has": (
         [wide("n1", gpus=4), wide("n2", gpus=2)],
         {"gpus_min": 8, "gpus_max": 8},
@@ -278,6 +284,7 @@ def test_an_expected_start_in_the_past_explains_nothing() -> None:
 
 def test_these_states_reach_every_code_of_a_plan() -> None:
     reached = {code for _, _, code, _ in IMPOSSIBLE.values()} | {
+        "team_limit",  # tests/controlplane/loop/test_team_limits.py
         "no_capacity", "power_cap", "dependency", "awaiting_profile", "solver_failed",
         "cheaper_later", "better_node", "reserved", "preempted", "postponed",
     }  # fmt: skip

@@ -11,10 +11,10 @@ from clusters.models import Cluster, Node, RescheduleEvent
 from jobs import services
 from jobs.kinds import digest
 from jobs.lifecycle import JobState
-from jobs.models import Assignment, IdempotencyKey, Job, JobEvent
+from jobs.models import Assignment, IdempotencyKey, Job, JobEvent, TeamRole
 from jobs.selectors import JobNotFound
 from jobs.submission import submit as intake
-from jobs.submission.submit import IdempotencyConflict, JobConflict
+from jobs.submission.refusals import IdempotencyConflict, JobConflict
 from jobs.submission.validation import JobInvalid
 from loadmaster.protocol import AssignmentState
 from tests.builders import a_cluster, a_job, a_node, a_team, a_user
@@ -321,8 +321,9 @@ def test_a_stranger_can_do_nothing_and_learns_nothing(
 
 
 @pytest.mark.parametrize("colleague", [True, False])
-def test_colleagues_and_operators_may_act(user: User, cluster: Cluster, colleague: bool) -> None:
-    other = a_user(team=user.teams.get()) if colleague else a_user(operator=True)
+def test_maintainers_and_operators_may_act(user: User, cluster: Cluster, colleague: bool) -> None:
+    team = user.teams.get() if colleague else None
+    other = a_user(team=team, role=TeamRole.MAINTAINER, operator=not colleague)
     assert services.job_cancel(a_job_of(user, cluster), other).state == JobState.CANCELLED
 
 

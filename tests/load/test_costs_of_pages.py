@@ -13,8 +13,8 @@ from experiments.load.seed import seed
 
 pytestmark = pytest.mark.django_db
 
-MOST = 15
-"""Queries of any page, the session's and the user's among them."""
+MOST = 16
+"""Queries of any page, those of session, user and role among them."""
 
 PAGES = (
     "queue", "queue, all jobs", "queue, search", "job that runs", "job that waits", "nodes",

@@ -93,7 +93,7 @@ SNAPSHOTS: Mapping[str, Snapshot] = {
     ),
     "teams_and_prices": a_snapshot(
         gpu_types=(GpuTypeView("T4", 8.1, 16.0, 0.35), GpuTypeView("V100", 15.7, 32.0)),
-        teams=(TeamView("speech", 2.5, TeamOrder.FIFO), TeamView("vision")),
+        teams=(TeamView("speech", 2.5, TeamOrder.FIFO), TeamView("vision", max_gpus=8)),
     ),
     "jobs": a_snapshot(
         jobs=[
@@ -234,6 +234,7 @@ PLANS: Mapping[str, Plan] = {
             ),
             Waiting("d", WaitCode.POWER_CAP, watts=170.0),
             Waiting("e", WaitCode.TYPES_UNAVAILABLE, nodes=("n1",)),
+            Waiting("f", WaitCode.TEAM_LIMIT, gpus=8, team="vision"),
         ),
         objective=3.0,
         bound=2.5,

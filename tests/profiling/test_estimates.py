@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from profiling.estimates import (
     DATA_SHEET_WEIGHT,
+    MOST_BEYOND_SHEET,
     PARALLEL_PRIOR,
     Config,
     Pool,
@@ -98,6 +99,19 @@ def test_an_estimate_between_types_lies_between_data_sheet_and_what_the_other_ki
         ]
     found = estimate("me", {("A", 1): base}, [("B", 1)], Pool.of(sheet, pool))["B", 1]
     assert base * min(ratios) * (1 - 1e-9) <= found <= base * max(ratios) * (1 + 1e-9)
+
+
+@given(pool=st.dictionaries(st.text(max_size=3), speeds, max_size=5), sheet=sheets)
+def test_no_other_kind_bends_an_estimate_beyond_the_stated_factor(
+    pool: dict[str, dict[Config, float]], sheet: dict[str, float]
+) -> None:
+    liar = {f"liar {i}": {("A", 1): 1.0, ("B", 1): 10.0 ** (6 + i)} for i in range(3)}
+    by_sheet = sheet["B"] / sheet["A"]
+    for others in (pool, {**pool, **liar}):
+        pooled = Pool.of(sheet, others)
+        found = estimate("me", {("A", 1): 1.0}, [("B", 1)], pooled)["B", 1]
+        assert by_sheet / MOST_BEYOND_SHEET * (1 - 1e-9) <= found
+        assert found <= by_sheet * MOST_BEYOND_SHEET * (1 + 1e-9)
 
 
 @given(known=speeds, gpus=st.integers(2, 64))

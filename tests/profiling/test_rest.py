@@ -5,9 +5,8 @@ from django.test import Client
 
 from clusters.models import Cluster
 from profiling.models import Profile, ProfileRun
-from profiling.pages.rows import kinds_table
 from tests.builders import a_cluster, a_gpu_type, a_job, a_kind, a_node, a_team, a_user
-from tests.builders_profiling import a_profiled_job, a_profiling_node
+from tests.builders_profiling import a_profiled_job, a_profiling_node, the_table
 
 pytestmark = pytest.mark.django_db
 
@@ -26,18 +25,19 @@ def test_nobody_anonymous_sees_kinds(client: Client) -> None:
     assert client.get(KINDS).status_code in (401, 403)
 
 
-def test_a_user_sees_the_kinds_of_their_teams_jobs_and_an_operator_all(
+def test_a_user_sees_their_teams_kinds_and_published_ones_and_an_operator_all(
     client: Client, cluster: Cluster
 ) -> None:
     team = a_team()
-    own, other = a_kind("own"), a_kind("other")
-    a_job(cluster, team=team, kind=own)
-    a_job(cluster, kind=other)
+    own, other = a_kind("own", team=team), a_kind("other", team=a_team())
+    a_kind("published")
     client.force_login(a_user(team=team))
-    assert [k["name"] for k in client.get(KINDS).json()["results"]] == ["own"]
+    shown = client.get(KINDS).json()["results"]
+    assert [(k["name"], k["team"]) for k in shown] == [("published", None), ("own", team.name)]
+    assert client.get(f"{KINDS}{own.pk}/").status_code == 200
     assert client.get(f"{KINDS}{other.pk}/").status_code == 404
     client.force_login(a_user(operator=True))
-    assert [k["name"] for k in client.get(KINDS).json()["results"]] == ["other", "own"]
+    assert [k["name"] for k in client.get(KINDS).json()["results"]] == ["published", "other", "own"]
 
 
 def test_a_kind_shows_its_numbers_with_their_sources_and_the_error_of_estimates(
@@ -64,7 +64,7 @@ def test_a_kind_shows_its_numbers_with_their_sources_and_the_error_of_estimates(
 def test_the_table_tells_the_error_over_all_kinds(cluster: Cluster) -> None:
     kind = a_kind("bert", steps_per_s={("V100", 1): 2.0, ("V100", 2): 3.0})
     a_job(cluster, kind=kind)
-    table = kinds_table(a_user(operator=True))
+    table = the_table(a_user(operator=True))
     assert table.errors == 2
     assert table.error == table.kinds[0].error
 
@@ -73,16 +73,16 @@ def test_why_another_teams_run_failed_is_not_shown(client: Client, cluster: Clus
     a_profiling_node(cluster, "V100", 1)
     job = a_profiled_job(cluster)
     ProfileRun.objects.update(state="given_up", reason="the password is hunter2", failures=3)
-    team = a_team()
-    a_job(cluster, team=team, kind=job.kind)
-    client.force_login(a_user(team=team))
-    assert client.get(f"{KINDS}{job.kind_id}/").json()["runs"][0]["reason"] == ""
+    same = a_kind(digest=job.kind.digest, team=a_team())
+    client.force_login(a_user(team=same.team))
+    assert client.get(f"{KINDS}{job.kind_id}/").status_code == 404
+    assert client.get(f"{KINDS}{same.pk}/").json()["runs"] == []
     client.force_login(job.user)
     assert "hunter2" in client.get(f"{KINDS}{job.kind_id}/").json()["runs"][0]["reason"]
 
 
 def test_an_operator_has_a_kind_measured_anew(client: Client, cluster: Cluster) -> None:
-    kind = a_kind(steps_per_s={("V100", 1): 2.0})
+    kind = a_kind(team=a_team(), steps_per_s={("V100", 1): 2.0})
     client.force_login(a_user(operator=True))
     answer = client.post(f"{KINDS}{kind.pk}/forget/")
     assert answer.status_code == 200
@@ -116,3 +116,17 @@ def test_kinds_come_in_pages(client: Client, cluster: Cluster) -> None:
 def test_numbers_beyond_any_database_are_cut(client: Client, query: dict[str, int]) -> None:
     client.force_login(a_user(operator=True))
     assert client.get(KINDS, query).status_code == 200
+
+
+def test_the_page_of_kinds_is_paged_and_searched_over_all_pages(
+    client: Client, cluster: Cluster
+) -> None:
+    for number in range(30):
+        a_job(cluster, kind=a_kind(f"kind-{number:02d}"))
+    client.force_login(a_user(operator=True))
+    first, second = (client.get("/kinds/", {"page": page}).content.decode() for page in (1, 2))
+    assert (first.count('title break">kind-'), second.count('title break">kind-')) == (24, 6)
+    assert "kind-29" in first
+    assert "Page 1 of 2" in first
+    found = client.get("/kinds/", {"search": "KIND-03"}).content.decode()
+    assert found.count('title break">kind-') == 1

@@ -55,6 +55,16 @@ def test_the_run_time_of_a_job_without_steps_predicts_the_next_of_its_kind(
     assert Profile.objects.get().steps_per_s == pytest.approx(0.375)
 
 
+def test_a_run_time_far_from_the_last_counts_at_once_as_no_job_tells_it(
+    cluster: Cluster, node: Node
+) -> None:
+    job = a_silent_job(cluster)
+    silent_run(job, node, 20.0)
+    silent_run(a_silent_job(cluster, job.kind), node, 400.0)
+    assert Profile.objects.get().steps_per_s == pytest.approx((0.5 + 0.025) / 2)
+    assert not Measurement.objects.filter(held=True).exists()
+
+
 def test_runs_of_milliseconds_break_nothing(cluster: Cluster, node: Node) -> None:
     kind = a_kind()
     for run_s in (0.0, 0.001, -5.0, 0.002):

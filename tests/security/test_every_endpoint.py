@@ -53,9 +53,12 @@ WHAT_IF = "api/v1/clusters/<slug:name>/what-if/"
 """It is asked by POST; its own tests say what others see."""
 
 ENDPOINTS = {
-    "": PERSON, "login/": DOOR, "logout/": PERSON, "password/": PERSON, "submit/": PERSON,
+    "": PERSON, "login/": DOOR, "logout/": PERSON, "password/": PERSON, "tokens/": PERSON,
+    "tokens/<slug:key>/revoke/": TEAM, "submit/": PERSON,
     "jobs/<uuid:job_id>/": TEAM,
     "jobs/<uuid:job_id>/<slug:action>/": TEAM, "nodes/": PERSON,
+    "audit/": OPERATORS, "audit/audit.csv": OPERATORS,  # and maintainers, of their teams
+    "teams/": PERSON, "teams/<slug:name>/members/": TEAM,
     "arrays/<uuid:array_id>/": TEAM, "arrays/<uuid:array_id>/<slug:action>/": TEAM,
     "api/v1/arrays/<uuid:array_id>/": TEAM, "api/v1/arrays/<uuid:array_id>/<slug:verb>/": TEAM,
     "nodes/<uuid:node_id>/<slug:action>/": OPERATORS,
@@ -68,6 +71,7 @@ ENDPOINTS = {
         "assignments", "attempts", "cancel", "clone", "events", "hold", "logs", "release",
         "requeue")},
     "api/v1/me/": PERSON, "api/v1/teams/": PERSON, "api/v1/teams/<slug:team>/": TEAM,
+    "api/v1/teams/<slug:team>/members/<str:username>/": TEAM,
     "api/v1/teams/<slug:team>/secrets/": TEAM,
     "api/v1/teams/<slug:team>/secrets/<str:name>/": TEAM, "api/v1/tokens/": DOOR,
     "api/v1/tokens/current/": PERSON,
@@ -97,7 +101,8 @@ ENDPOINTS = {
     WHAT_IF: PERSON, f"{WHAT_IF}end/": PERSON, "jobs/<uuid:job_id>/start-now/": TEAM,
     "api/v1/jobs/<uuid:pk>/start-now/": TEAM,
     "api/v1/kinds/": PERSON, "api/v1/kinds/<int:pk>/": TEAM,
-    "api/v1/kinds/<int:pk>/forget/": OPERATORS, "api/v1/run-times/": PERSON,
+    **{f"api/v1/kinds/<int:pk>/{verb}/": OPERATORS for verb in ("forget", "publish", "withdraw")},
+    "kinds/<int:pk>/<slug:action>/": OPERATORS, "api/v1/run-times/": PERSON,
     r"api/v1/[\s\S]*": NOTHING,
     "^api/schema/?$": PERSON, "^api/docs/?$": PERSON, "healthz": OPEN, "readyz": OPEN,
     "^metrics/?$": OPEN,
@@ -150,7 +155,9 @@ class Scene:
             "<slug:verb>": "cancel",
             "<slug:action>": "cordon" if route.startswith("nodes") else "cancel", "<int:pk>": pk,
             "<slug:team>": self.team.name,
-            "<uuid:pk>": pk, "<int:number>": 1, "<str:link>": "no-such-link", "<slug:name>": "lab",
+            "<uuid:pk>": pk, "<int:number>": 1, "<str:link>": "no-such-link",
+            "<slug:name>": self.team.name if route.startswith("teams") else "lab",
+            "<str:username>": "owner",
             "<str:name>": "report.html" if route.startswith("simulations") else "wandb",
             "<slug:key>": self.owners_key, "<str:stream>": "stdout", r"[\s\S]*": "nowhere",
         }.items():  # fmt: skip

@@ -3,6 +3,7 @@ database, broker, logs, journals.
 """
 
 import base64
+import gzip
 import os
 import re
 import signal
@@ -82,7 +83,8 @@ def system(tmp_path: Path) -> Iterator[System]:
             "start", lambda: re.search(told, said.read_text()), said
         ).groups()
         client = httpx.Client(base_url=url, timeout=60)
-        given = client.post("/api/v1/tokens/", json={"username": "admin", "password": password})
+        account = {"username": "admin", "password": password, "new_password": "a new password"}
+        given = client.post("/api/v1/tokens/", json=account)
         client.headers["Authorization"] = f"Bearer {given.json()['token']}"
         yield System(process, home, said, client)
         client.close()
@@ -177,12 +179,10 @@ def nothing_is_left(system: System) -> None:
     """
     home = system.home
     with closing(sqlite3.connect(home / "db.sqlite3")) as database:
-        kept = [bytes(row[0]) for row in database.execute("SELECT data FROM jobs_logchunk")]
+        rows = database.execute("SELECT data, unpacked_size FROM jobs_logchunk")
+        kept = [gzip.decompress(data) if packed else data for data, packed in rows]
     assert [text for text in kept if b"*" * len(VALUE) in text], "no output was shipped"
     assert [text for text in kept if VALUE.encode() in text] == []
-    assert any(
-        b"run_cluster_round" in path.read_bytes() for path in home.glob("valkey/appendonlydir/*")
-    ), "no messages were kept"
     assert '"level": "debug"' in (home / "logs" / "web.log").read_text()
     assert list(home.glob("agents/*/journal.jsonl"))
     agents = "".join(path.read_text() for path in home.glob("logs/agent-*.log"))

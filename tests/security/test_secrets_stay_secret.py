@@ -12,7 +12,7 @@ from django.core import serializers
 from django.db import connection
 
 from controlplane.loop.models import Round
-from jobs.models import Assignment
+from jobs.models import Assignment, TeamRole
 from loadmaster.agent.logs import Masker
 from loadmaster.protocol import PROTOCOL_HEADER
 from tests.builders import a_cluster, a_team, a_user
@@ -31,7 +31,7 @@ def offered(caplog: pytest.LogCaptureFixture) -> Any:
     caplog.set_level(logging.DEBUG)
     cluster, team = a_cluster(name="lab", policy="fifo", **CLOCK), a_team("research")
     node = a_node_with_agent(cluster)
-    user = a_user("ada", team=team)
+    user = a_user("ada", team=team, role=TeamRole.MAINTAINER)
     client = api(user)
     assert (
         client.put(

@@ -63,6 +63,98 @@ def test_an_account_is_guarded_against_many_addresses(client: Client) -> None:
     assert tries == [401, 401, 401, 429]
 
 
+VARIANTS = ("ada", "\uff41da", "ad\uff41", "\u1d43da", "\u2003ada", "\U0001d5badA")
+"""Names that Unicode's compatibility forms (NFKC) make one."""
+
+
+@pytest.mark.parametrize("path", ["/login/", "/admin/login/"])
+def test_variants_of_a_name_are_tries_of_one_account(client: Client, path: str) -> None:
+    a_user("ada", operator=True)
+    tries = [
+        client.post(
+            path, {"username": name, "password": "wrong"}, REMOTE_ADDR=f"192.0.2.{i}"
+        ).status_code
+        for i, name in enumerate(VARIANTS)
+    ]
+    assert tries == [200] * 3 + [429] * 3
+
+
+def test_who_is_logged_in_tries_other_accounts_in_their_names(client: Client) -> None:
+    a_user("ada")
+    eve = a_user("eve", operator=True)
+    client.force_login(eve)
+    tries = [
+        client.post("/admin/login/", {"username": "ada", "password": "wrong"}).status_code
+        for _ in range(4)
+    ]
+    assert tries == [200] * 3 + [429]
+
+
+def test_the_api_takes_a_variant_for_the_name_and_counts_it_so(client: Client) -> None:
+    a_user("ada", password="a long password")
+    assert log_in(client, VARIANTS[1], "a long password").status_code == 201
+    tries = [
+        log_in(client, name, REMOTE_ADDR=f"192.0.2.{i}").status_code
+        for i, name in enumerate(VARIANTS)
+    ]
+    assert tries == [401] * 3 + [429] * 3
+
+
+def test_the_lock_of_name_and_address_counts_variants_as_one(client: Client, settings: Any) -> None:
+    settings.AXES_ENABLED, settings.AXES_FAILURE_LIMIT = True, 3
+    a_user("ada", password="a long password")
+    for name in VARIANTS[:3]:
+        log_in(client, name)
+    assert log_in(client, "ada", "a long password").status_code in (401, 403, 429)
+
+
+def test_another_charset_is_no_way_around_the_count(client: Client) -> None:
+    a_user("ada", password="a long password")
+    body = json.dumps({"username": "ada", "password": "wrong"})
+    typed = "username=ada&password=wrong"
+    for charset in ("cp037", "utf-16", "utf-7"):
+        sent = client.generic(
+            "POST",
+            "/api/v1/tokens/",
+            body.encode(charset),
+            content_type=f"application/json; charset={charset}",
+        )
+        assert sent.status_code == (401 if charset == "utf-7" else 400)
+        kind = f"application/x-www-form-urlencoded; charset={charset}"
+        assert client.generic("POST", "/login/", typed.encode(charset), kind).status_code == 400
+    good = json.dumps({"username": "ada", "password": "a long password"}).encode("cp037")
+    kind = "application/json; charset=cp037"
+    assert client.generic("POST", "/api/v1/tokens/", good, kind).status_code == 400
+
+
+def test_an_uploaded_form_in_another_charset_counts_for_the_name_that_it_means(
+    client: Client,
+) -> None:
+    head = b'--x\r\nContent-Disposition: form-data; name="%b"\r\n\r\n%b\r\n'
+    fields = head % (b"username", b"+AGE-da") + head % (b"password", b"wrong")
+    body, kind = fields + b"--x--\r\n", "multipart/form-data; boundary=x; charset=utf-7"
+    tries = [
+        client.generic("POST", "/login/", body, kind, REMOTE_ADDR=f"192.0.2.{i}").status_code
+        for i in range(3)
+    ]
+    assert tries == [200] * 3
+    assert log_in(client, "ada").status_code == 429
+
+
+def test_tries_at_the_old_password_count_for_the_account_whose_password_it_is(
+    client: Client,
+) -> None:
+    user = a_user("ada", password="a long password")
+    client.force_login(user)
+    new = "another long password"
+    typed = {"old_password": "wrong", "new_password1": new, "new_password2": new}
+    tries = [
+        client.post("/password/", typed, REMOTE_ADDR=f"192.0.2.{i}").status_code for i in range(4)
+    ]
+    assert tries == [200] * 3 + [429]
+    assert log_in(SiteClient(), "ada", "a long password").status_code == 429
+
+
 def test_pages_api_and_administration_count_together(client: Client) -> None:
     for path in ("/login/", "/admin/login/", "/login/"):
         assert client.post(path, {"username": "ada", "password": "wrong"}).status_code == 200

@@ -12,6 +12,7 @@ from clusters.events import request_reschedule
 from clusters.management.operators import OperatorCommand, finite
 from clusters.models import Cluster, Reason
 from clusters.models.clusters import Predictor, Profiling
+from controlplane.audit.record import record_values
 
 NUMBERS = {
     "heartbeat_s": "how often agents report",
@@ -22,6 +23,8 @@ NUMBERS = {
     "power_cap_w": "IT watts of all work together",
     "restart_cost_s": "seconds lost by a checkpoint-restart",
     "min_run_factor": "least run of a launch, in restart costs",
+    "log_head_mb": "begin of a long output that is kept",
+    "log_tail_mb": "end of a long output that is kept",
     "profile_silence_s": "seconds after which a profile run without a step ends",
 }
 
@@ -81,10 +84,14 @@ class Command(OperatorCommand):
                 "--currency: what was decided and billed stays in the currency it was in; make"
                 " another cluster"
             )
+        old = {field: getattr(cluster, field) for field in given} if cluster.pk else None
         for field, value in given.items():
             setattr(cluster, field, value)
         cluster.full_clean()
-        _save(cluster, given)
+        with transaction.atomic():
+            _save(cluster, given)
+            action = "cluster.add" if old is None else "cluster.change"
+            record_values(action, cluster, given, old)
         self.stdout.write(
             f"cluster {cluster.name}: {cluster.timezone}, {cluster.currency}, {cluster.policy},"
             f" heartbeat {cluster.heartbeat_s:g} s, lease {cluster.lease_s:g} s, grace"
@@ -111,6 +118,5 @@ def _save(cluster: Cluster, given: dict[str, Any]) -> None:
     if cluster.pk is None:
         cluster.save()
     elif given:
-        with transaction.atomic():
-            Cluster.objects.filter(pk=cluster.pk).update(**given)
-            request_reschedule(cluster, Reason.OPERATOR)
+        Cluster.objects.filter(pk=cluster.pk).update(**given)
+        request_reschedule(cluster, Reason.OPERATOR)

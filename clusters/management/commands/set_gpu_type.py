@@ -10,6 +10,7 @@ from django.db import transaction
 from clusters.management.operators import OperatorCommand, finite
 from clusters.models import Cluster, GpuType
 from clusters.tariffs import costs_changed
+from controlplane.audit.record import record_values
 
 FIGURES = {
     "tflops": "peak TFLOP/s, used for estimates",
@@ -40,11 +41,14 @@ class Command(OperatorCommand):
         missing = [f"--{f.replace('_', '-')}" for f in FIGURES if f not in given and f != PRICE]
         if kind.pk is None and missing:
             raise CommandError(f"{name} is new: say {', '.join(missing)} too")
+        old = {figure: getattr(kind, figure) for figure in given} if kind.pk else None
         for figure, value in given.items():
             setattr(kind, figure, Decimal(str(value)) if figure == PRICE else value)
         kind.full_clean()
         with transaction.atomic():
             kind.save()
+            action = "gpu_type.add" if old is None else "gpu_type.change"
+            record_values(action, kind, {name: getattr(kind, name) for name in given}, old)
             costs_changed(Cluster.objects.filter(nodes__gpu_type=kind).distinct())
         price = f", {float(kind.price_per_hour):g} an hour" if kind.price_per_hour else ""
         self.stdout.write(

@@ -9,6 +9,7 @@ from django.db import transaction
 from clusters.management.operators import OperatorCommand, finite, moment, the_cluster
 from clusters.models import PueRecord
 from clusters.tariffs import costs_changed
+from controlplane.audit.record import record
 
 
 class Command(OperatorCommand):
@@ -33,14 +34,16 @@ class Command(OperatorCommand):
     ) -> None:
         row = the_cluster(cluster)
         if pue is not None:
-            record = PueRecord(cluster=row, pue=pue, effective_from=moment("--from", since, row))
-            record.full_clean()
+            since_then = moment("--from", since, row)
+            version = PueRecord(cluster=row, pue=pue, effective_from=since_then)
+            version.full_clean()
             with transaction.atomic():
-                record.save()
+                version.save()
+                record("pue.add", row, new={"pue": pue, "effective_from": since_then})
                 costs_changed([row])
         zone = ZoneInfo(row.timezone)
-        for record in PueRecord.objects.filter(cluster=row).order_by("-effective_from", "-id"):
+        for version in PueRecord.objects.filter(cluster=row).order_by("-effective_from", "-id"):
             self.stdout.write(
-                f"from {record.effective_from.astimezone(zone):%Y-%m-%d %H:%M %Z}: PUE"
-                f" {record.pue:g}"
+                f"from {version.effective_from.astimezone(zone):%Y-%m-%d %H:%M %Z}: PUE"
+                f" {version.pue:g}"
             )

@@ -3,7 +3,6 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Any
 
 from django.contrib.auth.models import User
@@ -12,8 +11,9 @@ from django.db.models import Count, Prefetch, prefetch_related_objects
 from django.utils import timezone
 
 from clusters.intervals import is_silent
-from clusters.models import Cluster, Device, Node
+from clusters.models import Cluster, Device, ImplausibleFigure, Node
 from clusters.models.nodes import runtimes_of
+from clusters.services.implausible import RECENT, recent
 from jobs.assignment_lifecycle import LIVE
 from jobs.models import Assignment, AssignmentSlot
 from jobs.selectors import OTHERS, seen_by
@@ -46,7 +46,10 @@ class DeviceCard:
 
 @dataclass(frozen=True, slots=True)
 class NodeCard:
-    """Node, its GPUs, and its known watts; `by_cores`: jobs there without GPUs."""
+    """Node, its GPUs, and its known watts; `by_cores`: jobs there without GPUs.
+
+    `implausible`: figures of the last day that it reported and that cannot be.
+    """
 
     node: Node
     emulated: bool
@@ -54,6 +57,7 @@ class NodeCard:
     silent: bool
     by_cores: tuple[Occupant, ...] = ()
     cores_held: float = 0.0
+    implausible: tuple[ImplausibleFigure, ...] = ()
 
     @property
     def busy(self) -> int:
@@ -100,14 +104,15 @@ def page_of_nodes(number: int | str | None) -> Page[Node]:
 
 def cluster_nodes(user: User, page: Page[Node]) -> tuple[ClusterNodes, ...]:
     """Nodes of the page by cluster; empty clusters are on the first page. A few queries in all."""
-    nodes, now = list(page.object_list), timezone.now()
-    prefetch_related_objects(nodes, Prefetch("devices", queryset=Device.objects.order_by("uuid")))
+    nodes = list(page.object_list)
+    devices = Prefetch("devices", queryset=Device.objects.order_by("uuid"))
+    prefetch_related_objects(nodes, devices, recent(timezone.now()))
     working, by_cores = _working(nodes), _by_cores(nodes)
     held = (*working.values(), *by_cores.values())
     seen = seen_by(user, {a.job_id for assignments in held for a in assignments})
     cards: dict[int, list[NodeCard]] = defaultdict(list)
     for node in nodes:
-        card = _node_card(node, working, seen, now)
+        card = _node_card(node, working, seen)
         cores = sum(a.job.cores * a.units for a in by_cores[node.pk])
         occupants = tuple(_occupant(a, seen) for a in by_cores[node.pk])
         cards[node.cluster_id].append(replace(card, by_cores=occupants, cores_held=cores))
@@ -152,7 +157,7 @@ _OF_CORES = ("node_id", "job_id", "job__name", "job__cores", "units", "purpose",
 
 
 def _node_card(
-    node: Node, working: Mapping[int, list[Assignment]], seen: frozenset[Any], now: datetime
+    node: Node, working: Mapping[int, list[Assignment]], seen: frozenset[Any]
 ) -> NodeCard:
     emulated = node.is_emulated
     devices = [
@@ -163,8 +168,9 @@ def _node_card(
         )
         for device in node.devices.all()
     ]
-    silent = is_silent(node.session_expires_at, now)
-    return NodeCard(node, emulated, tuple(devices), silent)
+    silent = is_silent(node.session_expires_at)
+    implausible = tuple(getattr(node, RECENT))
+    return NodeCard(node, emulated, tuple(devices), silent, implausible=implausible)
 
 
 def _occupant(assignment: Assignment, seen: frozenset[Any]) -> Occupant:

@@ -113,6 +113,7 @@ def append_log(request: Request) -> LogAccepted:
         fence=request.integer("fence"),
         body=request.body,
         digest=request.header("x-content-sha256"),
+        skipped=request.integer("skipped", default=0) == 1,
     )
     return LogAccepted(following)
 
@@ -186,7 +187,8 @@ ENDPOINTS = (
              record_metrics, status=202),
     Endpoint("log", "PUT", f"{ASSIGNMENT}/logs/<str:stream>", bytes, LogAccepted, append_log,
              query={"offset": "Unpacked bytes before this piece",
-                    "fence": "The assignment's fence", "epoch": "The session's epoch"}),
+                    "fence": "The assignment's fence", "epoch": "The session's epoch",
+                    "skipped": "1: the bytes before this piece are left out, else 0"}),
     Endpoint("accept", "PUT", f"{ASSIGNMENT}/accept", Accept, LaunchSpec, accept, dated=True),
     Endpoint("session", "POST", f"{NODE}/session", SessionRequest, Session, open_session),
     Endpoint("register", "POST", "register", Registration, Registered, register, status=201),

@@ -11,8 +11,10 @@ from django.db.models import Exists, F, OuterRef, QuerySet, Value
 from django.db.models.functions import Coalesce, Greatest, Least
 from django.utils import timezone
 
-from clusters.agent_errors import ABSURD, check_number, moment, stale_epoch
+from clusters.agent_errors import check_number, moment, stale_epoch
 from clusters.models import Node
+from clusters.plausible import Dropped, Machine, usage_samples
+from clusters.services.implausible import note_dropped
 from controlplane.execution.services.sessions import lock_own
 from jobs.models import Assignment, Job, ProgressPoint, UsagePoint
 from jobs.moves import note_job
@@ -33,7 +35,8 @@ def record_metrics(node: Node, assignment_id: UUID, batch: MetricsBatch) -> bool
 
     A job's progress follows its newest training launch and falls only where that began earlier.
     """
-    _check(batch)
+    check_number("seq", batch.seq, 0, inf)
+    now, dropped = timezone.now(), Dropped()
     if node.epoch != batch.epoch:
         raise stale_epoch(batch.epoch, node.epoch)
     with transaction.atomic():
@@ -43,18 +46,19 @@ def record_metrics(node: Node, assignment_id: UUID, batch: MetricsBatch) -> bool
         )
         if not newer.update(metrics_seq=batch.seq):
             return False
-        progress = _sensible(assignment, batch.progress)
+        progress = _sensible(assignment, batch.progress, dropped)
         _count_from_first_step(assignment, progress)
         Assignment.objects.filter(pk=assignment.pk).update(**_newest(progress))
         _update_job(assignment, progress)
         _keep_progress(assignment, progress)
-        _keep_usage(assignment, batch.usage)
+        _keep_usage(assignment, _plausible(assignment, batch.usage, now, dropped))
+    note_dropped({node.pk: dropped} if dropped.figures else {}, now)
     _learn(assignment, progress)
     return True
 
 
 def _sensible(
-    assignment: Assignment, progress: Sequence[ProgressSample]
+    assignment: Assignment, progress: Sequence[ProgressSample], dropped: Dropped
 ) -> Sequence[ProgressSample]:
     """Reports that make sense; the job's history says once a launch what was dropped, and why."""
     if not progress:
@@ -69,6 +73,7 @@ def _sensible(
     )
     checked = reports.check(progress, launch)
     for name, message in checked.messages.items():
+        dropped.note(f"progress: {name}", 0.0)
         data = {"message": message, "fence": assignment.fence, "report": name}
         same = {"data__fence": assignment.fence, "data__report": name}
         if not assignment.job.events.filter(event="warning", **same).exists():
@@ -83,14 +88,14 @@ def _learn(assignment: Assignment, progress: Sequence[ProgressSample]) -> None:
         profiling_services.progress_reported(assignment, max(0, before), now)
 
 
-def _check(batch: MetricsBatch) -> None:
-    check_number("seq", batch.seq, 0, inf)
-    for index, used in enumerate(batch.usage):
-        where = f"usage[{index}]"
-        moment(f"{where}.at_s", used.at_s)
-        check_number(f"{where}.cores", used.cores, 0, ABSURD)
-        check_number(f"{where}.memory_gb", used.memory_gb, 0, ABSURD)
-        check_number(f"{where}.gpu_power_w", used.gpu_power_w, 0, ABSURD)
+def _plausible(
+    assignment: Assignment, usage: Sequence[UsageSample], now: datetime, dropped: Dropped
+) -> Sequence[UsageSample]:
+    """Samples of its use, bounded by what its node has."""
+    node = assignment.node
+    peak_w = node.gpu_type.peak_w if node.gpu_type else 0.0
+    machine = Machine(peak_w, node.cores, node.memory_gb)
+    return usage_samples(usage, machine, assignment.gpus, now.timestamp(), dropped)
 
 
 def _count_from_first_step(assignment: Assignment, progress: Sequence[ProgressSample]) -> None:

@@ -1,7 +1,8 @@
 """Acceptance and state reports of assignments, by compare-and-swap."""
 
 import re
-from datetime import datetime, timedelta
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from math import inf
 from typing import Any
 from uuid import UUID
@@ -15,11 +16,12 @@ from clusters.agent_errors import (
     check_number,
     check_text,
     invalid,
-    moment,
     stale_assignment,
 )
 from clusters.intervals import intervals_of, job_lease_s
 from clusters.models import Node
+from clusters.plausible import CLOCK_S, Dropped
+from clusters.services.implausible import note_dropped
 from controlplane.execution import slurm
 from controlplane.execution.gangs import (
     GangImpossibleError,
@@ -33,6 +35,7 @@ from controlplane.execution.moves import move_assignment
 from controlplane.execution.outcomes import assignment_ended, assignment_running, end_assignment
 from controlplane.execution.seats import hosts_of, is_held
 from controlplane.execution.services.sessions import lock_own, lock_session
+from controlplane.execution.teams import OtherTeamError, bind_to_team
 from jobs.arrays.selectors import variables_of
 from jobs.assignment_lifecycle import (
     ENDED,
@@ -43,8 +46,9 @@ from jobs.assignment_lifecycle import (
 )
 from jobs.models import Assignment, Job
 from jobs.secrets import SecretMissing, reveal_references
-from loadmaster.features import BATCH, GANG, LIMITS, SIGNAL
+from loadmaster.features import BATCH, GANG, ISOLATED, LIMITS, LOG_ENDS, SIGNAL
 from loadmaster.protocol import Accept, AssignmentState, LaunchSpec, ReasonClass, StateReport
+from profiling.reports import FASTEST
 
 
 def launch_spec(assignment: Assignment) -> LaunchSpec:
@@ -53,6 +57,7 @@ def launch_spec(assignment: Assignment) -> LaunchSpec:
     held = assignment.slots.select_related("device").order_by("device__uuid", "slot")
     slots = list(held) if assignment.gpus else []
     place = "" if assignment.purpose == "profiling" else job.checkpoint_place
+    head_bytes, tail_bytes = node.cluster.log_ends if LOG_ENDS in node.features else (0, 0)
     return LaunchSpec(
         assignment=str(assignment.pk),
         job=str(job.pk),
@@ -101,6 +106,9 @@ def launch_spec(assignment: Assignment) -> LaunchSpec:
         error_output=slurm.file_name(job.error_output, job, node.name),
         hosts=hosts_of(assignment) if job.needs_batch else (),
         held=is_held(assignment),
+        log_head_bytes=head_bytes,
+        log_tail_bytes=tail_bytes,
+        team=job.team_id if ISOLATED in node.features else 0,
     )
 
 
@@ -140,8 +148,9 @@ def accept(
         assignment = lock_own(node, assignment_id, request.fence)
         try:
             check_gang(assignment, node)
+            bind_to_team(node, assignment.job)
             spec = launch_spec(assignment)
-        except (SecretMissing, GangImpossibleError) as problem:
+        except (SecretMissing, GangImpossibleError, OtherTeamError) as problem:
             blame = ReasonClass.USER if isinstance(problem, SecretMissing) else ReasonClass.NODE
             _reject(assignment, request.epoch, blame, str(problem), now)
             refusal = stale_assignment(f"assignment {assignment_id} cannot start: {problem}")
@@ -155,7 +164,7 @@ def _take(node: Node, assignment: Assignment, epoch: int, grace_s: float, now: d
     if assignment.state == AssignmentState.OFFERED and assignment.desired == "run":
         lease_s = job_lease_s(intervals_of(node.cluster), assignment.job.on_disconnect)
         values: dict[str, Any] = {"epoch": epoch, "accepted_at": now, "grace_s": grace_s}
-        values["lease_expires_at"] = now + timedelta(seconds=lease_s)
+        values |= {"renewed_at": now, "lease_expires_at": now + timedelta(seconds=lease_s)}
         move_assignment(assignment, AssignmentMove.ACCEPT, **values)
     elif assignment.state not in LIVE or assignment.epoch != epoch:
         raise stale_assignment(
@@ -179,11 +188,14 @@ def report_state(
 
     A replay (known `seq` and state, or a known end) changes nothing; other old reports are refused.
     """
-    now = now or timezone.now()
-    observed_at = _check(report)
+    now, dropped = now or timezone.now(), Dropped()
+    _check(report)
+    report = replace(report, observed_at_s=dropped.in_time(report.observed_at_s, now.timestamp()))
     with transaction.atomic():
         node = lock_session(node_pk, report.epoch)
         assignment = lock_own(node, assignment_id, report.fence)
+        report = replace(report, steps=_possible_steps(assignment, report, now, dropped))
+        note_dropped({node.pk: dropped} if dropped.figures else {}, now)
         if _is_replay(assignment, report):
             return AssignmentState(assignment.state)
         _check_fresh(assignment, report)
@@ -201,6 +213,7 @@ def report_state(
             data["exit_code"] = report.exit_code
         move, values = MOVE_TO[report.to], _values(assignment, report, now)
         try:
+            observed_at = datetime.fromtimestamp(report.observed_at_s, UTC)
             move_assignment(assignment, move, observed_at=observed_at, data=data, **values)
         except IllegalAssignmentMoveError as error:
             raise AgentCallError(409, "illegal_move", str(error)) from error
@@ -211,7 +224,16 @@ def report_state(
         return AssignmentState(assignment.state)
 
 
-def _check(report: StateReport) -> datetime:
+def _possible_steps(
+    assignment: Assignment, report: StateReport, now: datetime, dropped: Dropped
+) -> int | None:
+    """Return the reported steps; None for more than a launch can make."""
+    ran_s = (now - (assignment.accepted_at or now)).total_seconds() + CLOCK_S
+    most = assignment.start_steps + FASTEST * max(0.0, ran_s)
+    return None if dropped.within("steps", report.steps, 0, most) is None else report.steps
+
+
+def _check(report: StateReport) -> None:
     if report.to in NOT_REPORTED_BY_AGENTS:
         raise invalid("to", f"an agent cannot report {report.to}")
     check_number("seq", report.seq, 0, inf)
@@ -222,7 +244,6 @@ def _check(report: StateReport) -> datetime:
     check_number("ran_s", report.ran_s, 0, inf)
     if report.image_digest and not IMAGE_DIGEST.fullmatch(report.image_digest):
         raise invalid("image_digest", "must be sha256: and 64 hexadecimal digits")
-    return moment("observed_at_s", report.observed_at_s)
 
 
 def _report_values(report: StateReport) -> dict[str, Any]:

@@ -8,19 +8,24 @@ from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from uuid import UUID
 
+from django.conf import settings
 from django.db import connection, transaction
 from django.db.models import Exists, OuterRef
+from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from clusters.agent_errors import AgentCallError, stale_epoch
-from clusters.events import note_nodes_joined
+from clusters.events import note_nodes_joined, request_reschedule
 from clusters.intervals import intervals_by_cluster, is_silent, job_lease_s
-from clusters.models import Device, Node, NodeEvent
+from clusters.models import Device, Node, NodeEvent, Reason
 from clusters.models.nodes import State
+from clusters.plausible import Dropped, device_samples, room_gb
 from clusters.services.devices import keep_samples, note_health
-from controlplane.execution.directives import cursor_of, directives, is_news
+from clusters.services.implausible import note_dropped
+from controlplane.execution.directives import cursor_of, directives, is_news, is_past
 from controlplane.execution.moves import move_assignment
 from controlplane.execution.outcomes import assignment_running
+from controlplane.execution.services.agent_clocks import AGENT_CLOCKS
 from controlplane.execution.services.sessions import restore_lost_node, token_refusals
 from controlplane.web.storage.bulk import update_rows
 from jobs.assignment_lifecycle import ENDED, HELD_BY_AGENT, LIVE, MOVE_TO
@@ -39,6 +44,9 @@ from loadmaster.protocol import (
 )
 
 UNWELL = "its agent reports that the machine is unhealthy"
+NO_ROOM = "its disk has too little room"
+ROOM_AGAIN = 1.2
+"""Multiple of the least room with which a node that had too little takes work again."""
 
 IntervalsOf = Callable[[Iterable[int]], Mapping[int, Intervals]]
 
@@ -71,7 +79,10 @@ Outcome = Renewed | AgentCallError | Busy
 
 @dataclass(frozen=True, slots=True)
 class _NodeRow:
-    """Locked node as its heartbeat finds it; `ill`: one of its devices was unhealthy."""
+    """Locked node as its heartbeat finds it; `ill`: one of its devices was unhealthy.
+
+    `peak_w`: of its type of GPU, 0 without.
+    """
 
     pk: UUID
     cluster_id: int
@@ -81,6 +92,7 @@ class _NodeRow:
     state: str
     reason: str
     session_expires_at: datetime | None
+    peak_w: float
     ill: bool
 
 
@@ -94,6 +106,7 @@ class _Renewal:
     clock: Intervals
     held: list[Assignment] = field(default_factory=list)
     renewed: list[Assignment] = field(default_factory=list)
+    dropped: Dropped = field(default_factory=Dropped)
 
     @property
     def fresh(self) -> bool:
@@ -139,10 +152,19 @@ def renew_all(
         taken = {i: renewal for i, renewal in renewals.items() if renewal.row.pk not in busy}
         fresh = [renewal for renewal in taken.values() if renewal.fresh]
         _renew(fresh, now)
-        _note_changes(fresh, now)
-    keep_samples([(renewal.row.pk, renewal.beat.devices) for renewal in fresh])
-    done: dict[int, Outcome] = {index: _renewed(renewal) for index, renewal in taken.items()}
+        _note_changes(fresh)
+    AGENT_CLOCKS.note([renewal.beat.sent_at_s for renewal in fresh], now)
+    _keep_samples(fresh, now)
+    done: dict[int, Outcome] = {index: _renewed(renewal, now) for index, renewal in taken.items()}
     return [refused.get(index) or done.get(index) or Busy() for index in range(len(calls))]
+
+
+def _keep_samples(renewals: Sequence[_Renewal], now: datetime) -> None:
+    """Keep the samples of devices, without figures that cannot be; these are counted."""
+    keep_samples(
+        [(r.row.pk, device_samples(r.beat.devices, r.row.peak_w, r.dropped)) for r in renewals]
+    )
+    note_dropped({r.row.pk: r.dropped for r in renewals if r.dropped.figures}, now)
 
 
 def restore_unknown(renewed: Renewed, now: datetime | None = None) -> HeartbeatReply:
@@ -160,7 +182,8 @@ def _lock_nodes(pks: Iterable[UUID], *, wait: bool) -> dict[UUID, _NodeRow]:
         .order_by("pk")
     )
     ill = Exists(Device.objects.filter(node=OuterRef("pk"), healthy=False))
-    return {row[0]: _NodeRow(*row) for row in locked.annotate(ill=ill).values_list(*_COLUMNS)}
+    known = locked.annotate(ill=ill, peak_w=Coalesce("gpu_type__peak_w", 0.0))
+    return {row[0]: _NodeRow(*row) for row in known.values_list(*_COLUMNS)}
 
 
 def _refusals(calls: Sequence[Call], rows: Mapping[UUID, _NodeRow]) -> dict[int, Outcome]:
@@ -213,16 +236,27 @@ def _renew(renewals: Sequence[_Renewal], now: datetime) -> None:
     for renewal in renewals:
         renewal.renewed = [a for a in renewal.held if _is_watched(a, renewal.beat)]
     ends = {id(renewal): now + timedelta(seconds=renewal.clock.lease_s) for renewal in renewals}
-    sessions = [(t.row.pk, t.beat.epoch, t.beat.seq, now, ends[id(t)]) for t in renewals]
-    update_rows(
-        Node, ("id", "epoch"), ("heartbeat_seq", "last_seen_at", "session_expires_at"), sessions
-    )
+    sessions = [
+        (
+            t.row.pk,
+            t.beat.epoch,
+            t.beat.seq,
+            now,
+            ends[id(t)],
+            room_gb(t.beat.disk_free_gb, t.dropped),
+        )
+        for t in renewals
+    ]
+    columns = ("heartbeat_seq", "last_seen_at", "session_expires_at", "disk_free_gb")
+    update_rows(Node, ("id", "epoch"), columns, sessions)
     leases = [
-        (a.pk, a.epoch, now + timedelta(seconds=job_lease_s(t.clock, a.job.on_disconnect)))
+        (a.pk, a.epoch, t.beat.seq, now, now + timedelta(seconds=lease_s))
         for t in renewals
         for a in t.renewed
+        for lease_s in (job_lease_s(t.clock, a.job.on_disconnect),)
     ]
-    update_rows(Assignment, ("id", "epoch"), ("lease_expires_at",), leases)
+    renewed = ("renewed_by", "renewed_at", "lease_expires_at")
+    update_rows(Assignment, ("id", "epoch"), renewed, leases)
 
 
 def _is_watched(assignment: Assignment, beat: Heartbeat) -> bool:
@@ -237,18 +271,18 @@ def _is_watched(assignment: Assignment, beat: Heartbeat) -> bool:
     )
 
 
-def _note_changes(renewals: Sequence[_Renewal], now: datetime) -> None:
+def _note_changes(renewals: Sequence[_Renewal]) -> None:
     known = [t.row for t in renewals if t.row.state != State.LOST]
-    heard = [row for row in known if is_silent(row.session_expires_at, now)]
+    heard = [row for row in known if is_silent(row.session_expires_at)]
     if heard:
         note_nodes_joined((row.cluster_id, row.pk) for row in heard)
     for renewal in renewals:
-        row, healthy = renewal.row, renewal.beat.healthy
-        unwell = row.state == State.READY and not healthy
-        if row.state == State.LOST or unwell or (healthy and row.reason == UNWELL):
+        row, trouble = renewal.row, _trouble(renewal)
+        unwell = row.state == State.READY and trouble
+        if row.state == State.LOST or unwell or (not trouble and row.reason in (UNWELL, NO_ROOM)):
             node = Node.objects.select_related("cluster").get(pk=row.pk)
             restore_lost_node(node)
-            _cordon_if_unhealthy(node, healthy=healthy)
+            _cordon_if_unhealthy(node, trouble)
     note_health(
         {
             t.row.pk: t.beat.devices
@@ -258,22 +292,34 @@ def _note_changes(renewals: Sequence[_Renewal], now: datetime) -> None:
     )
 
 
-def _cordon_if_unhealthy(node: Node, *, healthy: bool) -> None:
-    """Cordon a node that reports itself unhealthy until it is well; leave an operator's cordon."""
-    before, after, reason = (
-        (State.CORDONED, State.READY, "") if healthy else (State.READY, State.CORDONED, UNWELL)
-    )
-    if node.state != before or (healthy and node.reason != UNWELL):
+def _trouble(renewal: _Renewal) -> str:
+    """Reason for the node to take nothing new; agents of older versions do not tell their room."""
+    free_gb = room_gb(renewal.beat.disk_free_gb, Dropped())
+    least_gb = settings.NODE_LEAST_FREE_GB
+    if renewal.row.reason == NO_ROOM:
+        least_gb *= ROOM_AGAIN
+    if free_gb is not None and free_gb < least_gb:
+        return NO_ROOM
+    return "" if renewal.beat.healthy else UNWELL
+
+
+def _cordon_if_unhealthy(node: Node, trouble: str) -> None:
+    """Cordon a node in trouble until it is well; leave an operator's cordon."""
+    before, after = (State.READY, State.CORDONED) if trouble else (State.CORDONED, State.READY)
+    if node.state != before or (not trouble and node.reason not in (UNWELL, NO_ROOM)):
         return
-    if Node.objects.filter(pk=node.pk, state=before).update(state=after, reason=reason):
-        NodeEvent.objects.create(node=node, event="healthy" if healthy else "unhealthy")
+    if Node.objects.filter(pk=node.pk, state=before).update(state=after, reason=trouble):
+        event, data = "unhealthy" if trouble else "healthy", {"reason": trouble or node.reason}
+        NodeEvent.objects.create(node=node, event=event, data=data)
+        if not trouble:
+            request_reschedule(node.cluster, Reason.NODE_JOINED, node=node)
 
 
-def _renewed(renewal: _Renewal) -> Renewed:
+def _renewed(renewal: _Renewal, now: datetime) -> Renewed:
     said = {known.id: known for known in renewal.beat.assignments}
     unknown = [a.pk for a in renewal.renewed if a.state == AssignmentState.UNKNOWN]
     back = [(pk, said[str(pk)]) for pk in unknown if said[str(pk)].state in HELD_BY_AGENT]
-    return Renewed(_reply(renewal), tuple(back), renewal.beat.epoch)
+    return Renewed(_reply(renewal, now), tuple(back), renewal.beat.epoch)
 
 
 def _restore_one(pk: UUID, known: KnownAssignment, epoch: int, now: datetime) -> None:
@@ -288,13 +334,14 @@ def _restore_one(pk: UUID, known: KnownAssignment, epoch: int, now: datetime) ->
             assignment_running(assignment, now)
 
 
-def _reply(renewal: _Renewal) -> HeartbeatReply:
+def _reply(renewal: _Renewal, now: datetime) -> HeartbeatReply:
     held, beat, clock = renewal.held, renewal.beat, renewal.clock
     leases = tuple(
         Lease(str(a.pk), a.fence, job_lease_s(clock, a.job.on_disconnect)) for a in renewal.renewed
     )
     wanted = directives(held, clock.grace_s) + _strays(held, beat, clock.grace_s)
-    cursor = max(beat.cursor, cursor_of(a for a in held if is_news(a)))
+    known = beat.cursor if is_past(beat.cursor, now) else 0
+    cursor = max(known, cursor_of(a for a in held if is_news(a)))
     return HeartbeatReply(clock.heartbeat_s, leases, wanted, cursor)
 
 

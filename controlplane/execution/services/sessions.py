@@ -11,6 +11,7 @@ from django.utils import timezone
 from clusters.agent_errors import (
     AgentCallError,
     check_devices,
+    check_features,
     check_text,
     not_yours,
     stale_assignment,
@@ -66,22 +67,22 @@ def lock_own(node: Node, pk: uuid.UUID, fence: int) -> Assignment:
 
 
 def open_session(node_pk: UUID, request: SessionRequest, now: datetime | None = None) -> Session:
-    """Begin a session. The same journal supersedes its own at once, others after its expiry."""
+    """Begin a session. The same journal supersedes its own at once, others when it is silent."""
     now = now or timezone.now()
     check_text("machine_id", request.machine_id, 100, empty=False)
     check_text("boot_id", request.boot_id, 100)
     check_text("session_secret", request.session_secret, 1000, empty=False)
     check_text("address", request.address, 255)
     check_devices(request.devices)
+    check_features(request.features)
     with transaction.atomic():
         node = lock_node(node_pk)
-        expires = node.session_expires_at
-        if expires is not None and expires > now and not _is_same_agent(node, request):
-            wait_s = (expires - now).total_seconds()
-            text = f"another session of node {node} lives; it ends {wait_s:.0f} s from now"
-            raise AgentCallError(409, ErrorCode.SESSION_LIVES, f"{text} unless it is renewed")
+        if not is_silent(node.session_expires_at) and not _is_same_agent(node, request):
+            lease_s = intervals_of(node.cluster).lease_s
+            text = f"another session of node {node} lives; it ends after {lease_s:.0f} s of silence"
+            raise AgentCallError(409, ErrorCode.SESSION_LIVES, text)
         unwritten = _accepted_but_unknown(node, request)
-        silent = node.state != State.LOST and is_silent(node.session_expires_at, now)
+        silent = node.state != State.LOST and is_silent(node.session_expires_at)
         epoch = _begin(node, request, now)
         changed = sync_devices(node, request.devices)
         adopt, stop = _split_known(node, request.assignments)

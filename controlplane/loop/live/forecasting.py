@@ -23,7 +23,7 @@ from controlplane.loop.forecasts import SCORED, Calibration, Interval, Score, To
 from controlplane.loop.models import Round
 from controlplane.web.storage.bulk import insert
 from jobs.forecasts import TELLS, newest
-from jobs.models import Forecast, Job
+from jobs.models import UNFINISHED, Forecast, Job
 from policies.contract.plan import Expected, Plan, PlanStatus, WaitCode
 from policies.contract.snapshot import Snapshot
 from policies.host import registry
@@ -39,7 +39,7 @@ NEVER_FIT = frozenset(
     {
         WaitCode.AWAITING_PROFILE, WaitCode.NO_THROUGHPUT, WaitCode.NO_NODE_FITS,
         WaitCode.TYPES_UNAVAILABLE, WaitCode.LABEL_UNAVAILABLE, WaitCode.RUNTIME_UNAVAILABLE,
-        WaitCode.AGENT_TOO_OLD,
+        WaitCode.AGENT_TOO_OLD, WaitCode.NODES_OF_OTHER_TEAMS,
     }
 )  # fmt: skip
 """Codes of jobs for which alone no round is simulated: none starts on the cluster as it is."""
@@ -129,7 +129,7 @@ def store(
 
     `whys`: by job, why it has no expected start.
     """
-    waiting = Job.objects.filter(cluster=cluster_id, state__in=TELLS)
+    waiting = Job.objects.filter(UNFINISHED, cluster=cluster_id, state__in=TELLS)
     told = {f.job_id: f for f in newest(Forecast.objects.filter(job__in=waiting.values("pk")))}
     first = Forecast.objects.filter(job__in=waiting.values("pk"), first=True)
     started = set(first.values_list("job", flat=True))

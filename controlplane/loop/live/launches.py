@@ -15,9 +15,11 @@ from uuid import UUID
 from django.db import IntegrityError, transaction
 
 from controlplane.execution.gangs import Ports
+from controlplane.execution.teams import bind_to_team
 from controlplane.loop.live.arrays import ArrayRooms
 from controlplane.loop.live.observe import Observation
 from controlplane.loop.live.recheck import FreeCapacity
+from controlplane.loop.live.team_rooms import TeamRooms
 from controlplane.loop.models import Round
 from controlplane.loop.rounds import RejectCode, Rejected
 from controlplane.web.storage.bulk import insert
@@ -38,7 +40,7 @@ BATCH = 100
 
 OF_A_JOB = (
     "state", "fence", "kind_id", "cores", "memory_gb", "resources", "checkpoint_steps",
-    "repeatable", "batch", "array",
+    "repeatable", "batch", "array", "exclusive", "team",
 )  # fmt: skip
 """Columns of launched jobs; commands and environments may be long."""
 
@@ -100,6 +102,7 @@ class Launcher:
         jobs = Job.objects.only(*OF_A_JOB).in_bulk({p.job for p in placements})
         self.jobs = {str(pk): job for pk, job in jobs.items()}
         self.rooms = ArrayRooms(jobs.values())
+        self.team_rooms = TeamRooms(self.observed.snapshot, held)
 
     def _part(self, part: Sequence[Placement], of: Sequence[Placement]) -> list[Rejected]:
         try:
@@ -154,6 +157,7 @@ class Launcher:
         if job is None:
             return Rejected(placement.key, RejectCode.STALE, "the job is gone")
         refused = self.free.refusal(placement, job) or self.rooms.refusal(placement, job)
+        refused = refused or self.team_rooms.refusal(placement)
         if refused is not None:
             return refused
         ranks, port = placement.ranks, None
@@ -164,7 +168,9 @@ class Launcher:
 
     def _take(self, launch: PreparedLaunch) -> None:
         for assignment, slots in launch.ranks:
+            bind_to_team(assignment.node, launch.job)
             self.free.take(assignment, launch.job, [(slot.device, slot.slot) for slot in slots])
+        self.team_rooms.take(launch.placement)
         if launch.placement.purpose is Purpose.TRAINING:
             self.rooms.take(launch.job)
 

@@ -35,7 +35,10 @@ def demand_of(
 
 
 class LiveAssignment(NamedTuple):
-    """Live assignment; `job_cores`, `memory_gb`, `resources`: the demand of its job's unit."""
+    """Live assignment; `job_cores`, `memory_gb`, `resources`: the demand of its job's unit.
+
+    `exclusive`: no other job may be on its node.
+    """
 
     pk: UUID
     job_id: UUID
@@ -62,6 +65,8 @@ class LiveAssignment(NamedTuple):
     job_cores: float
     memory_gb: float
     resources: Mapping[str, float]
+    exclusive: bool
+    team_id: int
 
     @property
     def demand(self) -> Mapping[str, int]:
@@ -86,6 +91,7 @@ class OccupiedSlot(NamedTuple):
 
 _OF_JOB = {
     "job_cores": "job__cores", "memory_gb": "job__memory_gb", "resources": "job__resources",
+    "exclusive": "job__exclusive", "team_id": "job__team_id",
 }  # fmt: skip
 _ASSIGNMENT = tuple(_OF_JOB.get(name, name) for name in LiveAssignment._fields)
 _SLOT = (
@@ -129,8 +135,11 @@ class LiveAssignments:
         """`assignments` by job, purpose, copy and rank; `slots` by device and number."""
         self.cluster, self.assignments = cluster, assignments
         self.of_job: Mapping[object, list[LiveAssignment]] = defaultdict(list)
+        self.teams: Mapping[object, set[int]] = defaultdict(set)
+        """Teams that have jobs on a node."""
         for assignment in assignments:
             self.of_job[assignment.job_id].append(assignment)
+            self.teams[assignment.node_id].add(assignment.team_id)
         self.slots: Mapping[object, list[OccupiedSlot]] = defaultdict(list)
         self.of_device: Mapping[int, list[OccupiedSlot]] = defaultdict(list)
         for slot in slots:

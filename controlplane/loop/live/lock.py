@@ -1,22 +1,25 @@
 """One round per cluster at a time: a row with owner, expiry and number, by compare-and-swap.
 
 Only the number's owner may apply a plan. A thread renews the lock for as long as a round may take.
-A dead owner is followed at once on its own machine, elsewhere when the lock has expired.
+A dead owner is followed at once on its own machine, elsewhere when that machine has seen the lock
+not renewed for EXPIRY_S. `round_expires_at` changes with each renewal and is for people.
 """
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime, timedelta
 
 from django.db import Error, connections, transaction
 from django.db.models import F, Q, QuerySet
+from django.utils import timezone
 
 from clusters.models import Cluster
-from controlplane.loop.live.lock_holder import new_owner, owner_has_ended
 from controlplane.loop.models import Round
+from controlplane.web.storage.lock_holder import new_owner, owner_has_ended
+from controlplane.web.storage.watch import THIS_MACHINE, Watch, boot_s, stamp
 
 
 class LostLockError(Exception):
@@ -32,17 +35,19 @@ class RoundLock:
     owner: str
 
 
-def acquire(cluster_id: int, now: datetime, until: datetime) -> RoundLock | None:
+_STAMP = ("round_number", "round_owner", "round_expires_at")
+
+
+def acquire(
+    cluster_id: int, now: datetime, until: datetime, watch: Watch = THIS_MACHINE
+) -> RoundLock | None:
     """Take the cluster's next round and abandon unfinished ones; None while one is held."""
-    owner = new_owner()
-    before = Cluster.objects.values_list("round_owner", flat=True).get(pk=cluster_id)
-    free = (
-        Q(round_owner="")
-        | Q(round_expires_at__lte=now)
-        | (Q(round_owner=before) if owner_has_ended(before) else Q(pk=None))
-    )
+    owner, before = new_owner(), Cluster.objects.only(*_STAMP).get(pk=cluster_id)
+    if is_held(before, watch):
+        return None
+    same = {name: getattr(before, name) for name in ("pk", *_STAMP)}
     with transaction.atomic():
-        taken = Cluster.objects.filter(free, pk=cluster_id).update(
+        taken = Cluster.objects.filter(**same).update(
             round_number=F("round_number") + 1, round_owner=owner, round_expires_at=until
         )
         if not taken:
@@ -59,7 +64,7 @@ def renew(lock: RoundLock, until: datetime) -> bool:
 
 def check(lock: RoundLock, now: datetime) -> None:
     """Raise LostLockError if the lock is not held; comes first in the applying transaction."""
-    if not _held(lock).filter(round_expires_at__gt=now).update(last_round_at=now):
+    if not _held(lock).update(last_round_at=now):
         raise LostLockError(
             f"round {lock.number} of cluster {lock.cluster_id} took too long: another one has taken"
             " over"
@@ -77,11 +82,28 @@ def _held(lock: RoundLock) -> QuerySet[Cluster]:
     )
 
 
-def is_held(cluster: Cluster, now: datetime) -> bool:
+CLOSED = "restore"
+"""Owner of a lock that nobody holds and that delays rounds, followed by its seconds."""
+
+
+def close_for(cluster: Cluster, wait_s: float, until: datetime) -> None:
+    """Keep rounds from being held for so long from when a machine first sees it."""
+    owner = f"{CLOSED}.{wait_s:.0f}"
+    Cluster.objects.filter(pk=cluster.pk).update(round_owner=owner, round_expires_at=until)
+
+
+def is_held(cluster: Cluster, watch: Watch = THIS_MACHINE) -> bool:
     """Return True if a round of the cluster, as it was read, is held."""
     if not cluster.round_owner or owner_has_ended(cluster.round_owner):
         return False
-    return cluster.round_expires_at is not None and cluster.round_expires_at > now
+    name, written = f"round:{cluster.pk}", stamp(*(getattr(cluster, n) for n in _STAMP))
+    still_s = watch.still_s({name: written})[name]
+    return still_s < _expiry_s(cluster.round_owner)
+
+
+def _expiry_s(owner: str) -> float:
+    kind, _, seconds = owner.partition(".")
+    return float(seconds) if kind == CLOSED and seconds else EXPIRY_S
 
 
 def abandon(which: Q, now: datetime) -> int:
@@ -95,7 +117,7 @@ def abandon(which: Q, now: datetime) -> int:
 logger = logging.getLogger(__name__)
 
 EXPIRY_S = 15.0
-"""Expiry of a lock without renewal; clocks of machines must agree better than this."""
+"""Seconds without renewal after which a lock is free."""
 
 RENEW_S = 4.0
 """Interval of renewal: several may fail before the lock is lost."""
@@ -103,15 +125,14 @@ RENEW_S = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """Renewal of a lock: every `every_s` for `expiry_s`, until `until_s` by `clock`."""
+    """Renewal of a lock: every `every_s`, for `hold_s` in all."""
 
-    clock: Callable[[], float]
-    until_s: float
+    hold_s: float
     expiry_s: float = EXPIRY_S
     every_s: float = RENEW_S
 
-    def expires(self, now_s: float) -> datetime:
-        return datetime.fromtimestamp(min(now_s + self.expiry_s, self.until_s), UTC)
+    def expires(self, now: datetime) -> datetime:
+        return now + timedelta(seconds=min(self.expiry_s, self.hold_s))
 
 
 @contextmanager
@@ -130,10 +151,11 @@ def renewed(lock: RoundLock, renewal: Renewal) -> Iterator[None]:
 
 
 def _renew(lock: RoundLock, renewal: Renewal, over: threading.Event) -> None:
+    until_s = boot_s() + renewal.hold_s
     try:
-        while not over.wait(renewal.every_s) and (now_s := renewal.clock()) < renewal.until_s:
+        while not over.wait(renewal.every_s) and boot_s() < until_s:
             try:
-                if not renew(lock, renewal.expires(now_s)):
+                if not renew(lock, renewal.expires(timezone.now())):
                     return
             except Error as error:
                 logger.warning(

@@ -2,8 +2,8 @@
 
 Policies see the cluster as after all current stops: a stopping job waits, while devices still name
 it as their holder; `apply` defers launches. Left out are held, cancelled, ended and backing-off
-jobs, and those that depend on one left out. A silent node is shown as cordoned. Runtimes, and nodes
-that a job avoids, are labels (`capabilities`).
+jobs, and those that depend on one left out. A silent node is shown as cordoned. Runtimes, nodes
+that a job avoids, and teams that a node may serve are labels.
 """
 
 from collections import defaultdict
@@ -27,6 +27,13 @@ from controlplane.loop.live.rows import DeviceRow, NodeRow, Rows, is_ready
 from jobs.lifecycle import JobState
 from jobs.models import Job, Team
 from loadmaster.features import BATCH, LIMITS, SIGNAL
+from policies.contract.labels import (
+    apart_label,
+    feature_label,
+    is_own,
+    runtime_label,
+    team_label,
+)
 from policies.contract.snapshot import (
     DeviceView,
     GpuTypeView,
@@ -48,10 +55,6 @@ from policies.contract.snapshot import (
     Trigger,
 )
 from policies.contract.views import (
-    apart_label,
-    feature_label,
-    is_own,
-    runtime_label,
     waiting_cost,
 )
 from profiling.exploration import explored
@@ -201,7 +204,7 @@ def _reading() -> Iterator[None]:
 
 
 def team_view(team: Team) -> TeamView:
-    return TeamView(team.name, team.weight, TeamOrder(team.order))
+    return TeamView(team.name, team.weight, TeamOrder(team.order), team.max_gpus)
 
 
 def _kinds(rows: Rows, knowledge: Knowledge) -> tuple[KindView, ...]:
@@ -231,7 +234,7 @@ def _node_view(node: NodeRow, rows: Rows) -> NodeView:
         role=NodeRole(node.role),
         state=(
             NodeState.CORDONED
-            if node.state == State.READY and not is_ready(node, rows.now)
+            if node.state == State.READY and not is_ready(node)
             else NodeState(node.state)
         ),
         drain_until_s=node.drain_until.timestamp() if node.drain_until else None,
@@ -243,10 +246,12 @@ def _node_view(node: NodeRow, rows: Rows) -> NodeView:
 def _labels_of_node(node: NodeRow, rows: Rows) -> tuple[str, ...]:
     given = {label for label in node.labels if not is_own(label)}
     apart = {apart_label(str(other)) for other in rows.avoided_nodes if other != node.pk}
+    teams = {team_label(str(team)) for team in rows.teams_of(node)}
     return tuple(
         sorted(
             given
             | apart
+            | teams
             | {runtime_label(name) for name in runtimes_of(node.features)}
             | {feature_label(name) for name in node.features if name in KNOWN_TO_AGENTS}
         )
@@ -269,11 +274,12 @@ def _job_view(
 ) -> JobView:
     live = rows.held.of_job[job.pk]
     apart = [apart_label(str(node)) for node in rows.avoided.get(job.pk, ())]
+    team = [team_label(str(job.team_id))] if rows.keeps_teams_apart else []
     running = tuple(gang.running for gang in rows.held.gangs(job.pk))
     ran = job.checkpoint_steps > 0
     lost_s = max((restart.lost_s(a, now_s) for a in live if _trains(a)), default=0.0)
     return JobView(
-        **described(job),
+        **{**described(job), **_rest_of_seats(job, running)},
         **_expected_run(job, live, running, now_s, prediction),
         remaining_steps=float(_remaining_steps(job, live, restart, now_s)),
         phase=_phase(job, running),
@@ -284,8 +290,21 @@ def _job_view(
         running=running,
         received_s=_received_s(job, live, rows, now_s),
         dependencies=tuple(sorted(str(d) for d in rows.undone.get(job.pk, ()))),
-        labels=tuple(sorted({*job.labels, *_labels_of_agents(job), *apart})),
+        labels=tuple(sorted({*job.labels, *_labels_of_agents(job), *apart, *team})),
     )
+
+
+def _rest_of_seats(job: Job, running: tuple[Running, ...]) -> dict[str, int]:
+    """Size of a running job of which some seats have ended: that of the others, which go on."""
+    runs = [run for run in running if run.purpose is Purpose.TRAINING]
+    if not runs:
+        return {}
+    gpus, seats = min(sum(len(seat.devices) for seat in run.ranks) for run in runs), runs[0].ranks
+    units = sum(seat.units for seat in seats)
+    if not job.batch:
+        return {"gpus_min": min(job.gpus_min, gpus)}
+    nodes = min(job.nodes, len(seats))
+    return {"units": units, "nodes": nodes, "gpus_min": gpus, "gpus_max": gpus}
 
 
 def _expected_run(

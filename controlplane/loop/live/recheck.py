@@ -80,7 +80,11 @@ class FreeCapacity:
         self.holders = {pk: {str(s.job_id) for s in slots} for pk, slots in of_device}
         self.used: dict[str, Counter[str]] = defaultdict(Counter)
         self.in_use = Counter(str(slots[0].node_id) for slots in held.of_device.values() if slots)
+        self.teams = held.teams
+        self.tenants: dict[str, dict[str, bool]] = defaultdict(dict)
+        """Jobs by node, and whether each is to be alone there."""
         for a in held.assignments:
+            self.tenants[str(a.node_id)][str(a.job_id)] = a.exclusive
             self._load(str(a.node_id), a.demand)
 
     def refusal(self, placement: Placement, job: Job) -> Rejected | None:
@@ -109,6 +113,7 @@ class FreeCapacity:
             self.slots.setdefault(device.pk, set()).add(slot)
             self.shares[device.pk] = self.shares.get(device.pk, 0.0) + assignment.share
             self.holders.setdefault(device.pk, set()).add(str(job.pk))
+        self.tenants[str(assignment.node_id)][str(job.pk)] = job.exclusive
         self._load(str(assignment.node_id), _demand(job, assignment))
 
     def free_slot(self, device: Device) -> int | None:
@@ -131,12 +136,25 @@ class FreeCapacity:
             return
         if node.state != State.READY or node.role == FOREIGN_ROLE[placement.purpose]:
             yield RejectCode.STALE, f"node {node.name} is {node.state} and for {node.role}"
-        elif not is_ready(node, self.now):
+        elif not is_ready(node):
             yield RejectCode.STALE, f"the agent of node {node.name} is silent"
         if len(placement.ranks) > 1 and not job.batch and (why := gangs.why_no_gang(node)):
             yield RejectCode.STALE, why
+        yield from self._company(node, job)
         for uuid in seat.devices:
             yield from self._device(node, uuid, seat.share)
+
+    def _company(self, node: Node, job: Job) -> Iterator[tuple[RejectCode, str]]:
+        tenants = self.tenants[str(node.pk)].items()
+        others = {key: alone for key, alone in tenants if key != str(job.pk)}
+        if node.serves_one_team and self._teams_of(node) - {job.team_id}:
+            yield RejectCode.STALE, f"node {node.name} serves another team, and isolates no jobs"
+        if others and (job.exclusive or any(others.values())):
+            code = RejectCode.DEFERRED if others.keys() & self.stopping else RejectCode.STALE
+            yield code, f"node {node.name} is still held by {', '.join(sorted(others))}"
+
+    def _teams_of(self, node: Node) -> set[int]:
+        return self.teams[node.pk] | ({node.team_id} if node.team_id else set())
 
     def _resources(self, placement: Placement, job: Job) -> Iterator[tuple[RejectCode, str]]:
         wanted: dict[str, Counter[str]] = defaultdict(Counter)

@@ -24,7 +24,7 @@ from controlplane.loop.rounds import Applied, LastPlan, RejectCode, Rejected
 from controlplane.web.storage.bulk import batches
 from controlplane.web.storage.packed_json import pack, pack_text
 from jobs.lifecycle import JobState
-from jobs.models import Job
+from jobs.models import UNFINISHED, Job
 from jobs.wording import ARRAY_LIMIT
 from policies.contract import forms, plan_json
 from policies.contract.plan import Plan, PlanStatus, WaitCode, Waiting
@@ -209,7 +209,7 @@ def _changed(
     changed: dict[str, list[UUID]] = defaultdict(list)
     if not reasons:
         return changed
-    waiting = Job.objects.filter(cluster=observed.cluster, state__in=MAY_WAIT)
+    waiting = Job.objects.filter(UNFINISHED, cluster=observed.cluster, state__in=MAY_WAIT)
     if observed.cut or len(reasons) <= BATCH:
         waiting = waiting.filter(pk__in=list(reasons))
     for pk, *stored in waiting.values_list("pk", "waiting_code", "waiting_detail"):
@@ -242,6 +242,7 @@ def waiting_detail(entry: Waiting) -> dict[str, Any]:
         "offered": list(entry.offered),
         "from_s": None if entry.from_s is None else round(entry.from_s / 60.0) * 60,
         "gpus": entry.gpus,
+        "team": entry.team,
         "lacks": [[lack.name, lack.wanted, lack.most] for lack in entry.lacks],
     }
     return {name: value for name, value in given.items() if value}

@@ -8,6 +8,7 @@ element beyond its array's limit, and no job that waits for an array.
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -22,7 +23,9 @@ from controlplane.loop.live.arrays import OverLimit
 from controlplane.loop.live.live_assignments import LiveAssignments
 from jobs.dependencies import unsatisfied
 from jobs.lifecycle import JobState
-from jobs.models import Assignment, Dependency, Job
+from jobs.models import UNFINISHED, Assignment, Dependency, Job
+from jobs.submission.feasibility import Demand, NodeCapacity, hold_all
+from loadmaster.features import serves_one_team
 from loadmaster.protocol import OUT_OF_SHARED_MEMORY, ReasonClass
 from policies.contract.snapshot import Purpose
 
@@ -105,6 +108,7 @@ class NodeRow(NamedTuple):
     rack: str
     link_gbps: float
     features: Sequence[str]
+    team_id: int | None
     session_expires_at: datetime | None
 
 
@@ -118,9 +122,9 @@ class DeviceRow(NamedTuple):
     emulated: bool
 
 
-def is_ready(node: NodeRow | Node, now: datetime) -> bool:
+def is_ready(node: NodeRow | Node) -> bool:
     """Return True if the node takes new jobs: it is ready and its agent is not silent."""
-    return node.state == State.READY and not is_silent(node.session_expires_at, now)
+    return node.state == State.READY and not is_silent(node.session_expires_at)
 
 
 class Rows:
@@ -138,7 +142,7 @@ class Rows:
         devices = Device.objects.filter(node__cluster=cluster).order_by("node_id", "uuid")
         for device in map(DeviceRow._make, devices.values_list(*DeviceRow._fields)):
             self.devices[device.node_id].append(device)
-        shown = Job.objects.filter(cluster=cluster, state__in=SHOWN).exclude(
+        shown = Job.objects.filter(UNFINISHED, cluster=cluster, state__in=SHOWN).exclude(
             state=JobState.STOPPING, hold_wanted=True
         )
         shown = shown.exclude(state=JobState.QUEUED, retry_at__gt=now)
@@ -159,11 +163,28 @@ class Rows:
         self.avoided = self._avoided(now)
         self.avoided_nodes = frozenset(n for nodes in self.avoided.values() for n in nodes)
 
+    @cached_property
+    def keeps_teams_apart(self) -> bool:
+        """Return True if some node may serve one team alone."""
+        return any(serves_one_team(node.features) for node in self.nodes)
+
+    @cached_property
+    def teams(self) -> set[int]:
+        """Teams that have jobs here, where any node keeps them apart."""
+        return {job.team_id for job in self.jobs} if self.keeps_teams_apart else set()
+
+    def teams_of(self, node: NodeRow) -> set[int]:
+        """Teams of jobs here that the node may serve, where any node keeps them apart."""
+        if not serves_one_team(node.features):
+            return self.teams
+        known = self.held.teams[node.pk] | ({node.team_id} if node.team_id else set())
+        return known or self.teams
+
     def _type_name(self, node: NodeRow) -> str:
         return "" if node.gpu_type_id is None else self.gpu_types[node.gpu_type_id].name
 
     def _avoided(self, now: datetime) -> Mapping[object, frozenset[object]]:
-        """Nodes to avoid by waiting job: they failed it lately and others of their type exist."""
+        """Nodes to avoid by waiting job: they failed it lately, and the others could hold it."""
         failed = Assignment.objects.filter(
             job__cluster=self.cluster, job__state=JobState.QUEUED, ended_at__gte=now - AVOIDED,
             purpose=Purpose.TRAINING, reason_class__in=THE_NODES_FAULT,
@@ -174,20 +195,45 @@ class Rows:
         avoided: dict[object, frozenset[object]] = {}
         for job in self.jobs if nodes_of else ():
             failed_it = nodes_of.get(job.pk, set())
-            able = {n.pk for n in self.nodes if failed_it and self._would_do(n, job)}
-            if able - failed_it:
-                avoided[job.pk] = frozenset(able & failed_it)
+            able = [n for n in self.nodes if failed_it and self._would_do(n, job)]
+            others = [self._capacity(node) for node in able if node.pk not in failed_it]
+            if others and hold_all(others, _demand(job)):
+                avoided[job.pk] = frozenset(n.pk for n in able if n.pk in failed_it)
         return avoided
+
+    def _capacity(self, node: NodeRow) -> NodeCapacity:
+        return NodeCapacity(
+            gpu_type=self.type_of[node.pk],
+            gpus=sum(d.healthy for d in self.devices[node.pk]),
+            cores=node.cores - node.reserved_cores,
+            memory_gb=node.memory_gb - node.reserved_memory_gb,
+            labels=frozenset(node.labels),
+            features=frozenset(node.features),
+        )
 
     def _would_do(self, node: NodeRow, job: Job) -> bool:
         return (
-            is_ready(node, self.now)
+            is_ready(node)
             and node.role != Role.PROFILING
+            and (not self.keeps_teams_apart or job.team_id in self.teams_of(node))
             and job.runtime in runtimes_of(node.features)
             and set(job.labels) <= set(node.labels)
             and (not job.allowed_types or self.type_of[node.pk] in job.allowed_types)
-            and sum(d.healthy for d in self.devices[node.pk]) >= job.gpus_min // job.units
         )
+
+
+def _demand(job: Job) -> Demand:
+    return Demand(
+        gpus_min=job.gpus_min,
+        gpus_max=job.gpus_max,
+        allowed_types=tuple(job.allowed_types),
+        cores=job.cores,
+        memory_gb=job.memory_gb,
+        labels=tuple(job.labels),
+        units=job.units,
+        units_per_node=job.units_per_node,
+        nodes=job.nodes,
+    )
 
 
 def _undone_dependencies(cluster: Cluster) -> Mapping[object, set[object]]:

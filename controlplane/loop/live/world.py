@@ -29,6 +29,7 @@ from controlplane.loop.live.observe import Knowledge, Observation, observe
 from controlplane.loop.models import Round
 from controlplane.loop.rounds import Applied, LastPlan, RoundResult, run_round
 from controlplane.web.logs.structured import bound
+from controlplane.web.storage.watch import THIS_MACHINE, Watch
 from policies.contract.plan import Plan
 from policies.contract.snapshot import Snapshot
 
@@ -59,10 +60,11 @@ class Ports:
     expiry_s: float = EXPIRY_S
     renew_s: float = RENEW_S
     await_solver: Callable[[], None] = lambda: None
+    watch: Watch = THIS_MACHINE
 
-    def renewal(self, now_s: float) -> Renewal:
+    def renewal(self) -> Renewal:
         hold_s = self.hold_s or settings.SOLVER_TIMEOUT_S + OVERHEAD_S
-        return Renewal(self.clock, now_s + hold_s, self.expiry_s, self.renew_s)
+        return Renewal(hold_s, self.expiry_s, self.renew_s)
 
 
 class LiveWorld:
@@ -129,9 +131,8 @@ def hold_round(cluster_id: int, ports: Ports) -> RoundResult | None:
     if not is_wanted(cluster_id):
         return None
     ports.await_solver()
-    now_s = ports.clock()
-    renewal, now = ports.renewal(now_s), datetime.fromtimestamp(now_s, UTC)
-    lock = locks.acquire(cluster_id, now, renewal.expires(now_s))
+    renewal, now = ports.renewal(), datetime.fromtimestamp(ports.clock(), UTC)
+    lock = locks.acquire(cluster_id, now, renewal.expires(now), ports.watch)
     if lock is None:
         return None
     with bound(cluster=cluster_id, round=lock.number), renewed(lock, renewal):

@@ -162,7 +162,10 @@ def _bars(
     name = job.name if known else OTHERS
     from_s = (assignment.accepted_at or assignment.created_at).timestamp()
     live = assignment.state in LIVE
-    to_s = now.timestamp() if live else (assignment.ended_at or now).timestamp()
+    end = now if live else min(assignment.ended_at or now, now)  # the clock may have been ahead
+    to_s = end.timestamp()
+    if from_s > to_s:
+        return []
     kind = "profiling" if assignment.purpose == "profiling" else "running" if live else "ran"
     end_s = _expected_end(assignment, expected) if live else None
     hover = _hover(assignment, job) if known else ""

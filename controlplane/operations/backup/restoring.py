@@ -21,12 +21,13 @@ from django.utils import timezone
 from redis.exceptions import RedisError
 
 from clusters.events import request_reschedule
-from clusters.intervals import intervals_of, job_lease_s, lost_after
+from clusters.intervals import after_lease_s, intervals_of, job_lease_s
 from clusters.models import Cluster, EnrolmentToken, Node, NodeEvent, Reason
 from controlplane.execution.moves import move_assignment
 from controlplane.execution.outcomes import end_assignment
+from controlplane.loop.live import lock as locks
 from controlplane.operations.backup.backups import Manifest, check_fits, unpacked
-from controlplane.operations.backup.engines import LOCK_OWNER, BackupError, engine
+from controlplane.operations.backup.engines import BackupError, engine
 from jobs.assignment_lifecycle import LIVE, AssignmentMove
 from jobs.models import Assignment, Job, Secret
 from jobs.moves import lock_assignment
@@ -96,7 +97,10 @@ def make_safe(manifest: Manifest, now: datetime, least_wait_s: float) -> Restore
             reveal(secret)
         except SecretMissing:
             closed.append(str(secret))
-    return Restored(manifest, waits, unknown, withdrawn, tuple(closed), _empty_cache())
+    emptied = _empty_cache()
+    for cluster in clusters.all():
+        locks.is_held(cluster)  # seen now: on this machine rounds wait from here on
+    return Restored(manifest, waits, unknown, withdrawn, tuple(closed), emptied)
 
 
 def _keys(states: list[str]) -> list[UUID]:
@@ -110,11 +114,10 @@ def _lose_contact(pk: UUID, now: datetime) -> bool:
         seconds=job_lease_s(intervals_of(assignment.node.cluster), assignment.job.on_disconnect)
     )
     if assignment.state == AssignmentState.UNKNOWN:
-        Assignment.objects.filter(pk=pk).update(lease_expires_at=now + lease)
+        Assignment.objects.filter(pk=pk).update(renewed_at=now, lease_expires_at=now + lease)
     else:
-        move_assignment(
-            assignment, AssignmentMove.LOSE_CONTACT, data={"why": WHY}, lease_expires_at=now + lease
-        )
+        given = {"renewed_at": now, "lease_expires_at": now + lease}
+        move_assignment(assignment, AssignmentMove.LOSE_CONTACT, data={"why": WHY}, **given)
     return True
 
 
@@ -134,11 +137,9 @@ def _wait(cluster: Cluster, now: datetime, least_wait_s: float) -> datetime:
     lease_s = max((job_lease_s(clock, kind) for kind in kinds), default=clock.lease_s)
     held = Assignment.objects.filter(node__cluster=cluster, state__in=HELD)
     promised_s = held.aggregate(most=Max("grace_s"))["most"]
-    until = max(
-        lost_after(now + timedelta(seconds=lease_s), clock, promised_s),
-        now + timedelta(seconds=least_wait_s),
-    )
-    Cluster.objects.filter(pk=cluster.pk).update(round_owner=LOCK_OWNER, round_expires_at=until)
+    wait_s = max(lease_s + after_lease_s(clock, promised_s), least_wait_s)
+    until = now + timedelta(seconds=wait_s)
+    locks.close_for(cluster, wait_s, until)
     request_reschedule(cluster, Reason.OPERATOR)
     return until
 

@@ -29,6 +29,7 @@ from controlplane.operations.demo.scenario import step_s
 from controlplane.operations.embedded import programs
 from controlplane.operations.embedded.programs import PROCESSES, LocalRuntime
 from controlplane.operations.embedded.supervisor import Program, Supervisor, python
+from loadmaster.files import private_folder, write_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +70,8 @@ def running_locally(
 def welcome(local: Local) -> list[str]:
     home, python = os.path.relpath(settings.LOADMASTER_HOME), os.path.relpath(sys.executable)
     login = (
-        f"Log in as {ADMIN} with the one-time password {local.password} (shown only now; change it"
-        " under your name)"
+        f"Log in as {ADMIN} with the one-time password {local.password} (shown only now, and"
+        " changed at the first login)"
         if local.password
         else f"Log in as {ADMIN}. Forgotten the password? LOADMASTER_HOME={home} {python} manage.py"
         f" changepassword {ADMIN}"
@@ -91,21 +92,19 @@ def _programs(
         for node in nodes:
             yield _agent(node, home, port, runtime)
     yield programs.worker(home)
-    yield programs.beat(home)
+    yield programs.beat()
 
 
 def _agent(node: EmulatedNode, home: Path, port: int, runtime: LocalRuntime = PROCESSES) -> Program:
     """Node's agent with its emulated GPUs and, before its first start, a token."""
-    folder = home / "agents"
-    folder.mkdir(mode=0o700, exist_ok=True)
+    folder = private_folder(home / "agents")
     emulation = folder / f"{node.name}.yaml"
     emulation.write_text(yaml.safe_dump(_emulation(node)))
     token_file = folder / f"{node.name}.token"
     before = _epoch(node)
     if before is None:
         cluster = Cluster.objects.get(name=CLUSTER)
-        token_file.touch(mode=0o600)
-        token_file.write_text(issue_enrolment_token(cluster, role="both"))
+        write_whole(token_file, issue_enrolment_token(cluster, role="both").encode())
     program = programs.agent(node.name, home, port, emulation, token_file, runtime)
     return replace(program, ready=lambda: _is_in(node, before or 0))
 

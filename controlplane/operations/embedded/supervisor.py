@@ -20,6 +20,8 @@ from pathlib import Path
 from types import FrameType
 from typing import TextIO
 
+from loadmaster.files import private_folder
+
 _PR_SET_PDEATHSIG = 1
 _TICK_S = 0.1
 _CRASHES_TO_GIVE_UP = 5
@@ -56,7 +58,7 @@ class Supervisor:
 
     def __enter__(self) -> Supervisor:
         self._lock = _take_lock(self.home)
-        (self.home / "logs").mkdir(mode=0o700, exist_ok=True)
+        private_folder(self.home / "logs")
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._on_signal)
         return self

@@ -41,6 +41,8 @@ class Fleet:
     def __init__(self, nodes: Iterable[NodeView], columns: JobColumns | None = None) -> None:
         self.nodes = {n.id: n for n in nodes}
         self.columns = None if columns is None or columns.gpus_only else columns
+        exclusive = () if columns is None else columns.others["exclusive"]
+        self._exclusive = exclusive if any(exclusive) else ()
         self.used: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
         self._by_cores: dict[str, dict[int, Launch]] = defaultdict(dict)
         self.index = {n: i for i, n in enumerate(self.nodes)}
@@ -90,6 +92,13 @@ class Fleet:
             for name, amount in self._amounts(row, seat).items():
                 wanted[seat.node][name] += amount
         return sorted(node for node, amounts in wanted.items() if self._is_short(node, amounts))
+
+    def with_company(self, row: int, ranks: Iterable[RankPlacement]) -> list[str]:
+        """Nodes of these seats where the job in this row, or one that is there, is to be alone."""
+        alone = self._exclusive
+        nodes = {seat.node for seat in ranks} if alone else ()
+        on = {node: {launch.row for launch in self.launches_on(node)} - {row} for node in nodes}
+        return sorted(n for n, rows in on.items() if any(alone[row] or alone[r] for r in rows))
 
     def works(self, node: str) -> bool:
         """Return True if a job holds something of a node."""

@@ -2,14 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
 import numpy as np
 
 from controlplane.simulation.report.standalone import ERROR_BARS
 from controlplane.simulation.report.summary import LEVELS, Summary, Timeline
-from controlplane.web.pages.gantt import LANE_PX, PALETTE, colour
+from controlplane.web.pages.gantt import LANE_PX, PALETTE, colour, plain
 from policies.contract.snapshot import Floats
 
 HOUR_S = 3600.0
@@ -87,7 +86,7 @@ def _costs(summary: Summary) -> Figure:
         {
             "type": "bar",
             "name": words,
-            "x": [p.choice.label for p in summary.policies],
+            "x": [plain(p.choice.label) for p in summary.policies],
             "y": [_number(m[name].mean) for m in means],
             "marker": {"color": tone},
         }
@@ -95,7 +94,7 @@ def _costs(summary: Summary) -> Figure:
     ]
     halves = [m["total_cost"].half_width or 0.0 for m in means]
     data[-1]["error_y"] = {"type": "data", "array": halves, "color": ERROR_BARS, "visible": True}
-    currency = {"title": {"text": summary.study.scenario.currency}, "rangemode": "tozero"}
+    currency = {"title": {"text": plain(summary.study.scenario.currency)}, "rangemode": "tozero"}
     xaxis = {"type": "category", "automargin": True}
     return {"data": data, "layout": {"barmode": "stack", "yaxis": currency, "xaxis": xaxis}}
 
@@ -123,14 +122,14 @@ def _in_use(summary: Summary) -> Figure:
 
 
 def _stays(timeline: Timeline) -> Figure:
-    lanes, stays = timeline.lanes, timeline.stays
-    hover = [f"<b>{escape(j)}</b><br>{a:,.0f} s to {b:,.0f} s" for _, j, a, b in stays]
+    lanes, stays = [plain(lane) for lane in timeline.lanes], timeline.stays
+    hover = [f"<b>{plain(j)}</b><br>{a:,.0f} s to {b:,.0f} s" for _, j, a, b in stays]
     bars = {
         **BARS,
         "y": [lanes[lane] for lane, _, _, _ in stays],
         "base": [round(from_s / HOUR_S, 6) for _, _, from_s, _ in stays],
         "x": [round((to_s - from_s) / HOUR_S, 6) for _, _, from_s, to_s in stays],
-        "text": [escape(job) for _, job, _, _ in stays],
+        "text": [plain(job) for _, job, _, _ in stays],
         "hovertext": hover,
         "marker": {"color": [colour(job) for _, job, _, _ in stays], "line": {"width": 0.5}},
     }
@@ -149,7 +148,7 @@ def _line(
     i: int, label: str, x: Sequence[float | None], y: Sequence[float | None], **style: str
 ) -> Figure:
     line = {"color": PALETTE[i % len(PALETTE)], "width": 2, **style}
-    return {"type": "scatter", "mode": "lines", "name": label, "x": x, "y": y, "line": line}
+    return {"type": "scatter", "mode": "lines", "name": plain(label), "x": x, "y": y, "line": line}
 
 
 def _number(value: float) -> float | None:

@@ -41,6 +41,9 @@ def refusal(
         return Rejected(placement.key, RejectCode.DEFERRED, "the job is being stopped")
     if taken := fleet.taken(placement.ranks):
         return Rejected(placement.key, RejectCode.DEFERRED, f"still held: {taken}")
+    if shared := fleet.with_company(table.row_of[placement.job], placement.ranks):
+        words = f"not alone on {', '.join(shared)}"
+        return Rejected(placement.key, RejectCode.DEFERRED, words)
     if short := fleet.lacking(table.row_of[placement.job], placement.ranks):
         words = f"too little is free on {', '.join(short)}"
         return Rejected(placement.key, RejectCode.DEFERRED, words)

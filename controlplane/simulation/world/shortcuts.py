@@ -2,8 +2,9 @@
 
 A policy that decides about the queue alone (`policies.contract.policy.queue_only`) depends on free
 capacity only, so its rounds need not see running jobs, and rounds with an empty queue or no free
-device are left out. That needs a cluster without power cap, scarce resources, dependencies and
-other rules of a workload, deadlines, shared devices, batch jobs or jobs without GPUs.
+device are left out. That needs a cluster without power cap, scarce resources, limits of teams,
+dependencies and other rules of a workload, deadlines, shared devices, batch jobs or jobs without
+GPUs.
 
 A policy that keeps all started jobs (`keeps_started`) changes nothing while none waits: such rounds
 are left out, but for drains and where caps, gathered rounds or the time to decide could matter.
@@ -33,6 +34,8 @@ def may_hide_running(
 ) -> bool:
     """Return True if showing this policy the queue alone changes nothing but time."""
     if not queue_only(policy) or scenario.power_cap_w is not None or scenario.power_caps:
+        return False
+    if any(team.max_gpus is not None for team in scenario.teams):
         return False
     if any(d.slots > 1 for n in scenario.nodes for d in n.devices):
         return False

@@ -17,10 +17,10 @@ from controlplane.simulation.study.document import StudyError
 from controlplane.simulation.study.files import seeds_of
 from controlplane.simulation.switches import NO_SWITCHES
 from controlplane.studies.documents import LIVE, StudyDocumentError
-from controlplane.web.pages import typed as typed_input
+from controlplane.web import bounded_data
 from controlplane.web.pages.policy_help import ParameterHelp, example_of, parameters_of
 from controlplane.web.pages.typed import TypedForm, text_field
-from jobs.selectors import teams_of
+from jobs.roles import teams_to_submit_to
 from policies.host import registry
 
 WORKLOADS = (
@@ -121,7 +121,7 @@ class StudyForm(TypedForm):
         clusters = [(name, f"{name} (live)") for name in names]
         self.has_live = bool(clusters)
         self.choose("cluster", [*clusters, (WRITTEN, "Written here")])
-        teams = [(team.name, f"Team {team.name}") for team in teams_of(user)]
+        teams = [(team.name, f"Team {team.name}") for team in teams_to_submit_to(user)]
         self.choose("team", [("", "Only me"), *teams])
         if not clusters:
             self.choose("workload", [choice for choice in WORKLOADS if choice[0] not in LIVE])
@@ -213,7 +213,7 @@ class StudyForm(TypedForm):
 def read_yaml(field: str, text: str) -> Any:
     """Data in YAML. StudyDocumentError names the line of an error."""
     try:
-        return typed_input.read_yaml(text)
+        return bounded_data.read_yaml(text)
     except ValueError as error:
         raise StudyDocumentError({field: [str(error)]}) from None
 

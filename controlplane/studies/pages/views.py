@@ -1,5 +1,6 @@
 """Views of simulations."""
 
+import json
 import uuid
 from collections.abc import Callable
 from typing import Any, cast
@@ -8,6 +9,7 @@ import yaml
 from django.contrib import messages
 from django.contrib.auth.decorators import login_not_required
 from django.contrib.auth.models import User
+from django.core.exceptions import BadRequest
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
@@ -35,8 +37,10 @@ from controlplane.studies.selectors import (
 )
 from controlplane.studies.services import SimulationConflictError
 from controlplane.studies.what_if.queue_end_page import shown
+from controlplane.web.bounded_data import LONGEST_YAML
 from controlplane.web.pages.parts import page_or_part
 from controlplane.web.pages.static_files import PLOTLY_NAME
+from jobs.roles import refusal
 
 # A report is one file with its script inside, shown in a frame of our page as a document of no
 # origin: it may run its own script and nothing else, reads no cookie, sends no request, and cannot
@@ -55,7 +59,7 @@ REPORT_POLICY = {
 IN_PLACE = ("policies", "switches")
 """Fields of a study without a form field, and the place of their errors."""
 
-ACTIONS: dict[str, tuple[Callable[[Simulation], object], str]] = {
+ACTIONS: dict[str, tuple[Callable[[Simulation, User], object], str]] = {
     "cancel": (services.simulation_cancel, "The simulation is cancelled."),
     "delete": (services.simulation_delete, "The simulation and all it came to are removed."),
     "share": (
@@ -127,17 +131,21 @@ def _study_of(user: User, pk: str | None) -> str:
     if found.is_what_if:
         raise Http404("a what-if is asked anew")
     document = Simulation.objects.values_list("document", flat=True).get(pk=found.pk)
-    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120)
+    if len(json.dumps(document)) > LONGEST_YAML:
+        raise BadRequest(f"a study of more than {LONGEST_YAML:,} characters is edited as a file")
+    of_libyaml: Any = yaml.CSafeDumper
+    return yaml.dump(document, Dumper=of_libyaml, sort_keys=False, allow_unicode=True, width=120)
 
 
 @require_GET
 def simulation(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
-    found = get_simulation(_person(request), pk)
-    context = _context(found)
+    user = _person(request)
+    found = get_simulation(user, pk)
+    context = {**_context(found), "refusal": refusal(user, found)}
     if link := link_of(found):
         context["link"] = request.build_absolute_uri(reverse("shared_simulation", args=[link]))
     if found.is_what_if and found.state == Simulation.State.DONE:
-        context["end"] = shown(_person(request), found)
+        context["end"] = shown(user, found)
     context |= {
         "plotly": PLOTLY_NAME,
         "report": reverse("simulation_report", args=[found.pk]),
@@ -148,12 +156,13 @@ def simulation(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
 
 @require_POST
 def simulation_action(request: HttpRequest, pk: uuid.UUID, action: str) -> HttpResponse:
-    found = get_simulation(_person(request), pk)
+    user = _person(request)
+    found = get_simulation(user, pk)
     if action not in ACTIONS:
         raise Http404(f"there is no action {action}")
     act, done = ACTIONS[action]
     try:
-        act(found)
+        act(found, user)
     except SimulationConflictError as error:
         messages.error(request, f"Nothing was changed: {error}.")
     else:

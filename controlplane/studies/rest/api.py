@@ -96,7 +96,7 @@ class SimulationViewSet(mixins.ListModelMixin, GenericViewSet[Simulation]):
     @extend_schema(responses={204: None})
     def destroy(self, request: Request, pk: str) -> Response:
         """Remove it with all it came to; one that runs is stopped."""
-        services.simulation_delete(_simulation(request, pk))
+        services.simulation_delete(_simulation(request, pk), _user(request))
         return Response(status=status.HTTP_204_NO_CONTENT)
 
     @extend_schema(request=None, responses=SimulationSerializer)
@@ -118,9 +118,10 @@ class SimulationViewSet(mixins.ListModelMixin, GenericViewSet[Simulation]):
         return self._acted(request, pk, services.simulation_unshare)
 
     def _acted(
-        self, request: Request, pk: str, act: Callable[[Simulation], Simulation]
+        self, request: Request, pk: str, act: Callable[[Simulation, User], Simulation]
     ) -> Response:
-        return Response(SimulationSerializer(act(_simulation(request, pk))).data)
+        acted = act(_simulation(request, pk), _user(request))
+        return Response(SimulationSerializer(acted).data)
 
 
 class JsonForErrors(BaseContentNegotiation):
@@ -229,7 +230,7 @@ class StartNowView(APIView):
         operation_id="job_start_now",
         responses={
             200: StartNowSerializer,
-            409: OpenApiResponse(ERROR_REFERENCE, "The job does not wait, or others are asking"),
+            409: OpenApiResponse(ERROR_REFERENCE, "The job does not wait"),
         },
     )
     def get(self, request: Request, pk: str) -> Response:

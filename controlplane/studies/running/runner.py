@@ -17,7 +17,6 @@ from django.conf import settings
 from django.db import Error, IntegrityError, transaction
 from django.utils import timezone
 
-from controlplane.loop.live.lock_holder import new_owner, owner_has_ended
 from controlplane.studies.lifecycle import SimulationMove, move_simulation
 from controlplane.studies.models import Simulation, SimulationFile
 from controlplane.studies.running.folders import (
@@ -29,6 +28,8 @@ from controlplane.studies.running.folders import (
 )
 from controlplane.studies.running.process import Status, StudyProcess
 from controlplane.studies.running.workers import is_stopping
+from controlplane.web.storage.lock_holder import new_owner, owner_has_ended
+from controlplane.web.storage.watch import THIS_MACHINE, Watch, stamp
 from jobs.moves import LostRaceError
 
 logger = logging.getLogger(__name__)
@@ -161,11 +162,14 @@ def _fail(simulation: Simulation, why: str) -> None:
     remove_folder(simulation)
 
 
-def reconcile_simulations(now: datetime) -> bool:
+def reconcile_simulations(watch: Watch = THIS_MACHINE) -> bool:
     """Requeue orphaned simulations, or fail them after MOST_STARTS; True if any waits."""
-    for simulation in Simulation.objects.filter(state=State.RUNNING).defer("document"):
-        expires = simulation.expires_at
-        if owner_has_ended(simulation.owner) or expires is None or expires <= now:
+    running = list(Simulation.objects.filter(state=State.RUNNING).defer("document"))
+    written = {str(s.pk): stamp(s.owner, s.expires_at) for s in running}
+    still_s = watch.still_s({f"simulation:{pk}": text for pk, text in written.items()})
+    for simulation in running:
+        silent_s = still_s[f"simulation:{simulation.pk}"]
+        if owner_has_ended(simulation.owner) or silent_s > EXPIRY.total_seconds():
             with suppress(LostRaceError):
                 _lose(simulation)
     return _free_slot() is not None and Simulation.objects.filter(state=State.QUEUED).exists()

@@ -6,6 +6,9 @@ from math import ceil, isfinite
 from typing import Any
 
 from controlplane.loop.rounds import kept
+from policies.contract.labels import (
+    is_own,
+)
 from policies.contract.snapshot import (
     JOB_COUNTS,
     JOB_NUMBERS,
@@ -16,7 +19,6 @@ from policies.contract.snapshot import (
     Snapshot,
     frozen,
 )
-from policies.contract.views import is_own
 from policies.placement.leftover import Leftover
 from policies.placement.reasons import has
 

@@ -4,7 +4,6 @@ Jobs of other teams are there without their names, as on the timeline: that they
 seen, and nothing else.
 """
 
-import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,8 +19,8 @@ from controlplane.loop.live.record import waiting_detail
 from controlplane.loop.live.solver import kept_solver
 from controlplane.loop.rounds import decide_or_keep, kept
 from controlplane.studies.what_if.comparison import Figures, differences, figures
+from controlplane.studies.what_if.turns import TURNS
 from controlplane.web.pages.formats import part_of
-from controlplane.web.rest.errors import ConflictError
 from jobs.selectors import OTHERS, seen_by
 from jobs.wording import reason_for_waiting
 from policies.contract.plan import Plan, Waiting
@@ -30,11 +29,6 @@ from policies.contract.snapshot import RankPlacement, Snapshot
 from policies.host import registry
 from policies.placement.explained import explained
 
-PATIENCE_S = 5.0
-"""Seconds to wait while the same web process answers another question."""
-
-_MUTEX = threading.BoundedSemaphore(1)
-
 
 class WhatIfError(ValueError):
     """Invalid question; `field` names the place, the message the remedy."""
@@ -42,10 +36,6 @@ class WhatIfError(ValueError):
     def __init__(self, field: str, message: str) -> None:
         super().__init__(message)
         self.field = field
-
-
-class BusyError(ConflictError):
-    """Others are asking; to be tried again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +79,7 @@ class WhatIf:
 def what_if(user: User, cluster: Cluster, policy: str, parameters: Mapping[str, Any]) -> WhatIf:
     """Ask the policy about the cluster now. WhatIfError if unknown, BusyError."""
     check(policy, parameters)
-    take_turn()
+    TURNS.take(user.pk)
     try:
         observed = observe(cluster.pk, time.time(), cluster.round_number + 1)
         snapshot = observed.snapshot
@@ -97,7 +87,7 @@ def what_if(user: User, cluster: Cluster, policy: str, parameters: Mapping[str, 
             snapshot, lambda seen: solve_apart(policy, parameters, seen), policy
         )
     finally:
-        end_turn()
+        TURNS.end(user.pk)
     present, at = kept(snapshot, cluster.policy, ""), datetime.fromtimestamp(snapshot.now_s, UTC)
     names = names_of(user, snapshot)
     return WhatIf(
@@ -122,19 +112,6 @@ def check(policy: str, parameters: Mapping[str, Any], place: str = "") -> None:
         raise WhatIfError(f"{place}policy", str(error)) from None
     except PolicyError as error:
         raise WhatIfError(f"{place}parameters", str(error)) from None
-
-
-def take_turn(patience_s: float = PATIENCE_S) -> None:
-    """Wait for the turn to ask, one question in each web process: it takes a processor. BusyError.
-
-    `end_turn` ends it, from any thread.
-    """
-    if not _MUTEX.acquire(timeout=patience_s):
-        raise BusyError("others are asking just now; try again in a few seconds")
-
-
-def end_turn() -> None:
-    _MUTEX.release()
 
 
 def solve_apart(policy: str, parameters: Mapping[str, Any], snapshot: Snapshot) -> Plan:

@@ -16,6 +16,7 @@ from controlplane.studies.pages.selectors import SAME, results_of
 from controlplane.studies.what_if.decide import WhatIfError
 from controlplane.studies.what_if.queue_end import label
 from controlplane.web.pages.formats import duration, quantity
+from controlplane.web.pages.gantt import plain
 from jobs.models import Job
 from jobs.selectors import OTHERS, seen_by
 
@@ -229,7 +230,8 @@ def _chart(
     """Plotly's figure: cost against mean completion time, a point per choice."""
     by_value = len({(c["policy"], json.dumps(c["parameters"])) for c in good}) == 1
     points = sorted(good, key=lambda c: c["value_of_time"]) if by_value else list(good)
-    words = [f"{c['value_of_time']:g}/h" if by_value else label(c, first) for c in points]
+    words = [f"{c['value_of_time']:g}/h" if by_value else plain(label(c, first)) for c in points]
+    currency = plain(currency)
     return {
         "data": [
             {

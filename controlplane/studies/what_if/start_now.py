@@ -17,7 +17,8 @@ from clusters.models.nodes import Role, State
 from controlplane.loop.live.observe import observe
 from controlplane.loop.rounds import decide
 from controlplane.studies.what_if.changes import Change, changes_for
-from controlplane.studies.what_if.decide import end_turn, names_of, solve_apart, take_turn
+from controlplane.studies.what_if.decide import names_of, solve_apart
+from controlplane.studies.what_if.turns import TURNS
 from controlplane.web.rest.errors import ConflictError
 from jobs.lifecycle import JobState
 from jobs.models import Job
@@ -91,9 +92,9 @@ def start_now(user: User, job: Job) -> StartNow:
         return decide(seen, lambda rest: solve_apart(policy, parameters, rest), policy)
 
     names = names_of(user, snapshot)
-    take_turn(PATIENCE_S)
+    TURNS.take(user.pk, PATIENCE_S)
     trial = Trial(wanted, changes_for(snapshot, wanted, closed), solve)
-    trial.run(deadline_s)
+    trial.run(deadline_s, lambda: TURNS.end(user.pk))
     return trial.answer(names)
 
 
@@ -113,7 +114,7 @@ class Trial:
     changes: list[Change] = field(default_factory=list)
     plans: list[Plan | None] = field(default_factory=list)
 
-    def run(self, deadline_s: float) -> None:
+    def run(self, deadline_s: float, end_turn: Callable[[], None]) -> None:
         """Decide until the deadline, and end the turn; a decision under way goes on without us."""
         pool = ThreadPoolExecutor(1, "start-now")
         found = pool.submit(self._decide_all, deadline_s)

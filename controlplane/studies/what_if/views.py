@@ -22,7 +22,7 @@ from controlplane.studies.pages.selectors import results_of
 from controlplane.studies.selectors import get_simulation
 from controlplane.studies.services import SimulationConflictError
 from controlplane.studies.what_if.comparison import Stretch
-from controlplane.studies.what_if.decide import BusyError, WhatIf, WhatIfError, what_if
+from controlplane.studies.what_if.decide import WhatIf, WhatIfError, what_if
 from controlplane.studies.what_if.queue_end import (
     MOST_CHOICES,
     apply_choice,
@@ -30,6 +30,7 @@ from controlplane.studies.what_if.queue_end import (
     values_of_time,
 )
 from controlplane.studies.what_if.queue_end_page import asked_choices, typed_rows
+from controlplane.studies.what_if.turns import RETRY_S, BusyError
 from controlplane.web.operators import is_operator
 from controlplane.web.pages.formats import quantity
 from controlplane.web.pages.gantt import Bar, figure, row_of
@@ -99,8 +100,11 @@ def what_if_page(request: HttpRequest) -> HttpResponse:
         except WhatIfError as error:
             context["problems"], status = {error.field: str(error)}, 422
         except BusyError as error:
-            context["problems"], status = {"busy": str(error)}, 503
-    return render(request, "studies/what_if.html", context, status=status)
+            context["problems"], status = {"busy": str(error)}, 429
+    answer = render(request, "studies/what_if.html", context, status=status)
+    if "busy" in context["problems"]:
+        answer["Retry-After"] = str(RETRY_S)
+    return answer
 
 
 def _to_the_end(request: HttpRequest, cluster: Cluster, context: dict[str, Any]) -> HttpResponse:

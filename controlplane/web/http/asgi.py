@@ -1,15 +1,19 @@
-"""ASGI: types of applications, and lasting threads for what Django does synchronously."""
+"""ASGI: types of applications, and a bounded pool of threads for what Django does synchronously."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import Any, cast
 
 from asgiref.sync import ThreadSensitiveContext, sync_to_async
-from django.core.handlers.asgi import ASGIHandler
-from django.db import connections
+from django.core.handlers.asgi import ASGIHandler, ASGIRequest
+from django.db import close_old_connections, connections
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
+
+from controlplane.web.logs.middleware import user_id_of
 
 Scope = dict[str, Any]
 Message = Mapping[str, Any]
@@ -17,63 +21,67 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Coroutine[Any, Any, None]]
 
+MOST_THREADS = 16
+"""Threads of a web process that answer pages and the API, each with one database connection."""
+
+LARGE_BYTES = 256 * 1024
+"""Size from which bodies are worked on one at a time: parsing takes up to fifty times as much."""
+
+TURNS, USER = "loadmaster.turns", "loadmaster.user"
+"""Keys of a scope: semaphores that a thread is taken with; id of the user once it is known."""
+
 
 class ThreadedHandler(ASGIHandler):
-    """Django's handler with all middleware and the view in one visit to the request's thread.
+    """Django's handler with all middleware and the view in one visit to a thread of a pool.
 
     Django's own goes to the thread and back for each middleware, which took a sixth of the
-    processor time of a submission.
+    processor time of a submission, and has a thread for each request. A request that waits for a
+    thread holds no connection. It gets the thread that was used last, whose connection knows most
+    of the database.
     """
+
+    def __init__(self, most: int = MOST_THREADS) -> None:
+        super().__init__()
+        self._threads = [ThreadPoolExecutor(1, thread_name_prefix="request") for _ in range(most)]
+        self._idle: asyncio.LifoQueue[ThreadPoolExecutor] = asyncio.LifoQueue()
+        for thread in reversed(self._threads):
+            self._idle.put_nowait(thread)
+        self._signals = ThreadPoolExecutor(1, thread_name_prefix="request-signals")
+        self._large = asyncio.Semaphore(1)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with ThreadSensitiveContext(executor=self._signals):
+            await super().__call__(scope, receive, send)
 
     def load_middleware(self, is_async: bool = False) -> None:
         super().load_middleware(is_async=False)
 
     async def get_response_async(self, request: HttpRequest) -> HttpResponseBase:
-        return await sync_to_async(self.get_response)(request)
-
-
-MOST_THREADS = 16
-"""Most threads; more simultaneous requests share them."""
-
-
-@dataclass(slots=True)
-class _Thread:
-    """Thread, and its number of requests."""
-
-    executor: ThreadPoolExecutor
-    requests: int = 0
-
-
-class LastingThreads:
-    """ASGI application in front of Django's that gives each request one of a few threads."""
-
-    def __init__(self, app: App, most: int = MOST_THREADS) -> None:
-        self._app, self._most = app, most
-        self._threads: list[_Thread] = []
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        thread = self._least_busy()
-        thread.requests += 1
-        try:
-            async with ThreadSensitiveContext(executor=thread.executor):
-                await self._app(scope, receive, send)
-        finally:
-            thread.requests -= 1
-
-    def _least_busy(self) -> _Thread:
-        """Return an idle thread, a new one, or the least busy one if there are enough."""
-        found = min(self._threads, key=lambda thread: thread.requests, default=None)
-        if found is None or (found.requests and len(self._threads) < self._most):
-            found = _Thread(ThreadPoolExecutor(1, thread_name_prefix="request"))
-            self._threads.append(found)
+        scope = cast(Scope, cast(ASGIRequest, request).scope)
+        length = request.META.get("CONTENT_LENGTH") or ""
+        large = [self._large] if length.isdecimal() and int(length) > LARGE_BYTES else []
+        async with AsyncExitStack() as turns:
+            for semaphore in (*scope.get(TURNS, ()), *large):
+                await turns.enter_async_context(semaphore)
+            thread = await self._idle.get()
+            loop, free = asyncio.get_running_loop(), partial(self._idle.put_nowait, thread)
+            try:
+                answer = sync_to_async(self._answer, thread_sensitive=False, executor=thread)
+                found = await answer(request)
+            except BaseException:  # the client has gone, and the thread may still be at work
+                thread.submit(loop.call_soon_threadsafe, free)
+                raise
+            free()
+        scope[USER] = user_id_of(request)
         return found
+
+    def _answer(self, request: HttpRequest) -> HttpResponseBase:
+        close_old_connections()
+        return self.get_response(request)
 
     def close(self) -> None:
         """Close the connections of the threads, and end them."""
-        while self._threads:
-            executor = self._threads.pop().executor
-            executor.submit(connections.close_all)
-            executor.shutdown(wait=True)
+        for thread in self._threads:
+            thread.submit(connections.close_all)
+            thread.shutdown(wait=True)
+        self._signals.shutdown(wait=True)

@@ -80,6 +80,11 @@ async def _blocks(content: Iterable[bytes]) -> AsyncIterator[bytes]:
         yield block
 
 
+URLENCODED = "application/x-www-form-urlencoded"
+LARGEST_URLENCODED = 512 * 1024
+"""Decoding such a body takes sixty times its size."""
+
+
 class BodyLimit(Middleware):
     """Answer 413 to a body declared too large, before it is read, 411 to one without a length."""
 
@@ -92,14 +97,20 @@ def refusal(request: HttpRequest) -> HttpResponse | None:
     limit, length = settings.DATA_UPLOAD_MAX_MEMORY_SIZE, request.META.get("CONTENT_LENGTH") or ""
     if not length and request.META.get("HTTP_TRANSFER_ENCODING"):
         text = "the body does not say how long it is; send it whole, with Content-Length"
-        return _refuse(request, 411, "length_required", text)
-    if limit is None or not length.isdecimal() or int(length) <= limit:
+        return refused(request.path, 411, "length_required", text)
+    if limit is None or not length.isdecimal():
         return None
-    text = f"the body has {length} bytes; at most {limit} are taken"
-    return _refuse(request, 413, "too_large", text)
+    remedy = ""
+    if request.content_type == URLENCODED and limit > LARGEST_URLENCODED:
+        limit, remedy = LARGEST_URLENCODED, f" as {URLENCODED}; send it as multipart/form-data"
+    if int(length) <= limit:
+        return None
+    text = f"the body has {length} bytes; at most {limit} are taken{remedy}"
+    return refused(request.path, 413, "too_large", text)
 
 
-def _refuse(request: HttpRequest, status: int, code: str, detail: str) -> HttpResponse:
-    if request.path.startswith("/api/"):
+def refused(path: str, status: int, code: str, detail: str) -> HttpResponse:
+    """Refusal in the form of that address: JSON of the API, else plain text."""
+    if path.startswith("/api/"):
         return JsonResponse(error_body(code, detail), status=status)
     return HttpResponse(detail, status=status, content_type="text/plain")

@@ -1,9 +1,12 @@
 """Counters of HTTP requests by route and status, of all web processes of this machine.
 
 prometheus-client's multiprocess files, in LOADMASTER_METRICS_DIR or LOADMASTER_HOME/metrics/<host>:
-any process sums them up. Processes elsewhere are scraped there.
+any process sums them up. Processes elsewhere are scraped there. On a full disk requests that need
+new room are not counted until there is some.
 """
 
+import logging
+import mmap
 import os
 import socket
 from functools import cache
@@ -11,16 +14,52 @@ from pathlib import Path
 
 from django.conf import settings
 from prometheus_client import CollectorRegistry, Counter, Histogram, values
+from prometheus_client.mmap_dict import MmapedDict
 from prometheus_client.multiprocess import MultiProcessCollector
+
+log = logging.getLogger(__name__)
 
 FOLDER = Path(
     os.environ.get("LOADMASTER_METRICS_DIR")
     or Path(settings.LOADMASTER_HOME) / "metrics" / socket.gethostname()
 )
-FOLDER.mkdir(mode=0o700, parents=True, exist_ok=True)
+FIRST_BYTES = 1 << 16
+LARGEST_FRAME = 32
+"""Bytes of an entry beside its key: lengths, padding, value, time."""
+
+
+class ReservedFile(MmapedDict):
+    """File of counters whose room is reserved before it is written; OSError if there is none.
+
+    The library maps files with holes. Writing into one on a full disk ends a process by SIGBUS.
+    """
+
+    def __init__(self, filename: str, read_mode: bool = False) -> None:
+        if not read_mode:
+            _reserve(Path(filename))
+        super().__init__(filename, read_mode)  # type: ignore[no-untyped-call]  # of the library
+
+    def _init_value(self, key: str) -> None:
+        while self._used + len(key.encode()) + LARGEST_FRAME > self._capacity:
+            os.posix_fallocate(self._f.fileno(), 0, 2 * self._capacity)
+            self._capacity *= 2
+            self._m = mmap.mmap(self._f.fileno(), self._capacity)
+        super()._init_value(key)  # type: ignore[no-untyped-call]  # of the library
+
+
+def _reserve(path: Path) -> None:
+    """Create the file, or fill the holes of an older one; whoever reads sees it whole or not."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    new = path if path.exists() else path.with_suffix(".new")
+    with new.open("ab") as file:
+        os.posix_fallocate(file.fileno(), 0, max(FIRST_BYTES, file.tell()))
+    new.replace(path)
+
+
 # The library decides when it is first imported, by whomever; so that the order of imports does not
 # matter, it is told here.
 os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(FOLDER)
+values.MmapedDict = ReservedFile  # type: ignore[attr-defined]  # it offers no other way
 values.ValueClass = values.MultiProcessValue()
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
@@ -43,9 +82,18 @@ LATENCY = Histogram(
 
 def count_request(method: str, route: str, status: int, took_s: float) -> None:
     """Count an answer; unknown methods count as one."""
-    count, seconds = _of(method if method in METHODS else "OTHER", route, status)
-    count.inc()
-    seconds.observe(took_s)
+    try:
+        count, seconds = _of(method if method in METHODS else "OTHER", route, status)
+        count.inc()
+        seconds.observe(took_s)
+    except OSError as error:
+        _complain(str(error))
+
+
+@cache
+def _complain(error: str) -> None:
+    """Log once that requests are not counted."""
+    log.warning("some requests are not counted, as there is no room in %s: %s", FOLDER, error)
 
 
 @cache
@@ -56,5 +104,6 @@ def _of(method: str, route: str, status: int) -> tuple[Counter, Histogram]:
 def http_registry() -> CollectorRegistry:
     """Sum over this machine's processes, the ended ones included: counters only grow."""
     registry = CollectorRegistry()
-    MultiProcessCollector(registry, str(FOLDER))
+    if FOLDER.is_dir():
+        MultiProcessCollector(registry, str(FOLDER))
     return registry

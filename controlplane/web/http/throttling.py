@@ -5,26 +5,28 @@ While the cache is away each process counts for itself.
 
 import hashlib
 import ipaddress
-import json
 import logging
 import time
 from dataclasses import dataclass
 
 from django.conf import settings
+from django.contrib.auth.models import User
 from django.core.cache import BaseCache, cache
 from django.core.cache.backends.locmem import LocMemCache
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, JsonResponse
 from django.shortcuts import render
 from redis.exceptions import RedisError
 
+from controlplane.web.bounded_data import read_json
 from controlplane.web.http.middleware import Middleware
 from controlplane.web.rest.errors import error_body
 
 log = logging.getLogger(__name__)
+OF_ONESELF = "/password/"
 DOORS = {
     "/login/": "login",
     "/admin/login/": "login",
-    "/password/": "login",
+    OF_ONESELF: "login",
     "/api/v1/tokens/": "login",
 }
 """Addresses whose failures count; all ways to a password count together."""
@@ -133,14 +135,22 @@ def _caller(request: HttpRequest) -> dict[str, str]:
 
 
 def _account(request: HttpRequest) -> str:
+    """Name of the user whose password is tried, as the login resolves what was typed."""
+    if request.path_info == OF_ONESELF:
+        return resolved_name(request.user.get_username())
     if not request.path_info.startswith("/api/"):
-        return request.POST.get("username", "").strip().lower()
+        return resolved_name(request.POST.get("username", ""))
     try:
-        body = json.loads(request.body)
-    except (ValueError, RecursionError):
+        body = read_json(request.body)
+    except ValueError:
         return ""
     name = body.get("username") if isinstance(body, dict) else ""
-    return name.strip().lower() if isinstance(name, str) else ""
+    return resolved_name(name) if isinstance(name, str) else ""
+
+
+def resolved_name(typed: str) -> str:
+    """Name without what Unicode's compatibility forms, blanks and case tell apart."""
+    return User.normalize_username(typed.strip()).lower()
 
 
 def _count(name: str, limit: Limit) -> Count:

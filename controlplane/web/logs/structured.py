@@ -29,6 +29,8 @@ _INSIDE = (
         rf"\1\2{MASK}",
     ),
     (re.compile(r"(://[^/\s:@]*:)[^/\s@]+(@)"), rf"\1{MASK}\2"),
+    # Who has a share link needs no login.
+    (re.compile(r"(/shared/[a-z]+/)[^/\s\"']+"), rf"\1{MASK}"),
     (
         re.compile(
             rf"((?:{_NAMES})[\w-]*[\"']?\s*[=:]\s*[\"']?)(?!\*\*\*)[^\s\"'&,;)}}]+", re.IGNORECASE
@@ -61,7 +63,7 @@ def masked(value: Any, name: str = "", depth: int = 0) -> Any:
 
 
 def masked_text(text: str) -> str:
-    """Mask bearer tokens, passwords in addresses, and values of secret-looking names."""
+    """Mask bearer tokens, passwords in addresses, share links, values of secret-looking names."""
     for pattern, instead in _INSIDE:
         text = pattern.sub(instead, text)
     return text

@@ -48,6 +48,13 @@ class Bar:
     rows: int = 1
 
 
+def plain(text: str) -> str:
+    """Text that Plotly shows as it is: it would make links and markup of some, and knows no
+    entities for quotes.
+    """
+    return escape(text, quote=False)
+
+
 def row_of(slot: int, share: float) -> tuple[int, int]:
     """(row, rows) for this slot and share: as many rows as shares fit on a GPU."""
     return slot, max(round(1.0 / share) if share > 0.0 else 1, slot + 1)
@@ -80,7 +87,7 @@ def figure(
                 "range": [-0.5, len(lanes) - 0.5],
                 "tickmode": "array",
                 "tickvals": list(lanes),
-                "ticktext": [_label(lane) for lane in lanes],
+                "ticktext": [plain(_label(lane)) for lane in lanes],
                 "automargin": True,
             },
             "uniformtext": {"mode": "hide", "minsize": 10},
@@ -124,7 +131,7 @@ def _trace(kind: str, bars: Sequence[Bar]) -> dict[str, Any]:
         "offset": [BAR / 2 - (b.row + 1) * BAR / b.rows for b in bars],
         "base": [_moment(b.from_s) for b in bars],
         "x": [max(1.0, 1000 * (b.to_s - b.from_s)) for b in bars],
-        "text": [escape(b.name) if kind != "planned" else "" for b in bars],
+        "text": [plain(b.name) if kind != "planned" else "" for b in bars],
         "textposition": "inside",
         "insidetextanchor": "start",
         "constraintext": "inside",
@@ -154,7 +161,7 @@ def _hover(bar: Bar) -> str:
         f"{datetime.fromtimestamp(bar.from_s, UTC):%H:%M:%S} to"
         f" {datetime.fromtimestamp(bar.to_s, UTC):%H:%M:%S}"
     )
-    lines = [f"<b>{escape(bar.name)}</b>", escape(bar.lane), f"{words}, {span}", escape(bar.hover)]
+    lines = [f"<b>{plain(bar.name)}</b>", plain(bar.lane), f"{words}, {span}", plain(bar.hover)]
     return "<br>".join(line for line in lines if line)
 
 

@@ -1,19 +1,19 @@
 """Bodies of REST requests: bounded JSON, and serializers that refuse unknown fields."""
 
 from collections.abc import Mapping
-from io import BytesIO
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from django.conf import settings
 from rest_framework import serializers
 from rest_framework.exceptions import ParseError
 from rest_framework.parsers import JSONParser
 
+from controlplane.web.bounded_data import read_json
 from controlplane.web.rest.errors import TooLargeError
 
 
 class BoundedJSONParser(JSONParser):
-    """DRF's JSON parser with 413 for bodies above DATA_UPLOAD_MAX_MEMORY_SIZE, unread."""
+    """DRF's JSON parser, bounded: 413 above DATA_UPLOAD_MAX_MEMORY_SIZE, unread."""
 
     def parse(
         self,
@@ -29,9 +29,9 @@ class BoundedJSONParser(JSONParser):
         if len(body) > limit:
             raise TooLargeError(f"the body is larger than {limit} bytes")
         try:
-            return super().parse(BytesIO(body), media_type, parser_context)
-        except RecursionError:
-            raise ParseError("the JSON is nested too deeply") from None
+            return cast("dict[str, Any]", read_json(body))
+        except ValueError as error:
+            raise ParseError(f"the body cannot be read as JSON: {error}") from None
 
 
 def _length(header: object) -> int:

@@ -1,17 +1,21 @@
-"""Defaults of REST views: bearer tokens, permissions, bounded pages."""
+"""Defaults of REST views: bearer tokens with scopes, permissions, bounded pages."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from django.contrib.auth.models import User
 from django.utils import timezone
 from knox.auth import TokenAuthentication
-from rest_framework.exceptions import AuthenticationFailed
+from knox.crypto import hash_token
+from knox.models import AuthToken
+from rest_framework.exceptions import AuthenticationFailed, PermissionDenied
 from rest_framework.pagination import LimitOffsetPagination
-from rest_framework.permissions import SAFE_METHODS, BasePermission
+from rest_framework.permissions import SAFE_METHODS, BasePermission, IsAdminUser
 from rest_framework.request import Request
 
+from controlplane.web.credentials.tokens import note_use, scope_of
+from controlplane.web.models import Scope
 from controlplane.web.operators import is_operator
 
 if TYPE_CHECKING:  # APIView reads these defaults while its module is loaded
@@ -19,16 +23,39 @@ if TYPE_CHECKING:  # APIView reads these defaults while its module is loaded
 
 
 class BearerAuthentication(TokenAuthentication):  # type: ignore[misc]  # the library has no types
-    """knox's tokens; one that is no text is as wrong as any other."""
+    """knox's tokens. The one place that asks for a scope: all that tokens reach comes by here."""
 
-    def authenticate_credentials(self, token: bytes) -> Any:
-        if not token.isascii() or b"\0" in token:
+    def authenticate(self, request: Request) -> tuple[User, AuthToken] | None:
+        found = super().authenticate(request)
+        if found is None:
+            return None
+        user, token = found
+        needed, given = needed_scope(request), scope_of(token)
+        if not given.includes(needed):
+            said = f"this needs a token of the scope {needed}; yours has the scope {given}"
+            raise PermissionDenied(said, code="scope")
+        note_use(token)
+        return user, token
+
+    def authenticate_credentials(self, token: bytes) -> tuple[User, AuthToken]:
+        """Find a token by its hash; knox reads all tokens of its owner for that."""
+        try:
+            digest = hash_token(token.decode("ascii"))
+        except (ValueError, TypeError):  # no text, or none of a token
+            raise AuthenticationFailed("Invalid token.") from None
+        row = AuthToken.objects.filter(digest=digest).select_related("user", "grant").first()
+        if row is None or row.expiry is None or row.expiry < timezone.now():
             raise AuthenticationFailed("Invalid token.")
-        return super().authenticate_credentials(token)
+        return cast("tuple[User, AuthToken]", self.validate_user(row))
 
-    def _cleanup_token(self, auth_token: Any) -> bool:
-        """Return True if it has expired; knox reads all the user's tokens for that."""
-        return auth_token.expiry is not None and auth_token.expiry < timezone.now()
+
+def needed_scope(request: Request) -> Scope:
+    """Scope that a request needs: by its method, its view's `write_scope`, and for whom it is."""
+    if request.method in SAFE_METHODS:
+        return Scope.READ
+    view = request.parser_context["view"]
+    operators = {OperatorsAct, OperatorsOnly, IsAdminUser} & set(view.permission_classes)
+    return Scope(getattr(view, "write_scope", Scope.OPERATE if operators else Scope.SUBMIT))
 
 
 class OperatorsAct(BasePermission):
@@ -57,3 +84,9 @@ class BoundedPagination(LimitOffsetPagination):
 
     def get_offset(self, request: Request) -> int:
         return min(super().get_offset(request), LARGEST_OFFSET)
+
+
+class ShortPages(BoundedPagination):
+    """Pages of rows that each hold a list: nodes with their GPUs, kinds with their speeds."""
+
+    max_limit = 200

@@ -18,6 +18,18 @@ class ConflictError(APIException):
     default_code = "conflict"
 
 
+class TooManyError(APIException):
+    """The caller does this too often: 429 with Retry-After."""
+
+    status_code = status.HTTP_429_TOO_MANY_REQUESTS
+    default_code = "throttled"
+
+    def __init__(self, detail: str, wait: int) -> None:
+        """`wait`: seconds after which another try is worth it."""
+        super().__init__(detail)
+        self.wait = wait
+
+
 class TooLargeError(APIException):
     """The body is larger than any request needs to be."""
 
@@ -53,7 +65,7 @@ def exception_handler(error: Exception, context: dict[str, Any]) -> Response | N
         detail = str(error) or "there is no such thing, or you may not see it"
         response.data = error_body("not_found", detail)
     else:
-        response.data = error_body("forbidden", "you may not do this")
+        response.data = error_body("forbidden", str(error) or "you may not do this")
     return response
 
 

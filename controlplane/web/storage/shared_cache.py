@@ -1,9 +1,24 @@
 """Cache over Redis whose connections all requests of a process share."""
 
 import functools
+import json
 from typing import Any
 
 from django.core.cache.backends.redis import RedisCache, RedisCacheClient
+
+
+class JsonSerializer:
+    """JSON for cached values: what somebody writes into Redis is never run, as a pickle would be.
+
+    Tuples come back as lists.
+    """
+
+    def dumps(self, value: Any) -> int | bytes:
+        # A number as Redis counts.
+        return value if type(value) is int else json.dumps(value).encode()
+
+    def loads(self, data: bytes) -> Any:
+        return json.loads(data)
 
 
 class SharedRedisCache(RedisCache):

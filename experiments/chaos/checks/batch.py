@@ -12,6 +12,9 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from experiments.chaos.checks import invariants as named
+from experiments.chaos.checks.invariants import Invariant, summed
+from experiments.chaos.checks.training import launched_once, relaunches
 from loadmaster.demo.journal_checks import Launch, launches_in, overlaps
 
 Record = Mapping[str, Any]
@@ -19,11 +22,11 @@ Record = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Jobs (an array's elements each), launches, and what should not be."""
+    """Jobs (an array's elements each), launches, and what was checked."""
 
     jobs: int
     launches: int
-    wrong: tuple[str, ...]
+    invariants: tuple[Invariant, ...]
 
 
 def check_batch(folder: Path, jobs: Sequence[Record], ended: Mapping[str, float]) -> Batch:
@@ -37,23 +40,39 @@ def check_batch(folder: Path, jobs: Sequence[Record], ended: Mapping[str, float]
     launches = sorted(launches_in(folder), key=lambda launch: launch.born_s)
     for launch in launches:
         by_job[launch.job].append(launch)
-    wrong, ends = list(overlaps(launches)), dict(ended)
+    ends, found = dict(ended), list[Invariant]()
     for job in jobs:
-        ids = _ids(job)
-        parts = {pk: by_job.pop(pk, []) for pk in ids}
-        for pk, of_job in parts.items():
+        of = {pk: by_job.pop(pk, []) for pk in _ids(job)}
+        for pk, of_job in of.items():
             ends[pk] = first_end_s(of_job, job.get("seats", 1))
-            wrong += _in_parallel(pk, of_job)
-            if ends[pk] == inf and "never" not in job:
-                wrong.append(f"job {pk} was submitted and never completed")
-        ends[job["id"]] = max(ends[pk] for pk in ids)
-        of_all = [launch for of_job in parts.values() for launch in of_job]
-        if of_all and "never" in job:
-            wrong.append(f"job {job['id']} ran, though it waits for the success of a failed one")
-        wrong += _too_many(job, of_all)
-        wrong += _too_early(job, of_all, ends)
-    wrong += [f"job {pk} ran but was never submitted" for pk in by_job]
-    return Batch(sum(len(_ids(job)) for job in jobs), len(launches), tuple(wrong))
+        ends[job["id"]] = max(ends[pk] for pk in of)
+        found += _check(job, of, ends)
+    unknown = tuple(f"job {pk} ran but was never submitted" for pk in by_job)
+    found.append(Invariant(named.JOB_LOST, 0, unknown))
+    found.append(Invariant(named.ONE_PROCESS, relaunches(launches), overlaps(launches)))
+    found.append(launched_once(launches))
+    return Batch(sum(len(_ids(job)) for job in jobs), len(launches), summed(found))
+
+
+def _check(
+    job: Record, of: Mapping[str, Sequence[Launch]], ends: Mapping[str, float]
+) -> Iterator[Invariant]:
+    """Check one job; `of`: launches by element."""
+    launches = [launch for of_job in of.values() for launch in of_job]
+    parallel = tuple(text for pk, of_job in of.items() for text in _in_parallel(pk, of_job))
+    yield Invariant(named.ONE_PROCESS, 0, parallel)
+    if "never" in job:
+        text = f"job {job['id']} ran, though it waits for the success of a failed one"
+        yield Invariant(named.IMPOSSIBLE, 1, (text,) if launches else ())
+        return
+    lost = (f"job {pk} was submitted and never completed" for pk in of if ends[pk] == inf)
+    yield Invariant(named.JOB_LOST, len(of), tuple(lost))
+    if "at_once" in job:
+        yield Invariant(named.ARRAYS, len(launches), tuple(_too_many(job, launches)))
+    if "after" in job:
+        yield Invariant(
+            named.DEPENDENCIES, len(job["after"]), tuple(_too_early(job, launches, ends))
+        )
 
 
 def first_end_s(launches: Iterable[Launch], seats: int) -> float:

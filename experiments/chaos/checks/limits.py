@@ -13,6 +13,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from experiments.chaos.checks import invariants as named
+from experiments.chaos.checks.invariants import Invariant
+from experiments.chaos.checks.training import launched_once, relaunches
 from loadmaster.demo.journal_checks import Launch, launches_in, overlaps
 
 EARLY_S = 0.5
@@ -27,7 +30,7 @@ Away = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Limited:
-    """Ends at the walltime, those of them while a part was away, and what should not be."""
+    """Ends at the walltime, those of them while a part was away, and what was checked."""
 
     jobs: int
     launches: int
@@ -36,7 +39,7 @@ class Limited:
     on_silent_node: int
     """Ends on nodes whose own agent was away."""
 
-    wrong: tuple[str, ...]
+    invariants: tuple[Invariant, ...]
     first_end_s: Mapping[str, float]
     """When a launch of each job first ended at the walltime, by the boot clock."""
 
@@ -57,7 +60,7 @@ def check_limits(
     launches = sorted(launches_in(folder), key=lambda launch: launch.born_s)
     for launch in launches:
         by_job[launch.job].append(launch)
-    wrong, ended = list(overlaps(launches)), list[Launch]()
+    wrong, lost, ended = list[str](), list[str](), list[Launch]()
     first_end_s: dict[str, float] = {}
     for job in jobs:
         walltime_s, of_job = float(job["walltime_s"]), by_job.pop(str(job["id"]), [])
@@ -68,11 +71,17 @@ def check_limits(
         ended += whole
         first_end_s[str(job["id"])] = min((one.last_s for one in whole), default=inf)
         if not whole:
-            wrong.append(f"job {job['id']}: no launch ran until its walltime of {walltime_s:g} s")
-    wrong += [f"job {job} ran but was never submitted" for job in by_job]
+            lost.append(f"job {job['id']}: no launch ran until its walltime of {walltime_s:g} s")
+    lost += [f"job {job} ran but was never submitted" for job in by_job]
     counts = {part: sum(_during(spans, ended)) for part, spans in away.items()}
     silent = sum(any(_during(away.get(nodes.get(one.assignment, ""), ()), [one])) for one in ended)
-    return Limited(len(jobs), len(launches), len(ended), counts, silent, tuple(wrong), first_end_s)
+    invariants = (
+        Invariant(named.WALLTIMES, len(launches), tuple(wrong)),
+        Invariant(named.JOB_LOST, len(jobs), tuple(lost)),
+        Invariant(named.ONE_PROCESS, relaunches(launches), overlaps(launches)),
+        launched_once(launches),
+    )
+    return Limited(len(jobs), len(launches), len(ended), counts, silent, invariants, first_end_s)
 
 
 def lived_s(launch: Launch) -> float:

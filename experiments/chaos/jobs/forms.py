@@ -5,24 +5,35 @@ walltime, the seats that have a process, elements at once, the jobs that it wait
 """
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from experiments.chaos.jobs.batch_job import RUN_S
-from experiments.chaos.jobs.job import JOURNALS
-from experiments.chaos.jobs.limited_job import STUBBORN
+from experiments.chaos.jobs.batch_job import RUN_S, STUBBORN
+from experiments.chaos.jobs.job import JOURNALS, SAVE_S
 from experiments.chaos.parts import ROOT
 
+LOCAL, GANGS = "local", "gangs"
+"""Clusters: that of most jobs, and one whose policy spreads gangs and lets jobs share GPUs."""
+
+APART, SLOTS = 2, 2
+"""Nodes of the latter, and how many jobs may share each of their GPUs."""
+
 KINDS = ("alpha", "beta")
-TRAINING, LIMITED, BATCH = "submitted", "limited", "batch"
-"""Lists of jobs: training jobs, those that only their guard ends, and other batch jobs. Also the
-folders of the batch jobs' journals, as these have no steps.
+TRAINING, SHARED, LIMITED, BATCH = "training", "shared", "limited", "batch"
+"""Lists of jobs: training jobs, those that share a GPU, batch jobs that only their guard ends, and
+other batch jobs. Also the folders of their journals.
 """
 
 WALLTIME_S = 5.0
 RUNS_S = 2.0
+STUBBORN_S = 8.0
+LEAST_STEPS = 40
+"""Steps of a job that is interrupted once it has done some."""
+
+SAVES = 0.8
+"""Fraction of the grace that a slow job needs to save."""
 ARRAY = "0-5%2"
 SWEEP = "sweep"
 
@@ -42,16 +53,18 @@ class Form:
 @dataclass(frozen=True, slots=True)
 class Forms:
     """Forms of the jobs whose journals are in `journals`; training jobs have 1 to 3 times `steps`;
-    `nodes`: how many nodes there are.
+    `nodes`: how many nodes there are; `turn`: names of the forms, again and again.
     """
 
     journals: Path
     steps: int
     nodes: int
+    grace_s: float
+    turn: Sequence[str]
 
     def of(self, number: int, latest: Latest) -> tuple[str, Form]:
         """Form of the job of this number, with its name."""
-        name = TURN[number % len(TURN)]
+        name = self.turn[number % len(self.turn)]
         return name, _MAKERS[name](self, number, latest)
 
     def sweep(self) -> Form:
@@ -63,7 +76,7 @@ class Forms:
     def _training(self, number: int, _: Latest) -> Form:
         steps = self.steps * (1 + number % 3)
         request = {
-            **self._common(str(number), "experiments.chaos.jobs.job", ""),
+            **self._common(str(number), "experiments.chaos.jobs.job", TRAINING),
             "kind": KINDS[number % len(KINDS)],
             "steps": steps,
             "gpus": "1..2" if number % 3 == 0 else 1,
@@ -71,6 +84,34 @@ class Forms:
             "tardiness_weight": 0.001,
         }
         return Form(TRAINING, request, {"steps": steps})
+
+    def _slow(self, number: int, latest: Latest) -> Form:
+        """Make one that needs most of its grace to leave; its user interrupts it once."""
+        form = self._training(number, latest)
+        saves = {SAVE_S: f"{SAVES * self.grace_s:g}"}
+        environment = {**form.request["environment"], **saves}
+        steps = max(LEAST_STEPS, form.facts["steps"])
+        request = {**form.request, "gpus": 1, "environment": environment, "steps": steps}
+        return Form(TRAINING, request, {"steps": steps, "interrupt": True})
+
+    def _gang(self, number: int, latest: Latest) -> Form:
+        """Make one of a rank on each of two nodes; its user interrupts it once."""
+        request, ranks = self._training(number, latest).request, APART
+        apart = {"cluster": GANGS, "gpus": ranks, "steps": LEAST_STEPS}
+        facts = {"steps": LEAST_STEPS, "ranks": ranks, "interrupt": True}
+        return Form(TRAINING, {**request, **apart}, facts)
+
+    def _shared(self, number: int, latest: Latest) -> Form:
+        form = self._training(number, latest)
+        common = self._common(str(number), "experiments.chaos.jobs.job", SHARED)
+        shares = {"cluster": GANGS, "gpus": 1, "may_share": True}
+        return Form(SHARED, {**form.request, **common, **shares}, form.facts)
+
+    def _stubborn(self, number: int, _: Latest) -> Form:
+        """Make one that ignores SIGTERM; its user interrupts it once."""
+        job = self._batch(number)
+        environment = {**job["environment"], RUN_S: f"{STUBBORN_S:g}", STUBBORN: "1"}
+        return Form(BATCH, {**job, "environment": environment}, {"interrupt": True})
 
     def _limited(self, number: int, _: Latest) -> Form:
         """Make one that only its guard ends; every second one ignores SIGTERM."""
@@ -112,6 +153,7 @@ class Forms:
         kept = {"PYTHONPATH": str(ROOT), JOURNALS: str(self.journals / journals)}
         return {
             "name": f"chaos-{name}",
+            "cluster": LOCAL,
             "runtime": "process",
             "command": [sys.executable, "-m", module],
             "environment": {**kept, RUN_S: f"{RUNS_S:g}"},
@@ -126,13 +168,28 @@ def _spread(processes: str) -> dict[str, Any]:
 
 
 _MAKERS: Mapping[str, Callable[[Forms, int, Latest], Form]] = {
-    "training": Forms._training, "spread": Forms._spread, "limited": Forms._limited,
-    "array": Forms._array, "after": Forms._after, "spread_limited": Forms._spread_limited,
-    "never": Forms._never,
+    "training": Forms._training, "slow": Forms._slow, "gang": Forms._gang,
+    "shared": Forms._shared, "stubborn": Forms._stubborn, "spread": Forms._spread,
+    "limited": Forms._limited, "array": Forms._array, "after": Forms._after,
+    "spread_limited": Forms._spread_limited, "never": Forms._never,
 }  # fmt: skip
 
 TURN = (
-    "training", "spread", "training", "limited", "training", "array", "training", "after",
-    "training", "spread_limited", "never",
+    "slow", "shared", "shared", "gang", "spread", "stubborn", "limited", "training", "array",
+    "slow", "after", "training", "shared", "spread_limited", "never",
 )  # fmt: skip
 """Forms one after the other, again and again; one that waits comes after those it waits for."""
+
+NEEDS = {"after": ("array", "spread", "limited"), "never": ("spread_limited",)}
+"""Forms that others wait for."""
+
+
+def turn_of(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the turn of some forms alone. Raises ValueError for one that waits for others."""
+    wanted = set(names)
+    for name in wanted:
+        if name not in _MAKERS:
+            raise ValueError(f"jobs: no form {name}; there are {', '.join(_MAKERS)}")
+        if missing := set(NEEDS.get(name, ())) - wanted:
+            raise ValueError(f"jobs: {name} waits for {', '.join(sorted(missing))}; add them")
+    return tuple(name for name in TURN if name in wanted)

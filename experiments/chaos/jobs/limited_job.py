@@ -9,10 +9,9 @@ import sys
 import time
 from pathlib import Path
 
+from experiments.chaos.jobs.batch_job import STUBBORN
 from experiments.chaos.jobs.job import JOURNALS
 from loadmaster.demo.journals import JobJournal
-
-STUBBORN = "CHAOS_STUBBORN"
 
 
 def main() -> int:

@@ -42,7 +42,9 @@ class Cell:
     @property
     def file(self) -> str:
         """Name of its file: equal cells under equal code have the same."""
-        told = json.dumps([asdict(self.case), str(self.every), digest_of_code()], sort_keys=True)
+        workload = self.case.setting.workload(Path())
+        facts = [asdict(self.case), workload, str(self.every), digest_of_code()]
+        told = json.dumps(facts, sort_keys=True)
         digest = sha256(told.encode()).hexdigest()[:8]
         slug = self.case.label.lower().replace("'", "")
         return f"{self.case.setting.id}-{slug}-{digest}.json"

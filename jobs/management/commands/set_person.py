@@ -1,4 +1,4 @@
-"""manage.py set_person NAME [--team T] [--operator] [--disable]: create, change, or disable."""
+"""manage.py set_person NAME [--team T] [--role R] [--operator]: create, change, or disable."""
 
 from argparse import ArgumentParser
 from typing import Any
@@ -7,7 +7,15 @@ from django.contrib.auth.models import User
 from django.core.management.base import CommandError
 
 from clusters.management.operators import OperatorCommand
-from jobs.people import person_disabled, person_saved, teams_named, tokens_ended
+from jobs.models import TeamRole
+from jobs.people import (
+    password_reset,
+    person_disabled,
+    person_saved,
+    role_taken,
+    teams_named,
+    tokens_ended,
+)  # fmt: skip
 
 
 class Command(OperatorCommand):
@@ -17,6 +25,8 @@ class Command(OperatorCommand):
         add = parser.add_argument
         add("name")
         add("--team", action="append", default=[], help="a team they are in, as often as needed")
+        add("--role", choices=TeamRole.values, help="their role in these teams (member)")
+        add("--leave", action="append", default=[], help="a team they are taken out of")
         staff = parser.add_mutually_exclusive_group()
         staff.add_argument(
             "--operator", action="store_true", default=None, help="they may do and see everything"
@@ -31,12 +41,14 @@ class Command(OperatorCommand):
             help="nobody logs in as them any more, and their API tokens end",
         )
         add("--end-tokens", action="store_true", help="end their API tokens; they log in again")
+        add("--new-password", action="store_true", help="a new one-time password for them")
 
     def handle(
         self,
         *args: Any,
         name: str,
         team: list[str],
+        leave: list[str],
         disable: bool,
         end_tokens: bool,
         **options: Any,
@@ -47,13 +59,20 @@ class Command(OperatorCommand):
             gone = "; nobody logs in as them any more" if disable else ""
             self.stdout.write(f"{name}: {ended} API tokens have ended{gone}")
             return
+        known = _known(name) if options["new_password"] else None
+        if options["role"] and not team:
+            raise CommandError("--role: say in which team, by --team")
+        for left in teams_named(leave):
+            if not role_taken(left, _known(name)):
+                raise CommandError(f"--leave: {name} is not in team {left}")
         password = person_saved(
-            name, teams=teams_named(team), operator=options["operator"],
+            name, teams=teams_named(team), role=options["role"], operator=options["operator"],
             sees_costs=options["sees_costs"]
         )  # fmt: skip
+        password = password_reset(known) if known else password
         words = (
-            f"log in with the one-time password {password} (shown only now; change it under your"
-            " name)"
+            f"log in with the one-time password {password} (shown only now, and changed at the"
+            " first login)"
         )
         self.stdout.write(f"{name}: {words}" if password else f"{name}: changed")
 

@@ -27,7 +27,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, Field
 
-from loadmaster.protocol import DeviceReport, DeviceSample
+from loadmaster.protocol import MOST_DEVICES, DeviceReport, DeviceSample
 from loadmaster.strict_yaml import LARGEST, DocumentError, read_fields
 from loadmaster.wire import WireError, from_json
 
@@ -63,7 +63,7 @@ class Emulation:
     """Devices of one type: seconds per step by kind and number of GPUs, speed kept when shared."""
 
     gpu_type: Annotated[str, Field(min_length=1)]
-    count: Annotated[int, Field(ge=1, le=1024)] = 1
+    count: Annotated[int, Field(ge=1, le=MOST_DEVICES)] = 1
     memory_gb: NotNegative = 16.0
     idle_w: NotNegative = 30.0
     peak_w: NotNegative = 250.0

@@ -171,10 +171,12 @@ class Runtime(Protocol):
     """A way of running jobs. Calls never wait for the job; every call may be repeated.
 
     Unless it `limits_memory`, the agent stops jobs that use more memory than they asked for.
+    `features` are those of the node that come from this runtime, besides its name.
     """
 
     name: str
     limits_memory: bool
+    features: tuple[str, ...] = ()
 
     def environment(self) -> dict[str, str]:
         """The variables every job gets from the node, below all others."""

@@ -5,15 +5,17 @@ import json
 import os
 import shutil
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from pydantic import TypeAdapter
 
-from loadmaster.agent import guard
 from loadmaster.agent.clock import Clock, SystemClock
+from loadmaster.agent.guarding import guard
+from loadmaster.agent.guarding.guard_output import FREED_AT_ONCE, MARGIN, free_middle
 from loadmaster.agent.runtimes.base import (
     GB,
     PROGRESS,
+    STREAMS,
     Exit,
     Launch,
     RunId,
@@ -23,12 +25,15 @@ from loadmaster.agent.runtimes.base import (
     Term,
     Usage,
 )
-from loadmaster.files import open_plain, private_folder, write_json, write_whole
+from loadmaster.files import open_plain, open_real, private_folder, write_json, write_whole
 from loadmaster.protocol import LaunchSpec
 from loadmaster.wire import WireError, dumps, loads
 
 LEASE_FILE_SIZE = 256
 NEVER_STARTED = "the agent or its guard ended before the job was started"
+ORDER_MODE = 0o644
+"""Mode of lease, order to stop and term in private folders: guard and job read them."""
+
 _EXIT = TypeAdapter(Exit)
 OUTPUTS = "outputs.json"
 """Paths of a job's own files for its output, by stream; a stream without one is in the folder."""
@@ -41,9 +46,6 @@ class RunFolders(Runtime):
 
     `spec.json` holds secrets: mode 0600, removed with the folder.
     """
-
-    order_mode: ClassVar[int] = 0o600
-    """Mode of lease, stop order and term: readable by guard and job."""
 
     def __init__(self, runs: Path, clock: Clock | None = None) -> None:
         self._runs = private_folder(runs)
@@ -59,10 +61,16 @@ class RunFolders(Runtime):
         return self.folder(run)
 
     def stream(self, run: RunId, stream: str) -> Path:
-        """The file of a stream: in the run's folder, or the one that the job has named."""
-        folder = self.folder(run)
-        named = (guard.read_json(folder / OUTPUTS) or {}).get(stream)
-        return folder / FILES[stream] if named is None else Path(named)
+        """The file of a stream in the run's folder."""
+        return self.folder(run) / FILES[stream]
+
+    def _open(self, run: RunId, stream: str) -> int:
+        """Descriptor of a stream's file: in the run's folder, or the one that the job has named.
+
+        The named path had no links at acceptance. One put there since may lead anywhere.
+        """
+        named = (guard.read_json(self.folder(run) / OUTPUTS) or {}).get(stream)
+        return open_plain(self.stream(run, stream)) if named is None else open_real(Path(named))
 
     def _write_spec(self, launch: Launch) -> None:
         write_whole(self.folder(launch.run) / "spec.json", dumps(launch.spec), durable=True)
@@ -78,7 +86,7 @@ class RunFolders(Runtime):
         data = json.dumps({"deadline_s": lease_until_s, "boot_id": boot_id})
         text = data.encode().ljust(LEASE_FILE_SIZE)
         try:
-            write_whole(path, text, mode=self.order_mode)
+            write_whole(path, text, mode=ORDER_MODE)
         except OSError:
             # a full disk: what is there already can be overwritten in place, and a torn lease
             # counts as the one before
@@ -114,14 +122,14 @@ class RunFolders(Runtime):
 
     def set_pace(self, run: RunId, step_s: float) -> None:
         if self.orders(run).exists():
-            write_json(self.orders(run) / "pace.json", {"step_s": step_s}, mode=self.order_mode)
+            write_json(self.orders(run) / "pace.json", {"step_s": step_s}, mode=ORDER_MODE)
 
     def _write_term(self, run: RunId, change: dict[str, Any]) -> None:
         path = self.orders(run) / "term.json"
         first = {"stop": False, "reason": None, "grace_s": 30.0, **self._end_of(Term())}
         former = guard.read_json(path) or first
         term = {"version": 1, "fence": run.fence, **former, **change}
-        write_json(path, term, mode=self.order_mode)
+        write_json(path, term, mode=ORDER_MODE)
 
     def stop(self, run: RunId, order: StopOrder) -> None:
         if not self.orders(run).exists():
@@ -130,7 +138,7 @@ class RunFolders(Runtime):
         by, term_s = order.by.value, order.grace_s / 2 if order.by is StopBy.PREEMPT else 0.0
         words = {"by": by, "term_at_s": now_s + term_s, "kill_at_s": now_s + order.grace_s}
         try:
-            write_json(self.orders(run) / "stop.json", words, mode=self.order_mode)
+            write_json(self.orders(run) / "stop.json", words, mode=ORDER_MODE)
         except OSError:  # a full disk: the guard takes a signal for an order too
             self._signal_guard(run)
         with contextlib.suppress(OSError):  # a full disk: the signals come all the same
@@ -152,7 +160,7 @@ class RunFolders(Runtime):
 
     def read(self, run: RunId, stream: str, offset: int, limit: int) -> bytes:
         try:
-            with os.fdopen(open_plain(self.stream(run, stream)), "rb") as file:
+            with os.fdopen(self._open(run, stream), "rb") as file:
                 file.seek(offset)
                 return file.read(limit)
         except FileNotFoundError:
@@ -160,13 +168,23 @@ class RunFolders(Runtime):
 
     def size(self, run: RunId, stream: str) -> int:
         try:
-            descriptor = open_plain(self.stream(run, stream))
+            descriptor = self._open(run, stream)
         except FileNotFoundError:
             return 0
         try:
             return os.fstat(descriptor).st_size
         finally:
             os.close(descriptor)
+
+    def _trim(self, run: RunId) -> None:
+        """Free the middle of long output, for a guard that does not."""
+        rooms = {path: _room(path) for path in (self.stream(run, name) for name in STREAMS)}
+        if max(rooms.values()) < MARGIN or (spec := self.spec(run)) is None:
+            return
+        head, tail = spec.log_head_bytes, spec.log_tail_bytes
+        for path, room in rooms.items():
+            if room > head + tail + MARGIN + FREED_AT_ONCE:
+                _free(path, head, tail)
 
     def note(self, run: RunId, text: str | None) -> str:
         path = self.folder(run) / "shipping.json"
@@ -191,6 +209,20 @@ class RunFolders(Runtime):
     def remove(self, run: RunId) -> None:
         self._usage.pop(run, None)
         shutil.rmtree(self.folder(run), ignore_errors=True)
+
+
+def _room(path: Path) -> int:
+    """Bytes that a file takes on the disk; 0 if there is none."""
+    with contextlib.suppress(OSError):
+        return path.lstat().st_blocks * 512
+    return 0
+
+
+def _free(path: Path, head: int, tail: int) -> None:
+    with contextlib.suppress(OSError):
+        descriptor = open_plain(path, os.O_WRONLY)
+        free_middle(descriptor, head, tail)
+        os.close(descriptor)
 
 
 def exit_of(data: dict[str, Any]) -> Exit:

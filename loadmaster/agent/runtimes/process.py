@@ -14,18 +14,36 @@ import threading
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import psutil
 
 import loadmaster
-from loadmaster.agent import admission, guard
+from loadmaster.agent import admission
 from loadmaster.agent.clock import Clock
-from loadmaster.agent.runtimes.base import Launch, LaunchError, RunId, RunState, RunStatus, Usage
-from loadmaster.agent.runtimes.folders import NEVER_STARTED, OUTPUTS, RunFolders, exit_of
+from loadmaster.agent.guarding import guard
+from loadmaster.agent.runtimes.base import (
+    PROGRESS,
+    Exit,
+    Launch,
+    LaunchError,
+    RunId,
+    RunState,
+    RunStatus,
+    Usage,
+)
+from loadmaster.agent.runtimes.folders import FILES, NEVER_STARTED, OUTPUTS, RunFolders, exit_of
+from loadmaster.agent.runtimes.isolation import ORDERS, Isolation
+from loadmaster.features import ISOLATED
 from loadmaster.files import private_folder, write_json, write_whole
 from loadmaster.protocol import ReasonClass
 from loadmaster.training.gangs.connection import is_free, parse_address
+
+PACKAGES = str(Path(loadmaster.__file__).parents[1])
+GUARDS = (
+    "import sys; sys.path.insert(0, {!r}); from loadmaster.agent.guarding.guards import serve;"
+    " serve()"
+)
 
 SRUN = (
     "import sys; sys.path.insert(0, {!r}); from loadmaster.slurm.srun import main; sys.exit(main())"
@@ -40,19 +58,39 @@ GUARD_START_S = 10.0
 
 
 class ProcessRuntime(RunFolders):
-    """Runs jobs as processes; LOADMASTER_RUN_DIR is the run's private folder itself."""
+    """Runs jobs as processes; LOADMASTER_RUN_DIR is the folder of the run's orders.
+
+    Without `isolation` that is the run's private folder itself, and a job has the agent's rights.
+    """
 
     name = "process"
     limits_memory = False
 
-    def __init__(self, runs: Path, clock: Clock | None = None) -> None:
+    def __init__(
+        self, runs: Path, clock: Clock | None = None, isolation: Isolation | None = None
+    ) -> None:
         super().__init__(runs, clock)
+        self._isolation = isolation
+        if isolation:
+            self.features = (ISOLATED,)
+            isolation.open_way()
         self._spawner = Spawner()
         self._guards: dict[RunId, int] = {}
         self._begun_s = self._clock.boot_s()
 
     def environment(self) -> dict[str, str]:
-        return admission.node_environment()
+        found = admission.node_environment()
+        if self._isolation:  # a job has a home and a place for temporary files of its own
+            found = {name: found[name] for name in found if name not in ("HOME", "TMPDIR")}
+        return found
+
+    def orders(self, run: RunId) -> Path:
+        own = self.folder(run) / ORDERS
+        return own if own.is_dir() else self.folder(run)
+
+    def stream(self, run: RunId, stream: str) -> Path:
+        orders = self.orders(run) if stream == PROGRESS else self.folder(run)
+        return orders / FILES[stream]
 
     def objection(self, launch: Launch) -> tuple[ReasonClass, str] | None:
         """None, unless its folder is missing, or others listen where a gang is to meet."""
@@ -60,6 +98,11 @@ class ProcessRuntime(RunFolders):
         if spec.folder and not Path(spec.folder).is_dir():
             text = f"the folder {spec.folder} is not on this node: give it, or another one"
             return ReasonClass.USER, text
+        if self._isolation:
+            folder = self.folder(launch.run)
+            outputs = _outputs(launch, self._cwd(launch)).values()
+            if problem := self._isolation.objection(launch, folder, outputs):
+                return problem
         if spec.world_size <= 1 or spec.rank:
             return None
         _, port = parse_address(spec.rendezvous)
@@ -70,34 +113,55 @@ class ProcessRuntime(RunFolders):
     def prepare(self, launch: Launch) -> None:
         folder = self.folder(launch.run)
         try:
-            private_folder(folder / "work")
-            private_folder(folder)
-            if checkpoints := launch.environment.get("LOADMASTER_CHECKPOINT_DIR"):
-                Path(checkpoints).mkdir(parents=True, exist_ok=True)
+            self._make_folders(launch)
+            guard.reserve_exit(folder)
             self._write_spec(launch)
-            spec = launch.spec
-            cwd = Path(spec.folder) if spec.folder else folder / "work"
-            own = {"LOADMASTER_RUN_DIR": str(folder), **self._path(launch)}
+            cwd = self._cwd(launch)
+            outputs = _outputs(launch, cwd)
+            if outputs:
+                write_json(folder / OUTPUTS, outputs)
+            own = {"LOADMASTER_RUN_DIR": str(self.orders(launch.run)), **self._path(launch)}
             data = {
-                "argv": [*self._script(launch), *spec.command],
+                "argv": [*self._script(launch), *launch.spec.command],
                 "environment": launch.environment | own,
                 "cwd": str(cwd),
-                "outputs": self._outputs(launch, cwd),
+                "outputs": outputs,
                 "grace_s": launch.grace_s,
                 "boot_id": launch.boot_id,
+                "log_ends": (launch.spec.log_head_bytes, launch.spec.log_tail_bytes),
                 **asdict(launch.limits),
             }
+            if self._isolation:
+                data |= self._isolation.launch_data(launch, folder, data)
             # Without it after a loss of power, a run not yet begun ends by the node's fault.
             write_json(folder / "launch.json", data)
         except OSError as error:
             raise LaunchError(f"the run's folder cannot be made: {error}") from error
+
+    @property
+    def _program_mode(self) -> int:
+        """Mode of a run's own programs: an isolated job may be another user."""
+        return 0o755 if self._isolation else 0o700
+
+    def _make_folders(self, launch: Launch) -> None:
+        folder = self.folder(launch.run)
+        if self._isolation:
+            self._isolation.lay_out(launch, folder)
+            return
+        private_folder(folder / "work")
+        private_folder(folder)
+        if checkpoints := launch.environment.get("LOADMASTER_CHECKPOINT_DIR"):
+            Path(checkpoints).mkdir(parents=True, exist_ok=True)
+
+    def _cwd(self, launch: Launch) -> Path:
+        return Path(launch.spec.folder or self.folder(launch.run) / "work")
 
     def _script(self, launch: Launch) -> list[str]:
         """Write the launch's script, and return its path; [] for a launch without one."""
         if not launch.spec.script:
             return []
         path = self.folder(launch.run) / SCRIPT
-        write_whole(path, launch.spec.script.encode(), durable=True, mode=0o700)
+        write_whole(path, launch.spec.script.encode(), durable=True, mode=self._program_mode)
         return [str(path)]
 
     def _path(self, launch: Launch) -> dict[str, str]:
@@ -105,21 +169,11 @@ class ProcessRuntime(RunFolders):
         if not launch.spec.script:
             return {}
         path = self.folder(launch.run) / "bin" / "srun"
-        program = SRUN.format(str(Path(loadmaster.__file__).parents[1]))
+        program = SRUN.format(PACKAGES)
         words = shlex.join([sys.executable, "-I", "-S", "-c", program])
-        private_folder(path.parent)
-        write_whole(path, f'#!/bin/sh\nexec {words} "$@"\n'.encode(), mode=0o700)
+        path.parent.mkdir(exist_ok=True)
+        write_whole(path, f'#!/bin/sh\nexec {words} "$@"\n'.encode(), mode=self._program_mode)
         return {"PATH": f"{path.parent}:{launch.environment.get('PATH', os.defpath)}"}
-
-    def _outputs(self, launch: Launch, cwd: Path) -> dict[str, str]:
-        """Note the files that a job's output goes to, by stream, and return them."""
-        named = {"stdout": launch.spec.output, "stderr": launch.spec.error_output}
-        outputs = {stream: os.path.realpath(cwd / name) for stream, name in named.items() if name}
-        if outputs.get("stderr") == outputs.get("stdout"):
-            outputs.pop("stderr", None)
-        if outputs:
-            write_json(self.folder(launch.run) / OUTPUTS, outputs)
-        return outputs
 
     def start(self, run: RunId, lease_until_s: float) -> None:
         folder = self.folder(run)
@@ -202,21 +256,25 @@ class ProcessRuntime(RunFolders):
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if not (folder / "exit.json").exists():
-                self._settle(folder)
+                return RunStatus(RunState.ENDED, self._settle(run))
         except BlockingIOError:
             pass  # its guard lives
         finally:
             os.close(descriptor)
         return self._status(run, self._is_guarded(folder))
 
-    def _settle(self, folder: Path) -> None:
+    def _settle(self, run: RunId) -> Exit:
+        folder = self.folder(run)
         started = (folder / "job.json").exists()
-        for process in _processes_of(folder):
+        for process in _processes_of(self.orders(run)):
             with contextlib.suppress(psutil.Error):
                 process.send_signal(signal.SIGKILL)
         error = "the run's guard was killed" if started else NEVER_STARTED
-        ended = {"started": started, "stopped_by": None, "killed": started, "error": error}
-        guard.write_exit(folder, ended)
+        ended: dict[str, Any] = {"ended_at_s": self._clock.wall_s(), "started": started}
+        ended |= {"stopped_by": None, "killed": started, "error": error}
+        with contextlib.suppress(OSError):  # on a full disk the next look settles it again
+            guard.write_exit(folder, ended)
+        return exit_of(ended)
 
     def usage(self, run: RunId, *, exact: bool = False) -> Usage | None:
         owner = guard.read_json(self.folder(run) / "guard.pid")
@@ -227,7 +285,7 @@ class ProcessRuntime(RunFolders):
 
 
 class Spawner:
-    """Process that forks guards (`guard.serve`): it has nothing of the agent's, secrets neither.
+    """Process that forks guards (`guards.serve`): it has nothing of the agent's, secrets neither.
 
     `on_end` is called in a thread when a guard ends.
     """
@@ -256,7 +314,7 @@ class Spawner:
             raise OSError(errno.ETIMEDOUT, text) from error
 
     def _begun(self) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-I", "-S", str(Path(guard.__file__).resolve())]
+        command = [sys.executable, "-I", "-S", "-c", GUARDS.format(PACKAGES)]
         pipe = subprocess.PIPE
         process = subprocess.Popen(
             command, bufsize=0, stdin=pipe, stdout=pipe, env={}, start_new_session=True
@@ -296,8 +354,17 @@ def _consumption(guard_pid: int, *, exact: bool) -> tuple[float, int]:
     return cpu_s, memory
 
 
+def _outputs(launch: Launch, cwd: Path) -> dict[str, str]:
+    """Files that a job's output goes to, by stream."""
+    named = {"stdout": launch.spec.output, "stderr": launch.spec.error_output}
+    outputs = {stream: os.path.realpath(cwd / name) for stream, name in named.items() if name}
+    if outputs.get("stderr") == outputs.get("stdout"):
+        outputs.pop("stderr", None)
+    return outputs
+
+
 def _processes_of(folder: Path) -> list[psutil.Process]:
-    """Every process that carries this run's folder in its environment, whoever its parent is."""
+    """Every process that carries this folder of orders in its environment, whoever its parent."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):

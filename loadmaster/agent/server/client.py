@@ -120,13 +120,24 @@ class AgentClient:
         return self._json(protocol.StateAccepted, "PUT", f"assignments/{assignment}/state", report)
 
     def send_log(
-        self, assignment: str, stream: str, offset: int, content: bytes, *, fence: int, epoch: int
+        self,
+        assignment: str,
+        stream: str,
+        offset: int,
+        content: bytes,
+        *,
+        fence: int,
+        epoch: int,
+        skipped: bool = False,
     ) -> int:
-        """Send a piece of a log; return the next offset. Conflict.expected names the right one."""
+        """Send a piece of a log; return the next offset. Conflict.expected names the right one.
+
+        `skipped`: bytes before the piece are left out.
+        """
         answer = self._send(
             "PUT",
             f"assignments/{assignment}/logs/{stream}",
-            params={"offset": offset, "fence": fence, "epoch": epoch},
+            params={"offset": offset, "fence": fence, "epoch": epoch, "skipped": int(skipped)},
             content=gzip.compress(content, compresslevel=5),
             headers={
                 "Content-Encoding": "gzip",

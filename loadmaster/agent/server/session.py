@@ -15,6 +15,9 @@ logger = logging.getLogger(__name__)
 ASK_S = 3.0
 """At most so long before a term ends the server is asked once more whether it is prolonged."""
 
+LEAST_FREE_GB = 0.01
+"""Room below which no launch can be prepared, whatever the server's limit."""
+
 DEFAULT_INTERVALS = protocol.Intervals(heartbeat_s=10.0, lease_s=60.0, grace_s=30.0, margin_s=10.0)
 
 
@@ -38,9 +41,11 @@ class ServerSession:
         samples: Callable[[], tuple[protocol.DeviceSample, ...]],
         jitter: random.Random | None = None,
         trouble: Callable[[], str] = str,
+        disk_free_gb: Callable[[], float | None] = lambda: None,
     ) -> None:
         self._client, self._journal, self._clock = client, journal, clock
         self._request, self._samples, self._trouble = request, samples, trouble
+        self._disk_free_gb = disk_free_gb
         self._jitter = jitter or random.SystemRandom()
         self._backoff = Backoff(jitter=self._jitter)
         self._seq = 0
@@ -150,9 +155,9 @@ class ServerSession:
         self._backoff.succeeded("session")
         self._beaten_s = sent_s
         self.note_time(sent_s)
-        self._take_reply(reply, sent_s)
+        self._take_reply(reply, sent_s, beat.cursor)
 
-    def _take_reply(self, reply: protocol.HeartbeatReply, sent_s: float) -> None:
+    def _take_reply(self, reply: protocol.HeartbeatReply, sent_s: float, cursor: int) -> None:
         entries = self._journal.entries
         ours = {entry.run for entry in entries.values()}
         granted = {RunId(lease.id, lease.fence): sent_s + lease.ttl_s for lease in reply.leases}
@@ -162,7 +167,9 @@ class ServerSession:
         pending = {k: w for k, w in self._directives.items() if w.action is start}
         self._directives = pending | {directive.id: directive for directive in reply.directives}
         self._unwanted = {name: w for name, w in self._unwanted.items() if name in entries}
-        self.cursor = max(self.cursor, reply.cursor)
+        # Lower than what was sent only if the server's clock went back.
+        back = reply.cursor < cursor
+        self.cursor = reply.cursor if back else max(self.cursor, reply.cursor)
         # the first interval is random, so that nodes do not send in step
         first, self._is_first_beat = self._is_first_beat, False
         interval_s = reply.next_heartbeat_s
@@ -172,13 +179,16 @@ class ServerSession:
 
     def _heartbeat(self) -> protocol.Heartbeat:
         self._seq += 1
+        free_gb = self._disk_free_gb()
+        has_room = free_gb is None or free_gb >= LEAST_FREE_GB
         live = (entry for entry in self._journal.entries.values() if not entry.has_ended)
         return protocol.Heartbeat(
             epoch=self.epoch or 0,
             seq=self._seq,
             sent_at_s=self._clock.wall_s(),
-            healthy=self._journal.is_writable() and not self._trouble(),
+            healthy=self._journal.is_writable() and has_room and not self._trouble(),
             devices=self._samples(),
             assignments=tuple(known_assignment(entry) for entry in live),
             cursor=self.cursor,
+            disk_free_gb=free_gb,
         )

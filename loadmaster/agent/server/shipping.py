@@ -5,6 +5,7 @@ import logging
 from collections import deque
 from dataclasses import dataclass, field
 
+from loadmaster.agent.guarding.guard_output import MARGIN
 from loadmaster.agent.logs import Masker, secrets_of
 from loadmaster.agent.outcome import read_samples
 from loadmaster.agent.runtimes.base import STREAMS, RunId, Runtime
@@ -14,6 +15,9 @@ from loadmaster.samples import MetricsBatch, UsageSample
 
 SHIPPED = (*STREAMS, "progress")
 PIECE = 256 * 1024
+LIVE_EVERY = 10
+"""Calls after which a piece of output that is written faster than it is sent goes to readers."""
+
 KEPT_SAMPLES = 120
 SEQ_GAP = 100
 LAST_WORDS = 2000
@@ -23,13 +27,36 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Shipment:
-    """Upload state of a run's streams; the server takes no more of `closed` ones."""
+    """Upload state of a run's streams; the server takes no more of `closed` ones.
+
+    Of a long stream it keeps `head` and `tail` bytes; a tail of 0: all of it.
+    """
 
     masker: Masker
+    head: int = 0
+    tail: int = 0
+    turns: int = 0
     offsets: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SHIPPED, 0))
     seq: int = 0
     usage: deque[UsageSample] = field(default_factory=lambda: deque(maxlen=KEPT_SAMPLES))
     closed: set[str] = field(default_factory=set)
+
+    def next_piece(self, stream: str, size: int, *, ended: bool) -> tuple[int, int]:
+        """Begin and length of the next piece of a stream of `size` bytes; (_, 0): none now.
+
+        What would be thrown away is not sent, but for a glimpse now and then while the run lives.
+        """
+        offset = self.offsets[stream]
+        if not self.tail or size - max(offset, self.head) <= self.tail:
+            return offset, PIECE
+        if offset < self.head:
+            return offset, min(PIECE, self.head - offset)
+        self.turns += 1
+        return size - self.tail, PIECE if ended or self.turns % LIVE_EVERY == 0 else 0
+
+    def may_be_freed(self, begin: int, size: int) -> bool:
+        """Return True if the guard may have freed bytes at `begin` of a stream of `size` bytes."""
+        return bool(self.tail) and begin >= self.head and size - begin > self.tail + MARGIN // 2
 
     def note(self) -> str:
         return json.dumps({"offsets": self.offsets, "seq": self.seq})
@@ -77,6 +104,8 @@ class Shipper:
         if run not in self._shipments:
             spec = self._runtime.spec(run)
             shipment = _Shipment(Masker(secrets_of(spec) if spec else ()))
+            if spec:
+                shipment.head, shipment.tail = spec.log_head_bytes, spec.log_tail_bytes
             _recall(shipment, self._runtime.note(run, None))
             self._shipments[run] = shipment
         return self._shipments[run]
@@ -85,14 +114,26 @@ class Shipper:
         self, run: RunId, shipment: _Shipment, stream: str, epoch: int, ended: bool
     ) -> bool:
         offset = shipment.offsets[stream]
-        if stream in shipment.closed or self._runtime.size(run, stream) <= offset:
+        size = self._runtime.size(run, stream)
+        if stream in shipment.closed or size <= offset:
             return True
-        piece = self._piece(run, shipment.masker, stream, offset, ended)
+        begin, limit = shipment.next_piece(stream, size, ended=ended)
+        if not limit:
+            return False
+        piece = self._piece(run, shipment.masker, stream, begin, limit, ended)
+        if shipment.may_be_freed(begin, self._runtime.size(run, stream)):
+            return False
         if not piece:
             return True
         try:
             shipment.offsets[stream] = self._client.send_log(
-                run.assignment, stream, offset, piece, fence=run.fence, epoch=epoch
+                run.assignment,
+                stream,
+                begin,
+                piece,
+                fence=run.fence,
+                epoch=epoch,
+                skipped=begin > offset,
             )
         except Conflict as refusal:
             self._reposition(run, shipment, stream, refusal)
@@ -101,12 +142,14 @@ class Shipper:
         is_sent = shipment.offsets[stream] >= self._runtime.size(run, stream)
         return is_sent or stream in shipment.closed
 
-    def _piece(self, run: RunId, masker: Masker, stream: str, offset: int, ended: bool) -> bytes:
+    def _piece(
+        self, run: RunId, masker: Masker, stream: str, offset: int, limit: int, ended: bool
+    ) -> bytes:
         """The next masked bytes; what may be the first part of a secret waits for its rest."""
         lead = min(offset, masker.reach)
-        raw = self._runtime.read(run, stream, offset - lead, lead + PIECE + masker.reach)
-        masked = masker.piece(raw)[lead : lead + PIECE]
-        is_last = ended and len(raw) <= lead + PIECE
+        raw = self._runtime.read(run, stream, offset - lead, lead + limit + masker.reach)
+        masked = masker.piece(raw)[lead : lead + limit]
+        is_last = ended and len(raw) <= lead + limit
         held = 0 if is_last or len(raw) > lead + len(masked) else masker.held_back(raw[lead:])
         return masked[: len(masked) - held]
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
+from loadmaster.outputs import say
 from loadmaster.training.checkpoints import Checkpoint
 
 EXIT_FELL = 77
@@ -185,7 +186,7 @@ class Agreement:
                 return
             self._told = True
         if aloud:
-            print(f"loadmaster: {reason}", file=sys.stderr, flush=True)
+            say(f"loadmaster: {reason}")
         self._on_failure.fell(reason)
 
 

@@ -9,7 +9,6 @@ least weight (Le et al., AlloX, EuroSys 2020, section 4; Bruno, Coffman and Seth
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 from policies.contract.policy import SolverFailedError
 from policies.contract.snapshot import Bools, Floats, Ints
@@ -78,6 +77,8 @@ def _assigned(times_s: Floats, machines: Machines, depth: Ints) -> tuple[Ints, I
     place = (np.arange(len(machine)) - before) // machines.gpus[machine] + 1
     if len(machine) < len(times_s):
         return None
+    from scipy.optimize import linear_sum_assignment  # 40 MB, which web does without
+
     cost = machines.ready_s[machine] + place * times_s[:, machine]
     try:
         job, column = linear_sum_assignment(cost)

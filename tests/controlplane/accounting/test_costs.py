@@ -11,7 +11,7 @@ from django.test import Client
 from pytest_django import DjangoAssertNumQueries
 
 from clusters.models import Cluster, Node
-from controlplane.accounting.costs import CostRow, as_rows, cost_rows, cost_total, plain
+from controlplane.accounting.costs import CostRow, Costs, plain
 from controlplane.accounting.ledger import bill
 from controlplane.accounting.query import CostQueryError, period, read_query
 from jobs.models import Team
@@ -51,7 +51,7 @@ def _teams(cluster: Cluster, nodes: list[Node]) -> list[Team]:
 
 def rows(user: User, cluster: Cluster, by: str, **asked: str) -> list[CostRow]:
     query = read_query(cluster, {"by": by, **(asked or MAY)}, later(48))
-    return as_rows(query, cost_rows(user, query))
+    return list(Costs(user, query).rows)
 
 
 @pytest.mark.parametrize(
@@ -73,6 +73,28 @@ def test_costs_are_summed_up_by_what_is_asked(
     assert sum(row.gpu_h for row in found) == pytest.approx(8.0)
 
 
+@pytest.mark.parametrize("by", ["team", "node", "job", "day", "hour"])
+def test_rows_by_anything_have_the_same_total(teams: list[Team], cluster: Cluster, by: str) -> None:
+    costs = Costs(a_user(operator=True), read_query(cluster, {"by": by, **MAY}, later(48)))
+    sums = Costs(a_user(operator=True), read_query(cluster, {"by": "job", **MAY}, later(48))).total
+    for field in ("cost", "measured_cost", "predicted_cost", "gpu_h", "kwh", "emissions_kg"):
+        assert float(getattr(costs.total, field)) == pytest.approx(float(getattr(sums, field)))
+
+
+def test_pages_of_jobs_and_their_export_hold_the_same_rows_the_dearest_first(
+    nodes: list[Node], cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("controlplane.accounting.costs.JOBS_AT_ONCE", 2)
+    for at, hours in enumerate((1, 3, 2, 5, 4)):
+        job = a_job(cluster, name=f"for {hours} h")
+        bill(some_work(nodes[0], (6 * at, 6 * at + hours), job=job))
+    query = read_query(cluster, {"by": "job", **MAY}, later(48))
+    rows = Costs(a_user(operator=True), query).rows
+    assert [row.name for row in rows] == [f"for {hours} h" for hours in (5, 4, 3, 2, 1)]
+    assert len(rows) == 5
+    assert [*rows[:2], *rows[2:4], rows[4]] == list(rows)
+
+
 def test_the_bill_is_compared_with_the_prediction_only_where_there_is_one(
     teams: list[Team], cluster: Cluster
 ) -> None:
@@ -80,7 +102,7 @@ def test_the_bill_is_compared_with_the_prediction_only_where_there_is_one(
     vision, speech = rows(operator, cluster, "team")
     assert vision.off == pytest.approx(700 / 770 - 1)
     assert (speech.off, speech.predicted_cost) == (None, None)
-    total = cost_total(operator, read_query(cluster, MAY, later(48)))
+    total = Costs(operator, read_query(cluster, MAY, later(48))).total
     assert total.off == pytest.approx(700 / 770 - 1)
     assert total.cost > total.compared_cost
 
@@ -96,7 +118,7 @@ def test_members_see_their_own_teams_costs_and_managers_with_the_permission_all(
         "speech",
     ]
     assert rows(stranger, cluster, "team") == []
-    assert cost_total(stranger, read_query(cluster, MAY, later(48))).cost == 0
+    assert Costs(stranger, read_query(cluster, MAY, later(48))).total.cost == 0
 
 
 def test_days_are_the_clusters_own() -> None:
@@ -149,7 +171,7 @@ def test_the_pages_queries_do_not_grow_with_the_work(
     client.force_login(a_user(operator=True))
     for n in range(12):
         bill(some_work(nodes[n % 2], (n, n + 1)))
-    with django_assert_max_num_queries(9):
+    with django_assert_max_num_queries(10):
         assert client.get("/costs/", {**MAY, "by": "job"}).status_code == 200
 
 

@@ -157,10 +157,15 @@ def test_what_another_journal_does_not_know_may_still_run(call: Any) -> None:
     node = a_node_with_agent()
     assignment = an_offer(node)
     accepts(call, assignment)
-    Node.objects.update(session_expires_at=timezone.now() - timedelta(seconds=1))
+    Node.objects.update(session_expires_at=None)
     assert _restart(call, node, secret="the secret of a new journal").status_code == 200
+    for answer in (
+        accepts(call, assignment, epoch=2),
+        reports(call, assignment, S.FAILED, epoch=2),
+    ):
+        assert (answer.status_code, answer.json()["error"]["code"]) == (409, "stale_assignment")
     assignment.refresh_from_db()
-    assert assignment.state == S.ACCEPTED
+    assert (assignment.state, assignment.epoch) == (S.ACCEPTED, 1)
 
 
 def test_what_was_reported_beyond_its_acceptance_waits_for_its_lease(call: Any) -> None:

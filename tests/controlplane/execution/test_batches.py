@@ -62,6 +62,7 @@ def test_nodes_that_are_heard_again_after_an_outage_cost_one_query_more_whatever
     count: int,
 ) -> None:
     calls = _calls(_fleet(count))
+    Node.objects.update(session_expires_at=None)
     RescheduleEvent.objects.all().delete()
     with CaptureQueriesContext(connection) as queries:
         renew_all(calls, LONG_AGO + timedelta(seconds=60))

@@ -3,6 +3,8 @@ for ever.
 """
 
 import asyncio
+import gzip
+import hashlib
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +21,7 @@ from clusters.services.enrolment import issue_enrolment_token, register
 from controlplane.execution.protocol.threads import Threads
 from controlplane.execution.reconciler import reconcile_clusters
 from controlplane.execution.services.assignments import accept, report_state
+from controlplane.execution.services.logs import append_log
 from controlplane.execution.services.sessions import open_session
 from controlplane.execution.services.stops import stop_assignment
 from jobs.models import Assignment, AssignmentSlot, Job
@@ -35,6 +38,7 @@ from tests.builders_agents import (
     heartbeat,
 )
 from tests.builders_asgi import close_threads
+from tests.builders_jobs import kept_output
 
 S = AssignmentState
 pytestmark = [pytest.mark.postgres, pytest.mark.django_db(transaction=True)]
@@ -155,6 +159,21 @@ def test_ranks_that_end_at_once_move_their_job_once() -> None:
         job.refresh_from_db()
         assert job.state == state
         assert job.events.exclude(event="place").exclude(event="run").count() == 1
+
+
+def test_a_piece_of_output_sent_several_times_at_once_is_kept_once() -> None:
+    assignment, text = a_running_assignment(a_node_with_agent()), b""
+    for number in range(30):
+        piece = f"{number:>4}\n".encode() * (1 + 997 * number % 200)
+        digest, body = hashlib.sha256(piece).hexdigest(), gzip.compress(piece)
+        send = partial(
+            append_log, assignment.node, assignment.pk, "stdout", len(text), 1, 1, body, digest
+        )
+        text += piece
+        answers = _at_once(send, send, send)
+        assert answers.count(len(text)) == 1
+        assert {a.expected for a in answers if isinstance(a, AgentCallError)} == {len(text)}
+    assert kept_output(assignment) == text
 
 
 def test_heartbeats_reports_stops_and_reconcilers_do_not_wait_for_each_other() -> None:

@@ -2,11 +2,14 @@
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from asgiref.sync import sync_to_async
 from django.db import connections
+from django.utils import timezone
 
 from clusters.models import Node
 from controlplane.execution.protocol.app import AgentProtocol
@@ -65,6 +68,19 @@ def test_what_the_cursor_knows_is_not_told_again() -> None:
     cursor = _poll(node).json["cursor"]
     assert _poll(node, cursor=cursor).status == 204
     assert heartbeat(node.pk, a_heartbeat(assignment)).cursor == cursor
+    stop_assignment(assignment, StopReason.CANCEL)
+    (directive,) = _poll(node, cursor=cursor).json["directives"]
+    assert directive["stop_reason"] == "cancel"
+
+
+def test_a_cursor_from_before_the_clock_went_back_hides_nothing() -> None:
+    node = a_node_with_agent()
+    assignment = a_running_assignment(node)
+    ahead = int((timezone.now() + timedelta(hours=1)).timestamp() * 1_000_000)
+    stop_assignment(assignment, StopReason.PREEMPT)
+    assert _poll(node, cursor=ahead).status == 204
+    cursor = heartbeat(node.pk, replace(a_heartbeat(assignment), cursor=ahead)).cursor
+    assert cursor < ahead
     stop_assignment(assignment, StopReason.CANCEL)
     (directive,) = _poll(node, cursor=cursor).json["directives"]
     assert directive["stop_reason"] == "cancel"

@@ -16,10 +16,13 @@ from clusters.models.nodes import State
 from clusters.services import devices
 from clusters.services.devices import flush_samples
 from clusters.services.nodes import node_cordon
-from controlplane.execution.reconciler import reconcile_clusters
+from controlplane.execution.services.heartbeats import NO_ROOM
 from controlplane.execution.services.sessions import open_session
 from jobs.models import Assignment
+from jobs.selectors import names_in_waiting
+from jobs.wording import reason_for_waiting
 from loadmaster.protocol import AssignmentState, DeviceSample
+from loadmaster.wire import dumps
 from tests.builders import a_cluster, a_job
 from tests.builders_agents import (
     CLOCK,
@@ -29,6 +32,7 @@ from tests.builders_agents import (
     a_running_assignment,
     a_session_request,
     heartbeat,
+    reconcile_clusters,
 )
 
 pytestmark = pytest.mark.django_db
@@ -120,8 +124,9 @@ def test_a_silent_node_that_is_heard_again_before_it_is_lost_wakes_the_optimiser
     RescheduleEvent.objects.all().delete()
     heartbeat(node.pk, a_heartbeat(seq=2), _at(69))
     assert not RescheduleEvent.objects.exists(), "it was never silent"
-    heartbeat(node.pk, a_heartbeat(seq=3), _at(69 + 60))
-    heartbeat(node.pk, a_heartbeat(seq=4), _at(69 + 61))
+    reconcile_clusters(_at(69 + 61))
+    heartbeat(node.pk, a_heartbeat(seq=3), _at(69 + 61))
+    heartbeat(node.pk, a_heartbeat(seq=4), _at(69 + 62))
     assert list(RescheduleEvent.objects.values_list("cluster", "reason", "node")) == [
         (node.cluster_id, "node_joined", node.pk)
     ]
@@ -132,7 +137,8 @@ def test_a_session_after_silence_wakes_the_optimiser_and_one_that_supersedes_doe
     RescheduleEvent.objects.all().delete()
     open_session(node.pk, a_session_request(node), _at(59))
     assert not RescheduleEvent.objects.exists()
-    open_session(node.pk, a_session_request(node), _at(59 + 60))
+    reconcile_clusters(_at(59 + 61))
+    open_session(node.pk, a_session_request(node), _at(59 + 61))
     assert list(RescheduleEvent.objects.values_list("reason", "node")) == [("node_joined", node.pk)]
 
 
@@ -156,6 +162,38 @@ def test_a_machine_that_calls_itself_unhealthy_takes_no_work_until_it_is_well() 
     assert Node.objects.get().state == State.CORDONED
     heartbeat(node.pk, a_heartbeat(seq=2), _at(2))
     assert Node.objects.get().state == State.READY
+
+
+def test_a_node_with_too_little_room_takes_no_work_until_there_is_a_fifth_more(
+    settings: Any,
+) -> None:
+    settings.NODE_LEAST_FREE_GB = 1.0
+    node = a_node_with_agent(now=_at(0))
+    rooms = [(1.0, State.READY), (0.9, State.CORDONED), (1.1, State.CORDONED), (1.3, State.READY)]
+    for seq, (free_gb, state) in enumerate(rooms, 1):
+        heartbeat(node.pk, a_heartbeat(seq=seq, disk_free_gb=free_gb), _at(seq))
+        found = Node.objects.get()
+        assert (found.state, found.disk_free_gb) == (state, free_gb)
+        assert found.reason == (NO_ROOM if state == State.CORDONED else "")
+    heartbeat(node.pk, a_heartbeat(seq=9, disk_free_gb=0.0), _at(9))
+    assert Node.objects.get().state == State.CORDONED
+
+
+def test_an_agent_of_an_older_version_that_does_not_tell_its_room_keeps_working() -> None:
+    node = a_node_with_agent(now=_at(0))
+    heartbeat(node.pk, a_heartbeat(), _at(1))
+    found = Node.objects.get()
+    assert (found.state, found.disk_free_gb) == (State.READY, None)
+    assert b"disk_free_gb" not in dumps(a_heartbeat())
+    assert b'"disk_free_gb":0.0' in dumps(a_heartbeat(disk_free_gb=0.0))
+
+
+def test_a_job_that_waits_for_a_node_without_room_is_told_so() -> None:
+    node = node_cordon(a_node_with_agent(now=_at(0)), "operator", NO_ROOM)
+    job = a_job(node.cluster, waiting_detail={"nodes": [str(node.pk)]})
+    names = names_in_waiting(job.user, [job])
+    told = reason_for_waiting("queued", "nodes_unavailable", job.waiting_detail, names)
+    assert told == f"Only {node} ({NO_ROOM}) could run it, and takes no new jobs now."
 
 
 def test_an_operators_cordon_is_not_lifted_by_a_healthy_agent() -> None:

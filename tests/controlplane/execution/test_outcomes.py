@@ -12,7 +12,7 @@ from controlplane.execution.moves import move_assignment
 from controlplane.execution.outcomes import assignment_ended, assignment_running, settle_job
 from controlplane.execution.services.stops import stop_assignment
 from jobs.assignment_lifecycle import AssignmentMove
-from jobs.launch_outcome import FRUITLESS_LAUNCHES, End, Past, end_outcome
+from jobs.launch_outcome import FRUITLESS_LAUNCHES, LONGEST_BACKOFF_S, End, Past, end_outcome
 from jobs.lifecycle import JobMove
 from jobs.models import Assignment, Job
 from jobs.moves import move_job
@@ -30,7 +30,10 @@ GPU = End(S.FAILED, R.GPU, "xid 79")
 LOST = End(S.LOST, R.LEASE)
 STOPPED = End(S.PREEMPTED, R.PREEMPT)
 IGNORED = End(S.PREEMPTED, R.NODE)
-REJECTED = End(S.REJECTED, "", "unknown feature docker")
+REJECTED = End(S.REJECTED, "", "unknown feature docker", began=False)
+NO_IMAGE = End(S.REJECTED, R.IMAGE, "no such image", began=False)
+NOT_PREPARED = End(S.FAILED, R.NODE, "no space left on device", began=False)
+LOST_OFFER = End(S.LOST, R.LEASE, began=False)
 OVER = End(S.FAILED, R.LIMIT, "it ran for its whole walltime and was ended", 0)
 CANCELLED = End(S.CANCELLED, R.OPERATOR, cancelled=True)
 
@@ -53,7 +56,11 @@ CANCELLED = End(S.CANCELLED, R.OPERATOR, cancelled=True)
         ([IGNORED], {}, JobMove.STOPPED),
         ([STOPPED], {}, JobMove.STOPPED),
         ([GPU], {"fruitless": FRUITLESS_LAUNCHES}, JobMove.FAIL),
-        ([REJECTED], {"fruitless": FRUITLESS_LAUNCHES}, JobMove.FAIL),
+        ([REJECTED], {"fruitless": FRUITLESS_LAUNCHES}, JobMove.STOPPED),
+        ([NOT_PREPARED], {"fruitless": FRUITLESS_LAUNCHES}, JobMove.STOPPED),
+        ([NOT_PREPARED, GPU], {"fruitless": FRUITLESS_LAUNCHES}, JobMove.FAIL),
+        ([NO_IMAGE], {"fruitless": FRUITLESS_LAUNCHES}, JobMove.FAIL),
+        ([LOST_OFFER], {"fruitless": FRUITLESS_LAUNCHES}, JobMove.FAIL),
         ([IGNORED], {"fruitless": FRUITLESS_LAUNCHES}, JobMove.FAIL),
         ([STOPPED], {"fruitless": FRUITLESS_LAUNCHES}, JobMove.STOPPED),
         ([OVER], {}, JobMove.FAIL),
@@ -127,6 +134,30 @@ def test_a_job_that_only_meets_broken_machines_fails_in_the_end_with_a_clear_rea
     assert "xid 79" in job.failure_reason
 
 
+def test_a_job_that_no_agent_can_prepare_waits_longer_and_longer_and_never_fails() -> None:
+    node = a_node_with_agent()
+    job = a_job(node.cluster, max_retries=0)
+    waits_s = []
+    for _ in range(4 * FRUITLESS_LAUNCHES):
+        ends = an_offer(node, job), M.REJECT, R.NODE
+        job = _end(*ends, reason="the run's folder cannot be made: no space left on device")
+        assert (job.state, job.failure_reason) == ("queued", "")
+        waits_s.append((job.retry_at - timezone.now()).total_seconds() if job.retry_at else 0.0)
+    assert waits_s[:4] == pytest.approx([0, 10, 20, 40], abs=1)
+    assert waits_s[-1] == pytest.approx(LONGEST_BACKOFF_S, abs=1)
+    assert "no space left on device" in job.waiting_detail["why"]
+
+
+def test_launches_that_no_agent_could_prepare_do_not_count_among_those_that_fell() -> None:
+    node = a_node_with_agent()
+    job = a_job(node.cluster, max_retries=0)
+    for _ in range(FRUITLESS_LAUNCHES - 1):
+        job = _end(a_running_assignment(node, job), M.FAIL, R.GPU, reason="xid 79")
+        job = _end(an_offer(node, job), M.REJECT, R.NODE)
+    assert job.state == "queued"
+    assert _end(a_running_assignment(node, job), M.FAIL, R.GPU).state == "failed"
+
+
 def test_progress_between_troubles_starts_the_count_anew() -> None:
     node = a_node_with_agent()
     job = a_job(node.cluster)
@@ -147,18 +178,19 @@ def test_preemptions_neither_count_as_trouble_nor_hide_it() -> None:
     job = a_job(node.cluster)
     for _ in range(FRUITLESS_LAUNCHES - 1):
         job = _end(a_running_assignment(node, job), M.PREEMPT, R.PREEMPT)
-        job = _end(an_offer(node, job), M.REJECT, R.NODE)
+        job = _end(a_running_assignment(node, job), M.FAIL, R.NODE)
     assert job.state == "queued"
-    assert _end(an_offer(node, job), M.REJECT, R.NODE).state == "failed"
+    assert _end(a_running_assignment(node, job), M.FAIL, R.NODE).state == "failed"
 
 
 def test_a_requeued_job_gets_its_chances_again() -> None:
     node = a_node_with_agent()
     job = a_job(node.cluster)
     for _ in range(FRUITLESS_LAUNCHES):
-        job = _end(an_offer(node, job), M.REJECT, R.NODE)
+        job = _end(a_running_assignment(node, job), M.FAIL, R.NODE)
+    assert job.state == "failed"
     move_job(job, JobMove.REQUEUE)
-    assert _end(an_offer(node, job), M.REJECT, R.NODE).state == "queued"
+    assert _end(a_running_assignment(node, job), M.FAIL, R.NODE).state == "queued"
 
 
 def test_a_preempted_job_waits_again_and_may_go_elsewhere() -> None:
@@ -378,3 +410,14 @@ def test_an_end_tells_its_exit_code_once() -> None:
         .count("exit code")
         == 1
     )
+
+
+def test_a_job_is_not_queued_again_while_another_launch_of_it_lives() -> None:
+    node = a_node_with_agent(gpus=2)
+    earlier = a_running_assignment(node)
+    job = earlier.job
+    job.fence += 1
+    job.save(update_fields=["fence"])
+    later = a_running_assignment(node, job, rank=1, world_size=2)
+    assert _end(earlier, M.PREEMPT, R.PREEMPT).state == "running"
+    assert _end(later, M.SUCCEED).state == "completed"

@@ -15,7 +15,6 @@ from clusters.services.nodes import (
     node_set_role,
     node_uncordon,
 )
-from controlplane.execution.reconciler import reconcile_clusters
 from controlplane.execution.services.assignments import accept
 from jobs.models import Assignment, AssignmentSlot, Dependency, Job, JobArray
 from loadmaster.protocol import Accept, AssignmentState
@@ -27,6 +26,7 @@ from tests.builders_agents import (
     a_running_assignment,
     an_offer,
     heartbeat,
+    reconcile_clusters,
 )
 
 S = AssignmentState

@@ -7,7 +7,6 @@ import pytest
 from django.utils import timezone
 
 from clusters.models import Cluster, Node
-from controlplane.execution.reconciler import reconcile_clusters
 from controlplane.execution.services.assignments import accept, launch_spec, report_state
 from controlplane.execution.services.stops import preempt_gang, stop_assignment
 from jobs.lifecycle import JobState
@@ -18,7 +17,7 @@ from loadmaster.features import BATCH, GANG
 from loadmaster.protocol import Accept, AssignmentState, Host, ReasonClass, StateReport, StopReason
 from loadmaster.wire import to_json
 from tests.builders import a_cluster, a_job
-from tests.builders_agents import a_node_with_agent, an_offer
+from tests.builders_agents import a_node_with_agent, an_offer, reconcile_clusters
 
 pytestmark = pytest.mark.django_db
 S = AssignmentState
@@ -173,7 +172,7 @@ def test_a_process_that_does_its_work_although_a_held_seat_was_lost_is_completed
 def lose(seat: Assignment) -> None:
     """The agent of a seat is silent for ever."""
     before = timezone.now() - timedelta(days=1)
-    Assignment.objects.filter(pk=seat.pk).update(lease_expires_at=before)
+    Assignment.objects.filter(pk=seat.pk).update(renewed_at=before, lease_expires_at=before)
     reconcile_clusters()
     reconcile_clusters()
     seat.refresh_from_db()

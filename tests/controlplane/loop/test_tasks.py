@@ -216,7 +216,7 @@ def test_a_round_is_not_held_before_its_solver_is_warm_so_that_no_rest_follows_a
     held: list[bool] = []
     monkeypatch.setattr(
         "controlplane.loop.tasks.await_solver",
-        lambda: held.append(tasks.is_held(cluster.pk, timezone.now())),
+        lambda: held.append(tasks.is_held(cluster.pk)),
     )
     tasks.run_cluster_round(cluster.pk)
     assert held == [False]
@@ -352,16 +352,17 @@ def test_events_whose_hint_was_lost_are_found(hints: Hints) -> None:
     assert hints == [(late.pk, None)]
 
 
-def test_a_round_whose_time_is_up_is_marked_as_abandoned_and_its_events_are_found(
-    hints: Hints,
+def test_a_round_that_is_not_renewed_is_marked_as_abandoned_and_its_events_are_found(
+    hints: Hints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = a_cluster()
     a_waiting_event(cluster, 100.0)
-    lock = acquire(
-        cluster.pk, timezone.now() - timedelta(seconds=90), timezone.now() - timedelta(seconds=30)
-    )
+    lock = acquire(cluster.pk, timezone.now(), timezone.now() + timedelta(seconds=15))
     assert lock is not None
     row = Round.objects.create(cluster=cluster, number=lock.number, policy="fifo", seed=1)
+    reconcile()
+    assert not hints
+    monkeypatch.setattr("controlplane.loop.live.lock.EXPIRY_S", 0.0)
     reconcile()
     row.refresh_from_db()
     assert row.status == "abandoned"

@@ -23,7 +23,6 @@ from pytest_django import DjangoDbBlocker
 
 from clusters.models import Cluster, EnrolmentToken, Node
 from clusters.services.enrolment import issue_enrolment_token
-from controlplane.execution.reconciler import reconcile_clusters
 from controlplane.loop.live.world import is_wanted
 from controlplane.operations.backup import engines as backup_engines
 from controlplane.operations.backup.backups import unpacked
@@ -31,7 +30,14 @@ from jobs.models import Assignment, Job, Secret, Team
 from jobs.secrets import reveal, set_secret
 from loadmaster.protocol import AssignmentState
 from tests.builders import a_cluster, a_job, a_node, a_team, a_user
-from tests.builders_agents import CLOCK, a_node_with_agent, a_running_assignment, an_offer
+from tests.builders_agents import (
+    CLOCK,
+    a_node_with_agent,
+    a_running_assignment,
+    an_offer,
+    reconcile_clusters,
+)
+from tests.builders_clocks import Machine
 from tests.builders_databases import migrated, postgres_database, sqlite_database
 from tests.builders_live import a_round_of_waiting_events
 
@@ -285,13 +291,16 @@ def test_what_ran_waits_for_its_agent_what_was_offered_is_withdrawn_and_no_round
         assert cluster.round_expires_at is not None
         assert cluster.round_expires_at >= ran.lease_expires_at + timedelta(seconds=40)
         assert is_wanted(cluster.pk)
-        assert a_round_of_waiting_events(cluster) is None
+        here = Machine()
+        assert a_round_of_waiting_events(cluster, watch=here.watch) is None
         reconcile_clusters(restored_at + timedelta(seconds=99))
         assert Assignment.objects.get(job__name="runs").state == AssignmentState.UNKNOWN
         later = restored_at + timedelta(seconds=120)
         reconcile_clusters(later)
         assert Job.objects.get(name="runs").state == "queued"
-        assert a_round_of_waiting_events(cluster, at_s=later.timestamp()) is not None
+        assert a_round_of_waiting_events(cluster, watch=here.after(99)) is None
+        at_s = later.timestamp()
+        assert a_round_of_waiting_events(cluster, at_s=at_s, watch=here.after(2)) is not None
 
 
 def test_sessions_and_enrolment_tokens_of_before_open_nothing(

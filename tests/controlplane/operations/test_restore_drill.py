@@ -19,10 +19,10 @@ from pytest_django import DjangoDbBlocker
 from clusters.events import request_reschedule
 from clusters.models import Reason
 from clusters.services.enrolment import issue_enrolment_token
-from controlplane.execution.reconciler import reconcile_clusters
 from controlplane.execution.services.stops import stop_assignment
 from controlplane.loop.live.solver import solve_here
 from controlplane.loop.live.world import Ports, hold_round
+from controlplane.web.storage.watch import Watch
 from jobs.models import Assignment, Job
 from loadmaster.agent.executor import Parts
 from loadmaster.agent.journal import Journal
@@ -34,6 +34,7 @@ from loadmaster.features import FEATURES
 from loadmaster.protocol import Registration, StopReason
 from tests.builders import a_cluster, a_gpu_type, a_job, a_kind, a_team
 from tests.builders_agent import an_emulation
+from tests.builders_agents import reconcile_clusters
 from tests.builders_asgi import SiteClient
 from tests.builders_databases import migrated, postgres_database, sqlite_database
 from tests.fake_runtime import FakeRuntime, Script, VirtualClock
@@ -143,7 +144,8 @@ class House:
         for machine in self.machines:
             machine.agent.tick()
         reconcile_clusters()
-        hold_round(self.cluster.pk, Ports(solve_here, self.clock.wall_s))
+        watch = Watch(self.clock.boot_s, lambda: "house")
+        hold_round(self.cluster.pk, Ports(solve_here, self.clock.wall_s, watch=watch))
         seen = [job for machine in self.machines for job in machine.running()]
         self.overlaps += [job for job in set(seen) if seen.count(job) > 1]
         self.clock.advance(TURN_S)

@@ -182,7 +182,7 @@ def test_simulations_that_are_over_go_with_their_files_unless_they_are_shared() 
     assert not [query for query in asked if '"document"' in query["sql"]]
     assert set(Simulation.objects.all()) == {shared, young, waiting}
     assert set(SimulationFile.objects.values_list("simulation", flat=True)) == {shared.pk, young.pk}
-    simulation_unshare(shared)
+    simulation_unshare(shared, user)
     assert prune(NOW) == {"simulations": 1}
 
 

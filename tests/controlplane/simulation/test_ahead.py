@@ -51,6 +51,16 @@ def test_a_running_job_goes_on_and_a_waiting_one_follows() -> None:
     assert (found.lateness_cost, found.moves, found.is_cut) == (40.0, 0, False)
 
 
+def test_jobs_submitted_by_a_clock_that_was_ahead_are_there_already() -> None:
+    runs = a_job(
+        "late", arrival_s=4600.0, remaining_steps=40.0, running=on("n1", "gpu0", since_s=900.0)
+    )
+    found = ahead(a_job("early"), runs)
+    assert (found.jobs["late"].end_s, found.jobs["late"].nodes) == (1020.0, ("n1",))
+    assert (found.jobs["early"].start_s, found.jobs["early"].end_s) == (1020.0, 1070.0)
+    assert found.mean_completion_s > 0.0
+
+
 def test_launches_take_the_set_up_of_the_kind_and_restarts_their_cost() -> None:
     kind = a_kind("k", {("V100", 1): 2.0}, setup_s=5.0)
     begun = a_job("a", remaining_steps=50.0, restart_cost_s=30.0)

@@ -16,7 +16,7 @@ from pytest_django import DjangoAssertNumQueries, Settings
 from controlplane.studies.documents import MOST_RUNS
 from controlplane.studies.models import Simulation
 from controlplane.studies.services import MOST_ACTIVE
-from jobs.models import Team
+from jobs.models import Team, TeamRole
 from tests.builders import a_cluster, a_gpu_type, a_job, a_kind, a_node, a_team, a_user, at
 from tests.builders_jobs import api
 from tests.builders_pages import an_assignment
@@ -117,7 +117,7 @@ def test_a_worker_is_told_once_it_is_committed(
         ({"name": "a\0b"}, "study", "NUL"),
         ({"name": "\ud800"}, "study", "no text"),
         ({"colour": "red"}, "study", "no such field"),
-        ({"team": "another"}, "team", "no team of yours"),
+        ({"team": "another"}, "team", "no team of which you are a member"),
     ],
 )
 def test_a_wrong_study_is_refused_naming_the_field(
@@ -183,9 +183,10 @@ def test_a_live_cluster_is_written_out_with_prices_by_the_hour_and_with_ones_own
         )
     own, every = (s.document["cluster"] for s in Simulation.objects.order_by("created_at"))
     assert [of["price_per_hour"] for of in own["gpu_types"]] == [3.1]
-    vision = {"name": "vision", "weight": 1.0, "order": "fairness"}
+    vision = {"name": "vision", "weight": 1.0, "order": "fairness", "max_gpus": None}
     assert own["teams"] == [vision]
-    assert every["teams"] == [{"name": "others", "weight": 7.0, "order": "fifo"}, vision]
+    others = {"name": "others", "weight": 7.0, "order": "fifo", "max_gpus": None}
+    assert every["teams"] == [others, vision]
 
 
 def test_a_history_holds_the_jobs_of_ones_own_teams_alone(ada: User, team: Team) -> None:
@@ -356,11 +357,11 @@ def test_an_expired_token_opens_nothing(ada: User) -> None:
     assert expired.post(ALL, a_study(), format="json").status_code == 401
 
 
-def test_a_colleague_may_cancel_what_is_the_teams(ada: User, team: Team) -> None:
+def test_a_maintainer_may_cancel_what_is_the_teams(ada: User, team: Team) -> None:
     simulation = a_simulation(ada, study={"team": "vision"})
-    colleague = api(a_user(team=team))
-    assert colleague.post(one(simulation, "cancel/")).json()["state"] == "cancelled"
-    assert colleague.post(one(simulation, "cancel/")).status_code == 409
+    maintainer = api(a_user(team=team, role=TeamRole.MAINTAINER))
+    assert maintainer.post(one(simulation, "cancel/")).json()["state"] == "cancelled"
+    assert maintainer.post(one(simulation, "cancel/")).status_code == 409
 
 
 def test_deleting_removes_it_with_its_files(ada: User, settings: Settings, tmp_path: Path) -> None:

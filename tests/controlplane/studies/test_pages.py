@@ -249,7 +249,7 @@ def test_a_page_of_nothing_says_how_to_begin(browser: Client, path: str) -> None
 def test_a_page_says_until_when_a_simulation_is_kept(browser: Client, ada: User) -> None:
     done = a_done_simulation(ada, ended_at=datetime(2026, 1, 1, 12, tzinfo=UTC))
     assert "kept until 2026-04-01" in text(browser, f"/simulations/{done.pk}/")
-    simulation_share(done)
+    simulation_share(done, ada)
     assert "kept until" not in text(browser, f"/simulations/{done.pk}/")
 
 

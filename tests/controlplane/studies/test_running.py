@@ -21,10 +21,18 @@ from controlplane.studies.lifecycle import (
 )
 from controlplane.studies.models import Simulation
 from controlplane.studies.running.folders import folder_of, read_file, sweep
-from controlplane.studies.running.runner import MOST_STARTS, claim, reconcile_simulations, run_next
+from controlplane.studies.running.process import Status
+from controlplane.studies.running.runner import (
+    MOST_STARTS,
+    claim,
+    reconcile_simulations,
+    renew,
+    run_next,
+)
 from controlplane.studies.services import simulation_cancel, simulation_delete
 from jobs.moves import LostRaceError
 from tests.builders import a_user
+from tests.builders_clocks import Machine
 from tests.builders_studies import a_simulation, after, pretending
 
 pytestmark = pytest.mark.django_db
@@ -128,7 +136,7 @@ def test_cancelling_ends_the_process_and_removes_its_folder(
 
     def stopping() -> bool:
         if pids:
-            simulation_cancel(Simulation.objects.get(pk=simulation.pk))
+            simulation_cancel(Simulation.objects.get(pk=simulation.pk), simulation.user)
         return False
 
     def process(folder: Path) -> object:
@@ -149,7 +157,7 @@ def test_deleting_one_that_runs_ends_it_too(tmp_path: Path) -> None:
 
     def stopping() -> bool:
         if seen:
-            simulation_delete(simulation)
+            simulation_delete(simulation, simulation.user)
         seen.append(True)
         return False
 
@@ -190,13 +198,14 @@ def test_the_reconciler_queues_what_nobody_runs_any_more(gone: str) -> None:
     simulation = a_simulation()
     claimed = claim(timezone.now())
     assert claimed is not None
+    here = Machine()
     if gone == "expired":
-        now = timezone.now() + timedelta(minutes=1)
+        reconcile_simulations(here.watch)
+        here.now_s += 31
     else:
         place, _, _, rest = claimed.owner.split(".")
         Simulation.objects.update(owner=f"{place}.999999999.1.{rest}")
-        now = timezone.now()
-    assert reconcile_simulations(now)
+    assert reconcile_simulations(here.watch)
     simulation.refresh_from_db()
     assert (simulation.state, simulation.slot) == ("queued", None)
     with pytest.raises(LostRaceError):
@@ -205,9 +214,12 @@ def test_the_reconciler_queues_what_nobody_runs_any_more(gone: str) -> None:
 
 def test_the_reconciler_leaves_alone_what_is_renewed_and_asks_for_no_useless_worker() -> None:
     a_simulation()
-    claim(timezone.now())
+    claimed, here = claim(timezone.now()), Machine()
+    assert claimed is not None
     a_simulation()
-    assert not reconcile_simulations(timezone.now())
+    for _ in range(5):
+        assert not reconcile_simulations(here.after(20))
+        assert renew(claimed, Status(0.1), timezone.now() - timedelta(hours=1))
     assert list(Simulation.objects.order_by("created_at").values_list("state", flat=True)) == [
         "running",
         "queued",
@@ -216,9 +228,11 @@ def test_the_reconciler_leaves_alone_what_is_renewed_and_asks_for_no_useless_wor
 
 def test_one_whose_workers_keep_dying_is_given_up() -> None:
     simulation = a_simulation()
+    here = Machine()
     for _ in range(MOST_STARTS):
         assert claim(timezone.now()) is not None
-        reconcile_simulations(timezone.now() + timedelta(minutes=1))
+        reconcile_simulations(here.watch)
+        reconcile_simulations(here.after(31))
     simulation.refresh_from_db()
     assert simulation.state == "failed"
     assert f"died {MOST_STARTS} times" in simulation.message

@@ -21,7 +21,7 @@ def _ada() -> User:
 
 
 def shared(simulation: Simulation) -> str:
-    return f"/shared/simulations/{link_of(simulation_share(simulation))}/"
+    return f"/shared/simulations/{link_of(simulation_share(simulation, simulation.user))}/"
 
 
 def test_whoever_has_the_link_may_look_without_an_account(ada: User) -> None:
@@ -49,7 +49,7 @@ def test_the_page_of_a_link_says_nothing_of_people_and_lets_nobody_act() -> None
 def test_a_link_that_is_taken_back_leads_nowhere_and_sharing_again_makes_another(ada: User) -> None:
     simulation = a_done_simulation(ada)
     first = shared(simulation)
-    simulation_unshare(simulation)
+    simulation_unshare(simulation, ada)
     assert Client().get(first).status_code == 404
     second = shared(simulation)
     assert second != first
@@ -64,7 +64,7 @@ def test_sharing_twice_keeps_the_link(ada: User) -> None:
 
 def test_a_link_opens_no_other_simulation(ada: User) -> None:
     mine, other = a_done_simulation(ada), a_done_simulation(ada)
-    link = link_of(simulation_share(mine))
+    link = link_of(simulation_share(mine, ada))
     key = Simulation.objects.get(pk=mine.pk).share_key
     for forged in (
         link.replace(mine.pk.hex, other.pk.hex),
@@ -87,7 +87,7 @@ def test_one_that_was_never_shared_has_no_link(ada: User) -> None:
 
 
 def test_a_key_is_too_long_to_be_guessed(ada: User) -> None:
-    keys = {simulation_share(a_done_simulation(ada)).share_key for _ in range(3)}
+    keys = {simulation_share(a_done_simulation(ada), ada).share_key for _ in range(3)}
     assert [len(key) for key in keys] == [43, 43, 43]
 
 

@@ -14,9 +14,8 @@ from controlplane.loop.live.solver import solve_here
 from controlplane.loop.rounds import decide
 from controlplane.studies.what_if import start_now as module
 from controlplane.studies.what_if.changes import changes_for
-from controlplane.studies.what_if.decide import BusyError, end_turn, take_turn
 from controlplane.studies.what_if.start_now import StartNow, Trial, start_now
-from controlplane.web.rest.errors import ConflictError
+from controlplane.studies.what_if.turns import TURNS, BusyError
 from jobs.models import Job
 from policies.contract.plan import Placement, Plan, PlanStatus
 from policies.contract.snapshot import NodeState, RankPlacement, Snapshot
@@ -25,6 +24,7 @@ from tests import builders
 from tests.builders_pages import Demo, a_busy_cluster
 from tests.builders_policies import a_job, a_kind, a_node, a_snapshot, on
 
+ADA, GRACE = 1, 2
 SPEEDS = {(t, g): float(g) for t in ("V100", "T4") for g in range(1, 9)}
 
 
@@ -32,9 +32,9 @@ def tried(snapshot: Snapshot, *closed: str, policy: str = "fifo") -> StartNow:
     """Try the changes to job j with this policy, in this process."""
     name_of = {job: job for job in snapshot.jobs.position}
     decider = registry.make(policy, {})
-    take_turn()
+    TURNS.take(ADA)
     trial = Trial("j", changes_for(snapshot, "j", closed), lambda seen: decide(seen, decider))
-    trial.run(time.monotonic() + 60.0)
+    trial.run(time.monotonic() + 60.0, lambda: TURNS.end(ADA))
     return trial.answer(name_of)
 
 
@@ -128,9 +128,9 @@ def test_changes_that_displace_fewer_jobs_come_first() -> None:
     def told(seen: Snapshot) -> Plan:
         return a_plan(places[next(c.code for c in offered if c.snapshot is seen)])
 
-    take_turn()
+    TURNS.take(ADA)
     trial = Trial("j", offered, told)
-    trial.run(time.monotonic() + 60.0)
+    trial.run(time.monotonic() + 60.0, lambda: TURNS.end(ADA))
     found = trial.answer({})
     assert [start.code for start in found.starts] == ["types", "priority"]
     assert (found.starts[1].hidden, found.starts[1].displaced) == (1, ())
@@ -158,15 +158,15 @@ def test_what_was_not_decided_in_time_is_named_and_the_turn_ends_with_the_decisi
             raise AssertionError("nobody lets it go on")
         return registry.make("fifo", {})(seen)
 
-    take_turn()
+    TURNS.take(ADA)
     trial = Trial("j", changes_for(snapshot, "j"), slow)
-    trial.run(time.monotonic() + 0.05)
+    trial.run(time.monotonic() + 0.05, lambda: TURNS.end(ADA))
     assert trial.answer({}).note
     with pytest.raises(BusyError):
-        take_turn(0.01)
+        TURNS.take(GRACE, 0.01)
     go_on.set()
-    take_turn(30.0)
-    end_turn()
+    TURNS.take(GRACE, 30.0)
+    TURNS.end(GRACE)
 
 
 @pytest.fixture(name="demo")
@@ -243,9 +243,11 @@ def test_the_page_has_a_button_and_shows_the_answer(demo: Demo) -> None:
 
 @pytest.mark.django_db
 def test_a_second_question_is_asked_to_wait(demo: Demo) -> None:
-    take_turn()
+    TURNS.take(-1)
     try:
-        with pytest.raises(ConflictError, match="others are asking"):
+        with pytest.raises(BusyError, match="others are asking"):
             start_now(demo.user, demo.waiting)
+        refused = asked(demo.user, demo.waiting)
+        assert (refused.status_code, refused["Retry-After"]) == (429, "2")
     finally:
-        end_turn()
+        TURNS.end(-1)

@@ -1,5 +1,6 @@
 """The administration: who gets in, what may be changed there, and what the history keeps of it."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,7 +14,15 @@ from django.urls import reverse
 from clusters.models import Cluster, EnrolmentToken, Node, NodeEvent, RescheduleEvent
 from clusters.services.enrolment import sha256
 from controlplane.studies.models import Simulation
-from jobs.models import Job, Membership, Secret, Team
+from jobs.models import (
+    Assignment,
+    Attempt,
+    Job,
+    JobEvent,
+    Membership,
+    Secret,
+    Team,
+)
 from jobs.secrets import reveal
 from tests.builders import a_team, a_user
 from tests.builders_admin import admin_path, change_form
@@ -30,6 +39,7 @@ INLINE = {
     "AssignmentSlot",
     "Dependency",
     "IdempotencyKey",
+    "ImplausibleFigure",
     "LogChunk",
     "Membership",
     "ProgressPoint",
@@ -61,6 +71,29 @@ def test_operators_see_every_list_and_every_row(grace: Client, model: type[Any])
     row = model._default_manager.first()
     if row is not None:
         assert grace.get(admin_path(model, "change", row.pk)).status_code == 200
+
+
+def test_no_list_reads_every_row_for_a_count_or_a_hierarchy_of_dates() -> None:
+    for model in REGISTERED:
+        page = admin.site._registry[model]
+        assert (model, page.show_full_result_count, page.date_hierarchy) == (model, False, None)
+
+
+@pytest.mark.parametrize("model", [Assignment, Attempt, JobEvent])
+def test_rows_of_jobs_are_found_by_the_jobs_name_or_id(
+    grace: Client, demo: Demo, model: type[Any]
+) -> None:
+    rows: dict[type[Any], Callable[[], Any]] = {
+        Assignment: demo.running.assignments.first,
+        Attempt: lambda: Attempt.objects.create(job=demo.running, number=9),
+        JobEvent: lambda: JobEvent.objects.create(job=demo.running, event="found"),
+    }
+    row = rows[model]()
+    for asked in (demo.running.name, str(demo.running.pk)):
+        page = grace.get(admin_path(model, "changelist"), {"q": asked})
+        assert row in page.context["cl"].result_list
+    page = grace.get(admin_path(model, "changelist"), {"q": "no such job"})
+    assert not page.context["cl"].result_list
 
 
 def test_nobody_but_operators_gets_in(demo: Demo, client: Client) -> None:
@@ -238,11 +271,26 @@ def test_teams_are_made_with_their_members(grace: Client, demo: Demo) -> None:
     values = {
         "name": "speech", "weight": "2", "order": "fifo", "membership_set-TOTAL_FORMS": "1",
         "membership_set-INITIAL_FORMS": "0",
-        "membership_set-0-user": demo.user.pk,
+        "membership_set-0-user": demo.user.pk, "membership_set-0-role": "viewer",
+        "max_gpus": "8", "max_weight": "10",
+        "max_priority": "10", "max_tardiness_weight": "1",
     }  # fmt: skip
     assert grace.post(admin_path(Team, "add"), values).status_code == 302
-    assert Membership.objects.get(team__name="speech").user == demo.user
-    assert Team.objects.get(name="speech").order == "fifo"
+    assert Membership.objects.get(team__name="speech").role == "viewer"
+    speech = Team.objects.get(name="speech")
+    assert (speech.order, speech.max_gpus, speech.max_queued_jobs) == ("fifo", 8, None)
+
+
+def test_limits_of_a_team_change_with_their_old_and_new_values_in_its_history(
+    grace: Client, demo: Demo
+) -> None:
+    RescheduleEvent.objects.all().delete()
+    url = admin_path(Team, "change", demo.team.pk)
+    changed = {"max_gpus": "4", "max_queued_jobs": "100"}
+    assert grace.post(url, {**change_form(grace, url), **changed}).status_code == 302
+    said = LogEntry.objects.get(object_id=demo.team.pk).get_change_message()
+    assert said == "Changed max_queued_jobs from None to 100 and max_gpus from None to 4."
+    assert RescheduleEvent.objects.exists(), "for its jobs may now wait or start"
 
 
 def test_a_changed_team_asks_for_a_round_where_it_has_jobs(grace: Client, demo: Demo) -> None:

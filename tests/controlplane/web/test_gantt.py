@@ -45,6 +45,9 @@ def test_a_job_keeps_its_colour_and_another_teams_job_has_none() -> None:
 
 
 def test_names_cannot_become_markup() -> None:
+    link = "<a href='//x.example'>v</a> 0"
+    axis = figure((), (link,), 0.0, 1.0, 0.5)["layout"]["yaxis"]
+    assert axis["ticktext"] == ["&lt;a href='//x.example'&gt;v&lt;/a&gt; 0"]
     ran = drawn(Bar("a 0", "job", "<b>x</b>", 0.0, 1.0, "ran", "steps <1>"))["ran"]
     assert ran["text"] == ["&lt;b&gt;x&lt;/b&gt;"]
     assert "steps &lt;1&gt;" in str(ran["hovertext"])

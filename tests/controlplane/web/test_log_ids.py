@@ -20,7 +20,7 @@ from jobs.models import Assignment
 from jobs.moves import LostRaceError
 from loadmaster.protocol import AssignmentState
 from tests.builders import a_cluster
-from tests.builders_agents import CLOCK, a_node_with_agent, a_running_assignment
+from tests.builders_agents import CLOCK, a_node_with_agent, a_running_assignment, reconcile_clusters
 from tests.builders_live import a_round
 
 pytestmark = pytest.mark.django_db
@@ -78,7 +78,7 @@ def test_what_a_pass_of_the_reconciler_leaves_is_told_with_the_assignment(
     monkeypatch.setattr(reconciling, "move_assignment", too_late)
     logging.getLogger("controlplane.execution.reconciler").setLevel(logging.INFO)
     assignment = a_running_assignment(a_node_with_agent(a_cluster(**CLOCK)))
-    reconciling.reconcile_clusters(timezone.now() + timedelta(days=1))
+    reconcile_clusters(timezone.now() + timedelta(days=1))
     event = line(said, "left for the next pass")
     assert (event["assignment"], event["cluster"]) == (
         str(assignment.pk),

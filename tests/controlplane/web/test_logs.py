@@ -117,6 +117,7 @@ def test_fields_with_the_name_of_a_secret_are_masked(name: str) -> None:
         ("postgres://lm:pa55word@db/x", "postgres://lm:***@db/x"),
         ("GET /x?token=abc&y=1", "GET /x?token=***&y=1"),
         ('{"password": "abc", "n": 1}', '{"password": "***", "n": 1}'),
+        ("Not Found: /shared/simulations/ab:c1/", "Not Found: /shared/simulations/***/"),
         ("nothing to hide: tokens are kept hashed", "nothing to hide: tokens are kept hashed"),
     ],
 )

@@ -6,6 +6,7 @@ import pytest
 from django.core.cache import cache
 from redis.exceptions import ConnectionError as Away
 
+from controlplane.web.storage.lock_holder import new_owner
 from controlplane.web.storage.mutex import mutex
 
 
@@ -50,3 +51,10 @@ def test_one_whose_time_is_over_does_not_let_a_third_beside_the_second() -> None
 def test_without_a_cache_everybody_is_alone() -> None:
     with patch.object(cache, "add", side_effect=Away("away")), mutex("sweep", 60) as free:
         assert free
+
+
+def test_one_whose_process_was_killed_lets_the_next_one_in_at_once() -> None:
+    place, pid, started, rest = new_owner().split(".")
+    cache.set("mutex:sweep", f"{place}.{pid}.{int(started) - 1}.{rest}", 60)
+    with mutex("sweep", 60) as free, mutex("sweep", 60) as second:
+        assert (free, second) == (True, False)

@@ -25,7 +25,7 @@ from knox.models import AuthToken
 from clusters.models import Node
 from clusters.services.enrolment import issue_enrolment_token, sha256
 from controlplane.execution.protocol import long_poll
-from jobs.models import Job
+from jobs.models import Job, TeamRole
 from jobs.secrets import set_secret
 from loadmaster.protocol import PROTOCOL_HEADER, PROTOCOL_VERSION
 from tests.builders import a_cluster, a_job, a_team, a_user
@@ -55,7 +55,10 @@ class World:
     def __init__(self) -> None:
         self.cluster = a_cluster(name="lab", **CLOCK)
         self.team = a_team("research")
-        self.member, self.operator = a_user("ada", team=self.team), a_user("grace", operator=True)
+        self.member, self.operator = (
+            a_user("ada", team=self.team, role=TeamRole.MAINTAINER),
+            a_user("grace", operator=True),
+        )
         set_secret(self.team, "wandb", "a secret value")
         self.node = a_node_with_agent(self.cluster, token=TOKEN, name="volta")
         self.other = a_node_with_agent(self.cluster, token="another token", name="tesla")

@@ -12,7 +12,7 @@ from rest_framework.test import APIClient
 
 from clusters.models import Cluster, Node
 from jobs.lifecycle import JobState
-from jobs.models import Job
+from jobs.models import Job, Membership
 from jobs.submission.validation import FIELDS
 from loadmaster.protocol import AssignmentState
 from loadmaster.slurm.numbers import job_number
@@ -94,6 +94,19 @@ def test_a_repeated_submission_is_answered_with_the_same_job(client: APIClient, 
     assert first.data["id"] == again.data["id"]
     other = client.post(JOBS, job_fields(steps=5), format="json", headers={"Idempotency-Key": "k"})
     assert (other.status_code, other.json()["error"]["code"]) == (409, "conflict")
+
+
+def test_a_key_shows_no_job_of_a_team_that_its_owner_has_left(
+    client: APIClient, node: Node
+) -> None:
+    def submitted() -> Any:
+        return client.post(JOBS, job_fields(), format="json", headers={"Idempotency-Key": "k"})
+
+    assert submitted().status_code == 201
+    Membership.objects.all().delete()
+    answer = submitted()
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "conflict")
+    assert "send a new key" in answer.json()["error"]["detail"]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 from django.contrib.auth.models import User
 
 from clusters.models import Node
-from jobs.models import Job
+from jobs.models import Job, Membership
 from jobs.rest.bulk_api import MOST_JOBS
 from tests.builders import a_cluster, a_node, a_team, a_user
 from tests.builders_jobs import api, job_fields
@@ -74,3 +74,13 @@ def test_a_call_that_holds_no_jobs_is_refused_by_field(
     answer = api(user).post(PATH, body, format="json")
     assert answer.status_code == 400
     assert field in answer.json()["error"]["fields"]
+
+
+def test_a_key_shows_no_job_of_a_team_that_its_owner_has_left(user: User) -> None:
+    item = {"job": job_fields(team="vision"), "idempotency_key": "k"}
+    assert api(user).post(PATH, {"jobs": [item]}, format="json").status_code == 201
+    Membership.objects.filter(user=user).delete()
+    answer = api(user).post(PATH, {"jobs": [item]}, format="json")
+    (result,) = answer.json()["results"]
+    assert (answer.status_code, result["job"], result["error"]["code"]) == (207, None, "conflict")
+    assert "may no longer see" in result["error"]["detail"]

@@ -1,12 +1,13 @@
 """REST: who am I, teams, secrets and tokens."""
 
 import pytest
+from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
 from knox.models import AuthToken
 from rest_framework.test import APIClient
 
 from clusters.models import RescheduleEvent
-from jobs.models import Secret, Team
+from jobs.models import Secret, Team, TeamRole
 from jobs.secrets import reveal
 from tests.builders import a_cluster, a_job, a_team, a_user
 from tests.builders_jobs import a_token, api
@@ -25,7 +26,7 @@ def team() -> Team:
 
 @pytest.fixture
 def user(team: Team) -> User:
-    return a_user("ada", team=team)
+    return a_user("ada", team=team, role=TeamRole.MAINTAINER)
 
 
 @pytest.fixture
@@ -38,10 +39,12 @@ def test_me_says_name_teams_and_rank(client: APIClient, team: Team) -> None:
         "username": "ada",
         "operator": False,
         "teams": ["research"],
+        "roles": {"research": "maintainer"},
     }
     a_team("other")
     operator = api(a_user("root", operator=True)).get("/api/v1/me/").json()
-    assert operator == {"username": "root", "operator": True, "teams": ["other", "research"]}
+    root = {"username": "root", "operator": True, "roles": {}}
+    assert operator == {**root, "teams": ["other", "research"]}
 
 
 def test_teams_are_ones_own(client: APIClient, team: Team) -> None:
@@ -59,7 +62,13 @@ def test_a_team_is_shown_to_its_members_and_set_by_operators(
         api(a_user("eve", team=a_team("other"))),
     )
     a_job(cluster := a_cluster(), team=team, user=user)
-    shown = {"name": "research", "weight": 1.0, "order": "fairness", "members": ["ada"]}
+    limits = {
+        "max_tardiness_weight": 1.0, "max_priority": 10, "max_weight": 10.0,
+        "max_queued_jobs": None, "max_gpus": None, "max_submissions_per_minute": None,
+    }  # fmt: skip
+    settings = {"weight": 1.0, "order": "fairness", **limits}
+    roles = [{"username": "ada", "role": "maintainer"}]
+    shown = {"name": "research", **settings, "members": ["ada"], "roles": roles}
     assert client.get(TEAM).json() == shown
     assert client.patch(TEAM, {"weight": 9}, format="json").status_code == 403
     assert [
@@ -72,6 +81,21 @@ def test_a_team_is_shown_to_its_members_and_set_by_operators(
     assert [event.cluster for event in RescheduleEvent.objects.all()] == [cluster]
 
 
+def test_limits_of_a_team_are_set_by_operators_and_noted_in_its_history(team: Team) -> None:
+    root = a_user("root", operator=True)
+    answer = api(root).patch(TEAM, {"max_gpus": 4, "max_priority": 3}, format="json")
+    assert (answer.status_code, answer.json()["max_gpus"], answer.json()["max_priority"]) == (
+        200,
+        4,
+        3,
+    )
+    entry = LogEntry.objects.get()
+    assert (entry.user, entry.object_id) == (root, str(team.pk))
+    words = "Changed max_priority from 10 to 3 and max_gpus from None to 4."
+    assert entry.get_change_message() == words
+    assert api(root).patch(TEAM, {"max_gpus": None}, format="json").json()["max_gpus"] is None
+
+
 @pytest.mark.parametrize(
     ("field", "value", "said"),
     [
@@ -79,7 +103,11 @@ def test_a_team_is_shown_to_its_members_and_set_by_operators(
         ("weight", "nan", "A valid number is required."),
         ("weight", 1e7, "Ensure this value is less than or equal to 1000000.0."),
         ("order", "lifo", '"lifo" is not a valid choice.'),
-        ("name", "x", "cannot be set; what can be: weight, order"),
+        ("name", "x", f"cannot be set; what can be: weight, order, {', '.join(Team.LIMITS)}"),
+        ("max_gpus", -1, "Ensure this value is greater than or equal to 0."),
+        ("max_queued_jobs", 0, "Ensure this value is greater than or equal to 1."),
+        ("max_weight", 0.5, "Ensure this value is greater than or equal to 1.0."),
+        ("max_tardiness_weight", "inf", "A valid number is required."),
     ],
 )
 def test_what_is_no_setting_of_a_team_is_refused(

@@ -10,7 +10,8 @@ from django.test.utils import CaptureQueriesContext
 from clusters.models import Cluster, Node, RescheduleEvent
 from jobs.models import Dependency, Job, JobArray, JobEvent
 from jobs.services import job_submit
-from jobs.submission.submit import Answer, Asked, IdempotencyConflict, Submission, submit_all
+from jobs.submission.refusals import IdempotencyConflict
+from jobs.submission.submit import Answer, Asked, Submission, submit_all
 from jobs.submission.validation import JobInvalid
 from tests.builders import a_cluster, a_node, a_team, a_user
 from tests.builders_jobs import job_fields

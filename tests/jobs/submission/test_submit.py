@@ -14,11 +14,10 @@ from clusters.models import Cluster, Node, RescheduleEvent
 from jobs.models import Job, JobEvent
 from jobs.submission import submit
 from jobs.submission.feasibility import Inventory
+from jobs.submission.refusals import IdempotencyConflict, JobConflict
 from jobs.submission.submit import (
     Answer,
     Asked,
-    IdempotencyConflict,
-    JobConflict,
     Submission,
     submit_all,
 )

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from loadmaster.agent.cli import agent_app
-from loadmaster.agent.config import AgentConfig, ConfigError, read_config
+from loadmaster.agent.config import AgentConfig, ConfigError, read_config, users_of
 
 
 class TestConfig:
@@ -79,11 +79,27 @@ class TestConfig:
             ({"server": "http://s", "token_file": "/no/such"}, "--token-file"),
             ({"server": "http://s", "config": "/no/such"}, "--config"),
             ({"server": "http://s", "colour": "red"}, "colour"),
+            ({"server": "http://s", "isolation": "some"}, "--isolation: must be one of auto, none"),
+            ({"server": "http://s", "users": "0-9"}, "--users: give the first and the last"),
+            ({"server": "http://s", "users": "70000"}, "--users: give the first and the last"),
+            ({"server": "http://s", "mounts": "data"}, "--mounts: write /folder or /folder:rw"),
         ],
     )
     def test_names_what_is_wrong(self, options: dict[str, Any], word: str) -> None:
         with pytest.raises(ConfigError, match=word):
             read_config(options, {})
+
+    def test_folders_for_isolated_jobs_come_from_a_list_or_a_text(self, tmp_path: Path) -> None:
+        (tmp_path / "agent.yaml").write_text("mounts: [/srv/data, '/srv/scratch:rw']\n")
+        of_file = read_config({"server": "http://s", "config": tmp_path / "agent.yaml"}, {})
+        of_environment = read_config(
+            {"server": "http://s"}, {"LOADMASTER_MOUNTS": "/srv/data,/srv/scratch:rw"}
+        )
+        assert of_file.mounts == of_environment.mounts
+        assert [mount.writable for mount in of_file.mounts] == [False, True]
+        assert users_of(read_config({"server": "http://s", "users": "70000-70009"}, {}).users) == (
+            range(70_000, 70_010)
+        )
 
     @pytest.mark.parametrize("slots", ["0", 17, "many", True])
     def test_slots_out_of_range_are_refused_with_the_range(self, slots: object) -> None:

@@ -99,7 +99,7 @@ class TestVariables:
         runtime.plays[RUN].streams["stdout"] = b"my token is c0ffee-c0ffee\n"
         world.restart()
         assert b"c0ffee" not in world.agent._shipper._piece(
-            RUN, world.agent._shipper._shipment(RUN).masker, "stdout", 0, True
+            RUN, world.agent._shipper._shipment(RUN).masker, "stdout", 0, 1000, True
         )
         world.agent.close()
 

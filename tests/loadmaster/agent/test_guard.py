@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from loadmaster.agent import guard
+from loadmaster.agent.guarding import guard
 from tests.builders_agent import python, until
 from tests.builders_processes import is_running
 
@@ -245,6 +245,19 @@ def test_a_second_guard_of_the_same_launch_starts_nothing(tmp_path: Path) -> Non
     guarded.start()
     assert guarded.process.wait(10) == guard.ALREADY_LAUNCHED
     assert (guarded.folder / "stdout.log").read_text() == "up\n"
+
+
+def test_a_guard_that_comes_after_its_launch_was_settled_starts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent has settled it between the guard's file and its lock."""
+
+    def settled(descriptor: int, operation: int) -> None:
+        guard.write_exit(tmp_path, {"started": False})
+
+    monkeypatch.setattr("loadmaster.agent.guarding.guard.fcntl.flock", settled)
+    assert guard.own(tmp_path) is None
+    assert (tmp_path / "guard.pid").read_bytes() == b""
 
 
 DAEMON = (

@@ -11,6 +11,7 @@ from loadmaster.agent import journal as journal_module
 from loadmaster.agent.journal import Entry, Journal, JournalError
 from loadmaster.agent.runtimes.base import StopBy
 from loadmaster.protocol import AssignmentState, ReasonClass
+from tests.power_loss import PowerLoss
 
 
 def an_entry(assignment: str = "a1", fence: int = 1) -> Entry:
@@ -149,6 +150,24 @@ def test_a_rewriting_that_fails_keeps_the_long_journal(
     journal = reopened(journal, path)
     assert journal.entries["a1"].fence == 29
     journal.close()
+
+
+def test_what_was_put_survives_a_loss_of_power(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whenever it comes: also just after the journal was begun, or rewritten short."""
+    monkeypatch.setattr(journal_module, "COMPACT_ABOVE_LINES", 4)
+    for last in range(15):
+        folder = tmp_path / str(last)
+        folder.mkdir()
+        with PowerLoss(folder, monkeypatch):
+            journal = Journal(folder / "journal.jsonl")
+            for fence in range(last + 1):
+                journal.put(an_entry(fence=fence))
+            journal.close()
+        journal = Journal(folder / "journal.jsonl")
+        assert [entry.fence for entry in journal.entries.values()] == [last]
+        journal.close()
 
 
 def test_one_agent_per_state_folder(path: Path) -> None:

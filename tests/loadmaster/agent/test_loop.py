@@ -357,3 +357,12 @@ class TestFakeRuntime:
             9,
             3,
         )
+
+
+@pytest.mark.parametrize("grace_s", [1.0, 7.0])
+def test_a_launch_has_the_grace_that_it_was_promised(world: VirtualWorld, grace_s: float) -> None:
+    """For that the server waits, whatever the cluster's grace was when the session began."""
+    world.server.offer(a_spec(grace_s=grace_s))
+    world.pass_time(3)
+    (play,) = world.runtime.plays.values()
+    assert play.grace_s == grace_s

@@ -7,7 +7,7 @@ import pytest
 from loadmaster.agent.journal import Journal
 from loadmaster.agent.runtimes.base import LaunchError, RunId
 from loadmaster.agent.server.client import Unauthorized, WrongProtocol
-from loadmaster.protocol import LaunchSpec, ReasonClass, StopReason
+from loadmaster.protocol import ReasonClass, StopReason
 from tests.builders_agent import VirtualWorld, a_spec
 from tests.fake_runtime import Script
 
@@ -17,16 +17,16 @@ def world(tmp_path: Path) -> VirtualWorld:
     return VirtualWorld(tmp_path, lease_s=10.0, heartbeat_s=2.0)
 
 
-def test_a_machine_that_cannot_prepare_leaves_the_offer_for_later(tmp_path: Path) -> None:
-    problems = ["no room", ""]
-
-    def script(spec: LaunchSpec) -> Script:
-        return Script(cannot_start=problems.pop(0) if problems else "")
-
-    world = VirtualWorld(tmp_path, script)
+def test_a_machine_that_cannot_prepare_rejects_the_offer_with_its_reason(tmp_path: Path) -> None:
+    world = VirtualWorld(tmp_path, lambda spec: Script(cannot_start="no room"))
     held = world.server.offer(a_spec(steps=2))
-    world.pass_time(20)
-    assert held.states == ["running", "succeeded"]
+    world.pass_time(5)
+    assert held.states == ["rejected"]
+    assert (held.reports[-1].reason_class, held.reports[-1].reason) == (
+        ReasonClass.NODE,
+        "no room",
+    )
+    assert world.agent.is_idle
 
 
 def test_a_guard_that_cannot_be_started_fails_the_assignment(
@@ -54,9 +54,12 @@ def test_a_full_disk_takes_no_new_work_and_says_so(
         patch.setattr(Journal, "_write", no_room)
         world.pass_time(10)
         assert world.runtime.launches == []
+        assert held.states == ["rejected"]
+        assert "No space left" in held.reports[-1].reason
         assert world.server.beats[-1].healthy is False
+    later = world.server.offer(a_spec("a2", steps=2))
     world.pass_time(30)
-    assert held.states[-1] == "succeeded"
+    assert later.states[-1] == "succeeded"
     assert world.server.beats[-1].healthy is True
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from loadmaster.agent import guard
+from loadmaster.agent.guarding import guard
 from loadmaster.agent.runtimes.base import Launch, RunId, RunState, StopBy, StopOrder
 from loadmaster.agent.runtimes.process import GUARD_START_S, ProcessRuntime
 from loadmaster.protocol import LaunchSpec
@@ -61,7 +61,10 @@ class TestProcessRuntime:
         for spec in (first, second):
             self.prepare(runtime, spec)
         runtime.start(RunId(first.assignment, first.fence), guard.boot_s() + 60)
-        (spawner,) = [p for p in psutil.Process().children() if guard.__file__ in p.cmdline()]
+        children = psutil.Process().children()
+        (spawner,) = [
+            p for p in children if any("agent.guarding.guards" in word for word in p.cmdline())
+        ]
         spawner.kill()
         runtime.start(RunId(second.assignment, second.fence), guard.boot_s() + 60)
         for spec in (first, second):

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from jobs.models import Assignment, LogChunk
+from jobs.models import Assignment
 from loadmaster.protocol import AssignmentState
 from tests.builders import a_job
 from tests.builders_agent import until
 from tests.builders_agent_site import NodeSite, a_site_cluster, is_state
 from tests.builders_agents import an_offer
+from tests.builders_jobs import kept_output
 
 pytestmark = pytest.mark.django_db
 
@@ -44,8 +45,7 @@ def ended(site: NodeSite, script: str = SCRIPT, **values: Any) -> Assignment:
 
 
 def log(launch: Assignment, stream: str = "stdout") -> str:
-    pieces = LogChunk.objects.filter(assignment=launch, stream=stream).order_by("offset")
-    return b"".join(bytes(piece.data) for piece in pieces).decode()
+    return kept_output(launch, stream).decode()
 
 
 def test_a_script_runs_in_its_folder_with_its_arguments_and_writes_to_its_file_and_the_log(

@@ -10,15 +10,16 @@ import pytest
 from django.utils import timezone
 
 from clusters.models import Node
-from controlplane.execution.reconciler import reconcile_clusters
 from controlplane.loop.live.observe import observe
 from jobs.lifecycle import JobState
-from jobs.models import Assignment, Job, LogChunk
+from jobs.models import Assignment, Job
 from jobs.services import job_cancel
 from loadmaster.protocol import AssignmentState, ReasonClass
 from tests.builders import a_job
 from tests.builders_agent import python, until
 from tests.builders_agent_site import NodeSite, a_site_cluster
+from tests.builders_agents import reconcile_clusters
+from tests.builders_jobs import kept_output
 from tests.builders_live import a_round
 
 pytestmark = pytest.mark.django_db
@@ -92,8 +93,7 @@ def job_of(seats: list[Assignment]) -> Job:
 
 
 def printed(seat: Assignment) -> str:
-    chunks = LogChunk.objects.filter(assignment=seat, stream="stdout").order_by("pk")
-    return b"".join(chunks.values_list("data", flat=True)).decode()
+    return kept_output(seat).decode()
 
 
 def has_process(seat: Assignment) -> bool:
@@ -186,7 +186,7 @@ def test_a_held_seat_whose_node_is_lost_ends_the_process_and_the_job_waits_again
     site.run(seats)
     first = next(node for node in site.nodes if node.name == seats[0].node.name)
     long_ago = timezone.now() - timedelta(days=1)
-    Assignment.objects.filter(pk=seats[1].pk).update(lease_expires_at=long_ago)
+    Assignment.objects.filter(pk=seats[1].pk).update(renewed_at=long_ago, lease_expires_at=long_ago)
     reconcile_clusters()
     reconcile_clusters()
     until(lambda: states(seats)[0] == S.PREEMPTED, first.agent)

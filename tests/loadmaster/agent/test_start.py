@@ -1,13 +1,18 @@
 """An agent that starts while its predecessor is still leaving."""
 
+import os
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from loadmaster.agent import start
-from loadmaster.agent.config import AgentConfig
+from loadmaster.agent.config import AgentConfig, ConfigError
 from loadmaster.agent.journal import Journal, JournalHeldError
+from loadmaster.agent.node.machine import Identity
+from loadmaster.agent.runtimes.base import Runtime
+from loadmaster.agent.runtimes.isolation import Isolation, NoIsolationError
 
 
 class Patience(threading.Event):
@@ -49,3 +54,44 @@ def test_an_agent_that_is_told_to_leave_waits_no_longer(tmp_path: Path) -> None:
     with pytest.raises(JournalHeldError):
         start._journal(tmp_path / "journal.jsonl", leave)
     former.close()
+
+
+class TestIsolation:
+    """An agent isolates jobs as its machine can, and never less than before by itself."""
+
+    @pytest.fixture
+    def broken(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def refuse(*_: object) -> Isolation:
+            raise NoIsolationError("bubblewrap is not installed")
+
+        monkeypatch.setattr(start, "working_isolation", refuse)
+
+    def runtime(self, state: Path, isolation: str = "auto") -> Runtime:
+        config = AgentConfig("http://127.0.0.1:9", state, isolation=isolation)
+        return start.runtime_of(config, Identity("m", "b", "h"))
+
+    def test_a_machine_that_cannot_isolate_says_so_and_claims_nothing(
+        self, tmp_path: Path, broken: None, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with closing(self.runtime(tmp_path)) as runtime:
+            assert runtime.features == ()
+        assert "serves one team" in caplog.text
+        assert "bubblewrap is not installed" in caplog.text
+
+    def test_its_operator_may_share_it(self, tmp_path: Path, broken: None) -> None:
+        with closing(self.runtime(tmp_path, "none")) as runtime:
+            assert runtime.features == ("shared",)
+
+    def test_a_node_that_isolated_jobs_does_not_start_without(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with monkeypatch.context() as working:
+            working.setattr(start, "working_isolation", lambda state, *_: Isolation(state))
+            with closing(self.runtime(tmp_path)) as runtime:
+                assert runtime.features == ("isolated",)
+        monkeypatch.setenv("PATH", str(tmp_path))
+        monkeypatch.setattr(os, "getuid", lambda: 1000)
+        with pytest.raises(ConfigError, match=r"cannot be now.*not installed"):
+            self.runtime(tmp_path)
+        with closing(self.runtime(tmp_path, "none")) as runtime:
+            assert runtime.features == ("shared",)

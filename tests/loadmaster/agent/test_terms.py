@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from loadmaster.agent import guard
+from loadmaster.agent.guarding import guard
 from loadmaster.agent.runtimes.base import RunId, Term
 from loadmaster.agent.runtimes.process import ProcessRuntime
 from tests.builders_agent import Held, VirtualWorld, a_spec

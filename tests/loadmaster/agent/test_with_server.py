@@ -12,7 +12,6 @@ from clusters.models import Node
 from clusters.services.enrolment import issue_enrolment_token
 from controlplane.execution.services.stops import stop_assignment
 from jobs.lifecycle import JobState
-from jobs.models import LogChunk
 from loadmaster.agent.node.machine import Devices
 from loadmaster.agent.server.client import Unauthorized
 from loadmaster.protocol import AssignmentState, ReasonClass, StopReason
@@ -20,6 +19,7 @@ from tests.builders import a_job
 from tests.builders_agent import python, until
 from tests.builders_agent_site import NodeSite, a_site_cluster, is_state
 from tests.builders_agents import an_offer
+from tests.builders_jobs import kept_output
 from tests.builders_live import a_round
 
 pytestmark = pytest.mark.django_db
@@ -64,10 +64,11 @@ def test_a_training_job_is_preempted_resumed_after_a_restart_of_the_agent_and_fi
     site.restart()
     until(lambda: is_state(second, AssignmentState.SUCCEEDED) and site.agent.is_idle, site.agent)
     job.refresh_from_db()
-    output = b"".join(
-        LogChunk.objects.filter(assignment=second, stream="stdout").values_list("data", flat=True)
+    assert (kept_output(second), second.steps_done, job.state) == (
+        b"steps 60\n",
+        60,
+        JobState.COMPLETED,
     )
-    assert (output, second.steps_done, job.state) == (b"steps 60\n", 60, JobState.COMPLETED)
 
 
 def test_a_failing_job_says_why(site: NodeSite) -> None:
@@ -117,8 +118,7 @@ def test_a_machine_without_gpus_enrols_and_runs_a_batch_job_that_is_billed(
         until(lambda: site.agent.is_idle, site.agent)
         job.refresh_from_db()
         assert (job.state, assignment.gpus) == (JobState.COMPLETED, 0)
-        (chunk,) = LogChunk.objects.filter(assignment=assignment, stream="stdout")
-        assert bytes(chunk.data) == b"GPUs: ''\n"
+        assert kept_output(assignment) == b"GPUs: ''\n"
         assert assignment.energy_kwh is not None
     finally:
         site.leave()

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 
 from clusters.models import Node
 from jobs.lifecycle import JobState
-from jobs.models import Assignment, Job, Secret
+from jobs.models import Assignment, Job, Secret, TeamRole
 from jobs.moves import note_job
 from loadmaster import __version__
 from loadmaster.cli import main as cli
@@ -38,7 +38,7 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def user(transactional_db: None) -> User:
-    return a_user("ada", team=a_team("research"))
+    return a_user("ada", team=a_team("research"), role=TeamRole.MAINTAINER)
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_logging_in_keeps_the_token_for_its_owner_only(server: str, user: User) 
     assert PASSWORD not in done.output
     assert config_file().stat().st_mode & 0o777 == 0o600
     assert json.loads(config_file().read_text())["token"] not in done.output
-    assert "ada; teams: research" in run("whoami").stdout
+    assert "ada; teams: research (maintainer)" in run("whoami").stdout
     assert run("logout").exit_code == 0
     assert not config_file().exists()
     assert AuthToken.objects.filter(user=user).count() == 0

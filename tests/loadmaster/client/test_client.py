@@ -14,7 +14,7 @@ from pytest_django.live_server_helper import LiveServer
 import loadmaster
 from clusters.models import Node
 from jobs.lifecycle import JobState
-from jobs.models import Job
+from jobs.models import Job, TeamRole
 from loadmaster.client import (
     ApiError,
     AuthenticationError,
@@ -39,7 +39,7 @@ Handler = Callable[[httpx.Request], httpx.Response]
 
 @pytest.fixture
 def user(transactional_db: None) -> User:
-    return a_user("ada", team=a_team("research"))
+    return a_user("ada", team=a_team("research"), role=TeamRole.MAINTAINER)
 
 
 @pytest.fixture

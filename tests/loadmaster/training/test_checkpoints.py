@@ -179,6 +179,23 @@ def test_a_launch_that_becomes_stale_while_it_saves_does_not_supersede_the_newer
     assert names(tmp_path) == ["step-000000000020-fence-2.ckpt"]
 
 
+def test_a_launch_that_becomes_stale_while_it_saves_is_noticed_before_anything_is_swept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newer one is killed as soon as its manifest is written."""
+    old = opened(tmp_path, fence=1)
+
+    def slow_save(path: Path) -> None:
+        path.write_text("stale")
+        with monkeypatch.context() as patch:
+            patch.setattr(CheckpointStore, "_sweep", lambda *_: None)
+            opened(tmp_path, fence=2)
+
+    with pytest.raises(StaleFence):
+        old.save(Position(90), slow_save)
+    assert resumed(tmp_path) is None
+
+
 def test_the_same_fence_may_open_the_folder_again(tmp_path: Path) -> None:
     opened(tmp_path, fence=2).save(Position(10), saver("ten"))
     assert resumed(tmp_path, fence=2) == ("ten", Position(10))

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 import loadmaster
+from experiments.chaos.jobs.spreading import NAME, installed
 from experiments.chaos.parts import ROOT
 from experiments.chaos.system import Site, System
 from loadmaster.demo.journal_checks import SUBMITTED, check_journals
 from tests.builders_gangs import JOURNALS, GangLaunches, free_port
 from tests.builders_training import end_of
-from tests.gang_policy import NAME, installed
 
 pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(900)]
 
@@ -40,7 +40,7 @@ def system(tmp_path: Path) -> Iterator[System]:
     """
     path = f"{ROOT}:{installed(tmp_path / 'installed')}"
     with System(
-        Site(tmp_path / "system", 4, CLOCKWORK, free_port(), env={"PYTHONPATH": path})
+        Site(tmp_path / "system", 6, CLOCKWORK, free_port(), env={"PYTHONPATH": path})
     ) as system:
         with system.client() as client:
             client.set_cluster("local", policy=NAME, policy_parameters={"term_s": TERM_S})
@@ -54,6 +54,7 @@ class Watched:
         self._system, self._client = system, client
         words = {
             "name": "gang",
+            "cluster": "local",
             "command": ["python", "-m", MODULE, str(result)],
             "gpus": 2,
             "steps": STEPS,
@@ -89,7 +90,7 @@ class Watched:
 
     def terms(self) -> list[float]:
         """The ends of the running ranks' terms, as their processes read them."""
-        files = sorted((self._system.site.home / "agents").glob("*/runs/lm-*/term.json"))
+        files = sorted((self._system.site.nodes / "agents").glob("*/runs/lm-*/term.json"))
         ends = [json.loads(path.read_text())["term_ends_boot_s"] for path in files]
         return [end for end in ends if end is not None]
 

@@ -6,9 +6,9 @@ from django.test import Client
 from clusters.models import Cluster, Node
 from jobs.models import Kind
 from profiling.models import PairProfile
-from profiling.pages.rows import kinds_table
 from profiling.services import production_measured
 from tests.builders import a_cluster, a_job, a_kind, a_team, a_user
+from tests.builders_profiling import the_table
 from tests.builders_sharing import (
     a_known_pair,
     a_shared_launch,
@@ -47,7 +47,7 @@ def test_the_page_shows_pairs_and_how_far_their_estimates_were_off(
     a_shared_launch(a_sharing_job(cluster, known["1.1"]), node, slot=1, steps_per_s=true[1])
     production_measured(first)
     operator = a_user(operator=True)
-    pairs = kinds_table(operator).pairs
+    pairs = the_table(operator).pairs
     newest = pairs.lines[0]
     assert (newest.first.name, newest.second.name, newest.gpu_type.name) == ("0.0", "1.1", "V100")
     assert pairs.errors.count == 2
@@ -81,5 +81,5 @@ def test_pairs_with_kinds_of_other_teams_are_not_shown(
     a_job(cluster, kind=kinds[1])
     a_known_pair(*kinds, (1.0, 1.0))
     a_known_pair(kinds[0], kinds[0], (1.0, 1.0))
-    shown = kinds_table(a_user(team=team)).pairs.lines
+    shown = the_table(a_user(team=team)).pairs.lines
     assert [(line.first.name, line.second.name) for line in shown] == [("slow", "slow")]

@@ -17,6 +17,7 @@ from profiling.pairs.runs import AT_ONCE, LONGEST, PARTNERS, RETRIES, reconcile_
 from profiling.selectors import profile_requests, speeds_alone
 from profiling.services import forget
 from tests.builders import a_cluster, a_job, a_kind
+from tests.builders_agents import Attentive
 from tests.builders_sharing import a_known_pair, a_shared_launch, a_shared_node, families_of_kinds
 
 pytestmark = pytest.mark.django_db
@@ -54,7 +55,8 @@ def kinds_with_jobs(cluster: Cluster, count: int, *, jobs: int = 1) -> list[Kind
 def look(cluster: Cluster, after_s: float = 0.0) -> Stops:
     """The reconciler looks at pair runs."""
     stops = Stops()
-    reconcile_pair_runs(cluster, timezone.now() + timedelta(seconds=after_s), stops)
+    now = timezone.now() + timedelta(seconds=after_s)
+    reconcile_pair_runs(cluster, now, stops, Attentive(now=now))
     return stops
 
 

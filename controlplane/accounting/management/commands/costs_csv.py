@@ -8,7 +8,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django.utils import timezone
 
 from clusters.management.operators import the_cluster
-from controlplane.accounting.costs import as_rows, cost_rows, csv_of
+from controlplane.accounting.costs import Costs, csv_of
 from controlplane.accounting.query import BY, PERIODS, CostQueryError, read_query
 
 OPERATOR = User(is_staff=True, is_active=True)
@@ -35,5 +35,5 @@ class Command(BaseCommand):
             query = read_query(row, asked, timezone.now())
         except CostQueryError as error:
             raise CommandError(f"--{error.field}: {error}") from None
-        for line in csv_of(as_rows(query, cost_rows(OPERATOR, query).iterator()), row.currency):
+        for line in csv_of(Costs(OPERATOR, query).rows, row.currency):
             self.stdout.write(line, ending="")

@@ -7,6 +7,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 from django.utils import timezone
 
+from controlplane.audit.record import record
 from controlplane.operations.retention import RULES, kept, prune
 
 
@@ -32,6 +33,8 @@ class Command(BaseCommand):
                     self.stdout.write(f"{name}: {'for ever' if days is None else limit}")
                 return
             gone = prune(timezone.now(), budget_s=seconds, names=tuple(only))
+            if gone:
+                record("server.prune", "old data", new=gone)
         except ImproperlyConfigured as error:
             raise CommandError(str(error)) from error
         for name, count in gone.items():

@@ -7,6 +7,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
+from controlplane.audit.record import record
 from controlplane.operations.backup.backups import keys_of
 from controlplane.operations.backup.engines import BackupError
 from controlplane.operations.backup.restoring import Restored, restore_backup
@@ -34,6 +35,7 @@ class Command(BaseCommand):
                 _write_keys(keys_to, keys_of(file))
             force, wait_s = options["force"], options["wait_s"]
             restored = restore_backup(file, force=force, least_wait_s=wait_s)
+            record("server.restore", file.name, new={"saved_at": restored.manifest.created_at})
         except (BackupError, OSError) as error:
             raise CommandError(str(error)) from error
         for line in _words(restored):

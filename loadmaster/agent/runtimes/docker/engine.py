@@ -12,12 +12,17 @@ from typing import Any
 import docker
 import requests
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound, TLSParameterError
-from docker.types import DeviceRequest, LogConfig, Mount
+from docker.types import DeviceRequest, IPAMConfig, IPAMPool, LogConfig, Mount
 from docker.utils import parse_repository_tag
 
 from loadmaster.agent.runtimes.base import GB, RunId
 from loadmaster.agent.runtimes.docker import port
-from loadmaster.agent.runtimes.docker.options import DockerOptions, OptionError
+from loadmaster.agent.runtimes.docker.options import (
+    NO_METADATA,
+    OWN_NETWORK,
+    DockerOptions,
+    OptionError,
+)
 from loadmaster.agent.runtimes.docker.plan import (
     ASSIGNMENT,
     CPU_PERIOD_US,
@@ -31,6 +36,7 @@ USUAL_SOCKET = "unix:///var/run/docker.sock"
 TIMEOUT_S = 30
 PULL_SILENCE_S = 300
 NAME_TAKEN = 409
+LINK_LOCAL = "169.254.0.0/16"
 LARGEST_FILE = 1024 * 1024
 LAST_WORDS_LINES = 5
 _NEVER = "0001-01-01T00:00:00Z"
@@ -123,6 +129,8 @@ class DockerEngine:
     def create(self, plan: ContainerPlan, options: DockerOptions) -> None:
         try:
             with _translated():
+                if options.network == OWN_NETWORK:
+                    self._make_networks()
                 self._api.create_container(
                     plan.image,
                     list(plan.entrypoint[1:]),
@@ -138,8 +146,28 @@ class DockerEngine:
         except _GoneError as error:
             raise port.ImageMissingError(str(error)) from error
 
+    def _make_networks(self) -> None:
+        """Make the networks of jobs that reach neither one another nor a cloud's metadata.
+
+        Of the second one the machine has no address, so its own way there stays.
+        """
+        bridge = "com.docker.network.bridge"
+        apart = {f"{bridge}.enable_icc": "false"}
+        pool = IPAMConfig(pool_configs=[IPAMPool(subnet=LINK_LOCAL)])
+        hidden: dict[str, Any] = {"internal": True, "ipam": pool}
+        hidden["options"] = {**apart, f"{bridge}.inhibit_ipv4": "true"}
+        known = {network["Name"] for network in self._api.networks(names=[OWN_NETWORK])}
+        for name, given in ((OWN_NETWORK, {"options": apart}), (NO_METADATA, hidden)):
+            if name not in known:  # the Engine finds all names that begin so
+                with contextlib.suppress(port.NameTakenError), _translated():  # by another agent
+                    self._api.create_network(name, driver="bridge", check_duplicate=True, **given)
+
     def start(self, name: str) -> None:
         with _translated():
+            found = self._api.inspect_container(name)
+            is_own = found["HostConfig"]["NetworkMode"] == OWN_NETWORK
+            if is_own and NO_METADATA not in found["NetworkSettings"]["Networks"]:
+                self._api.connect_container_to_network(name, NO_METADATA)
             self._api.start(name)
 
     def kill(self, name: str, signal: str = "SIGKILL") -> None:

@@ -6,44 +6,27 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
+from loadmaster.agent.runtimes.mounts import AllowedMount, allowed_mounts
 from loadmaster.wire import WireError, from_json, one_of
 
 JOB_USER = 1000
 FORBIDDEN_NETWORKS = ("host", "container:")
-NAMELESS_NETWORKS = ("bridge", "default", "none")
+OWN_NETWORK = "loadmaster"
+"""Network of jobs by default, in which none reaches another; the Engine makes it when needed."""
+
+NO_METADATA = "loadmaster-no-metadata"
+"""Second network of such a job, without anybody: it has the addresses of a cloud's metadata."""
+
+NAMELESS_NETWORKS = (OWN_NETWORK, "bridge", "default", "none")
 _USER = re.compile(r"(\d{1,9})(?::(\d{1,9}))?")
 
 
 class OptionError(ValueError):
     """A bad option of the docker runtime; the message names it and the remedy."""
-
-
-@dataclass(frozen=True, slots=True)
-class AllowedMount:
-    """A host folder that jobs may mount, with those below; `writable` or read-only."""
-
-    path: Path
-    writable: bool = False
-
-    @classmethod
-    def parse(cls, text: str) -> AllowedMount:
-        """Parse `/folder`, `/folder:ro` or `/folder:rw`."""
-        path, _, mode = text.partition(":")
-        if not path.startswith("/") or path == "/" or mode not in ("", "ro", "rw"):
-            raise OptionError(f"write /folder or /folder:rw (not the root itself), not {text!r}")
-        return cls(Path(path).resolve(), mode == "rw")
-
-
-def _mounts(value: Any) -> tuple[AllowedMount, ...]:
-    items = value.split(",") if isinstance(value, str) else value
-    if not isinstance(items, (list, tuple)) or not all(isinstance(item, str) for item in items):
-        raise ValueError(f"must be a list of folders such as /data or /scratch:rw, not {value!r}")
-    return tuple(AllowedMount.parse(item.strip()) for item in items if item.strip())
 
 
 def _number(value: Any) -> Any:
@@ -66,8 +49,8 @@ class DockerOptions:
     host: str = ""
     user: str = ""
     pull: Annotated[str, one_of("missing", "always", "never")] = "missing"
-    mounts: Annotated[tuple[AllowedMount, ...], BeforeValidator(_mounts)] = ()
-    network: str = "bridge"
+    mounts: Annotated[tuple[AllowedMount, ...], BeforeValidator(allowed_mounts)] = ()
+    network: str = OWN_NETWORK
     pids: Annotated[int, Field(ge=1), NUMBER] = 4096
     shm_gb: Annotated[float, Field(gt=0, le=1e6), NUMBER] = 1.0
     read_only: bool = False

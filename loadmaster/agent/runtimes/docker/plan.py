@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from loadmaster.agent.runtimes.base import GB, NO_LIMITS, Limits, RunId
-from loadmaster.agent.runtimes.docker.mounts import HOME, Mount
 from loadmaster.agent.runtimes.docker.options import DockerOptions
+from loadmaster.agent.runtimes.mounts import HOME, Mount
 from loadmaster.protocol import LaunchSpec
 
 RUN, GUARD, WORK, BIN, CHECKPOINTS = (
@@ -137,6 +137,7 @@ def launch_data(spec: LaunchSpec, environment: Mapping[str, str], wanted: Wanted
         "cwd": ".",
         "grace_s": wanted.grace_s,
         "boot_id": wanted.boot_id,
+        "log_ends": (spec.log_head_bytes, spec.log_tail_bytes),
         **asdict(wanted.limits),
         "orders": RUN,
         "container": True,

@@ -9,14 +9,6 @@ from pathlib import Path
 
 from loadmaster.agent.runtimes.base import Limits
 from loadmaster.agent.runtimes.docker import port
-from loadmaster.agent.runtimes.docker.mounts import (
-    Mount,
-    MountRules,
-    checkpoint_problem,
-    job_mounts,
-    make_folder,
-    moved,
-)
 from loadmaster.agent.runtimes.docker.options import JOB_USER, DockerOptions
 from loadmaster.agent.runtimes.docker.plan import (
     ASSIGNMENT,
@@ -33,6 +25,14 @@ from loadmaster.agent.runtimes.docker.plan import (
 )
 from loadmaster.agent.runtimes.docker.pulling import digest_of, pinned
 from loadmaster.agent.runtimes.docker.watch import Watch
+from loadmaster.agent.runtimes.mounts import (
+    Mount,
+    MountRules,
+    checkpoint_problem,
+    job_mounts,
+    make_folder,
+    moved,
+)
 from loadmaster.protocol import ReasonClass
 
 PULL_TRIES = 3

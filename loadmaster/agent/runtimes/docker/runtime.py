@@ -11,8 +11,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from loadmaster.agent import guard
 from loadmaster.agent.clock import Clock
+from loadmaster.agent.guarding import guard
 from loadmaster.agent.runtimes.base import (
     PROGRESS,
     Exit,
@@ -26,13 +26,6 @@ from loadmaster.agent.runtimes.base import (
     Usage,
 )
 from loadmaster.agent.runtimes.docker import port
-from loadmaster.agent.runtimes.docker.mounts import (
-    MountRules,
-    checkpoint_problem,
-    job_mounts,
-    moved,
-    private_folders,
-)
 from loadmaster.agent.runtimes.docker.options import DockerOptions
 from loadmaster.agent.runtimes.docker.plan import (
     Task,
@@ -45,6 +38,13 @@ from loadmaster.agent.runtimes.docker.preparing import MOVED, Preparation
 from loadmaster.agent.runtimes.docker.verdict import end_of, start_failure
 from loadmaster.agent.runtimes.docker.watch import Watch
 from loadmaster.agent.runtimes.folders import FILES, NEVER_STARTED, RunFolders, exit_of
+from loadmaster.agent.runtimes.mounts import (
+    MountRules,
+    checkpoint_problem,
+    job_mounts,
+    moved,
+    private_folders,
+)
 from loadmaster.files import private_folder, read_object, write_json, write_whole
 from loadmaster.protocol import CONTAINER, ReasonClass
 from loadmaster.wire import WireError, from_json
@@ -71,7 +71,6 @@ class DockerRuntime(RunFolders):
 
     name = "docker"
     limits_memory = True
-    order_mode = 0o644
 
     def __init__(
         self,
@@ -177,7 +176,7 @@ class DockerRuntime(RunFolders):
         for name in ("run", "bin"):
             (folder / name).mkdir(exist_ok=True)
             (folder / name).chmod(0o755)
-        for name in ("guard.py", "guard.sh"):
+        for name in ("guard.py", "guard_output.py", "guard_processes.py", "guard.sh"):
             content = (Path(guard.__file__).parent / name).read_bytes()
             write_whole(folder / "bin" / name, content, mode=0o644)
         (folder / "run" / FILES[PROGRESS]).touch(0o600)
@@ -360,10 +359,13 @@ class DockerRuntime(RunFolders):
             self._removing.discard(run)
 
     def _enforce(self) -> None:
-        """Kill what the guard should have ended; the guard comes from the job's image."""
+        """Do for running jobs what a guard from their own image may leave undone."""
         now_s = self._clock.boot_s()
         for run, container in self._watch.containers().items():
-            if container.runs and now_s > self._latest_end_s(run) + OVERDUE_S:
+            if not container.runs:
+                continue
+            self._trim(run)
+            if now_s > self._latest_end_s(run) + OVERDUE_S:
                 text = "%s has outlived its lease or an order to stop and is killed"
                 logger.warning(text, run.name)
                 self._quietly(self._engine.kill, run)

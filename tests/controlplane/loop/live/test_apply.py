@@ -6,6 +6,8 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from django.db import OperationalError
+from django.db.models import F
 from pytest_django import Settings
 
 from clusters.models import Cluster, Device, Node, Reason, RescheduleEvent
@@ -228,7 +230,7 @@ def test_what_runs_on_a_silent_node_keeps_its_place_and_nothing_new_comes(node: 
     cluster.save(update_fields=["policy"])
     running(cluster, "old", node, devices_of(node)[0])
     new = a_job(cluster, name="new")
-    Node.objects.filter(pk=node.pk).update(session_expires_at=utc(1e9))
+    Node.objects.filter(pk=node.pk).update(session_expires_at=None)
     row = a_round(cluster)
     assert changes_of(row) == {"old": "keep"}
     new.refresh_from_db()
@@ -243,7 +245,7 @@ def test_a_node_that_fell_silent_while_the_policy_thought_is_offered_nothing(
 
     def meanwhile(*given: Any) -> Plan:
         plan = placing(a=(node, devices_of(node)[0]))(*given)
-        Node.objects.filter(pk=node.pk).update(session_expires_at=utc(1e9))
+        Node.objects.filter(pk=node.pk).update(session_expires_at=None)
         return plan
 
     row = a_round(cluster, meanwhile)
@@ -292,12 +294,37 @@ def test_a_long_queue_before_full_nodes_asks_for_no_other_round(
     assert not RescheduleEvent.objects.filter(round=None).exists()
 
 
-def test_nothing_is_applied_by_a_round_that_took_too_long(cluster: Cluster, node: Node) -> None:
+def test_nothing_is_applied_by_a_round_that_another_one_has_followed(
+    cluster: Cluster, node: Node
+) -> None:
     a_job(cluster, name="a")
-    times = iter([1000.0, 1000.0, 1000.0, 9000.0])
     RescheduleEvent.objects.create(cluster=cluster, reason=Reason.OPERATOR)
-    solve = placing(a=(node, devices_of(node)[0]))
-    assert hold_round(cluster.pk, Ports(solve, lambda: next(times))) is None
+
+    def meanwhile(*given: Any) -> Plan:
+        Cluster.objects.update(round_number=F("round_number") + 1, round_owner="another")
+        return placing(a=(node, devices_of(node)[0]))(*given)
+
+    assert hold_round(cluster.pk, Ports(meanwhile)) is None
     assert not Assignment.objects.exists()
     assert Round.objects.get().status == "abandoned"
+    assert RescheduleEvent.objects.filter(round=None).count() == 1
+
+
+def test_a_plan_is_applied_whole_or_not_at_all(
+    cluster: Cluster, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that dies after its launches, or loses the database, has launched nothing."""
+    a_job(cluster, name="a")
+
+    def dies(*_: object) -> None:
+        assert Assignment.objects.exists()
+        raise OperationalError("the database is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("controlplane.loop.live.record.close_round", dies)
+        with pytest.raises(OperationalError):
+            a_round(cluster, placing(a=(node, devices_of(node)[0])))
+    assert not Assignment.objects.exists()
+    assert [(j.state, j.fence) for j in Job.objects.all()] == [("queued", 0)]
+    assert not Job.objects.get().events.exists()
     assert RescheduleEvent.objects.filter(round=None).count() == 1

@@ -12,6 +12,7 @@ from policies.contract.plan import Placement, Plan, PlanStatus
 from policies.contract.snapshot import RankPlacement
 from profiling.models import PairRun, ProfileRun
 from tests.builders import a_job, a_kind, a_node, type_of
+from tests.builders_agents import an_offer
 from tests.builders_live import (
     a_round,
     a_round_of_waiting_events,
@@ -23,6 +24,7 @@ from tests.builders_live import (
     taken,
 )
 from tests.builders_sharing import a_shared_node
+from tests.interleaving import just_before
 
 pytestmark = pytest.mark.django_db
 
@@ -80,6 +82,16 @@ def test_a_profile_run_whose_job_was_meanwhile_cancelled_is_not_launched(cluster
 
     assert refused(a_round(cluster, meanwhile)) == {"new": "stale"}
     assert not Assignment.objects.exists()
+
+
+@pytest.mark.parametrize("meanwhile", [{"state": "cancelled"}, {"fence": 5}], ids=str)
+def test_a_profile_run_whose_job_changes_in_the_last_moment_is_not_launched(
+    cluster: Cluster, meanwhile: dict[str, Any]
+) -> None:
+    with just_before(r'UPDATE "jobs_job" SET "fence"', lambda: Job.objects.update(**meanwhile)):
+        a_round_of_profiling(cluster)
+    assert not Assignment.objects.exists()
+    assert "somebody was faster" in Round.objects.get().rejected[0]["detail"]
 
 
 def test_a_command_that_is_not_repeatable_is_never_launched_to_measure_it(cluster: Cluster) -> None:
@@ -169,3 +181,13 @@ def test_a_pair_of_which_one_was_meanwhile_cancelled_is_not_launched(cluster: Cl
     assert refused(a_round(cluster, meanwhile)) == {"one": "stale", "other": "stale"}
     assert not Assignment.objects.exists()
     assert Job.objects.get(name="one").fence == 0
+
+
+def test_a_job_does_not_start_before_its_profile_run_has_ended(cluster: Cluster) -> None:
+    node = a_node(cluster, gpus=2)
+    job = a_job(cluster, name="new", repeatable=True)
+    run = taken(an_offer(node, job, purpose="profiling", copy=1))
+    plan = placing(new=(node, devices_of(node)[1]))
+    assert refused(a_round(cluster, plan)) == {"new": "deferred"}
+    said(run, AssignmentState.PREEMPTED)
+    assert refused(a_round(cluster, plan)) == {}

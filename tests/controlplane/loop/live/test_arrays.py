@@ -8,12 +8,12 @@ from django.test import override_settings
 from django.utils import timezone
 
 from clusters.models import Cluster, Node
-from controlplane.execution.reconciler import reconcile_clusters
 from controlplane.loop.live.observe import Observation, observe
 from controlplane.loop.live.solver import solve_here
 from jobs.models import Dependency, Job, JobArray
 from policies.contract.plan import Plan
 from tests.builders import a_cluster, a_job, a_node, a_team, a_user
+from tests.builders_agents import reconcile_clusters
 from tests.builders_live import a_round, refused
 
 pytestmark = pytest.mark.django_db

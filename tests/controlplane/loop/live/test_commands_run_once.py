@@ -19,7 +19,6 @@ from django.utils import timezone
 
 from clusters.agent_errors import AgentCallError
 from clusters.models import Cluster, Device, Node
-from controlplane.execution.reconciler import reconcile_clusters
 from controlplane.execution.services.assignment_metrics import record_metrics
 from controlplane.execution.services.assignments import accept, report_state
 from controlplane.execution.services.sessions import open_session
@@ -27,14 +26,14 @@ from controlplane.execution.services.stops import stop_profiling
 from jobs.assignment_lifecycle import LIVE
 from jobs.models import Assignment, Job
 from jobs.services import job_cancel, job_hold, job_release, job_requeue, job_submit
-from jobs.submission.submit import JobConflict
+from jobs.submission.refusals import JobConflict
 from loadmaster.protocol import Accept, AssignmentState, Heartbeat, KnownAssignment, StateReport
 from loadmaster.samples import MetricsBatch, ProgressSample
 from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
 from policies.contract.snapshot import JobPhase, Purpose, RankPlacement, Snapshot
 from profiling.reconciler import reconcile_profiles
 from tests.builders import a_cluster, a_node, a_team, a_user
-from tests.builders_agents import CLOCK, a_session_request, heartbeat
+from tests.builders_agents import CLOCK, a_session_request, heartbeat, reconcile_clusters
 from tests.builders_live import a_round
 from tests.conftest import EXAMPLES
 

@@ -11,11 +11,11 @@ import pytest
 from django.contrib.auth.models import User
 from django.utils import timezone
 
-from controlplane.execution.reconciler import reconcile_clusters
 from jobs.models import Assignment, AssignmentSlot, Job
 from loadmaster.protocol import AssignmentState
 from tests.builders import a_cluster, a_gpu_type, a_team, a_user
 from tests.builders_agent_site import is_state
+from tests.builders_agents import reconcile_clusters
 from tests.builders_docker import python3, sh
 from tests.builders_docker_site import LIBRARY, STUBBORN, TRAINER, DockerSite, a_docker_job, runs
 from tests.builders_jobs import api

@@ -11,12 +11,12 @@ from django.test import Client
 from django.utils import timezone
 
 from clusters.models import Cluster, Node
-from controlplane.execution.reconciler import reconcile_clusters
 from jobs.models import Assignment, Job
+from loadmaster.features import features_with
 from loadmaster.protocol import AssignmentState, ReasonClass
 from tests.builders import a_cluster, a_job, a_node, a_team, a_user
-from tests.builders_agents import CLOCK
-from tests.builders_jobs import api
+from tests.builders_agents import CLOCK, reconcile_clusters
+from tests.builders_jobs import a_placement, api
 from tests.builders_live import a_round, accepted, said, taken
 
 S, R = AssignmentState, ReasonClass
@@ -205,3 +205,18 @@ def test_other_jobs_do_not_mind_what_failed_this_one(user: User, cluster: Cluste
         "the other node is the other job's, and its own failed it"
     )
     assert shown(user, Job.objects.get(pk=job.pk))["waiting"]["code"] != "no_node_fits"
+
+
+@pytest.mark.parametrize(("others", "avoids"), [(2, False), (3, True)])
+def test_a_job_of_three_nodes_avoids_one_only_where_three_others_are(
+    user: User, cluster: Cluster, others: int, avoids: bool
+) -> None:
+    features = list(features_with("process"))
+    bad, *_ = nodes(cluster, 1 + others, cores=2.0, features=features)
+    seats: dict[str, Any] = {"batch": True, "gpus_min": 0, "gpus_max": 0, "cores": 1.0}
+    job = a_job_of(user, cluster, **seats, units=3, nodes=3, exclusive=True)
+    a_placement(job, bad, S.FAILED, ended_ago_s=1.0, gpus=0, reason_class=R.NODE, reason="away")
+    a_round(cluster)
+    seated = {launch.node_id for launch in job.assignments.filter(ended_at=None)}
+    assert len(seated) == 3
+    assert (bad.pk not in seated) is avoids

@@ -11,11 +11,10 @@ from django.test import Client
 from django.utils import timezone
 
 from clusters.models import Cluster, Node
-from controlplane.execution.reconciler import reconcile_clusters
 from jobs.models import Assignment, AssignmentSlot, Job
 from loadmaster.protocol import AssignmentState, ReasonClass
 from tests.builders import a_cluster, a_job, a_node, a_team, a_user
-from tests.builders_agents import CLOCK, a_running_assignment
+from tests.builders_agents import CLOCK, a_running_assignment, reconcile_clusters
 from tests.builders_jobs import api
 from tests.builders_live import a_round, said, taken
 
@@ -155,7 +154,10 @@ def test_a_lost_nodes_job_goes_elsewhere_after_lease_grace_and_margin_and_never_
     node = a_node(cluster, gpus=1)
     first = runs(job)
     other = a_node(cluster, gpus=1)
-    Node.objects.filter(pk=node.pk).update(session_expires_at=first.lease_expires_at)
+    assert first.renewed_at is not None
+    Node.objects.filter(pk=node.pk).update(
+        last_seen_at=first.renewed_at, session_expires_at=first.lease_expires_at
+    )
     assert first.lease_expires_at is not None
     for silent_s in (1, 20, 39):
         now = first.lease_expires_at + timedelta(seconds=silent_s)
@@ -196,5 +198,5 @@ def _heard(node: Node, now: Any) -> None:
 def _alive(assignment: Assignment, until: Any) -> None:
     """The node's agent is heard all the while."""
     late = until + timedelta(hours=1)
-    Assignment.objects.filter(pk=assignment.pk).update(lease_expires_at=late)
+    Assignment.objects.filter(pk=assignment.pk).update(renewed_at=late, lease_expires_at=late)
     Node.objects.update(session_expires_at=late, last_seen_at=late)

@@ -11,6 +11,7 @@ from controlplane.execution.gangs import PORTS
 from controlplane.loop.live.live_assignments import LiveAssignments
 from controlplane.loop.live.recheck import FreeCapacity
 from jobs.models import Assignment, AssignmentSlot, Job
+from loadmaster.protocol import AssignmentState
 from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
 from policies.contract.snapshot import NodeView, RankPlacement
 from profiling.models import Profile
@@ -21,6 +22,7 @@ from tests.builders_live import (
     placing,
     refused,
     running,
+    said,
 )
 
 pytestmark = pytest.mark.django_db
@@ -141,15 +143,17 @@ def test_the_database_is_the_last_judge_of_a_slot(
     assert AssignmentSlot.objects.filter(device=first, live=True).count() == 1
 
 
-def test_a_node_whose_memory_a_stopping_job_still_fills_takes_the_next_one_later(
-    cluster: Cluster, node: Node
+@pytest.mark.parametrize(("amount", "word"), [("memory_gb", "memory"), ("cores", "cores")])
+def test_a_node_that_a_stopping_job_still_fills_takes_the_next_one_later(
+    cluster: Cluster, node: Node, amount: str, word: str
 ) -> None:
     first, second = devices_of(node)
-    running(cluster, "old", node, first, memory_gb=100.0)
-    a_job(cluster, name="new", memory_gb=100.0)
+    most = {amount: 0.8 * getattr(node, amount)}
+    running(cluster, "old", node, first, **most)
+    a_job(cluster, name="new", **most)
     row = a_round(cluster, placing(new=(node, second)))
     assert refused(row) == {"new": "deferred"}
-    assert "memory" in row.rejected[0]["detail"]
+    assert f"not enough {word} free" in row.rejected[0]["detail"]
 
 
 def test_named_resources_are_rechecked_too(cluster: Cluster) -> None:
@@ -192,6 +196,20 @@ def test_half_of_a_device_waits_until_nobody_has_it_whole(cluster: Cluster, node
     assert not Assignment.objects.filter(job=b).exists()
 
 
+def test_a_node_that_is_given_to_profiling_meanwhile_gets_no_training(
+    cluster: Cluster, node: Node
+) -> None:
+    a_job(cluster, name="a")
+
+    def meanwhile(*given: Any) -> Plan:
+        plan = placing(a=(node, devices_of(node)[0]))(*given)
+        Node.objects.filter(pk=node.pk).update(role="profiling")
+        return plan
+
+    assert refused(a_round(cluster, meanwhile)) == {"a": "stale"}
+    assert not Assignment.objects.exists()
+
+
 def test_under_a_power_cap_the_next_one_waits_until_the_stopping_one_is_gone(node: Node) -> None:
     cluster = node.cluster
     cluster.power_cap_w = 600.0
@@ -227,3 +245,29 @@ def test_a_cap_that_comes_before_the_next_round_holds_for_launches_too(node: Nod
 
 def a_curve(node: Node) -> NodeView:
     return NodeView(str(node.pk), node.name, "V100", (), (360.0, 530.0, 700.0))
+
+
+@pytest.mark.parametrize(("former", "latter"), [(True, False), (False, True)])
+def test_an_exclusive_job_is_alone_also_while_the_one_before_it_stops(
+    cluster: Cluster, node: Node, former: bool, latter: bool
+) -> None:
+    first, second = devices_of(node)
+    old = running(cluster, "old", node, first, exclusive=former)
+    new = a_job(cluster, name="new", exclusive=latter)
+    plan = placing(new=(node, second))
+    assert refused(a_round(cluster, plan)) == {"new": "deferred"}
+    said(old, AssignmentState.PREEMPTED)
+    assert refused(a_round(cluster, plan)) == {}
+    assert Assignment.objects.get(job=new).node == node
+
+
+def test_two_jobs_of_one_plan_are_not_launched_beside_an_exclusive_one(
+    cluster: Cluster, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = devices_of(node)
+    for name in "ab":
+        a_job(cluster, name=name, exclusive=name == "a")
+    monkeypatch.setattr("controlplane.loop.rounds.validate_plan", lambda *_: ())
+    row = a_round(cluster, placing(a=(node, first), b=(node, second)))
+    assert len(refused(row)) == 1
+    assert Assignment.objects.count() == 1

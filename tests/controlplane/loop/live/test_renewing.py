@@ -16,6 +16,7 @@ from controlplane.loop.models import Round
 from jobs.models import Assignment
 from policies.contract.plan import Plan
 from tests.builders import a_cluster, a_job, a_node
+from tests.builders_clocks import Machine
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -68,7 +69,11 @@ def test_a_holder_that_lost_its_lock_neither_takes_it_back_nor_applies_anything(
     successors: list[locks.RoundLock | None] = []
 
     def solve(*given: object) -> Plan:
-        successors.append(locks.acquire(cluster.pk, timezone.now() + timedelta(minutes=5), until))
+        here = Machine()
+        while not any(successors):  # as one that sees no renewal for long
+            locks.acquire(cluster.pk, timezone.now(), until, here.watch)
+            lock = locks.acquire(cluster.pk, timezone.now(), until, here.after(NEVER_S))
+            successors[:] = [lock]
         threading.Event().wait(0.3)
         return solve_here(*given)  # type: ignore[arg-type]  # passed on as given
 
@@ -83,15 +88,14 @@ def test_a_holder_that_lost_its_lock_neither_takes_it_back_nor_applies_anything(
 
 def test_nobody_renews_beyond_what_a_round_may_take() -> None:
     cluster = a_cluster()
-    ends = timezone.now() + timedelta(seconds=NEVER_S)
-    renewal = Renewal(
-        lambda: timezone.now().timestamp(), ends.timestamp(), expiry_s=2 * NEVER_S, every_s=0.05
-    )
     lock = locks.acquire(cluster.pk, timezone.now(), timezone.now() + timedelta(seconds=10))
     assert lock is not None
-    with renewed(lock, renewal):
+    with renewed(lock, Renewal(0.3, every_s=0.05)):
         wait_until_renewed(cluster)
-    assert expiry_of(cluster) == ends
+        threading.Event().wait(0.5)
+        last = expiry_of(cluster)
+        threading.Event().wait(0.3)
+        assert expiry_of(cluster) == last
 
 
 def test_a_renewal_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,9 +114,7 @@ def test_a_renewal_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) ->
     assert lock is not None
     with renewed(
         lock,
-        Renewal(
-            lambda: timezone.now().timestamp(), timezone.now().timestamp() + NEVER_S, every_s=0.05
-        ),
+        Renewal(NEVER_S, every_s=0.05),
     ):
         wait_until_renewed(cluster)
     assert len(tries) >= 2

@@ -31,7 +31,7 @@ def where(job: Job) -> list[Node]:
 
 
 def test_each_job_goes_to_a_node_of_its_runtime(cluster: Cluster) -> None:
-    processes = a_node(cluster, gpus=2, features=["process", "checkpoint"])
+    processes = a_node(cluster, gpus=2, features=["process", "shared"])
     containers = a_node(cluster, gpus=2, features=["docker", "checkpoint"])
     jobs = [a_job(cluster), a_job(cluster, **IMAGE), a_job(cluster), a_job(cluster, **IMAGE)]
     a_round(cluster)
@@ -39,7 +39,7 @@ def test_each_job_goes_to_a_node_of_its_runtime(cluster: Cluster) -> None:
 
 
 def test_a_node_of_both_runtimes_takes_both(cluster: Cluster) -> None:
-    node = a_node(cluster, gpus=2, features=["docker", "process"])
+    node = a_node(cluster, gpus=2, features=["docker", "process", "shared"])
     jobs = [a_job(cluster), a_job(cluster, **IMAGE)]
     a_round(cluster)
     assert [where(j) for j in jobs] == [[node], [node]]

@@ -12,15 +12,15 @@ from clusters.models import Cluster, Node
 from controlplane.accounting.ledger import bill
 from controlplane.loop.live.observe import observe
 from jobs.models import Assignment, Job
-from loadmaster.features import LIMITS, features_with
-from policies.contract.plan import Placement, Plan, PlanStatus
+from loadmaster.features import LIMITS, SHARED, features_with
+from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
 from policies.contract.snapshot import JobView, NodeView, RankPlacement, Snapshot
 from tests.builders import a_cluster, a_job, a_node
-from tests.builders_live import a_round, refused
+from tests.builders_live import a_round, refused, taken
 
 pytestmark = pytest.mark.django_db
 
-NEW = list(features_with("process"))
+NEW = list(features_with("process", SHARED))
 
 
 @pytest.fixture
@@ -148,7 +148,7 @@ def test_a_batch_seat_needs_no_address_and_no_agent_that_knows_gangs(
 def test_an_older_agent_gets_no_job_of_several_units_and_the_reason_says_so(
     cluster: Cluster, wide: Node
 ) -> None:
-    Node.objects.update(features=["process", LIMITS])
+    Node.objects.update(features=["process", LIMITS, SHARED])
     several, one = units(cluster, 2, name="several"), units(cluster, 1, name="one")
     a_round(cluster)
     assert [a.job for a in Assignment.objects.all()] == [one]
@@ -159,7 +159,7 @@ def test_an_older_agent_gets_no_job_of_several_units_and_the_reason_says_so(
 def test_an_older_agent_gets_no_job_that_wants_a_signal_before_its_end(
     cluster: Cluster, wide: Node
 ) -> None:
-    Node.objects.update(features=["process", LIMITS])
+    Node.objects.update(features=["process", LIMITS, SHARED])
     ends = {"walltime_s": 60.0, "on_walltime": "kill", "signal": "USR1@10"}
     warned, never = units(cluster, 1, **ends), units(cluster, 1, signal="USR1@10")
     a_round(cluster)
@@ -201,3 +201,13 @@ def test_equal_parts_of_what_a_node_has_are_launched_together(cluster: Cluster) 
     units(cluster, 11, cores=0.1, memory_gb=0.1, resources={"tokens": 1e8 / 11})
     assert refused(a_round(cluster)) == {}
     assert Assignment.objects.get().units == 11
+
+
+def test_a_node_is_filled_by_all_units_of_a_job_that_stops(cluster: Cluster, wide: Node) -> None:
+    first = units(cluster, 2, preemptible=True)
+    a_round(cluster, told(seats(first, (wide, 2))))
+    taken(Assignment.objects.get())
+    second = seats(units(cluster, 1, name="second"), (wide, 1))
+    stops = (Waiting(str(first.pk), WaitCode.POSTPONED),)
+    row = a_round(cluster, lambda *_: Plan("told", PlanStatus.HEURISTIC, (second,), stops))
+    assert refused(row) == {"second": "deferred"}

@@ -104,6 +104,16 @@ def test_the_charts_show_every_policy() -> None:
     assert found["timeline-0"]["figure"]["data"][0]["y"] == ["n1 gpu0", "n2 gpu0"]
 
 
+def test_labels_and_nodes_cannot_become_links_in_charts() -> None:
+    link, shown = "<a href='//x'>&\"</a>", "&lt;a href='//x'&gt;&amp;\"&lt;/a&gt;"
+    document = a_study_document(policies=[{"name": "fifo", "label": link}, "edf"])
+    stays = Stays(*(np.zeros(1, dtype=np.int64),) * 2, (("gpu0",),), np.zeros(1), np.ones(1))
+    found = figures(report_of(a_summary(document, outcome=an_outcome(stays=stays, nodes=(link,)))))
+    assert found["jct"]["figure"]["data"][0]["name"] == shown
+    assert found["cost"]["figure"]["data"][0]["x"] == [shown, "edf"]
+    assert found["timeline-0"]["figure"]["data"][0]["y"] == [f"{shown} gpu0"]
+
+
 def test_failed_runs_are_counted_listed_and_in_no_figure() -> None:
     page = report_of(a_summary(failed=2))
     assert "2 of 4 runs failed" in page

@@ -1,5 +1,6 @@
 """Batch jobs and nodes without GPUs in the simulated world."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -11,11 +12,14 @@ from controlplane.simulation.switches import Switches
 from controlplane.simulation.world.outcome import outcome_of
 from controlplane.simulation.world.run import Simulation
 from controlplane.simulation.world.world import Scenario
+from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
 from policies.contract.snapshot import (
     JobView,
     KindView,
     NodeView,
     PriceInterval,
+    RankPlacement,
+    Snapshot,
     Source,
     Throughput,
 )
@@ -104,6 +108,33 @@ def test_a_lost_node_begins_its_batch_jobs_again() -> None:
     )  # fmt: skip
     simulation.engine.at(50.0, lambda: simulation.world.lose("c1"))
     assert spans(simulation.run()) == {"a": [(0.0, 50.0), (50.0, 150.0)]}
+
+
+@dataclass(frozen=True)
+class NewestFirst:
+    """Runs the newest job alone, on a device that is free; the others wait."""
+
+    def __call__(self, snapshot: Snapshot) -> Plan:
+        if not snapshot.jobs:
+            return Plan("newest", PlanStatus.HEURISTIC)
+        newest, *others = sorted(snapshot.jobs, key=lambda job: -job.arrival_s)
+        (node,) = snapshot.nodes
+        free = next(d.id for d in node.devices if not d.held or d.held[0].job == newest.id)
+        placed = Placement(newest.id, (RankPlacement(node.id, (free,)),))
+        waiting = tuple(Waiting(job.id, WaitCode.POSTPONED) for job in others)
+        return Plan("newest", PlanStatus.HEURISTIC, (placed,), waiting)
+
+
+@pytest.mark.parametrize(("old", "new"), [(True, False), (False, True), (False, False)])
+def test_an_exclusive_job_is_alone_also_while_the_one_before_it_stops(old: bool, new: bool) -> None:
+    steps: dict[str, Any] = {"total_steps": 200.0, "remaining_steps": 200.0}
+    jobs = [
+        a_job("old", arrival_s=0.0, exclusive=old, **steps),
+        a_job("new", arrival_s=10.0, exclusive=new, **steps),
+    ]
+    scenario = Scenario((a_node("n1", "V100", 2),), (TRAINS,), (), stop_s=7.0)
+    found = spans(Simulation(scenario, jobs, NewestFirst()).run())
+    assert found["new"][0][0] == (17.0 if old or new else 10.0)
 
 
 @settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])

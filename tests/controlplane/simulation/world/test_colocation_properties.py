@@ -32,11 +32,20 @@ def test_room_for_two_makes_no_difference_to_policies_that_do_not_use_it(
     made: tuple[Scenario, list[JobView]], name: str
 ) -> None:
     scenario, jobs = made
-    narrow = tuple(
-        replace(n, devices=tuple(replace(d, slots=1) for d in n.devices)) for n in scenario.nodes
-    )
+    # All GPUs alike: where only some have room for two, best fit leaves those to jobs that share.
     wide, one = (
-        outcome_under(make(name), s, jobs) for s in (scenario, replace(scenario, nodes=narrow))
+        outcome_under(
+            make(name),
+            replace(
+                scenario,
+                nodes=tuple(
+                    replace(n, devices=tuple(replace(d, slots=slots) for d in n.devices))
+                    for n in scenario.nodes
+                ),
+            ),
+            jobs,
+        )
+        for slots in (2, 1)
     )
     for column in ("first_start_s", "completion_s", "busy_s", "gpu_s", "launches"):
         np.testing.assert_array_equal(getattr(wide, column), getattr(one, column))

@@ -82,7 +82,7 @@ def _beside(first: Sequence[float], second: Sequence[float]) -> list[tuple[float
 
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("blind", [False, True])
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=25, deadline=None)
 @given(problem=unlike(), steps=STEPS)
 def test_shares_are_found_and_fit_however_unlike_the_numbers_are(
     name: str, blind: bool, problem: AllocationProblem, steps: list[float]

@@ -10,12 +10,13 @@ import pytest
 
 from controlplane.execution.services.stops import stop_assignment
 from jobs.lifecycle import JobState
-from jobs.models import Assignment, Job, LogChunk
+from jobs.models import Job
 from loadmaster.protocol import AssignmentState, ReasonClass, StopReason
 from tests.builders_agent_site import is_state
 from tests.builders_docker import an_api, python3
 from tests.builders_docker_site import LIBRARY, DockerSite, a_docker_job
 from tests.builders_gangs import gang_job
+from tests.builders_jobs import kept_output
 
 pytestmark = [pytest.mark.docker, pytest.mark.django_db, pytest.mark.timeout(240)]
 
@@ -50,14 +51,6 @@ def a_gang_job(site: DockerSite) -> Job:
     )
 
 
-def said(assignment: Assignment) -> bytes:
-    return b"".join(
-        LogChunk.objects.filter(assignment=assignment, stream="stdout").values_list(
-            "data", flat=True
-        )
-    )
-
-
 def test_a_gang_of_containers_is_pre_empted_as_one_and_goes_on_with_its_ranks_exchanged(
     site: DockerSite,
 ) -> None:
@@ -82,7 +75,7 @@ def test_a_gang_of_containers_is_pre_empted_as_one_and_goes_on_with_its_ranks_ex
     site.until(lambda: all(is_state(rank, AssignmentState.SUCCEEDED) for rank in second))
     job.refresh_from_db()
     assert job.state == JobState.COMPLETED
-    assert [said(rank) for rank in second] == [
+    assert [kept_output(rank) for rank in second] == [
         f"{rank} True {STEPS}\n".encode() for rank in range(2)
     ]
     assert second[0].start_steps == first[0].steps_done

@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 
-from loadmaster.agent import guard
 from loadmaster.agent.config import AgentConfig, ConfigError, read_config
+from loadmaster.agent.guarding import guard
 from loadmaster.agent.node.machine import Identity
 from loadmaster.agent.outcome import outcome_of
 from loadmaster.agent.runtimes.base import RunId
 from loadmaster.agent.runtimes.docker import DockerOptions, OptionError
 from loadmaster.agent.runtimes.docker.engine import host_config, stats_of
-from loadmaster.agent.runtimes.docker.options import AllowedMount
 from loadmaster.agent.runtimes.docker.plan import (
     ContainerPlan,
     Task,
@@ -29,6 +28,7 @@ from loadmaster.agent.runtimes.docker.plan import (
 from loadmaster.agent.runtimes.docker.port import Container, Stats
 from loadmaster.agent.runtimes.docker.pulling import PullProgress, digest_of, pinned, repository_of
 from loadmaster.agent.runtimes.docker.verdict import end_of, start_failure
+from loadmaster.agent.runtimes.mounts import AllowedMount
 from loadmaster.agent.start import EXIT_CONFIG, runtime_of, serve
 from loadmaster.features import features_with
 from loadmaster.files import open_plain, read_object

@@ -14,16 +14,15 @@ from django.contrib.auth.models import User
 from django.utils import timezone
 
 from clusters.models import Cluster, Node
-from controlplane.execution.reconciler import reconcile_clusters
 from jobs.models import Assignment, Job, LogChunk
 from jobs.secrets import set_secret
 from loadmaster.protocol import AssignmentState, ReasonClass
 from tests.builders import a_cluster, a_gpu_type, a_team, a_user
 from tests.builders_agent_site import is_state
-from tests.builders_agents import an_offer
+from tests.builders_agents import an_offer, reconcile_clusters
 from tests.builders_docker import an_api, clear_containers, sh
 from tests.builders_docker_site import STUBBORN, AgentCommand, Wire, a_docker_job, runs
-from tests.builders_jobs import api
+from tests.builders_jobs import api, kept_output
 
 S, R = AssignmentState, ReasonClass
 pytestmark = [pytest.mark.docker, pytest.mark.django_db, pytest.mark.timeout(240)]
@@ -146,12 +145,7 @@ def test_a_killed_agent_that_is_back_within_the_lease_adopts_what_runs(place: Pl
     work = place.folder / "state" / "runs" / assignment.container / "work"
     (work / "go").touch()
     place.until(lambda: is_state(assignment, S.SUCCEEDED))
-    output = (
-        LogChunk.objects.filter(assignment=assignment, stream="stdout")
-        .order_by("offset")
-        .values_list("data", flat=True)
-    )
-    place.until(lambda: b"".join(output.all()) == b"up\ndone\n")
+    place.until(lambda: kept_output(assignment) == b"up\ndone\n")
     told = place.shown(job)
     assert (told["state"], told["retries_used"], job.assignments.count()) == ("completed", 0, 1)
 
@@ -184,8 +178,7 @@ def test_secrets_are_in_the_job_and_neither_in_what_the_engine_shows_nor_in_any_
         " done"
     )
     assignment = place.running(place.job(*sh(script), environment={"KEY": {"secret": "api-key"}}))
-    chunks = LogChunk.objects.filter(assignment=assignment).order_by("stream", "offset")
-    place.until(lambda: b"key=" in b"".join(chunks.values_list("data", flat=True)))
+    place.until(lambda: b"key=" in kept_output(assignment))
     with an_api() as engine:
         told = json.dumps(engine.inspect_container(assignment.container)) + json.dumps(
             engine.top(assignment.container)
@@ -195,5 +188,5 @@ def test_secrets_are_in_the_job_and_neither_in_what_the_engine_shows_nor_in_any_
     assert assignment.container in told + agent.log.read_text()
     assert secret not in told
     assert secret not in agent.log.read_text()
-    assert secret.encode() not in b"".join(chunks.values_list("data", flat=True))
+    assert secret.encode() not in kept_output(assignment) + kept_output(assignment, "stderr")
     assert secret not in json.dumps(place.shown(assignment.job), default=str)

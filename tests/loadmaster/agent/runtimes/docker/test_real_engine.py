@@ -17,7 +17,7 @@ from loadmaster.agent.runtimes.base import (
     StopOrder,
 )
 from loadmaster.agent.runtimes.docker import DockerOptions
-from loadmaster.agent.runtimes.docker.options import AllowedMount
+from loadmaster.agent.runtimes.mounts import AllowedMount
 from loadmaster.protocol import ReasonClass
 from tests.builders_agent import until
 from tests.builders_docker import (
@@ -299,8 +299,8 @@ def test_links_that_a_job_leaves_lead_nowhere(site: Site) -> None:
     run = site.launch(
         a_docker_spec(
             command=sh(
-                "cd /loadmaster/guard; rm stderr.log; ln -s /etc/shadow stderr.log; ln -s"
-                " /etc/shadow exit.tmp2"
+                "cd /loadmaster/guard; echo mine >&2; until rm stderr.log 2>/dev/null; do :; done;"
+                " ln -s /etc/shadow stderr.log; ln -s /etc/shadow exit.tmp2"
             )
         )
     )

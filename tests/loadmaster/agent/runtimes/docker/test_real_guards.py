@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from loadmaster.agent.guarding.guard_output import FREED_AT_ONCE, MARGIN
 from loadmaster.agent.outcome import outcome_of
 from loadmaster.agent.runtimes.base import (
     Limits,
@@ -21,6 +22,7 @@ from loadmaster.agent.runtimes.base import (
 from loadmaster.files import write_json
 from loadmaster.protocol import ReasonClass
 from tests.builders_agent import until
+from tests.builders_disks import small_disk
 from tests.builders_docker import (
     BASE,
     Site,
@@ -36,6 +38,7 @@ from tests.builders_docker import (
 from tests.loadmaster.agent.runtimes.docker.test_real_engine import SLEEPER, STUBBORN
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(180)]
+MB = 1_000_000
 
 
 @pytest.fixture
@@ -147,6 +150,43 @@ def test_an_image_without_python_is_guarded_by_its_shell(site: Site, without_pyt
     assert (site.runtime.folder(run) / "guard" / "launch.json").read_bytes() == b""
 
 
+@pytest.mark.parametrize("image", ["python", "sh"])
+def test_a_flood_holds_little_room_and_its_ends_to_the_byte(
+    site: Site, without_python: str, image: str
+) -> None:
+    lines = "awk 'BEGIN { for (n = 0; n < %d; n++) printf \"%%099d\\n\", n }'"
+    script = f"{lines % 600_000}; while [ ! -e /loadmaster/work/go ]; do sleep 0.1; done"
+    name = BASE if image == "python" else without_python
+    ends = {"log_head_bytes": MB, "log_tail_bytes": 3 * MB}
+    run = site.launch(a_docker_spec(command=sh(script), image=name, **ends))
+    path = site.runtime.stream(run, "stdout")
+    until(lambda: path.exists() and path.stat().st_size == 60 * MB, within_s=60)
+    most = 4 * MB + MARGIN + FREED_AT_ONCE + MB
+    until(lambda: path.stat().st_blocks * 512 <= most)
+    (site.runtime.folder(run) / "work" / "go").touch()
+    assert site.end(run).exit_code == 0
+    content = path.read_bytes()
+    whole = b"".join(b"%099d\n" % number for number in range(600_000))
+    assert (content[:MB], content[-3 * MB :]) == (whole[:MB], whole[-3 * MB :])
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("image", ["python", "sh"])
+def test_a_full_disk_loses_output_and_neither_the_job_nor_its_end(
+    tmp_path: Path, without_python: str, image: str
+) -> None:
+    script = "echo up; sleep 3; for n in $(seq 3000); do echo $n || exit 9; done; exit 5"
+    name = BASE if image == "python" else without_python
+    with small_disk(tmp_path, 32) as disk:
+        site = Site(disk.folder / "agent")
+        run = site.launch(a_docker_spec(command=sh(script), image=name))
+        site.says(run, "up")
+        disk.fill()
+        ended = site.end(run)
+        site.clear()
+    assert (ended.started, ended.exit_code, ended.stopped_by) == (True, 5, None)
+
+
 def test_an_image_that_can_run_no_guard_is_refused_with_the_remedy(site: Site) -> None:
     name = an_image({"only": b"nothing"})
     try:
@@ -179,8 +219,8 @@ def test_a_guard_outlives_its_agent_that_is_killed_and_ends_the_job_with_its_lea
     run = site.prepare(a_docker_spec(command=STUBBORN))
     site.runtime.close()
     code = (
-        "import sys, time; from pathlib import Path; from loadmaster.agent import guard\nfrom"
-        " loadmaster.agent.runtimes.base import RunId\nfrom loadmaster.agent.runtimes.docker"
+        "import sys, time; from pathlib import Path\nfrom loadmaster.agent.guarding import guard\n"
+        "from loadmaster.agent.runtimes.base import RunId\nfrom loadmaster.agent.runtimes.docker"
         " import DockerEngine, DockerOptions, DockerRuntime\nfolder, owner ="
         f" Path({str(tmp_path / 'runs')!r}), {site.owner!r}\nruntime = DockerRuntime(folder,"
         " DockerEngine(), owner, DockerOptions(network='none', pull='never'))\nrun ="

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from loadmaster.agent import guard
+from loadmaster.agent.guarding import guard
 from loadmaster.agent.outcome import read_samples
 from loadmaster.agent.runtimes.base import Launch, RunId, RunState, StopBy, StopOrder
 from loadmaster.agent.runtimes.docker import DockerOptions, DockerRuntime
-from loadmaster.agent.runtimes.docker.options import AllowedMount
 from loadmaster.agent.runtimes.docker.port import Container, EngineRefusedError
+from loadmaster.agent.runtimes.mounts import AllowedMount
 from loadmaster.features import features_with
 from loadmaster.protocol import AssignmentState, ReasonClass
 from tests.builders_agent import FakeServer, a_spec, an_agent, until

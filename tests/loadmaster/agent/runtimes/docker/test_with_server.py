@@ -8,13 +8,13 @@ import pytest
 from clusters.models import Node
 from controlplane.execution.services.stops import stop_assignment
 from jobs.lifecycle import JobState
-from jobs.models import LogChunk
 from loadmaster.protocol import AssignmentState, ReasonClass, StopReason
 from tests.builders import a_job
 from tests.builders_agent_site import is_state
 from tests.builders_agents import an_offer
 from tests.builders_docker import BASE, an_api, python3, sh
 from tests.builders_docker_site import LIBRARY, TRAINER, DockerSite, a_docker_job, runs
+from tests.builders_jobs import kept_output
 
 pytestmark = [pytest.mark.docker, pytest.mark.django_db, pytest.mark.timeout(240)]
 
@@ -47,10 +47,11 @@ def test_a_training_job_is_preempted_and_resumes_in_another_container_on_another
     site.nodes[1].restart()
     site.until(lambda: is_state(second, AssignmentState.SUCCEEDED) and site.nodes[1].agent.is_idle)
     job.refresh_from_db()
-    output = b"".join(
-        LogChunk.objects.filter(assignment=second, stream="stdout").values_list("data", flat=True)
+    assert (kept_output(second), second.steps_done, job.state) == (
+        b"steps 60\n",
+        60,
+        JobState.COMPLETED,
     )
-    assert (output, second.steps_done, job.state) == (b"steps 60\n", 60, JobState.COMPLETED)
     assert second.start_steps == first.steps_done > 5
     assert second.container == f"lm-{second.pk}-{second.fence}"
 
@@ -121,6 +122,5 @@ def test_a_batch_job_of_two_seats_runs_in_one_container_and_holds_the_other_node
     site.until(lambda: is_state(held, AssignmentState.PREEMPTED))
     site.until(lambda: all(node.agent.is_idle for node in site.nodes))
     job.refresh_from_db()
-    chunks = LogChunk.objects.filter(assignment=first, stream="stdout")
-    assert b"".join(chunks.values_list("data", flat=True)) == b"n1,n2 2,1\n"
+    assert kept_output(first) == b"n1,n2 2,1\n"
     assert (first.job_id, job.state) == (job.pk, JobState.COMPLETED)

@@ -1,0 +1,1 @@
+"""Audit: one row, never changed, for each change that people make; see docs/security.md."""

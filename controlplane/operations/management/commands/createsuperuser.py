@@ -1,0 +1,30 @@
+"""Django's command, which takes a password from the environment unseen: it is checked here."""
+
+import os
+from typing import Any
+
+from django.contrib.auth.management.commands import createsuperuser
+from django.contrib.auth.models import User
+from django.contrib.auth.password_validation import validate_password
+from django.core.exceptions import ValidationError
+from django.core.management.base import CommandError
+from django.db import transaction
+
+from controlplane.audit.record import record
+
+
+class Command(createsuperuser.Command):
+    def handle(self, *args: Any, **options: Any) -> str | None:
+        password = os.environ.get("DJANGO_SUPERUSER_PASSWORD")
+        if password and not options["interactive"]:
+            try:
+                validate_password(password, User(username=options["username"] or ""))
+            except ValidationError as error:
+                said = " ".join(error.messages)
+                raise CommandError(f"DJANGO_SUPERUSER_PASSWORD: {said}") from None
+        before = set(User.objects.values_list("pk", flat=True))
+        with transaction.atomic():
+            answer = super().handle(*args, **options)
+            for user in User.objects.exclude(pk__in=before):
+                record("person.add", user, new={"operator": True})
+        return answer

@@ -1,0 +1,1 @@
+"""Credentials of people: API tokens with scopes and lifetimes, one-time passwords."""

@@ -1,0 +1,27 @@
+"""Hashing of passwords, bounded in memory: some tries at once must not take a server's memory."""
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from django.contrib.auth.hashers import Argon2PasswordHasher
+
+# A thread of its own, as the allocator keeps what a thread has used: any thread that had once
+# hashed would hold as much for ever.
+_THREAD = ThreadPoolExecutor(1, thread_name_prefix="passwords")
+
+
+class BoundedArgon2(Argon2PasswordHasher):
+    """Argon2id with the parameters of OWASP's Password Storage Cheat Sheet, one at a time.
+
+    A hash with other parameters is verified with its own, and renewed at the next login.
+    """
+
+    time_cost = 2
+    memory_cost = 19_456
+    parallelism = 1
+
+    def encode(self, *args: Any, **kwargs: Any) -> str:
+        return _THREAD.submit(super().encode, *args, **kwargs).result()
+
+    def verify(self, *args: Any, **kwargs: Any) -> bool:
+        return _THREAD.submit(super().verify, *args, **kwargs).result()

@@ -1,0 +1,107 @@
+"""Watch: for how long this machine has seen a counter of somebody else stand still.
+
+Leases are judged by it alone. A stamp is any text that its writer changes with every sign of life;
+an instant in it is never compared with a clock. Times are CLOCK_BOOTTIME, one clock for all
+processes of a machine, which share what they saw through the cache and never with other machines.
+Without a cache nothing has stood still.
+"""
+
+import hashlib
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache as once
+from pathlib import Path
+
+from django.core.cache import cache
+from redis.exceptions import RedisError
+
+log = logging.getLogger(__name__)
+
+KEPT_S = 86_400
+"""Seconds for which an observation is kept: leases are shorter."""
+
+FROM = "from"
+_PROC = Path("/proc")
+
+
+def boot_s() -> float:
+    """Return the seconds since this machine's boot; no clock setting moves them."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+@once
+def machine() -> str:
+    """Name of this machine's boot and of its boot clock: containers share it, reboots do not."""
+    boot = (_PROC / "sys/kernel/random/boot_id").read_text()
+    clock = _PROC / "self/ns/time"
+    name = f"{boot}{clock.stat().st_ino if clock.exists() else ''}"
+    return hashlib.sha256(name.encode()).hexdigest()[:16]
+
+
+def stamp(*values: object) -> str:
+    """Text of values, to be compared whole."""
+    return " ".join(v.isoformat() if isinstance(v, datetime) else str(v) for v in values)
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Observations of this machine; `clock` in seconds, one for all watches of the same machine."""
+
+    clock: Callable[[], float] = boot_s
+    machine: Callable[[], str] = machine
+
+    def still_s(self, stamps: Mapping[str, str]) -> dict[str, float]:
+        """Return for how many seconds each stamp, as just read, was seen unchanged; first: 0."""
+        try:
+            return self._still_s(stamps)
+        except (RedisError, OSError) as error:
+            log.warning("the cache is away, so nobody counts as silent: %s", error)
+            return dict.fromkeys(stamps, 0.0)
+
+    def start_anew(self) -> None:
+        """Count nothing that was seen until now, by any process of this machine."""
+        try:
+            cache.set(self._key(FROM), self.clock(), KEPT_S)
+        except (RedisError, OSError) as error:
+            log.warning("the cache is away, so nobody counts as silent: %s", error)
+
+    def _still_s(self, stamps: Mapping[str, str]) -> dict[str, float]:
+        if not stamps:
+            return {}
+        keys = {name: self._key(name) for name in stamps}
+        known = cache.get_many([*keys.values(), self._key(FROM)])
+        now_s = self.clock()
+        seen = {name: [stamp, now_s] for name, stamp in stamps.items()}
+        same = {
+            name: known[key]
+            for name, key in keys.items()
+            if key in known and known[key][0] == stamps[name]
+        }
+        if new := {keys[name]: seen[name] for name in stamps if name not in same}:
+            cache.set_many(new, KEPT_S)
+        from_s = known.get(self._key(FROM), 0.0)
+        return {name: now_s - max(since, from_s) for name, (_, since) in (seen | same).items()}
+
+    def _key(self, name: str) -> str:
+        return f"watch:{self.machine()}:{name}"
+
+
+THIS_MACHINE = Watch()
+
+
+def leave_sign(key: str) -> None:
+    """Note in the cache that something has just been done. Raises RedisError without a cache."""
+    cache.set(key, [machine(), boot_s()], KEPT_S)
+
+
+def sign_age_s(key: str, sign: object) -> float | None:
+    """Seconds since a sign was left, or since this machine saw it first; None without a sign."""
+    if not isinstance(sign, list):
+        return None
+    where, at_s = sign
+    if where == machine():
+        return max(0.0, boot_s() - float(at_s))
+    return THIS_MACHINE.still_s({key: stamp(where, at_s)})[key]

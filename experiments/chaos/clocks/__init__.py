@@ -1,0 +1,1 @@
+"""Wall clocks that jump and drift, for single programs and without root."""

@@ -1,0 +1,1 @@
+"""Faults: programs killed, links cut, disks filled, databases and brokers lost."""

@@ -1,0 +1,152 @@
+"""Long past of a cluster: ended jobs of many days, copied within the database from a few.
+
+Each has what a job that ran once leaves: events, an attempt, an assignment with its slot, and an
+entry of the energy ledger.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from io import StringIO
+from pathlib import Path
+
+from django.core.management import call_command
+from django.db import connection, models
+from django.db.migrations.loader import MigrationLoader
+from django.utils import timezone
+
+from clusters.models import Cluster, Node
+from controlplane.accounting.models import EnergyEntry
+from controlplane.accounting.query import BY
+from jobs.lifecycle import ENDED
+from jobs.models import Assignment, AssignmentEvent, AssignmentSlot, Attempt, Job, JobEvent
+
+COPIED = 64
+"""Most ended jobs that are copied, each on a node of its own."""
+
+HISTORY_DAYS = 400.0
+
+APPS = ("accounting", "clusters", "jobs")
+"""Apps whose rows are many."""
+
+MOVES = ("offer", "accept", "start", "complete")
+
+
+def write_history(cluster: Cluster, *, jobs: int, days: float) -> None:
+    """Write about so many ended jobs, evenly over so many days until now."""
+    ended = list(cluster.jobs.filter(state__in=ENDED).order_by("pk")[:COPIED])
+    pairs = list(zip(ended, cluster.nodes.order_by("name"), strict=False))
+    each = jobs // len(pairs)
+    for number, (job, node) in enumerate(pairs):
+        _copy(job, node, Copies(number, each, 86_400.0 * days / each))
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """Copies 1 to `count` of the rows of one job, the later ones `gap_s` further back each."""
+
+    number: int
+    count: int
+    gap_s: float
+
+    def key(self, of: int) -> str:
+        """Expression of a copy's UUID; `of` tells the rows of one job apart."""
+        value = f"i + {(self.number * 2 + of + 1) << 32}"
+        if connection.vendor == "sqlite":
+            return f"printf('%032x', {value})"
+        return f"lpad(to_hex({value}), 32, '0')::uuid"
+
+    def moment(self, *, hour: bool = False) -> str:
+        """Expression of a copy's time, or of its hour."""
+        if connection.vendor == "sqlite":
+            form = "%Y-%m-%d %H:00:00" if hour else "%Y-%m-%d %H:%M:%S"
+            return f"strftime('{form}', 'now', (-i * {self.gap_s}) || ' seconds')"
+        at = f"now() - i * {self.gap_s} * interval '1 second'"
+        return f"date_trunc('hour', {at})" if hour else at
+
+    def of(self, row: models.Model, expressions: Mapping[str, str]) -> None:
+        """Insert the copies of a row, some columns of which are expressions of `i`."""
+        meta = row._meta
+        fields = [f for f in meta.concrete_fields if not f.generated]
+        columns = [str(f.column) for f in fields if not f.primary_key or "id" in expressions]
+        quoted = [connection.ops.quote_name(column) for column in columns]
+        values = [expressions.get(c, f"t.{name}") for c, name in zip(columns, quoted, strict=True)]
+        with connection.cursor() as cursor:
+            cursor.execute(
+                f"INSERT INTO {meta.db_table} ({', '.join(quoted)}) WITH RECURSIVE n(i) AS"  # noqa: S608  # names of our own columns
+                f" (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {self.count})"
+                f" SELECT {', '.join(values)} FROM n, {meta.db_table} t WHERE t.id = %s",
+                [row._meta.pk.get_db_prep_value(row.pk, connection)],
+            )
+
+
+def _copy(job: Job, node: Node, copies: Copies) -> None:
+    now, key, its_run, at = timezone.now(), copies.key(0), copies.key(1), copies.moment()
+    run = Assignment.objects.create(
+        job=job, node=node, fence=job.fence + 1, state="completed", accepted_at=now,
+        running_at=now, ended_at=now, metered_until=now, exit_code=0, energy_kwh=1.0,
+        energy_cost=1, power_source="measured",
+    )  # fmt: skip
+    times = dict.fromkeys(("submitted_at", "started_at", "completed_at"), at)
+    copies.of(job, {"id": key, "name": f"'{job.name}-' || i", **times})
+    for event in ("submitted", "completed"):
+        copies.of(JobEvent.objects.create(job=job, event=event), {"job_id": key, "at": at})
+    attempt = Attempt.objects.create(job=job, number=1, ended_at=now, outcome="completed")
+    copies.of(attempt, {"job_id": key, "started_at": at, "ended_at": at})
+    times = dict.fromkeys(
+        ("created_at", "accepted_at", "running_at", "ended_at", "metered_until"), at
+    )
+    copies.of(run, {"id": its_run, "job_id": key, **times})
+    slot = AssignmentSlot.objects.create(
+        assignment=run, device=node.devices.order_by("pk")[0], live=False
+    )
+    copies.of(slot, {"assignment_id": its_run})
+    for move in MOVES:
+        change = AssignmentEvent.objects.create(assignment=run, move=move, to_state="completed")
+        copies.of(change, {"assignment_id": its_run, "at": at})
+    entry = EnergyEntry.objects.create(
+        assignment=run, hour=now, cluster=node.cluster, node=node, job=job, team=job.team,
+        purpose="training", gpu_s=3600.0, measured_kwh=0.7, rest_kwh=0.3, facility_kwh=1.2,
+        predicted_kwh=1.0, cost=1, measured_cost=1, predicted_cost=1,
+    )  # fmt: skip
+    hour = copies.moment(hour=True)
+    copies.of(entry, {"assignment_id": its_run, "job_id": key, "hour": hour})
+
+
+def long_pages(cluster: str) -> Mapping[str, str]:
+    """Name -> address of what a long past makes slow, for operators in part."""
+    since = f"cluster={cluster}&from={timezone.now() - timedelta(days=HISTORY_DAYS):%Y-%m-%d}"
+    lists = ("jobs/job", "jobs/jobevent", "jobs/attempt", "jobs/assignment",
+             "jobs/assignmentevent", "accounting/energyentry")  # fmt: skip
+    return {
+        **{f"costs by {by}": f"/costs/?{since}&by={by}" for by in BY},
+        "costs by job, page 5000": f"/costs/?{since}&by=job&page=5000",
+        "API costs by job": f"/api/v1/costs/?{since}&by=job",
+        "API jobs, 500,000 on": "/api/v1/jobs/?state=completed&offset=500000",
+        **{f"admin {of}": f"/admin/{of}/" for of in lists},
+        **{f"admin {of}, search": f"/admin/{of}/?q=train-99" for of in lists[:4]},
+    }
+
+
+def upgrade() -> dict[str, object]:
+    """Seconds of the newest migration of each of our apps, which are undone first."""
+    loader = MigrationLoader(connection)
+    ours = [app for app, _ in loader.graph.leaf_nodes() if app in APPS]
+    for app in ours:
+        _, newest = loader.graph.leaf_nodes(app)[0]
+        (before,) = (n for a, n in loader.get_migration(app, newest).dependencies if a == app)
+        call_command("migrate", app, before, verbosity=0)
+    began_s = time.monotonic()
+    call_command("migrate", verbosity=0)
+    return {"seconds": round(time.monotonic() - began_s, 1), "apps": len(ours)}
+
+
+def back_up_and_restore(file: Path) -> Iterator[tuple[str, dict[str, object]]]:
+    """Yield the seconds of an upgrade, a backup and its restore, once the server has stopped."""
+    yield "upgrade", upgrade()
+    for command, options in (("backup", {}), ("restore", {"force": True})):
+        began_s = time.monotonic()
+        call_command(command, file, stdout=StringIO(), **options)
+        took_s = round(time.monotonic() - began_s, 1)
+        yield command, {"seconds": took_s, "gb": round(file.stat().st_size / 1e9, 2)}

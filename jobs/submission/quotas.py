@@ -1,0 +1,96 @@
+"""Limits of teams: ceilings of what a job may ask for, and quotas of jobs queued and submitted.
+
+Operators set them (`Team.LIMITS`). They refuse what is new: what runs or waits already goes on
+when a limit is lowered. `policies.batch.team_limits` keeps to the limit of GPUs in use.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import timedelta
+from typing import Any
+
+from django.utils import timezone
+
+from jobs.models import Job, Team
+from jobs.submission.refusals import JobConflict, QuotaReached
+
+CEILINGS = ("tardiness_weight", "priority", "weight")
+"""Fields of a job with a ceiling, the team's `max_` field."""
+
+WINDOW_S = 60
+WAITS = 1
+"""`Job.queue_rank` of jobs that wait, are held or are measured."""
+
+
+def above_limits(wanted: Mapping[str, Any], team: Team) -> Iterator[tuple[str, str]]:
+    """Yield (field, message) of what a job of these fields may not have in the team."""
+    for field in CEILINGS:
+        value, most = wanted[field], getattr(team, f"max_{field}")
+        if value > most:
+            yield field, f"must be at most {most:g}, not {value:g}{_remedy(team, f'max_{field}')}"
+    if team.max_gpus is not None and wanted["gpus_min"] > team.max_gpus:
+        few = f"team {team} may use {team.max_gpus} GPUs at a time, not {wanted['gpus_min']}"
+        yield "gpus", few + _remedy(team, "max_gpus")
+
+
+class Quotas:
+    """Room that teams have left, counted with their rows locked until the transaction ends.
+
+    So two transactions cannot take the same room. A team without quotas is neither locked nor
+    counted.
+    """
+
+    def __init__(self, teams: Iterable[Team]) -> None:
+        limited = {team.pk for team in teams if _is_limited(team)}
+        locked = Team.objects.select_for_update(no_key=True).filter(pk__in=limited).order_by("pk")
+        self._rooms = {team.pk: _Room(team) for team in locked} if limited else {}
+
+    def take(self, team: Team, jobs: int, submissions: int = 0) -> None:
+        """Take room for so many jobs that enter the queue. Raises QuotaReached."""
+        if (room := self._rooms.get(team.pk)) is not None:
+            room.take(jobs, submissions)
+
+
+class _Room:
+    """Queued jobs of a team, and submissions of the last WINDOW_S."""
+
+    def __init__(self, team: Team) -> None:
+        self.team, self.queued, self.submitted = team, 0, 0
+        jobs = Job.objects.filter(team=team).order_by()
+        if team.max_queued_jobs is not None:
+            self.queued = jobs.filter(queue_rank=WAITS).count()
+        if (fastest := team.max_submissions_per_minute) is not None:
+            recent = jobs.filter(submitted_at__gt=timezone.now() - timedelta(seconds=WINDOW_S))
+            arrays = recent.filter(array__isnull=False).values("array").distinct()
+            self.submitted = arrays.count() + recent.filter(array=None)[:fastest].count()
+
+    def take(self, jobs: int, submissions: int) -> None:
+        most, fastest = self.team.max_queued_jobs, self.team.max_submissions_per_minute
+        if most is not None and self.queued + jobs > most:
+            full = f"team {self.team} has {self.queued} jobs in the queue and may have {most}"
+            raise QuotaReached(f"{full}; let some end{_remedy(self.team, 'max_queued_jobs')}")
+        if fastest is not None and submissions and self.submitted + submissions > fastest:
+            fast = f"team {self.team} may submit {fastest} jobs or arrays a minute; wait a minute"
+            remedy = _remedy(self.team, "max_submissions_per_minute")
+            raise QuotaReached(fast + remedy, retry_s=WINDOW_S)
+        self.queued += jobs
+        self.submitted += submissions
+
+
+def check_requeue(jobs: Iterable[Job]) -> None:
+    """Raise JobConflict if ended jobs, back in the queue, would be above limits of their teams."""
+    entering = list(jobs)
+    teams = {job.team_id: job.team for job in entering}
+    for job in entering:
+        for field, message in above_limits(vars(job), teams[job.team_id]):
+            raise JobConflict(f"{field}: {message}, or clone the job with less")
+    quotas = Quotas(teams.values())
+    for pk, team in teams.items():
+        quotas.take(team, sum(job.team_id == pk for job in entering))
+
+
+def _is_limited(team: Team) -> bool:
+    return team.max_queued_jobs is not None or team.max_submissions_per_minute is not None
+
+
+def _remedy(team: Team, limit: str) -> str:
+    return f", or ask an operator to raise {limit} of team {team}"

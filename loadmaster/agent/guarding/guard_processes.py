@@ -1,0 +1,147 @@
+"""Processes of a job as its guard sees them, in a bubblewrap sandbox or not.
+
+Nothing but the standard library. A job's variables reach bubblewrap by a file in memory: its
+command line is open to all, and in its own environment LD_PRELOAD would act outside the sandbox.
+"""
+
+import contextlib
+import json
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from math import inf
+from pathlib import Path
+
+NEVER_RAN = 1
+"""Exit code of bubblewrap if it could not set up the sandbox, or not start the command."""
+
+LONGEST_WORDS = 500
+
+LEFT_S = 1.0
+"""Time for what is left of a job that is to stop, once its first process has ended."""
+
+
+class Sandbox:
+    """Bubblewrap's two processes around a job's: the outer one, which the guard starts, and `init`.
+
+    `init` is process 1 in the sandbox; the kernel kills all others there when it ends.
+    """
+
+    def __init__(self, program: str, words: Sequence[str], environment: Mapping[str, str]) -> None:
+        given = [*words]
+        for name, value in environment.items():
+            given += ["--setenv", name, value]
+        self._words = os.memfd_create("sandbox")
+        with open(self._words, "wb", closefd=False) as file:
+            file.write(b"".join(os.fsencode(word) + b"\0" for word in given))
+        os.lseek(self._words, 0, os.SEEK_SET)
+        self._told, self._tell = os.pipe()
+        os.set_blocking(self._told, False)
+        self._text = b""
+        self._held: tuple[int, int] | None = None
+        self._ended_s = inf
+        self.passed = (self._words, self._tell)
+        """Descriptors that bubblewrap inherits."""
+        self.command = [program, "--args", str(self._words), "--json-status-fd", str(self._tell)]
+        """Words before those of the job's command."""
+
+    def begin(self) -> None:
+        """Leave to bubblewrap, which has been started, its ends of what they share."""
+        for descriptor in self.passed:
+            os.close(descriptor)
+
+    def _read(self) -> dict[str, int]:
+        with contextlib.suppress(BlockingIOError):
+            while piece := os.read(self._told, 4096):
+                self._text += piece
+        found: dict[str, int] = {}
+        for line in self._text.splitlines():
+            with contextlib.suppress(ValueError):
+                found |= json.loads(line)
+        return found
+
+    def init(self) -> int | None:
+        """Process 1 of the sandbox, by its number outside; None while there is none."""
+        return self._read().get("child-pid")
+
+    def processes(self) -> list[int]:
+        """Every process of the job, its first one first."""
+        init = self.init()
+        return descendants(init) if init else []
+
+    def hold(self, outer: int) -> None:
+        """Stop bubblewrap's outer process, which ends the sandbox with the first process there."""
+        if inside := self.processes():
+            self._held = outer, inside[0]
+            os.kill(outer, signal.SIGSTOP)
+
+    def let_go(self, now_s: float) -> None:
+        """Let bubblewrap go on, once the first process is gone and the others have had time."""
+        if self._held is None:
+            return
+        inside, (outer, first) = self.processes(), self._held
+        if first not in inside:
+            self._ended_s = min(self._ended_s, now_s)
+        if not inside or now_s >= self._ended_s + LEFT_S:
+            self._held = None
+            os.kill(outer, signal.SIGCONT)
+
+    def problem(self, code: int, errors: Path) -> str:
+        """Reason why the job never ran, by the exit code and the last words; "" if it did."""
+        if code != NEVER_RAN or "exit-code" in self._read():
+            return ""
+        lines = [""]
+        with contextlib.suppress(OSError):
+            lines += errors.read_text(errors="replace").strip().splitlines()
+        words = lines[-1].removeprefix("bwrap: ")[-LONGEST_WORDS:]
+        name = words.removeprefix("execvp ")
+        if name != words:
+            return f"the command cannot be started: {name}"
+        return f"the sandbox cannot be set up: {words or 'bubblewrap does not say why'}"
+
+
+def started_ticks(pid: int | str) -> int:
+    """Start of a process in clock ticks since boot; with the pid it is unique."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+
+
+def descendants(root: int) -> list[int]:
+    """Every process below `root`, zombies left out."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                if fields[0] not in "ZX":
+                    children.setdefault(int(fields[1]), []).append(int(entry.name))
+    found: list[int] = []
+    waiting = [root]
+    while waiting:
+        below = children.get(waiting.pop(), [])
+        found += below
+        waiting += below
+    return found
+
+
+def in_group(pids: list[int], group: int) -> list[int]:
+    """Those of the processes that are still there and in a process group."""
+    found = []
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            if os.getpgid(pid) == group:
+                found.append(pid)
+    return found
+
+
+def is_of_step(pid: int) -> bool:
+    """Return True if `srun` started the process, or one above it."""
+    with contextlib.suppress(OSError):
+        return b"\0SLURM_STEP_ID=" in Path(f"/proc/{pid}/environ").read_bytes()
+    return False
+
+
+def signal_all(pids: list[int], number: int) -> None:
+    """Send a signal to those that are still there."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)

@@ -1,0 +1,43 @@
+"""Commands about your API tokens."""
+
+from datetime import datetime
+
+import typer
+from typer import Argument
+
+from loadmaster.cli.output import Json, connected, out, shown, shown_as_json, table
+
+token_app = typer.Typer(no_args_is_help=True, help="Your API tokens.")
+
+
+@token_app.command("list")
+def token_list(context: typer.Context, as_json: Json = False) -> None:
+    """Your tokens: scope, end and last use."""
+    with connected(context) as client:
+        found = client.tokens()
+    if shown_as_json(context, as_json, found):
+        return
+    rows = [
+        (shown(t.id), t.scope, _moment(t.created), _moment(t.expiry), _moment(t.last_used_at))
+        for t in found
+    ]
+    table(("TOKEN", "SCOPE", "CREATED", "ENDS", "LAST USED"), rows)
+
+
+@token_app.command("revoke")
+def token_revoke(
+    context: typer.Context, token: str = Argument(..., help="Its id, as `token list` shows it.")
+) -> None:
+    """End a token."""
+    with connected(context) as client:
+        client.revoke(token)
+    out().print(f"Token {shown(token)} has ended")
+
+
+def _moment(moment: datetime | None) -> str:
+    return f"{moment:%Y-%m-%d %H:%M}" if moment else "-"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the command line."""
+    app.add_typer(token_app, name="token")

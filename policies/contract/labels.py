@@ -1,0 +1,52 @@
+"""Labels that the program derives: what a job needs of a node, and which nodes have it."""
+
+from collections.abc import Iterable
+
+RUNTIME = "runtime:"
+"""Prefix of the label of a runtime, of nodes that offer it and jobs that need it."""
+
+FEATURE = "agent:"
+"""Prefix of the label of a feature of agents, of nodes that have it and jobs that need it."""
+
+APART = "apart:"
+"""Prefix and a node's id: label of every other node, and of jobs that avoid that node."""
+
+TEAM = "team:"
+"""Prefix and a team's id: label of its jobs, and of nodes that may serve it."""
+
+
+def runtime_label(name: str) -> str:
+    return RUNTIME + name
+
+
+def feature_label(name: str) -> str:
+    return FEATURE + name
+
+
+def apart_label(node: str) -> str:
+    return APART + node
+
+
+def team_label(team: str) -> str:
+    return TEAM + team
+
+
+def is_own(label: str) -> bool:
+    """Return True for a label derived by the program, not set by people."""
+    return ":" in label
+
+
+def runtime_of(labels: Iterable[str]) -> str:
+    """Runtime that a job's labels ask for; "" if none."""
+    return next((label.removeprefix(RUNTIME) for label in labels if label.startswith(RUNTIME)), "")
+
+
+def worded(label: str) -> str:
+    """Requirement of this label, in words."""
+    if label.startswith(RUNTIME):
+        return f"the runtime {label.removeprefix(RUNTIME)}"
+    if label.startswith(FEATURE):
+        return "an agent that is recent enough"
+    if label.startswith(TEAM):
+        return "a node that may serve its team"
+    return "a clean record with the job" if label.startswith(APART) else label

@@ -1,0 +1,345 @@
+"""One caller's requests at once are limited; threads are few, lasting, and shared by callers."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from io import BytesIO
+from traceback import walk_stack
+from types import CodeType
+from typing import Any
+
+import pytest
+from django.conf import settings as django_settings
+from django.core.handlers.asgi import ASGIRequest
+from django.http import HttpRequest, HttpResponse
+from django.test import Client
+
+from controlplane.web.http.asgi import LARGE_BYTES, USER, ThreadedHandler
+from controlplane.web.http.callers import THREADS_EACH, CallerLimits, credential_of
+from controlplane.web.logs.middleware import RequestLog
+from tests.builders import a_user
+from tests.builders_asgi import Said, ask
+from tests.builders_jobs import a_token
+
+BODY = BytesIO()
+COOKIE = django_settings.SESSION_COOKIE_NAME
+
+
+class Answering(ThreadedHandler):
+    """Django's handler that answers by a function, with the number of its thread."""
+
+    def __init__(self, act: Callable[[HttpRequest], object], most: int = 3) -> None:
+        super().__init__(most)
+        self._act = act
+
+    def get_response(self, request: HttpRequest) -> HttpResponse:
+        self._act(request)
+        return HttpResponse(str(threading.get_ident()))
+
+
+class Gate:
+    """An application that keeps requests until it is opened; the user of a token is its name."""
+
+    def __init__(self) -> None:
+        self.opened = asyncio.Event()
+        self.seen = 0
+
+    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
+        self.seen += 1
+        await self.opened.wait()
+        bearer = dict(scope["headers"]).get(b"authorization", b"").decode()
+        scope[USER] = bearer.partition("-")[0] or None
+        kind = b"text/event-stream" if scope["path"] == "/live/" else b"text/plain"
+        headers = [(b"content-type", kind)]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b"let in"})
+
+
+async def threads_of(app: ThreadedHandler, count: int, *, at_once: bool) -> list[bytes]:
+    """The threads that so many requests were answered in."""
+    calls = [ask(app, "GET", "/", {}) for _ in range(count)]
+    said = await asyncio.gather(*calls) if at_once else [await call for call in calls]
+    return [one.body for one in said]
+
+
+def test_requests_in_turn_share_a_thread() -> None:
+    app = Answering(lambda _: None)
+    assert len(set(asyncio.run(threads_of(app, 3, at_once=False)))) == 1
+    app.close()
+
+
+def test_simultaneous_requests_have_one_each() -> None:
+    together = threading.Barrier(3)
+    app = Answering(lambda _: together.wait(30))
+    assert len(set(asyncio.run(threads_of(app, 3, at_once=True)))) == 3
+    app.close()
+
+
+def test_after_a_burst_requests_in_turn_share_a_thread_again() -> None:
+    app = Answering(lambda _: None)
+
+    async def burst_and_turns() -> list[bytes]:
+        await threads_of(app, 30, at_once=True)
+        return await threads_of(app, 9, at_once=False)
+
+    assert len(set(asyncio.run(burst_and_turns()))) == 1
+    app.close()
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_request_that_is_given_up_frees_its_thread_once_that_is_idle(begun: bool) -> None:
+    at_work, go_on = threading.Event(), threading.Event()
+
+    def act(request: HttpRequest | None = None) -> None:
+        if request is None or request.path == "/slow":
+            at_work.set()
+            go_on.wait(30)
+
+    app = Answering(act, most=1)
+
+    async def one_is_given_up() -> Said:
+        if not begun:
+            app._threads[0].submit(act)
+        slow = ASGIRequest({"type": "http", "method": "GET", "path": "/slow", "headers": []}, BODY)
+        given_up = asyncio.create_task(app.get_response_async(slow))
+        await asyncio.to_thread(at_work.wait, 30)
+        given_up.cancel()  # as Django does when the client has gone
+        next_one = asyncio.create_task(ask(app, "GET", "/", {}))
+        await asyncio.sleep(0.1)
+        assert not next_one.done(), "the only thread is at work"
+        go_on.set()
+        return await asyncio.wait_for(next_one, 10)
+
+    assert asyncio.run(one_is_given_up()).status == 200
+    app.close()
+
+
+def test_more_requests_than_threads_share_them_and_all_threads_end() -> None:
+    before = threading.active_count()
+    app = Answering(lambda _: None)
+    used = asyncio.run(threads_of(app, 100, at_once=True))
+    assert len(used) == 100
+    assert len(set(used)) <= 3
+    app.close()
+    assert threading.active_count() <= before
+
+
+def test_a_request_takes_the_next_thread_that_is_free() -> None:
+    go_on = threading.Event()
+    app = Answering(lambda request: request.path == "/slow" and go_on.wait(30))
+
+    async def beside_a_slow_one() -> list[Said]:
+        slow = asyncio.create_task(ask(app, "GET", "/slow", {}))
+        quick = [await ask(app, "GET", "/", {}) for _ in range(10)]
+        go_on.set()
+        await slow
+        return quick
+
+    assert [said.status for said in asyncio.run(beside_a_slow_one())] == [200] * 10
+    app.close()
+
+
+def test_large_bodies_are_worked_on_one_at_a_time_beside_small_ones() -> None:
+    now, most, small = [0], [0], threading.Event()
+
+    def act(request: HttpRequest) -> None:
+        if request.path == "/small":
+            small.set()
+            return
+        now[0] += 1
+        most[0] = max(most[0], now[0])
+        assert small.wait(30), "a small one waits for a large one"
+        now[0] -= 1
+
+    app = Answering(act)
+
+    async def run() -> list[int]:
+        body = b"x" * (LARGE_BYTES + 1)
+        calls = [ask(app, "POST", "/large", {}, body) for _ in range(6)]
+        said = await asyncio.gather(*calls, ask(app, "POST", "/small", {}, b"x"))
+        return [one.status for one in said]
+
+    assert asyncio.run(run()) == [200] * 7
+    assert most == [1]
+    app.close()
+
+
+def test_django_answers_a_request_in_one_visit_to_its_thread() -> None:
+    callers = list[CodeType]()
+
+    class Noting(ThreadedHandler):
+        def _get_response(self, request: HttpRequest) -> HttpResponse:
+            callers.extend(frame.f_code for frame, _ in walk_stack(None))
+            return HttpResponse("noted")
+
+    app = Noting()
+    said = asyncio.run(ask(app, "GET", "/healthz", {}))
+    assert (said.status, said.body) == (200, b"noted")
+    assert RequestLog.__call__.__code__ in callers, "the outermost middleware is in another thread"
+    app.close()
+
+
+def test_one_caller_takes_some_of_the_threads_and_others_find_one() -> None:
+    statuses, other = asyncio.run(beside_a_flood("eve", "127.0.0.1"))
+    assert (statuses, other) == ([200] * 20, 200)
+
+
+def test_strangers_of_all_addresses_share_some_of_the_threads() -> None:
+    statuses, other = asyncio.run(beside_a_flood("", "192.0.2.{}"))
+    assert (statuses, other) == ([200] * 20, 200)
+
+
+async def beside_a_flood(user: str, address: str) -> tuple[list[int], int]:
+    """Statuses of a flood that keeps its threads until another user, ada, has been answered."""
+    go_on, together = threading.Event(), threading.Barrier(THREADS_EACH)
+    slow = Answering(lambda request: request.path == "/slow" and _wait(together, go_on), most=8)
+    app = CallerLimits(slow)
+    tokens = {name: {"authorization": name} for name in ("ada", "eve")}
+    for name in tokens:
+        app._learn(credential_of({"headers": [(b"authorization", name.encode())]}), name)
+    calls = [
+        ask(app, "GET", "/slow", tokens.get(user, {}), client=address.format(i)) for i in range(20)
+    ]
+    flood = [asyncio.ensure_future(call) for call in calls]
+    await asyncio.sleep(0.05)
+    other = await asyncio.wait_for(ask(app, "GET", "/", tokens["ada"]), 30)
+    go_on.set()
+    statuses = [said.status for said in await asyncio.gather(*flood)]
+    slow.close()
+    return statuses, other.status
+
+
+def _wait(together: threading.Barrier, go_on: threading.Event) -> bool:
+    """Wait until one caller has all the threads that it may have; later ones find it open."""
+    if not go_on.is_set():
+        together.wait(30)
+    return go_on.wait(30)
+
+
+async def flood(
+    app: CallerLimits, gate: Gate, calls: Sequence[Awaitable[Said]], late: Sequence[Awaitable[Said]]
+) -> tuple[list[Said], list[Said]]:
+    """Answers to calls at once, and to later ones after which the gate opens."""
+    first = [asyncio.ensure_future(call) for call in calls]
+    await asyncio.sleep(0.05)
+    others = [asyncio.ensure_future(call) for call in late]
+    await asyncio.sleep(0.05)
+    gate.opened.set()
+    return await asyncio.gather(*first), await asyncio.gather(*others)
+
+
+def test_an_address_is_refused_beyond_its_limit_and_another_is_not(settings: Any) -> None:
+    settings.REQUESTS_PER_ADDRESS = 5
+
+    async def run() -> tuple[list[Said], list[Said], int]:
+        gate = Gate()
+        app = CallerLimits(gate)
+        calls = [ask(app, "GET", "/", {}) for _ in range(30)]
+        late = [ask(app, "GET", "/", {}, client="192.0.2.7")]
+        first, others = await flood(app, gate, calls, late)
+        again = await ask(app, "GET", "/", {})
+        return first, [*others, again], gate.seen
+
+    first, others, seen = asyncio.run(run())
+    assert sorted(said.status for said in first) == [200] * 5 + [429] * 25
+    assert [said.status for said in others] == [200, 200]
+    assert seen == 7
+    refused = next(said for said in first if said.status == 429)
+    assert refused.headers["retry-after"] == "1"
+    assert b"LOADMASTER_REQUESTS_PER_ADDRESS" in refused.body
+    assert int(refused.headers["content-length"]) == len(refused.body)
+
+
+def test_a_user_with_many_tokens_is_one_caller_whatever_the_address(settings: Any) -> None:
+    settings.REQUESTS_PER_USER = 4
+
+    async def run() -> tuple[list[Said], list[Said]]:
+        gate = Gate()
+        app = CallerLimits(gate)
+        gate.opened.set()
+        for number in range(6):  # each token's first request tells whose it is
+            await ask(app, "GET", "/", {"authorization": f"ada-{number}"})
+        gate.opened.clear()
+        calls = [
+            ask(app, "POST", "/api/v1/x/", {"authorization": f"ada-{i % 6}"}, client=f"192.0.2.{i}")
+            for i in range(30)
+        ]
+        late = [ask(app, "GET", "/", {"authorization": "eve-1"}) for _ in range(3)]
+        return await flood(app, gate, calls, late)
+
+    first, others = asyncio.run(run())
+    assert sorted(said.status for said in first) == [200] * 4 + [429] * 26
+    assert [said.status for said in others] == [200] * 3
+    error = next(said for said in first if said.status == 429).json["error"]
+    assert error["code"] == "too_many_requests"
+    assert "LOADMASTER_REQUESTS_PER_USER" in error["detail"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_django_tells_whose_a_token_or_a_session_is() -> None:
+    ada, eve = a_user("ada"), a_user("eve")
+    client = Client()
+    client.force_login(eve)
+    session = {"cookie": f"{COOKIE}={client.session.session_key}"}
+    token = {"authorization": f"Bearer {a_token(ada)}"}
+    handler = ThreadedHandler()
+    app = CallerLimits(handler)
+
+    async def run() -> list[int]:
+        calls = [("/api/v1/jobs/", token), ("/", session), ("/api/v1/jobs/", {"cookie": "a=b"})]
+        calls.append(("/api/v1/jobs/", {"authorization": "Bearer of nobody"}))
+        return [(await ask(app, "GET", path, headers)).status for path, headers in calls]
+
+    assert asyncio.run(run()) == [200, 200, 401, 401]
+    assert list(app._users.values()) == [f"user {ada.pk}", f"user {eve.pk}"]
+    handler.close()
+
+
+def test_a_stream_that_has_begun_is_no_request_any_more(settings: Any) -> None:
+    settings.REQUESTS_PER_ADDRESS = 1
+
+    async def run() -> list[int]:
+        began, over = asyncio.Event(), asyncio.Event()
+
+        async def streaming(scope: dict[str, Any], receive: Any, send: Any) -> None:
+            headers = [(b"Content-Type", b"text/event-stream")]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            began.set()
+            await over.wait() if scope["path"] == "/live/" else None
+            await send({"type": "http.response.body", "body": b""})
+
+        app = CallerLimits(streaming)
+        stream = asyncio.create_task(ask(app, "GET", "/live/", {}))
+        await began.wait()
+        second = await ask(app, "GET", "/", {})
+        over.set()
+        return [second.status, (await stream).status, len(app._callers)]
+
+    assert asyncio.run(run()) == [200, 200, 0]
+
+
+def test_a_failure_ends_the_visit_too() -> None:
+    async def failing(scope: dict[str, Any], receive: Any, send: Any) -> None:
+        raise OSError("the client is gone")
+
+    app = CallerLimits(failing)
+    with pytest.raises(OSError, match="gone"):
+        asyncio.run(ask(app, "GET", "/", {}))
+    assert not app._callers
+
+
+@pytest.mark.parametrize(
+    ("headers", "same"),
+    [
+        ([(b"cookie", f"a=b; {COOKIE}=one; c=d".encode())], True),
+        ([(b"cookie", f"{COOKIE}=two".encode())], False),
+        ([(b"authorization", b"one")], True),
+        ([(b"cookie", b"\xff\xfe=\x00")], False),
+        ([], False),
+    ],
+)
+def test_a_credential_is_the_session_or_the_token(
+    headers: list[tuple[bytes, bytes]], same: bool
+) -> None:
+    one = credential_of({"headers": [(b"authorization", b"one")]})
+    assert (credential_of({"headers": headers}) == one) is same
