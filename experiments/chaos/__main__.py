@@ -91,7 +91,9 @@ def _options() -> argparse.Namespace:
         default=25,
         help="steps of a job, a fifth of a second each; others have two and three times as many",
     )
-    parser.add_argument("--most", type=int, default=100_000, help="jobs in all")
+    parser.add_argument(
+        "--most", type=int, default=100_000, help="jobs after which one runs at a time"
+    )
     parser.add_argument(
         "--short-leases",
         action="store_true",

@@ -14,7 +14,7 @@ from experiments.chaos.system import ChaosError, System
 from experiments.chaos.workload import Workload
 
 CANNOT_S = 60.0
-"""Seconds that a blow waits for an absent target before it counts as missed."""
+"""Seconds on two free cores that a blow waits for an absent target until it counts as missed."""
 
 BEGIN_S = 180.0
 MISSED = "missed"
@@ -77,7 +77,7 @@ class Run:
 
     def _play_one(self, blow: Blow, path: Path, began_s: float) -> None:
         self._wait(blow.gap_s * self.system.slowness)
-        until_s = time.monotonic() + CANNOT_S
+        until_s = time.monotonic() + CANNOT_S * self.system.slowness
         while (what := self.strike_field.strike(blow)) is None and time.monotonic() < until_s:
             self._wait(0.1)
         part = blow.part if what else MISSED

@@ -32,7 +32,7 @@ class Blow:
     until it comes back.
 
     It waits until the target has been at work for `work_s`; one that is `early` strikes it also
-    while it starts. With `busy` it waits until an agent has launches.
+    while it starts. With `busy` it waits until an agent has launches, and strikes that one.
     """
 
     number: int
@@ -93,7 +93,7 @@ def _strike(number: int, part: str, agents: int, pace: Pace, dice: random.Random
 
 
 def _with_a_loss(blows: list[Blow], pace: Pace) -> list[Blow]:
-    """Let the first agent that is killed be number 0, at work on jobs, and away until these go
+    """Let the first agent that is killed be one at work on jobs, and away until these go
     elsewhere.
     """
     first = next((blow for blow in blows if blow.part == "agent"), None)
@@ -101,7 +101,7 @@ def _with_a_loss(blows: list[Blow], pace: Pace) -> list[Blow]:
 
 
 def _loss(blow: Blow, hold_s: float) -> Blow:
-    return replace(blow, target="agent-0", hold_s=round(hold_s, 3), early=False, busy=True)
+    return replace(blow, target="agent", hold_s=round(hold_s, 3), early=False, busy=True)
 
 
 FULL_S = 5.0

@@ -34,8 +34,8 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Jobs to submit: `active` at a time, training jobs of 1 to 3 times `steps`, `most` in all;
-    `turn`: their forms.
+    """Jobs to submit: `active` at a time until there are `most`, then one at a time, so that blows
+    find work; training jobs of 1 to 3 times `steps`; `turn`: their forms.
     """
 
     active: int
@@ -127,8 +127,9 @@ class Workload:
                 continue
 
     def _wants_more(self) -> bool:
-        done = self._enough.is_set() or self._stop.is_set() or len(self.all) >= self.load.most
-        return not done and len(self.unfinished) < self.load.active
+        at_once = self.load.active if len(self.all) < self.load.most else 1
+        is_over = self._enough.is_set() or self._stop.is_set()
+        return not is_over and len(self.unfinished) < at_once
 
     def _look(self, client: loadmaster.Client) -> None:
         self.rounds.look({c["name"]: c["round_number"] for c in client.clusters()})

@@ -92,18 +92,22 @@ def test_one_of_several_workers_is_killed(tmp_path: Path) -> None:
 
 
 def test_an_agent_is_lost_once_it_has_launches(tmp_path: Path) -> None:
-    agent = Part("agent-0", ["sleep", "60"], {}, tmp_path / "log")
-    agent.start()
-    system = Parts(tmp_path, agent)
-    field, blow = Killing(cast(System, system)), a_blow("agent", "agent-0", early=True, busy=True)
+    names = ("agent-0", "agent-1")
+    agents = [Part(name, ["sleep", "60"], {}, tmp_path / f"{name}.log") for name in names]
+    for agent in agents:
+        agent.start()
+    system = Parts(tmp_path, *agents)
+    field, blow = Killing(cast(System, system)), a_blow("agent", "agent", early=True, busy=True)
     try:
         assert field.strike(blow) is None
-        run = system.site.nodes / "agents" / "agent-0" / "runs" / "lm-1"
+        run = system.site.nodes / "agents" / "agent-1" / "runs" / "lm-1"
         run.mkdir(parents=True)
         (run / "guard.pid").write_text("1")
-        assert "killed agent-0" in str(field.strike(blow))
+        assert "killed agent-1" in str(field.strike(blow))
+        assert agents[0].is_alive
     finally:
-        agent.kill(60.0)
+        for agent in agents:
+            agent.kill(60.0)
 
 
 def test_all_faults_are_made_that_this_machine_can_make(

@@ -24,9 +24,7 @@ class Killing:
         if blow.part in CHILDREN:
             return self._kill_child(blow)
         part = self._target(blow)
-        if not (part.is_alive if blow.early else part.works_since(blow.work_s)):
-            return None
-        if blow.busy and not self._has_launches(part):
+        if part is None or not (part.is_alive if blow.early else part.works_since(blow.work_s)):
             return None
         part.kill(blow.hold_s)
         lost = self._forget() if blow.part == EMPTY_BROKER else ""
@@ -35,10 +33,12 @@ class Killing:
     def mend(self) -> None:
         """Parts come back by themselves."""
 
-    def _target(self, blow: Blow) -> Part:
-        """The target, or one of several programs of that kind."""
+    def _target(self, blow: Blow) -> Part | None:
+        """The target, or one of several programs of that kind; of a busy one, one with launches."""
         parts = self._system.of(blow.target)
-        return parts[blow.number % len(parts)]
+        if blow.busy:
+            parts = [part for part in parts if self._has_launches(part)]
+        return parts[blow.number % len(parts)] if parts else None
 
     def _has_launches(self, agent: Part) -> bool:
         runs = self._system.site.nodes / "agents" / agent.name / "runs"
