@@ -22,8 +22,8 @@ class Phase(Enum):
 PATIENCE_S = {Phase.HEAD: 30.0, Phase.BODY: 60.0}
 """Longest time of a whole head and a whole body; uvicorn limits the time between requests."""
 
-LINGER_S = 1.0
-"""Time in which a refused client may read the answer."""
+LINGER_S = 5.0
+"""Time in which a client that still sends may read the answer."""
 
 REFUSALS = {
     408: (b"408 Request Timeout", b"the request took too long to arrive\n"),
@@ -100,10 +100,15 @@ class GuardedProtocol(HttpToolsProtocol):
             b" %d\r\nconnection: close\r\n\r\n"
         )
         self.transport.write(head % (line, len(words)) + words)
+        self._close()
+
+    def _close(self) -> None:
+        """Close once the client has read the answer: what it still sends would else reset the
+        connection before.
+        """
+        self._refused = True
         self._set_timer(None)
         if self.transport.can_write_eof():
-            # Closed at once, what the client still sends would reset the connection before it has
-            # read the answer.
             self.transport.write_eof()
             self._timer = self.loop.call_later(LINGER_S, self.transport.close)
         else:
@@ -129,6 +134,8 @@ class GuardedProtocol(HttpToolsProtocol):
             self._watch()
         elif self._phase is Phase.HEAD:
             self._refuse(408)
+        elif self.cycle.response_complete:
+            self._close()
         elif self.cycle.response_started:
             self.transport.close()
         else:

@@ -142,11 +142,12 @@ def test_a_flood_is_refused_and_who_comes_after_is_answered(tmp_path: Path) -> N
     assert {status for status in statuses if status >= 500} == set()
     assert statuses[429] > 0
     assert statuses[200] > 0
+    assert statuses[0] < statuses.total() / 2
     assert "Traceback" not in said, said[-5000:]
 
 
 async def flooded(url: str, bearer: dict[str, str], rounds: int) -> Counter[int]:
-    """Statuses of requests at once, a part of which hangs up before it is answered."""
+    """Statuses of requests at once, 0 for one without answer: a part hangs up before."""
     what_if = json.dumps({"policy": "fifo", "parameters": {}}).encode()
     calls: list[tuple[str, str, bytes]] = [
         ("GET", "/api/v1/jobs/", b""),
@@ -165,7 +166,8 @@ async def flooded(url: str, bearer: dict[str, str], rounds: int) -> Counter[int]
             answer = await client.request(
                 method, url + path, headers=headers, content=body, timeout=patience_s
             )
-        except httpx.TimeoutException:
+        except httpx.TransportError:
+            # It hung up, or, starved of a processor, took longer than the server waits for a body.
             statuses[0] += 1
         else:
             statuses[answer.status_code] += 1

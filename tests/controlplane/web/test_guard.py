@@ -3,6 +3,8 @@ body.
 """
 
 import asyncio
+import socket
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -147,6 +149,28 @@ def test_what_does_not_arrive_is_not_waited_for(sent: bytes) -> None:
 
     app = run(play)
     assert app.lost == (b"POST" in sent)
+
+
+@pytest.mark.usefixtures("hasty")
+def test_who_sends_a_body_for_too_long_still_reads_an_answer_that_came_before() -> None:
+    class Early(App):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            head = {"type": "http.response.start", "status": 429}
+            await send({**head, "headers": [(b"content-length", b"0")]})
+            await send({"type": "http.response.body", "body": b""})
+
+    def send_late(port: int) -> bytes:
+        with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
+            client.sendall(POST.replace(b"close", b"keep-alive") + b"wh")
+            for piece in (b"o", b"l"):
+                time.sleep(0.4)
+                client.sendall(piece)
+            return client.recv(100)
+
+    async def play(port: int) -> None:
+        assert (await asyncio.to_thread(send_late, port)).split()[1] == b"429"
+
+    run(play, Early())
 
 
 @pytest.mark.usefixtures("hasty")
