@@ -8,6 +8,7 @@ from uuid import UUID
 
 from django import forms
 from django.contrib import admin
+from django.contrib.auth.models import User
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from unfold.widgets import UnfoldAdminPasswordWidget
@@ -31,6 +32,7 @@ from jobs.models import (
     Job,
     JobArray,
     JobEvent,
+    Kind,
     Membership,
     Secret,
     Team,
@@ -120,7 +122,7 @@ class JobAdmin(ReadOnly):
         "total_steps", "submitted_at",
     )  # fmt: skip
     list_filter = ("state", "submitted_at", "cluster", "team")
-    search_fields = ("=id", "name", "user__username", "kind__name")
+    search_fields = ("id", "name", "user", "kind")
     inlines = (AttemptInline, DependencyInline, JobEventInline)
     actions = ("cancel", "hold", "release", "requeue")
     exclude = ("environment", "waiting_detail", "received_s")
@@ -133,6 +135,20 @@ class JobAdmin(ReadOnly):
     hold = row_action("Hold", job_hold, JobConflict)
     release = row_action("Release", job_release, JobConflict)
     requeue = row_action("Requeue", job_requeue, JobConflict)
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Job], search_term: str
+    ) -> tuple[QuerySet[Job], bool]:
+        """Find an id, or a part of the name of a job, its owner or its kind."""
+        if not search_term:
+            return queryset, False
+        with suppress(ValueError):
+            return queryset.filter(pk=UUID(search_term)), False
+        # Owners and kinds first, which are few: joined, their names are compared for each job.
+        people = User.objects.filter(username__icontains=search_term)
+        kinds = Kind.objects.order_by().filter(name__icontains=search_term)
+        named = Q(name__icontains=search_term)
+        return queryset.filter(named | Q(user__in=people) | Q(kind__in=kinds)), False
 
 
 class OfJobs(ReadOnly):

@@ -78,7 +78,7 @@ class Workload:
         self._thread.start()
 
     def submit_no_more(self) -> None:
-        """Let what was submitted come to its end."""
+        """Let what was submitted come to its end, once that is one job of each form."""
         self._enough.set()
 
     def close(self) -> None:
@@ -127,9 +127,10 @@ class Workload:
                 continue
 
     def _wants_more(self) -> bool:
+        """Return True until it is enough: each form was submitted once, however short the chaos."""
+        is_enough = self._enough.is_set() and self._number >= len(self.load.turn)
         at_once = self.load.active if len(self.all) < self.load.most else 1
-        is_over = self._enough.is_set() or self._stop.is_set()
-        return not is_over and len(self.unfinished) < at_once
+        return not (is_enough or self._stop.is_set()) and len(self.unfinished) < at_once
 
     def _look(self, client: loadmaster.Client) -> None:
         self.rounds.look({c["name"]: c["round_number"] for c in client.clusters()})

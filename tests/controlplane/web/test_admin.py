@@ -79,6 +79,15 @@ def test_no_list_reads_every_row_for_a_count_or_a_hierarchy_of_dates() -> None:
         assert (model, page.show_full_result_count, page.date_hierarchy) == (model, False, None)
 
 
+def test_jobs_are_found_by_id_and_by_parts_of_names(grace: Client, demo: Demo) -> None:
+    job = demo.running
+    for asked in (str(job.pk), job.name[1:], job.user.username, job.kind.name.upper()):
+        page = grace.get(admin_path(Job, "changelist"), {"q": asked})
+        assert job in page.context["cl"].result_list, asked
+    page = grace.get(admin_path(Job, "changelist"), {"q": "no such job"})
+    assert not page.context["cl"].result_list
+
+
 @pytest.mark.parametrize("model", [Assignment, Attempt, JobEvent])
 def test_rows_of_jobs_are_found_by_the_jobs_name_or_id(
     grace: Client, demo: Demo, model: type[Any]
