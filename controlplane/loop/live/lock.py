@@ -8,7 +8,7 @@ not renewed for EXPIRY_S. `round_expires_at` changes with each renewal and is fo
 import logging
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -122,6 +122,9 @@ EXPIRY_S = 15.0
 RENEW_S = 4.0
 """Interval of renewal: several may fail before the lock is lost."""
 
+END_S = 0.5
+"""Interval of tries to release a lock while the database takes no writes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
@@ -133,6 +136,38 @@ class Renewal:
 
     def expires(self, now: datetime) -> datetime:
         return now + timedelta(seconds=min(self.expiry_s, self.hold_s))
+
+
+def end(lock: RoundLock, now: datetime) -> None:
+    """Abandon the round if it is not finished, and release its lock.
+
+    While the database takes no writes, as on a full disk, a thread goes on trying: the process
+    lives, so that the next round would else wait until the lock expires.
+    """
+    try:
+        _end(lock, now)
+    except Error as error:
+        logger.warning("round %d could not release its lock: %s", lock.number, error)
+        name = f"end of round {lock.number}"
+        threading.Thread(target=_end_later, args=(lock, now), name=name, daemon=True).start()
+
+
+def _end(lock: RoundLock, now: datetime) -> None:
+    with transaction.atomic():
+        abandon(Q(cluster=lock.cluster_id, number=lock.number), now)
+        release(lock)
+
+
+def _end_later(lock: RoundLock, now: datetime) -> None:
+    until_s, pause = boot_s() + EXPIRY_S, threading.Event()
+    try:
+        while boot_s() < until_s:
+            pause.wait(END_S)
+            with suppress(Error):
+                _end(lock, now)
+                return
+    finally:
+        connections.close_all()
 
 
 @contextmanager

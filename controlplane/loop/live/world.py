@@ -9,7 +9,6 @@ from typing import Any, TypeAlias
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import Q
 
 import profiling.selectors
 from clusters.events import request_reschedule
@@ -145,8 +144,7 @@ def hold_round(cluster_id: int, ports: Ports) -> RoundResult | None:
             logger.warning("%s", lost)
             return None
         finally:
-            locks.abandon(Q(cluster=lock.cluster_id, number=lock.number), now)
-            locks.release(lock)
+            locks.end(lock, now)
 
 
 def is_wanted(cluster_id: int) -> bool:

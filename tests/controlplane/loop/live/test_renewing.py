@@ -1,6 +1,7 @@
 """A holder that works keeps its lock however short that is; one that died or lost it does not."""
 
 import threading
+import time
 from datetime import datetime, timedelta
 
 import pytest
@@ -13,6 +14,7 @@ from controlplane.loop.live.lock import Renewal, renewed
 from controlplane.loop.live.solver import solve_here
 from controlplane.loop.live.world import Ports, hold_round
 from controlplane.loop.models import Round
+from controlplane.loop.tasks import is_held
 from jobs.models import Assignment
 from policies.contract.plan import Plan
 from tests.builders import a_cluster, a_job, a_node
@@ -118,3 +120,30 @@ def test_a_renewal_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) ->
     ):
         wait_until_renewed(cluster)
     assert len(tries) >= 2
+
+
+def test_a_lock_that_a_full_disk_keeps_is_released_once_there_is_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster, real, tries = a_cluster_with_work(), locks.release, list[float]()
+
+    def solve(*_: object) -> Plan:
+        raise OperationalError("database or disk is full")
+
+    def release(lock: locks.RoundLock) -> None:
+        tries.append(time.monotonic())
+        if len(tries) < 3:
+            raise OperationalError("database or disk is full")
+        real(lock)
+
+    monkeypatch.setattr(locks, "release", release)
+    monkeypatch.setattr(locks, "END_S", 0.05)
+    with pytest.raises(OperationalError):
+        hold_round(cluster.pk, Ports(solve))
+    end = time.monotonic() + PATIENCE_S
+    while is_held(cluster.pk):
+        assert time.monotonic() < end, "nobody released the lock"
+        time.sleep(0.02)
+    assert len(tries) == 3
+    assert Round.objects.get().status == "abandoned"
+    assert hold_round(cluster.pk, Ports(solve_here)) is not None
