@@ -45,9 +45,10 @@ async def ask(
     body: bytes = b"",
     *,
     client: str = "127.0.0.1",
+    leaves_after_s: float | None = None,
 ) -> Said:
-    """The application's answer. A body comes in two pieces, its length is declared unless a header
-    of that name (or "") says otherwise.
+    """The application's answer, of status 0 if the client has left before. A body comes in two
+    pieces, its length is declared unless a header of that name (or "") says otherwise.
     """
     path, _, query = path.partition("?")
     length = {} if method == "GET" else {"content-length": str(len(body))}
@@ -68,13 +69,18 @@ async def ask(
     async def receive() -> Mapping[str, Any]:
         if pieces:
             return {"type": "http.request", "body": pieces.pop(), "more_body": bool(pieces)}
-        never: asyncio.Future[Mapping[str, Any]] = asyncio.get_running_loop().create_future()
-        return await never  # as a client that waits for the answer
+        if leaves_after_s is None:
+            await asyncio.get_running_loop().create_future()  # as a client that waits
+        else:
+            await asyncio.sleep(leaves_after_s)
+        return {"type": "http.disconnect"}
 
     async def send(message: Mapping[str, Any]) -> None:
         sent.append(message)
 
     await app(scope, receive, send)
+    if not sent:
+        return Said(0, {}, b"")
     found: dict[str, str] = {}
     for name, value in sent[0]["headers"]:
         key = name.decode().lower()

@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack
-from functools import partial
+from contextlib import AsyncExitStack, suppress
+from time import thread_time
 from typing import Any, cast
 
 from asgiref.sync import ThreadSensitiveContext, sync_to_async
@@ -27,8 +27,8 @@ MOST_THREADS = 16
 LARGE_BYTES = 256 * 1024
 """Size from which bodies are worked on one at a time: parsing takes up to fifty times as much."""
 
-TURNS, USER = "loadmaster.turns", "loadmaster.user"
-"""Keys of a scope: semaphores that a thread is taken with; id of the user once it is known."""
+TURNS, USER, SPENT_S = "loadmaster.turns", "loadmaster.user", "loadmaster.spent_s"
+"""Keys of a scope: contexts that a thread is taken in; then the user's id and processor time."""
 
 
 class ThreadedHandler(ASGIHandler):
@@ -61,23 +61,29 @@ class ThreadedHandler(ASGIHandler):
         length = request.META.get("CONTENT_LENGTH") or ""
         large = [self._large] if length.isdecimal() and int(length) > LARGE_BYTES else []
         async with AsyncExitStack() as turns:
-            for semaphore in (*scope.get(TURNS, ()), *large):
-                await turns.enter_async_context(semaphore)
+            for turn in (*scope.get(TURNS, ()), *large):
+                await turns.enter_async_context(turn)
             thread = await self._idle.get()
-            loop, free = asyncio.get_running_loop(), partial(self._idle.put_nowait, thread)
+            answer = sync_to_async(self._answer, thread_sensitive=False, executor=thread)
+            work = asyncio.ensure_future(answer(request))
             try:
-                answer = sync_to_async(self._answer, thread_sensitive=False, executor=thread)
-                found = await answer(request)
-            except BaseException:  # the client has gone, and the thread may still be at work
-                thread.submit(loop.call_soon_threadsafe, free)
-                raise
-            free()
+                found = await asyncio.shield(work)
+            finally:
+                # A client that has gone keeps its turn while the thread is still at work, or it
+                # would take one thread after another.
+                with suppress(Exception):
+                    await work
+                self._idle.put_nowait(thread)
         scope[USER] = user_id_of(request)
         return found
 
     def _answer(self, request: HttpRequest) -> HttpResponseBase:
-        close_old_connections()
-        return self.get_response(request)
+        began_s = thread_time()
+        try:
+            close_old_connections()
+            return self.get_response(request)
+        finally:
+            cast(Scope, cast(ASGIRequest, request).scope)[SPENT_S] = thread_time() - began_s
 
     def close(self) -> None:
         """Close the connections of the threads, and end them."""

@@ -14,6 +14,7 @@ from django.http import parse_cookie
 
 from controlplane.web.http.asgi import TURNS, USER, App, Message, Receive, Scope, Send
 from controlplane.web.http.middleware import refused
+from controlplane.web.http.pace import Pace
 from controlplane.web.http.request_metrics import count_request
 from controlplane.web.http.throttling import network_of
 
@@ -24,6 +25,9 @@ THREADS_EACH, THREADS_OF_STRANGERS = 2, 2
 
 MOST_KNOWN = 10_000
 """Credentials whose users are remembered."""
+
+STRANGERS = "strangers"
+"""Caller by whom all are paced together of whom no user is known."""
 
 RETRY_S = "1"
 ROUTE = "refused"
@@ -63,6 +67,7 @@ class CallerLimits:
         self._app = app
         self._callers: dict[str, Caller] = {}
         self._strangers = asyncio.Semaphore(THREADS_OF_STRANGERS)
+        self._pace = Pace()
         self._users: OrderedDict[bytes, str] = OrderedDict()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -80,7 +85,8 @@ class CallerLimits:
             await _refuse(scope, send, of_user=user is not None)
             return
         caller.requests += 1
-        scope[TURNS] = [caller.turns] if user else [caller.turns, self._strangers]
+        turns = [caller.turns] if user else [caller.turns, self._strangers]
+        scope[TURNS] = [*turns, self._pace.turn(user or STRANGERS, scope)]
         visit = Visit(self._callers, name)
 
         async def watched(message: Message) -> None:

@@ -189,6 +189,34 @@ def test_strangers_of_all_addresses_share_some_of_the_threads() -> None:
     assert (statuses, other) == ([200] * 20, 200)
 
 
+def test_who_hangs_up_keeps_no_more_threads_than_who_waits() -> None:
+    go_on, begun = threading.Event(), list[str]()
+
+    def act(request: HttpRequest) -> None:
+        begun.append(request.path)
+        if request.path == "/slow":
+            go_on.wait(30)
+
+    slow = Answering(act, most=8)
+    app = CallerLimits(slow)
+    for name in ("ada", "eve"):
+        app._learn(credential_of({"headers": [(b"authorization", name.encode())]}), name)
+
+    async def run() -> int:
+        eve = {"authorization": "eve"}
+        calls = [ask(app, "GET", "/slow", eve, leaves_after_s=0.02) for _ in range(20)]
+        flood = [asyncio.ensure_future(call) for call in calls]
+        await asyncio.sleep(0.2)
+        other = await asyncio.wait_for(ask(app, "GET", "/", {"authorization": "ada"}), 30)
+        go_on.set()
+        assert {said.status for said in await asyncio.gather(*flood)} == {0}
+        return other.status
+
+    assert asyncio.run(run()) == 200
+    assert begun.count("/slow") == THREADS_EACH
+    slow.close()
+
+
 async def beside_a_flood(user: str, address: str) -> tuple[list[int], int]:
     """Statuses of a flood that keeps its threads until another user, ada, has been answered."""
     go_on, together = threading.Event(), threading.Barrier(THREADS_EACH)
