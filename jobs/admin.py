@@ -139,16 +139,16 @@ class JobAdmin(ReadOnly):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Job], search_term: str
     ) -> tuple[QuerySet[Job], bool]:
-        """Find an id, or a part of the name of a job, its owner or its kind."""
-        if not search_term:
-            return queryset, False
-        with suppress(ValueError):
-            return queryset.filter(pk=UUID(search_term)), False
-        # Owners and kinds first, which are few: joined, their names are compared for each job.
-        people = User.objects.filter(username__icontains=search_term)
-        kinds = Kind.objects.order_by().filter(name__icontains=search_term)
-        named = Q(name__icontains=search_term)
-        return queryset.filter(named | Q(user__in=people) | Q(kind__in=kinds)), False
+        """Find an id, or words that are each part of the name of a job, its owner or its kind."""
+        for word in search_term.split():
+            # Owners and kinds first, which are few: joined, their names are compared for each job.
+            people = User.objects.filter(username__icontains=word).values_list("pk", flat=True)
+            kinds = Kind.objects.filter(name__icontains=word).values_list("pk", flat=True)
+            named = Q(name__icontains=word) | Q(user__in=list(people)) | Q(kind__in=list(kinds))
+            with suppress(ValueError):
+                named |= Q(pk=UUID(word))
+            queryset = queryset.filter(named)
+        return queryset, False
 
 
 class OfJobs(ReadOnly):
@@ -207,6 +207,7 @@ class AssignmentAdmin(OfJobs):
         "ended_at", "energy_cost",
     )  # fmt: skip
     list_filter = ("state", "created_at", "node__cluster", "node")
+    ordering = ("-created_at",)
     inlines = (SlotInline, EventInline)
 
 

@@ -147,6 +147,7 @@ class Assignment(models.Model):
                 name="never_metered",
             ),
             models.Index(fields=["job", "-created_at"]),
+            models.Index(fields=["created_at"]),
         ]
         ordering = ["created_at"]
 

@@ -154,8 +154,8 @@ def end(lock: RoundLock, now: datetime) -> None:
 
 def _end(lock: RoundLock, now: datetime) -> None:
     with transaction.atomic():
+        release(lock)  # first, as whoever acquires takes the cluster's row first
         abandon(Q(cluster=lock.cluster_id, number=lock.number), now)
-        release(lock)
 
 
 def _end_later(lock: RoundLock, now: datetime) -> None:

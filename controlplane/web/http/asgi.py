@@ -73,8 +73,8 @@ class ThreadedHandler(ASGIHandler):
                 # would take one thread after another.
                 with suppress(Exception):
                     await work
+                scope[USER] = user_id_of(request)
                 self._idle.put_nowait(thread)
-        scope[USER] = user_id_of(request)
         return found
 
     def _answer(self, request: HttpRequest) -> HttpResponseBase:

@@ -7,6 +7,8 @@ import asyncio
 import hashlib
 import logging
 from collections import OrderedDict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from django.conf import settings
@@ -14,7 +16,7 @@ from django.http import parse_cookie
 
 from controlplane.web.http.asgi import TURNS, USER, App, Message, Receive, Scope, Send
 from controlplane.web.http.middleware import refused
-from controlplane.web.http.pace import Pace
+from controlplane.web.http.pace import STRANGERS, Pace
 from controlplane.web.http.request_metrics import count_request
 from controlplane.web.http.throttling import network_of
 
@@ -26,8 +28,8 @@ THREADS_EACH, THREADS_OF_STRANGERS = 2, 2
 MOST_KNOWN = 10_000
 """Credentials whose users are remembered."""
 
-STRANGERS = "strangers"
-"""Caller by whom all are paced together of whom no user is known."""
+PROBES = frozenset({"/healthz", "/readyz", "/metrics"})
+"""Addresses that other programs ask, for which a late answer is none: they have a thread."""
 
 RETRY_S = "1"
 ROUTE = "refused"
@@ -67,6 +69,7 @@ class CallerLimits:
         self._app = app
         self._callers: dict[str, Caller] = {}
         self._strangers = asyncio.Semaphore(THREADS_OF_STRANGERS)
+        self._probes = asyncio.Semaphore(1)
         self._pace = Pace()
         self._users: OrderedDict[bytes, str] = OrderedDict()
 
@@ -85,8 +88,7 @@ class CallerLimits:
             await _refuse(scope, send, of_user=user is not None)
             return
         caller.requests += 1
-        turns = [caller.turns] if user else [caller.turns, self._strangers]
-        scope[TURNS] = [*turns, self._pace.turn(user or STRANGERS, scope)]
+        scope[TURNS] = [caller.turns, self._turn(credential, scope)]
         visit = Visit(self._callers, name)
 
         async def watched(message: Message) -> None:
@@ -100,6 +102,21 @@ class CallerLimits:
             await self._app(scope, receive, watched)
         finally:
             visit.leave()
+
+    @asynccontextmanager
+    async def _turn(self, credential: bytes, scope: Scope) -> AsyncIterator[None]:
+        """Wait for the turn of who is known by now: of many requests at once with a new credential,
+        the first answer tells whose the others are.
+        """
+        if user := self._users.get(credential):
+            async with self._pace.turn(user, scope):
+                yield
+        elif scope["path"] in PROBES:
+            async with self._probes:
+                yield
+        else:
+            async with self._strangers, self._pace.turn(STRANGERS, scope):
+                yield
 
     def _learn(self, credential: bytes, user: object) -> None:
         """Remember whose credential this is, so that the next request counts for the user."""

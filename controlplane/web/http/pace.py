@@ -1,7 +1,8 @@
-"""Pace of one caller: who took much processor time lately waits while others take little.
+"""Pace of users: who took much processor time lately waits while others take little.
 
 A web process answers in threads of which one runs at a time, so that one member's what-ifs slow
-down everybody's pages. Alone, nobody waits.
+down everybody's pages. Alone, nobody waits. Strangers are paced together, as one user; a request
+of theirs that turns out to be a user's is charged to that user.
 """
 
 import asyncio
@@ -12,31 +13,34 @@ from dataclasses import dataclass, field
 from math import inf
 from time import monotonic
 
-from controlplane.web.http.asgi import SPENT_S, Scope
+from controlplane.web.http.asgi import SPENT_S, USER, Scope
 
 SHARE = 0.1
-"""Share of a processor that a caller may take of a web process for long."""
+"""Share of a processor that a user may take of a web process for long."""
 
 FREE_S = 0.3
-"""Processor time that a caller may take at once beyond that."""
+"""Processor time that a user may take at once beyond that."""
 
 LITTLE_S = 0.1
-"""Processor time below which a caller is one that others wait for: where all take much, nobody
+"""Processor time below which a user is one that others wait for: where all take much, nobody
 waits, as nobody would gain.
 """
 
 LONGEST_S = 4.0
-"""Time after which a request costs its caller no more waiting, whatever it took."""
+"""Longest time that one request makes the next one of its user wait."""
 
 OTHERS_S = 1.0
-"""Time for which a caller who takes little counts as there after a request."""
+"""Time for which a user who takes little counts as there after a request."""
+
+STRANGERS = "strangers"
+"""Name of their account."""
 
 POLL_S = 0.02
 
 
 @dataclass(slots=True)
 class Account:
-    """Processor time that a caller took and that is not forgotten yet."""
+    """Processor time that a user took and that is not forgotten yet."""
 
     spent_s: float = 0.0
     at_s: float = 0.0
@@ -44,7 +48,7 @@ class Account:
 
 
 class Pace:
-    """Accounts of the callers of one web process; `clock` in seconds."""
+    """Accounts of the users of one web process; `clock` in seconds."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
@@ -52,29 +56,31 @@ class Pace:
         self._newest, self._newest_s, self._other_s = "", -inf, -inf
 
     @asynccontextmanager
-    async def turn(self, caller: str, scope: Scope) -> AsyncIterator[None]:
-        """Wait until the caller may have a thread, and charge what its request took there."""
-        account = self._accounts[caller]
+    async def turn(self, user: str, scope: Scope) -> AsyncIterator[None]:
+        """Wait until the user may have a thread, and charge what the request took there."""
+        account = self._accounts[user]
         async with AsyncExitStack() as stack:
-            if self._is_over(account) and self._others_are_there(caller):
+            if self._is_over(account) and self._others_are_there(user):
                 await stack.enter_async_context(account.alone)
-                while self._is_over(account) and self._others_are_there(caller):
+                while self._is_over(account) and self._others_are_there(user):
                     await asyncio.sleep(POLL_S)
             elif account.spent_s < LITTLE_S:
-                self._note(caller)
+                self._note(user)
             try:
                 yield
             finally:
-                self._charge(account, scope.get(SPENT_S, 0.0))
+                known = scope.get(USER)
+                name = user if known is None else f"user {known}"
+                self._charge(self._accounts[name], scope.get(SPENT_S, 0.0))
 
-    def _note(self, caller: str) -> None:
-        """Note when the newest caller came, and when anybody else last did before."""
-        if caller != self._newest:
-            self._newest, self._other_s = caller, self._newest_s
+    def _note(self, user: str) -> None:
+        """Note when the newest user came, and when anybody else last did before."""
+        if user != self._newest:
+            self._newest, self._other_s = user, self._newest_s
         self._newest_s = self._clock()
 
-    def _others_are_there(self, caller: str) -> bool:
-        came_s = self._other_s if caller == self._newest else self._newest_s
+    def _others_are_there(self, user: str) -> bool:
+        came_s = self._other_s if user == self._newest else self._newest_s
         return self._clock() < came_s + OTHERS_S
 
     def _is_over(self, account: Account) -> bool:

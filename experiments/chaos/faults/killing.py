@@ -24,7 +24,7 @@ class Killing:
         if blow.part in CHILDREN:
             return self._kill_child(blow)
         part = self._target(blow)
-        if part is None or not (part.is_alive if blow.early else part.works_since(blow.work_s)):
+        if part is None:
             return None
         part.kill(blow.hold_s)
         lost = self._forget() if blow.part == EMPTY_BROKER else ""
@@ -34,11 +34,17 @@ class Killing:
         """Parts come back by themselves."""
 
     def _target(self, blow: Blow) -> Part | None:
-        """The target, or one of several programs of that kind; of a busy one, one with launches."""
+        """Return the target, or one of several programs of that kind (of a busy blow one with
+        launches); None while it is away.
+        """
         parts = self._system.of(blow.target)
         if blow.busy:
-            parts = [part for part in parts if self._has_launches(part)]
-        return parts[blow.number % len(parts)] if parts else None
+            parts = [p for p in parts if self._has_launches(p) and self._is_ready(p, blow)]
+        part = parts[blow.number % len(parts)] if parts else None
+        return part if part is not None and self._is_ready(part, blow) else None
+
+    def _is_ready(self, part: Part, blow: Blow) -> bool:
+        return part.is_alive if blow.early else part.works_since(blow.work_s)
 
     def _has_launches(self, agent: Part) -> bool:
         runs = self._system.site.nodes / "agents" / agent.name / "runs"

@@ -79,12 +79,20 @@ def test_no_list_reads_every_row_for_a_count_or_a_hierarchy_of_dates() -> None:
         assert (model, page.show_full_result_count, page.date_hierarchy) == (model, False, None)
 
 
+def test_the_newest_runs_come_first(grace: Client, demo: Demo) -> None:
+    rows = grace.get(admin_path(Assignment, "changelist")).context["cl"].result_list
+    times = [row.created_at for row in rows]
+    assert len(times) > 1
+    assert times == sorted(times, reverse=True)
+
+
 def test_jobs_are_found_by_id_and_by_parts_of_names(grace: Client, demo: Demo) -> None:
     job = demo.running
-    for asked in (str(job.pk), job.name[1:], job.user.username, job.kind.name.upper()):
+    both = f"{job.user.username} {job.name[1:]}"
+    for asked in (str(job.pk), job.name[1:], job.user.username, job.kind.name.upper(), both):
         page = grace.get(admin_path(Job, "changelist"), {"q": asked})
         assert job in page.context["cl"].result_list, asked
-    page = grace.get(admin_path(Job, "changelist"), {"q": "no such job"})
+    page = grace.get(admin_path(Job, "changelist"), {"q": f"{job.user.username} none"})
     assert not page.context["cl"].result_list
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
 from io import BytesIO
 from traceback import walk_stack
 from types import CodeType
@@ -14,8 +15,9 @@ from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpRequest, HttpResponse
 from django.test import Client
 
-from controlplane.web.http.asgi import LARGE_BYTES, USER, ThreadedHandler
-from controlplane.web.http.callers import THREADS_EACH, CallerLimits, credential_of
+from controlplane.web.http.asgi import LARGE_BYTES, TURNS, USER, ThreadedHandler
+from controlplane.web.http.callers import PROBES, THREADS_EACH, CallerLimits, credential_of
+from controlplane.web.http.pace import STRANGERS
 from controlplane.web.logs.middleware import RequestLog
 from tests.builders import a_user
 from tests.builders_asgi import Said, ask
@@ -217,6 +219,24 @@ def test_who_hangs_up_keeps_no_more_threads_than_who_waits() -> None:
     slow.close()
 
 
+def test_a_probe_is_answered_while_strangers_keep_their_threads() -> None:
+    go_on = threading.Event()
+    slow = Answering(lambda request: request.path == "/slow" and go_on.wait(30), most=8)
+    app = CallerLimits(slow)
+
+    async def run() -> list[int]:
+        calls = [ask(app, "GET", "/slow", {}, client=f"192.0.2.{i}") for i in range(5)]
+        flood = [asyncio.ensure_future(call) for call in calls]
+        await asyncio.sleep(0.05)
+        probes = [await asyncio.wait_for(ask(app, "GET", path, {}), 30) for path in PROBES]
+        go_on.set()
+        await asyncio.gather(*flood)
+        return [said.status for said in probes]
+
+    assert asyncio.run(run()) == [200] * 3
+    slow.close()
+
+
 async def beside_a_flood(user: str, address: str) -> tuple[list[int], int]:
     """Statuses of a flood that keeps its threads until another user, ada, has been answered."""
     go_on, together = threading.Event(), threading.Barrier(THREADS_EACH)
@@ -301,6 +321,29 @@ def test_a_user_with_many_tokens_is_one_caller_whatever_the_address(settings: An
     error = next(said for said in first if said.status == 429).json["error"]
     assert error["code"] == "too_many_requests"
     assert "LOADMASTER_REQUESTS_PER_USER" in error["detail"]
+
+
+def test_of_many_first_requests_the_later_ones_are_paced_as_the_users() -> None:
+    turns, go_on = list[str](), threading.Event()
+
+    class Known(Answering):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            async with AsyncExitStack() as stack:
+                for turn in scope[TURNS]:
+                    await stack.enter_async_context(turn)
+                scope[USER] = "ada"
+                await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    app = CallerLimits(Known(lambda _: go_on.wait(1)))
+    pace = app._pace.turn
+    app._pace.turn = lambda user, scope: turns.append(user) or pace(user, scope)  # type: ignore[method-assign,func-returns-value]  # notes who is paced
+
+    async def run() -> None:
+        await asyncio.gather(*(ask(app, "GET", "/", {"authorization": "a"}) for _ in range(8)))
+
+    asyncio.run(run())
+    assert turns[0] == STRANGERS
+    assert turns[-1] == "user ada"
 
 
 @pytest.mark.django_db(transaction=True)

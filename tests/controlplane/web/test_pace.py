@@ -6,9 +6,16 @@ from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 
-from controlplane.web.http.asgi import SPENT_S, ThreadedHandler
+from controlplane.web.http.asgi import SPENT_S, USER, ThreadedHandler
 from controlplane.web.http.callers import CallerLimits, credential_of
-from controlplane.web.http.pace import FREE_S, LONGEST_S, OTHERS_S, SHARE, Pace
+from controlplane.web.http.pace import (
+    FREE_S,
+    LONGEST_S,
+    OTHERS_S,
+    SHARE,
+    STRANGERS,
+    Pace,
+)
 from tests.builders_asgi import ask
 
 
@@ -70,6 +77,17 @@ def test_who_took_much_waits_while_others_come_but_not_for_long(monkeypatch: Any
     assert first < 0.1
     assert 0.2 * FREE_S / SHARE - 0.1 < second < 0.2 * FREE_S / SHARE + 0.2
     assert LONGEST_S - 0.1 < third < LONGEST_S + 0.2
+
+
+def test_a_strangers_request_that_is_a_users_is_charged_to_the_user() -> None:
+    async def run() -> dict[str, float]:
+        pace = Pace(Clock())
+        scope = {SPENT_S: 0.2}
+        async with pace.turn(STRANGERS, scope):
+            scope[USER] = 7
+        return {name: account.spent_s for name, account in pace._accounts.items()}
+
+    assert asyncio.run(run()) == {STRANGERS: 0.0, "user 7": 0.2}
 
 
 def test_who_took_much_does_not_wait_alone(monkeypatch: Any) -> None:
