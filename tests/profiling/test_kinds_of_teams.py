@@ -1,4 +1,4 @@
-"""What one team's jobs have shown is neither read nor changed by another team's."""
+"""Measurements of one team's jobs are neither read nor changed by another team's."""
 
 from typing import Any
 

@@ -3,7 +3,6 @@
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
 from io import BytesIO
 from traceback import walk_stack
 from types import CodeType
@@ -15,9 +14,8 @@ from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpRequest, HttpResponse
 from django.test import Client
 
-from controlplane.web.http.asgi import LARGE_BYTES, TURNS, USER, ThreadedHandler
+from controlplane.web.http.asgi import LARGE_BYTES, USER, ThreadedHandler
 from controlplane.web.http.callers import PROBES, THREADS_EACH, CallerLimits, credential_of
-from controlplane.web.http.pace import STRANGERS
 from controlplane.web.logs.middleware import RequestLog
 from tests.builders import a_user
 from tests.builders_asgi import Said, ask
@@ -321,29 +319,6 @@ def test_a_user_with_many_tokens_is_one_caller_whatever_the_address(settings: An
     error = next(said for said in first if said.status == 429).json["error"]
     assert error["code"] == "too_many_requests"
     assert "LOADMASTER_REQUESTS_PER_USER" in error["detail"]
-
-
-def test_of_many_first_requests_the_later_ones_are_paced_as_the_users() -> None:
-    turns, go_on = list[str](), threading.Event()
-
-    class Known(Answering):
-        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-            async with AsyncExitStack() as stack:
-                for turn in scope[TURNS]:
-                    await stack.enter_async_context(turn)
-                scope[USER] = "ada"
-                await send({"type": "http.response.start", "status": 200, "headers": []})
-
-    app = CallerLimits(Known(lambda _: go_on.wait(1)))
-    pace = app._pace.turn
-    app._pace.turn = lambda user, scope: turns.append(user) or pace(user, scope)  # type: ignore[method-assign,func-returns-value]  # notes who is paced
-
-    async def run() -> None:
-        await asyncio.gather(*(ask(app, "GET", "/", {"authorization": "a"}) for _ in range(8)))
-
-    asyncio.run(run())
-    assert turns[0] == STRANGERS
-    assert turns[-1] == "user ada"
 
 
 @pytest.mark.django_db(transaction=True)

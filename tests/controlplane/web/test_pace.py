@@ -2,11 +2,13 @@
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 
-from controlplane.web.http.asgi import SPENT_S, USER, ThreadedHandler
+from controlplane.web.http.asgi import SPENT_S, TURNS, USER, ThreadedHandler
 from controlplane.web.http.callers import CallerLimits, credential_of
 from controlplane.web.http.pace import (
     FREE_S,
@@ -160,3 +162,30 @@ def test_a_request_is_charged_the_processor_time_of_its_thread() -> None:
     assert spent_s["user ada"] < 0.05
     assert 0.2 <= spent_s["user eve"] < 0.25
     handler.close()
+
+
+def test_of_many_first_requests_the_later_ones_are_paced_as_the_users() -> None:
+    paced = list[str]()
+
+    class Noting(Pace):
+        @asynccontextmanager
+        async def turn(self, user: str, scope: Any) -> AsyncIterator[None]:
+            paced.append(user)
+            async with super().turn(user, scope):
+                yield
+
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
+        async with AsyncExitStack() as stack:
+            for turn in scope[TURNS]:
+                await stack.enter_async_context(turn)
+            scope[USER] = "ada"
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    app = CallerLimits(answer)
+    app._pace = Noting()
+
+    async def run() -> None:
+        await asyncio.gather(*(ask(app, "GET", "/", {"authorization": "a"}) for _ in range(8)))
+
+    asyncio.run(run())
+    assert (paced[0], paced[-1]) == (STRANGERS, "user ada")
