@@ -1,8 +1,6 @@
 """`python -m controlplane.serve`: uvicorn with bounded connections and rare garbage collections."""
 
 import argparse
-import contextlib
-import ctypes
 import gc
 import multiprocessing
 import threading
@@ -11,8 +9,9 @@ from typing import Any
 
 import uvicorn
 
+from controlplane.web import nice_process
 from loadmaster.outputs import lose_what_finds_no_room
-from policies.host.lifetime import die_with
+from policies.host.lifetime import die_with, keep_little_memory
 
 FULL_EVERY_S = 600.0
 YOUNG = (10_000, 50)
@@ -38,23 +37,6 @@ def _collect(over: threading.Event, every_s: float, before: tuple[int, int, int]
     gc.set_threshold(*before)
 
 
-M_MMAP_THRESHOLD, LARGE_BYTES = -3, 1 << 20
-M_ARENA_MAX, ARENAS = -8, 2
-"""glibc's settings: size from which a block is mapped alone, and heaps that threads share."""
-
-
-def keep_little_memory() -> None:
-    """Return large blocks to the system as soon as they are free, and share heaps.
-
-    glibc raises that size with each large block that is freed, and gives each thread a heap: each
-    then keeps as much as its largest request took.
-    """
-    with contextlib.suppress(AttributeError):  # another library of C
-        libc = ctypes.CDLL(None)
-        libc.mallopt(M_MMAP_THRESHOLD, LARGE_BYTES)
-        libc.mallopt(M_ARENA_MAX, ARENAS)
-
-
 KEEP_ALIVE_S = 75
 """Longer than heartbeats are apart, and than proxies keep connections."""
 
@@ -63,6 +45,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Serve until SIGTERM; pending requests are answered within `--grace` seconds."""
     given = _parser().parse_args(argv)
     lose_what_finds_no_room()
+    nice_process.start()
     uvicorn.run(
         "controlplane.serve:application",
         factory=True,

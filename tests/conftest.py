@@ -12,6 +12,7 @@ from django.db import connection
 from hypothesis import HealthCheck, is_hypothesis_test, settings
 from pytest_django import DjangoDbBlocker
 
+from controlplane.web import nice_process
 from tests.builders_databases import migrated, sqlite_database
 
 TESTS = Path(__file__).parent
@@ -88,6 +89,12 @@ def _empty_caches() -> Iterator[None]:
     yield
     for cache in caches.all():
         cache.clear()
+
+
+@pytest.fixture(autouse=True)
+def _long_questions_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long questions are answered by this process: another does not see the tests' database."""
+    monkeypatch.setattr(nice_process, "ask", lambda question, *given: question(*given))
 
 
 @pytest.fixture(scope="session")

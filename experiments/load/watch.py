@@ -14,7 +14,8 @@ from types import TracebackType
 import psutil
 
 PARTS = {
-    "web": "controlplane.serve", "worker": "celery -A controlplane worker",
+    "web": "controlplane.serve", "nice": "web.nice_process",
+    "worker": "celery -A controlplane worker",
     "beat": "celery -A controlplane beat",
     "valkey": "valkey", "solver": "policies serve", "agents": "loadmaster.agent",
     "postgres": "postgres",
@@ -172,7 +173,9 @@ def _name(process: psutil.Process) -> str:
 
 def web_processes() -> list[psutil.Process]:
     """The web server's processes below this one, the one that started the others last."""
-    found = [
-        p for p in psutil.Process().children(recursive=True) if PARTS["web"] in _line_of_any(p)
-    ]
+    children, parts = (
+        psutil.Process().children(recursive=True),
+        (PARTS["web"], PARTS["nice"]),
+    )
+    found = [p for p in children if any(part in _line_of_any(p) for part in parts)]
     return sorted(found, key=lambda p: PARTS["web"] in " ".join(p.cmdline()))

@@ -18,7 +18,7 @@ from policies.contract.plan import Plan
 from policies.contract.policy import PolicyError
 from policies.host import registry
 from policies.host.garbage import not_collected
-from policies.host.lifetime import die_with, take_no_more_than_a_half
+from policies.host.lifetime import be_nice, die_with, take_no_more_than_a_half
 
 READY = {"ready": True}
 
@@ -28,6 +28,7 @@ def serve(requests: Iterable[str | bytes], answers: IO[str], parent: int | None 
     if parent is not None:
         die_with(parent)
         take_no_more_than_a_half()
+        be_nice()
     warm_up()
     _say(answers, READY)
     for line in requests:

@@ -196,6 +196,7 @@ def _reading() -> Iterator[None]:
         yield
         return
     sqlite: Any = connections[connection.alias]
+    sqlite.ensure_connection()  # which sets the mode
     before, sqlite.transaction_mode = sqlite.transaction_mode, "DEFERRED"
     try:
         yield

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -21,6 +20,7 @@ from types import FrameType
 from typing import TextIO
 
 from loadmaster.files import private_folder
+from policies.host.lifetime import be_nice
 
 _PR_SET_PDEATHSIG = 1
 _TICK_S = 0.1
@@ -171,12 +171,7 @@ class _Child:
 def _become_child(nice: int) -> None:
     """Set the child's death signal and niceness before exec."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if nice:
-        os.nice(nice)
-        # Linux shares processors out by session first, and within a session by niceness: the whole
-        # session has to be nice.
-        with suppress(OSError):
-            Path("/proc/self/autogroup").write_text(str(nice))
+    be_nice(nice)
 
 
 def _take_lock(home: Path) -> TextIO:

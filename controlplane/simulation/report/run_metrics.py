@@ -15,7 +15,6 @@ from math import isfinite, nan, sqrt
 from typing import Literal
 
 import numpy as np
-from scipy.special import stdtrit
 
 from controlplane.simulation.world.job_table import JobEnd
 from controlplane.simulation.world.outcome import Outcome, Utilisation
@@ -215,6 +214,8 @@ def interval(values: Sequence[float]) -> Interval:
     n = len(known)
     if n < 2:
         return Interval(known[0] if known else nan, None, n)
+    from scipy.special import stdtrit  # 26 MB, which web does without
+
     middle = sum(known) / n
     deviation = sqrt(sum((v - middle) ** 2 for v in known) / (n - 1))
     half_width = float(stdtrit(n - 1, (1.0 + CONFIDENCE) / 2.0)) * deviation / sqrt(n)

@@ -42,7 +42,7 @@ from controlplane.studies.selectors import (
     get_simulation,
     visible_simulations,
 )
-from controlplane.studies.what_if.decide import WhatIfError, what_if
+from controlplane.studies.what_if.decide import WhatIf, WhatIfError, what_if
 from controlplane.studies.what_if.queue_end import queue_end_create
 from controlplane.studies.what_if.start_now import start_now
 from controlplane.web.rest.openapi import ERROR_REFERENCE
@@ -217,10 +217,14 @@ class WhatIfView(APIView):
         given.is_valid(raise_exception=True)
         policy, parameters = given.validated_data["policy"], given.validated_data.get("parameters")
         try:
-            found = what_if(_user(request), _cluster(name), policy, parameters or {})
+            found = what_if(_user(request), _cluster(name), policy, parameters or {}, _as_data)
         except WhatIfError as error:
             raise ValidationError({error.field: [str(error)]}) from None
-        return Response(WhatIfSerializer(found).data)
+        return Response(found)
+
+
+def _as_data(found: WhatIf) -> dict[str, Any]:
+    return dict(WhatIfSerializer(found).data)
 
 
 class StartNowView(APIView):

@@ -9,16 +9,14 @@ parent.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-import os
 import resource
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from policies.host.lifetime import die_with
+from policies.host.lifetime import be_nice, die_with
 
 if TYPE_CHECKING:
     from controlplane.simulation.study.study import StudyProgress
@@ -95,8 +93,7 @@ def _is_expected(error: Exception) -> bool:
 def _settle(parent: int | None, memory_gb: float) -> None:
     if parent is not None:
         die_with(parent)
-    with contextlib.suppress(OSError):
-        os.nice(NICE)
+    be_nice(NICE)
     if memory_gb:
         _, most = resource.getrlimit(resource.RLIMIT_DATA)
         wanted = int(memory_gb * GB)

@@ -1,14 +1,14 @@
-"""A policy's decision about the live queue, made in another process; nothing is applied.
+"""A policy's decision about the live queue, made in a nice process; nothing is applied.
 
 Jobs of other teams are there without their names, as on the timeline: that they take GPUs can be
 seen, and nothing else.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from django.contrib.auth.models import User
 
@@ -20,6 +20,7 @@ from controlplane.loop.live.solver import kept_solver
 from controlplane.loop.rounds import decide_or_keep, kept
 from controlplane.studies.what_if.comparison import Figures, differences, figures
 from controlplane.studies.what_if.turns import TURNS
+from controlplane.web import nice_process
 from controlplane.web.pages.formats import part_of
 from jobs.selectors import OTHERS, seen_by
 from jobs.wording import reason_for_waiting
@@ -28,6 +29,8 @@ from policies.contract.policy import PolicyError, UnknownPolicyError
 from policies.contract.snapshot import RankPlacement, Snapshot
 from policies.host import registry
 from policies.placement.explained import explained
+
+T = TypeVar("T")
 
 
 class WhatIfError(ValueError):
@@ -76,18 +79,32 @@ class WhatIf:
     snapshot: Snapshot
 
 
-def what_if(user: User, cluster: Cluster, policy: str, parameters: Mapping[str, Any]) -> WhatIf:
-    """Ask the policy about the cluster now. WhatIfError if unknown, BusyError."""
+def what_if(
+    user: User,
+    cluster: Cluster,
+    policy: str,
+    parameters: Mapping[str, Any],
+    shown: Callable[[WhatIf], T],
+) -> T:
+    """Ask the policy about the cluster now, and return what `shown` makes of the answer.
+
+    WhatIfError if it is unknown, BusyError, NoAnswerError.
+    """
     check(policy, parameters)
-    TURNS.take(user.pk)
-    try:
-        observed = observe(cluster.pk, time.time(), cluster.round_number + 1)
-        snapshot = observed.snapshot
-        plan, failure = decide_or_keep(
-            snapshot, lambda seen: solve_apart(policy, parameters, seen), policy
-        )
-    finally:
-        TURNS.end(user.pk)
+    with TURNS.of(user.pk):
+        found: T = nice_process.ask(_shown, shown, user, cluster, policy, parameters)
+    return found
+
+
+def _shown(shown: Callable[[WhatIf], T], *asked: Any) -> T:
+    return shown(_decided(*asked))
+
+
+def _decided(user: User, cluster: Cluster, policy: str, parameters: Mapping[str, Any]) -> WhatIf:
+    snapshot = observe(cluster.pk, time.time(), cluster.round_number + 1).snapshot
+    plan, failure = decide_or_keep(
+        snapshot, lambda seen: solve_apart(policy, parameters, seen), policy
+    )
     present, at = kept(snapshot, cluster.policy, ""), datetime.fromtimestamp(snapshot.now_s, UTC)
     names = names_of(user, snapshot)
     return WhatIf(
@@ -115,7 +132,7 @@ def check(policy: str, parameters: Mapping[str, Any], place: str = "") -> None:
 
 
 def solve_apart(policy: str, parameters: Mapping[str, Any], snapshot: Snapshot) -> Plan:
-    """Solve in a process of this one's own, apart from that of the rounds, and killed sooner."""
+    """Solve in a child of this process, apart from that of the rounds, and killed sooner."""
     return kept_solver("WHAT_IF_TIMEOUT_S").solve(snapshot, policy, parameters)
 
 

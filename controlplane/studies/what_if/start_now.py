@@ -19,6 +19,7 @@ from controlplane.loop.rounds import decide
 from controlplane.studies.what_if.changes import Change, changes_for
 from controlplane.studies.what_if.decide import names_of, solve_apart
 from controlplane.studies.what_if.turns import TURNS
+from controlplane.web import nice_process
 from controlplane.web.rest.errors import ConflictError
 from jobs.lifecycle import JobState
 from jobs.models import Job
@@ -73,13 +74,19 @@ class StartNow:
 
 
 def start_now(user: User, job: Job) -> StartNow:
-    """Try the changes that could start this waiting job now. ConflictError, BusyError.
+    """Try the changes that could start this waiting job now, in the nice process.
 
     The fewest displaced jobs make a change cheapest; of equal ones the order of `changes_for`.
+    ConflictError, BusyError, NoAnswerError.
     """
-    deadline_s = time.monotonic() + BUDGET_S
     if job.state not in WAITING:
         raise ConflictError(f"the job is {job.state}: only a job that waits can be started sooner")
+    with TURNS.of(user.pk, PATIENCE_S):
+        return nice_process.ask(_tried, user, job)
+
+
+def _tried(user: User, job: Job) -> StartNow:
+    deadline_s = time.monotonic() + BUDGET_S
     snapshot = observe(job.cluster_id, time.time(), job.cluster.round_number + 1).snapshot
     wanted, closed = str(job.pk), _closed_nodes(job)
     if wanted not in snapshot.jobs.position:
@@ -92,9 +99,8 @@ def start_now(user: User, job: Job) -> StartNow:
         return decide(seen, lambda rest: solve_apart(policy, parameters, rest), policy)
 
     names = names_of(user, snapshot)
-    TURNS.take(user.pk, PATIENCE_S)
     trial = Trial(wanted, changes_for(snapshot, wanted, closed), solve)
-    trial.run(deadline_s, lambda: TURNS.end(user.pk))
+    trial.run(deadline_s)
     return trial.answer(names)
 
 
@@ -114,11 +120,10 @@ class Trial:
     changes: list[Change] = field(default_factory=list)
     plans: list[Plan | None] = field(default_factory=list)
 
-    def run(self, deadline_s: float, end_turn: Callable[[], None]) -> None:
-        """Decide until the deadline, and end the turn; a decision under way goes on without us."""
+    def run(self, deadline_s: float) -> None:
+        """Decide until the deadline; a decision under way goes on without us."""
         pool = ThreadPoolExecutor(1, "start-now")
         found = pool.submit(self._decide_all, deadline_s)
-        found.add_done_callback(lambda _: end_turn())
         pool.shutdown(wait=False)
         with suppress(TimeoutError):
             found.result(max(0.0, deadline_s - time.monotonic()))

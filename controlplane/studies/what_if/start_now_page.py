@@ -10,7 +10,7 @@ from django.views.decorators.http import require_GET
 
 from controlplane.studies.what_if.start_now import start_now
 from controlplane.studies.what_if.turns import BusyError
-from controlplane.web.rest.errors import ConflictError
+from controlplane.web.rest.errors import ConflictError, NoAnswerError
 from jobs.selectors import get_job
 
 
@@ -21,6 +21,6 @@ def start_now_part(request: HttpRequest, job_id: uuid.UUID) -> HttpResponse:
     job = get_job(user, job_id)
     try:
         context: dict[str, Any] = {"found": start_now(user, job)}
-    except (ConflictError, BusyError) as error:
+    except (ConflictError, BusyError, NoAnswerError) as error:
         context = {"problem": str(error.detail)}
     return render(request, "studies/_start_now.html", context)

@@ -2,6 +2,8 @@
 
 import threading
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from django.db import connection
 from rest_framework import status
@@ -28,23 +30,26 @@ class BusyError(APIException):
 
 
 class Turns:
-    """Turns of one process. `end` ends one, from any thread."""
+    """Turns of one process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._turn = threading.BoundedSemaphore(1)
         self._asking: Counter[int] = Counter()
 
-    def take(self, user: int, patience_s: float = PATIENCE_S) -> None:
-        """Wait for the user's turn. BusyError."""
+    @contextmanager
+    def of(self, user: int, patience_s: float = PATIENCE_S) -> Iterator[None]:
+        """Wait for the user's turn, which ends with the block. BusyError."""
         self._enter(user)
-        if not self._turn.acquire(blocking=False) and not self._wait(patience_s):
+        try:
+            if not self._turn.acquire(blocking=False) and not self._wait(patience_s):
+                raise BusyError("others are asking just now; try again in a few seconds")
+            try:
+                yield
+            finally:
+                self._turn.release()
+        finally:
             self._leave(user)
-            raise BusyError("others are asking just now; try again in a few seconds")
-
-    def end(self, user: int) -> None:
-        self._turn.release()
-        self._leave(user)
 
     def _wait(self, patience_s: float) -> bool:
         if not connection.in_atomic_block:

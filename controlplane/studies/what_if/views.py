@@ -35,6 +35,7 @@ from controlplane.web.operators import is_operator
 from controlplane.web.pages.formats import quantity
 from controlplane.web.pages.gantt import Bar, figure, row_of
 from controlplane.web.pages.static_files import PLOTLY_NAME
+from controlplane.web.rest.errors import NoAnswerError
 from jobs.selectors import OTHERS
 from policies.contract.snapshot import Purpose
 
@@ -96,11 +97,11 @@ def what_if_page(request: HttpRequest) -> HttpResponse:
     if request.method == "POST" and cluster is not None:
         user, policy = cast(User, request.user), context["policy"]
         try:
-            context |= _shown(_asked(user, cluster, policy, context["parameters"]))
+            context |= _asked(user, cluster, policy, context["parameters"])
         except WhatIfError as error:
             context["problems"], status = {error.field: str(error)}, 422
-        except BusyError as error:
-            context["problems"], status = {"busy": str(error)}, 429
+        except (BusyError, NoAnswerError) as error:
+            context["problems"], status = {"busy": str(error)}, error.status_code
     answer = render(request, "studies/what_if.html", context, status=status)
     if "busy" in context["problems"]:
         answer["Retry-After"] = str(RETRY_S)
@@ -154,7 +155,7 @@ def what_if_apply(request: HttpRequest, pk: uuid.UUID, number: int) -> HttpRespo
     return redirect("simulation", pk)
 
 
-def _asked(user: User, cluster: Cluster, policy: str, typed: str) -> WhatIf:
+def _asked(user: User, cluster: Cluster, policy: str, typed: str) -> dict[str, Any]:
     try:
         parameters = read_yaml("parameters", as_mapping(typed)) or {}
     except StudyDocumentError as error:
@@ -163,7 +164,7 @@ def _asked(user: User, cluster: Cluster, policy: str, typed: str) -> WhatIf:
         ) from None
     if not isinstance(parameters, dict):
         raise WhatIfError("parameters", "must be parameters by name, such as iterations: 500")
-    return what_if(user, cluster, policy, parameters)
+    return what_if(user, cluster, policy, parameters, _shown)
 
 
 def _shown(found: WhatIf) -> dict[str, Any]:
@@ -176,7 +177,7 @@ def _shown(found: WhatIf) -> dict[str, Any]:
         title: _figure(side.stretches, found, nodes, until_s) for title, side in sides.items()
     }
     return {
-        "found": found,
+        "found": {"at": found.at, "failure": found.failure, "policy": found.proposed.policy},
         "comparisons": _comparisons(found),
         "differences": found.differences[:LISTED],
         "more": max(0, len(found.differences) - LISTED),

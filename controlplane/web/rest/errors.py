@@ -30,6 +30,14 @@ class TooManyError(APIException):
         self.wait = wait
 
 
+class NoAnswerError(APIException):
+    """The nice process ended before it answered; another one is started: 503 with Retry-After."""
+
+    status_code = status.HTTP_503_SERVICE_UNAVAILABLE
+    default_code = "no_answer"
+    wait = 1
+
+
 class TooLargeError(APIException):
     """The body is larger than any request needs to be."""
 

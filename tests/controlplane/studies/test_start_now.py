@@ -24,7 +24,6 @@ from tests import builders
 from tests.builders_pages import Demo, a_busy_cluster
 from tests.builders_policies import a_job, a_kind, a_node, a_snapshot, on
 
-ADA, GRACE = 1, 2
 SPEEDS = {(t, g): float(g) for t in ("V100", "T4") for g in range(1, 9)}
 
 
@@ -32,9 +31,8 @@ def tried(snapshot: Snapshot, *closed: str, policy: str = "fifo") -> StartNow:
     """Try the changes to job j with this policy, in this process."""
     name_of = {job: job for job in snapshot.jobs.position}
     decider = registry.make(policy, {})
-    TURNS.take(ADA)
     trial = Trial("j", changes_for(snapshot, "j", closed), lambda seen: decide(seen, decider))
-    trial.run(time.monotonic() + 60.0, lambda: TURNS.end(ADA))
+    trial.run(time.monotonic() + 60.0)
     return trial.answer(name_of)
 
 
@@ -128,9 +126,8 @@ def test_changes_that_displace_fewer_jobs_come_first() -> None:
     def told(seen: Snapshot) -> Plan:
         return a_plan(places[next(c.code for c in offered if c.snapshot is seen)])
 
-    TURNS.take(ADA)
     trial = Trial("j", offered, told)
-    trial.run(time.monotonic() + 60.0, lambda: TURNS.end(ADA))
+    trial.run(time.monotonic() + 60.0)
     found = trial.answer({})
     assert [start.code for start in found.starts] == ["types", "priority"]
     assert (found.starts[1].hidden, found.starts[1].displaced) == (1, ())
@@ -149,7 +146,7 @@ def test_a_change_without_room_for_the_job_is_not_decided() -> None:
     assert [change.code for change in changes_for(snapshot, "j")] == ["nothing", "priority"]
 
 
-def test_what_was_not_decided_in_time_is_named_and_the_turn_ends_with_the_decision() -> None:
+def test_a_decision_that_takes_too_long_is_not_waited_for() -> None:
     snapshot, *_ = CASES["another type is free"]
     go_on = threading.Event()
 
@@ -158,15 +155,10 @@ def test_what_was_not_decided_in_time_is_named_and_the_turn_ends_with_the_decisi
             raise AssertionError("nobody lets it go on")
         return registry.make("fifo", {})(seen)
 
-    TURNS.take(ADA)
     trial = Trial("j", changes_for(snapshot, "j"), slow)
-    trial.run(time.monotonic() + 0.05, lambda: TURNS.end(ADA))
+    trial.run(time.monotonic() + 0.05)
     assert trial.answer({}).note
-    with pytest.raises(BusyError):
-        TURNS.take(GRACE, 0.01)
     go_on.set()
-    TURNS.take(GRACE, 30.0)
-    TURNS.end(GRACE)
 
 
 @pytest.fixture(name="demo")
@@ -243,11 +235,8 @@ def test_the_page_has_a_button_and_shows_the_answer(demo: Demo) -> None:
 
 @pytest.mark.django_db
 def test_a_second_question_is_asked_to_wait(demo: Demo) -> None:
-    TURNS.take(-1)
-    try:
+    with TURNS.of(-1):
         with pytest.raises(BusyError, match="others are asking"):
             start_now(demo.user, demo.waiting)
         refused = asked(demo.user, demo.waiting)
         assert (refused.status_code, refused["Retry-After"]) == (429, "2")
-    finally:
-        TURNS.end(-1)

@@ -3,10 +3,11 @@
 from datetime import timedelta
 from decimal import Decimal
 from math import inf
+from pathlib import Path
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import OperationalError, connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
@@ -29,6 +30,7 @@ from policies.contract.snapshot import (
 )
 from profiling.restarts import Restart
 from tests.builders import a_cluster, a_gpu_type, a_job, a_node, a_team, at
+from tests.builders_databases import sqlite_database
 
 pytestmark = pytest.mark.django_db
 
@@ -366,3 +368,8 @@ def test_teams_of_the_jobs_are_shown_with_their_weight_and_order_and_types_with_
     assert snapshot.teams == (TeamView("speech"), TeamView("vision", 2.5, TeamOrder.FIFO))
     assert {of.name: of.price_per_hour for of in snapshot.gpu_types} == {"V100": 3.1, "T4": 0.0}
     assert snapshot_json.from_json(snapshot_json.to_json(snapshot)) == snapshot
+
+
+def test_observing_may_be_a_connections_first_use(tmp_path: Path) -> None:
+    with sqlite_database(tmp_path / "db.sqlite3"), pytest.raises(OperationalError, match="no such"):
+        observe(1, 0.0, 1)

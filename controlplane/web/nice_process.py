@@ -1,0 +1,157 @@
+"""Process for what takes a processor for long: nice, kept, one for all web processes of a server.
+
+A process runs Python in one thread at a time: in a web process it would slow everybody's pages
+down. Questions come through a socket in a folder that only this user can enter.
+"""
+
+import atexit
+import gc
+import logging
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from functools import cache
+from multiprocessing.connection import Client, Connection, Listener
+from pathlib import Path
+from typing import Any, TypeVar
+
+from loadmaster.outputs import lose_what_finds_no_room
+from policies.host.lifetime import be_nice, die_with, keep_little_memory, take_no_more_than_a_half
+
+SOCKET = "LOADMASTER_NICE_PROCESS"
+"""Variable of the environment with the socket's path, for the children of who called `start`."""
+
+LONGEST_S = 60
+"""Longest time of an answer; a process that takes more ends itself."""
+
+RESTART_S = 0.5
+PAUSE_S, TRIES = 0.05, 200
+"""Time between two tries to reach a process that is being started, and their number."""
+
+NICE = 10
+MOST_WAITING = 64
+TAKEN = b"taken"
+ROOT = Path(__file__).resolve().parents[2]
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+
+def ask(question: Callable[..., T], *given: object) -> T:
+    """Return `question(*given)`, a function of a module, or raise what it raises.
+
+    It has a database connection of its own. Questions wait for each other. NoAnswerError.
+    """
+    start()
+    data = pickle.dumps((question, given))
+    try:
+        with _connected() as connection:
+            connection.send_bytes(data)
+            answer = connection.recv_bytes()
+    except (OSError, EOFError) as failure:
+        log.warning("a long question has no answer: %r", failure)
+        from controlplane.web.rest.errors import NoAnswerError  # Django takes memory
+
+        raise NoAnswerError("the answer took too much time or memory") from failure
+    found: T
+    found, error = pickle.loads(answer)  # noqa: S301  # from our own process
+    if error is not None:
+        raise error
+    return found
+
+
+_starting = threading.Lock()
+
+
+def start() -> None:
+    """Keep a process running until this one ends, unless whoever started this one does."""
+    with _starting:
+        if SOCKET not in os.environ:
+            folder = tempfile.mkdtemp(prefix="loadmaster-")
+            atexit.register(shutil.rmtree, folder, ignore_errors=True)
+            os.environ[SOCKET] = str(Path(folder) / "questions")
+            threading.Thread(target=_keep_running, name="nice process", daemon=True).start()
+
+
+def _keep_running() -> None:
+    """Start it again and again; Linux ends it with the thread that started it."""
+    command = [sys.executable, "-m", __name__, str(os.getpid())]
+    how: Any = {"cwd": ROOT, "stdin": subprocess.DEVNULL, "start_new_session": True}
+    while True:
+        try:
+            ended = subprocess.Popen(command, **how).wait()
+            log.warning("the process for long questions ended: status %d", ended)
+        except OSError as error:
+            log.warning("the process for long questions does not start: %s", error)
+        time.sleep(RESTART_S)
+
+
+def _connected() -> Connection:
+    """Return a connection once the process takes the question; it may be being started anew."""
+    for is_last in (*[False] * TRIES, True):
+        try:
+            connection = Client(os.environ[SOCKET], "AF_UNIX")
+            connection.recv_bytes()
+        except (OSError, EOFError):
+            if is_last:
+                raise
+            time.sleep(PAUSE_S)
+        else:
+            break
+    return connection
+
+
+def main() -> None:
+    """Answer one question after the other, and end with the parent, whose number is given."""
+    die_with(int(sys.argv[1]))
+    be_nice(NICE)
+    lose_what_finds_no_room()
+    Path(os.environ[SOCKET]).unlink(missing_ok=True)
+    with Listener(os.environ[SOCKET], "AF_UNIX", MOST_WAITING) as listener:
+        while True:
+            try:
+                with listener.accept() as connection:
+                    signal.alarm(LONGEST_S)  # whose signal ends the process
+                    connection.send_bytes(TAKEN)
+                    connection.send_bytes(_answered(connection.recv_bytes()))
+            except (OSError, EOFError) as error:
+                log.warning("who asked a long question has gone: %r", error)
+            signal.alarm(0)
+            gc.collect()
+
+
+def _answered(data: bytes) -> bytes:
+    """Return the pickled (answer, error) of a question."""
+    _prepare()
+    from django.db import close_old_connections  # Django takes memory, and nobody may ever ask
+
+    close_old_connections()
+    try:
+        question, given = pickle.loads(data)  # noqa: S301  # from our own server
+        return pickle.dumps((question(*given), None))
+    except Exception as error:  # raised by who asks
+        error.add_note(traceback.format_exc())
+        return pickle.dumps((None, error))
+
+
+@cache
+def _prepare() -> None:
+    """Set up Django before the first question."""
+    import django
+
+    take_no_more_than_a_half()
+    keep_little_memory()
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
+    django.setup(set_prefix=False)
+
+
+if __name__ == "__main__":
+    main()
