@@ -43,6 +43,7 @@ ROOT = Path(__file__).resolve().parents[2]
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
+_starting = threading.Lock()
 
 
 def ask(question: Callable[..., T], *given: object) -> T:
@@ -50,7 +51,9 @@ def ask(question: Callable[..., T], *given: object) -> T:
 
     It has a database connection of its own. Questions wait for each other. NoAnswerError.
     """
-    start()
+    with _starting:
+        if SOCKET not in os.environ:
+            start()
     data = pickle.dumps((question, given))
     try:
         with _connected() as connection:
@@ -68,17 +71,12 @@ def ask(question: Callable[..., T], *given: object) -> T:
     return found
 
 
-_starting = threading.Lock()
-
-
 def start() -> None:
-    """Keep a process running until this one ends, unless whoever started this one does."""
-    with _starting:
-        if SOCKET not in os.environ:
-            folder = tempfile.mkdtemp(prefix="loadmaster-")
-            atexit.register(shutil.rmtree, folder, ignore_errors=True)
-            os.environ[SOCKET] = str(Path(folder) / "questions")
-            threading.Thread(target=_keep_running, name="nice process", daemon=True).start()
+    """Keep a process running for this one and its children, until this one ends."""
+    folder = tempfile.mkdtemp(prefix="loadmaster-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    os.environ[SOCKET] = str(Path(folder) / "questions")
+    threading.Thread(target=_keep_running, name="nice process", daemon=True).start()
 
 
 def _keep_running() -> None:

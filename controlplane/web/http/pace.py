@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from math import inf
 from time import monotonic
 
 from controlplane.web.http.asgi import SPENT_S, USER, Scope
@@ -53,7 +52,7 @@ class Pace:
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
         self._accounts: defaultdict[str, Account] = defaultdict(Account)
-        self._newest, self._newest_s, self._other_s = "", -inf, -inf
+        self._came_s: dict[str, float] = {}
 
     @asynccontextmanager
     async def turn(self, user: str, scope: Scope) -> AsyncIterator[None]:
@@ -64,24 +63,23 @@ class Pace:
                 await stack.enter_async_context(account.alone)
                 while self._is_over(account) and self._others_are_there(user):
                     await asyncio.sleep(POLL_S)
-            elif account.spent_s < LITTLE_S:
-                self._note(user)
+            came_s = self._clock()
+            if account.spent_s < LITTLE_S:
+                self._came_s[user] = came_s
             try:
                 yield
             finally:
                 known = scope.get(USER)
                 name = user if known is None else f"user {known}"
+                if name != user and self._came_s.get(user) == came_s:
+                    del self._came_s[user]  # or a user's new token would keep its user waiting
                 self._charge(self._accounts[name], scope.get(SPENT_S, 0.0))
 
-    def _note(self, user: str) -> None:
-        """Note when the newest user came, and when anybody else last did before."""
-        if user != self._newest:
-            self._newest, self._other_s = user, self._newest_s
-        self._newest_s = self._clock()
-
     def _others_are_there(self, user: str) -> bool:
-        came_s = self._other_s if user == self._newest else self._newest_s
-        return self._clock() < came_s + OTHERS_S
+        """Return True if anybody else who takes little came lately."""
+        since_s = self._clock() - OTHERS_S
+        self._came_s = {name: at_s for name, at_s in self._came_s.items() if at_s > since_s}
+        return any(name != user for name in self._came_s)
 
     def _is_over(self, account: Account) -> bool:
         self._charge(account, 0.0)

@@ -92,6 +92,19 @@ def test_a_strangers_request_that_is_a_users_is_charged_to_the_user() -> None:
     assert asyncio.run(run()) == {STRANGERS: 0.0, "user 7": 0.2}
 
 
+def test_a_users_new_token_does_not_count_as_somebody_else() -> None:
+    async def run() -> float:
+        clock = Clock()
+        pace = Pace(clock)
+        await waited_s(pace, clock, "user 7", 5.0)
+        scope: dict[str, Any] = {}
+        async with pace.turn(STRANGERS, scope):
+            scope[USER] = 7
+        return await waited_s(pace, clock, "user 7")
+
+    assert asyncio.run(run()) < 0.1
+
+
 def test_who_took_much_does_not_wait_alone(monkeypatch: Any) -> None:
     monkeypatch.setattr("controlplane.web.http.pace.POLL_S", 0.0)
 
