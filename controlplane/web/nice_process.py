@@ -19,6 +19,7 @@ import time
 import traceback
 from collections.abc import Callable
 from functools import cache
+from math import ceil
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,8 +30,8 @@ from policies.host.lifetime import be_nice, die_with, keep_little_memory, take_n
 SOCKET = "LOADMASTER_NICE_PROCESS"
 """Variable of the environment with the socket's path, for the children of who called `start`."""
 
-LONGEST_S = 60
-"""Longest time of an answer; a process that takes more ends itself."""
+SPARE_S = 60
+"""Time for imports and a new solver, and for all but a policy's decision."""
 
 RESTART_S = 0.5
 PAUSE_S, TRIES = 0.05, 200
@@ -117,7 +118,7 @@ def main() -> None:
         while True:
             try:
                 with listener.accept() as connection:
-                    signal.alarm(LONGEST_S)  # whose signal ends the process
+                    signal.alarm(SPARE_S)  # whose signal ends the process
                     connection.send_bytes(TAKEN)
                     connection.send_bytes(_answered(connection.recv_bytes()))
             except (OSError, EOFError) as error:
@@ -129,9 +130,11 @@ def main() -> None:
 def _answered(data: bytes) -> bytes:
     """Return the pickled (answer, error) of a question."""
     _prepare()
+    from django.conf import settings
     from django.db import close_old_connections  # Django takes memory, and nobody may ever ask
 
     close_old_connections()
+    signal.alarm(SPARE_S + ceil(2 * settings.WHAT_IF_TIMEOUT_S))  # one decision may be under way
     try:
         question, given = pickle.loads(data)  # noqa: S301  # from our own server
         return pickle.dumps((question(*given), None))

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -258,6 +259,36 @@ def test_the_proxy_ends_tls_and_keeps_metrics_inside(site: Site) -> None:
         site.url + "/api/v1/tokens/", content=b"x" * 9_000_000, verify=site.tls, timeout=60
     )
     assert large.status_code == 413
+
+
+@pytest.mark.parametrize(
+    ("version", "is_spoken"),
+    [
+        (ssl.TLSVersion.TLSv1, False),
+        (ssl.TLSVersion.TLSv1_1, False),
+        (ssl.TLSVersion.TLSv1_2, True),
+        (ssl.TLSVersion.TLSv1_3, True),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")
+def test_the_proxy_speaks_new_versions_of_tls_alone(
+    site: Site, version: ssl.TLSVersion, is_spoken: bool
+) -> None:
+    tls = ssl.create_default_context(cafile=site.folder / "deploy" / "certificates" / "ca.crt")
+    tls.set_ciphers("ALL:@SECLEVEL=0")  # or this side would refuse the old ones
+    tls.minimum_version = tls.maximum_version = version
+    refused = pytest.raises(ssl.SSLError, match="alert protocol version")
+    with (
+        socket.create_connection(("localhost", site.https), timeout=60) as plain,
+        nullcontext() if is_spoken else refused,
+        tls.wrap_socket(plain, server_hostname="localhost"),
+    ):
+        assert is_spoken
+
+
+def test_a_long_question_is_answered_in_the_read_only_container(site: Site) -> None:
+    question = "from controlplane.web.nice_process import ask; print('answer', ask(int, '7'))"
+    assert "answer 7" in site.manage("shell", "--no-imports", "--command", question)
 
 
 def test_the_deployment_check_is_clean_in_the_container(site: Site) -> None:
