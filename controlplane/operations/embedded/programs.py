@@ -3,6 +3,7 @@
 import os
 import socket
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -42,6 +43,9 @@ def valkey(home: Path) -> Program:
 WORKER_NICE = 5
 """Niceness of workers: rounds may take longer, heartbeats and people must not wait."""
 
+NICE_READY_S = 240.0
+"""Time in which a nice program is ready on a busy machine."""
+
 
 def web(port: int) -> Program:
     """Web server, on the loopback address."""
@@ -58,7 +62,8 @@ def worker(home: Path) -> Program:
     log = home / "logs" / "worker.log"
     before = log.stat().st_size if log.exists() else 0
     env = {"C_FORCE_ROOT": "1"}
-    return Program("worker", argv, lambda: _says(log, before, b" ready."), env, nice=WORKER_NICE)
+    ready = partial(_says, log, before, b" ready.")
+    return Program("worker", argv, ready, env, ready_s=NICE_READY_S, nice=WORKER_NICE)
 
 
 def beat() -> Program:
