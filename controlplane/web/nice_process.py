@@ -55,18 +55,16 @@ def ask(question: Callable[..., T], *given: object) -> T:
     with _starting:
         if SOCKET not in os.environ:
             start()
-    data = pickle.dumps((question, given))
+    found: T
     try:
         with _connected() as connection:
-            connection.send_bytes(data)
-            answer = connection.recv_bytes()
+            connection.send((question, given))
+            found, error = connection.recv()
     except (OSError, EOFError) as failure:
         log.warning("a long question has no answer: %r", failure)
         from controlplane.web.rest.errors import NoAnswerError  # Django takes memory
 
         raise NoAnswerError("the answer took too much time or memory") from failure
-    found: T
-    found, error = pickle.loads(answer)  # noqa: S301  # from our own process
     if error is not None:
         raise error
     return found
@@ -120,23 +118,22 @@ def main() -> None:
                 with listener.accept() as connection:
                     signal.alarm(SPARE_S)  # whose signal ends the process
                     connection.send_bytes(TAKEN)
-                    connection.send_bytes(_answered(connection.recv_bytes()))
+                    _prepare()
+                    connection.send_bytes(_answered(*connection.recv()))
             except (OSError, EOFError) as error:
                 log.warning("who asked a long question has gone: %r", error)
             signal.alarm(0)
             gc.collect()
 
 
-def _answered(data: bytes) -> bytes:
+def _answered(question: Callable[..., object], given: tuple[object, ...]) -> bytes:
     """Return the pickled (answer, error) of a question."""
-    _prepare()
     from django.conf import settings
     from django.db import close_old_connections  # Django takes memory, and nobody may ever ask
 
     close_old_connections()
     signal.alarm(SPARE_S + ceil(2 * settings.WHAT_IF_TIMEOUT_S))  # one decision may be under way
     try:
-        question, given = pickle.loads(data)  # noqa: S301  # from our own server
         return pickle.dumps((question(*given), None))
     except Exception as error:  # raised by who asks
         error.add_note(traceback.format_exc())

@@ -44,7 +44,6 @@ def pipes() -> tuple[IO[bytes], IO[str]]:
     with Path(os.devnull).open("rb") as nothing:
         os.dup2(nothing.fileno(), 0)
     os.dup2(2, 1)
-    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115  # open to the end
     sys.stdout = sys.stderr
     return requests, answers
 

@@ -1,7 +1,9 @@
 """A holder that works keeps its lock however short that is; one that died or lost it does not."""
 
 import threading
+from collections.abc import Mapping
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 from django.db import OperationalError
@@ -16,6 +18,7 @@ from controlplane.loop.models import Round
 from controlplane.loop.tasks import is_held
 from jobs.models import Assignment
 from policies.contract.plan import Plan
+from policies.contract.snapshot import Snapshot
 from tests.builders import a_cluster, a_job, a_node
 from tests.builders_clocks import Machine
 
@@ -56,13 +59,13 @@ def wait_for_threads(name: str) -> None:
 def test_a_round_whose_policy_thinks_for_long_keeps_its_short_lock_and_is_applied() -> None:
     cluster = a_cluster_with_work()
 
-    def solve(*given: object) -> Plan:
+    def solve(policy: str, parameters: Mapping[str, Any], snapshot: Snapshot) -> Plan:
         for _ in range(3):
             wait_until_renewed(cluster)
         assert (
             locks.acquire(cluster.pk, timezone.now(), timezone.now() + timedelta(seconds=1)) is None
         )
-        return solve_here(*given)  # type: ignore[arg-type]  # passed on as given
+        return solve_here(policy, parameters, snapshot)
 
     assert hold_round(cluster.pk, Ports(solve, renew_s=0.05)) is not None
     assert Round.objects.get().status == "applied"
@@ -76,14 +79,14 @@ def test_a_holder_that_lost_its_lock_neither_takes_it_back_nor_applies_anything(
     until = timezone.now() + timedelta(days=1)
     successors: list[locks.RoundLock | None] = []
 
-    def solve(*given: object) -> Plan:
+    def solve(policy: str, parameters: Mapping[str, Any], snapshot: Snapshot) -> Plan:
         here = Machine()
         while not any(successors):  # as one that sees no renewal for long
             locks.acquire(cluster.pk, timezone.now(), until, here.watch)
             lock = locks.acquire(cluster.pk, timezone.now(), until, here.after(NEVER_S))
             successors[:] = [lock]
         threading.Event().wait(0.3)
-        return solve_here(*given)  # type: ignore[arg-type]  # passed on as given
+        return solve_here(policy, parameters, snapshot)
 
     assert hold_round(cluster.pk, Ports(solve, renew_s=0.05)) is None
     (successor,) = successors
