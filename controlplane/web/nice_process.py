@@ -4,7 +4,6 @@ A process runs Python in one thread at a time: in a web process it would slow ev
 down. Questions come through a socket in a folder that only this user can enter.
 """
 
-import atexit
 import gc
 import logging
 import os
@@ -64,7 +63,8 @@ def ask(question: Callable[..., T], *given: object) -> T:
         log.warning("a long question has no answer: %r", failure)
         from controlplane.web.rest.errors import NoAnswerError  # Django takes memory
 
-        raise NoAnswerError("the answer took too much time or memory") from failure
+        text = "the answer took too much time or memory: try again, or ask for less"
+        raise NoAnswerError(text) from failure
     if error is not None:
         raise error
     return found
@@ -72,9 +72,7 @@ def ask(question: Callable[..., T], *given: object) -> T:
 
 def start() -> None:
     """Keep a process running for this one and its children, until this one ends."""
-    folder = tempfile.mkdtemp(prefix="loadmaster-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    os.environ[SOCKET] = str(Path(folder) / "questions")
+    os.environ[SOCKET] = str(Path(tempfile.mkdtemp(prefix="loadmaster-")) / "questions")
     threading.Thread(target=_keep_running, name="nice process", daemon=True).start()
 
 
@@ -108,7 +106,8 @@ def _connected() -> Connection:
 
 def main() -> None:
     """Answer one question after the other, and end with the parent, whose number is given."""
-    die_with(int(sys.argv[1]))
+    signal.signal(signal.SIGTERM, _end)
+    die_with(int(sys.argv[1]), signal.SIGTERM)
     be_nice(NICE)
     lose_what_finds_no_room()
     Path(os.environ[SOCKET]).unlink(missing_ok=True)
@@ -119,21 +118,29 @@ def main() -> None:
                     signal.alarm(SPARE_S)  # whose signal ends the process
                     connection.send_bytes(TAKEN)
                     _prepare()
-                    connection.send_bytes(_answered(*connection.recv()))
+                    connection.send_bytes(_answered(connection))
             except (OSError, EOFError) as error:
                 log.warning("who asked a long question has gone: %r", error)
             signal.alarm(0)
             gc.collect()
 
 
-def _answered(question: Callable[..., object], given: tuple[object, ...]) -> bytes:
-    """Return the pickled (answer, error) of a question."""
+def _end(*_: object) -> None:
+    """End at once; the folder goes with who made it."""
+    if os.getppid() != int(sys.argv[1]):
+        shutil.rmtree(Path(os.environ[SOCKET]).parent, ignore_errors=True)
+    os._exit(0)
+
+
+def _answered(connection: Connection) -> bytes:
+    """Return the pickled (answer, error) of the question that comes."""
     from django.conf import settings
     from django.db import close_old_connections  # Django takes memory, and nobody may ever ask
 
     close_old_connections()
     signal.alarm(SPARE_S + ceil(2 * settings.WHAT_IF_TIMEOUT_S))  # one decision may be under way
     try:
+        question, given = connection.recv()
         return pickle.dumps((question(*given), None))
     except Exception as error:  # raised by who asks
         error.add_note(traceback.format_exc())

@@ -24,10 +24,10 @@ PASSED_ON_PREFIXES = ("LC_", "NUMBA_", "PYTHON", "COVERAGE_", "OMP_", "OPENBLAS_
 """Prefixes of variables for children: policies must not see the server's secrets."""
 
 
-def die_with(parent: int) -> None:
-    """Ask Linux to kill this process with its parent; exit if that has ended already."""
+def die_with(parent: int, by: signal.Signals = signal.SIGKILL) -> None:
+    """Ask Linux to send this signal when the parent ends; exit if that has ended already."""
     if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, by, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(0)
 

@@ -23,8 +23,8 @@ from controlplane.web.rest.errors import NoAnswerError
 PATIENCE_S = 60.0
 PARENT = """
 import os, time
-from controlplane.web.nice_process import ask
-print(ask(os.getpid), flush=True)
+from controlplane.web.nice_process import SOCKET, ask
+print(ask(os.getpid), os.environ[SOCKET], flush=True)
 time.sleep(600)
 """
 
@@ -55,7 +55,7 @@ def test_threads_wait_for_their_answers() -> None:
 def test_the_children_of_who_started_it_ask_the_same_one() -> None:
     child = [sys.executable, "-c", PARENT.replace("time.sleep(600)", "")]
     asked = subprocess.run(child, stdout=subprocess.PIPE, check=True)
-    assert int(asked.stdout) == ask(os.getpid)
+    assert int(asked.stdout.split()[0]) == ask(os.getpid)
 
 
 def test_it_knows_the_database() -> None:
@@ -102,15 +102,18 @@ def test_who_goes_without_an_answer_keeps_nobody_else_waiting() -> None:
     assert ask(int, "7") == 7
 
 
-def test_it_ends_with_its_parent() -> None:
+def test_it_ends_with_its_parent_and_leaves_nothing() -> None:
     alone = {name: value for name, value in os.environ.items() if "NICE_PROCESS" not in name}
     command = [sys.executable, "-c", PARENT]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=alone) as parent:
         assert parent.stdout is not None
-        process = Path(f"/proc/{int(parent.stdout.readline())}/stat")
+        pid, socket = parent.stdout.readline().decode().split()
+        process = Path(f"/proc/{pid}/stat")
         assert process.exists()
+        assert Path(socket).parent.stat().st_mode & 0o777 == 0o700
         parent.kill()
     end = time.monotonic() + PATIENCE_S
     while process.exists() and process.read_text().rpartition(")")[2].split()[0] != "Z":
         assert time.monotonic() < end, "it goes on without its parent"
         time.sleep(0.05)
+    assert not Path(socket).parent.exists()
