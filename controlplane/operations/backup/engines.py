@@ -4,6 +4,7 @@ import os
 import shutil
 import sqlite3
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -32,10 +33,22 @@ def fencing_statements(schema: str = "") -> list[str]:
         # Whatever was launched after the backup, by a server that was itself restored from it too,
         # has a lower fence than whatever is launched from now on: a fixed stride would give the
         # same fences out again at a second restore. Sessions likewise.
-        f"UPDATE {schema}jobs_job SET fence = {_beyond('fence')}",  # noqa: S608  # as above
+        _fencing_of_jobs(schema),
         f"UPDATE {schema}clusters_node SET epoch = {_beyond('epoch')},"  # noqa: S608  # as above
         " session_secret_sha256 = '', session_expires_at = NULL",
     ]
+
+
+def _fencing_of_jobs(schema: str) -> str:
+    """Statement that raises the fence of every job.
+
+    PostgreSQL writes the table anew: an update would leave as many dead rows among them, which
+    made the restore of a million jobs take a quarter longer.
+    """
+    fence = _beyond("fence")
+    if connection.vendor == "postgresql":
+        return f"ALTER TABLE {schema}jobs_job ALTER COLUMN fence TYPE bigint USING {fence}"
+    return f"UPDATE {schema}jobs_job SET fence = {fence}"  # noqa: S608  # nothing of a client's
 
 
 def _beyond(column: str) -> str:
@@ -93,7 +106,8 @@ class PostgresEngine:
     def dump(self, to: Path) -> None:
         """Write pg_dump's custom format; no comments, as only owners may set some."""
         options = ("--format=custom", "--no-owner", "--no-privileges", "--no-comments")
-        _run("pg_dump", *options, f"--file={to}", _address())
+        with _running("pg_dump", *options, f"--file={to}", _address()):
+            pass
 
     def refuse_other_connections(self) -> None:
         """Raise BackupError if other connections are found."""
@@ -112,30 +126,27 @@ class PostgresEngine:
     def staged(self, dump: Path) -> AbstractContextManager[None]:
         """Drop, load and fence tables in one transaction; work in place.
 
-        Rows are fenced before there are indexes: with them a million jobs took 90 s.
+        Nothing is committed but by the last line, so whoever is killed has changed nothing. Rows
+        are fenced before there are indexes: with them a million jobs took 90 s.
         """
-        rows, indexes = dump.with_name("rows.sql"), dump.with_name("indexes.sql")
-        for script, sections in ((rows, ("pre-data", "data")), (indexes, ("post-data",))):
-            chosen = (f"--section={section}" for section in sections)
-            options = ("--no-owner", "--no-privileges", *chosen, f"--file={script}")
-            _run("pg_restore", *options, str(dump))
         with connection.cursor() as cursor:
             cursor.execute(
                 "SELECT current_schema(), array(SELECT tablename FROM pg_tables WHERE schemaname ="
                 " current_schema())"
             )
             schema, tables = cursor.fetchone()
-        before, fences = dump.with_name("before.sql"), dump.with_name("fences.sql")
-        before.write_text(
-            "".join(f'DROP TABLE "{schema}"."{table}" CASCADE;\n' for table in tables)
-        )
-        fences.write_text(
-            "".join(f"{statement};\n" for statement in fencing_statements(f'"{schema}".'))
-        )
         connection.close()
-        files = (f"--file={name}" for name in (before, rows, fences, indexes))
-        options = ("--no-psqlrc", "--quiet", "--single-transaction", "--set=ON_ERROR_STOP=1")
-        _run("psql", *options, *files, _address())
+        restore = ("pg_restore", "--no-owner", "--no-privileges", "--file=-", str(dump))
+        options = ("--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", _address())
+        pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
+        with _running("psql", *options, stdin=pipe, stdout=nothing) as psql:
+            _say(psql, "BEGIN", *(f'DROP TABLE "{schema}"."{table}" CASCADE' for table in tables))
+            with _running(*restore, "--section=pre-data", "--section=data", stdout=psql.stdin):
+                pass
+            _say(psql, *fencing_statements(f'"{schema}".'))
+            with _running(*restore, "--section=post-data", stdout=psql.stdin):
+                pass
+            _say(psql, "COMMIT")
         return nullcontext()
 
 
@@ -191,7 +202,17 @@ def _address() -> str:
     return "--dbname=" + " ".join(f"{name}='{value}'" for name, value in escaped.items())
 
 
-def _run(program: str, *arguments: str) -> None:
+def _say(psql: subprocess.Popen[str], *statements: str) -> None:
+    """Give psql statements; BackupError if it has ended."""
+    try:
+        print(*(f"{text};" for text in statements), sep="\n", file=psql.stdin, flush=True)
+    except BrokenPipeError as error:
+        raise BackupError("it takes no more") from error
+
+
+@contextmanager
+def _running(program: str, *arguments: str, **streams: Any) -> Iterator[subprocess.Popen[str]]:
+    """Run a program and wait for its end; BackupError with its words if it fails."""
     if shutil.which(program) is None:
         raise BackupError(
             f"{program} is not on the PATH; install PostgreSQL's client programs (Debian:"
@@ -199,8 +220,16 @@ def _run(program: str, *arguments: str) -> None:
         )
     password = str(connection.settings_dict.get("PASSWORD") or "")
     environment = {**os.environ, **({"PGPASSWORD": password} if password else {})}
-    done = subprocess.run(
-        [program, *arguments], env=environment, capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        raise BackupError(f"{program} failed: {done.stderr.strip()[-2000:]}")
+    command, failure = [program, *arguments], None
+    with tempfile.TemporaryFile("w+") as words:
+        with subprocess.Popen(command, env=environment, stderr=words, text=True, **streams) as done:
+            try:
+                yield done
+            except BackupError as error:
+                failure = error
+        words.seek(0)
+        if done.returncode:
+            said = words.read().strip()[-2000:]
+            raise BackupError(f"{program} failed: {said}") from failure
+        if failure:
+            raise failure
