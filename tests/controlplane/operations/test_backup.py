@@ -377,4 +377,4 @@ def test_programs_that_are_missing_are_named(
     with pytest.raises(
         backup_engines.BackupError, match=r"pg_dump is not on the PATH; install .*postgresql-client"
     ):
-        backup_engines._run("pg_dump")
+        backup_engines.PostgresEngine().dump(tmp_path / "database")
