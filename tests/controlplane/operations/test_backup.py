@@ -1,7 +1,9 @@
 """Backups: what is in the file, what is refused, and that a restored house is safe."""
 
 import json
+import os
 import shutil
+import signal
 import sqlite3
 import stat
 import tarfile
@@ -15,7 +17,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.contrib.sessions.models import Session
 from django.core.management import CommandError, call_command
-from django.db import connection
+from django.db import DatabaseError, connection
 from django.db.migrations.recorder import MigrationRecorder
 from django.test import Client
 from django.utils import timezone
@@ -356,6 +358,45 @@ def test_a_restore_that_breaks_off_leaves_the_database_of_before_or_one_that_lau
             until = Cluster.objects.get().round_expires_at
             assert until is not None
             assert until > timezone.now() + timedelta(days=3650)
+
+
+def test_a_restore_that_is_killed_leaves_the_database_of_before(
+    house: Cluster, tmp_path: Path, new: New, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told("backup", tmp_path / "b")
+
+    def killed(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with new():
+        a_user("somebody")
+        connection.close()
+        if (child := os.fork()) == 0:  # killed with the rows read, before they are fenced
+            monkeypatch.setattr(backup_engines, "fencing_statements", killed)
+            try:
+                told("restore", tmp_path / "b", force=True)
+            finally:
+                os._exit(1)
+        assert os.waitpid(child, 0)[1] == signal.SIGKILL
+        assert User.objects.get().username == "somebody"
+        assert not Cluster.objects.exists()
+
+
+def test_a_dump_that_is_cut_short_leaves_the_database_of_before(
+    house: Cluster, tmp_path: Path, new: New
+) -> None:
+    dump = tmp_path / "dump"
+    backup_engines.engine().dump(dump)
+    os.truncate(dump, dump.stat().st_size * 2 // 3)
+    with new():
+        a_user("somebody")
+        errors = (backup_engines.BackupError, DatabaseError)
+        with (
+            pytest.raises(errors, match=r"pg_restore|malformed"),
+            backup_engines.engine().staged(dump),
+        ):
+            pass
+        assert User.objects.get().username == "somebody"
 
 
 def test_the_online_copy_has_what_stands_in_the_write_ahead_log(tmp_path: Path) -> None:
