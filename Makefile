@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
-.PHONY: help demo up install-tests test check unit coverage kernels test-all test-nightly test-sqlite test-postgres docker-image test-docker test-root test-slurm test-browser mutants fuzz bench bench-size reproduce-andreas reproduce-gavel reproduce-pcp20 chaos load screenshots clean
+.PHONY: help demo up install-tests test check unit coverage kernels test-all test-nightly test-sqlite test-postgres docker-image test-docker test-root test-slurm test-gpu test-browser mutants fuzz bench bench-size reproduce-andreas reproduce-gavel reproduce-pcp20 chaos load screenshots clean
 
 help: ## show these lines
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -35,7 +35,7 @@ up: $(VENV)/.demo ## start everything and stay until Ctrl-C
 	@LOADMASTER_HOME=$(HOME_DIR)/up $(BIN)/python manage.py embedded --port $(PORT) --runtime $(RUNTIME)
 
 # The sets of tests: CONTRIBUTING.md says which set a test belongs to and how long each may take.
-FAST := not slow and not nightly and not browser and not postgres and not docker and not root and not slurm
+FAST := not slow and not nightly and not browser and not postgres and not docker and not root and not slurm and not gpu
 PYTEST := $(BIN)/python -m pytest
 WORKERS ?= 3
 # Long tests mostly wait, for processes and for time to pass.
@@ -64,11 +64,11 @@ kernels: $(VENV)/.test ## compile the policies' kernels, which their first use d
 test-all: test-sqlite test-postgres test-docker test-root test-slurm test-browser ## the long ones: PostgreSQL, Docker, network namespaces, Slurm, browser
 
 test-sqlite: $(VENV)/.test
-	$(PYTEST) -n $(LONG_WORKERS) --dist loadfile --no-loadscope-reorder -m "slow and not nightly and not browser and not postgres and not docker and not root and not slurm"
+	$(PYTEST) -n $(LONG_WORKERS) --dist loadfile --no-loadscope-reorder -m "slow and not nightly and not browser and not postgres and not docker and not root and not slurm and not gpu"
 
 test-postgres: $(VENV)/.test
 	tests/with-postgres $(PYTEST) -n $(LONG_WORKERS) --dist worksteal \
-	  -m "(postgres or django_db and not slow) and not nightly and not browser and not docker and not root and not slurm"
+	  -m "(postgres or django_db and not slow) and not nightly and not browser and not docker and not root and not slurm and not gpu"
 
 docker-image: ## the image of the tests with Docker, which their first run makes otherwise
 	tests/with-docker true
@@ -82,6 +82,9 @@ test-root: $(VENV)/.test
 test-slurm: $(VENV)/.test
 	tests/with-slurm $(PYTEST) -n 0 -m slurm
 
+test-gpu: $(VENV)/.test ## NVML, sandboxed jobs and MPS on this machine's NVIDIA GPUs
+	$(PYTEST) -n 0 -m gpu
+
 test-browser: $(VENV)/.test
 	tests/with-network $(PYTEST) -n 0 -m browser
 
@@ -89,8 +92,8 @@ test-nightly: export LOADMASTER_TEST_EXAMPLES = 10
 test-nightly: export LOADMASTER_EXPLORE = 1
 test-nightly: export LOADMASTER_FUZZ_REQUESTS = 40000
 test-nightly: $(VENV)/.test ## everything, with ten times the examples and requests, on both databases (hours)
-	$(PYTEST) -n 2 --dist worksteal --timeout 3600 -m "not browser and not postgres and not docker and not root and not slurm"
-	tests/with-postgres $(PYTEST) -n 2 --dist worksteal --timeout 3600 -m "(postgres or django_db) and not browser and not docker and not root and not slurm"
+	$(PYTEST) -n 2 --dist worksteal --timeout 3600 -m "not browser and not postgres and not docker and not root and not slurm and not gpu"
+	tests/with-postgres $(PYTEST) -n 2 --dist worksteal --timeout 3600 -m "(postgres or django_db) and not browser and not docker and not root and not slurm and not gpu"
 	tests/with-docker $(PYTEST) -n 0 -m "docker and not postgres"
 	$(PYTEST) -n 0 -m "root and not docker"
 	tests/with-network $(PYTEST) -n 0 -m browser

@@ -58,7 +58,14 @@ class Site:
         """A runtime of a later agent."""
         return ProcessRuntime(self.state / "runs", isolation=self.isolation)
 
-    def launch(self, name: str = "a1", *, limits: Limits | None = None, **spec: Any) -> Launch:
+    def launch(
+        self,
+        name: str = "a1",
+        *,
+        limits: Limits | None = None,
+        gpu_files: tuple[str, ...] = (),
+        **spec: Any,
+    ) -> Launch:
         known = a_spec(name, **{"team": 1, "job": f"job-of-{name}", **spec})
         place = admission.checkpoint_folder(known, self.state, self.state / "checkpoints")
         environment = admission.launch_environment(
@@ -66,7 +73,7 @@ class Site:
         )
         run = RunId(known.assignment, known.fence)
         found = Launch(run, known, environment, 1.0, boot_id(), term=Term())
-        found = replace(found, checkpoints=self.state / "checkpoints")
+        found = replace(found, checkpoints=self.state / "checkpoints", gpu_files=gpu_files)
         return replace(found, limits=limits) if limits else found
 
     def start(self, name: str = "a1", lease_s: float = 60.0, **spec: Any) -> RunId:
@@ -90,9 +97,9 @@ class Site:
         words = [self.runtime.read(run, stream, 0, 100_000) for stream in ("stdout", "stderr")]
         return b"".join(words).decode()
 
-    def runs(self, code: str, **spec: Any) -> str:
+    def runs(self, code: str, name: str = "probe", **spec: Any) -> str:
         """Output of a job of this Python, from its start to its end."""
-        return self.says(self.start("probe", command=python(code), **spec))
+        return self.says(self.start(name, command=python(code), **spec))
 
 
 def job_processes(site: Site, run: RunId) -> list[psutil.Process]:

@@ -177,6 +177,7 @@ class Executor:
             grace_s=spec.grace_s,
             boot_id=parts.identity.boot_id,
             gpus=tuple(uuid for uuid in spec.devices if uuid in hardware),
+            gpu_files=devices.files(spec),
             checkpoints=parts.checkpoints,
             term=self._term(spec.term_until_s),
             limits=Limits(

@@ -6,6 +6,7 @@ import random
 import socket
 import uuid
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,10 @@ class Devices:
         """Variables that restrict a job to its devices and share."""
         return {"CUDA_VISIBLE_DEVICES": ""}
 
+    def files(self, spec: LaunchSpec) -> tuple[str, ...]:
+        """Files below /dev of a job's own GPUs."""
+        return ()
+
     def shared_pace_s(self, kind_name: str, gpus: int, beside: Sequence[str]) -> float | None:
         """Seconds per step beside these kinds; inf: they do not fit; None: not known here."""
         return None
@@ -129,13 +134,13 @@ class NvidiaDevices(Devices):
     """Real GPUs through NVML; a GPU lost from the bus is reported as unhealthy."""
 
     def __init__(self, nvml: Any, slots: int = 1, mps: Mps | None = None) -> None:
-        self._nvml, self._slots, self._mps = nvml, slots, mps
+        self.nvml, self._slots, self._mps = nvml, slots, mps
         self._reports = tuple(self._report(index) for index in range(nvml.nvmlDeviceGetCount()))
 
     def _report(self, index: int) -> DeviceReport:
-        handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
-        memory_gb = self._nvml.nvmlDeviceGetMemoryInfo(handle).total / GB
-        uuid, name = self._nvml.nvmlDeviceGetUUID(handle), self._nvml.nvmlDeviceGetName(handle)
+        handle = self.nvml.nvmlDeviceGetHandleByIndex(index)
+        memory_gb = self.nvml.nvmlDeviceGetMemoryInfo(handle).total / GB
+        uuid, name = self.nvml.nvmlDeviceGetUUID(handle), self.nvml.nvmlDeviceGetName(handle)
         return DeviceReport(_text(uuid), gpu_type_of(_text(name)), memory_gb, slots=self._slots)
 
     def reports(self) -> tuple[DeviceReport, ...]:
@@ -145,7 +150,7 @@ class NvidiaDevices(Devices):
         return tuple(self._sample(device.uuid) for device in self._reports)
 
     def _sample(self, device: str) -> DeviceSample:
-        nvml = self._nvml
+        nvml = self.nvml
         try:
             handle = nvml.nvmlDeviceGetHandleByUUID(device)
             memory = nvml.nvmlDeviceGetMemoryInfo(handle).used / GB
@@ -166,12 +171,21 @@ class NvidiaDevices(Devices):
         """A reading in our unit, or None where this GPU does not offer it."""
         try:
             return float(read()) / unit
-        except self._nvml.NVMLError:
+        except self.nvml.NVMLError:
             return None
 
     def environment(self, spec: LaunchSpec) -> dict[str, str]:
         shared = self._mps.environment(spec.share) if self._mps else {}
         return {"CUDA_VISIBLE_DEVICES": ",".join(spec.devices), **shared}
+
+    def files(self, spec: LaunchSpec) -> tuple[str, ...]:
+        """As the driver numbers them; without one that is lost from the bus."""
+        nvml, found = self.nvml, []
+        for device in spec.devices:
+            with suppress(nvml.NVMLError):
+                minor = nvml.nvmlDeviceGetMinorNumber(nvml.nvmlDeviceGetHandleByUUID(device))
+                found.append(f"/dev/nvidia{minor}")
+        return tuple(found)
 
 
 def gpu_type_of(name: str) -> str:

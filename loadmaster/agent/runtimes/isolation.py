@@ -6,11 +6,12 @@ the agent's folder what is its own: `work`, `/tmp`, its checkpoints, and read-on
 
 import grp
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,8 +34,12 @@ SYSTEM = (
 SETTINGS = "/etc/loadmaster"
 """Folder of the system that no job sees: settings of agent and server lie there."""
 
+DEV = Path("/dev")
 DEVICES = ("nvidia*", "dri", "kfd", "accel", "infiniband")
-"""Devices of a node, below /dev, that jobs may use besides those of every sandbox."""
+"""Devices of a node that jobs may use besides those of every sandbox."""
+
+GPU = re.compile(r"nvidia\d+")
+"""Devices that only jobs see to which they were given."""
 
 GROUPS = ("video", "render")
 """Groups of those devices."""
@@ -135,11 +140,18 @@ class Isolation:
             is_own = owns_checkpoints(launch, folder)
             place = launch.environment["LOADMASTER_CHECKPOINT_DIR"] if is_own else ""
             hidden = [launch.checkpoints] if launch.checkpoints else []
-            words = [*self.words(folder, place, hidden), "--chdir", data["cwd"]]
+            words = self.words(folder, place, hidden, launch.gpu_files)
+            words += ["--chdir", data["cwd"]]
             own["sandbox"] = {"program": self.program, "words": words}
         return own
 
-    def words(self, folder: Path, checkpoints: str = "", hidden: Sequence[Path] = ()) -> list[str]:
+    def words(
+        self,
+        folder: Path,
+        checkpoints: str = "",
+        hidden: Sequence[Path] = (),
+        gpus: Collection[str] = (),
+    ) -> list[str]:
         """Words for bubblewrap: what the job of a run sees. Later ones cover earlier ones."""
         seen = [*map(Path, SYSTEM), *_programs()]
         words = ["--unshare-pid", "--unshare-ipc", "--die-with-parent", "--proc", "/proc"]
@@ -147,8 +159,10 @@ class Isolation:
         for place in ("/tmp", "/var/tmp"):  # noqa: S108  # the job's own
             words += ["--bind", str(folder / "tmp"), place]
         for pattern in DEVICES:
-            for device in Path("/dev").glob(pattern):
-                words += ["--dev-bind-try", str(device), str(device)]
+            for device in DEV.glob(pattern):
+                own = f"/dev/{device.name}"
+                if own in gpus or not GPU.fullmatch(device.name):
+                    words += ["--dev-bind-try", str(device), own]
         words += [word for path in seen for word in ("--ro-bind-try", str(path), str(path))]
         for mount in self.mounts:
             how = "--bind-try" if mount.writable else "--ro-bind-try"

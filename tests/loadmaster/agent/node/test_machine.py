@@ -49,6 +49,9 @@ class FakeNvml:
             raise self.NVMLError
         return 0
 
+    def nvmlDeviceGetMinorNumber(self, handle: int) -> int:
+        return handle + 3
+
     def nvmlDeviceGetUUID(self, handle: int) -> str:
         return f"GPU-{handle}"
 
@@ -66,6 +69,12 @@ class FakeNvml:
 
     def nvmlDeviceGetTemperature(self, handle: int, sensor: int) -> int:
         raise self.NVMLError
+
+
+def test_a_jobs_gpus_are_files_by_the_drivers_numbers_without_one_that_is_gone() -> None:
+    devices = NvidiaDevices(FakeNvml())
+    assert devices.files(a_spec(devices=("GPU-0", "GPU-1"))) == ("/dev/nvidia3",)
+    assert devices.files(a_spec(devices=())) == ()
 
 
 def test_real_gpus_are_measured_and_one_that_is_gone_is_unhealthy() -> None:

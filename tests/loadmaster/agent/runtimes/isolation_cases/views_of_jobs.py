@@ -5,7 +5,9 @@ import os
 from pathlib import Path
 
 import psutil
+import pytest
 
+from loadmaster.agent.runtimes import isolation
 from loadmaster.agent.runtimes.base import (
     PROGRESS,
     RunId,
@@ -50,6 +52,15 @@ class TestWhatAJobSees:
         assert SECRET not in said
         assert NODE_TOKEN not in said
         assert set(said.split()) <= {"FileNotFoundError", "PermissionError"}
+
+    def test_of_the_gpus_its_own(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+        names = ("nvidia7", "nvidia8", "nvidiactl", "nvidia-uvm")
+        for name in names:
+            (site.state.parent / name).touch()
+        monkeypatch.setattr(isolation, "DEV", site.state.parent)
+        look = "import os; print(*(n for n in os.listdir('/dev') if n.startswith('nvidia')))"
+        assert set(site.runs(look, gpu_files=("/dev/nvidia8",)).split()) == set(names[1:])
+        assert set(site.runs(look, name="a2").split()) == set(names[2:])
 
     def test_no_process_but_its_own(self, site: Site) -> None:
         other = site.start("other", command=SLEEP, team=2)
