@@ -1,5 +1,6 @@
-"""NVIDIA's MPS, by a stand-in for its control program that writes down how it is called; the real
-one was not at hand.
+"""NVIDIA's MPS, by a stand-in for its control program that writes down how it is called.
+
+The real one is tested by `test_gpus.py`.
 """
 
 import os

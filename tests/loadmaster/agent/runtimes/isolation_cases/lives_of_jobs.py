@@ -229,7 +229,8 @@ class TestScripts:
         self, site: Site, field: str
     ) -> None:
         place = str(site.state) if field == "folder" else str(site.state / "node.json")
-        problem = site.runtime.objection(site.launch("a1", limits=None, **{field: place}))
+        options: dict[str, Any] = {field: place}
+        problem = site.runtime.objection(site.launch("a1", limits=None, **options))
         assert problem
         assert problem[0] is ReasonClass.USER
         assert field in problem[1]
