@@ -12,13 +12,20 @@ class EnergyEntry(models.Model):
     """
 
     assignment = models.ForeignKey(
-        "jobs.Assignment", on_delete=models.CASCADE, related_name="energy_entries"
+        "jobs.Assignment",
+        on_delete=models.CASCADE,
+        related_name="energy_entries",
+        db_index=False,
     )
     hour = models.DateTimeField()
-    cluster = models.ForeignKey("clusters.Cluster", on_delete=models.CASCADE, related_name="+")
+    cluster = models.ForeignKey(
+        "clusters.Cluster", on_delete=models.CASCADE, related_name="+", db_index=False
+    )
     node = models.ForeignKey("clusters.Node", on_delete=models.CASCADE, related_name="+")
     job = models.ForeignKey("jobs.Job", on_delete=models.CASCADE, related_name="+")
-    team = models.ForeignKey("jobs.Team", on_delete=models.CASCADE, related_name="+")
+    team = models.ForeignKey(
+        "jobs.Team", on_delete=models.CASCADE, related_name="+", db_index=False
+    )
     purpose = models.CharField(max_length=10)
     gpu_s = models.FloatField(
         default=0.0, help_text="Seconds times GPUs held, a shared GPU by its share"

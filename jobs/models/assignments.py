@@ -29,14 +29,18 @@ class Assignment(models.Model):
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
-    job = models.ForeignKey("jobs.Job", on_delete=models.CASCADE, related_name="assignments")
+    job = models.ForeignKey(
+        "jobs.Job", on_delete=models.CASCADE, related_name="assignments", db_index=False
+    )
     attempt = models.ForeignKey(
         "jobs.Attempt", null=True, on_delete=models.SET_NULL, related_name="assignments"
     )
     round = models.ForeignKey(
         "loop.Round", null=True, on_delete=models.SET_NULL, related_name="assignments"
     )
-    node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="assignments")
+    node = models.ForeignKey(
+        Node, on_delete=models.CASCADE, related_name="assignments", db_index=False
+    )
     purpose = models.CharField(max_length=10, default="training")
     copy = models.PositiveIntegerField(default=0)
     rank = models.PositiveIntegerField(default=0)
@@ -199,7 +203,9 @@ class LogChunk(models.Model):
     Of a piece left out `content` is a mark for readers.
     """
 
-    assignment = models.ForeignKey(Assignment, on_delete=models.CASCADE, related_name="log_chunks")
+    assignment = models.ForeignKey(
+        Assignment, on_delete=models.CASCADE, related_name="log_chunks", db_index=False
+    )
     stream = models.CharField(max_length=6)
     offset = models.PositiveBigIntegerField()
     size = models.PositiveIntegerField()
@@ -230,7 +236,9 @@ class LogChunk(models.Model):
 class ProgressPoint(models.Model):
     """Progress sample of an assignment (loadmaster.samples.ProgressSample)."""
 
-    assignment = models.ForeignKey(Assignment, on_delete=models.CASCADE, related_name="progress")
+    assignment = models.ForeignKey(
+        Assignment, on_delete=models.CASCADE, related_name="progress", db_index=False
+    )
     at = models.DateTimeField()
     event = models.CharField(max_length=12)
     step = models.PositiveBigIntegerField()
@@ -250,7 +258,9 @@ class ProgressPoint(models.Model):
 class UsagePoint(models.Model):
     """Usage sample of an assignment (loadmaster.samples.UsageSample)."""
 
-    assignment = models.ForeignKey(Assignment, on_delete=models.CASCADE, related_name="usage")
+    assignment = models.ForeignKey(
+        Assignment, on_delete=models.CASCADE, related_name="usage", db_index=False
+    )
     at = models.DateTimeField()
     cores = models.FloatField()
     memory_gb = models.FloatField()

@@ -87,7 +87,9 @@ class Job(models.Model):
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     name = models.CharField(max_length=100)
-    cluster = models.ForeignKey("clusters.Cluster", on_delete=models.PROTECT, related_name="jobs")
+    cluster = models.ForeignKey(
+        "clusters.Cluster", on_delete=models.PROTECT, related_name="jobs", db_index=False
+    )
     team = models.ForeignKey("jobs.Team", on_delete=models.PROTECT, related_name="jobs")
     user = models.ForeignKey(
         settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="jobs"
@@ -311,7 +313,7 @@ class Job(models.Model):
 class Attempt(models.Model):
     """Attempt of a job: from a launch, across pre-emptions, to a result or a retry."""
 
-    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="attempts")
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="attempts", db_index=False)
     number = models.PositiveIntegerField()
     started_at = models.DateTimeField(auto_now_add=True)
     ended_at = models.DateTimeField(null=True, blank=True)
