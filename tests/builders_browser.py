@@ -131,7 +131,12 @@ def visit(
     page.on("pageerror", lambda error: visitor.complaints.append(f"exception: {error}"))
     page.on(
         "requestfailed",
-        lambda r: visitor.complaints.append(f"failed: {r.url}") if "/live/" not in r.url else None,
+        # Going to another page aborts what the page before still asked for: that is no fault.
+        lambda r: (
+            visitor.complaints.append(f"failed: {r.url}: {r.failure}")
+            if r.failure != "net::ERR_ABORTED"
+            else None
+        ),
     )
     page.on(
         "request",
