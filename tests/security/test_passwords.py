@@ -1,5 +1,6 @@
 """Hashing of passwords takes OWASP's memory and time, one at a time."""
 
+import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,7 @@ from django.contrib.auth.models import User
 from django.test import Client, override_settings
 
 from controlplane import settings as production
+from controlplane.web.credentials.hashing import NICE
 from tests.builders import a_user
 
 HASHERS = override_settings(PASSWORD_HASHERS=production.PASSWORD_HASHERS)
@@ -47,6 +49,20 @@ def test_one_password_is_hashed_at_a_time(monkeypatch: pytest.MonkeyPatch) -> No
         tries += [pool.submit(hasher.encode, PASSWORD, "salt") for _ in range(6)]
         assert all(one.result(60) for one in tries)
     assert most == [1]
+
+
+@HASHERS
+def test_hashing_lets_the_other_threads_of_the_server_go_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def niceness(*_: object) -> int:
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    monkeypatch.setattr(Argon2PasswordHasher, "verify", niceness)
+    hasher: Any = get_hasher()
+    own = niceness()
+    assert hasher.verify(PASSWORD, "hash") == NICE
+    assert niceness() == own
 
 
 @pytest.mark.django_db
