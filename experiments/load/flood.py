@@ -34,7 +34,8 @@ class Flood:
     @classmethod
     def of(cls, stage: Stage, seeded: Seeded) -> "Flood":
         """Log everybody in, and warm the server up, which then knows them."""
-        greedy = Greedy(stage.place, seeded.cluster, seeded.tokens[0], _session("load-0"))
+        session = _session("load-0")
+        greedy = Greedy(stage.place, stage.host, seeded.cluster, seeded.tokens[0], session)
         found = cls(stage, greedy, _others(stage, seeded))
         uvloop.run(found._offered(WARM_UP_S))
         return found
@@ -68,16 +69,16 @@ def web_mb() -> int:
 
     Of a file that several have mapped the pages count once, as for the limit of a container.
     """
-    peaks, of_files, files = 0, 0, defaultdict[str, int](int)
+    peaks, shared, once = 0, 0, defaultdict[str, int](int)
     for process in web_processes():
         text = Path(f"/proc/{process.pid}/status").read_text()
         found = re.search(r"VmHWM:\s+(\d+)", text)
         peaks += 1024 * int(found[1]) if found else 0
         for mapped in process.memory_maps():
             if mapped.path.startswith("/"):
-                of_files += mapped.rss
-                files[mapped.path] = max(files[mapped.path], mapped.rss)
-    return round((peaks - of_files + sum(files.values())) / 1e6)
+                shared += mapped.shared_clean
+                once[mapped.path] = max(once[mapped.path], mapped.shared_clean)
+    return round((peaks - shared + sum(once.values())) / 1e6)
 
 
 def _others(stage: Stage, seeded: Seeded) -> Callable[[int], bytes]:

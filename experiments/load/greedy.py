@@ -26,17 +26,13 @@ HOSTILE = (
 
 @dataclass(frozen=True, slots=True)
 class Greedy:
-    """The member's token and session, a cluster, and the server's address."""
+    """The server's address and `Host` header, a cluster, the member's token and session."""
 
     place: tuple[str, int]
+    host: str
     cluster: str
     token: str
     session: str
-
-    @property
-    def host(self) -> str:
-        """The value of the Host header."""
-        return f"{self.place[0]}:{self.place[1]}"
 
 
 def flood(member: Greedy, seconds: float) -> Counter[str]:

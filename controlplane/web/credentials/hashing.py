@@ -1,25 +1,19 @@
 """Hashing of passwords, bounded in memory: some tries at once must not take a server's memory."""
 
 import os
-import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from typing import Any
 
 from django.contrib.auth.hashers import Argon2PasswordHasher
 
 NICE = 10
-
-
-def _be_nice() -> None:
-    """Let the server's other threads go first: Linux counts niceness by thread."""
-    with suppress(OSError):  # another system
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
-
+"""Niceness of that thread alone, as Linux counts it by thread: pages and API go first."""
 
 # A thread of its own, as the allocator keeps what a thread has used: any thread that had once
 # hashed would hold as much for ever.
-_THREAD = ThreadPoolExecutor(1, thread_name_prefix="passwords", initializer=_be_nice)
+_THREAD = ThreadPoolExecutor(
+    1, thread_name_prefix="passwords", initializer=os.nice, initargs=(NICE,)
+)
 
 
 class BoundedArgon2(Argon2PasswordHasher):
