@@ -62,16 +62,15 @@ def write_backup(path: Path, *, with_keys: bool = False, force: bool = False) ->
 
 @contextmanager
 def unpacked(path: Path) -> Iterator[tuple[Manifest, Path]]:
-    """Yield manifest and dump, checked against its checksum."""
+    """Yield manifest and dump, checked against its checksum.
+
+    The dump has no name in a folder, so whoever is killed leaves no copy of all that is secret.
+    """
     try:
-        with (
-            tempfile.TemporaryDirectory(prefix="loadmaster-restore-") as work,
-            tarfile.open(path, "r:") as archive,
-        ):
+        with tempfile.TemporaryFile() as work, tarfile.open(path, "r:") as archive:
             manifest = _read_manifest(archive)
-            dump = Path(work) / "database"
-            _unpack(archive, dump, manifest)
-            yield manifest, dump
+            _unpack(archive, work, manifest)
+            yield manifest, Path(f"/proc/{os.getpid()}/fd/{work.fileno()}")
     except tarfile.TarError as error:
         raise BackupError(f"{path} cannot be read as a backup: {error}") from error
 
@@ -162,13 +161,14 @@ def _read_manifest(archive: tarfile.TarFile) -> Manifest:
         raise BackupError(f"this is no backup of Loadmaster: {error}") from error
 
 
-def _unpack(archive: tarfile.TarFile, dump: Path, manifest: Manifest) -> None:
+def _unpack(archive: tarfile.TarFile, dump: io.BufferedRandom, manifest: Manifest) -> None:
     member = archive.extractfile("database") if "database" in archive.getnames() else None
     if member is None:
         raise BackupError("the backup has no database in it")
-    with dump.open("wb") as file:
-        shutil.copyfileobj(member, file)
-    if dump.stat().st_size != manifest.size or _digest(dump) != manifest.sha256:
+    shutil.copyfileobj(member, dump)
+    size = dump.tell()
+    dump.seek(0)
+    if size != manifest.size or hashlib.file_digest(dump, "sha256").hexdigest() != manifest.sha256:
         raise BackupError(
             "the backup is damaged: its database is not what the manifest says (sha256)"
         )

@@ -7,6 +7,7 @@ import signal
 import sqlite3
 import stat
 import tarfile
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from datetime import timedelta
@@ -360,10 +361,13 @@ def test_a_restore_that_breaks_off_leaves_the_database_of_before_or_one_that_lau
             assert until > timezone.now() + timedelta(days=3650)
 
 
-def test_a_restore_that_is_killed_leaves_the_database_of_before(
+def test_a_restore_that_is_killed_leaves_the_database_of_before_and_no_copy_of_the_other(
     house: Cluster, tmp_path: Path, new: New, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told("backup", tmp_path / "b")
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
 
     def killed(*_: object) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -378,6 +382,7 @@ def test_a_restore_that_is_killed_leaves_the_database_of_before(
             finally:
                 os._exit(1)
         assert os.waitpid(child, 0)[1] == signal.SIGKILL
+        assert not list(temporary.iterdir())
         assert User.objects.get().username == "somebody"
         assert not Cluster.objects.exists()
 
