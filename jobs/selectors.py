@@ -13,7 +13,7 @@ from clusters.models import Node
 from controlplane.web.operators import is_operator
 from jobs.assignment_lifecycle import LIVE
 from jobs.lifecycle import JobState
-from jobs.models import Assignment, Job, Membership, Team
+from jobs.models import Assignment, AssignmentSlot, Job, Membership, Team
 from loadmaster.slurm.numbers import ids_of
 
 OTHERS = "another team's job"
@@ -82,23 +82,43 @@ def id_begins(text: str, of: str = "pk") -> Q:
     return Q(**{f"{of}__gte": first, f"{of}__lte": last})
 
 
-def live_assignments() -> QuerySet[Assignment]:
-    """Assignments that hold slots, with what their place needs."""
-    live = Assignment.objects.filter(state__in=LIVE_STATES).order_by("fence", "copy", "rank")
-    return live.select_related("node__gpu_type").prefetch_related("slots__device")
+_OF_JOB = (
+    "name", "state", "gpus_min", "gpus_max", "priority", "tardiness_weight", "due_at",
+    "deadline_at", "begin_at", "submitted_at", "started_at", "completed_at", "hold_wanted",
+    "failure_reason", "waiting_code", "waiting_detail", "steps_done", "total_steps",
+    "checkpoint_steps", "first_loss", "last_loss", "array_index", "cluster__name", "team__name",
+    "user__username", "kind__name", "kind__digest", "array__indices", "array__at_once",
+    "array__size",
+)  # fmt: skip
+_OF_ASSIGNMENT = (
+    "job_id", "purpose", "state", "rank", "created_at", "steps_per_s", "gpus", "units", "share",
+    "node__name", "node__emulated", "node__gpu_type__name", "node__gpu_type__emulated",
+)  # fmt: skip
 
 
 def listed_jobs(user: User | AnonymousUser) -> QuerySet[Job]:
-    """Visible jobs with all that a list shows, newest first, in a constant number of queries."""
+    """Visible jobs with what a list shows alone, newest first, in a constant number of queries.
+
+    All columns of a job and its node take a third of a list's time.
+    """
+    held = AssignmentSlot.objects.select_related("device").only("assignment_id", "device__uuid")
+    live = Assignment.objects.filter(state__in=LIVE_STATES).order_by("fence", "copy", "rank")
+    live = live.select_related("node__gpu_type").only(*_OF_ASSIGNMENT)
+    live = live.prefetch_related(Prefetch("slots", held))
     jobs = visible_jobs(user).select_related("cluster", "team", "user", "kind", "array")
-    return jobs.prefetch_related(
-        Prefetch("assignments", queryset=live_assignments(), to_attr="live_assignments")
+    return jobs.only(*_OF_JOB).prefetch_related(
+        Prefetch("assignments", live, to_attr="live_assignments")
     )
 
 
+def whole_jobs(user: User | AnonymousUser) -> QuerySet[Job]:
+    """`listed_jobs` with all of their columns."""
+    return listed_jobs(user).defer(None)
+
+
 def jobs_by_id(user: User | AnonymousUser, ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, Job]:
-    """Those of these jobs that the user may see, like `listed_jobs`."""
-    return {job.pk: job for job in listed_jobs(user).filter(pk__in=ids)} if ids else {}
+    """Those of these jobs that the user may see, like `whole_jobs`."""
+    return {job.pk: job for job in whole_jobs(user).filter(pk__in=ids)} if ids else {}
 
 
 def names_in_waiting(user: User | AnonymousUser, jobs: Iterable[Job]) -> Mapping[str, str]:

@@ -22,7 +22,7 @@ from jobs.logs import HELD, STREAMS
 from jobs.models import Assignment, Job, JobEvent, LogChunk, ProgressPoint
 from jobs.pages.selectors import JobRow, job_rows
 from jobs.roles import refusal
-from jobs.selectors import JobNotFound, listed_jobs
+from jobs.selectors import JobNotFound, whole_jobs
 from loadmaster.protocol import AssignmentState
 
 SENTENCES: Mapping[str, str] = {
@@ -189,7 +189,7 @@ def job_page(user: User, job_id: UUID | str) -> JobPage:
         .prefetch_related("slots__device")
         .order_by("fence", "copy", "rank")
     )
-    jobs = listed_jobs(user).select_related("cloned_from")
+    jobs = whole_jobs(user).select_related("cloned_from")
     job = (
         jobs.prefetch_related("attempts", Prefetch("assignments", assignments))
         .filter(pk=job_id)

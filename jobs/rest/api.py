@@ -29,7 +29,7 @@ from jobs.logs import BadCursor, read_log
 from jobs.models import Job
 from jobs.rest import arrays_api, people_api, serializers, teams_api
 from jobs.rest.bulk_api import JobsBulkView, bodies, error_of_conflict
-from jobs.selectors import get_job, id_begins, listed_jobs, names_in_waiting
+from jobs.selectors import get_job, id_begins, listed_jobs, names_in_waiting, whole_jobs
 from jobs.submission.array_expression import MAX_INDEX
 from jobs.submission.refusals import JobConflict
 from jobs.submission.submit import Submission
@@ -234,7 +234,7 @@ def _detail(
     job: Job,
     serializer: type[serializers.JobSerializer] = serializers.JobDetailSerializer,
 ) -> serializers.JobSerializer:
-    fresh = get_object_or_404(listed_jobs(request.user), pk=job.pk)
+    fresh = get_object_or_404(whole_jobs(request.user), pk=job.pk)
     names = names_in_waiting(request.user, [fresh])
     context = {"request": request, "names": names, **_starts([fresh])}
     return serializer(fresh, context={**context, "first_forecast": first_forecast(fresh)})

@@ -272,7 +272,7 @@ def test_a_page_costs_the_same_queries_whatever_it_holds(
             job.waiting_detail["jobs"] = [str(blocker.pk)]
             job.save()
             a_placement(blocker, a_node(node.cluster))
-        with django_assert_num_queries(10):
+        with django_assert_num_queries(9):
             rows = client.get(f"{JOBS}?limit=100").data["results"]
     assert len(rows) == 20
     assert any("volta, held by job-" in (row["waiting"] or {}).get("reason", "") for row in rows)
