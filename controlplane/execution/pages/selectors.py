@@ -3,11 +3,13 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
+from uuid import UUID
 
 from django.contrib.auth.models import User
 from django.core.paginator import Page, Paginator
-from django.db.models import Count, Prefetch, prefetch_related_objects
+from django.db.models import Count, F, Prefetch, prefetch_related_objects
 from django.utils import timezone
 
 from clusters.intervals import is_silent
@@ -108,13 +110,13 @@ def cluster_nodes(user: User, page: Page[Node]) -> tuple[ClusterNodes, ...]:
     devices = Prefetch("devices", queryset=Device.objects.order_by("uuid"))
     prefetch_related_objects(nodes, devices, recent(timezone.now()))
     working, by_cores = _working(nodes), _by_cores(nodes)
-    held = (*working.values(), *by_cores.values())
-    seen = seen_by(user, {a.job_id for assignments in held for a in assignments})
+    held = chain(*working.values(), *by_cores.values())
+    seen = seen_by(user, {of_job.job_id for of_job in held})
     cards: dict[int, list[NodeCard]] = defaultdict(list)
     for node in nodes:
         card = _node_card(node, working, seen)
-        cores = sum(a.job.cores * a.units for a in by_cores[node.pk])
-        occupants = tuple(_occupant(a, seen) for a in by_cores[node.pk])
+        cores = sum(held.cores for held in by_cores[node.pk])
+        occupants = tuple(_occupant(held, seen) for held in by_cores[node.pk])
         cards[node.cluster_id].append(replace(card, by_cores=occupants, cores_held=cores))
     counts = _counts()
     shown = [
@@ -135,36 +137,46 @@ def _counts() -> Mapping[int, tuple[int, int, int]]:
     return {pk: (n, gpus.get(pk, 0), busy.get(pk, 0)) for pk, n in nodes.items()}
 
 
-def _working(nodes: Sequence[Node]) -> Mapping[int, list[Assignment]]:
-    of_slot = ("device_id", "assignment__job__name", "assignment__purpose", "assignment__state")
+class _Held(NamedTuple):
+    """What a job holds of a node: `cores` of one without GPUs."""
+
+    job_id: UUID
+    name: str
+    purpose: str
+    state: str
+    cores: float = 0.0
+
+
+def _working(nodes: Sequence[Node]) -> Mapping[int, list[_Held]]:
+    """What is held of the nodes' devices, by device."""
+    of_assignment = ("job_id", "job__name", "purpose", "state")
     slots = AssignmentSlot.objects.filter(live=True, device__node__in=nodes).order_by("pk")
-    working: dict[int, list[Assignment]] = defaultdict(list)
-    for slot in slots.select_related("assignment__job").only(*of_slot):
-        working[slot.device_id].append(slot.assignment)
+    working: dict[int, list[_Held]] = defaultdict(list)
+    for device, *of_job in slots.values_list(
+        "device", *(f"assignment__{f}" for f in of_assignment)
+    ):
+        working[device].append(_Held(*of_job))
     return working
 
 
-def _by_cores(nodes: Sequence[Node]) -> Mapping[Any, list[Assignment]]:
-    """Live assignments without GPUs by node."""
+def _by_cores(nodes: Sequence[Node]) -> Mapping[Any, list[_Held]]:
+    """What assignments without GPUs hold, by node."""
     live = Assignment.objects.filter(node__in=nodes, gpus=0, state__in=LIVE).order_by("pk")
-    found: dict[Any, list[Assignment]] = defaultdict(list)
-    for assignment in live.select_related("job").only(*_OF_CORES):
-        found[assignment.node_id].append(assignment)
+    cores = F("job__cores") * F("units")
+    found: dict[Any, list[_Held]] = defaultdict(list)
+    rows = live.values_list("node", "job_id", "job__name", "purpose", "state", cores)
+    for node, *of_job in rows:
+        found[node].append(_Held(*of_job))
     return found
 
 
-_OF_CORES = ("node_id", "job_id", "job__name", "job__cores", "units", "purpose", "state")
-
-
-def _node_card(
-    node: Node, working: Mapping[int, list[Assignment]], seen: frozenset[Any]
-) -> NodeCard:
+def _node_card(node: Node, working: Mapping[int, list[_Held]], seen: frozenset[Any]) -> NodeCard:
     emulated = node.is_emulated
     devices = [
         DeviceCard(
             device,
             emulated or device.emulated,
-            tuple(_occupant(a, seen) for a in working.get(device.pk, ())),
+            tuple(_occupant(held, seen) for held in working.get(device.pk, ())),
         )
         for device in node.devices.all()
     ]
@@ -173,7 +185,6 @@ def _node_card(
     return NodeCard(node, emulated, tuple(devices), silent, implausible=implausible)
 
 
-def _occupant(assignment: Assignment, seen: frozenset[Any]) -> Occupant:
-    known = assignment.job_id in seen
-    job_id, name = (str(assignment.job_id), assignment.job.name) if known else (None, OTHERS)
-    return Occupant(job_id, name, assignment.purpose, assignment.state)
+def _occupant(held: _Held, seen: frozenset[Any]) -> Occupant:
+    job_id, name = (str(held.job_id), held.name) if held.job_id in seen else (None, OTHERS)
+    return Occupant(job_id, name, held.purpose, held.state)
