@@ -26,7 +26,7 @@ NEVER = 2**31 - 1
 def collect_seldom(every_s: float = FULL_EVERY_S) -> threading.Event:
     """Collect garbage fully only every `every_s`, until the event is set.
 
-    What is there already stays for good, so no collection looks at it.
+    Objects that exist already stay for good: no collection looks at them.
     """
     over = threading.Event()
     before = gc.get_threshold()

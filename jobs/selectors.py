@@ -96,15 +96,19 @@ _OF_ASSIGNMENT = (
 )  # fmt: skip
 
 
+def live_assignments() -> QuerySet[Assignment]:
+    """Assignments that hold slots, with the columns that lists show alone."""
+    live = Assignment.objects.filter(state__in=LIVE_STATES).order_by("fence", "copy", "rank")
+    return live.select_related("node__gpu_type").only(*_OF_ASSIGNMENT)
+
+
 def listed_jobs(user: User | AnonymousUser) -> QuerySet[Job]:
-    """Visible jobs with what a list shows alone, newest first, in a constant number of queries.
+    """Visible jobs with the columns of a list alone, newest first, in a few queries.
 
     All columns of a job and its node take a third of a list's time.
     """
     held = AssignmentSlot.objects.select_related("device").only("assignment_id", "device__uuid")
-    live = Assignment.objects.filter(state__in=LIVE_STATES).order_by("fence", "copy", "rank")
-    live = live.select_related("node__gpu_type").only(*_OF_ASSIGNMENT)
-    live = live.prefetch_related(Prefetch("slots", held))
+    live = live_assignments().prefetch_related(Prefetch("slots", held))
     jobs = visible_jobs(user).select_related("cluster", "team", "user", "kind", "array")
     return jobs.only(*_OF_JOB).prefetch_related(
         Prefetch("assignments", live, to_attr="live_assignments")

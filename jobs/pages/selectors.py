@@ -22,11 +22,11 @@ from jobs.forecasts import Expected, starts_of
 from jobs.lifecycle import SHOWN_AS_RUNNING, SHOWN_AS_WAITING, JobState
 from jobs.models import QUEUE_ORDER, Assignment, AssignmentSlot, Job, Kind, Team
 from jobs.selectors import (
-    LIVE_STATES,
     OTHERS,
     fraction_of,
     id_begins,
     jobs_of_teams,
+    live_assignments,
     names_in_waiting,
     seen_by,
     visible_jobs,
@@ -90,10 +90,6 @@ _OF_JOB = (
     "waiting_code", "waiting_detail", "failure_reason", "team__name", "user__username",
     "kind__name", "cores", "batch", "units", "array_index", "array__indices", "array__at_once",
     "array__size",
-)  # fmt: skip
-_OF_ASSIGNMENT = (
-    "job_id", "purpose", "steps_per_s", "gpus", "units", "share", "node__name", "node__emulated",
-    "node__gpu_type__name", "node__gpu_type__emulated",
 )  # fmt: skip
 
 
@@ -276,14 +272,7 @@ def job_rows(user: User, jobs: Iterable[Job]) -> list[JobRow]:
 
 def _with_what_is_shown(jobs: QuerySet[Job]) -> QuerySet[Job]:
     """Load only shown columns: the JSON columns of a job and a node cost more than the page."""
-    live = (
-        Assignment.objects.filter(state__in=LIVE_STATES)
-        .select_related("node__gpu_type")
-        .only(*_OF_ASSIGNMENT)
-    )
-    assignments = Prefetch(
-        "assignments", live.order_by("fence", "copy", "rank"), to_attr="live_assignments"
-    )
+    assignments = Prefetch("assignments", live_assignments(), to_attr="live_assignments")
     related = jobs.select_related("team", "user", "kind", "array")
     return related.only(*_OF_JOB).prefetch_related(assignments)
 

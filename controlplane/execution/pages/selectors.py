@@ -137,8 +137,8 @@ def _counts() -> Mapping[int, tuple[int, int, int]]:
     return {pk: (n, gpus.get(pk, 0), busy.get(pk, 0)) for pk, n in nodes.items()}
 
 
-class _Held(NamedTuple):
-    """What a job holds of a node: `cores` of one without GPUs."""
+class _Holder(NamedTuple):
+    """Job that holds a device, or `cores` of a node."""
 
     job_id: UUID
     name: str
@@ -147,30 +147,30 @@ class _Held(NamedTuple):
     cores: float = 0.0
 
 
-def _working(nodes: Sequence[Node]) -> Mapping[int, list[_Held]]:
-    """What is held of the nodes' devices, by device."""
+def _working(nodes: Sequence[Node]) -> Mapping[int, list[_Holder]]:
+    """Holders of the nodes' devices, by device."""
     of_assignment = ("job_id", "job__name", "purpose", "state")
     slots = AssignmentSlot.objects.filter(live=True, device__node__in=nodes).order_by("pk")
-    working: dict[int, list[_Held]] = defaultdict(list)
+    working: dict[int, list[_Holder]] = defaultdict(list)
     for device, *of_job in slots.values_list(
         "device", *(f"assignment__{f}" for f in of_assignment)
     ):
-        working[device].append(_Held(*of_job))
+        working[device].append(_Holder(*of_job))
     return working
 
 
-def _by_cores(nodes: Sequence[Node]) -> Mapping[Any, list[_Held]]:
-    """What assignments without GPUs hold, by node."""
+def _by_cores(nodes: Sequence[Node]) -> Mapping[Any, list[_Holder]]:
+    """Holders of cores alone, by node."""
     live = Assignment.objects.filter(node__in=nodes, gpus=0, state__in=LIVE).order_by("pk")
     cores = F("job__cores") * F("units")
-    found: dict[Any, list[_Held]] = defaultdict(list)
+    found: dict[Any, list[_Holder]] = defaultdict(list)
     rows = live.values_list("node", "job_id", "job__name", "purpose", "state", cores)
     for node, *of_job in rows:
-        found[node].append(_Held(*of_job))
+        found[node].append(_Holder(*of_job))
     return found
 
 
-def _node_card(node: Node, working: Mapping[int, list[_Held]], seen: frozenset[Any]) -> NodeCard:
+def _node_card(node: Node, working: Mapping[int, list[_Holder]], seen: frozenset[Any]) -> NodeCard:
     emulated = node.is_emulated
     devices = [
         DeviceCard(
@@ -185,6 +185,6 @@ def _node_card(node: Node, working: Mapping[int, list[_Held]], seen: frozenset[A
     return NodeCard(node, emulated, tuple(devices), silent, implausible=implausible)
 
 
-def _occupant(held: _Held, seen: frozenset[Any]) -> Occupant:
+def _occupant(held: _Holder, seen: frozenset[Any]) -> Occupant:
     job_id, name = (str(held.job_id), held.name) if held.job_id in seen else (None, OTHERS)
     return Occupant(job_id, name, held.purpose, held.state)

@@ -69,8 +69,9 @@ def unpacked(path: Path) -> Iterator[tuple[Manifest, Path]]:
     try:
         with tempfile.TemporaryFile() as work, tarfile.open(path, "r:") as archive:
             manifest = _read_manifest(archive)
-            _unpack(archive, work, manifest)
-            yield manifest, Path(f"/proc/{os.getpid()}/fd/{work.fileno()}")
+            dump = Path(f"/proc/{os.getpid()}/fd/{work.fileno()}")
+            _unpack(archive, dump, manifest)
+            yield manifest, dump
     except tarfile.TarError as error:
         raise BackupError(f"{path} cannot be read as a backup: {error}") from error
 
@@ -161,14 +162,13 @@ def _read_manifest(archive: tarfile.TarFile) -> Manifest:
         raise BackupError(f"this is no backup of Loadmaster: {error}") from error
 
 
-def _unpack(archive: tarfile.TarFile, dump: io.BufferedRandom, manifest: Manifest) -> None:
+def _unpack(archive: tarfile.TarFile, dump: Path, manifest: Manifest) -> None:
     member = archive.extractfile("database") if "database" in archive.getnames() else None
     if member is None:
         raise BackupError("the backup has no database in it")
-    shutil.copyfileobj(member, dump)
-    size = dump.tell()
-    dump.seek(0)
-    if size != manifest.size or hashlib.file_digest(dump, "sha256").hexdigest() != manifest.sha256:
+    with dump.open("wb") as file:
+        shutil.copyfileobj(member, file)
+    if dump.stat().st_size != manifest.size or _digest(dump) != manifest.sha256:
         raise BackupError(
             "the backup is damaged: its database is not what the manifest says (sha256)"
         )
