@@ -3,12 +3,15 @@
 import time
 from collections.abc import Callable
 
+from django.contrib.auth.models import User
 from django.db import connections
 from django.db.models import QuerySet
+from knox.models import AuthToken
 from rich.console import Console
 from rich.table import Table
 
 import loadmaster
+from controlplane.operations.bootstrap import ADMIN
 from controlplane.operations.demo.scenario import JOBS, DemoJob
 from jobs.lifecycle import ENDED
 from jobs.models import Job
@@ -20,10 +23,7 @@ _TABLE_EVERY_S = 10.0
 
 
 def play(
-    client: loadmaster.Client,
-    console: Console,
-    pause: Callable[[float], None],
-    image: str = "",
+    url: str, console: Console, pause: Callable[[float], None], image: str = ""
 ) -> QuerySet[Job]:
     """Submit every job at its time through REST, wait for all, return their rows."""
     began, shown = time.monotonic(), 0.0
@@ -32,7 +32,7 @@ def play(
     while time.monotonic() - began < PATIENCE_S:
         elapsed = time.monotonic() - began
         while waiting and waiting[0].arrival_s <= elapsed:
-            submitted.append(_submit(client, waiting.pop(0), image, elapsed, console))
+            submitted.append(_submit(url, waiting.pop(0), image, elapsed, console))
         rows = Job.objects.filter(pk__in=submitted)
         if elapsed - shown >= _TABLE_EVERY_S:
             shown = elapsed
@@ -44,10 +44,14 @@ def play(
     return Job.objects.filter(pk__in=submitted)
 
 
-def _submit(
-    client: loadmaster.Client, job: DemoJob, image: str, elapsed: float, console: Console
-) -> str:
-    submission = client.submit(job.request(image))
+def _submit(url: str, job: DemoJob, image: str, elapsed: float, console: Console) -> str:
+    # A token for each: who logs in meanwhile changes the password, which ends the admin's tokens.
+    token, secret = AuthToken.objects.create(User.objects.get(username=ADMIN))
+    try:
+        with loadmaster.Client(url, secret) as client:
+            submission = client.submit(job.request(image))
+    finally:
+        token.delete()
     console.print(
         f"{elapsed:6.1f} s  submitted {job.name} ({job.application}, {job.epochs} epochs, due in"
         f" {job.due_s / 60:.0f} s)"

@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -20,6 +21,13 @@ from loadmaster.demo.report import TIMED, check_report
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 ROOT = Path(__file__).resolve().parents[3]
 
+CHANGE = """
+from django.contrib.auth.models import User
+admin = User.objects.get(username="admin")
+admin.set_password("correct horse battery")
+admin.save()
+"""
+
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -28,19 +36,31 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def demo(home: Path) -> subprocess.CompletedProcess[str]:
-    """`make demo` in a folder of its own."""
+    """`make demo` in a folder of its own; its user logs in and changes the password meanwhile."""
     kept = {
         k: v
         for k, v in os.environ.items()
         if k in ("HOME", "LANG", "PATH", "TMPDIR", "NUMBA_CACHE_DIR")
     }
     port = free_port(18_600 + os.getpid() % 1000 * 20)
-    return subprocess.run(
-        [sys.executable, str(ROOT / "manage.py"), "demo", "--port", str(port),
-         "--report", str(home / "report.json")],
-        cwd=ROOT, env={**kept, "LOADMASTER_HOME": str(home / "data")}, capture_output=True,
-        text=True, timeout=840, check=False,
-    )  # fmt: skip
+    env = {**kept, "LOADMASTER_HOME": str(home / "data")}
+    command = [sys.executable, str(ROOT / "manage.py")]
+    options = ["--port", str(port), "--report", str(home / "report.json")]
+    said, problems = home / "stdout", home / "stderr"
+    with (
+        said.open("w") as out,
+        problems.open("w") as err,
+        subprocess.Popen(
+            [*command, "demo", *options], cwd=ROOT, env=env, stdout=out, stderr=err
+        ) as running,
+    ):
+        while "  submitted " not in said.read_text() and running.poll() is None:
+            time.sleep(0.5)
+        subprocess.run([*command, "shell", "-c", CHANGE], cwd=ROOT, env=env, check=False)
+        running.wait(timeout=840)
+    return subprocess.CompletedProcess(
+        running.args, running.returncode, said.read_text(), problems.read_text()
+    )
 
 
 def test_its_report_holds_what_it_claims(
