@@ -1,17 +1,23 @@
 """Dump and load of databases: SQLite by its online backup, PostgreSQL by its tools."""
 
+import fcntl
 import os
+import re
 import shutil
 import sqlite3
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from django.db import connection, connections
+from django.db import DatabaseError, Error, connection, connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from controlplane.loop.live.lock import CLOSED
 
@@ -61,6 +67,9 @@ LIBPQ = (
 )  # fmt: skip
 
 
+UNDER_WAY = "another restore is under way; wait until it has ended"
+
+
 class BackupError(Exception):
     """Failed backup or restore; the text says why and what to do."""
 
@@ -84,22 +93,23 @@ class SqliteEngine:
     def staged(self, dump: Path) -> Iterator[None]:
         """Work on a copy beside the database, then replace its content in one transaction."""
         staging = self.path.with_name(f"{self.path.name}.restoring")
-        _remove(staging)
-        shutil.copyfile(dump, staging)
-        staging.chmod(0o600)
-        try:
-            with _connected_to(staging):
-                with connection.cursor() as cursor:
-                    for statement in fencing_statements():
-                        cursor.execute(statement)
-                yield
-            _copy(staging, self.path)
-        finally:
+        with _alone_in(self.path.parent):
             _remove(staging)
+            shutil.copyfile(dump, staging)
+            staging.chmod(0o600)
+            try:
+                with _connected_to(staging):
+                    with connection.cursor() as cursor:
+                        for statement in fencing_statements():
+                            cursor.execute(statement)
+                    yield
+                _copy(staging, self.path)
+            finally:
+                _remove(staging)
 
 
 class PostgresEngine:
-    """Server, by pg_dump, pg_restore and psql on the PATH in a matching version."""
+    """Server, by pg_dump and pg_restore on the PATH in a matching version."""
 
     vendor = "postgresql"
 
@@ -124,30 +134,137 @@ class PostgresEngine:
             )
 
     def staged(self, dump: Path) -> AbstractContextManager[None]:
-        """Drop, load and fence tables in one transaction; work in place.
+        """Load a dump into a schema of its own, swap it in one transaction; work in place.
 
-        Nothing is committed but by the last line, so whoever is killed has changed nothing. Rows
-        are fenced before there are indexes: with them a million jobs took 90 s.
+        Whoever is killed has changed nothing but that schema, which the next restore drops.
         """
         with connection.cursor() as cursor:
-            cursor.execute(
-                "SELECT current_schema(), array(SELECT tablename FROM pg_tables WHERE schemaname ="
-                " current_schema())"
-            )
-            schema, tables = cursor.fetchone()
-        connection.close()
-        restore = ("pg_restore", "--no-owner", "--no-privileges", "--file=-", str(dump))
-        options = ("--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", _address())
-        pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
-        with _running("psql", *options, stdin=pipe, stdout=nothing) as psql:
-            _say(psql, "BEGIN", *(f'DROP TABLE "{schema}"."{table}" CASCADE' for table in tables))
-            with _running(*restore, "--section=pre-data", "--section=data", stdout=psql.stdin):
-                pass
-            _say(psql, *fencing_statements(f'"{schema}".'))
-            with _running(*restore, "--section=post-data", stdout=psql.stdin):
-                pass
-            _say(psql, "COMMIT")
+            cursor.execute("SELECT pg_try_advisory_lock(hashtext(%s))", [STAGING])
+            if not cursor.fetchone()[0]:
+                raise BackupError(UNDER_WAY)
+            try:
+                cursor.execute(f"{_NO_STAGING}; CREATE SCHEMA {STAGING}")
+                contents = _output("pg_restore", "--list", str(dump))
+                _Load(dump, connections["default"].copy, contents).run()
+                with transaction.atomic():
+                    for statement in _generated(_SWAP):
+                        cursor.execute(statement)
+            except DatabaseError as error:
+                raise BackupError(f"the database refuses the dump: {error}") from error
+            finally:
+                with suppress(Error):
+                    cursor.execute(_NO_STAGING)
+                connection.close()  # and with it the lock
         return nullcontext()
+
+
+STAGING = "loadmaster_restoring"
+"""PostgreSQL's schema into which a dump is loaded."""
+
+AT_ONCE = min(4, os.cpu_count() or 1)
+"""Tables loaded, or indexes built, at a time."""
+
+_NO_STAGING = f"DROP SCHEMA IF EXISTS {STAGING} CASCADE"
+_UNATTENDED = f"""
+    SELECT format('ALTER TABLE %I.%I SET (autovacuum_enabled = false)', schemaname, tablename)
+    FROM pg_tables WHERE schemaname = '{STAGING}'"""  # noqa: S608  # nothing of a client's
+_ANALYZE = f"""
+    SELECT format('ANALYZE %I.%I', schemaname, tablename)
+    FROM pg_tables WHERE schemaname = '{STAGING}'"""  # noqa: S608  # as above
+_VALIDATE = f"""
+    SELECT format('ALTER TABLE %s ', conrelid::regclass)
+        || string_agg(format('VALIDATE CONSTRAINT %I', conname), ', ')
+    FROM pg_constraint WHERE connamespace = '{STAGING}'::regnamespace AND NOT convalidated
+    GROUP BY conrelid"""  # noqa: S608  # nothing of a client's
+_SWAP = f"""
+    SELECT format('DROP TABLE %I.%I CASCADE', schemaname, tablename)
+    FROM pg_tables WHERE schemaname = current_schema()
+    UNION ALL
+    SELECT format('ALTER TABLE %1$I.%2$I RESET (autovacuum_enabled);'
+        ' ALTER TABLE %1$I.%2$I SET SCHEMA %3$I', schemaname, tablename, current_schema())
+    FROM pg_tables WHERE schemaname = '{STAGING}'"""  # noqa: S608  # as above
+_TABLES_SCHEMA = re.compile(r"\b(TABLE |ONLY |ON |NAME |REFERENCES |COPY |setval\(')\w+\.")
+_ENTRY = re.compile(r"^\d+; \d+ \d+ ([A-Z ]+) \S+ (\S+).*$", re.MULTILINE)
+"""Line of a dump's list of contents: what it is, its schema, and its name."""
+
+_RESTORE = ("pg_restore", "--no-owner", "--no-privileges", "--file=-")
+
+
+def _execute(cursor: Any, statement: str) -> None:
+    cursor.execute(statement)
+
+
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """Loads a dump into STAGING, as many parts at a time as there are processors."""
+
+    dump: Path
+    connect: Callable[[], BaseDatabaseWrapper]
+    contents: str
+
+    def run(self) -> None:
+        """Load all of it. Raises DatabaseError or BackupError."""
+        for kind in ("EXTENSION", "TABLE", "SEQUENCE"):
+            self._each(["".join(self._statements(kind))])
+        # The server's own vacuum would take a processor, and hold up the swap.
+        self._each(_generated(_UNATTENDED))
+        tables = [entry[2] for entry in _ENTRY.finditer(self.contents) if entry[1] == "TABLE DATA"]
+        self._each(tables, self._copy_rows)
+        # Rows are fenced before there are indexes: with them a million jobs took 90 s.
+        fences = fencing_statements(f"{STAGING}.")
+        self._each([*fences, *self._statements("SEQUENCE SET"), *self._statements("CONSTRAINT")])
+        self._each(self._statements("INDEX"))
+        # Added at once and checked later: two added at a time may wait for each other's locks.
+        foreign = "".join(self._statements("FK CONSTRAINT"))
+        unchecked = re.sub(r"( FOREIGN KEY .*);$", r"\1 NOT VALID;", foreign, flags=re.MULTILINE)
+        self._each([unchecked])
+        self._each(_generated(_VALIDATE))
+        self._each(_generated(_ANALYZE))
+
+    def _each(self, items: Sequence[str], do: Callable[[Any, str], None] = _execute) -> None:
+        """Do it for each, AT_ONCE at a time, until one raises DatabaseError or BackupError."""
+        rest = iter(items)
+
+        def work(_: int) -> None:
+            with closing(self.connect()) as own, own.cursor() as cursor:
+                try:
+                    cursor.execute("SET statement_timeout = 0")  # a role may have one, for pages
+                    for item in rest:
+                        do(cursor, item)
+                finally:
+                    deque(rest, maxlen=0)  # after an error no other begins
+
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            deque(pool.map(work, range(min(AT_ONCE, len(items)))), maxlen=0)
+
+    def _statements(self, kind: str) -> list[str]:
+        """Statements that make what the dump has of a kind."""
+        entries = (entry[0] for entry in _ENTRY.finditer(self.contents) if entry[1] == kind)
+        with tempfile.TemporaryFile("w") as wanted:
+            print(*entries, sep="\n", file=wanted, flush=True)
+            wanted.seek(0)
+            text = _output(*_RESTORE, "--use-list=/dev/stdin", str(self.dump), stdin=wanted)
+        _, _, *statements, _ = re.split(r"^--\n-- .*\n--\n", text, flags=re.MULTILINE)
+        return [_in_staging(text) for text in statements]
+
+    def _copy_rows(self, cursor: Any, table: str) -> None:
+        """Load the rows of a table, which follow a COPY statement."""
+        rows_of = (*_RESTORE, "--section=data", f"--table={table}", str(self.dump))
+        with _running(*rows_of, stdout=subprocess.PIPE) as rows:
+            for line in rows.stdout or ():
+                if line.startswith(b"COPY "):
+                    cursor.copy_expert(_in_staging(line.decode()), rows.stdout, size=1 << 20)
+
+
+def _in_staging(statement: str) -> str:
+    return _TABLES_SCHEMA.sub(rf"\1{STAGING}.", statement)
+
+
+def _generated(query: str) -> list[str]:
+    """Statements that a query returns."""
+    with connection.cursor() as cursor:
+        cursor.execute(query)
+        return [statement for (statement,) in cursor.fetchall()]
 
 
 def engine() -> SqliteEngine | PostgresEngine:
@@ -171,6 +288,19 @@ def _connected_to(path: Path) -> Iterator[None]:
     finally:
         connections["default"].close()
         connections["default"] = usual
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock within; BackupError if another holds it."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError as error:
+        raise BackupError(UNDER_WAY) from error
+    finally:
+        os.close(descriptor)
 
 
 def _copy(source: Path, target: Path) -> None:
@@ -202,16 +332,14 @@ def _address() -> str:
     return "--dbname=" + " ".join(f"{name}='{value}'" for name, value in escaped.items())
 
 
-def _say(psql: subprocess.Popen[str], *statements: str) -> None:
-    """Give psql statements; BackupError if it has ended."""
-    try:
-        print(*(f"{text};" for text in statements), sep="\n", file=psql.stdin, flush=True)
-    except BrokenPipeError as error:
-        raise BackupError("it takes no more") from error
+def _output(program: str, *arguments: str, **streams: Any) -> str:
+    """Return what a program writes; BackupError with its words if it fails."""
+    with _running(program, *arguments, stdout=subprocess.PIPE, **streams) as done:
+        return done.communicate()[0].decode()
 
 
 @contextmanager
-def _running(program: str, *arguments: str, **streams: Any) -> Iterator[subprocess.Popen[str]]:
+def _running(program: str, *arguments: str, **streams: Any) -> Iterator[subprocess.Popen[bytes]]:
     """Run a program and wait for its end; BackupError with its words if it fails."""
     if shutil.which(program) is None:
         raise BackupError(
@@ -222,7 +350,7 @@ def _running(program: str, *arguments: str, **streams: Any) -> Iterator[subproce
     environment = {**os.environ, **({"PGPASSWORD": password} if password else {})}
     command, failure = [program, *arguments], None
     with tempfile.TemporaryFile("w+") as words:
-        with subprocess.Popen(command, env=environment, stderr=words, text=True, **streams) as done:
+        with subprocess.Popen(command, env=environment, stderr=words, **streams) as done:
             try:
                 yield done
             except BackupError as error:

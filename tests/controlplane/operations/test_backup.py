@@ -1,28 +1,20 @@
 """Backups: what is in the file, what is refused, and that a restored house is safe."""
 
 import json
-import os
-import shutil
-import signal
-import sqlite3
 import stat
 import tarfile
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from datetime import timedelta
-from io import BytesIO, StringIO
+from io import BytesIO
 from pathlib import Path
 
 import pytest
 from django.contrib.auth.models import User
 from django.contrib.sessions.models import Session
-from django.core.management import CommandError, call_command
-from django.db import DatabaseError, connection
+from django.core.management import CommandError
+from django.db import connection
 from django.db.migrations.recorder import MigrationRecorder
 from django.test import Client
 from django.utils import timezone
-from pytest_django import DjangoDbBlocker
 
 from clusters.models import Cluster, EnrolmentToken, Node
 from clusters.services.enrolment import issue_enrolment_token
@@ -32,69 +24,14 @@ from controlplane.operations.backup.backups import unpacked
 from jobs.models import Assignment, Job, Secret, Team
 from jobs.secrets import reveal, set_secret
 from loadmaster.protocol import AssignmentState
-from tests.builders import a_cluster, a_job, a_node, a_team, a_user
+from tests.builders import a_job, a_node, a_user
 from tests.builders_agents import (
-    CLOCK,
-    a_node_with_agent,
-    a_running_assignment,
     an_offer,
     reconcile_clusters,
 )
+from tests.builders_backups import New, told
 from tests.builders_clocks import Machine
-from tests.builders_databases import migrated, postgres_database, sqlite_database
 from tests.builders_live import a_round_of_waiting_events
-
-New = Callable[[], AbstractContextManager[object]]
-ENGINES = ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)]
-
-
-@pytest.fixture(scope="module", params=ENGINES)
-def empty(
-    request: pytest.FixtureRequest,
-    migrated_sqlite: Path,
-    django_db_blocker: DjangoDbBlocker,
-) -> Iterator[str]:
-    """A database with today's schema and nothing in it: a file's path or a database's name."""
-    with django_db_blocker.unblock():
-        if request.param == "sqlite":
-            yield str(migrated_sqlite)
-        else:
-            with postgres_database() as name:
-                migrated()
-                connection.close()
-                yield name
-
-
-@pytest.fixture
-def new(empty: str, tmp_path: Path, django_db_blocker: DjangoDbBlocker) -> Iterator[New]:
-    """Makes databases of its kind: the default one while the context lasts."""
-
-    def make() -> AbstractContextManager[object]:
-        if not empty.startswith("/"):
-            return postgres_database(empty)
-        path = tmp_path / f"db-{len(list(tmp_path.iterdir()))}.sqlite3"
-        shutil.copyfile(empty, path)
-        return sqlite_database(path)
-
-    with django_db_blocker.unblock():
-        yield make
-
-
-@pytest.fixture
-def house(new: New) -> Iterator[Cluster]:
-    """A cluster with a running job, in a database of its own."""
-    with new():
-        cluster = a_cluster(name="main", **CLOCK)
-        a_running_assignment(
-            a_node_with_agent(cluster), a_job(cluster, name="runs", team=a_team("vision"))
-        )
-        yield cluster
-
-
-def told(command: str, *arguments: object, **options: object) -> str:
-    said = StringIO()
-    call_command(command, *map(str, arguments), stdout=said, **options)
-    return said.getvalue()
 
 
 def test_a_backup_is_one_file_for_its_owner_alone_with_a_true_manifest(
@@ -338,89 +275,3 @@ def test_a_longer_grace_that_a_launch_was_promised_is_waited_for(
         until = Cluster.objects.get().round_expires_at
         assert until is not None
         assert until > timezone.now() + timedelta(seconds=60 + 500)
-
-
-def test_a_restore_that_breaks_off_leaves_the_database_of_before_or_one_that_launches_nothing(
-    house: Cluster, tmp_path: Path, new: New, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told("backup", tmp_path / "b")
-
-    def broken(*_: object) -> None:
-        raise RuntimeError("out of power")
-
-    with new():
-        a_user("somebody")
-        monkeypatch.setattr("controlplane.operations.backup.restoring.make_safe", broken)
-        with pytest.raises(RuntimeError, match="out of power"):
-            told("restore", tmp_path / "b", force=True)
-        if connection.vendor == "sqlite":
-            assert User.objects.get().username == "somebody"
-        else:
-            until = Cluster.objects.get().round_expires_at
-            assert until is not None
-            assert until > timezone.now() + timedelta(days=3650)
-
-
-def test_a_restore_that_is_killed_leaves_the_database_of_before_and_no_copy_of_the_other(
-    house: Cluster, tmp_path: Path, new: New, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told("backup", tmp_path / "b")
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
-
-    def killed(*_: object) -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    with new():
-        a_user("somebody")
-        connection.close()
-        if (child := os.fork()) == 0:  # killed with the rows read, before they are fenced
-            monkeypatch.setattr(backup_engines, "fencing_statements", killed)
-            try:
-                told("restore", tmp_path / "b", force=True)
-            finally:
-                os._exit(1)
-        assert os.waitpid(child, 0)[1] == signal.SIGKILL
-        assert not list(temporary.iterdir())
-        assert User.objects.get().username == "somebody"
-        assert not Cluster.objects.exists()
-
-
-def test_a_dump_that_is_cut_short_leaves_the_database_of_before(
-    house: Cluster, tmp_path: Path, new: New
-) -> None:
-    dump = tmp_path / "dump"
-    backup_engines.engine().dump(dump)
-    os.truncate(dump, dump.stat().st_size * 2 // 3)
-    with new():
-        a_user("somebody")
-        errors = (backup_engines.BackupError, DatabaseError)
-        with (
-            pytest.raises(errors, match=r"pg_restore|malformed"),
-            backup_engines.engine().staged(dump),
-        ):
-            pass
-        assert User.objects.get().username == "somebody"
-
-
-def test_the_online_copy_has_what_stands_in_the_write_ahead_log(tmp_path: Path) -> None:
-    writer = sqlite3.connect(tmp_path / "a")
-    writer.execute("PRAGMA journal_mode=WAL")
-    writer.execute("CREATE TABLE t (x)")
-    writer.execute("INSERT INTO t VALUES (1)")
-    writer.commit()
-    assert (tmp_path / "a-wal").stat().st_size > 0
-    backup_engines.SqliteEngine(tmp_path / "a").dump(tmp_path / "b")
-    writer.close()
-    assert sqlite3.connect(tmp_path / "b").execute("SELECT x FROM t").fetchall() == [(1,)]
-
-
-def test_programs_that_are_missing_are_named(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(
-        backup_engines.BackupError, match=r"pg_dump is not on the PATH; install .*postgresql-client"
-    ):
-        backup_engines.PostgresEngine().dump(tmp_path / "database")
