@@ -73,8 +73,11 @@ class Visitor:
     def picture(self, name: str) -> None:
         """A screenshot of the whole page, after which nothing may have been complained of."""
         SCREENSHOTS.mkdir(exist_ok=True)
-        self.page.screenshot(path=SCREENSHOTS / f"{name}.png", full_page=True)
-        assert self.complaints == []
+        # To hide the caret Playwright gives fields a `style`, which a refresh at that moment copies
+        # to the new fields, and our pages allow none.
+        path = SCREENSHOTS / f"{name}.png"
+        self.page.screenshot(path=path, full_page=True, caret="initial")
+        assert self.complaints == [], "\n".join(self.complaints)
 
     def overflow_px(self) -> int:
         """By how many pixels the page is wider than the window."""
