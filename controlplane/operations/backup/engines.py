@@ -147,8 +147,7 @@ class PostgresEngine:
                 contents = _output("pg_restore", "--list", str(dump))
                 _Load(dump, connections["default"].copy, contents).run()
                 with transaction.atomic():
-                    for statement in _generated(_SWAP):
-                        cursor.execute(statement)
+                    _swap(cursor)
             except DatabaseError as error:
                 raise BackupError(f"the database refuses the dump: {error}") from error
             finally:
@@ -165,24 +164,6 @@ AT_ONCE = min(4, os.cpu_count() or 1)
 """Tables loaded, or indexes built, at a time."""
 
 _NO_STAGING = f"DROP SCHEMA IF EXISTS {STAGING} CASCADE"
-_UNATTENDED = f"""
-    SELECT format('ALTER TABLE %I.%I SET (autovacuum_enabled = false)', schemaname, tablename)
-    FROM pg_tables WHERE schemaname = '{STAGING}'"""  # noqa: S608  # nothing of a client's
-_ANALYZE = f"""
-    SELECT format('ANALYZE %I.%I', schemaname, tablename)
-    FROM pg_tables WHERE schemaname = '{STAGING}'"""  # noqa: S608  # as above
-_VALIDATE = f"""
-    SELECT format('ALTER TABLE %s ', conrelid::regclass)
-        || string_agg(format('VALIDATE CONSTRAINT %I', conname), ', ')
-    FROM pg_constraint WHERE connamespace = '{STAGING}'::regnamespace AND NOT convalidated
-    GROUP BY conrelid"""  # noqa: S608  # nothing of a client's
-_SWAP = f"""
-    SELECT format('DROP TABLE %I.%I CASCADE', schemaname, tablename)
-    FROM pg_tables WHERE schemaname = current_schema()
-    UNION ALL
-    SELECT format('ALTER TABLE %1$I.%2$I RESET (autovacuum_enabled);'
-        ' ALTER TABLE %1$I.%2$I SET SCHEMA %3$I', schemaname, tablename, current_schema())
-    FROM pg_tables WHERE schemaname = '{STAGING}'"""  # noqa: S608  # as above
 _TABLES_SCHEMA = re.compile(r"\b(TABLE |ONLY |ON |NAME |REFERENCES |COPY |setval\(')\w+\.")
 _ENTRY = re.compile(r"^\d+; \d+ \d+ ([A-Z ]+) \S+ (\S+).*$", re.MULTILINE)
 """Line of a dump's list of contents: what it is, its schema, and its name."""
@@ -207,7 +188,8 @@ class _Load:
         for kind in ("EXTENSION", "TABLE", "SEQUENCE"):
             self._each(["".join(self._statements(kind))])
         # The server's own vacuum would take a processor, and hold up the swap.
-        self._each(_generated(_UNATTENDED))
+        made = _tables(STAGING)
+        self._each([f"ALTER TABLE {table} SET (autovacuum_enabled = false)" for table in made])
         tables = [entry[2] for entry in _ENTRY.finditer(self.contents) if entry[1] == "TABLE DATA"]
         self._each(tables, self._copy_rows)
         # Rows are fenced before there are indexes: with them a million jobs took 90 s.
@@ -218,8 +200,8 @@ class _Load:
         foreign = "".join(self._statements("FK CONSTRAINT"))
         unchecked = re.sub(r"( FOREIGN KEY .*);$", r"\1 NOT VALID;", foreign, flags=re.MULTILINE)
         self._each([unchecked])
-        self._each(_generated(_VALIDATE))
-        self._each(_generated(_ANALYZE))
+        self._each(_checks())
+        self._each([f"ANALYZE {table}" for table in made])
 
     def _each(self, items: Sequence[str], do: Callable[[Any, str], None] = _execute) -> None:
         """Do it for each, AT_ONCE at a time, until one raises DatabaseError or BackupError."""
@@ -260,11 +242,37 @@ def _in_staging(statement: str) -> str:
     return _TABLES_SCHEMA.sub(rf"\1{STAGING}.", statement)
 
 
-def _generated(query: str) -> list[str]:
-    """Statements that a query returns."""
+def _tables(schema: str) -> list[str]:
+    """Quoted names of a schema's tables, with the schema's."""
     with connection.cursor() as cursor:
-        cursor.execute(query)
+        cursor.execute(
+            "SELECT format('%%I.%%I', schemaname, tablename) FROM pg_tables WHERE schemaname = %s",
+            [schema],
+        )
+        return [table for (table,) in cursor.fetchall()]
+
+
+def _checks() -> list[str]:
+    """Statements that check the foreign keys of STAGING, one for each table."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT format('ALTER TABLE %%s ', conrelid::regclass)"
+            " || string_agg(format('VALIDATE CONSTRAINT %%I', conname), ', ') FROM pg_constraint"
+            " WHERE connamespace = %s::regnamespace AND NOT convalidated GROUP BY conrelid",
+            [STAGING],
+        )
         return [statement for (statement,) in cursor.fetchall()]
+
+
+def _swap(cursor: Any) -> None:
+    """Put the tables of STAGING in the place of those in use."""
+    cursor.execute("SELECT current_schema()")
+    (schema,) = cursor.fetchone()
+    for table in _tables(schema):
+        cursor.execute(f"DROP TABLE {table} CASCADE")
+    for table in _tables(STAGING):
+        cursor.execute(f"ALTER TABLE {table} RESET (autovacuum_enabled)")
+        cursor.execute(f"ALTER TABLE {table} SET SCHEMA {connection.ops.quote_name(schema)}")
 
 
 def engine() -> SqliteEngine | PostgresEngine:
