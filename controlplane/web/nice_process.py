@@ -33,6 +33,9 @@ SPARE_S = 60
 """Time for imports and a new solver, and for all but a policy's decision."""
 
 RESTART_S = 0.5
+ENDING_S = 5.0
+"""Longest time between the end of a process' first thread and of the process."""
+
 PAUSE_S, TRIES = 0.05, 200
 """Time between two tries to reach a process that is being started, and their number."""
 
@@ -126,7 +129,10 @@ def main() -> None:
 
 
 def _end(*_: object) -> None:
-    """End at once; the folder goes with who made it."""
+    """End; the folder goes with who made it, whose threads end one after another."""
+    until_s = time.monotonic() + ENDING_S
+    while os.getppid() == int(sys.argv[1]) and time.monotonic() < until_s:
+        time.sleep(0.01)
     if os.getppid() != int(sys.argv[1]):
         shutil.rmtree(Path(os.environ[SOCKET]).parent, ignore_errors=True)
     os._exit(0)

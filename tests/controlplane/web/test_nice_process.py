@@ -102,7 +102,8 @@ def test_who_goes_without_an_answer_keeps_nobody_else_waiting() -> None:
     assert ask(int, "7") == 7
 
 
-def test_it_ends_with_its_parent_and_leaves_nothing() -> None:
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_it_ends_with_its_parent_and_leaves_nothing(how: signal.Signals) -> None:
     alone = {name: value for name, value in os.environ.items() if "NICE_PROCESS" not in name}
     command = [sys.executable, "-c", PARENT]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=alone) as parent:
@@ -111,7 +112,7 @@ def test_it_ends_with_its_parent_and_leaves_nothing() -> None:
         process = Path(f"/proc/{pid}/stat")
         assert process.exists()
         assert Path(socket).parent.stat().st_mode & 0o777 == 0o700
-        parent.kill()
+        parent.send_signal(how)  # to the last one Python answers by ending its threads itself
     end = time.monotonic() + PATIENCE_S
     while process.exists() and process.read_text().rpartition(")")[2].split()[0] != "Z":
         assert time.monotonic() < end, "it goes on without its parent"
