@@ -153,7 +153,7 @@ class JobRows(Sequence[CostRow]):
         self._jobs = jobs.order_by("-sum_cost", "job_id")
 
     def __len__(self) -> int:
-        return self._jobs.count()
+        return self._entries.order_by().values("job_id").distinct().count()
 
     @overload
     def __getitem__(self, place: int) -> CostRow: ...
