@@ -6,10 +6,11 @@ their own.
 
 import contextlib
 import io
+import shutil
 import tarfile
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -195,3 +196,49 @@ def an_image_without_python() -> str:
     """An image of nothing but busybox: sh, sleep, kill and friends."""
     tools = ("sh", "sleep", "cat", "echo", "id", "env", "ls", "date", "touch")
     return an_image({"bin/busybox": busybox(), **{f"bin/{tool}": "/bin/busybox" for tool in tools}})
+
+
+@dataclass(frozen=True, slots=True)
+class Registry:
+    """A registry of images that the Engine reaches at this address."""
+
+    address: str
+
+    def push(self, name: str, *, word: str) -> str:
+        """Name in the registry of a new image, which has `word` in /word and is not kept here."""
+        made = an_image({"bin/busybox": busybox(), "bin/sh": "busybox", "word": word.encode()})
+        whole = f"{self.address}/{name}"
+        repository, _, tag = whole.rpartition(":")
+        with an_api() as api:
+            api.tag(made, repository, tag, force=True)
+            said = api.push(repository, tag)
+            assert '"errorDetail"' not in said, said
+        for each in (whole, made):
+            remove_image(each)
+        return whole
+
+
+@contextlib.contextmanager
+def a_registry(folder: Path) -> Iterator[Registry]:
+    """Debian's docker-registry in a container, for the Engine of this machine."""
+    program = shutil.which("docker-registry")
+    assert program, (
+        "docker-registry is missing; install it (Debian: apt-get install docker-registry)"
+    )
+    config = folder / "registry.yml"
+    storage = "storage: {filesystem: {rootdirectory: /tmp/registry}}"
+    config.write_text(f"version: 0.1\n{storage}\nhttp: {{addr: ':5000'}}\n")
+    name = f"loadmaster-registry-{uuid.uuid4().hex[:8]}"
+    with an_api() as api:
+        host = api.create_host_config(
+            port_bindings={5000: ("127.0.0.1", None)},
+            binds=[f"{program}:/docker-registry:ro", f"{config}:/registry.yml:ro"],
+        )
+        serve = ["/docker-registry", "serve", "/registry.yml"]
+        api.create_container(BASE, serve, name=name, host_config=host, ports=[5000])
+        try:
+            api.start(name)
+            until(lambda: b"listening on" in api.logs(name), within_s=30)
+            yield Registry(f"127.0.0.1:{api.port(name, 5000)[0]['HostPort']}")
+        finally:
+            api.remove_container(name, force=True, v=True)
