@@ -9,6 +9,7 @@ django.setup(set_prefix=False)
 
 from controlplane.execution.protocol.app import AgentProtocol  # noqa: E402  # needs loaded apps
 from controlplane.web.http.asgi import ThreadedHandler  # noqa: E402  # as above
-from controlplane.web.http.callers import CallerLimits  # noqa: E402  # as above
+from controlplane.web.http.callers import CallerLimits, user_of  # noqa: E402  # as above
 
-application = AgentProtocol(CallerLimits(ThreadedHandler()))
+_handler = ThreadedHandler()
+application = AgentProtocol(CallerLimits(_handler, lambda scope: _handler.call(user_of, scope)))

@@ -17,7 +17,7 @@ from django.test import Client
 from controlplane.execution.protocol.app import AgentProtocol
 from controlplane.execution.protocol.calls import PREFIX
 from controlplane.execution.protocol.threads import Pools, Threads
-from controlplane.web.http.asgi import App
+from controlplane.web.http.asgi import App, Scope
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -35,6 +35,12 @@ class Said:
     def json(self) -> Any:
         """The body, parsed."""
         return json.loads(self.body)
+
+
+async def named(scope: Scope) -> object:
+    """Whose a token is: the user's name, up to a hyphen."""
+    bearer = dict(scope["headers"]).get(b"authorization", b"").decode()
+    return bearer.partition("-")[0] or None
 
 
 async def ask(

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
 from time import thread_time
-from typing import Any, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
 from asgiref.sync import ThreadSensitiveContext, sync_to_async
 from django.core.handlers.asgi import ASGIHandler, ASGIRequest
@@ -15,6 +15,8 @@ from django.http.response import HttpResponseBase
 
 from controlplane.web.logs.middleware import user_id_of
 
+P = ParamSpec("P")
+T = TypeVar("T")
 Scope = dict[str, Any]
 Message = Mapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -63,19 +65,24 @@ class ThreadedHandler(ASGIHandler):
         async with AsyncExitStack() as turns:
             for turn in (*scope.get(TURNS, ()), *large):
                 await turns.enter_async_context(turn)
-            thread = await self._idle.get()
-            answer = sync_to_async(self._answer, thread_sensitive=False, executor=thread)
-            work = asyncio.ensure_future(answer(request))
             try:
-                found = await asyncio.shield(work)
+                return await self.call(self._answer, request)
             finally:
-                # A client that has gone keeps its turn while the thread is still at work, or it
-                # would take one thread after another.
-                with suppress(Exception):
-                    await work
                 scope[USER] = user_id_of(request)
-                self._idle.put_nowait(thread)
-        return found
+
+    async def call(self, act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Do something that may ask the database in a thread of the pool."""
+        thread = await self._idle.get()
+        do = sync_to_async(act, thread_sensitive=False, executor=thread)
+        work = asyncio.ensure_future(do(*args, **kwargs))
+        try:
+            return await asyncio.shield(work)
+        finally:
+            # A client that has gone keeps its turn while the thread is still at work, or it would
+            # take one thread after another.
+            with suppress(Exception):
+                await work
+            self._idle.put_nowait(thread)
 
     def _answer(self, request: HttpRequest) -> HttpResponseBase:
         began_s = thread_time()

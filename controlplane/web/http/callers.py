@@ -1,24 +1,31 @@
 """Limits of one caller: requests at once, of which a few have threads and the others wait.
 
-A caller is a user, or an address while nobody is known to be logged in.
+A caller is the user whose session or token a request names, else an address. A request waits for
+its turn as its user's from the first one on, so nobody keeps those of strangers, logins among them,
+waiting by new sessions and tokens.
 """
 
 import asyncio
 import hashlib
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from django.conf import settings
+from django.contrib.auth import SESSION_KEY
+from django.contrib.sessions.backends.db import SessionStore
+from django.db import DatabaseError, close_old_connections
 from django.http import parse_cookie
+from rest_framework.exceptions import AuthenticationFailed
 
-from controlplane.web.http.asgi import TURNS, USER, App, Message, Receive, Scope, Send
+from controlplane.web.http.asgi import TURNS, App, Message, Receive, Scope, Send
 from controlplane.web.http.middleware import refused
 from controlplane.web.http.pace import STRANGERS, Pace
 from controlplane.web.http.request_metrics import count_request
 from controlplane.web.http.throttling import network_of
+from controlplane.web.rest.defaults import BearerAuthentication
 
 log = logging.getLogger(__name__)
 
@@ -50,10 +57,10 @@ class Visit:
     """One request of a caller, from before its body is read to the end of its answer."""
 
     callers: dict[str, Caller]
-    name: str
+    name: str = ""
 
     def leave(self) -> None:
-        """End it, once: a stream ends its visit when it begins."""
+        """End it, if it is counted: a stream ends its visit when it begins."""
         caller = self.callers.get(self.name)
         if caller is not None:
             caller.requests -= 1
@@ -63,11 +70,15 @@ class Visit:
 
 
 class CallerLimits:
-    """ASGI application in front of Django's that answers 429 beyond a caller's limit."""
+    """ASGI application in front of Django's that answers 429 beyond a caller's limit.
 
-    def __init__(self, app: App) -> None:
-        self._app = app
+    `whose` returns the id of the user whose credential a request names, None for nobody's.
+    """
+
+    def __init__(self, app: App, whose: Callable[[Scope], Awaitable[object]]) -> None:
+        self._app, self._whose = app, whose
         self._callers: dict[str, Caller] = {}
+        self._asking = asyncio.Semaphore(1)
         self._strangers = asyncio.Semaphore(THREADS_OF_STRANGERS)
         self._probes = asyncio.Semaphore(1)
         self._pace = Pace()
@@ -77,38 +88,49 @@ class CallerLimits:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        credential = credential_of(scope)
-        user = self._users.get(credential)
-        name = user or f"address {network_of((scope.get('client') or ('',))[0])}"
-        caller = self._callers.setdefault(name, Caller())
-        if caller.requests >= _most(of_user=user is not None):
-            if not caller.told:
-                caller.told = True
-                log.warning("requests are refused: %s has %d at once", name, caller.requests)
-            await _refuse(scope, send, of_user=user is not None)
-            return
-        caller.requests += 1
-        scope[TURNS] = [caller.turns, self._turn(credential, scope)]
-        visit = Visit(self._callers, name)
+        visit = Visit(self._callers)
 
         async def watched(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                self._learn(credential, scope.get(USER))
-                if is_stream(message):
-                    visit.leave()
+            if message["type"] == "http.response.start" and is_stream(message):
+                visit.leave()
             await send(message)
 
         try:
-            await self._app(scope, receive, watched)
+            user = await self._entered(visit, scope)
+            if visit.name:
+                scope[TURNS] = [self._callers[visit.name].turns, self._turn(user, scope)]
+                await self._app(scope, receive, watched)
+            else:
+                await _refuse(scope, send, of_user=user is not None)
         finally:
             visit.leave()
 
+    async def _entered(self, visit: Visit, scope: Scope) -> str | None:
+        """Return the request's user, if any; count it where its caller has not too many already."""
+        credential = credential_of(scope)
+        user = self._users.get(credential)
+        self._count(visit, scope, user)
+        if visit.name and not user and credential and scope["path"] not in PROBES:
+            user = await self._ask(credential, scope)
+            if user:
+                visit.leave()
+                self._count(visit, scope, user)
+        return user
+
+    def _count(self, visit: Visit, scope: Scope, user: str | None) -> None:
+        name = user or f"address {network_of((scope.get('client') or ('',))[0])}"
+        caller = self._callers.setdefault(name, Caller())
+        if caller.requests < _most(of_user=user is not None):
+            caller.requests += 1
+            visit.name = name
+        elif not caller.told:
+            caller.told = True
+            log.warning("requests are refused: %s has %d at once", name, caller.requests)
+
     @asynccontextmanager
-    async def _turn(self, credential: bytes, scope: Scope) -> AsyncIterator[None]:
-        """Wait for the turn of who is known by now: of many requests at once with a new credential,
-        the first answer tells whose the others are.
-        """
-        if user := self._users.get(credential):
+    async def _turn(self, user: str | None, scope: Scope) -> AsyncIterator[None]:
+        """Wait for the turn of the caller."""
+        if user:
             async with self._pace.turn(user, scope):
                 yield
         elif scope["path"] in PROBES:
@@ -118,24 +140,43 @@ class CallerLimits:
             async with self._strangers, self._pace.turn(STRANGERS, scope):
                 yield
 
-    def _learn(self, credential: bytes, user: object) -> None:
-        """Remember whose credential this is, so that the next request counts for the user."""
-        if not credential or user is None:
-            return
-        self._users[credential] = f"user {user}"
-        self._users.move_to_end(credential)
-        if len(self._users) > MOST_KNOWN:
-            self._users.popitem(last=False)
+    async def _ask(self, credential: bytes, scope: Scope) -> str | None:
+        """Ask whose a credential is, and remember it if it is anybody's."""
+        async with self._asking:
+            user = None if credential in self._users else await self._whose(scope)
+        if user is not None:
+            self._users[credential] = f"user {user}"
+            if len(self._users) > MOST_KNOWN:
+                self._users.popitem(last=False)
+        return self._users.get(credential)
 
 
 def credential_of(scope: Scope) -> bytes:
     """Digest of the session or token that the request names; empty without one."""
-    headers = dict(scope["headers"])
-    given = headers.get(b"authorization", b"")
-    if not given:
-        cookies = parse_cookie(headers.get(b"cookie", b"").decode("latin-1"))
-        given = cookies.get(settings.SESSION_COOKIE_NAME, "").encode()
-    return hashlib.sha256(given).digest() if given else b""
+    given = "".join(_given(scope))
+    return hashlib.sha256(given.encode()).digest() if given else b""
+
+
+def _given(scope: Scope) -> tuple[str, str]:
+    """Authorization that a request names, else session."""
+    headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+    if given := headers.get(b"authorization", ""):
+        return given, ""
+    cookies = parse_cookie(headers.get(b"cookie", ""))
+    return "", cookies.get(settings.SESSION_COOKIE_NAME, "")
+
+
+def user_of(scope: Scope) -> object:
+    """Id of the user whose token or session the request names; None if it is nobody's."""
+    authorization, session = _given(scope)
+    try:
+        close_old_connections()
+        if not authorization:
+            return SessionStore(session).get(SESSION_KEY)
+        token = authorization.partition(" ")[2].encode()
+        return BearerAuthentication().authenticate_credentials(token)[0].pk
+    except (AuthenticationFailed, DatabaseError):
+        return None  # the answer says what is wrong
 
 
 def is_stream(head: Message) -> bool:

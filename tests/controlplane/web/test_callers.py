@@ -14,11 +14,17 @@ from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpRequest, HttpResponse
 from django.test import Client
 
-from controlplane.web.http.asgi import LARGE_BYTES, USER, ThreadedHandler
-from controlplane.web.http.callers import PROBES, THREADS_EACH, CallerLimits, credential_of
+from controlplane.web.http.asgi import LARGE_BYTES, ThreadedHandler
+from controlplane.web.http.callers import (
+    PROBES,
+    THREADS_EACH,
+    CallerLimits,
+    credential_of,
+    user_of,
+)
 from controlplane.web.logs.middleware import RequestLog
 from tests.builders import a_user
-from tests.builders_asgi import Said, ask
+from tests.builders_asgi import Said, ask, named
 from tests.builders_jobs import a_token
 
 BODY = BytesIO()
@@ -38,7 +44,7 @@ class Answering(ThreadedHandler):
 
 
 class Gate:
-    """An application that keeps requests until it is opened; the user of a token is its name."""
+    """An application that keeps requests until it is opened."""
 
     def __init__(self) -> None:
         self.opened = asyncio.Event()
@@ -47,8 +53,6 @@ class Gate:
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
         self.seen += 1
         await self.opened.wait()
-        bearer = dict(scope["headers"]).get(b"authorization", b"").decode()
-        scope[USER] = bearer.partition("-")[0] or None
         kind = b"text/event-stream" if scope["path"] == "/live/" else b"text/plain"
         headers = [(b"content-type", kind)]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -198,9 +202,7 @@ def test_who_hangs_up_keeps_no_more_threads_than_who_waits() -> None:
             go_on.wait(30)
 
     slow = Answering(act, most=8)
-    app = CallerLimits(slow)
-    for name in ("ada", "eve"):
-        app._learn(credential_of({"headers": [(b"authorization", name.encode())]}), name)
+    app = CallerLimits(slow, named)
 
     async def run() -> int:
         eve = {"authorization": "eve"}
@@ -208,7 +210,7 @@ def test_who_hangs_up_keeps_no_more_threads_than_who_waits() -> None:
         flood = [asyncio.ensure_future(call) for call in calls]
         while sum(call.done() for call in flood) < len(flood) - THREADS_EACH:
             await asyncio.sleep(0.01)  # the first ones have left too, but their threads are at work
-        other = await asyncio.wait_for(ask(app, "GET", "/", {"authorization": "ada"}), 30)
+        other = await asyncio.wait_for(ask(app, "GET", "/", {"authorization": "ada"}), 10)
         go_on.set()
         assert {said.status for said in await asyncio.gather(*flood)} == {0}
         return other.status
@@ -218,10 +220,36 @@ def test_who_hangs_up_keeps_no_more_threads_than_who_waits() -> None:
     slow.close()
 
 
+def test_a_user_with_new_tokens_keeps_no_stranger_waiting() -> None:
+    go_on, begun = threading.Event(), list[str]()
+
+    def act(request: HttpRequest) -> None:
+        begun.append(request.path)
+        if request.path == "/slow":
+            go_on.wait(30)
+
+    slow = Answering(act, most=8)
+    app = CallerLimits(slow, named)
+
+    async def run() -> int:
+        calls = [ask(app, "GET", "/slow", {"authorization": f"eve-{i}"}) for i in range(6)]
+        flood = [asyncio.ensure_future(call) for call in calls]
+        while begun.count("/slow") < THREADS_EACH:
+            await asyncio.sleep(0.01)
+        login = await asyncio.wait_for(ask(app, "POST", "/login/", {}), 10)
+        assert begun.count("/slow") == THREADS_EACH
+        go_on.set()
+        await asyncio.gather(*flood)
+        return login.status
+
+    assert asyncio.run(run()) == 200
+    slow.close()
+
+
 def test_a_probe_is_answered_while_strangers_keep_their_threads() -> None:
     go_on = threading.Event()
     slow = Answering(lambda request: request.path == "/slow" and go_on.wait(30), most=8)
-    app = CallerLimits(slow)
+    app = CallerLimits(slow, named)
 
     async def run() -> list[int]:
         calls = [ask(app, "GET", "/slow", {}, client=f"192.0.2.{i}") for i in range(5)]
@@ -240,10 +268,8 @@ async def beside_a_flood(user: str, address: str) -> tuple[list[int], int]:
     """Statuses of a flood that keeps its threads until another user, ada, has been answered."""
     go_on, together = threading.Event(), threading.Barrier(THREADS_EACH)
     slow = Answering(lambda request: request.path == "/slow" and _wait(together, go_on), most=8)
-    app = CallerLimits(slow)
+    app = CallerLimits(slow, named)
     tokens = {name: {"authorization": name} for name in ("ada", "eve")}
-    for name in tokens:
-        app._learn(credential_of({"headers": [(b"authorization", name.encode())]}), name)
     calls = [
         ask(app, "GET", "/slow", tokens.get(user, {}), client=address.format(i)) for i in range(20)
     ]
@@ -280,7 +306,7 @@ def test_an_address_is_refused_beyond_its_limit_and_another_is_not(settings: Any
 
     async def run() -> tuple[list[Said], list[Said], int]:
         gate = Gate()
-        app = CallerLimits(gate)
+        app = CallerLimits(gate, named)
         calls = [ask(app, "GET", "/", {}) for _ in range(30)]
         late = [ask(app, "GET", "/", {}, client="192.0.2.7")]
         first, others = await flood(app, gate, calls, late)
@@ -302,11 +328,7 @@ def test_a_user_with_many_tokens_is_one_caller_whatever_the_address(settings: An
 
     async def run() -> tuple[list[Said], list[Said]]:
         gate = Gate()
-        app = CallerLimits(gate)
-        gate.opened.set()
-        for number in range(6):  # each token's first request tells whose it is
-            await ask(app, "GET", "/", {"authorization": f"ada-{number}"})
-        gate.opened.clear()
+        app = CallerLimits(gate, named)
         calls = [
             ask(app, "POST", "/api/v1/x/", {"authorization": f"ada-{i % 6}"}, client=f"192.0.2.{i}")
             for i in range(30)
@@ -330,7 +352,7 @@ def test_django_tells_whose_a_token_or_a_session_is() -> None:
     session = {"cookie": f"{COOKIE}={client.session.session_key}"}
     token = {"authorization": f"Bearer {a_token(ada)}"}
     handler = ThreadedHandler()
-    app = CallerLimits(handler)
+    app = CallerLimits(handler, lambda scope: handler.call(user_of, scope))
 
     async def run() -> list[int]:
         calls = [("/api/v1/jobs/", token), ("/", session), ("/api/v1/jobs/", {"cookie": "a=b"})]
@@ -355,7 +377,7 @@ def test_a_stream_that_has_begun_is_no_request_any_more(settings: Any) -> None:
             await over.wait() if scope["path"] == "/live/" else None
             await send({"type": "http.response.body", "body": b""})
 
-        app = CallerLimits(streaming)
+        app = CallerLimits(streaming, named)
         stream = asyncio.create_task(ask(app, "GET", "/live/", {}))
         await began.wait()
         second = await ask(app, "GET", "/", {})
@@ -369,7 +391,7 @@ def test_a_failure_ends_the_visit_too() -> None:
     async def failing(scope: dict[str, Any], receive: Any, send: Any) -> None:
         raise OSError("the client is gone")
 
-    app = CallerLimits(failing)
+    app = CallerLimits(failing, named)
     with pytest.raises(OSError, match="gone"):
         asyncio.run(ask(app, "GET", "/", {}))
     assert not app._callers

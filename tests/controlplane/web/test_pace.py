@@ -9,7 +9,7 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse
 
 from controlplane.web.http.asgi import SPENT_S, TURNS, USER, ThreadedHandler
-from controlplane.web.http.callers import CallerLimits, credential_of
+from controlplane.web.http.callers import CallerLimits
 from controlplane.web.http.pace import (
     FREE_S,
     LONGEST_S,
@@ -18,7 +18,7 @@ from controlplane.web.http.pace import (
     STRANGERS,
     Pace,
 )
-from tests.builders_asgi import ask
+from tests.builders_asgi import ask, named
 
 
 class Clock:
@@ -162,9 +162,7 @@ def test_a_request_is_charged_the_processor_time_of_its_thread() -> None:
             return HttpResponse("done")
 
     handler = Working()
-    app = CallerLimits(handler)
-    for name in ("ada", "eve"):
-        app._learn(credential_of({"headers": [(b"authorization", name.encode())]}), name)
+    app = CallerLimits(handler, named)
 
     async def run() -> None:
         await ask(app, "GET", "/rest", {"authorization": "ada"})
@@ -177,7 +175,7 @@ def test_a_request_is_charged_the_processor_time_of_its_thread() -> None:
     handler.close()
 
 
-def test_of_many_first_requests_the_later_ones_are_paced_as_the_users() -> None:
+def test_a_users_requests_are_paced_as_the_users_from_the_first_one_on() -> None:
     paced = list[str]()
 
     class Noting(Pace):
@@ -191,14 +189,14 @@ def test_of_many_first_requests_the_later_ones_are_paced_as_the_users() -> None:
         async with AsyncExitStack() as stack:
             for turn in scope[TURNS]:
                 await stack.enter_async_context(turn)
-            scope[USER] = "ada"
             await send({"type": "http.response.start", "status": 200, "headers": []})
 
-    app = CallerLimits(answer)
+    app = CallerLimits(answer, named)
     app._pace = Noting()
 
     async def run() -> None:
-        await asyncio.gather(*(ask(app, "GET", "/", {"authorization": "a"}) for _ in range(8)))
+        tokens = [{"authorization": f"ada-{i}"} for i in range(4)]
+        await asyncio.gather(*(ask(app, "GET", "/", token) for token in tokens + tokens))
 
     asyncio.run(run())
-    assert (paced[0], paced[-1]) == (STRANGERS, "user ada")
+    assert paced == ["user ada"] * 8
