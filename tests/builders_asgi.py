@@ -17,7 +17,8 @@ from django.test import Client
 from controlplane.execution.protocol.app import AgentProtocol
 from controlplane.execution.protocol.calls import PREFIX
 from controlplane.execution.protocol.threads import Pools, Threads
-from controlplane.web.http.asgi import App, Scope
+from controlplane.web.credentials.whose import Credential
+from controlplane.web.http.asgi import App
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -37,10 +38,9 @@ class Said:
         return json.loads(self.body)
 
 
-async def named(scope: Scope) -> object:
+async def named(credential: Credential) -> object:
     """Whose a token is: the user's name, up to a hyphen."""
-    bearer = dict(scope["headers"]).get(b"authorization", b"").decode()
-    return bearer.partition("-")[0] or None
+    return credential.text.partition("-")[0]
 
 
 async def ask(

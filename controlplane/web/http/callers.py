@@ -1,39 +1,31 @@
 """Limits of one caller: requests at once, of which a few have threads and the others wait.
 
-A caller is the user whose session or token a request names, else an address. A request waits for
-its turn as its user's from the first one on, so nobody keeps those of strangers, logins among them,
-waiting by new sessions and tokens.
+A caller is the user whose token or session a request names, else an address. Whose a new one is, is
+asked before the request waits for its turn, so that it takes none of those that logins need.
 """
 
 import asyncio
-import hashlib
 import logging
-from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from django.conf import settings
-from django.contrib.auth import SESSION_KEY
-from django.contrib.sessions.backends.db import SessionStore
-from django.db import DatabaseError, close_old_connections
-from django.http import parse_cookie
-from rest_framework.exceptions import AuthenticationFailed
 
+from controlplane.web.credentials.whose import Credential, Users, credentials_of
 from controlplane.web.http.asgi import TURNS, App, Message, Receive, Scope, Send
 from controlplane.web.http.middleware import refused
 from controlplane.web.http.pace import STRANGERS, Pace
 from controlplane.web.http.request_metrics import count_request
 from controlplane.web.http.throttling import network_of
-from controlplane.web.rest.defaults import BearerAuthentication
 
 log = logging.getLogger(__name__)
 
 THREADS_EACH, THREADS_OF_STRANGERS = 2, 2
 """Threads that one caller has at once, and all together of whom no user is known."""
 
-MOST_KNOWN = 10_000
-"""Credentials whose users are remembered."""
+NOBODY_S = 0.05
+"""Time after which an address is asked about again whose credential was nobody's."""
 
 PROBES = frozenset({"/healthz", "/readyz", "/metrics"})
 """Addresses that other programs ask, for which a late answer is none: they have a thread."""
@@ -50,6 +42,7 @@ class Caller:
     requests: int = 0
     told: bool = False
     turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(THREADS_EACH))
+    asks: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 @dataclass(slots=True)
@@ -72,17 +65,15 @@ class Visit:
 class CallerLimits:
     """ASGI application in front of Django's that answers 429 beyond a caller's limit.
 
-    `whose` returns the id of the user whose credential a request names, None for nobody's.
+    `whose` returns the id of the user whose credential this is, None for nobody's.
     """
 
-    def __init__(self, app: App, whose: Callable[[Scope], Awaitable[object]]) -> None:
-        self._app, self._whose = app, whose
+    def __init__(self, app: App, whose: Callable[[Credential], Awaitable[object]]) -> None:
+        self._app, self._users = app, Users(whose)
         self._callers: dict[str, Caller] = {}
-        self._asking = asyncio.Semaphore(1)
         self._strangers = asyncio.Semaphore(THREADS_OF_STRANGERS)
         self._probes = asyncio.Semaphore(1)
         self._pace = Pace()
-        self._users: OrderedDict[bytes, str] = OrderedDict()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -96,8 +87,15 @@ class CallerLimits:
             await send(message)
 
         try:
-            user = await self._entered(visit, scope)
-            if visit.name:
+            credentials = [] if scope["path"] in PROBES else credentials_of(scope)
+            user = self._users.known(credentials)
+            is_in = self._enter(visit, scope, user)
+            if is_in and credentials and not user:
+                user = await self._ask(self._callers[visit.name], credentials)
+                if user:
+                    visit.leave()
+                    is_in = self._enter(visit, scope, user)
+            if is_in:
                 scope[TURNS] = [self._callers[visit.name].turns, self._turn(user, scope)]
                 await self._app(scope, receive, watched)
             else:
@@ -105,27 +103,26 @@ class CallerLimits:
         finally:
             visit.leave()
 
-    async def _entered(self, visit: Visit, scope: Scope) -> str | None:
-        """Return the request's user, if any; count it where its caller has not too many already."""
-        credential = credential_of(scope)
-        user = self._users.get(credential)
-        self._count(visit, scope, user)
-        if visit.name and not user and credential and scope["path"] not in PROBES:
-            user = await self._ask(credential, scope)
-            if user:
-                visit.leave()
-                self._count(visit, scope, user)
-        return user
-
-    def _count(self, visit: Visit, scope: Scope, user: str | None) -> None:
+    def _enter(self, visit: Visit, scope: Scope, user: str | None) -> bool:
+        """Count a visit, unless its caller has too many."""
         name = user or f"address {network_of((scope.get('client') or ('',))[0])}"
         caller = self._callers.setdefault(name, Caller())
         if caller.requests < _most(of_user=user is not None):
             caller.requests += 1
             visit.name = name
-        elif not caller.told:
+            return True
+        if not caller.told:
             caller.told = True
             log.warning("requests are refused: %s has %d at once", name, caller.requests)
+        return False
+
+    async def _ask(self, address: Caller, credentials: Sequence[Credential]) -> str | None:
+        """Ask whose credentials these are: one question of an address at a time."""
+        async with address.asks:
+            user = await self._users.asked(credentials)
+            if user is None:
+                await asyncio.sleep(NOBODY_S)
+            return user
 
     @asynccontextmanager
     async def _turn(self, user: str | None, scope: Scope) -> AsyncIterator[None]:
@@ -139,44 +136,6 @@ class CallerLimits:
         else:
             async with self._strangers, self._pace.turn(STRANGERS, scope):
                 yield
-
-    async def _ask(self, credential: bytes, scope: Scope) -> str | None:
-        """Ask whose a credential is, and remember it if it is anybody's."""
-        async with self._asking:
-            user = None if credential in self._users else await self._whose(scope)
-        if user is not None:
-            self._users[credential] = f"user {user}"
-            if len(self._users) > MOST_KNOWN:
-                self._users.popitem(last=False)
-        return self._users.get(credential)
-
-
-def credential_of(scope: Scope) -> bytes:
-    """Digest of the session or token that the request names; empty without one."""
-    given = "".join(_given(scope))
-    return hashlib.sha256(given.encode()).digest() if given else b""
-
-
-def _given(scope: Scope) -> tuple[str, str]:
-    """Authorization that a request names, else session."""
-    headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
-    if given := headers.get(b"authorization", ""):
-        return given, ""
-    cookies = parse_cookie(headers.get(b"cookie", ""))
-    return "", cookies.get(settings.SESSION_COOKIE_NAME, "")
-
-
-def user_of(scope: Scope) -> object:
-    """Id of the user whose token or session the request names; None if it is nobody's."""
-    authorization, session = _given(scope)
-    try:
-        close_old_connections()
-        if not authorization:
-            return SessionStore(session).get(SESSION_KEY)
-        token = authorization.partition(" ")[2].encode()
-        return BearerAuthentication().authenticate_credentials(token)[0].pk
-    except (AuthenticationFailed, DatabaseError):
-        return None  # the answer says what is wrong
 
 
 def is_stream(head: Message) -> bool:

@@ -1,8 +1,8 @@
 """Pace of users: who took much processor time lately waits while others take little.
 
 A web process answers in threads of which one runs at a time, so that one member's what-ifs slow
-down everybody's pages. Alone, nobody waits. Strangers are paced together, as one user; a request
-of theirs that turns out to be a user's is charged to that user.
+down everybody's pages. Alone, nobody waits. Strangers are paced together, as one user; a login is
+charged to the user whom it lets in.
 """
 
 import asyncio
@@ -72,7 +72,7 @@ class Pace:
                 known = scope.get(USER)
                 name = user if known is None else f"user {known}"
                 if name != user and self._came_s.get(user) == came_s:
-                    del self._came_s[user]  # or a user's new token would keep its user waiting
+                    del self._came_s[user]  # or its own login would keep a user waiting
                 self._charge(self._accounts[name], scope.get(SPENT_S, 0.0))
 
     def _others_are_there(self, user: str) -> bool:

@@ -92,7 +92,7 @@ def test_a_strangers_request_that_is_a_users_is_charged_to_the_user() -> None:
     assert asyncio.run(run()) == {STRANGERS: 0.0, "user 7": 0.2}
 
 
-def test_a_users_new_token_does_not_count_as_somebody_else() -> None:
+def test_a_users_login_does_not_count_as_somebody_else() -> None:
     async def run() -> float:
         clock = Clock()
         pace = Pace(clock)
@@ -165,8 +165,8 @@ def test_a_request_is_charged_the_processor_time_of_its_thread() -> None:
     app = CallerLimits(handler, named)
 
     async def run() -> None:
-        await ask(app, "GET", "/rest", {"authorization": "ada"})
-        await ask(app, "GET", "/work", {"authorization": "eve"})
+        await ask(app, "GET", "/rest", {"authorization": "Bearer ada"})
+        await ask(app, "GET", "/work", {"authorization": "Bearer eve"})
 
     asyncio.run(run())
     spent_s = {name: account.spent_s for name, account in app._pace._accounts.items()}
@@ -195,7 +195,7 @@ def test_a_users_requests_are_paced_as_the_users_from_the_first_one_on() -> None
     app._pace = Noting()
 
     async def run() -> None:
-        tokens = [{"authorization": f"ada-{i}"} for i in range(4)]
+        tokens = [{"authorization": f"Bearer ada-{i}"} for i in range(4)]
         await asyncio.gather(*(ask(app, "GET", "/", token) for token in tokens + tokens))
 
     asyncio.run(run())
