@@ -1,4 +1,4 @@
-"""Whose token or session a request names: asked of the database, and remembered for a minute."""
+"""Whose token or session a request names: asked of the database, and remembered for ten minutes."""
 
 import asyncio
 import hashlib
@@ -19,7 +19,7 @@ from rest_framework.exceptions import AuthenticationFailed
 from controlplane.web.http.asgi import Scope
 from controlplane.web.rest.defaults import BearerAuthentication
 
-KNOWN_S = 60.0
+KNOWN_S = 600.0
 """Time for which an answer counts: so long a revoked token's requests are its user's."""
 
 MOST_KNOWN = 10_000

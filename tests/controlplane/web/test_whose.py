@@ -114,7 +114,7 @@ def test_while_the_database_is_away_everybody_is_a_stranger(
     assert user_of(Credential(is_token=True, text="x")) is None
 
 
-def test_a_user_is_asked_for_once_a_minute() -> None:
+def test_a_user_is_asked_for_once_in_a_while() -> None:
     now_s, asked = [0.0], list[str]()
 
     async def answer(credential: Credential) -> object:
