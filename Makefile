@@ -56,7 +56,7 @@ unit: $(VENV)/.test
 	$(PYTEST) -n $(WORKERS) --dist worksteal -m "$(FAST)" $(COVERAGE)
 
 coverage: COVERAGE = --cov --cov-report=term:skip-covered
-coverage: unit ## the fast set's tests with branch coverage, as CI runs them
+coverage: unit ## the fast set's tests with branch coverage, as every night runs them
 
 kernels: $(VENV)/.test ## compile the policies' kernels, which their first use does otherwise
 	$(PYTEST) -n 0 tests/policies/kernels tests/controlplane/loop/live/test_carrying_out.py
@@ -97,6 +97,7 @@ test-nightly: $(VENV)/.test ## everything, with ten times the examples and reque
 	tests/with-docker $(PYTEST) -n 0 -m "docker and not postgres"
 	$(PYTEST) -n 0 -m "root and not docker"
 	tests/with-network $(PYTEST) -n 0 -m browser
+	env -u LOADMASTER_TEST_EXAMPLES -u LOADMASTER_EXPLORE $(MAKE) coverage
 	$(MAKE) mutants
 
 mutants: $(VENV)/.test ## break each promise of safety by one line, and see that a test of the fast set notices (minutes); ONLY=S01,A02
