@@ -8,9 +8,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
 django.setup(set_prefix=False)
 
 from controlplane.execution.protocol.app import AgentProtocol  # noqa: E402  # needs loaded apps
-from controlplane.web.credentials.whose import user_of  # noqa: E402  # as above
 from controlplane.web.http.asgi import ThreadedHandler  # noqa: E402  # as above
-from controlplane.web.http.callers import CallerLimits  # noqa: E402  # as above
+from controlplane.web.http.callers import limited  # noqa: E402  # as above
 
-_handler = ThreadedHandler()
-application = AgentProtocol(CallerLimits(_handler, lambda given: _handler.call(user_of, given)))
+application = AgentProtocol(limited(ThreadedHandler()))

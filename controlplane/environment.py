@@ -1,7 +1,10 @@
-"""Settings from the environment: numbers, switches, addresses. Pure, so testable."""
+"""Settings from the environment: numbers, switches, addresses, databases. Nothing is written."""
 
+import hashlib
+import os
 import re
 import ssl
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,20 @@ from django.core.exceptions import ImproperlyConfigured
 CONN_MAX_AGE_S = 60
 LARGEST = 36_500
 """Largest amount: a hundred years in days; 0 stands for ever."""
+
+KEEP_DAYS = {
+    "snapshots": 14.0, "rounds": 400.0, "events": 30.0, "output": 180.0, "samples": 180.0,
+    "simulations": 90.0, "keys": 30.0, "logins": 90.0, "audit": 400.0,
+}  # fmt: skip
+"""Days that old bulk is kept, 0 for ever; see controlplane/operations/retention.py."""
+
+SQLITE_OPTIONS = {
+    "transaction_mode": "IMMEDIATE",
+    "timeout": 20,
+    # A thread sorts what is more than the cache holds, a million entries in two thirds the time.
+    "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA threads=1;",
+}
+"""Options of SQLite with several writers."""
 
 _ON, _OFF = ("true", "yes", "on", "1", "y", "ok", "t"), ("false", "no", "off", "0", "n", "f")
 _FLAGS = ("ATOMIC_REQUESTS", "AUTOCOMMIT", "CONN_HEALTH_CHECKS", "DISABLE_SERVER_SIDE_CURSORS")
@@ -64,6 +81,28 @@ def database(parsed: dict[str, Any]) -> dict[str, Any]:
         if isinstance(entry.get(name), str):
             entry[name] = str(entry[name]).lower() in ("1", "true", "yes", "on")
     return entry
+
+
+def sqlite(home: Path) -> dict[str, Any]:
+    """Django's entry for the embedded database, a file in LOADMASTER_HOME."""
+    return {
+        "ENGINE": "controlplane.web.storage.sqlite",
+        "NAME": home / "db.sqlite3",
+        # A connection costs a look at the whole schema, so it is kept for a while.
+        "CONN_MAX_AGE": CONN_MAX_AGE_S,
+        "OPTIONS": SQLITE_OPTIONS,
+        # Tests know Django's backend alone as one whose databases may be in memory.
+        "TEST": {"NAME": ":memory:"},
+    }
+
+
+def socket_path(home: Path) -> Path:
+    """Embedded Valkey's socket; long homes use a short link (limit: 107 bytes)."""
+    direct = home / "valkey.sock"
+    if len(os.fsencode(direct)) < 100:
+        return direct
+    name = hashlib.sha256(os.fsencode(home)).hexdigest()[:12]
+    return Path(tempfile.gettempdir()) / f"loadmaster-{os.getuid()}-{name}" / "valkey.sock"
 
 
 def cache_location(url: str) -> str:

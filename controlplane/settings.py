@@ -1,8 +1,6 @@
 """Settings: differences between installations come from the environment; see docs/settings.md."""
 
-import hashlib
 import os
-import tempfile
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -133,38 +131,11 @@ TEMPLATES = [
     }
 ]
 
-
-def _databases() -> dict[str, dict[str, object]]:
-    """PostgreSQL by DATABASE_URL, else SQLite with settings for several writers."""
-    if env.str("DATABASE_URL", ""):
-        return {"default": environment.database(env.db_url("DATABASE_URL"))}
-    options = {
-        "transaction_mode": "IMMEDIATE",
-        "timeout": 20,
-        # A thread sorts what is more than the cache holds: a million entries in half the time.
-        "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA threads=1;",
-    }
-    # A connection costs a look at the whole schema, so it is kept for a while, as PostgreSQL's are.
-    kept = {"CONN_MAX_AGE": environment.CONN_MAX_AGE_S, "OPTIONS": options}
-    file = {"ENGINE": "controlplane.web.storage.sqlite", "NAME": LOADMASTER_HOME / "db.sqlite3"}
-    # Tests know Django's backend alone as one whose databases may be in memory.
-    return {"default": {**file, **kept, "TEST": {"NAME": ":memory:"}}}
-
-
-DATABASES = _databases()
+_own = env.db_url("DATABASE_URL") if env.str("DATABASE_URL", "") else None
+DATABASES = {"default": environment.database(_own) if _own else environment.sqlite(LOADMASTER_HOME)}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
-
-def _socket_path() -> Path:
-    """Embedded Valkey's socket; long homes use a short link (limit: 107 bytes)."""
-    direct = LOADMASTER_HOME / "valkey.sock"
-    if len(os.fsencode(direct)) < 100:
-        return direct
-    name = hashlib.sha256(os.fsencode(LOADMASTER_HOME)).hexdigest()[:12]
-    return Path(tempfile.gettempdir()) / f"loadmaster-{os.getuid()}-{name}" / "valkey.sock"
-
-
-VALKEY_SOCKET = env.str("VALKEY_SOCKET", str(_socket_path()))
+VALKEY_SOCKET = env.str("VALKEY_SOCKET", str(environment.socket_path(LOADMASTER_HOME)))
 REDIS_URL = env.str("REDIS_URL", "")
 _BROKER = REDIS_URL or f"unix://{VALKEY_SOCKET}"
 _CACHE = env.str("LOADMASTER_CACHE_URL", "") or environment.cache_location(_BROKER)
@@ -420,12 +391,7 @@ LOGGING = logs.config(LOG_FORMAT, env.str("LOADMASTER_LOG_LEVEL", "INFO").upper(
 # Whoever sends it as a bearer token may read /metrics; without it only operators may.
 METRICS_TOKEN = env.str("LOADMASTER_METRICS_TOKEN", "")
 
-# Days that old bulk is kept, 0 for ever; see controlplane/operations/retention.py.
 KEEP_DAYS = {
     name: _amount(f"LOADMASTER_KEEP_{name.upper()}_DAYS", days)
-    for name, days in {
-        "snapshots": 14.0, "rounds": 400.0, "events": 30.0, "output": 180.0, "samples": 180.0,
-        "simulations": 90.0, "keys": 30.0,
-        "logins": 90.0, "audit": 400.0,
-    }.items()
-}  # fmt: skip
+    for name, days in environment.KEEP_DAYS.items()
+}

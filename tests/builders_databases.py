@@ -16,15 +16,11 @@ from django.core.management import call_command
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from controlplane.environment import SQLITE_OPTIONS
 from controlplane.web.storage.sqlite.base import DatabaseWrapper as Sqlite
 
 DATA = Path(__file__).parent / "data"
 _numbers = count(1)
-_SQLITE_OPTIONS = {
-    "transaction_mode": "IMMEDIATE",
-    "timeout": 20,
-    "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
-}
 
 
 @contextmanager
@@ -42,7 +38,7 @@ def database_of(wrapper: BaseDatabaseWrapper) -> Iterator[None]:
 @contextmanager
 def sqlite_database(path: Path) -> Iterator[str]:
     """The default database is this file."""
-    entry = {**connections["default"].settings_dict, "NAME": str(path), "OPTIONS": _SQLITE_OPTIONS}
+    entry = {**connections["default"].settings_dict, "NAME": str(path), "OPTIONS": SQLITE_OPTIONS}
     with database_of(Sqlite({**entry, "ENGINE": "controlplane.web.storage.sqlite"}, "default")):
         yield str(path)
 

@@ -12,8 +12,16 @@ from dataclasses import dataclass, field
 
 from django.conf import settings
 
-from controlplane.web.credentials.whose import Credential, Users, credentials_of
-from controlplane.web.http.asgi import TURNS, App, Message, Receive, Scope, Send
+from controlplane.web.credentials.whose import Credential, Users, credentials_of, user_of
+from controlplane.web.http.asgi import (
+    TURNS,
+    App,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    ThreadedHandler,
+)
 from controlplane.web.http.middleware import refused
 from controlplane.web.http.pace import STRANGERS, Pace
 from controlplane.web.http.request_metrics import count_request
@@ -136,6 +144,11 @@ class CallerLimits:
         else:
             async with self._strangers, self._pace.turn(STRANGERS, scope):
                 yield
+
+
+def limited(handler: ThreadedHandler) -> CallerLimits:
+    """Django's handler behind the limits; one of its threads asks whose a credential is."""
+    return CallerLimits(handler, lambda credential: handler.call(user_of, credential))
 
 
 def is_stream(head: Message) -> bool:

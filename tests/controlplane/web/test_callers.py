@@ -14,9 +14,9 @@ from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpRequest, HttpResponse
 from django.test import Client
 
-from controlplane.web.credentials.whose import user_of
+from controlplane.web.credentials.whose import Credential
 from controlplane.web.http.asgi import LARGE_BYTES, ThreadedHandler
-from controlplane.web.http.callers import PROBES, THREADS_EACH, CallerLimits
+from controlplane.web.http.callers import PROBES, THREADS_EACH, CallerLimits, limited
 from controlplane.web.logs.middleware import RequestLog
 from tests.builders import a_user
 from tests.builders_asgi import Said, ask, named
@@ -36,6 +36,19 @@ class Answering(ThreadedHandler):
     def get_response(self, request: HttpRequest) -> HttpResponse:
         self._act(request)
         return HttpResponse(str(threading.get_ident()))
+
+
+class Slow(Answering):
+    """Eight threads; /slow is answered once it may `go_on`. `begun`: paths that have a thread."""
+
+    def __init__(self) -> None:
+        super().__init__(self._begin, most=8)
+        self.go_on, self.begun = threading.Event(), list[str]()
+
+    def _begin(self, request: HttpRequest) -> None:
+        self.begun.append(request.path)
+        if request.path == "/slow":
+            self.go_on.wait(30)
 
 
 class Gate:
@@ -189,14 +202,7 @@ def test_strangers_of_all_addresses_share_some_of_the_threads() -> None:
 
 
 def test_who_hangs_up_keeps_no_more_threads_than_who_waits() -> None:
-    go_on, begun = threading.Event(), list[str]()
-
-    def act(request: HttpRequest) -> None:
-        begun.append(request.path)
-        if request.path == "/slow":
-            go_on.wait(30)
-
-    slow = Answering(act, most=8)
+    slow = Slow()
     app = CallerLimits(slow, named)
 
     async def run() -> int:
@@ -206,34 +212,27 @@ def test_who_hangs_up_keeps_no_more_threads_than_who_waits() -> None:
         while sum(call.done() for call in flood) < len(flood) - THREADS_EACH:
             await asyncio.sleep(0.01)  # the first ones have left too, but their threads are at work
         other = await asyncio.wait_for(ask(app, "GET", "/", {"authorization": "Bearer ada"}), 10)
-        go_on.set()
+        slow.go_on.set()
         assert {said.status for said in await asyncio.gather(*flood)} == {0}
         return other.status
 
     assert asyncio.run(run()) == 200
-    assert begun.count("/slow") == THREADS_EACH
+    assert slow.begun.count("/slow") == THREADS_EACH
     slow.close()
 
 
 def test_a_user_with_new_tokens_keeps_no_stranger_waiting() -> None:
-    go_on, begun = threading.Event(), list[str]()
-
-    def act(request: HttpRequest) -> None:
-        begun.append(request.path)
-        if request.path == "/slow":
-            go_on.wait(30)
-
-    slow = Answering(act, most=8)
+    slow = Slow()
     app = CallerLimits(slow, named)
 
     async def run() -> int:
         calls = [ask(app, "GET", "/slow", {"authorization": f"Bearer eve-{i}"}) for i in range(6)]
         flood = [asyncio.ensure_future(call) for call in calls]
-        while begun.count("/slow") < THREADS_EACH:
+        while slow.begun.count("/slow") < THREADS_EACH:
             await asyncio.sleep(0.01)
         login = await asyncio.wait_for(ask(app, "POST", "/login/", {}), 10)
-        assert begun.count("/slow") == THREADS_EACH
-        go_on.set()
+        assert slow.begun.count("/slow") == THREADS_EACH
+        slow.go_on.set()
         await asyncio.gather(*flood)
         return login.status
 
@@ -242,8 +241,7 @@ def test_a_user_with_new_tokens_keeps_no_stranger_waiting() -> None:
 
 
 def test_a_probe_is_answered_while_strangers_keep_their_threads() -> None:
-    go_on = threading.Event()
-    slow = Answering(lambda request: request.path == "/slow" and go_on.wait(30), most=8)
+    slow = Slow()
     app = CallerLimits(slow, named)
 
     async def run() -> list[int]:
@@ -252,12 +250,36 @@ def test_a_probe_is_answered_while_strangers_keep_their_threads() -> None:
         await asyncio.sleep(0.05)
         token = {"authorization": "Bearer of-prometheus"}
         probes = [await asyncio.wait_for(ask(app, "GET", path, token), 10) for path in PROBES]
-        go_on.set()
+        slow.go_on.set()
         await asyncio.gather(*flood)
         return [said.status for said in probes]
 
     assert asyncio.run(run()) == [200] * 3
     slow.close()
+
+
+def test_unknown_credentials_of_one_address_keep_no_other_waiting() -> None:
+    handler, known = Answering(lambda _: None), asyncio.Event()
+
+    async def whose(credential: Credential) -> object:
+        if credential.text.startswith("junk"):
+            await known.wait()
+            return None
+        return credential.text
+
+    app = CallerLimits(handler, whose)
+
+    async def run() -> tuple[int, list[int]]:
+        tokens = [{"authorization": f"Bearer junk-{i}"} for i in range(20)]
+        calls = [ask(app, "GET", "/", token, client="192.0.2.1") for token in tokens]
+        flood = [asyncio.ensure_future(call) for call in calls]
+        await asyncio.sleep(0.05)
+        ada = await asyncio.wait_for(ask(app, "GET", "/", {"authorization": "Bearer ada"}), 10)
+        known.set()
+        return ada.status, [said.status for said in await asyncio.gather(*flood)]
+
+    assert asyncio.run(run()) == (200, [200] * 20)
+    handler.close()
 
 
 async def beside_a_flood(user: str, address: str) -> tuple[list[int], int]:
@@ -354,7 +376,7 @@ def test_django_tells_whose_a_token_or_a_session_is() -> None:
     session = {"cookie": f"{COOKIE}={client.session.session_key}"}
     token = {"authorization": f"Bearer {a_token(ada)}"}
     handler = ThreadedHandler()
-    app = CallerLimits(handler, lambda given: handler.call(user_of, given))
+    app = limited(handler)
 
     async def run() -> list[int]:
         calls = [("/api/v1/jobs/", token), ("/", session), ("/api/v1/jobs/", {"cookie": "a=b"})]
