@@ -107,9 +107,14 @@ def _offer(node: Node, gpus: int, slots: int) -> Offer:
     )
 
 
+def lends(job: Job) -> bool:
+    """Return True if the job's command may be run for a measurement."""
+    return job.repeatable and job.profiling_mode is not Profiling.OFF
+
+
 def fits(job: Job, offer: Offer) -> bool:
     """Return True if a dedicated run of the job is allowed there and fits."""
-    if not job.repeatable or job.profiling_mode is Profiling.OFF:
+    if not lends(job):
         return False
     if job.profiling_mode is Profiling.FIRST_RUN and offer.role != Role.PROFILING:
         return False

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from django.db.models import Exists, F, Max, OuterRef, Q
+from django.db.models import F, Max, Q
 from django.utils import timezone
 
 from clusters.events import request_reschedule
@@ -34,7 +34,7 @@ from jobs.moves import LostRaceError, move_job, note_job
 from loadmaster.protocol import AssignmentState, ReasonClass
 from policies.contract.snapshot import Purpose, Source
 from profiling.models import PairRun, Profile, ProfileRun
-from profiling.offers import Configuration, Offers, offers, reachable, uses
+from profiling.offers import Configuration, Offers, lends, offers, reachable, uses
 from profiling.outliers import doubted
 from profiling.publication import take_published
 from profiling.speeds import assumed_speed
@@ -151,11 +151,14 @@ def begin_all(jobs: Sequence[Job], now: datetime) -> None:
     by_kind = defaultdict[int, list[Job]](list)
     for job in jobs:
         by_kind[job.kind_id].append(job)
+    settled = _settled(by_kind, jobs[0].cluster)
+    lent = [job for job in jobs if lends(job)]
+    if not lent and settled >= by_kind.keys():
+        return
     offered = offers(jobs[0].cluster, now)
     nodes = (*offered.now, *offered.back)
-    measurable = {job.kind_id for job in jobs if nodes and reachable(job, nodes)}
-    settled = _settled(by_kind.keys() - measurable, jobs[0].cluster)
-    for kind_id in sorted(by_kind.keys() - settled):
+    measurable = {job.kind_id for job in lent if reachable(job, nodes)}
+    for kind_id in sorted(by_kind.keys() - (settled - measurable)):
         kind = lock_kind(kind_id)
         known = _knowledge(kind, jobs[0].cluster, now)
         if not known.anything and take_published(kind):
@@ -166,9 +169,10 @@ def begin_all(jobs: Sequence[Job], now: datetime) -> None:
 
 
 def _settled(kinds: Iterable[int], cluster: Cluster) -> set[int]:
-    opened = ProfileRun.objects.filter(kind=OuterRef("kind"), job__cluster=cluster, state__in=OPEN)
-    settled = Profile.objects.filter(~Exists(opened), kind__in=kinds, spread=False)
-    return set(settled.order_by().values_list("kind_id", flat=True))
+    known = Profile.objects.filter(kind__in=kinds, spread=False).order_by()
+    opened = ProfileRun.objects.filter(kind__in=kinds, job__cluster=cluster, state__in=OPEN)
+    settled = set(known.values_list("kind_id", flat=True))
+    return settled - set(opened.order_by().values_list("kind_id", flat=True))
 
 
 def _begin(known: Knowledge, job: Job, offered: Offers) -> None:

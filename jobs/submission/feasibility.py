@@ -133,7 +133,8 @@ def hold_all(nodes: Sequence[NodeCapacity], demand: Demand) -> bool:
 
 def _held(nodes: Sequence[NodeCapacity], demand: Demand) -> tuple[int, int]:
     """Return (nodes that hold a unit, units that as many of them as are asked for hold)."""
-    held = sorted((_units_on(n, demand) for n in nodes for _ in range(n.count)), reverse=True)
+    held = [units for n in nodes for units in [_units_on(n, demand)] * n.count]
+    held.sort(reverse=True)
     return sum(units > 0 for units in held), sum(held[: demand.nodes or None])
 
 

@@ -3,6 +3,8 @@
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from clusters.models import Cluster, Reason, RescheduleEvent
 from jobs.lifecycle import JobMove
@@ -108,6 +110,19 @@ def test_a_known_kind_is_not_profiled_again(cluster: Cluster) -> None:
     request_profiles([second])
     assert state_of(second) == "queued"
     assert ProfileRun.objects.count() == 1
+
+
+def test_nodes_are_not_read_for_a_known_kind_whose_command_may_not_run_again(
+    cluster: Cluster,
+) -> None:
+    node = a_profiling_node(cluster, gpus=1)
+    first = a_profiled_job(cluster)
+    measure(run_of(first), node)
+    for repeatable in (False, True):
+        job = a_new_job(cluster, first.kind, repeatable=repeatable)
+        with CaptureQueriesContext(connection) as asked:
+            request_profiles([job])
+        assert any("clusters_node" in q["sql"] for q in asked.captured_queries) is repeatable
 
 
 def test_two_jobs_of_one_kind_are_measured_once_and_go_on_together(cluster: Cluster) -> None:
