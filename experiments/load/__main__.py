@@ -97,6 +97,8 @@ def _arguments() -> argparse.ArgumentParser:
         "--starts", type=int, default=40, help="jobs started one after another on an idle cluster"
     )
     parser.add_argument("--burst", type=int, default=200, help="short jobs submitted at once")
+    parser.add_argument("--batch", type=int, default=200, help="batch jobs submitted at once")
+    parser.add_argument("--array", type=int, default=900, help="elements of an array")
     parser.add_argument("--scenarios", default=",".join(USUAL), help=f"of {', '.join(SCENARIOS)}")
     parser.add_argument("--output", type=Path, help="append the JSON lines to this file")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)

@@ -55,24 +55,23 @@ class Traffic:
 
     def summary(self) -> dict[str, object]:
         """Rate, percentiles in milliseconds, answers."""
-        names = {"": self.due_s, "sent_": self.sent_s}
-        figures = {
-            f"{n}p{p}_ms": round(percentile(v, p) * 1000, 1)
-            for n, v in names.items()
-            for p in (50, 95, 99)
-        }
         return {
             "rate_per_s": round(self.rate_per_s(), 1),
-            **figures,
+            **percentiles_ms(self.due_s),
+            **percentiles_ms(self.sent_s, "sent_"),
             "answers": dict(self.answers),
             "leases": self.leases,
         }
 
 
-def percentile(values: Sequence[float], percent: float) -> float:
-    """The smallest value that so many percent of them do not exceed; 0.0 without any."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))] if ordered else 0.0
+def percentiles_ms(values_s: Sequence[float], of: str = "") -> dict[str, float]:
+    """Milliseconds that 50, 95 and 99% of the values do not exceed; {} without values."""
+    ordered, count = sorted(values_s), len(values_s)
+    return {
+        f"{of}p{p}_ms": round(1000 * ordered[min(count - 1, count * p // 100)], 1)
+        for p in (50, 95, 99)
+        if ordered
+    }
 
 
 class Agent(asyncio.Protocol):

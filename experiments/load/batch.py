@@ -14,7 +14,7 @@ from clusters.services.enrolment import issue_enrolment_token
 from controlplane.operations.bootstrap import TEAM
 from controlplane.operations.embedded.local import Local
 from controlplane.operations.embedded.supervisor import Program, python
-from experiments.load.agents import percentile
+from experiments.load.agents import percentiles_ms
 from experiments.load.scenarios import Figures, Stage
 from jobs.lifecycle import ENDED
 from jobs.models import Assignment, Job
@@ -81,7 +81,7 @@ def one_after_another(stage: Stage, token: str, *, count: int) -> Figures:
             body = {**TRUE, "name": f"next-{number}"}
             client.post(f"http://{stage.host}/api/v1/jobs/", json=body).raise_for_status()
             took_s.append(time.perf_counter() - began_s)
-    return {"mean_ms": round(1000 * sum(took_s) / count, 1), **_percentiles(took_s)}
+    return {"mean_ms": round(1000 * sum(took_s) / count, 1), **percentiles_ms(took_s)}
 
 
 def fill_nodes(stage: Stage, token: str) -> None:
@@ -107,11 +107,7 @@ def first_starts(stage: Stage, token: str, *, count: int) -> Figures:
             (job,) = _ended(stage, f"alone-{number}")
             run = job.assignments.get()
             took_s.append(_s(run.running_at) - _s(job.submitted_at))
-    return {**_percentiles(took_s), "count": count}
-
-
-def _percentiles(took_s: list[float]) -> Figures:
-    return {f"p{p}_ms": round(percentile(took_s, p) * 1000, 1) for p in (50, 95, 99)}
+    return {**percentiles_ms(took_s), "count": count}
 
 
 def _until_done(stage: Stage, prefix: str, began: datetime) -> Figures:

@@ -12,7 +12,7 @@ from django.utils import timezone
 from clusters.models import GpuType
 from controlplane.loop.models import Round
 from controlplane.operations.bootstrap import CLUSTER, EMULATED_NODES, TEAM
-from experiments.load.agents import percentile
+from experiments.load.agents import percentiles_ms
 from experiments.load.scenarios import Figures, Stage
 from experiments.load.seed import know_kind
 from jobs.lifecycle import ENDED
@@ -40,7 +40,7 @@ def first_steps(stage: Stage, token: str, *, count: int) -> Figures:
         took_s.append((first.at - job.submitted_at).total_seconds())
         stage.pause(2.0)
     return {
-        **{f"p{p}_ms": round(percentile(took_s, p) * 1000) for p in (50, 95, 99)},
+        **percentiles_ms(took_s),
         "count": count,
     }
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from experiments.load.agents import percentile
+from experiments.load.agents import percentiles_ms
 from experiments.load.connection import Connection
 
 ANSWER_S = 60.0
@@ -26,10 +26,9 @@ class Answers:
     def summary(self) -> dict[str, object]:
         """Rate until the last answer, percentiles in milliseconds, answers by status."""
         took_s = max(self.ended_s - self.began_s, 1e-9)
-        figures = {f"p{p}_ms": round(percentile(self.seconds, p) * 1000, 1) for p in (50, 95, 99)}
         return {
             "rate_per_s": round(len(self.seconds) / took_s, 1),
-            **figures,
+            **percentiles_ms(self.seconds),
             "answers": dict(self.statuses),
         }
 

@@ -52,7 +52,7 @@ def run(wanted: argparse.Namespace) -> int:
         address = urlsplit(local.url)
         stage = Stage((address.hostname or "127.0.0.1", address.port or 80), local.supervisor.pause)
         if "batch" in scenarios:
-            _play_batch(local, stage, report)
+            _play_batch(local, stage, report, wanted)
         lost = _play(stage, report, scenarios, wanted)
     if "history" in scenarios:
         for name, figures in back_up_and_restore(settings.LOADMASTER_HOME / "load.backup"):
@@ -81,16 +81,17 @@ def _play(stage: Stage, report: Report, scenarios: list[str], wanted: argparse.N
     return lost
 
 
-def _play_batch(local: Local, stage: Stage, report: Report) -> None:
+def _play_batch(local: Local, stage: Stage, report: Report, wanted: argparse.Namespace) -> None:
     """Play batch jobs on nodes without GPUs of their own."""
     token = _admin_token()
     batch.start_nodes(local)
     alone = partial(batch.first_starts, stage, token, count=10)
     _watched(report, "one batch job, submit to running", alone)
-    singles = partial(batch.single_jobs, stage, token, count=200)
-    _watched(report, "200 batch jobs", singles)
-    _watched(report, "an array of 900", partial(batch.an_array, stage, token, size=900))
-    rest = partial(batch.one_after_another, stage, token, count=300)
+    singles = partial(batch.single_jobs, stage, token, count=wanted.batch)
+    _watched(report, f"{wanted.batch} batch jobs", singles)
+    array = partial(batch.an_array, stage, token, size=wanted.array)
+    _watched(report, f"an array of {wanted.array}", array)
+    rest = partial(batch.one_after_another, stage, token, count=wanted.batch)
     _watched(report, "submissions, one after another", rest)
     batch.fill_nodes(stage, token)
     _watched(report, "the same on full nodes", rest)

@@ -18,8 +18,8 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from clusters.models import GpuType
-from controlplane.operations.bootstrap import TEAM
-from experiments.load.agents import percentile
+from controlplane.operations.bootstrap import CLUSTER, TEAM
+from experiments.load.agents import percentiles_ms
 from experiments.load.clients import Answers, Caller, in_turn, json_request, offer, request
 from experiments.load.seed import Seeded, know_kind
 from experiments.load.watch import web_processes
@@ -235,7 +235,7 @@ def start_jobs(stage: Stage, token: str, *, count: int) -> Figures:
             took_s.append(time.monotonic() - began_s)
         _cancelled(stage, token, job)
     return {
-        **{f"p{p}_ms": round(percentile(took_s, p) * 1000) for p in (50, 95, 99)},
+        **percentiles_ms(took_s),
         "count": len(took_s),
         "answers": states,
     }
@@ -243,12 +243,9 @@ def start_jobs(stage: Stage, token: str, *, count: int) -> Figures:
 
 def _one_start(stage: Stage, token: str, number: int, began_s: float) -> tuple[str, str]:
     job = {
-        "name": f"start-{number}",
-        "kind": "start",
-        "command": ["sleep", "60"],
-        "steps": 1000,
-        "gpus": 1,
-    }
+        "name": f"start-{number}", "cluster": CLUSTER, "kind": "start", "command": ["sleep", "60"],
+        "steps": 1000, "gpus": 1,
+    }  # fmt: skip
     _, body = uvloop.run(_once(stage, json_request("/api/v1/jobs/", stage.host, token, job)))
     pk = str(json.loads(body).get("id", ""))
     while time.monotonic() - began_s < 30:

@@ -11,7 +11,7 @@ import pytest
 
 SMALL = {
     "agents": 20, "jobs": 200, "nodes": 5, "seconds": 3, "rate": 20, "single-rate": 20,
-    "reads": 1, "starts": 1, "burst": 5,
+    "reads": 1, "starts": 1, "burst": 5, "batch": 20, "array": 50,
 }  # fmt: skip
 PATIENCE_S = 900
 """A minute on an idle machine."""
@@ -31,12 +31,14 @@ def test_a_short_run_plays_every_scenario_and_loses_nothing(tmp_path: Path) -> N
     assert {
         "submit to first step",
         "5 short jobs, new kind",
+        "an array of 50",
         "submit to running",
         "submissions",
         "submissions, 50 a call",
         "round",
         "heartbeats",
     } <= figures.keys()
+    assert figures["submit to running"]["answers"] == {"running": 1}
     assert figures["submissions"]["lost"] == figures["submissions, 50 a call"]["lost"] == 0
     assert figures["submissions"]["answers"]["201"] > 0
     assert figures["nodes, operator"]["answers"] == {"200": 1}
