@@ -7,7 +7,7 @@ import uuid
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from django.db.models import ExpressionWrapper, F, IntegerField, QuerySet, Sum
+from django.db.models import BigIntegerField, ExpressionWrapper, F, QuerySet, Sum
 from django.db.models.functions import Coalesce, Length
 from django.utils import timezone
 
@@ -90,7 +90,7 @@ def _take(place: _Place, stream: str, limit: int, *, ended: bool) -> tuple[str, 
 
 
 def _chunks(place: _Place, stream: str) -> QuerySet[LogChunk]:
-    end = ExpressionWrapper(F("offset") + F("size"), output_field=IntegerField())
+    end = ExpressionWrapper(F("offset") + F("size"), output_field=BigIntegerField())
     chunks = LogChunk.objects.filter(assignment=place.assignment, stream=stream).annotate(end=end)
     return chunks.filter(end__gt=place.offset).order_by("offset")
 

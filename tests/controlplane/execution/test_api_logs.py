@@ -3,12 +3,14 @@
 import gzip
 import hashlib
 import random
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from controlplane.execution.services import logs
+from jobs.logs import read_log
 from jobs.models import Assignment, LogChunk
 from loadmaster.protocol import AssignmentState
 from tests.builders import a_cluster
@@ -21,6 +23,7 @@ from tests.builders_jobs import kept_output, output
 
 pytestmark = pytest.mark.django_db
 AT_S = 1_700_000_000.0
+AN_HOUR_AGO = datetime.now(UTC) - timedelta(hours=1)
 
 
 def _ship(
@@ -197,3 +200,11 @@ def test_a_gap_of_many_gigabytes_is_marked_once(call: Any, short: Assignment) ->
     _ship(call, short, b"abcdefghij", 7_000_000_010, query={"skipped": 1})
     assert _kept() == b"0123456789" + logs.mark(7_000_000_000) + b"abcdefghij"
     assert logs.next_offset(short.pk, "stdout") == 7_000_000_020
+    Assignment.objects.filter(pk=short.pk).update(state="succeeded", ended_at=AN_HOUR_AGO)
+    text, cursor = "", ""
+    for _ in range(100):
+        piece = read_log(short.job, cursor=cursor)
+        text, cursor = text + piece.text, piece.cursor
+    assert text.startswith("0123456789")
+    assert text.endswith("abcdefghij"), "what follows the gap"
+    assert read_log(short.job, offset=-10).text == "abcdefghij"
