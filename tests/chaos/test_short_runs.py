@@ -11,7 +11,7 @@ import pytest
 
 from experiments.chaos.checks import invariants as named
 from experiments.chaos.faults.choice import chosen
-from experiments.chaos.schedule import CLOCK, FAULTS
+from experiments.chaos.schedule import CLOCK
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 900
@@ -59,18 +59,22 @@ def test_every_fault_once_loses_nothing(tmp_path: Path) -> None:
 @pytest.mark.postgres
 @pytest.mark.timeout(PATIENCE_S)
 def test_every_fault_once_loses_nothing_on_postgresql(tmp_path: Path) -> None:
-    options = ("--kills", "8", "--jumps", "4", "--seed", "2622", *SHORT)
+    parts = set(chosen("", "clock", tmp_path / "trial", print))
+    assert "database" in parts, "run with tests/with-postgres"
+    options = ("--kills", str(len(parts)), "--jumps", "4", "--seed", "2622", *SHORT)
     result = chaos(tmp_path / "run", *options, postgres=True)
-    assert_all_was_checked(result, 12)
+    assert_all_was_checked(result, len(parts) + 4)
+    assert set(result["struck"]) == parts | {CLOCK}
 
 
 @pytest.mark.slow
 @pytest.mark.nightly
 @pytest.mark.timeout(LONG_S)
 def test_a_hundred_kills_and_sixty_jumps_lose_nothing(tmp_path: Path) -> None:
+    parts = set(chosen("", "clock,database", tmp_path / "trial", print))
     result = chaos(tmp_path / "run", "--kills", "100", "--jumps", "60", "--seed", "2623")
     assert_all_was_checked(result, 160)
-    assert set(result["struck"]) >= set(FAULTS) - {"database", "disk"}
+    assert set(result["struck"]) >= parts | {CLOCK}
 
 
 @pytest.mark.slow
@@ -78,8 +82,19 @@ def test_a_hundred_kills_and_sixty_jumps_lose_nothing(tmp_path: Path) -> None:
 @pytest.mark.nightly
 @pytest.mark.timeout(LONG_S)
 def test_forty_kills_and_thirty_jumps_lose_nothing_on_postgresql(tmp_path: Path) -> None:
+    parts = set(chosen("", "clock", tmp_path / "trial", print))
     options = ("--kills", "40", "--jumps", "30", "--seed", "2624")
-    assert_all_was_checked(chaos(tmp_path / "run", *options, postgres=True), 70)
+    result = chaos(tmp_path / "run", *options, postgres=True)
+    assert_all_was_checked(result, 70)
+    assert set(result["struck"]) >= parts | {CLOCK, "database"}
+
+
+@pytest.mark.root
+@pytest.mark.nightly
+@pytest.mark.timeout(LONG_S)
+def test_fifty_partitions_lose_nothing(tmp_path: Path) -> None:
+    result = chaos(tmp_path / "run", "--partitions", "50", "--seed", "2625")
+    assert_all_was_checked(result, 50)
 
 
 @pytest.mark.root
