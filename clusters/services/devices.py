@@ -168,6 +168,14 @@ def flush_samples() -> int:
         _pause_after(time.monotonic() - began_s)
 
 
+def end_flush_pause() -> None:
+    """Let the next flush begin: after a jump back of the cache's clock a pause lasts as long."""
+    try:
+        cache.delete(_FLUSHING)
+    except (RedisError, OSError) as error:
+        log.warning("a pause of device samples may last longer: %s", error)
+
+
 def _pause_after(took_s: float) -> None:
     pause_s = int(min(PAUSE_FACTOR * took_s, LONGEST_FLUSH_PAUSE_S))  # 0: it is forgotten
     try:

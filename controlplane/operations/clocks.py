@@ -27,6 +27,9 @@ DRIFT = 0.1
 
 KEY = "loadmaster.clock_jumps"
 KEPT_S = 7 * 86_400
+DOUBT_S = 600.0
+"""Seconds after a jump within which the clock may be set right again."""
+
 SAME_S = 300.0
 """Seconds within which another process of the machine notices the same jump."""
 
@@ -93,6 +96,18 @@ def note_jump(wall: WallClock = _wall, watch: Watch = THIS_MACHINE) -> bool:
         log.warning("the jump is not noted: %s", error)
     watch.start_anew()
     return True
+
+
+def is_in_doubt() -> bool:
+    """Return True if this machine's wall clock jumped within DOUBT_S."""
+    try:
+        known = jumps()
+    except RedisError as error:
+        log.warning("whether the clock jumped is not known: %s", error)
+        return False
+    if known is None or known.machine != machine():
+        return False
+    return boot_s() - known.at_boot_s < DOUBT_S
 
 
 def jumps() -> Jumps | None:

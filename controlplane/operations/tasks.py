@@ -3,18 +3,19 @@
 from celery import shared_task
 from django.utils import timezone
 
-from clusters.services.devices import flush_samples
+from clusters.services.devices import end_flush_pause, flush_samples
 from controlplane.accounting.ledger import meter
 from controlplane.execution.reconciler import reconcile_clusters
 from controlplane.execution.services.stops import stop_profiling
 from controlplane.loop.round_counts import note_reconciled
 from controlplane.loop.tasks import ask_for_periodic_rounds, overdue_clusters, run_cluster_round
-from controlplane.operations.clocks import note_jump
+from controlplane.operations.clocks import is_in_doubt, note_jump
 from controlplane.operations.health import note_beat
 from controlplane.operations.retention import prune
 from controlplane.operations.schedule import newest_only
 from controlplane.studies.running.runner import reconcile_simulations
 from controlplane.studies.running.workers import hint_simulations
+from controlplane.web.http.throttling import forget_later_failures
 from controlplane.web.storage.mutex import mutex
 from profiling.reconciler import reconcile_profiles
 
@@ -36,9 +37,11 @@ def reconcile() -> None:
     with mutex("reconcile", LONG_PASS_S) as is_free:
         if not is_free:
             return
-        note_jump()
+        if note_jump():
+            end_flush_pause()
+            forget_later_failures()
         now = timezone.now()
-        reconcile_clusters(now)
+        reconcile_clusters(now, deadlines=not is_in_doubt())
         reconcile_profiles(now, stop_profiling)
         for cluster_id in overdue_clusters(now):
             run_cluster_round.delay(cluster_id)

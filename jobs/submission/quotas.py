@@ -59,7 +59,9 @@ class _Room:
         if team.max_queued_jobs is not None:
             self.queued = jobs.filter(queue_rank=WAITS).count()
         if (fastest := team.max_submissions_per_minute) is not None:
-            recent = jobs.filter(submitted_at__gt=timezone.now() - timedelta(seconds=WINDOW_S))
+            now, window = timezone.now(), timedelta(seconds=WINDOW_S)
+            # None from the future: the clock may have been ahead.
+            recent = jobs.filter(submitted_at__gt=now - window, submitted_at__lte=now + window)
             arrays = recent.filter(array__isnull=False).values("array").distinct()
             self.submitted = arrays.count() + recent.filter(array=None)[:fastest].count()
 

@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from clusters.agent_errors import check_number, moment, stale_epoch
 from clusters.models import Node
-from clusters.plausible import Dropped, Machine, usage_samples
+from clusters.plausible import CLOCK_S, Dropped, Machine, usage_samples
 from clusters.services.implausible import note_dropped
 from controlplane.execution.services.sessions import lock_own
 from jobs.models import Assignment, Job, ProgressPoint, UsagePoint
@@ -63,7 +63,7 @@ def _sensible(
     """Reports that make sense; the job's history says once a launch what was dropped, and why."""
     if not progress:
         return progress
-    points = ProgressPoint.objects.filter(assignment=assignment).order_by("-at", "-id")
+    points = _before_now(ProgressPoint.objects.filter(assignment=assignment))
     newest = points.values_list("at", "step", "launch_steps", "elapsed_s").first()
     launch = reports.Launch(
         now_s=timezone.now().timestamp(),
@@ -166,8 +166,14 @@ def _saved(progress: Sequence[ProgressSample]) -> int:
     return max((sample.step for sample in progress if sample.event == SAVED), default=0)
 
 
+def _before_now(points: QuerySet[Any]) -> QuerySet[Any]:
+    """Newest first, without those of a time when the server's own clock was ahead."""
+    latest = timezone.now() + timedelta(seconds=CLOCK_S)
+    return points.filter(at__lte=latest).order_by("-at", "-id")
+
+
 def _last_at(points: QuerySet[Any]) -> datetime | None:
-    return points.order_by("-at").values_list("at", flat=True).first()
+    return _before_now(points).values_list("at", flat=True).first()
 
 
 def _keep_progress(assignment: Assignment, progress: Sequence[ProgressSample]) -> None:

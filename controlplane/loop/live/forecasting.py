@@ -47,8 +47,8 @@ NEVER_FIT = frozenset(
 FAR_S = 100 * 365.25 * 86_400.0
 """No moment further ahead is stored: a start beyond it is not expected, an end is unknown."""
 
-EXPIRES_S = 30
-"""A request that no worker has taken by then is dropped: a later round sends another one."""
+ASKED_S = 30
+"""Time after which a later round asks again if no worker has taken the request."""
 
 REST, LONGEST_REST_S = 9.0, 20.0
 """A simulation begins after so many times the last one's length, and at most so long."""
@@ -93,7 +93,7 @@ def simulate_paced(cluster_id: int, simulate: Callable[[int], object]) -> None:
     simulate(cluster_id)
     rest_s = min(REST * (time.monotonic() - began_s), LONGEST_REST_S)
     with suppress(RedisError, OSError):  # without a cache it is simulated at once
-        cache.set(_rest(cluster_id), rest_s, EXPIRES_S)
+        cache.set(_rest(cluster_id), rest_s, ASKED_S)
 
 
 def _asked(cluster_id: int) -> str:
@@ -106,13 +106,13 @@ def _rest(cluster_id: int) -> str:
 
 def _ask_for_simulation(cluster_id: int) -> None:
     """Ask for a simulation of the newest round; one that is asked for already will do."""
-    if not is_first(_asked(cluster_id), EXPIRES_S):
+    if not is_first(_asked(cluster_id), ASKED_S):
         return
     rest_s = 0.0
     with suppress(RedisError, OSError):
         rest_s = cache.get(_rest(cluster_id), 0.0)
     try:
-        current_app.send_task(FORECAST_TASK, (cluster_id,), countdown=rest_s, expires=EXPIRES_S)
+        current_app.send_task(FORECAST_TASK, (cluster_id,), countdown=rest_s)
     except OperationalError as error:
         logger.warning("the broker is away, so no start is forecast: %s", error)
 

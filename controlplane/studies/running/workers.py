@@ -17,10 +17,6 @@ logger = logging.getLogger(__name__)
 
 SIMULATION_TASK = "controlplane.studies.tasks.run_simulation"
 
-EXPIRES_S = 10.0
-"""A hint that no worker has taken by then is dropped: the reconciler sends another one."""
-
-
 _FLAG = mmap.mmap(-1, 1)
 """Anonymous memory, shared with every process that is forked after this module is imported."""
 
@@ -28,7 +24,7 @@ _FLAG = mmap.mmap(-1, 1)
 def hint_simulations() -> None:
     """Tell the workers."""
     try:
-        current_app.send_task(SIMULATION_TASK, expires=EXPIRES_S)
+        current_app.send_task(SIMULATION_TASK)
     except OperationalError as error:
         logger.warning("the broker is away, so the reconciler will find the simulation: %s", error)
 

@@ -9,12 +9,14 @@ import logging
 import time
 from dataclasses import dataclass
 
+from axes.models import AccessAttempt
 from django.conf import settings
 from django.contrib.auth.models import User
 from django.core.cache import BaseCache, cache
 from django.core.cache.backends.locmem import LocMemCache
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, JsonResponse
 from django.shortcuts import render
+from django.utils import timezone
 from redis.exceptions import RedisError
 
 from controlplane.web.bounded_data import read_json
@@ -113,6 +115,11 @@ def is_failure(request: HttpRequest, answer: HttpResponseBase) -> bool:
     """Return True for wrong credentials: a page shows its form again (200), the API says 401."""
     page = not request.path_info.startswith("/api/")
     return answer.status_code in (401, 403, 429) or (page and answer.status_code == 200)
+
+
+def forget_later_failures() -> None:
+    """Delete failures of a time to come, which would lock their user out until then."""
+    AccessAttempt.objects.filter(attempt_time__gt=timezone.now()).delete()
 
 
 def network_of(address: str) -> str:

@@ -1,6 +1,7 @@
 """Progress and use that agents ship."""
 
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -282,6 +283,20 @@ def test_a_clock_that_jumps_ahead_does_not_hide_later_progress(call: Any) -> Non
     now = timezone.now().timestamp() - AT_S
     _measure(call, assignment, _progress(20, now + 5.0), seq=2)
     assert ProgressPoint.objects.count() == 2
+
+
+def test_points_go_on_after_the_servers_clock_was_ahead_for_a_while(call: Any) -> None:
+    assignment = a_running_assignment(a_node_with_agent())
+    now_s = timezone.now().timestamp()
+    use = UsageSample(at_s=now_s, cores=1.0, memory_gb=0.1)
+    _measure(call, assignment, _progress(10, now_s - AT_S), usage=(use,))
+    ahead = timezone.now() + timedelta(hours=1)
+    ProgressPoint.objects.update(at=ahead)
+    UsagePoint.objects.update(at=ahead)
+    use = replace(use, at_s=now_s + 5.0)
+    _measure(call, assignment, _progress(20, now_s - AT_S + 5.0), usage=(use,), seq=2)
+    assert (ProgressPoint.objects.count(), UsagePoint.objects.count()) == (2, 2)
+    assert not assignment.job.events.filter(event="warning").exists()
 
 
 def test_metrics_of_another_node_are_refused(call: Any) -> None:

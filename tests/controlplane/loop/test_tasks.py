@@ -335,7 +335,7 @@ def test_samples_are_written_by_a_task_of_their_own_also_while_the_reconciler_fa
     node = a_node_with_agent(gpus=1)
     sample = DeviceSample(node.devices.get().uuid, power_w=180.0)
     heartbeat(node.pk, a_heartbeat(devices=(sample,)))
-    monkeypatch.setattr("controlplane.operations.tasks.reconcile_clusters", lambda _: 1 / 0)
+    monkeypatch.setattr("controlplane.operations.tasks.reconcile_clusters", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         reconcile()
     write_samples()

@@ -1,18 +1,26 @@
 """Jumps of clocks and their skew are told, and silence is counted anew after a jump."""
 
+from collections.abc import Callable
 from dataclasses import asdict, replace
+from datetime import timedelta
+from pathlib import Path
 from typing import cast
 
 import pytest
+from axes.models import AccessAttempt
 from django.core.cache import cache
 from django.test import Client
+from django.utils import timezone
 
+from clusters.services import devices
 from controlplane.execution.services import heartbeats
 from controlplane.execution.services.agent_clocks import AgentClocks
-from controlplane.operations import clocks
+from controlplane.operations import clocks, tasks
 from controlplane.operations.clocks import WallClock, note_jump
 from controlplane.operations.prometheus import StateCollector, exposition
+from controlplane.web.storage import watch
 from controlplane.web.storage.watch import boot_s, machine, sign_age_s
+from tests.builders import a_cluster, a_job
 from tests.builders_agents import a_heartbeat, a_node_with_agent, heartbeat
 from tests.builders_clocks import Machine
 
@@ -82,6 +90,76 @@ def test_ready_and_metrics_tell_of_jumps_and_skew(
     text = exposition([StateCollector()]).decode()
     assert "loadmaster_clock_jumps_total 1.0" in text
     assert 'loadmaster_agents_clock_skew_seconds{end="least"} -1' in text
+
+
+@pytest.fixture
+def after_a_jump(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Make a pass of the reconciler after so many seconds' jump of this process's wall clock."""
+    clock = WallClock()
+    monkeypatch.setattr(note_jump, "__defaults__", (clock, Machine().watch))
+
+    note_jump()
+
+    def reconcile(jump_s: float) -> None:
+        wall = clock.wall
+        clock.wall = lambda: wall() + jump_s
+        tasks.reconcile()
+
+    return reconcile
+
+
+@pytest.mark.django_db
+def test_the_reconciler_looks_for_jumps_and_ends_what_would_last_as_long_as_one(
+    after_a_jump: Callable[[float], None],
+) -> None:
+    for name in ("ada", "bob"):
+        AccessAttempt.objects.create(username=name, failures_since_start=1)
+    ahead = timezone.now() + timedelta(hours=1)
+    AccessAttempt.objects.filter(username="ada").update(attempt_time=ahead)
+    cache.set(devices._FLUSHING, True, 3600)
+    after_a_jump(0.0)
+    assert clocks.jumps() is None
+    assert cache.get(devices._FLUSHING)
+    after_a_jump(-3600.0)
+    found = clocks.jumps()
+    assert found is not None
+    assert round(found.last_s) == -3600
+    assert cache.get(devices._FLUSHING) is None
+    assert [attempt.username for attempt in AccessAttempt.objects.all()] == ["bob"]
+
+
+@pytest.mark.django_db
+def test_no_deadline_passes_by_a_jump_that_may_be_taken_back(
+    after_a_jump: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = a_cluster()
+    job = a_job(cluster, deadline_at=timezone.now() - timedelta(seconds=1))
+    after_a_jump(3600.0)
+    job.refresh_from_db()
+    assert job.state == "queued"
+    monkeypatch.setattr(clocks, "DOUBT_S", 0.0)
+    tasks.reconcile()
+    job.refresh_from_db()
+    assert (job.state, "deadline passed" in job.failure_reason) == ("failed", True)
+
+
+def test_what_has_changed_has_stood_still_from_then_on() -> None:
+    here = Machine()
+    for after_s, stamp, still_s in ((0, "1", 0.0), (5, "1", 5.0), (5, "2", 0.0), (3, "2", 3.0)):
+        assert here.after(after_s).still_s({"node": stamp}) == {"node": still_s}
+
+
+def test_a_machine_has_another_name_after_each_boot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boot = tmp_path / "sys/kernel/random/boot_id"
+    boot.parent.mkdir(parents=True)
+    monkeypatch.setattr(watch, "_PROC", tmp_path)
+    names = set()
+    for boot_id in ("first", "second", "second"):
+        boot.write_text(boot_id)
+        names.add(machine.__wrapped__())
+    assert len(names) == 2
 
 
 def test_a_sign_of_this_machine_has_its_age_by_the_boot_clock_alone() -> None:

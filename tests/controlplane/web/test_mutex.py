@@ -8,6 +8,7 @@ from redis.exceptions import ConnectionError as Away
 
 from controlplane.web.storage.lock_holder import new_owner
 from controlplane.web.storage.mutex import mutex
+from tests.builders_clocks import Machine
 
 
 @pytest.fixture(autouse=True)
@@ -46,6 +47,19 @@ def test_one_whose_time_is_over_does_not_let_a_third_beside_the_second() -> None
     with mutex("sweep", 60):
         cache.set("mutex:sweep", "somebody else", 60)
     assert cache.get("mutex:sweep") == "somebody else"
+
+
+def test_one_that_the_caches_clock_would_keep_longer_is_taken_when_its_time_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    here = Machine()
+    monkeypatch.setattr("controlplane.web.storage.mutex.THIS_MACHINE", here.watch)
+    with mutex("sweep", 60):
+        cache.touch("mutex:sweep", 3660)  # as after a jump back
+        for after_s, is_free in ((0, False), (60, False), (1, True)):
+            here.after(after_s)
+            with mutex("sweep", 60) as free:
+                assert free is is_free
 
 
 def test_without_a_cache_everybody_is_alone() -> None:

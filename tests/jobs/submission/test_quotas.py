@@ -159,6 +159,17 @@ def test_submissions_beyond_the_limit_of_a_minute_are_429(team: Team, user: User
     assert client.post(JOBS, job_fields(), format="json").status_code == 201
 
 
+def test_submissions_of_a_time_when_the_clock_was_ahead_do_not_count(
+    team: Team, user: User
+) -> None:
+    limit(team, max_submissions_per_minute=1)
+    submit(user)
+    Job.objects.update(submitted_at=timezone.now() + timedelta(hours=1))
+    submit(user)
+    with pytest.raises(QuotaReached):
+        submit(user)
+
+
 def test_a_full_queue_is_409_by_rest_and_said_on_the_page(team: Team, user: User) -> None:
     limit(team, max_queued_jobs=1)
     assert api(user).post(JOBS, job_fields(), format="json").status_code == 201

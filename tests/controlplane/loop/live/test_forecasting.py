@@ -116,7 +116,7 @@ def test_a_plan_without_a_schedule_asks_for_a_simulation(
     asked = list[tuple[Any, ...]]()
     monkeypatch.setattr(
         "controlplane.loop.live.forecasting.current_app.send_task",
-        lambda name, given, **_: asked.append((name, given)),
+        lambda name, given, countdown: asked.append((name, given)),  # no instant at which it ends
     )
     a_job(cluster)
     a_round(cluster, placing())
