@@ -23,9 +23,9 @@ not know is marked LATER and left out at its default (see FEATURES).
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, TypeVar
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, FailFast, Field
 
 
 def _without_nul(text: str) -> str:
@@ -36,6 +36,10 @@ def _without_nul(text: str) -> str:
 
 Text = Annotated[str, AfterValidator(_without_nul)]
 Int = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
+
+T = TypeVar("T")
+Many = Annotated[tuple[T, ...], FailFast()]
+"""Reading ends at the first wrong one: a list of a million wrong ones is refused as fast."""
 
 PROTOCOL_VERSION = 1
 PROTOCOL_HEADER = "Loadmaster-Protocol"
@@ -132,12 +136,12 @@ class Registration:
     machine_id: Text
     boot_id: Text
     hostname: Text
-    devices: tuple[DeviceReport, ...]
+    devices: Many[DeviceReport]
     cores: float
     memory_gb: float
     agent_version: Text
     protocol: Int = PROTOCOL_VERSION
-    features: tuple[Text, ...] = ()
+    features: Many[Text] = ()
     name: Text = ""
     rack: Text = ""
 
@@ -181,10 +185,10 @@ class SessionRequest:
     machine_id: Text
     boot_id: Text
     session_secret: Text
-    devices: tuple[DeviceReport, ...]
-    assignments: tuple[KnownAssignment, ...] = ()
+    devices: Many[DeviceReport]
+    assignments: Many[KnownAssignment] = ()
     agent_version: Text = ""
-    features: tuple[Text, ...] = ()
+    features: Many[Text] = ()
     address: Text = ""
 
 
@@ -194,8 +198,8 @@ class Session:
 
     epoch: Int
     intervals: Intervals
-    adopt: tuple[Text, ...] = ()
-    stop: tuple[Text, ...] = ()
+    adopt: Many[Text] = ()
+    stop: Many[Text] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,8 +226,8 @@ class Heartbeat:
     seq: Int
     sent_at_s: float
     healthy: bool = True
-    devices: tuple[DeviceSample, ...] = ()
-    assignments: tuple[KnownAssignment, ...] = ()
+    devices: Many[DeviceSample] = ()
+    assignments: Many[KnownAssignment] = ()
     cursor: Int = 0
     disk_free_gb: Annotated[float | None, IF_KNOWN] = None
 
@@ -255,8 +259,8 @@ class HeartbeatReply:
     """`directives` lists everything not yet done, so that a lost answer costs latency only."""
 
     next_heartbeat_s: float
-    leases: tuple[Lease, ...] = ()
-    directives: tuple[Directive, ...] = ()
+    leases: Many[Lease] = ()
+    directives: Many[Directive] = ()
     cursor: Int = 0
 
 
@@ -298,8 +302,8 @@ class LaunchSpec:
     job_name: Text
     fence: Int
     runtime: Text
-    command: tuple[Text, ...]
-    devices: tuple[Text, ...]
+    command: Many[Text]
+    devices: Many[Text]
     gpu_type: Text
     purpose: Text = "training"
     copy: Int = 0
@@ -307,7 +311,7 @@ class LaunchSpec:
     image_digest: Text = ""
     environment: dict[Text, Text] = field(default_factory=dict)
     secrets: dict[Text, Text] = field(default_factory=dict)
-    mounts: tuple[Text, ...] = ()
+    mounts: Many[Text] = ()
     rank: Int = 0
     world_size: Int = 1
     rendezvous: Text = ""
@@ -324,13 +328,13 @@ class LaunchSpec:
     checkpoint_every_s: float = 30.0
     kind: Text = ""
     kind_name: Text = ""
-    required_features: tuple[Text, ...] = ()
+    required_features: Many[Text] = ()
     version: Int = PROTOCOL_VERSION
     gang_token: Annotated[Text, LATER] = field(default="", repr=False)
     gang_gpus: Annotated[Int, LATER] = 0
     walltime_s: Annotated[float, LATER] = 0.0
     deadline_s: Annotated[float, LATER] = 0.0
-    hosts: Annotated[tuple[Host, ...], LATER] = ()
+    hosts: Annotated[Many[Host], LATER] = ()
     held: Annotated[bool, LATER] = False
     script: Annotated[Text, LATER] = ""
     folder: Annotated[Text, LATER] = ""
@@ -369,7 +373,7 @@ class StateReport:
 class Directives:
     """The answer to the long poll: what became wanted after the cursor."""
 
-    directives: tuple[Directive, ...] = ()
+    directives: Many[Directive] = ()
     cursor: Int = 0
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from loadmaster.protocol import Int, Text
+from loadmaster.protocol import Int, Many, Text
 
 NOT_NUMBERS = "not_numbers"
 """Event of a sample without figures: the job reported some that are no numbers (NaN, infinite)."""
@@ -42,8 +42,8 @@ class MetricsBatch:
     epoch: Int
     fence: Int
     seq: Int
-    progress: tuple[ProgressSample, ...] = ()
-    usage: tuple[UsageSample, ...] = ()
+    progress: Many[ProgressSample] = ()
+    usage: Many[UsageSample] = ()
 
 
 @dataclass(frozen=True, slots=True)

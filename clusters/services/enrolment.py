@@ -80,6 +80,12 @@ def gpu_type_of(devices: tuple[DeviceReport, ...]) -> GpuType | None:
     return found
 
 
+def check_enrolment_token(token: str) -> None:
+    """Raise AgentCallError for a token that nobody made, before anything is read of its sender."""
+    if not EnrolmentToken.objects.filter(sha256=sha256(token)).exists():
+        raise _bad_token()
+
+
 def _use_token(token: str, words: Registration, now: datetime) -> EnrolmentToken:
     """Mark the token used by compare-and-swap: of two machines that bring it, one gets in."""
     digest = sha256(token)
@@ -94,9 +100,12 @@ def _use_token(token: str, words: Registration, now: datetime) -> EnrolmentToken
     ).first()
     if again is not None:
         return again
-    raise bad_token(
-        "the enrolment token is unknown, used up or expired; ask an operator for a new one"
-    )
+    raise _bad_token()
+
+
+def _bad_token() -> AgentCallError:
+    said = "the enrolment token is unknown, used up or expired; ask an operator for a new one"
+    return bad_token(said)
 
 
 def _enrol(

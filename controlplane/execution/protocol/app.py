@@ -2,10 +2,14 @@
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
+
+from django.conf import settings
 
 from clusters.agent_errors import AgentCallError
+from clusters.services.enrolment import sha256
 from controlplane.execution.protocol.answers import Answer, Exchange, refusal_of
-from controlplane.execution.protocol.calls import ENDPOINTS, PREFIX, Batchers, Endpoint
+from controlplane.execution.protocol.calls import ENDPOINTS, PREFIX, Batchers, Endpoint, check_token
 from controlplane.execution.protocol.heartbeat_batch import HeartbeatBatch
 from controlplane.execution.protocol.long_poll import LongPolls
 from controlplane.execution.protocol.requests import (
@@ -34,6 +38,7 @@ class AgentProtocol:
     def __init__(self, app: App, pools: Pools | None = None) -> None:
         self._app = app
         self._pools = pools or Pools()
+        self._known = set[str]()
         self._waiting = Batchers(HeartbeatBatch(self._pools), LongPolls(self._pools))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -47,9 +52,12 @@ class AgentProtocol:
         exchange = Exchange.begin(scope["method"], route, ids, headers)
         try:
             endpoint = check(scope, headers, endpoint)
-            body = await read_body(receive) if endpoint.takes else b""
             address = (scope.get("client") or ("",))[0]
-            request = Request(headers, names, scope["query_string"], body, address)
+            request = Request(headers, names, scope["query_string"], b"", address)
+            if not endpoint.enrols:
+                await self._check_token(request)
+            if endpoint.takes:
+                request = replace(request, body=await read_body(receive, endpoint.most_bytes))
             answer = await self._answer(endpoint, request, exchange)
         except ClientDisconnectedError:
             return
@@ -57,6 +65,16 @@ class AgentProtocol:
             with exchange.bound():
                 answer = Answer.of_refusal(refusal_of(error))
         await exchange.send(send, answer)
+
+    async def _check_token(self, request: Request) -> None:
+        """Refuse a token that is no node's before its body is read, which costs memory and time.
+
+        One that was a node's is not asked for again: each call looks at it once more.
+        """
+        token = sha256(request.token)
+        if token not in self._known:
+            await self._pools.calls.run(check_token, token)
+            self._known.add(token)
 
     async def _answer(self, endpoint: Endpoint, request: Request, exchange: Exchange) -> Answer:
         if endpoint.waits:
@@ -81,7 +99,8 @@ def check(scope: Scope, headers: Headers, endpoint: Endpoint | None) -> Endpoint
     """Check the head of the request and return its endpoint. Raises AgentCallError."""
     check_host(headers)
     check_transport(scope, headers)
-    check_length(headers)
+    most = endpoint.most_bytes if endpoint else settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+    check_length(headers, most)
     if endpoint is None:
         raise AgentCallError(404, "not_found", f"there is nothing at {scope['path']}")
     if scope["method"] != endpoint.method:

@@ -8,10 +8,12 @@ from re import Match, Pattern
 from typing import Any
 from uuid import UUID
 
+from django.conf import settings
+
 from clusters.agent_errors import AgentCallError, not_yours, unknown_token
 from clusters.models import Node
+from clusters.services.enrolment import check_enrolment_token, sha256
 from clusters.services.enrolment import register as register_node
-from clusters.services.enrolment import sha256
 from controlplane.execution.protocol.heartbeat_batch import HeartbeatBatch
 from controlplane.execution.protocol.long_poll import LongPolls
 from controlplane.execution.protocol.requests import Request
@@ -36,6 +38,12 @@ from loadmaster.samples import MetricsAccepted, MetricsBatch
 
 log = logging.getLogger(__name__)
 PREFIX = "/api/agent/v1/"
+LARGEST_REGISTRATION = 1 << 18
+"""Bytes that are read before the token is checked."""
+
+LARGEST_HEARTBEAT = 1 << 20
+"""Bytes that are parsed in the event loop: 4,000 launches have half as many."""
+
 HEX = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 PARTS = {"uuid": HEX, "str": "[^/]+"}
 
@@ -57,6 +65,7 @@ def register(request: Request) -> Registered:
         raise AgentCallError(429, "throttled", throttling.refusal_text(retry_s), headers=headers)
     failed = False
     try:
+        check_enrolment_token(request.token)
         return register_node(request.token, request.parse(Registration))
     except AgentCallError as refusal:
         failed = refusal.status == 401
@@ -126,6 +135,12 @@ def record_metrics(request: Request) -> MetricsAccepted:
     )
 
 
+def check_token(token: str) -> None:
+    """Raise AgentCallError unless the token (sha256) is a node's."""
+    if not Node.objects.filter(token_sha256=token).exists():
+        raise unknown_token()
+
+
 def _node(request: Request) -> Node:
     known = Node.objects.filter(token_sha256=sha256(request.token)).order_by()
     node = known.select_related("cluster", "gpu_type").first()
@@ -148,7 +163,8 @@ class Endpoint:
     """Call: method, route, its dataclasses of the protocol, and its function.
 
     `act` takes a Request in a thread, or with `waits` also Batchers in the event loop. A `dated`
-    answer carries the server's time. `query` describes the numbers in the address.
+    answer carries the server's time. `query` describes the numbers in the address. One that
+    `enrols` comes without the token of a node.
     """
 
     name: str
@@ -161,6 +177,8 @@ class Endpoint:
     status: int = 200
     dated: bool = False
     query: Mapping[str, str] = field(default_factory=dict)
+    enrols: bool = False
+    most_bytes: int = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
 
     @property
     def path(self) -> str:
@@ -178,7 +196,7 @@ def _group(part: Match[str]) -> str:
 NODE, ASSIGNMENT = "nodes/<uuid:node_id>", "assignments/<uuid:assignment_id>"
 ENDPOINTS = (
     Endpoint("heartbeat", "POST", f"{NODE}/heartbeat", Heartbeat, HeartbeatReply, heartbeat,
-             waits=True, dated=True),
+             waits=True, dated=True, most_bytes=LARGEST_HEARTBEAT),
     Endpoint("directives", "GET", f"{NODE}/directives", None, Directives, directives, waits=True,
              query={"cursor": "Of the newest wish that is known",
                     "wait": "Seconds to wait for one that is newer"}),
@@ -191,5 +209,6 @@ ENDPOINTS = (
                     "skipped": "1: the bytes before this piece are left out, else 0"}),
     Endpoint("accept", "PUT", f"{ASSIGNMENT}/accept", Accept, LaunchSpec, accept, dated=True),
     Endpoint("session", "POST", f"{NODE}/session", SessionRequest, Session, open_session),
-    Endpoint("register", "POST", "register", Registration, Registered, register, status=201),
+    Endpoint("register", "POST", "register", Registration, Registered, register, status=201,
+             enrols=True, most_bytes=LARGEST_REGISTRATION),
 )  # fmt: skip

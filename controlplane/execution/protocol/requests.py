@@ -112,15 +112,14 @@ def _is_secure(scope: Scope, headers: Headers) -> bool:
     return headers.get(header) == value.encode()
 
 
-def check_length(headers: Headers) -> None:
-    """Refuse a body that is too large or of unknown length, before it is read."""
+def check_length(headers: Headers, limit: int) -> None:
+    """Refuse a body of more than `limit` bytes or of unknown length, before it is read."""
     length = headers.get(b"content-length", b"")
     if not length and b"transfer-encoding" in headers:
         text = "the body does not say how long it is; send it whole, with Content-Length"
         raise AgentCallError(411, "length_required", text)
     if length and not length.isdigit():
         raise invalid("Content-Length", "must be a whole number")
-    limit = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
     if len(length) > INTEGER_DIGITS or int(length or b"0") > limit:
         raise _too_large(f"the body has {length[:INTEGER_DIGITS].decode()} bytes; at most {limit}")
 
@@ -137,9 +136,9 @@ def check_version(headers: Headers) -> None:
     raise AgentCallError(426, ErrorCode.PROTOCOL, detail, expected=VERSION.decode())
 
 
-async def read_body(receive: Receive) -> bytes:
+async def read_body(receive: Receive, limit: int) -> bytes:
     """Read the whole body. Raises ClientDisconnectedError, or AgentCallError if too large."""
-    body, limit = b"", settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+    body = b""
     while True:
         message = await receive()
         if message["type"] != "http.request":

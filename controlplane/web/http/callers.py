@@ -80,7 +80,8 @@ class CallerLimits:
         self._app, self._users = app, Users(whose)
         self._callers: dict[str, Caller] = {}
         self._strangers = asyncio.Semaphore(THREADS_OF_STRANGERS)
-        self._probes = asyncio.Semaphore(1)
+        # One of each: what is asked of /readyz and /metrics delays no /healthz.
+        self._probes = {path: asyncio.Semaphore(1) for path in PROBES}
         self._pace = Pace()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -139,7 +140,7 @@ class CallerLimits:
             async with self._pace.turn(user, scope):
                 yield
         elif scope["path"] in PROBES:
-            async with self._probes:
+            async with self._probes[scope["path"]]:
                 yield
         else:
             async with self._strangers, self._pace.turn(STRANGERS, scope):

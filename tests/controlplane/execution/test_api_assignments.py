@@ -190,6 +190,7 @@ def _statements(queries: CaptureQueriesContext) -> int:
 def test_a_launch_costs_few_queries(call: Any, ran_s: float | None) -> None:
     node = a_node_with_agent(gpus=0)
     assignment = an_offer(node, a_job(node.cluster, gpus_min=0, gpus_max=0), gpus=0)
+    call("get", f"nodes/{node.pk}/directives")  # makes its token known to this process
     with CaptureQueriesContext(connection) as accepting:
         accepts(call, assignment)
     with CaptureQueriesContext(connection) as ending:

@@ -240,6 +240,24 @@ def test_a_user_with_new_tokens_keeps_no_stranger_waiting() -> None:
     slow.close()
 
 
+def test_slow_probes_do_not_delay_the_one_that_says_that_the_server_lives() -> None:
+    slow = threading.Event()
+    app = Answering(lambda request: request.path == "/healthz" or slow.wait(10))
+
+    async def play() -> int:
+        limits = limited(app)
+        slowly = [ask(limits, "GET", "/readyz", {}, client=f"10.0.0.{i}") for i in range(3)]
+        others = [asyncio.create_task(one) for one in slowly]
+        await asyncio.sleep(0)
+        said = await asyncio.wait_for(ask(limits, "GET", "/healthz", {}), 5)
+        slow.set()
+        await asyncio.gather(*others)
+        return said.status
+
+    assert asyncio.run(play()) == 200
+    app.close()
+
+
 def test_a_probe_is_answered_while_strangers_keep_their_threads() -> None:
     slow = Slow()
     app = CallerLimits(slow, named)

@@ -1,27 +1,32 @@
 """Guards, answers and traces of the agent protocol, for whatever call."""
 
 import asyncio
+import json
 import logging
+import re
 from collections.abc import Mapping
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from django.conf import settings
 from django.core.cache import cache
 from django.db import OperationalError
 from django.test import Client
+from pydantic import ValidationError
 
 from clusters.models import Node
 from clusters.services.enrolment import issue_enrolment_token
 from controlplane.execution.protocol.app import AgentProtocol
-from controlplane.execution.protocol.calls import ENDPOINTS
+from controlplane.execution.protocol.calls import ENDPOINTS, LARGEST_REGISTRATION, Endpoint
 from controlplane.execution.protocol.threads import OverloadedError
 from controlplane.execution.services import assignments
 from controlplane.web.http.request_metrics import http_registry
 from controlplane.web.logs.middleware import log
 from jobs.moves import LostRaceError
-from loadmaster.protocol import Accept
-from loadmaster.wire import dumps
+from loadmaster.protocol import Accept, Heartbeat, Registration, SessionRequest
+from loadmaster.samples import MetricsBatch
+from loadmaster.wire import dumps, form
 from tests.builders import a_cluster, a_gpu_type
 from tests.builders_agents import (
     NODE_TOKEN,
@@ -97,6 +102,7 @@ def test_a_heartbeat_that_is_not_in_order_is_refused_in_one_form(
     assert Node.objects.get().heartbeat_seq == 0
 
 
+@pytest.mark.django_db(transaction=True)
 def test_a_body_in_pieces_must_say_how_long_it_is_and_is_not_read_beyond_the_limit() -> None:
     path = f"/api/agent/v1/nodes/{a_node_with_agent().pk}/session"
     chunked = {**HEADERS, "Transfer-Encoding": "chunked"}
@@ -109,6 +115,38 @@ def test_a_body_in_pieces_must_say_how_long_it_is_and_is_not_read_beyond_the_lim
         return [unsized.status, large.status]
 
     assert asyncio.run(play()) == [411, 413]
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("endpoint", [e for e in ENDPOINTS if not e.enrols], ids=lambda e: e.name)
+def test_nothing_is_read_of_a_body_whose_sender_has_no_nodes_token(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a_node_with_agent()
+    path = re.sub(r"<uuid:\w+>", str(uuid4()), endpoint.path).replace("<str:stream>", "stdout")
+    read = list[int]()
+
+    async def read_body(receive: object, limit: int) -> bytes:
+        read.append(limit)
+        return b""
+
+    monkeypatch.setattr("controlplane.execution.protocol.app.read_body", read_body)
+    for token in ("nobody's", NODE_TOKEN):
+        headers = {**HEADERS, "Authorization": f"Bearer {token}"}
+        status = asyncio.run(ask(protocol(), endpoint.method, path, headers)).status
+        assert (status == 401) is (token != NODE_TOKEN)
+        assert bool(read) is (token == NODE_TOKEN and endpoint.takes is not None)
+
+
+@pytest.mark.parametrize("of", [Heartbeat, MetricsBatch, SessionRequest, Registration])
+def test_reading_a_list_ends_at_its_first_wrong_item(of: type[object]) -> None:
+    fields = form(of).schema("", 1)["properties"]
+    lists = [name for name, field in fields.items() if field.get("type") == "array"]
+    assert lists
+    for name in lists:
+        with pytest.raises(ValidationError) as refused:
+            form(of).adapter.validate_json(json.dumps({name: [None] * 1000}))
+        assert sum(error["loc"][0] == name for error in refused.value.errors()) == 1
 
 
 @pytest.mark.parametrize(
@@ -231,7 +269,8 @@ def test_only_wrong_tokens_count_at_the_door(settings: Any) -> None:
 
     good = dumps(a_registration())
     assert [enrol(token, b"{}").status_code for _ in range(5)] == [400] * 5
-    assert [enrol("a guess", good).status_code for _ in range(3)] == [401, 401, 429]
+    assert enrol(token, b" " * LARGEST_REGISTRATION + b"{}").status_code == 413
+    assert [enrol("a guess", body).status_code for body in (good, b"{}", b"{}")] == [401, 401, 429]
     refused = enrol(token, good)
     assert (refused.status_code, refused.json()["error"]["code"]) == (429, "throttled")
     assert 0 < int(refused["Retry-After"]) <= 301
