@@ -5,7 +5,7 @@ policies are the registered ones.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,8 @@ from clusters.models import Cluster
 from controlplane.simulation.study.document import FIELDS, Study, StudyError
 from controlplane.simulation.workloads import TYPES, WorkloadError
 from controlplane.studies.live_cluster import cluster_spec, history, queue
+from controlplane.web import nice_process
+from controlplane.web.rest.errors import NoAnswerError
 
 LIVE = ("history", "queue")
 """Workloads that are written out from a live cluster."""
@@ -25,6 +27,9 @@ MOST_NODES = 10_000
 MOST_GPUS = 100_000
 MOST_BANDS, MOST_CLUSTER_DAYS = 48, 400
 MOST_DAYS = 366
+SHORT = 10_000
+"""Characters that the web process reads itself; of more the nice process, which can be ended."""
+
 TRIED_CHARACTERS = 256 * 1024
 """Longest trace that is checked at submission (tens of milliseconds); longer ones fail later."""
 
@@ -36,6 +41,9 @@ class StudyDocumentError(ValueError):
         said = (f"{name}: {message}" for name, found in fields.items() for message in found)
         super().__init__("; ".join(said))
         self.fields = fields
+
+    def __reduce__(self) -> tuple[type, tuple[dict[str, list[str]]]]:
+        return type(self), (self.fields,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +57,7 @@ class Resolved:
 def resolved(user: User, asked: Mapping[str, Any]) -> Resolved:
     """Resolve a user's study. StudyDocumentError has messages by field."""
     try:
-        _check_text(asked)
+        read = nice_process.ask if _length(asked) > SHORT else _here
         given, start_s = dict(asked), None
         if isinstance(workload := given.get("workload"), Mapping):
             cluster = given.get("cluster")
@@ -60,11 +68,21 @@ def resolved(user: User, asked: Mapping[str, Any]) -> Resolved:
                 start_s = min(job["arrival_s"] for job in given["workload"]["jobs"])
         if isinstance(cluster := given.get("cluster"), Mapping):
             given["cluster"] = _cluster(user, cluster, start_s)
-        study = Study.of(given)
+        return read(_read, given, asked)
     except StudyError as error:
         raise StudyDocumentError(_by_field(str(error))) from None
     except RecursionError:
         raise StudyDocumentError({"study": ["is nested too deeply"]}) from None
+    except NoAnswerError as error:
+        raise StudyDocumentError({"study": [str(error.detail)]}) from None
+
+
+def _here(read: Callable[..., Resolved], *given: object) -> Resolved:
+    return read(*given)
+
+
+def _read(given: Mapping[str, Any], asked: Mapping[str, Any]) -> Resolved:
+    study = Study.of(given)
     runs = len(study.policies) * len(study.seeds)
     if runs > MOST_RUNS:
         problem = f"{runs} runs (policies times seeds) are too many here; at most {MOST_RUNS}"
@@ -158,8 +176,8 @@ def _named(name: object, field: str) -> Cluster:
     return found
 
 
-def _check_text(asked: Mapping[str, Any]) -> None:
-    """Refuse texts that no database takes."""
+def _length(asked: Mapping[str, Any]) -> int:
+    """Characters of the study. StudyError for text that no database takes."""
     try:
         text = json.dumps(asked, ensure_ascii=False, default=str)
         text.encode()
@@ -169,6 +187,7 @@ def _check_text(asked: Mapping[str, Any]) -> None:
         raise StudyError(f"study: {error}") from None
     if "\\u0000" in text:
         raise StudyError("study: holds the character NUL")
+    return len(text)
 
 
 def _try_trace(study: Study) -> None:

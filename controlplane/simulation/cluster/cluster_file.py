@@ -174,9 +174,8 @@ def scenario_of(spec: Mapping[str, Any]) -> Scenario:
 
 def _repeated(names: Sequence[str]) -> int | None:
     """Position of the first repeated name; None if there is none."""
-    if len(set(names)) == len(names):
-        return None
-    return next(i for i, name in enumerate(names) if name in names[:i])
+    first = {name: i for i, name in reversed(list(enumerate(names)))}
+    return next((i for i, name in enumerate(names) if first[name] < i), None)
 
 
 def _nodes(cluster: ClusterSpec) -> tuple[NodeView, ...]:

@@ -3,6 +3,8 @@ when it is read.
 """
 
 import json
+import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from django.test import Client
 
 from controlplane.simulation.study.study import Study, StudyError
 from controlplane.studies.models import Simulation
+from controlplane.web.rest.errors import NoAnswerError
 from policies.contract.snapshot_json import to_json
 from tests.builders import a_cluster, a_node, a_user
 from tests.builders_jobs import api
@@ -84,6 +87,39 @@ def test_a_word_that_happens_to_be_the_name_of_a_file_opens_nothing(tmp_path: Pa
 )
 def test_numbers_without_end_are_refused(ada: User, fields: dict[str, Any]) -> None:
     assert "must be" in refusal(ada, **fields)
+
+
+def test_a_long_study_is_read_by_a_process_that_can_be_ended(
+    ada: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[str]()
+
+    def ask(question: Callable[..., object], *given: object) -> object:
+        asked.append(question.__name__)
+        try:
+            return pickle.loads(pickle.dumps(question(*pickle.loads(pickle.dumps(given)))))
+        except Exception as error:
+            raise pickle.loads(pickle.dumps(error)) from None
+
+    monkeypatch.setattr("controlplane.web.nice_process.ask", ask)
+    teams = [{"name": f"team {number}"} for number in (*range(1000), 999)]
+    said = refusal(ada, cluster={**a_study()["cluster"], "teams": teams})
+    assert "teams[1000].name: 'team 999' is there twice" in said
+    refusal(ada, seeds=[HUGE])
+    assert "workload" in refusal(ada, workload={"type": "gavel", "text": "x\n" * 6000})
+    long = json.dumps(a_study(cluster={**a_study()["cluster"], "teams": teams[:-1]}))
+    assert api(ada).post(ALL, long, content_type="application/json").status_code == 201
+    assert asked == ["_read"] * 3
+
+
+def test_a_study_that_took_too_long_to_read_is_refused(
+    ada: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_answer(*_: object) -> None:
+        raise NoAnswerError("ask for less")
+
+    monkeypatch.setattr("controlplane.web.nice_process.ask", no_answer)
+    assert "ask for less" in refusal(ada, name="x" * 20_000)
 
 
 def test_what_if_refuses_numbers_without_end_too(ada: User) -> None:
