@@ -31,12 +31,14 @@ def person_saved(
     role: TeamRole | None = None,
     operator: bool | None = None,
     sees_costs: bool = False,
+    enable: bool = False,
 ) -> str | None:
-    """Create a person or extend their rights; return a new person's password.
+    """Create a person or change their rights; return a new person's password.
 
     `role`: theirs in these teams; without it they keep the one they have, and begin as members.
+    `enable`: let them log in again if they are disabled.
     """
-    user = User.objects.filter(username=name).first()
+    user = User.objects.select_for_update().filter(username=name).first()
     password, was = None, _rights(user) if user is not None else None
     if user is None:
         password = secrets.token_urlsafe(12)
@@ -47,7 +49,7 @@ def person_saved(
         make_one_time(user)
     if operator is not None:
         user.is_staff = operator
-    user.is_active = True
+    user.is_active = user.is_active or enable
     user.save()
     for team in teams:
         role_given(team, user, role)

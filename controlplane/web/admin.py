@@ -4,9 +4,12 @@ from django.contrib import admin
 from django.contrib.auth.admin import GroupAdmin as DjangoGroupAdmin
 from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
 from django.contrib.auth.models import Group, User
+from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse
+from knox.models import AuthToken
 
 from controlplane.web.credentials.passwords import make_one_time
+from controlplane.web.credentials.tokens import end_tokens
 
 if TYPE_CHECKING:
 
@@ -15,8 +18,12 @@ if TYPE_CHECKING:
 
     class _DjangoUserAdmin(DjangoUserAdmin[User]):
         pass
+
+    class _ModelAdmin(admin.ModelAdmin[AuthToken]):
+        pass
 else:
     _DjangoUserAdmin = DjangoUserAdmin
+    from unfold.admin import ModelAdmin as _ModelAdmin
     from unfold.admin import ModelAdmin as _Styled
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 
@@ -24,6 +31,7 @@ from controlplane.web.pages.admin_audit import AuditedAdmin
 
 admin.site.unregister(User)
 admin.site.unregister(Group)
+admin.site.unregister(AuthToken)
 
 
 @admin.register(User)
@@ -58,13 +66,37 @@ class GroupAdmin(AuditedAdmin, DjangoGroupAdmin, _Styled):
     """Groups of permissions."""
 
 
+@admin.register(AuthToken)
+class TokenAdmin(AuditedAdmin, _ModelAdmin):
+    """API tokens, which only end here: REST issues them with a scope and an end."""
+
+    list_display = fields = ("token_key", "user", "created", "expiry")
+    list_select_related = ("user",)
+    search_fields = ("token_key", "user__username")
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+    def delete_model(self, request: HttpRequest, obj: Model) -> None:
+        end_tokens(AuthToken.objects.filter(pk=obj.pk))
+
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[AuthToken]) -> None:
+        end_tokens(queryset)
+
+
 def audit_pages_of_libraries() -> None:
-    """Audit what the pages of other applications change, such as tokens and periodic tasks."""
+    """Audit what the pages of other applications change, such as periodic tasks.
+
+    Their actions, such as to run a task with any arguments, go: they leave no row.
+    """
     for model, page in list(admin.site._registry.items()):
         if not isinstance(page, AuditedAdmin):
             kind = type(page)
             admin.site.unregister(model)
-            admin.site.register(model, type(kind.__name__, (AuditedAdmin, kind), {}))
+            admin.site.register(model, type(kind.__name__, (AuditedAdmin, kind), {"actions": ()}))
 
 
 audit_pages_of_libraries()

@@ -56,6 +56,23 @@ def test_who_is_disabled_gets_in_no_more_until_set_again() -> None:
     assert ada.is_active
 
 
+def test_who_is_disabled_stays_so_while_only_their_rights_change() -> None:
+    ada = a_user("ada", team=a_team("vision"))
+    a_team("speech")
+    told("set_person", "ada", "--disable")
+    for options in (
+        ("--leave", "vision"), ("--team", "speech", "--role", "viewer"), ("--team", "vision"),
+        ("--no-operator",), ("--sees-costs",), ("--new-password", "--leave", "speech"),
+    ):  # fmt: skip
+        said = told("set_person", "ada", *options)
+        assert said.endswith("; still disabled, until `set_person ada` without options\n"), options
+        ada.refresh_from_db()
+        assert not ada.is_active, options
+    assert "one-time password" in told("set_person", "ada", "--new-password")
+    ada.refresh_from_db()
+    assert ada.is_active
+
+
 def test_ending_tokens_leaves_those_of_others_and_the_password() -> None:
     ada, grace = a_user("ada"), a_user("grace")
     a_token(ada)

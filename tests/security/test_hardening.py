@@ -108,6 +108,20 @@ def test_there_is_no_way_to_reset_a_password_by_mail() -> None:
         reverse("admin_password_reset")
 
 
+def test_the_administration_leads_to_the_one_page_that_changes_a_password() -> None:
+    user = a_user("grace", password=PASSWORD, operator=True)
+    client = SiteClient()
+    client.force_login(user)
+    new = {"new_password1": "another long one", "new_password2": "another long one"}
+    for answer in (
+        client.get(reverse("admin:password_change")),
+        client.post(reverse("admin:password_change"), {"old_password": PASSWORD, **new}),
+    ):
+        assert (answer.status_code, answer["Location"]) == (302, "/password/")
+    user.refresh_from_db()
+    assert user.check_password(PASSWORD)
+
+
 @pytest.mark.parametrize(
     "path", ["/submit/", "/logout/", "/password/", "/login/", "/jobs/{job}/cancel/"]
 )

@@ -15,11 +15,6 @@ from controlplane.audit.record import record, record_values
 Values = dict[str, Any]
 
 
-def name_of(row: Model) -> Model | str:
-    """Return what stands for the row: an API token is not to be named by its hash."""
-    return getattr(row, "token_key", None) or row
-
-
 def team_of(row: Model) -> Model | None:
     """Return the team that a row is of: its own field, or itself."""
     if row._meta.label == "jobs.Team":
@@ -50,13 +45,13 @@ class AuditedAdmin:
 
     def delete_model(self, request: HttpRequest, obj: Model) -> None:
         with transaction.atomic():
-            record(f"{obj._meta.model_name}.delete", name_of(obj), team=team_of(obj))
+            record(f"{obj._meta.model_name}.delete", obj, team=team_of(obj))
             super().delete_model(request, obj)  # type: ignore[misc]
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
         with transaction.atomic():
             for row in queryset:
-                record(f"{row._meta.model_name}.delete", name_of(row), team=team_of(row))
+                record(f"{row._meta.model_name}.delete", row, team=team_of(row))
             super().delete_queryset(request, queryset)  # type: ignore[misc]
 
 

@@ -38,7 +38,7 @@ class Command(OperatorCommand):
         add(
             "--disable",
             action="store_true",
-            help="nobody logs in as them any more, and their API tokens end",
+            help="nobody logs in as them, until NAME alone; their API tokens end",
         )
         add("--end-tokens", action="store_true", help="end their API tokens; they log in again")
         add("--new-password", action="store_true", help="a new one-time password for them")
@@ -65,16 +65,20 @@ class Command(OperatorCommand):
         for left in teams_named(leave):
             if not role_taken(left, _known(name)):
                 raise CommandError(f"--leave: {name} is not in team {left}")
+        operator, sees_costs = options["operator"], options["sees_costs"]
         password = person_saved(
-            name, teams=teams_named(team), role=options["role"], operator=options["operator"],
-            sees_costs=options["sees_costs"]
+            name, teams=teams_named(team), role=options["role"], operator=operator,
+            sees_costs=sees_costs,
+            enable=not (team or leave or sees_costs or operator is not None),
         )  # fmt: skip
         password = password_reset(known) if known else password
         words = (
             f"log in with the one-time password {password} (shown only now, and changed at the"
             " first login)"
         )
-        self.stdout.write(f"{name}: {words}" if password else f"{name}: changed")
+        still = f"; still disabled, until `set_person {name}` without options"
+        said = words if password else "changed"
+        self.stdout.write(f"{name}: {said}{'' if _known(name).is_active else still}")
 
 
 def _known(name: str) -> User:

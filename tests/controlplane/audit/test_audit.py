@@ -8,13 +8,18 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from axes.models import AccessAttempt, AccessFailureLog, AccessLog
+from django.contrib import admin
 from django.contrib.auth.models import User
+from django.contrib.sessions.models import Session
 from django.core import serializers
-from django.core.management import call_command
+from django.core.management import call_command, get_commands
 from django.db import transaction
-from django.test import Client
+from django.test import Client, RequestFactory
 from django.urls import resolve
 from django.utils import timezone
+from django_celery_beat.models import IntervalSchedule, PeriodicTask
+from knox.models import AuthToken
 
 from clusters.models import Device, EnrolmentToken, GpuType, PueRecord
 from clusters.services.enrolment import issue_enrolment_token
@@ -32,6 +37,7 @@ from tests.security.test_every_endpoint import METHODS, OPERATORS, WRITES, Scene
 
 pytestmark = pytest.mark.django_db
 PASSWORD = "correct horse battery"
+OF_EVE = {"username": "eve", "ip_address": "192.0.2.1"}
 
 
 @pytest.fixture(name="boss")
@@ -179,6 +185,22 @@ COMMANDS = {
     ("rotate_secrets",): ["secret.rotate"],
     ("createsuperuser", "--no-input", "--username", "root", "--email", "r@x.io"): ["person.add"],
     ("bootstrap",): ["server.bootstrap"],
+    ("prune",): ["server.prune"],
+    ("axes_reset",): ["lockout.end"],
+    ("axes_reset_ip", "192.0.2.1"): ["lockout.end"],
+    ("axes_reset_username", "eve"): ["lockout.end"],
+    ("axes_reset_username", "ada"): [],
+    ("axes_reset_ip_username", "192.0.2.1", "eve"): ["lockout.end"],
+    ("axes_reset_logs", "--age", "0"): ["server.prune"],
+    ("axes_reset_failure_logs", "--age", "0"): ["server.prune"],
+}  # fmt: skip
+TRIED_ELSEWHERE = {"changepassword", "restore"}
+"""Commands whose rows have tests of their own."""
+CHANGE_NOTHING = {
+    "axes_list_attempts", "backup", "costs_csv", "generateschema", "leases", "recompute_cost",
+    "replay_round", "simulate", "spectacular", "swf",
+    # They start servers, whose changes are rows.
+    "demo", "embedded", "runserver",
 }  # fmt: skip
 
 
@@ -189,6 +211,10 @@ def test_a_command_on_the_server_is_a_row_of_the_systems_user(
     a_node(a_cluster(name="lab"), name="volta", gpus=0)
     a_gpu_type()
     a_token(a_user("eve", team=a_team("vision")))
+    AccessAttempt.objects.create(**OF_EVE, failures_since_start=9)
+    AccessFailureLog.objects.create(**OF_EVE)
+    AccessLog.objects.create(**OF_EVE)
+    Session.objects.create(session_key="old", expire_date=timezone.now() - timedelta(days=1))
     call_command(*command, stdout=StringIO())
     rows = list(Entry.objects.order_by("pk"))
     assert [row.action for row in rows] == actions
@@ -196,6 +222,25 @@ def test_a_command_on_the_server_is_a_row_of_the_systems_user(
         assert (row.channel, row.actor_id) == (Channel.COMMAND, None)
         assert row.actor.endswith(" (system)")
         assert row.address
+
+
+def test_every_command_that_is_not_djangos_is_tried_above_or_changes_nothing() -> None:
+    there = {name for name, app in get_commands().items() if not app.startswith("django.")}
+    # Ours, by Django's names, come before Django's.
+    assert {"changepassword", "createsuperuser"} < there
+    tried = {name for name, *_ in COMMANDS} | TRIED_ELSEWHERE
+    assert there == tried | CHANGE_NOTHING, "enter it in COMMANDS or CHANGE_NOTHING"
+    assert not tried & CHANGE_NOTHING
+
+
+def test_an_account_unlocked_on_the_server_is_named() -> None:
+    AccessAttempt.objects.create(**OF_EVE, failures_since_start=9)
+    AccessAttempt.objects.create(ip_address="192.0.2.1", username="ada", failures_since_start=9)
+    call_command("axes_reset_ip_username", "192.0.2.1", "eve", stdout=StringIO())
+    assert (the_row().thing, the_row().new) == ("eve 192.0.2.1", {"attempts": 1})
+    call_command("axes_reset", stdout=StringIO())
+    assert Entry.objects.latest("pk").thing == "all accounts"
+    assert not AccessAttempt.objects.exists()
 
 
 def test_a_password_set_on_the_server_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,6 +284,47 @@ def test_the_administration_audits_additions_deletions_and_actions(page: Client)
     page.post(admin_path(Job, "changelist"), {"action": "hold", "_selected_action": [job.pk]})
     held = Entry.objects.get(action="job.hold")
     assert (held.channel, held.actor, held.old) == (Channel.ADMIN, "boss", {"state": "queued"})
+
+
+def test_no_librarys_action_is_left_in_the_administration(
+    page: Client, boss: User, rf: RequestFactory
+) -> None:
+    request = rf.get("/admin/")
+    request.user = boss
+    for there in admin.site._registry.values():
+        for name, found in there.get_actions(request).items():
+            assert found is not None
+            package = found[0].__module__.split(".")[0]
+            ours = package in ("clusters", "controlplane", "jobs", "profiling")
+            assert ours or name == "delete_selected", f"{there}: {name} leaves no row"
+    every = IntervalSchedule.objects.create(every=1, period="days")
+    task = PeriodicTask.objects.create(name="t", task="t", interval=every)
+    chosen = {"action": "disable_tasks", "_selected_action": [task.pk]}
+    page.post(admin_path(PeriodicTask, "changelist"), chosen)
+    assert PeriodicTask.objects.get().enabled
+
+
+def test_the_administration_ends_tokens_by_their_owners_names_and_makes_none(page: Client) -> None:
+    eve = a_user("eve")
+    for _ in range(3):
+        a_token(eve)
+    first, *others = AuthToken.objects.order_by("created")
+    values = {"user": eve.pk, "expiry_0": "2099-01-01", "expiry_1": "00:00:00"}
+    for url in (admin_path(AuthToken, "add"), admin_path(AuthToken, "change", first.pk)):
+        assert page.post(url, values).status_code == 403, url
+    assert AuthToken.objects.count() == 3
+    assert page.get(admin_path(AuthToken, "change", first.pk)).status_code == 200
+    page.post(admin_path(AuthToken, "delete", first.pk), {"post": "yes"})
+    row = the_row()
+    assert (row.action, row.thing, row.old) == (
+        "credential.end", first.token_key, {"owner": "eve"}
+    )  # fmt: skip
+    chosen = {"action": "delete_selected", "_selected_action": [one.pk for one in others]}
+    page.post(admin_path(AuthToken, "changelist"), {**chosen, "post": "yes"})
+    assert not AuthToken.objects.exists()
+    everything = serializers.serialize("json", Entry.objects.all())
+    assert everything.count('"owner": "eve"') == 3
+    assert not any(one.digest in everything for one in (first, *others))
 
 
 def test_a_page_that_saves_by_a_service_leaves_one_row(page: Client) -> None:

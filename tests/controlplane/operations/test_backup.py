@@ -18,6 +18,7 @@ from django.utils import timezone
 
 from clusters.models import Cluster, EnrolmentToken, Node
 from clusters.services.enrolment import issue_enrolment_token
+from controlplane.audit.models import Entry
 from controlplane.loop.live.world import is_wanted
 from controlplane.operations.backup import engines as backup_engines
 from controlplane.operations.backup.backups import unpacked
@@ -98,6 +99,7 @@ def test_what_was_in_the_database_is_in_the_restored_one(
         assert User.objects.filter(username="ada").exists()
         assert Job.objects.get().name == "runs"
         assert reveal(Secret.objects.get()) == "a value"
+        assert Entry.objects.latest("pk").action == "server.restore"
         assert Client().get("/readyz").status_code == 200
         User.objects.create_user("after")
     assert "rounds begin again" in said

@@ -1,0 +1,40 @@
+"""Audit of what people delete of django-axes' records, as `manage.py axes_reset*` does."""
+
+from axes.handlers.database import AxesDatabaseHandler
+from django.db import transaction
+
+from controlplane.audit.record import record
+
+
+class AuditedLockouts(AxesDatabaseHandler):  # type: ignore[misc]  # the library has no types
+    """Handler of django-axes whose resets are rows. A login that succeeds calls none of them."""
+
+    @transaction.atomic
+    def reset_attempts(
+        self,
+        *,
+        ip_address: str | None = None,
+        username: str | None = None,
+        ip_or_username: bool = False,
+    ) -> int:
+        count: int = super().reset_attempts(
+            ip_address=ip_address, username=username, ip_or_username=ip_or_username
+        )
+        if count:
+            whose = " ".join(filter(None, (username, ip_address))) or "all accounts"
+            record("lockout.end", whose, new={"attempts": count})
+        return count
+
+    @transaction.atomic
+    def reset_logs(self, *, age_days: int | None = None) -> int:
+        return _noted("logs of logins", super().reset_logs(age_days=age_days))
+
+    @transaction.atomic
+    def reset_failure_logs(self, *, age_days: int | None = None) -> int:
+        return _noted("logs of failed logins", super().reset_failure_logs(age_days=age_days))
+
+
+def _noted(logs: str, count: int) -> int:
+    if count:
+        record("server.prune", logs, new={"logins": count})
+    return count
