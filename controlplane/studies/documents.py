@@ -16,6 +16,7 @@ from controlplane.simulation.study.document import FIELDS, Study, StudyError
 from controlplane.simulation.workloads import TYPES, WorkloadError
 from controlplane.studies.live_cluster import cluster_spec, history, queue
 from controlplane.web import nice_process
+from controlplane.web.bounded_data import FIXED
 from controlplane.web.rest.errors import NoAnswerError
 
 LIVE = ("history", "queue")
@@ -85,7 +86,8 @@ def _read(given: Mapping[str, Any], asked: Mapping[str, Any]) -> Resolved:
     study = Study.of(given)
     runs = len(study.policies) * len(study.seeds)
     if runs > MOST_RUNS:
-        problem = f"{runs} runs (policies times seeds) are too many here; at most {MOST_RUNS}"
+        problem = f"{runs} runs (policies times seeds) are too many here; at most {MOST_RUNS};"
+        problem += f" {FIXED}"
         raise StudyDocumentError({"seeds": [problem]})
     _try_trace(study)
     return Resolved(study.document, _summary(study, asked))
@@ -110,13 +112,13 @@ def _check_cluster(spec: Mapping[str, Any]) -> None:
     gpus = sum(count * gpus for count, gpus in counts)
     if sum(count for count, _ in counts) > MOST_NODES or gpus > MOST_GPUS:
         most = f"{MOST_NODES:,} nodes with {MOST_GPUS:,} GPUs"
-        raise StudyError(f"cluster.nodes: at most {most} are simulated here")
+        raise StudyError(f"cluster.nodes: at most {most} are simulated here; {FIXED}")
     energy = spec.get("energy")
     by_hour = _items(energy.get("by_hour")) if isinstance(energy, Mapping) else ()
     bands = max(len(by_hour), len(_items(spec.get("power_caps"))))
     if bands > MOST_BANDS or _count(spec.get("days", 1)) > MOST_CLUSTER_DAYS:
         most = f"{MOST_BANDS} prices or caps by hour for {MOST_CLUSTER_DAYS} days"
-        raise StudyError(f"cluster.energy: at most {most} are taken")
+        raise StudyError(f"cluster.energy: at most {most} are taken; {FIXED}")
 
 
 def _items(value: object) -> Sequence[Any]:
@@ -133,7 +135,8 @@ def _workload(user: User, spec: Mapping[str, Any]) -> Mapping[str, Any]:
     for field, most in (("jobs", MOST_JOBS), ("nodes", MOST_NODES)):
         wanted = spec.get(field)
         if isinstance(wanted, int) and wanted > most:
-            raise StudyError(f"workload.{field}: must be at most {most:,} here, not {wanted:,}")
+            said = f"must be at most {most:,} here, not {wanted:,}; {FIXED}"
+            raise StudyError(f"workload.{field}: {said}")
     if of not in TYPES:
         known = ", ".join((*TYPES, *LIVE))
         raise StudyError(f"workload.type: must be one of {known}, not {of!r:.60}")
