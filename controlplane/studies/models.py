@@ -64,6 +64,18 @@ class Simulation(models.Model):
         return bool(self.summary.get("what_if"))
 
 
+class LastStart(models.Model):
+    """Time at which a person's simulation last began. It outlives the simulation."""
+
+    user = models.OneToOneField(
+        settings.AUTH_USER_MODEL, primary_key=True, on_delete=models.CASCADE, related_name="+"
+    )
+    at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return f"{self.user_id}: {self.at:%Y-%m-%d %H:%M:%S}"
+
+
 class SimulationFile(models.Model):
     """Result of a simulation, packed by zlib: report.html, results.json, jobs.csv, ..."""
 

@@ -46,16 +46,22 @@ def simulation_create(user: User, asked: Mapping[str, Any]) -> Simulation:
 
 def enqueue(user: User, name: str, study: Resolved, team: Team | None = None) -> Simulation:
     """Queue a checked study for the workers. SimulationConflictError if the user has too many."""
-    if Simulation.objects.filter(user=user, state__in=ACTIVE).count() >= MOST_ACTIVE:
-        raise SimulationConflictError(
-            f"{MOST_ACTIVE} of your simulations wait or run already; cancel some, or wait for them"
-        )
     values = {"document": study.document, "summary": study.summary}
     with transaction.atomic():
+        _check_active(user)
         simulation = Simulation.objects.create(name=name, user=user, team=team, **values)
         record("study.add", simulation, team=team, by=user)
     transaction.on_commit(hint_simulations, robust=True)
     return simulation
+
+
+def _check_active(user: User) -> None:
+    """Refuse more than MOST_ACTIVE, with the user locked until the transaction ends."""
+    User.objects.select_for_update(no_key=True).get(pk=user.pk)
+    if Simulation.objects.filter(user=user, state__in=ACTIVE).count() >= MOST_ACTIVE:
+        raise SimulationConflictError(
+            f"{MOST_ACTIVE} of your simulations wait or run already; cancel some, or wait for them"
+        )
 
 
 def simulation_cancel(simulation: Simulation, user: User) -> Simulation:

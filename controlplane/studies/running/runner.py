@@ -1,8 +1,11 @@
-"""Runner of simulations: taken from the queue one by one, watched, given back by dead workers.
+"""Runner of simulations: taken from the queue by turns, watched, given back by dead workers.
 
 Celery carries hints: a task that is doubled, late or lost breaks nothing. A worker that takes a
 simulation holds a slot and renews its row; one that is not renewed any more is queued again by the
 reconciler, and the next worker goes on with what is finished.
+
+Turns: the next simulation is the oldest of the person with the fewest running; of several, the one
+whose last simulation began longest ago. Deleting that one gains no turn.
 """
 
 import logging
@@ -15,10 +18,12 @@ from pathlib import Path
 
 from django.conf import settings
 from django.db import Error, IntegrityError, transaction
+from django.db.models import Count, F, OuterRef, Subquery
+from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from controlplane.studies.lifecycle import SimulationMove, move_simulation
-from controlplane.studies.models import Simulation, SimulationFile
+from controlplane.studies.models import LastStart, Simulation, SimulationFile
 from controlplane.studies.running.folders import (
     TooLargeError,
     folder_of,
@@ -60,7 +65,7 @@ class Ports:
 
 
 def run_next(ports: Ports | None = None) -> Simulation | None:
-    """Run the oldest waiting simulation to its end; None without one or without slot."""
+    """Run the next waiting simulation to its end; None without one or without slot."""
     ports = ports or Ports()
     if ports.stopping():
         return None
@@ -72,16 +77,28 @@ def run_next(ports: Ports | None = None) -> Simulation | None:
 
 
 def claim(now: datetime) -> Simulation | None:
-    """Claim the oldest waiting simulation; None without one or without slot."""
+    """Claim the next waiting simulation; None without one or without slot."""
     while (slot := _free_slot()) is not None:
-        waiting = Simulation.objects.filter(state=State.QUEUED).order_by("created_at", "pk")
-        if (simulation := waiting.first()) is None:
+        if (simulation := _next_waiting()) is None:
             return None
         lease = {"slot": slot, "owner": new_owner(), "expires_at": now + EXPIRY}
         start = {"started_at": now, "starts": simulation.starts + 1}
         with suppress(LostRaceError, IntegrityError), transaction.atomic():
+            LastStart.objects.update_or_create(user_id=simulation.user_id, defaults={"at": now})
             return move_simulation(simulation, SimulationMove.START, **lease, **start)
     return None
+
+
+def _next_waiting() -> Simulation | None:
+    """Return the oldest waiting simulation of the person whose turn it is."""
+    running = Simulation.objects.filter(user=OuterRef("user"), state=State.RUNNING).order_by()
+    counted = running.values("user").annotate(running=Count("pk"))
+    waiting = Simulation.objects.filter(state=State.QUEUED).annotate(
+        running=Coalesce(Subquery(counted.values("running")), 0),
+        begun_at=Subquery(LastStart.objects.filter(user=OuterRef("user")).values("at")),
+    )
+    turn = ("running", F("begun_at").asc(nulls_first=True), "created_at", "pk")
+    return waiting.order_by(*turn).first()
 
 
 def _free_slot() -> int | None:

@@ -4,10 +4,11 @@ cancelled.
 
 import json
 import os
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
+from django.contrib.auth.models import User
 from django.utils import timezone
 from pytest_django import Settings
 
@@ -79,6 +80,55 @@ def test_the_oldest_is_run_first(tmp_path: Path) -> None:
     old, new = a_simulation(), a_simulation()
     run_next(pretending(tmp_path, FINISH))
     assert (state_of(old), state_of(new)) == ("done", "queued")
+
+
+def begin(now: datetime) -> User | None:
+    """The person whose simulation begins, and is over at once."""
+    simulation = claim(now)
+    if simulation is None:
+        return None
+    return move_simulation(simulation, SimulationMove.FINISH).user
+
+
+def test_people_take_turns_whatever_each_has_queued() -> None:
+    ada, ben, now = a_user(), a_user(), timezone.now()
+    for user in (ada, ada, ada, ben, ben):
+        a_simulation(user)
+    turns = [begin(now + timedelta(seconds=i)) for i in range(6)]
+    assert turns == [ada, ben, ada, ben, ada, None]
+
+
+def test_who_comes_later_waits_for_what_runs_and_not_for_what_another_has_queued() -> None:
+    ada, ben, now = a_user(), a_user(), timezone.now()
+    for _ in range(5):
+        a_simulation(ada)
+    for i in range(2):
+        begin(now + timedelta(seconds=i))
+    assert claim(now) is not None
+    late = a_simulation(ben)
+    Simulation.objects.filter(state="running").update(state="done", slot=None)
+    assert claim(now + timedelta(hours=6)) == late
+
+
+def test_the_next_is_of_the_person_with_the_fewest_running(settings: Settings) -> None:
+    settings.SIMULATIONS_AT_ONCE = 2
+    ada, ben, now = a_user(), a_user(), timezone.now()
+    a_simulation(ada)
+    assert claim(now) is not None
+    a_simulation(ben)
+    assert begin(now + timedelta(hours=1)) == ben
+    a_simulation(ada)
+    again = a_simulation(ben)
+    assert claim(now + timedelta(hours=2)) == again
+
+
+def test_deleting_what_has_run_gains_no_turn() -> None:
+    ada, ben, now = a_user(), a_user(), timezone.now()
+    for user in (ada, ada, ben):
+        a_simulation(user)
+    assert begin(now) == ada
+    simulation_delete(Simulation.objects.get(state="done"), ada)
+    assert begin(now + timedelta(hours=1)) == ben
 
 
 def test_a_doubled_task_finds_nothing_to_do() -> None:

@@ -40,6 +40,7 @@ INLINE = {
     "Dependency",
     "IdempotencyKey",
     "ImplausibleFigure",
+    "LastStart",
     "LogChunk",
     "Membership",
     "ProgressPoint",
