@@ -76,9 +76,9 @@ class PairProfileAdmin(ReadOnly):
 class PairMeasurementAdmin(ReadOnly):
     list_display = (
         "at", "first", "second", "gpu_type", "first_steps_per_s", "second_steps_per_s",
-        "estimated_first_steps_per_s", "estimated_second_steps_per_s",
+        "estimated_first_steps_per_s", "estimated_second_steps_per_s", "held",
     )  # fmt: skip
-    list_filter = ("gpu_type",)
+    list_filter = ("held", "gpu_type")
 
 
 @admin.register(PairRun)

@@ -179,6 +179,9 @@ class PairMeasurement(models.Model):
     second_steps_per_s = models.FloatField()
     estimated_first_steps_per_s = models.FloatField(null=True, blank=True)
     estimated_second_steps_per_s = models.FloatField(null=True, blank=True)
+    held = models.BooleanField(
+        default=False, help_text="It changed nothing, as an outlier (profiling.pairs.outliers)"
+    )
     at = models.DateTimeField(auto_now_add=True)
 
     class Meta:

@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from math import log
+from statistics import median_low
 from typing import TypeVar
 
 from django.db.models import Avg, Count, Max, Model, QuerySet
@@ -28,6 +29,9 @@ MOST_LEFT_OUT = 200
 
 MOST_NAMED = 5000
 """Most keys that a query names one by one; for more the whole table is read."""
+
+LONGEST_USUAL_S = 600.0
+"""Longest time to the first step that is expected of a kind that has shown none."""
 
 Row = TypeVar("Row", bound=Model)
 
@@ -70,7 +74,7 @@ def kind_views(cluster: Cluster, kinds: Iterable[int]) -> tuple[KindView, ...]:
     pair_rows = pairs.load_pairs() if sharing else []
     pool, now = load_pool() if counts else Pool.of({}, {}), timezone.now()
     known = load_known(sorted(chosen | pairs.kinds_of(pair_rows))) if counts else {}
-    usual_s = Kind.objects.aggregate(mean=Avg("setup_s"))["mean"] or 0.0
+    usual_s = _usual_setup_s()
     views = (
         _view(kind, known.get(kind.pk, Known()), counts, pool, now, usual_s)
         for kind in rows
@@ -81,6 +85,16 @@ def kind_views(cluster: Cluster, kinds: Iterable[int]) -> tuple[KindView, ...]:
     speeds = _speeds(known, {*counts, *(row.gpu_type for row in pair_rows)}, pool, now)
     of_kind = pairs.pair_views(sharing, shared, pair_rows, speeds, now)
     return tuple(replace(view, pairs=of_kind.get(int(view.id), ())) for view in views)
+
+
+def _usual_setup_s() -> float:
+    """Median of the teams' mean times to the first step, at most LONGEST_USUAL_S; 0 without any.
+
+    A team counts once, so that its reports move what others expect as one team among them.
+    """
+    kinds = Kind.objects.filter(setup_s__isnull=False).order_by()
+    means = [team["mean_s"] for team in kinds.values("team").annotate(mean_s=Avg("setup_s"))]
+    return min(LONGEST_USUAL_S, median_low(means)) if means else 0.0
 
 
 def error_spread() -> float:

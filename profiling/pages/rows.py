@@ -53,7 +53,7 @@ def pairs_table(user: User | AnonymousUser, kinds: Collection[int]) -> PairsTabl
 
 
 def _errors(visible: Q) -> list[PairError]:
-    compared = PairMeasurement.objects.filter(visible)
+    compared = PairMeasurement.objects.filter(visible, held=False)
     rows = compared.filter(estimated_first_steps_per_s__isnull=False).order_by("-pk").values_list(
         "first_id", "second_id", "gpu_type__name", "estimated_first_steps_per_s",
         "estimated_second_steps_per_s",

@@ -49,6 +49,9 @@ LEAST_PARTNERS = 3
 
 MOST_REFERENCES = 40
 
+MOST_RETAINED = 2.0
+"""Greatest fraction that is believed: beside another, no kind is faster than alone."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rules:
@@ -188,7 +191,10 @@ class Book:
 
 
 def retained_of(rates: Mapping[Pair, tuple[float, float]], alone: Alone) -> dict[Pair, float]:
-    """Retained fractions where own speeds are known; of a pair of one kind, the mean of both."""
+    """Retained fractions where own speeds are known, at most MOST_RETAINED.
+
+    Of a pair of one kind, the mean of both.
+    """
     found: dict[Pair, float] = {}
     for (kind, other, gpu_type), (own, others) in rates.items():
         first, second = alone.get((kind, gpu_type), 0.0), alone.get((other, gpu_type), 0.0)
@@ -197,7 +203,7 @@ def retained_of(rates: Mapping[Pair, tuple[float, float]], alone: Alone) -> dict
         elif first > 0 and second > 0:
             found[kind, other, gpu_type] = own / first
             found[other, kind, gpu_type] = others / second
-    return found
+    return {pair: min(fraction, MOST_RETAINED) for pair, fraction in found.items()}
 
 
 def references_of(

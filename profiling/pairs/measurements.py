@@ -19,6 +19,7 @@ from profiling.measurements import MIN_STEPS, NEWEST_POINTS, NOISY, OVERRUN
 from profiling.models import PairMeasurement, PairProfile
 from profiling.pairs import rows as pairs
 from profiling.pairs.estimates import Rates, pair_rates
+from profiling.pairs.outliers import is_confirmed, is_far
 from profiling.runs import lock_kind
 from profiling.selectors import speeds_alone
 from profiling.speeds import Pace, moved, pace
@@ -45,6 +46,10 @@ class PairObservation:
     @property
     def kinds(self) -> tuple[int, int]:
         return self.first.job.kind_id, self.second.job.kind_id
+
+    @property
+    def launches(self) -> tuple[Assignment, Assignment]:
+        return self.first, self.second
 
     @property
     def rates(self) -> Rates:
@@ -86,7 +91,10 @@ def observe_pair(one: Assignment, other: Assignment) -> PairObservation | None:
 
 
 def record_pair(seen: PairObservation) -> Learnt | None:
-    """Record the measurement with both kinds locked; None until both did twice the steps."""
+    """Record the measurement with both kinds locked.
+
+    None if it changes nothing: an outlier, or fewer than twice the steps of both.
+    """
     for kind in sorted(set(seen.kinds)):
         lock_kind(kind)
     first, second = seen.kinds
@@ -102,9 +110,13 @@ def record_pair(seen: PairObservation) -> Learnt | None:
     profile = PairProfile.objects.filter(**where).first()
     known = profile is not None and profile.source == Source.MEASURED
     guess = None if known else _estimate(seen)
-    _write(where, launches, seen, guess)
+    far = is_far(seen.rates, profile, where, seen.launches)
+    held = far and not is_confirmed(seen.rates, where, seen.launches)
+    _write(where, launches, seen, guess, held)
+    if held:
+        return None
     before = (profile.first_steps_per_s, profile.second_steps_per_s) if profile else guess
-    _move(profile or PairProfile(**where), seen, fresh=not known)
+    _move(profile or PairProfile(**where), seen, fresh=far or not known)
     return Learnt(before, seen.rates)
 
 
@@ -230,6 +242,7 @@ def _write(
     launches: dict[str, Assignment],
     seen: PairObservation,
     guess: Rates | None,
+    held: bool,
 ) -> None:
     first, second = guess or (None, None)
     rates = {
@@ -237,6 +250,7 @@ def _write(
         "second_steps_per_s": seen.rates[1],
         "estimated_first_steps_per_s": first,
         "estimated_second_steps_per_s": second,
+        "held": held,
     }
     steps = {"first_steps": seen.steps[0], "second_steps": seen.steps[1]}
     of_launches = PairMeasurement.objects.filter(**launches, **steps)

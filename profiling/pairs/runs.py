@@ -112,12 +112,13 @@ def _is_measured(run: PairRun, launches: Sequence[Assignment | None], *, enough:
         record_impossible(ended)
     one_way = Q(first_assignment=first, second_assignment=second)
     other_way = Q(first_assignment=second, second_assignment=first)
-    if PairMeasurement.objects.filter(one_way | other_way).exists():
+    if PairMeasurement.objects.filter(one_way | other_way, held=False).exists():
         return True
     seen = observe_pair(first, second)
     if seen is None or min(seen.steps) < enough:
         return False
-    record_pair(seen)
+    if record_pair(seen) is None:
+        return False
     request_reschedule(first.job.cluster, Reason.PROFILE, job=first.job)
     return True
 
@@ -136,7 +137,7 @@ def _stop_all(live: Iterable[Assignment], stop: Stop) -> None:
 def _failed_once_more(run: PairRun, launches: Iterable[Assignment | None], now: datetime) -> None:
     """Retry with new copies after both ended without a measurement, or give up."""
     reasons = (a.reason for a in launches if a is not None and a.reason)
-    reason = next(reasons, "too few steps side by side to tell")
+    reason = next(reasons, "too few steps side by side, or a speed far off")
     run.failures += 1
     if run.failures > RETRIES:
         _close(run, R.GIVEN_UP, reason, now)

@@ -12,9 +12,9 @@ from jobs.models import Kind
 from jobs.moves import move_job
 from policies.contract.snapshot import Source
 from profiling.models import Profile, ProfileRun
-from profiling.selectors import kind_views, profile_requests
+from profiling.selectors import LONGEST_USUAL_S, kind_views, profile_requests
 from profiling.services import RETRIES
-from tests.builders import a_cluster, a_gpu_type, a_kind, a_node
+from tests.builders import a_cluster, a_gpu_type, a_kind, a_node, a_team
 from tests.builders_profiling import (
     a_new_job,
     a_profiled_job,
@@ -134,6 +134,28 @@ def test_an_unknown_setup_time_is_taken_from_the_other_kinds(cluster: Cluster) -
     kind = a_kind()
     Kind.objects.filter(pk=a_kind().pk).update(setup_s=4.0)
     assert kind_views(cluster, [kind.pk])[0].setup_s == 4.0
+
+
+def expected_setup_s(cluster: Cluster, *of_teams: list[float]) -> float:
+    """Time to the first step that is expected of a new kind, where teams' kinds showed these."""
+    for times in of_teams:
+        team = a_team()
+        for setup_s in times:
+            a_kind(team=team, setup_s=setup_s)
+    (view,) = kind_views(cluster, [a_kind().pk])
+    return view.setup_s
+
+
+def test_one_teams_times_move_what_others_expect_as_one_team_among_them(cluster: Cluster) -> None:
+    assert expected_setup_s(cluster, [4.0, 8.0], [7.0], [86400.0] * 9) == 7.0
+
+
+def test_of_two_teams_the_longer_time_is_not_expected(cluster: Cluster) -> None:
+    assert expected_setup_s(cluster, [5.0], [86400.0]) == 5.0
+
+
+def test_a_lone_teams_times_are_expected_up_to_a_bound(cluster: Cluster) -> None:
+    assert expected_setup_s(cluster, [86400.0]) == LONGEST_USUAL_S
 
 
 def test_the_number_of_queries_does_not_grow_with_the_kinds(

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from profiling.pairs.completion import CompletionError, Settings
 from profiling.pairs.fingerprints import (
+    MOST_RETAINED,
     USUAL,
     Book,
     Pair,
@@ -210,6 +211,11 @@ def test_fractions_come_from_pairs_and_the_kinds_own_speeds() -> None:
         ("b", "a", "A"): 0.9,
         ("a", "a", "A"): 0.625,
     }
+
+
+def test_no_fraction_is_believed_beyond_the_stated_one() -> None:
+    found = retained_of({("a", "b", "A"): (1e6, 9.0)}, {("a", "A"): 4.0, ("b", "A"): 10.0})
+    assert found == {("a", "b", "A"): MOST_RETAINED, ("b", "a", "A"): 0.9}
 
 
 @pytest.mark.parametrize(

@@ -209,6 +209,18 @@ def test_a_run_with_steps_enough_is_measured_and_stopped(cluster: Cluster, node:
     assert not profile_requests(cluster)
 
 
+def test_a_run_that_is_an_outlier_is_repeated_and_taken_when_it_shows_the_like(
+    cluster: Cluster, node: Node
+) -> None:
+    kinds_with_jobs(cluster, 2)
+    for state, measured in (("wanted", False), ("done", True)):
+        there = a_shared_node(cluster)
+        launched(the_run(cluster), there, from_s=-40.0, live=False, rates=(20.0, 1.0))
+        look(cluster)
+        assert PairRun.objects.get().state == state
+        assert PairProfile.objects.exists() == measured
+
+
 def test_a_run_goes_on_until_it_has_steps_enough(cluster: Cluster, node: Node) -> None:
     kinds_with_jobs(cluster, 2)
     run = the_run(cluster)
