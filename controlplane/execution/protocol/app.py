@@ -1,16 +1,22 @@
 """Agent protocol as an ASGI application: routing, guards, answers and refusals."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from django.conf import settings
 
-from clusters.agent_errors import AgentCallError
+from clusters.agent_errors import AgentCallError, unknown_token
 from clusters.services.enrolment import sha256
 from controlplane.execution.protocol.answers import Answer, Exchange, refusal_of
-from controlplane.execution.protocol.calls import ENDPOINTS, PREFIX, Batchers, Endpoint, check_token
-from controlplane.execution.protocol.heartbeat_batch import HeartbeatBatch
+from controlplane.execution.protocol.calls import ENDPOINTS, PREFIX, Batchers, Endpoint
+from controlplane.execution.protocol.heartbeat_batch import (
+    MOST,
+    PAUSE_S,
+    WAITING,
+    GroupCommit,
+    HeartbeatBatch,
+)
 from controlplane.execution.protocol.long_poll import LongPolls
 from controlplane.execution.protocol.requests import (
     ClientDisconnectedError,
@@ -24,6 +30,7 @@ from controlplane.execution.protocol.requests import (
     read_body,
 )
 from controlplane.execution.protocol.threads import Pools
+from controlplane.execution.services.sessions import known_tokens
 from controlplane.web.http.asgi import App, Receive, Scope, Send
 from controlplane.web.logs.middleware import IDS, UNMATCHED
 from loadmaster.protocol import TIME_HEADER
@@ -39,6 +46,7 @@ class AgentProtocol:
         self._app = app
         self._pools = pools or Pools()
         self._known = set[str]()
+        self._tokens = GroupCommit(self._are_known, pause_s=PAUSE_S, most=MOST, waiting=WAITING)
         self._waiting = Batchers(HeartbeatBatch(self._pools), LongPolls(self._pools))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -72,9 +80,16 @@ class AgentProtocol:
         One that was a node's is not asked for again: each call looks at it once more.
         """
         token = sha256(request.token)
-        if token not in self._known:
-            await self._pools.calls.run(check_token, token)
-            self._known.add(token)
+        if token in self._known:
+            return
+        if not await self._tokens.ask(token):
+            raise unknown_token()
+        self._known.add(token)
+
+    async def _are_known(self, tokens: Sequence[str]) -> list[bool]:
+        """Ask for many at once: all agents of a large cluster call after a restart."""
+        known = await self._pools.calls.run(known_tokens, tokens)
+        return [token in known for token in tokens]
 
     async def _answer(self, endpoint: Endpoint, request: Request, exchange: Exchange) -> Answer:
         if endpoint.waits:

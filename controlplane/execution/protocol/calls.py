@@ -135,12 +135,6 @@ def record_metrics(request: Request) -> MetricsAccepted:
     )
 
 
-def check_token(token: str) -> None:
-    """Raise AgentCallError unless the token (sha256) is a node's."""
-    if not Node.objects.filter(token_sha256=token).exists():
-        raise unknown_token()
-
-
 def _node(request: Request) -> Node:
     known = Node.objects.filter(token_sha256=sha256(request.token)).order_by()
     node = known.select_related("cluster", "gpu_type").first()

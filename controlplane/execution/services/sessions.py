@@ -47,11 +47,16 @@ def lock_session(node_pk: uuid.UUID, epoch: int) -> Node:
     return node
 
 
+def known_tokens(tokens: Iterable[str]) -> set[str]:
+    """Return those tokens (sha256) that are a node's."""
+    nodes = Node.objects.filter(token_sha256__in=set(tokens)).order_by()
+    return set(nodes.values_list("token_sha256", flat=True))
+
+
 def token_refusals(tokens: Iterable[str]) -> dict[str, AgentCallError]:
     """Refusals of tokens (sha256) that are another node's, or nobody's."""
     sent = list(tokens)
-    nodes = Node.objects.filter(token_sha256__in=sent) if sent else Node.objects.none()
-    known = set(nodes.values_list("token_sha256", flat=True))
+    known = known_tokens(sent) if sent else set[str]()
     return {token: not_yours() if token in known else unknown_token() for token in sent}
 
 

@@ -4,7 +4,7 @@ import asyncio
 import json
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -136,6 +136,28 @@ def test_nothing_is_read_of_a_body_whose_sender_has_no_nodes_token(
         status = asyncio.run(ask(protocol(), endpoint.method, path, headers)).status
         assert (status == 401) is (token != NODE_TOKEN)
         assert bool(read) is (token == NODE_TOKEN and endpoint.takes is not None)
+
+
+def test_the_first_calls_of_many_agents_are_asked_for_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = list[int]()
+
+    def known_tokens(tokens: Sequence[str]) -> set[str]:
+        asked.append(len(tokens))
+        return set()
+
+    monkeypatch.setattr("controlplane.execution.protocol.app.known_tokens", known_tokens)
+
+    async def play() -> set[int]:
+        app, path = protocol(), f"/api/agent/v1/nodes/{uuid4()}/directives"
+        tokens = [{**HEADERS, "Authorization": f"Bearer {number}"} for number in range(50)]
+        said = await asyncio.gather(*(ask(app, "GET", path, headers) for headers in tokens))
+        return {one.status for one in said}
+
+    assert asyncio.run(play()) == {401}
+    assert sum(asked) == 50
+    assert len(asked) <= 3
 
 
 @pytest.mark.parametrize("of", [Heartbeat, MetricsBatch, SessionRequest, Registration])
