@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.conf import settings
-from django.db.models import Exists, F, OuterRef, Q, QuerySet, Window
+from django.db.models import Count, Exists, F, OuterRef, Q, QuerySet, Window
 from django.db.models.functions import Coalesce, Least, RowNumber
 
 from clusters.intervals import is_silent
@@ -184,7 +184,10 @@ class Rows:
         return "" if node.gpu_type_id is None else self.gpu_types[node.gpu_type_id].name
 
     def _avoided(self, now: datetime) -> Mapping[object, frozenset[object]]:
-        """Nodes to avoid by waiting job: they failed it lately, and the others could hold it."""
+        """Nodes to avoid by waiting job: they failed it lately, and the others could hold it.
+
+        Over as many nodes as it was launched on: a policy may spread a gang.
+        """
         failed = Assignment.objects.filter(
             job__cluster=self.cluster, job__state=JobState.QUEUED, ended_at__gte=now - AVOIDED,
             purpose=Purpose.TRAINING, reason_class__in=THE_NODES_FAULT,
@@ -192,12 +195,14 @@ class Rows:
         nodes_of: dict[object, set[object]] = defaultdict(set)
         for job_id, node_id in failed.values_list("job_id", "node_id").distinct():
             nodes_of[job_id].add(node_id)
+        apart = _nodes_of_launches(nodes_of) if nodes_of else {}
         avoided: dict[object, frozenset[object]] = {}
         for job in self.jobs if nodes_of else ():
             failed_it = nodes_of.get(job.pk, set())
             able = [n for n in self.nodes if failed_it and self._would_do(n, job)]
             others = [self._capacity(node) for node in able if node.pk not in failed_it]
-            if others and hold_all(others, _demand(job)):
+            enough = len(others) >= apart.get(job.pk, 1)
+            if enough and hold_all(others, _demand(job)):
                 avoided[job.pk] = frozenset(n.pk for n in able if n.pk in failed_it)
         return avoided
 
@@ -220,6 +225,16 @@ class Rows:
             and set(job.labels) <= set(node.labels)
             and (not job.allowed_types or self.type_of[node.pk] in job.allowed_types)
         )
+
+
+def _nodes_of_launches(jobs: Iterable[object]) -> dict[object, int]:
+    """Most nodes that one launch of each job was on."""
+    launches = Assignment.objects.filter(job__in=list(jobs), purpose=Purpose.TRAINING).order_by()
+    counted = launches.values("job", "fence").annotate(nodes=Count("node", distinct=True))
+    found: dict[object, int] = {}
+    for job, nodes in counted.values_list("job", "nodes"):
+        found[job] = max(nodes, found.get(job, 1))
+    return found
 
 
 def _demand(job: Job) -> Demand:

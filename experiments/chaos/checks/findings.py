@@ -30,12 +30,13 @@ CHECKED_BY = {
 @dataclass(frozen=True, slots=True)
 class Known:
     """The server's word: number of its jobs (None if it does not answer), nodes of the batch jobs'
-    assignments by id, and which of these still hold a seat.
+    assignments by id, which of these still hold a seat, and why jobs wait.
     """
 
     jobs: int | None
     nodes: Mapping[str, str]
     held: tuple[str, ...]
+    waiting: Mapping[str, object]
 
 
 def find(system: System, workload: Workload, blows: int) -> dict[str, Any]:
@@ -89,29 +90,31 @@ def _ends(workload: Workload, known: Known) -> Iterable[Invariant]:
     ids = [pk for job in workload.all for pk in _elements(job)]
     doubled = () if known.jobs in (None, len(ids)) else (f"{known.jobs} jobs, not {len(ids)}",)
     yield Invariant(named.JOB_DOUBLED, 0 if known.jobs is None else len(ids), doubled)
-    wrong = tuple(_wrong_ends(workload))
+    wrong = tuple(_wrong_ends(workload, known))
     yield Invariant(named.RIGHT_END, len(workload.all), wrong)
     yield Invariant(named.SEATS, len(known.nodes), known.held)
 
 
-def _wrong_ends(workload: Workload) -> Iterable[str]:
+def _wrong_ends(workload: Workload, known: Known) -> Iterable[str]:
     for job in workload.all:
         fails = "walltime_s" in job or "never" in job
         state, right = workload.states.get(job["id"], "unknown"), "failed" if fails else "completed"
         if state != right:
-            yield f"job {job['id']} ({job['form']}) is {state}, not {right}"
+            why = f"; it waits: {waits}" if (waits := known.waiting.get(job["id"])) else ""
+            yield f"job {job['id']} ({job['form']}) is {state}, not {right}{why}"
 
 
 def _known(system: System, workload: Workload) -> Known:
     batch = [pk for name in (LIMITED, BATCH) for job in workload.of(name) for pk in _elements(job)]
     try:
         with system.client() as client:
-            count = sum(1 for _ in client.jobs())
+            jobs = list(client.jobs())
             rows = [(job, row) for job in batch for row in client.assignments(job)]
     except LoadmasterError:
-        return Known(None, {}, ())
+        return Known(None, {}, (), {})
     held = (f"job {job} still holds a seat on {row['node']}" for job, row in rows if _holds(row))
-    return Known(count, {row["id"]: row["node"] for _, row in rows}, tuple(held))
+    waiting = {job.id: job.waiting for job in jobs if job.waiting is not None}
+    return Known(len(jobs), {row["id"]: row["node"] for _, row in rows}, tuple(held), waiting)
 
 
 def _holds(assignment: Mapping[str, Any]) -> bool:

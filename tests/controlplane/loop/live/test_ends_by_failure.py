@@ -11,9 +11,11 @@ from django.test import Client
 from django.utils import timezone
 
 from clusters.models import Cluster, Node
+from controlplane.loop.live.observe import observe
 from jobs.models import Assignment, Job
 from loadmaster.features import features_with
 from loadmaster.protocol import AssignmentState, ReasonClass
+from policies.contract.labels import APART
 from tests.builders import a_cluster, a_job, a_node, a_team, a_user
 from tests.builders_agents import CLOCK, reconcile_clusters
 from tests.builders_jobs import a_placement, api
@@ -39,7 +41,7 @@ def a_job_of(user: User, cluster: Cluster, **values: Any) -> Job:
 
 
 def nodes(cluster: Cluster, number: int, **values: Any) -> list[Node]:
-    return [a_node(cluster, gpus=1, **values) for _ in range(number)]
+    return [a_node(cluster, **{"gpus": 1, **values}) for _ in range(number)]
 
 
 def placed(job: Job, *, in_s: float = 0.0) -> Assignment:
@@ -220,3 +222,17 @@ def test_a_job_of_three_nodes_avoids_one_only_where_three_others_are(
     seated = {launch.node_id for launch in job.assignments.filter(ended_at=None)}
     assert len(seated) == 3
     assert (bad.pk not in seated) is avoids
+
+
+@pytest.mark.parametrize(("others", "avoided"), [(1, 0), (2, 2)])
+def test_a_gang_avoids_nodes_only_where_as_many_others_are_as_it_was_spread_over(
+    user: User, cluster: Cluster, others: int, avoided: int
+) -> None:
+    failed, _ = nodes(cluster, 2, gpus=2), nodes(cluster, others, gpus=2)
+    job = a_job_of(user, cluster, gpus_min=2, gpus_max=2)
+    for rank, node in enumerate(failed):
+        job.fence = 0  # of one launch
+        fault = {"reason_class": R.NODE, "reason": "no room", "rank": rank}
+        a_placement(job, node, S.FAILED, ended_ago_s=1.0, **fault)
+    (view,) = observe(cluster.pk, timezone.now().timestamp(), 1).snapshot.jobs
+    assert sum(label.startswith(APART) for label in view.labels) == avoided
