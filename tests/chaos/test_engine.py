@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 from math import inf
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -56,8 +57,12 @@ class Still:
     def slowest_starts_s(self) -> dict[str, float]:
         return {}
 
-    def jobs(self) -> list[str]:
-        return ["job"]
+    def jobs(self) -> list[SimpleNamespace]:
+        return [a_row("job")]
+
+
+def a_row(pk: str, waiting: object = None) -> SimpleNamespace:
+    return SimpleNamespace(id=pk, waiting=waiting)
 
 
 class OneJob:
@@ -160,11 +165,13 @@ def test_jobs_beyond_those_submitted_and_wrong_ends_are_told(tmp_path: Path) -> 
     workload = OneJob(system)
     workload.start()
     workload.states["job"] = "failed"
-    system.jobs = lambda: ["job", "another"]  # type: ignore[method-assign]
+    rows = [a_row("job", waiting="for a GPU"), a_row("another")]
+    system.jobs = lambda: rows  # type: ignore[method-assign]
     result = find(cast(System, system), cast(Workload, workload), 0)
     found = {one["name"]: one["wrong"] for one in result["invariants"]}
     assert found[named.JOB_DOUBLED] == ("2 jobs, not 1",)
-    assert found[named.RIGHT_END] == ("job job (training) is failed, not completed",)
+    why = "; it waits: for a GPU"
+    assert found[named.RIGHT_END] == (f"job job (training) is failed, not completed{why}",)
 
 
 def test_the_time_without_a_round_counts_while_the_server_is_whole() -> None:
