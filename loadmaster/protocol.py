@@ -23,23 +23,11 @@ not know is marked LATER and left out at its default (see FEATURES).
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Annotated, TypeVar
+from typing import Annotated
 
-from pydantic import AfterValidator, FailFast, Field
+from pydantic import Field
 
-
-def _without_nul(text: str) -> str:
-    if "\0" in text:
-        raise ValueError("must not hold a NUL character")
-    return text
-
-
-Text = Annotated[str, AfterValidator(_without_nul)]
-Int = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
-
-T = TypeVar("T")
-Many = Annotated[tuple[T, ...], FailFast()]
-"""Reading ends at the first wrong one: a list of a million wrong ones is refused as fast."""
+from loadmaster.wire import Int, Many, Text
 
 PROTOCOL_VERSION = 1
 PROTOCOL_HEADER = "Loadmaster-Protocol"

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from loadmaster.protocol import Int, Many, Text
+from loadmaster.wire import Int, Many, Text
 
 NOT_NUMBERS = "not_numbers"
 """Event of a sample without figures: the job reported some that are no numbers (NaN, infinite)."""

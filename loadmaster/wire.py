@@ -2,16 +2,30 @@
 
 import dataclasses
 import json
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, FailFast, Field
 
 from policies.contract.forms import Form
 from policies.contract.forms import FormError as WireError
 
-__all__ = ["WireError", "dumps", "form", "from_json", "loads", "one_of", "to_json"]
+__all__ = [
+    "Int", "Many", "Text", "WireError", "dumps", "form", "from_json", "loads", "one_of", "to_json",
+]  # fmt: skip
 
 T = TypeVar("T")
+
+
+def _without_nul(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("must not hold a NUL character")
+    return text
+
+
+Text = Annotated[str, AfterValidator(_without_nul)]
+Int = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
+Many = Annotated[tuple[T, ...], FailFast()]
+"""Reading ends at the first wrong item: a million of them are refused as fast as one."""
 
 
 _forms: dict[Any, Form[Any]] = {}
