@@ -190,6 +190,7 @@ class Rows:
         """
         failed = Assignment.objects.filter(
             job__cluster=self.cluster, job__state=JobState.QUEUED, ended_at__gte=now - AVOIDED,
+            ended_at__lte=now + AVOIDED,  # not of a time when the clock was ahead
             purpose=Purpose.TRAINING, reason_class__in=THE_NODES_FAULT,
         ).exclude(reason__startswith=OUT_OF_SHARED_MEMORY)  # fmt: skip
         nodes_of: dict[object, set[object]] = defaultdict(set)

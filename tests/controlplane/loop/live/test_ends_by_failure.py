@@ -44,6 +44,12 @@ def nodes(cluster: Cluster, number: int, **values: Any) -> list[Node]:
     return [a_node(cluster, **{"gpus": 1, **values}) for _ in range(number)]
 
 
+def avoided(job: Job) -> list[str]:
+    """Labels of the nodes that the job, the cluster's only one, avoids."""
+    (view,) = observe(job.cluster_id, timezone.now().timestamp(), 1).snapshot.jobs
+    return [label for label in view.labels if label.startswith(APART)]
+
+
 def placed(job: Job, *, in_s: float = 0.0) -> Assignment:
     """The job's launch by a round that many seconds from now, when what rests until then has
     rested.
@@ -224,9 +230,9 @@ def test_a_job_of_three_nodes_avoids_one_only_where_three_others_are(
     assert (bad.pk not in seated) is avoids
 
 
-@pytest.mark.parametrize(("others", "avoided"), [(1, 0), (2, 2)])
+@pytest.mark.parametrize(("others", "wanted"), [(1, 0), (2, 2)])
 def test_a_gang_avoids_nodes_only_where_as_many_others_are_as_it_was_spread_over(
-    user: User, cluster: Cluster, others: int, avoided: int
+    user: User, cluster: Cluster, others: int, wanted: int
 ) -> None:
     failed, _ = nodes(cluster, 2, gpus=2), nodes(cluster, others, gpus=2)
     job = a_job_of(user, cluster, gpus_min=2, gpus_max=2)
@@ -234,5 +240,15 @@ def test_a_gang_avoids_nodes_only_where_as_many_others_are_as_it_was_spread_over
         job.fence = 0  # of one launch
         fault = {"reason_class": R.NODE, "reason": "no room", "rank": rank}
         a_placement(job, node, S.FAILED, ended_ago_s=1.0, **fault)
-    (view,) = observe(cluster.pk, timezone.now().timestamp(), 1).snapshot.jobs
-    assert sum(label.startswith(APART) for label in view.labels) == avoided
+    assert len(avoided(job)) == wanted
+
+
+def test_a_node_is_not_avoided_for_what_ended_while_the_clock_was_ahead(
+    user: User, cluster: Cluster
+) -> None:
+    bad, *_ = nodes(cluster, 2)
+    job = a_job_of(user, cluster)
+    a_placement(job, bad, S.FAILED, ended_ago_s=1.0, reason_class=R.NODE, reason="away")
+    assert len(avoided(job)) == 1
+    Assignment.objects.update(ended_at=timezone.now() + timedelta(hours=1))
+    assert not avoided(job)
