@@ -5,7 +5,7 @@ policies are the registered ones.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,7 +58,7 @@ class Resolved:
 def resolved(user: User, asked: Mapping[str, Any]) -> Resolved:
     """Resolve a user's study. StudyDocumentError has messages by field."""
     try:
-        read = nice_process.ask if _length(asked) > SHORT else _here
+        is_long = _length(asked) > SHORT
         given, start_s = dict(asked), None
         if isinstance(workload := given.get("workload"), Mapping):
             cluster = given.get("cluster")
@@ -69,17 +69,13 @@ def resolved(user: User, asked: Mapping[str, Any]) -> Resolved:
                 start_s = min(job["arrival_s"] for job in given["workload"]["jobs"])
         if isinstance(cluster := given.get("cluster"), Mapping):
             given["cluster"] = _cluster(user, cluster, start_s)
-        return read(_read, given, asked)
+        return nice_process.ask(_read, given, asked) if is_long else _read(given, asked)
     except StudyError as error:
         raise StudyDocumentError(_by_field(str(error))) from None
     except RecursionError:
         raise StudyDocumentError({"study": ["is nested too deeply"]}) from None
     except NoAnswerError as error:
         raise StudyDocumentError({"study": [str(error.detail)]}) from None
-
-
-def _here(read: Callable[..., Resolved], *given: object) -> Resolved:
-    return read(*given)
 
 
 def _read(given: Mapping[str, Any], asked: Mapping[str, Any]) -> Resolved:
