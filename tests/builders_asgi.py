@@ -11,14 +11,14 @@ from typing import Any, ParamSpec, TypeVar
 from asgiref.sync import async_to_sync, sync_to_async
 from django.core.wsgi import get_wsgi_application
 from django.db import connections
-from django.http import HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.test import Client
 
 from controlplane.execution.protocol.app import AgentProtocol
 from controlplane.execution.protocol.calls import PREFIX
 from controlplane.execution.protocol.threads import Pools, Threads
 from controlplane.web.credentials.whose import Credential
-from controlplane.web.http.asgi import App
+from controlplane.web.http.asgi import App, ThreadedHandler
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -177,3 +177,15 @@ def _close(threads: Threads) -> None:
     for waiting in [threads.pool.submit(close) for _ in range(threads.workers)]:
         waiting.result()
     threads.pool.shutdown()
+
+
+class Answering(ThreadedHandler):
+    """Django's handler that answers by a function, with the number of its thread."""
+
+    def __init__(self, act: Callable[[HttpRequest], object], most: int = 3) -> None:
+        super().__init__(most)
+        self._act = act
+
+    def get_response(self, request: HttpRequest) -> HttpResponse:
+        self._act(request)
+        return HttpResponse(str(threading.get_ident()))

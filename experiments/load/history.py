@@ -46,16 +46,16 @@ def write_history(cluster: Cluster, *, jobs: int, days: float) -> None:
 def _sort_ledger() -> None:
     """Write the ledger again in the order of time, in which the meter writes it."""
     meta = EnergyEntry._meta
-    columns = ", ".join(f.column for f in meta.concrete_fields if f.column and not f.primary_key)
+    table, fields = meta.db_table, [f for f in meta.concrete_fields if not f.primary_key]
+    columns = ", ".join(str(field.column) for field in fields)
     emptied = "DELETE FROM" if connection.vendor == "sqlite" else "TRUNCATE"
+    kept = f"SELECT {columns} FROM {table}"  # noqa: S608  # names of our own columns
+    again = f"SELECT {columns} FROM ledger ORDER BY hour"  # noqa: S608  # the same
     with connection.cursor() as cursor:
-        for statement in (
-            f"CREATE TEMPORARY TABLE ledger AS SELECT {columns} FROM {meta.db_table}",  # noqa: S608  # names of our own columns
-            f"{emptied} {meta.db_table}",
-            f"INSERT INTO {meta.db_table} ({columns}) SELECT {columns} FROM ledger ORDER BY hour",  # noqa: S608  # the same
-            "DROP TABLE ledger",
-        ):
-            cursor.execute(statement)
+        cursor.execute(f"CREATE TEMPORARY TABLE ledger AS {kept}")
+        cursor.execute(f"{emptied} {table}")
+        cursor.execute(f"INSERT INTO {table} ({columns}) {again}")
+        cursor.execute("DROP TABLE ledger")
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ class Still:
         self.site = Site(folder, 1, {"lease_s": 1.0, "grace_s": 1.0, "margin_s": 1.0}, 1)
         self.parts: dict[str, Any] = {}
         self.slowness = 1.0
+        self.rows = [a_row("job")]
         for name in LISTS:
             (self.site.journals / name).mkdir(parents=True, exist_ok=True)
 
@@ -58,7 +59,7 @@ class Still:
         return {}
 
     def jobs(self) -> list[SimpleNamespace]:
-        return [a_row("job")]
+        return self.rows
 
 
 def a_row(pk: str, waiting: object = None) -> SimpleNamespace:
@@ -165,8 +166,7 @@ def test_jobs_beyond_those_submitted_and_wrong_ends_are_told(tmp_path: Path) -> 
     workload = OneJob(system)
     workload.start()
     workload.states["job"] = "failed"
-    rows = [a_row("job", waiting="for a GPU"), a_row("another")]
-    system.jobs = lambda: rows  # type: ignore[method-assign]
+    system.rows = [a_row("job", waiting="for a GPU"), a_row("another")]
     result = find(cast(System, system), cast(Workload, workload), 0)
     found = {one["name"]: one["wrong"] for one in result["invariants"]}
     assert found[named.JOB_DOUBLED] == ("2 jobs, not 1",)

@@ -41,18 +41,18 @@ class AuditedAdmin:
             row = form.instance if isinstance(form, ModelForm) else form.user
             action = f"{row._meta.model_name}.{'add' if add else 'change'}"
             record_values(action, row, new, None if add else old, team=team_of(row))
-        return super().construct_change_message(request, form, formsets, add)  # type: ignore[misc]
+        return super().construct_change_message(request, form, formsets, add)  # type: ignore[misc]  # of ModelAdmin
 
     def delete_model(self, request: HttpRequest, obj: Model) -> None:
         with transaction.atomic():
             record(f"{obj._meta.model_name}.delete", obj, team=team_of(obj))
-            super().delete_model(request, obj)  # type: ignore[misc]
+            super().delete_model(request, obj)  # type: ignore[misc]  # of ModelAdmin
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
         with transaction.atomic():
             for row in queryset:
                 record(f"{row._meta.model_name}.delete", row, team=team_of(row))
-            super().delete_queryset(request, queryset)  # type: ignore[misc]
+            super().delete_queryset(request, queryset)  # type: ignore[misc]  # of ModelAdmin
 
 
 def _of_formset(formset: Any) -> Iterator[tuple[str, Any, Any]]:

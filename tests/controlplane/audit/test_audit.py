@@ -9,27 +9,24 @@ from uuid import uuid4
 
 import pytest
 from axes.models import AccessAttempt, AccessFailureLog, AccessLog
-from django.contrib import admin
 from django.contrib.auth.models import User
 from django.contrib.sessions.models import Session
 from django.core import serializers
 from django.core.management import call_command, get_commands
 from django.db import transaction
-from django.test import Client, RequestFactory
+from django.test import Client
 from django.urls import resolve
 from django.utils import timezone
-from django_celery_beat.models import IntervalSchedule, PeriodicTask
-from knox.models import AuthToken
 
-from clusters.models import Device, EnrolmentToken, GpuType, PueRecord
+from clusters.models import EnrolmentToken, GpuType
 from clusters.services.enrolment import issue_enrolment_token
 from controlplane.audit.models import AppendOnlyError, Channel, Entry
 from controlplane.audit.record import HIDDEN, plain_values, record
 from controlplane.operations import retention
 from jobs import services
-from jobs.models import Job, Secret, Team
+from jobs.models import Job, Secret
 from tests.builders import a_cluster, a_gpu_type, a_job, a_kind, a_node, a_team, a_user
-from tests.builders_admin import admin_path, change_form
+from tests.builders_admin import admin_path
 from tests.builders_asgi import SiteClient
 from tests.builders_jobs import a_token
 from tests.builders_studies import a_simulation
@@ -38,19 +35,6 @@ from tests.security.test_every_endpoint import METHODS, OPERATORS, WRITES, Scene
 pytestmark = pytest.mark.django_db
 PASSWORD = "correct horse battery"
 OF_EVE = {"username": "eve", "ip_address": "192.0.2.1"}
-
-
-@pytest.fixture(name="boss")
-def _boss() -> User:
-    user = a_user("boss", operator=True)
-    User.objects.filter(pk=user.pk).update(is_superuser=True)
-    return User.objects.get(pk=user.pk)
-
-
-@pytest.fixture(name="page")
-def _page(boss: User, client: Client) -> Client:
-    client.force_login(boss)
-    return client
 
 
 def the_row() -> Entry:
@@ -251,88 +235,6 @@ def test_a_password_set_on_the_server_is_a_row(monkeypatch: pytest.MonkeyPatch) 
     assert User.objects.get(username="eve").check_password(PASSWORD)
 
 
-def test_the_administration_keeps_old_and_new_values_also_of_rows_beside_the_form(
-    page: Client,
-) -> None:
-    team = a_team("vision")
-    a_user("ada", team=team)
-    url = admin_path(Team, "change", team.pk)
-    values = {**change_form(page, url), "weight": "4", "membership_set-0-role": "maintainer"}
-    assert page.post(url, values).status_code == 302
-    row = the_row()
-    assert (row.action, row.channel, row.actor) == ("team.change", Channel.ADMIN, "boss")
-    assert (row.old["weight"], row.new["weight"]) == (1.0, 4.0)
-    assert row.changes["membership ada in vision: role"] == ("member", "maintainer")
-    assert row.team_id == team.pk
-
-
-def test_the_administration_audits_additions_deletions_and_actions(page: Client) -> None:
-    team = a_team("vision")
-    page.post(admin_path(PueRecord, "add"), {
-        "cluster": a_cluster(name="lab").pk, "pue": "1.1",
-        "effective_from_0": "2026-01-01", "effective_from_1": "00:00:00",
-    })  # fmt: skip
-    assert (the_row().action, the_row().new["cluster"]) == ("puerecord.add", "lab")
-    page.post(admin_path(Team, "delete", team.pk), {"post": "yes"})
-    rows = [a_team("red").pk, a_team("blue").pk]
-    chosen = {"action": "delete_selected", "_selected_action": rows, "post": "yes"}
-    page.post(admin_path(Team, "changelist"), chosen)
-    assert not Team.objects.exists()
-    gone = Entry.objects.filter(action="team.delete").order_by("pk")
-    assert {row.thing for row in gone} == {"vision", "red", "blue"}
-    job = a_job(a_cluster())
-    page.post(admin_path(Job, "changelist"), {"action": "hold", "_selected_action": [job.pk]})
-    held = Entry.objects.get(action="job.hold")
-    assert (held.channel, held.actor, held.old) == (Channel.ADMIN, "boss", {"state": "queued"})
-
-
-def test_no_librarys_action_is_left_in_the_administration(
-    page: Client, boss: User, rf: RequestFactory
-) -> None:
-    request = rf.get("/admin/")
-    request.user = boss
-    for there in admin.site._registry.values():
-        for name, found in there.get_actions(request).items():
-            assert found is not None
-            package = found[0].__module__.split(".")[0]
-            ours = package in ("clusters", "controlplane", "jobs", "profiling")
-            assert ours or name == "delete_selected", f"{there}: {name} leaves no row"
-    every = IntervalSchedule.objects.create(every=1, period="days")
-    task = PeriodicTask.objects.create(name="t", task="t", interval=every)
-    chosen = {"action": "disable_tasks", "_selected_action": [task.pk]}
-    page.post(admin_path(PeriodicTask, "changelist"), chosen)
-    assert PeriodicTask.objects.get().enabled
-
-
-def test_the_administration_ends_tokens_by_their_owners_names_and_makes_none(page: Client) -> None:
-    eve = a_user("eve")
-    for _ in range(3):
-        a_token(eve)
-    first, *others = AuthToken.objects.order_by("created")
-    values = {"user": eve.pk, "expiry_0": "2099-01-01", "expiry_1": "00:00:00"}
-    for url in (admin_path(AuthToken, "add"), admin_path(AuthToken, "change", first.pk)):
-        assert page.post(url, values).status_code == 403, url
-    assert AuthToken.objects.count() == 3
-    assert page.get(admin_path(AuthToken, "change", first.pk)).status_code == 200
-    page.post(admin_path(AuthToken, "delete", first.pk), {"post": "yes"})
-    row = the_row()
-    assert (row.action, row.thing, row.old) == (
-        "credential.end", first.token_key, {"owner": "eve"}
-    )  # fmt: skip
-    chosen = {"action": "delete_selected", "_selected_action": [one.pk for one in others]}
-    page.post(admin_path(AuthToken, "changelist"), {**chosen, "post": "yes"})
-    assert not AuthToken.objects.exists()
-    everything = serializers.serialize("json", Entry.objects.all())
-    assert everything.count('"owner": "eve"') == 3
-    assert not any(one.digest in everything for one in (first, *others))
-
-
-def test_a_page_that_saves_by_a_service_leaves_one_row(page: Client) -> None:
-    device = Device.objects.get(node=a_node(a_cluster(), gpus=1))
-    page.post(admin_path(Device, "change", device.pk), {"slots": "2"})
-    assert (the_row().action, the_row().channel) == ("node.slots", Channel.ADMIN)
-
-
 def test_no_secret_is_in_any_row(page: Client, boss: User) -> None:
     team = a_team("vision")
     page.post(admin_path(Secret, "add"), {"team": team.pk, "name": "hub", "value": PASSWORD})
@@ -384,12 +286,6 @@ def test_a_row_is_neither_changed_nor_deleted() -> None:
         with pytest.raises(AppendOnlyError), transaction.atomic():
             attempt()
     assert the_row().actor != "nobody"
-
-
-def test_the_administration_has_no_page_of_it(page: Client) -> None:
-    record("cluster.change", "lab")
-    assert page.get(f"/admin/audit/entry/{the_row().pk}/change/").status_code == 404
-    assert "audit" not in page.get("/admin/").content.decode()
 
 
 def test_retention_lets_rows_go_after_the_configured_time(settings: Any) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
@@ -194,7 +195,8 @@ def test_cancelling_ends_the_process_and_removes_its_folder(
         pids.append(made.pid)
         return made
 
-    run_next(type(ports)(process, stopping, ports.turn_s))  # type: ignore[arg-type]  # it gives what it was given
+    watched: Any = process  # it gives what it was given
+    run_next(type(ports)(watched, stopping, ports.turn_s))
     assert state_of(simulation) == "cancelled"
     with pytest.raises(ProcessLookupError):
         os.kill(pids[0], 0)

@@ -17,7 +17,8 @@ def test_a_file_of_counters_has_no_hole_whose_first_use_may_find_the_disk_full(
     counters = ReservedFile(str(path))
     assert not has_holes(path)
     for number in range(2000):
-        counters.write_value(f"{number}:" + "x" * 100, 1.0, 0.0)  # type: ignore[no-untyped-call]
+        key = f"{number}:" + "x" * 100
+        counters.write_value(key, 1.0, 0.0)  # type: ignore[no-untyped-call]  # of the library
     assert path.stat().st_size > FIRST_BYTES
     assert not has_holes(path)
-    counters.close()  # type: ignore[no-untyped-call]
+    counters.close()  # type: ignore[no-untyped-call]  # of the library

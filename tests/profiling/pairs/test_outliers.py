@@ -7,7 +7,7 @@ from jobs.models import Kind
 from profiling.models import PairMeasurement, PairProfile, Profile
 from profiling.outliers import OUTLIER
 from profiling.services import production_measured
-from tests.builders import a_cluster, a_kind, at
+from tests.builders import a_kind, at
 from tests.builders_sharing import (
     a_known_pair,
     a_shared_launch,
@@ -20,16 +20,6 @@ pytestmark = pytest.mark.django_db
 
 ALONE = 2.0
 FAR = ALONE * OUTLIER * 2
-
-
-@pytest.fixture
-def cluster() -> Cluster:
-    return a_cluster()
-
-
-@pytest.fixture
-def node(cluster: Cluster) -> Node:
-    return a_shared_node(cluster)
 
 
 @pytest.fixture

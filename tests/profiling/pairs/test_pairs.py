@@ -35,16 +35,6 @@ pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture
-def cluster() -> Cluster:
-    return a_cluster()
-
-
-@pytest.fixture
-def node(cluster: Cluster) -> Node:
-    return a_shared_node(cluster)
-
-
-@pytest.fixture
 def kinds() -> tuple[Kind, Kind]:
     return a_kind("slow", steps_per_s={("V100", 1): 4.0}), a_kind(
         "fast", steps_per_s={("V100", 1): 10.0}
