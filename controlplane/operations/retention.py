@@ -4,6 +4,7 @@ Jobs, attempts, events, assignments with their costs, the ledger, tariffs, measu
 simulations stay for ever. Output and samples of ended jobs stay for LEAST_DAYS.
 """
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from knox.models import AuthToken
 from clusters.models import Cluster, EnrolmentToken, RescheduleEvent
 from controlplane.audit.models import Entry
 from controlplane.loop.models import Round
+from controlplane.operations.models import PruneClock
 from controlplane.studies.lifecycle import ACTIVE
 from controlplane.studies.models import Simulation
 from jobs.assignment_lifecycle import ENDED
@@ -37,6 +39,8 @@ from jobs.models import (
 from jobs.moves import note_job
 from profiling.models import PredictedRun, RunTimeGroup
 
+log = logging.getLogger(__name__)
+
 BATCH = 500
 ASSIGNMENTS_AT_ONCE = 20
 SIMULATIONS_AT_ONCE = 20
@@ -45,6 +49,12 @@ LEAST_AUDIT_DAYS = 30
 
 LEAST_DAYS = 7
 """Fewest days for which output and samples of ended jobs are kept."""
+
+LEAP = timedelta(days=8)
+"""Change of the wall clock between two hourly looks beyond which it is not believed at once."""
+
+REST = timedelta(days=1)
+"""Time after a leap in which nothing is deleted by the hour."""
 
 ROUNDS_KEPT = 50
 """Newest rounds per cluster that keep snapshots at any age, to be replayed."""
@@ -76,6 +86,23 @@ class Rule:
                 f"{variable} must be 0 (for ever) or at least {self.least_days}, not {days:g}"
             )
         return days or None
+
+
+def is_steady(now: datetime) -> bool:
+    """Note an hourly look; return True if the wall clock made no leap within REST before `now`.
+
+    By a clock that is months ahead all output would be old. An operator has REST to set it right.
+    """
+    with transaction.atomic():
+        clock, _ = PruneClock.objects.select_for_update().get_or_create(
+            pk=1, defaults={"seen_at": now, "steady_since": now}
+        )
+        if abs(now - clock.seen_at) > LEAP:
+            log.warning("the last look for old data was at %s: none goes for a day", clock.seen_at)
+            clock.steady_since = now
+        clock.seen_at = now
+        clock.save()
+    return now - clock.steady_since >= REST
 
 
 def prune(now: datetime, *, budget_s: float = 60.0, names: tuple[str, ...] = ()) -> dict[str, int]:

@@ -11,7 +11,7 @@ from controlplane.loop.round_counts import note_reconciled
 from controlplane.loop.tasks import ask_for_periodic_rounds, overdue_clusters, run_cluster_round
 from controlplane.operations.clocks import is_in_doubt, note_jump
 from controlplane.operations.health import note_beat
-from controlplane.operations.retention import prune
+from controlplane.operations.retention import is_steady, prune
 from controlplane.operations.schedule import newest_only
 from controlplane.studies.running.runner import reconcile_simulations
 from controlplane.studies.running.workers import hint_simulations
@@ -53,7 +53,9 @@ def reconcile() -> None:
 @shared_task
 @newest_only
 def prune_old() -> None:
-    prune(timezone.now())
+    now = timezone.now()
+    if is_steady(now):
+        prune(now)
 
 
 @shared_task

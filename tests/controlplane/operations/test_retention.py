@@ -20,7 +20,9 @@ from clusters.models import Cluster, RescheduleEvent
 from controlplane.loop.models import Round
 from controlplane.loop.recompute import RoundNotFoundError, find_round, replay
 from controlplane.operations import retention
-from controlplane.operations.retention import BATCH, prune
+from controlplane.operations.models import PruneClock
+from controlplane.operations.retention import BATCH, is_steady, prune
+from controlplane.operations.tasks import prune_old
 from controlplane.studies.models import Simulation, SimulationFile
 from controlplane.studies.services import simulation_unshare
 from controlplane.web.storage.packed_json import PACKED, pack, unpack
@@ -272,3 +274,26 @@ def test_no_time_means_that_all_is_left_for_the_next_pass() -> None:
     launch = an_old_job(a_cluster(), ended_days=200)
     assert prune(NOW, budget_s=0.0) == {}
     assert kept_of(launch) == (2, 2, 1)
+
+
+@pytest.mark.django_db
+def test_a_clock_that_leaps_months_ahead_deletes_nothing_unless_it_stays_there_for_a_day() -> None:
+    hour, ahead = timedelta(hours=1), timedelta(days=200)
+    looks = [NOW + i * hour for i in range(25)]
+    assert [is_steady(now) for now in looks] == [False] * 24 + [True]
+    assert not is_steady(looks[-1] + ahead)
+    assert not is_steady(looks[-1] + ahead + hour)
+    assert not is_steady(looks[-1] + 2 * hour), "set right again"
+    assert not is_steady(looks[-1] + 25 * hour)
+    assert is_steady(looks[-1] + 26 * hour)
+    assert is_steady(looks[-1] + timedelta(days=7)), "a server that was off for some days"
+
+
+@pytest.mark.django_db
+def test_the_hourly_look_deletes_by_a_steady_clock_only() -> None:
+    launch = an_old_job(a_cluster(), ended_days=200)
+    prune_old()
+    assert kept_of(launch) == (2, 2, 1)
+    PruneClock.objects.update(steady_since=NOW - timedelta(days=1))
+    prune_old()
+    assert kept_of(launch) == (0, 0, 0)
