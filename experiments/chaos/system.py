@@ -29,6 +29,11 @@ TICK_S = 0.05
 UP_S = 300.0
 USUAL_UP_S = 8.0
 """Seconds in which the system comes up on two free cores."""
+
+IMPORTS_S = 10.0
+"""Seconds until a worker that has begun holds a round: its first one imports solvers, which takes
+half a second on a free core, and was seen to take 15 s beside other tests."""
+
 _RECORDS = (
     "import django; django.setup(); from experiments.chaos.checks.records import main; main()"
 )
@@ -278,14 +283,15 @@ class System:
         return [part.name for part in self.of(target)]
 
     def whole_since_s(self) -> float:
-        """Since when one of each program is at work that rounds need, and the server's disk has
-        room, monotonic; inf while one lacks.
+        """Since when one of each program is at work that rounds need, a worker for IMPORTS_S, and
+        the server's disk has room, monotonic; inf while one lacks.
         """
         since_s: dict[str, float] = {"disk": self.room_since_s}
         for part in self.parts.values():
             if part.kind not in ("agent", "web"):
                 at_work_s = part.at_work_s if part.is_alive else None
-                began_s = inf if at_work_s is None else at_work_s
+                imports_s = IMPORTS_S if part.kind == "worker" else 0.0
+                began_s = inf if at_work_s is None else at_work_s + imports_s
                 since_s[part.kind] = min(began_s, since_s.get(part.kind, inf))
         return max(since_s.values())
 
