@@ -9,11 +9,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cached_property
+from math import inf
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.conf import settings
-from django.db.models import Count, Exists, F, OuterRef, Q, QuerySet, Window
+from django.db.models import Count, Exists, F, FloatField, OuterRef, Q, QuerySet, Sum, Window
 from django.db.models.functions import Coalesce, Least, RowNumber
 
 from clusters.intervals import is_silent
@@ -186,23 +187,27 @@ class Rows:
     def _avoided(self, now: datetime) -> Mapping[object, frozenset[object]]:
         """Nodes to avoid by waiting job: they failed it lately, and the others could hold it.
 
-        Over as many nodes as it was launched on: a policy may spread a gang.
+        Over as many nodes as its failed launches needed: a policy may spread a gang.
         """
         failed = Assignment.objects.filter(
             job__cluster=self.cluster, job__state=JobState.QUEUED, ended_at__gte=now - AVOIDED,
             ended_at__lte=now + AVOIDED,  # not of a time when the clock was ahead
             purpose=Purpose.TRAINING, reason_class__in=THE_NODES_FAULT,
         ).exclude(reason__startswith=OUT_OF_SHARED_MEMORY)  # fmt: skip
+        shown = {job.pk for job in self.jobs}
         nodes_of: dict[object, set[object]] = defaultdict(set)
-        for job_id, node_id in failed.values_list("job_id", "node_id").distinct():
-            nodes_of[job_id].add(node_id)
-        apart = _nodes_of_launches(nodes_of) if nodes_of else {}
+        fences: set[int] = set()
+        for job_id, node_id, fence in failed.values_list("job_id", "node_id", "fence").distinct():
+            if job_id in shown:
+                nodes_of[job_id].add(node_id)
+                fences.add(fence)
+        spread = _gpus_a_node(nodes_of, fences) if nodes_of else {}
         avoided: dict[object, frozenset[object]] = {}
         for job in self.jobs if nodes_of else ():
             failed_it = nodes_of.get(job.pk, set())
             able = [n for n in self.nodes if failed_it and self._would_do(n, job)]
             others = [self._capacity(node) for node in able if node.pk not in failed_it]
-            enough = len(others) >= apart.get(job.pk, 1)
+            enough = len(others) * spread.get(job.pk, inf) >= job.gpus_min
             if enough and hold_all(others, _demand(job)):
                 avoided[job.pk] = frozenset(n.pk for n in able if n.pk in failed_it)
         return avoided
@@ -228,13 +233,17 @@ class Rows:
         )
 
 
-def _nodes_of_launches(jobs: Iterable[object]) -> dict[object, int]:
-    """Most nodes that one launch of each job was on."""
-    launches = Assignment.objects.filter(job__in=list(jobs), purpose=Purpose.TRAINING).order_by()
-    counted = launches.values("job", "fence").annotate(nodes=Count("node", distinct=True))
-    found: dict[object, int] = {}
-    for job, nodes in counted.values_list("job", "nodes"):
-        found[job] = max(nodes, found.get(job, 1))
+def _gpus_a_node(jobs: Iterable[object], fences: Iterable[int]) -> dict[object, float]:
+    """Fewest GPUs a node of these launches of jobs; none of those without GPUs."""
+    launches = Assignment.objects.filter(
+        job__in=list(jobs), fence__in=list(fences), purpose=Purpose.TRAINING, gpus__gt=0
+    ).order_by()
+    counted = launches.values("job", "fence").annotate(
+        share=Sum("gpus", output_field=FloatField()) / Count("node", distinct=True)
+    )
+    found: dict[object, float] = {}
+    for job, share in counted.values_list("job", "share"):
+        found[job] = min(share, found.get(job, inf))
     return found
 
 

@@ -230,17 +230,42 @@ def test_a_job_of_three_nodes_avoids_one_only_where_three_others_are(
     assert (bad.pk not in seated) is avoids
 
 
+def failed_on(job: Job, *failed: Node, fence: int = 1, **values: Any) -> None:
+    """A launch of the job over these nodes that has failed by their fault."""
+    for rank, node in enumerate(failed):
+        job.fence = fence - 1  # a_placement adds one: they are of one launch
+        fault = {"reason_class": R.NODE, "reason": "no room", "rank": rank, **values}
+        a_placement(job, node, S.FAILED, **{"ended_ago_s": 1.0, **fault})
+
+
 @pytest.mark.parametrize(("others", "wanted"), [(1, 0), (2, 2)])
 def test_a_gang_avoids_nodes_only_where_as_many_others_are_as_it_was_spread_over(
     user: User, cluster: Cluster, others: int, wanted: int
 ) -> None:
     failed, _ = nodes(cluster, 2, gpus=2), nodes(cluster, others, gpus=2)
     job = a_job_of(user, cluster, gpus_min=2, gpus_max=2)
-    for rank, node in enumerate(failed):
-        job.fence = 0  # of one launch
-        fault = {"reason_class": R.NODE, "reason": "no room", "rank": rank}
-        a_placement(job, node, S.FAILED, ended_ago_s=1.0, **fault)
+    failed_on(job, *failed)
     assert len(avoided(job)) == wanted
+
+
+def test_an_elastic_job_on_all_nodes_avoids_the_one_that_failed_it(
+    user: User, cluster: Cluster
+) -> None:
+    four = nodes(cluster, 4)
+    job = a_job_of(user, cluster, gpus_min=1, gpus_max=4)
+    failed_on(job, *four)
+    job.assignments.exclude(node=four[0]).update(state=S.PREEMPTED, reason_class=R.GANG)
+    assert len(avoided(job)) == 1
+
+
+def test_a_gang_avoids_a_node_alone_though_it_was_spread_over_many_long_ago(
+    user: User, cluster: Cluster
+) -> None:
+    bad, *others = nodes(cluster, 3, gpus=4)
+    job = a_job_of(user, cluster, gpus_min=4, gpus_max=4)
+    failed_on(job, bad, *others, *nodes(cluster, 1, gpus=4, state="cordoned"), ended_ago_s=3600.0)
+    failed_on(job, bad, fence=2, gpus=4)
+    assert len(avoided(job)) == 1
 
 
 def test_a_node_is_not_avoided_for_what_ended_while_the_clock_was_ahead(
