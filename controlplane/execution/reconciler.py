@@ -59,19 +59,19 @@ MENDED_STATES = tuple(PLACED | {JobState.CANCELLING})
 
 
 def reconcile_clusters(
-    now: datetime | None = None, watch: Watch = THIS_MACHINE, *, deadlines: bool = True
+    now: datetime | None = None, watch: Watch = THIS_MACHINE, *, doubt_s: float = 0.0
 ) -> int:
     """Make one pass over all clusters; return the number of corrections.
 
     Silence is what `watch` has seen; `now` is for the record, and for times that people set.
-    Without `deadlines`, as while the clock is in doubt, no job fails by its deadline.
+    A deadline is over that was `doubt_s` ago: by as much the clock may be ahead.
     """
     now = now or timezone.now()
     done = 0
     for cluster in Cluster.objects.order_by("pk"):
         with bound(cluster=cluster.pk):
             done += _reconcile(cluster, now, watch)
-            done += _fail_overdue(cluster, now) if deadlines else 0
+            done += _fail_overdue(cluster, now - timedelta(seconds=doubt_s))
     return done
 
 

@@ -1,6 +1,6 @@
 """Clocks for operators: jumps of servers' wall clocks, and how far database and agents are off.
 
-Nothing is decided by a wall clock, except that silence is counted anew after a jump.
+After a jump silence is counted anew, and deadlines that only the jump has passed wait.
 """
 
 import logging
@@ -29,6 +29,9 @@ KEY = "loadmaster.clock_jumps"
 KEPT_S = 7 * 86_400
 DOUBT_S = 600.0
 """Seconds after a jump within which the clock may be set right again."""
+
+UNKNOWN_S = 10 * 365 * 86_400.0
+"""Seconds by which a clock may be ahead whose jumps cannot be read: no deadline is that old."""
 
 SAME_S = 300.0
 """Seconds within which another process of the machine notices the same jump."""
@@ -91,23 +94,30 @@ def note_jump(wall: WallClock = _wall, watch: Watch = THIS_MACHINE) -> bool:
             return False
         number = (known.number if known else 0) + 1
         jump = Jumps(number, jump_s, machine(), os.getpid(), boot_s())
-        cache.set(KEY, asdict(jump), KEPT_S)
-    except RedisError as error:
+        cache.set_many({KEY: asdict(jump), _doubt(): [*_doubted(), (jump_s, boot_s())]}, KEPT_S)
+    except (RedisError, OSError) as error:
         log.warning("the jump is not noted: %s", error)
     watch.start_anew()
     return True
 
 
-def is_in_doubt() -> bool:
-    """Return True if this machine's wall clock jumped within DOUBT_S."""
+def ahead_s() -> float:
+    """Return by how many seconds jumps within DOUBT_S have set this machine's wall clock ahead."""
     try:
-        known = jumps()
-    except RedisError as error:
+        return max(0.0, sum(jump_s for jump_s, _ in _doubted()))
+    except (RedisError, OSError) as error:
         log.warning("whether the clock jumped is not known: %s", error)
-        return False
-    if known is None or known.machine != machine():
-        return False
-    return boot_s() - known.at_boot_s < DOUBT_S
+        return UNKNOWN_S
+
+
+def _doubt() -> str:
+    return f"{KEY}.{machine()}"
+
+
+def _doubted() -> list[tuple[float, float]]:
+    """Jumps of this machine within DOUBT_S: seconds, when on its boot clock."""
+    since_s = boot_s() - DOUBT_S
+    return [(jump_s, at_s) for jump_s, at_s in cache.get(_doubt(), []) if at_s > since_s]
 
 
 def jumps() -> Jumps | None:

@@ -9,7 +9,7 @@ from controlplane.execution.reconciler import reconcile_clusters
 from controlplane.execution.services.stops import stop_profiling
 from controlplane.loop.round_counts import note_reconciled
 from controlplane.loop.tasks import ask_for_periodic_rounds, overdue_clusters, run_cluster_round
-from controlplane.operations.clocks import is_in_doubt, note_jump
+from controlplane.operations.clocks import ahead_s, note_jump
 from controlplane.operations.health import note_beat
 from controlplane.operations.retention import is_steady, prune
 from controlplane.operations.schedule import newest_only
@@ -37,11 +37,11 @@ def reconcile() -> None:
     with mutex("reconcile", LONG_PASS_S) as is_free:
         if not is_free:
             return
+        now = timezone.now()  # before the look for a jump, which else could fall between
         if note_jump():
             end_flush_pause()
             forget_later_failures()
-        now = timezone.now()
-        reconcile_clusters(now, deadlines=not is_in_doubt())
+        reconcile_clusters(now, doubt_s=ahead_s())
         reconcile_profiles(now, stop_profiling)
         for cluster_id in overdue_clusters(now):
             run_cluster_round.delay(cluster_id)
@@ -54,6 +54,7 @@ def reconcile() -> None:
 @newest_only
 def prune_old() -> None:
     now = timezone.now()
+    forget_later_failures()  # the clock may have been set back while nobody looked
     if is_steady(now):
         prune(now)
 

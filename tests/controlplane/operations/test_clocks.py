@@ -5,14 +5,17 @@ from dataclasses import asdict, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import cast
+from unittest.mock import Mock
 
 import pytest
 from axes.models import AccessAttempt
 from django.core.cache import cache
 from django.test import Client
 from django.utils import timezone
+from redis.exceptions import RedisError
 
 from clusters.services import devices
+from controlplane.execution.reconciler import reconcile_clusters
 from controlplane.execution.services import heartbeats
 from controlplane.execution.services.agent_clocks import AgentClocks
 from controlplane.operations import clocks, tasks
@@ -20,9 +23,14 @@ from controlplane.operations.clocks import WallClock, note_jump
 from controlplane.operations.prometheus import StateCollector, exposition
 from controlplane.web.storage import watch
 from controlplane.web.storage.watch import boot_s, machine, sign_age_s
+from jobs.models import Job
 from tests.builders import a_cluster, a_job
 from tests.builders_agents import a_heartbeat, a_node_with_agent, heartbeat
 from tests.builders_clocks import Machine
+
+
+def reread(job: Job) -> Job:
+    return Job.objects.get(pk=job.pk)
 
 
 class Hand:
@@ -134,13 +142,42 @@ def test_no_deadline_passes_by_a_jump_that_may_be_taken_back(
 ) -> None:
     cluster = a_cluster()
     job = a_job(cluster, deadline_at=timezone.now() - timedelta(seconds=1))
+    long_over = a_job(cluster, deadline_at=timezone.now() - timedelta(hours=2))
     after_a_jump(3600.0)
-    job.refresh_from_db()
-    assert job.state == "queued"
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(clocks, "machine", lambda: "elsewhere")
+        other = Hand()
+        other.after(2), other.after(2, -5.0)
+    tasks.reconcile()  # this machine's clock is as doubtful as before
+    assert [reread(each).state for each in (job, long_over)] == ["queued", "failed"]
     monkeypatch.setattr(clocks, "DOUBT_S", 0.0)
     tasks.reconcile()
-    job.refresh_from_db()
-    assert (job.state, "deadline passed" in job.failure_reason) == ("failed", True)
+    assert "deadline passed" in reread(job).failure_reason
+
+
+@pytest.mark.django_db
+def test_a_clock_that_was_set_right_again_is_not_ahead(
+    after_a_jump: Callable[[float], None],
+) -> None:
+    for jump_s, ahead_s in ((60.0, 60.0), (-60.0, 0.0), (5.0, 5.0), (5.0, 10.0), (-60.0, 0.0)):
+        after_a_jump(jump_s)
+        assert round(clocks.ahead_s()) == ahead_s
+
+
+@pytest.mark.django_db
+def test_no_deadline_passes_while_jumps_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = a_job(a_cluster(), deadline_at=timezone.now() - timedelta(days=300))
+    monkeypatch.setattr(clocks, "_doubted", Mock(side_effect=RedisError))
+    reconcile_clusters(doubt_s=clocks.ahead_s())
+    assert reread(job).state == "queued"
+
+
+@pytest.mark.django_db
+def test_later_failures_of_a_clock_that_was_set_back_while_nobody_looked_go_by_the_hour() -> None:
+    AccessAttempt.objects.create(username="ada", failures_since_start=1)
+    AccessAttempt.objects.update(attempt_time=timezone.now() + timedelta(hours=1))
+    tasks.prune_old()
+    assert not AccessAttempt.objects.exists()
 
 
 def test_what_has_changed_has_stood_still_from_then_on() -> None:
