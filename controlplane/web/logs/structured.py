@@ -31,9 +31,13 @@ _INSIDE = (
     (re.compile(r"(://[^/\s:@]*:)[^/\s@]+(@)"), rf"\1{MASK}\2"),
     # Who has a share link needs no login.
     (re.compile(r"(/shared/[a-z]+/)[^/\s\"']+"), rf"\1{MASK}"),
+    # Each word is read once, from its start: from each name within it, it would be read as often
+    # as a stranger's path repeats the name.
     (
         re.compile(
-            rf"((?:{_NAMES})[\w-]*[\"']?\s*[=:]\s*[\"']?)(?!\*\*\*)[^\s\"'&,;)}}]+", re.IGNORECASE
+            rf"(?<![\w-])((?=[\w-]*?(?:{_NAMES}))[\w-]++[\"']?\s*[=:]\s*[\"']?)"
+            r"(?!\*\*\*)[^\s\"'&,;)}]+",
+            re.IGNORECASE,
         ),
         rf"\1{MASK}",
     ),
