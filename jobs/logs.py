@@ -97,16 +97,19 @@ def _chunks(place: _Place, stream: str) -> QuerySet[LogChunk]:
 
 def _bytes(place: _Place, stream: str, limit: int) -> tuple[bytes, int | None]:
     """Return up to `limit` contiguous bytes and None, or a dropped chunk and the next offset."""
-    found = b""
+    found, jump = b"", None
     for chunk in _chunks(place, stream).iterator(chunk_size=16):
         expected, data = place.offset + len(found), chunk.content
         odd = len(data) != chunk.size
-        if chunk.offset > expected or len(found) >= limit or (odd and found):
+        if jump is not None and chunk.offset == jump and not data:
+            jump += chunk.size  # a long gap has many rows
+            continue
+        if jump is not None or chunk.offset > expected or len(found) >= limit or (odd and found):
             break
-        if odd:
-            return data[expected - chunk.offset :], chunk.offset + chunk.size
         found += data[expected - chunk.offset :]
-    return found[:limit], None
+        if odd:
+            jump = chunk.offset + chunk.size
+    return (found[:limit], None) if jump is None else (found, jump)
 
 
 def _decoded(data: bytes, *, final: bool) -> tuple[str, int]:

@@ -26,6 +26,9 @@ FREED_AT_ONCE = 1_000_000
 LARGEST_GAP = 2_000_000_000
 """Bytes of a row, whose size is an integer of 31 bits."""
 
+FURTHEST = 2**44
+"""Most bytes of a stream: the largest file of ext4, to which an agent writes it."""
+
 JOINED = 16_384
 """Longest piece that is made of small ones, which pack badly each by itself."""
 
@@ -48,6 +51,8 @@ def append_log(
     """
     if stream not in STREAMS:
         raise invalid("stream", f"must be one of {', '.join(STREAMS)}, not {stream!r}")
+    if offset > FURTHEST:
+        raise invalid("offset", f"may be at most {FURTHEST}; the job must write less output")
     data = unpack(body, digest)
     if node.epoch != epoch:
         raise stale_epoch(epoch, node.epoch)
@@ -165,13 +170,21 @@ def _leave_out(
     assignment_id: UUID, stream: str, begin: int, end: int, pks: Iterable[int] = ()
 ) -> None:
     """Mark the bytes from `begin` to `end` as left out, in rows with these keys."""
-    text, keys = mark(end - begin), iter(pks)
+    text, keys, rows = mark(end - begin), iter(pks), []
     while begin < end:
         size, pk = min(LARGEST_GAP, end - begin), next(keys, None)
-        LogChunk.objects.create(
-            pk=pk, assignment_id=assignment_id, stream=stream, offset=begin, size=size, data=text
+        rows.append(
+            LogChunk(
+                pk=pk,
+                assignment_id=assignment_id,
+                stream=stream,
+                offset=begin,
+                size=size,
+                data=text,
+            )
         )
         begin, text = begin + size, b""
+    LogChunk.objects.bulk_create(rows)
 
 
 def _wrong_offset(offset: int, expected: int) -> AgentCallError:

@@ -136,6 +136,7 @@ def test_output_may_still_come_after_the_end(call: Any) -> None:
         ({"stream": "stdin"}, 400, "stream"),
         ({"offset": "-1"}, 400, "offset"),
         ({"offset": "9" * 30}, 400, "offset"),
+        ({"offset": 2**44 + 1, "query": {"skipped": 1}}, 400, "offset"),
         ({"query": {"fence": ""}}, 400, "fence"),
         ({"query": {"fence": 99}}, 409, None),
         ({"query": {"epoch": 99}}, 409, "epoch"),
@@ -193,6 +194,18 @@ def test_what_an_agent_leaves_out_is_marked_and_becomes_one_gap_with_what_is_fre
     assert _ship(call, short, b"klmnopqrst", 6000, **left_out).status_code == 200
     assert _kept() == b"0123456789" + logs.mark(5990) + b"klmnopqrst"
     assert _ship(call, short, b"early", 3000, **left_out).status_code == 409
+
+
+def test_a_gap_of_a_terabyte_is_written_by_few_statements_and_passed_by_one_read(
+    call: Any, short: Assignment, django_assert_max_num_queries: Any
+) -> None:
+    _ship(call, short, b"0123456789")
+    with django_assert_max_num_queries(40):
+        _ship(call, short, b"abcdefghij", 2**40, query={"skipped": 1})
+    Assignment.objects.filter(pk=short.pk).update(state="succeeded", ended_at=AN_HOUR_AGO)
+    gap = read_log(short.job, offset=10)
+    assert gap.text == logs.mark(2**40 - 10).decode()
+    assert read_log(short.job, cursor=gap.cursor).text == "abcdefghij"
 
 
 def test_a_gap_of_many_gigabytes_is_marked_once(call: Any, short: Assignment) -> None:
