@@ -110,7 +110,7 @@ async def nothing(scope: Any, receive: Any, send: Any) -> None:
 def protocol() -> AgentProtocol:
     """The agent protocol, working in the thread of the test."""
     same = SameThread("unused", 1)
-    return AgentProtocol(nothing, Pools(same, same, same))
+    return AgentProtocol(nothing, Pools(same, same, same, same))
 
 
 def said_to(environ: dict[str, Any], app: App) -> Said:

@@ -8,7 +8,12 @@ from django.conf import settings
 
 from clusters.agent_errors import AgentCallError, unknown_token
 from clusters.services.enrolment import sha256
-from controlplane.execution.protocol.answers import Answer, Exchange, refusal_of
+from controlplane.execution.protocol.answers import (
+    Answer,
+    Exchange,
+    database_refusal,
+    refusal_of,
+)
 from controlplane.execution.protocol.calls import ENDPOINTS, PREFIX, Batchers, Endpoint
 from controlplane.execution.protocol.heartbeat_batch import (
     MOST,
@@ -87,8 +92,17 @@ class AgentProtocol:
         self._known.add(token)
 
     async def _are_known(self, tokens: Sequence[str]) -> list[bool]:
-        """Ask for many at once: all agents of a large cluster call after a restart."""
-        known = await self._pools.calls.run(known_tokens, tokens)
+        """Ask for many at once: all agents of a large cluster call after a restart.
+
+        A failure is noted once, not by each who waits.
+        """
+        try:
+            known = await self._pools.tokens.run(known_tokens, tokens)
+        except Exception as error:
+            refusal = database_refusal(error)
+            if refusal is None:
+                raise
+            raise refusal from error
         return [token in known for token in tokens]
 
     async def _answer(self, endpoint: Endpoint, request: Request, exchange: Exchange) -> Answer:

@@ -64,3 +64,4 @@ class Pools:
     calls: Threads = field(default_factory=lambda: Threads("agent-calls", 8))
     heartbeats: Threads = field(default_factory=lambda: Threads("heartbeats", 1, trusted_s=1.0))
     polls: Threads = field(default_factory=lambda: Threads("directives", 1))
+    tokens: Threads = field(default_factory=lambda: Threads("tokens", 1, trusted_s=1.0))

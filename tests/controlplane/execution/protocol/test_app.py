@@ -4,11 +4,14 @@ import asyncio
 import json
 import logging
 import re
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
+from unittest.mock import Mock
 from uuid import uuid4
 
 import pytest
+from asgiref.sync import async_to_sync
 from django.conf import settings
 from django.core.cache import cache
 from django.db import OperationalError
@@ -19,7 +22,7 @@ from clusters.models import Node
 from clusters.services.enrolment import issue_enrolment_token
 from controlplane.execution.protocol.app import AgentProtocol
 from controlplane.execution.protocol.calls import ENDPOINTS, LARGEST_REGISTRATION, Endpoint
-from controlplane.execution.protocol.threads import OverloadedError
+from controlplane.execution.protocol.threads import OverloadedError, Pools, Threads
 from controlplane.execution.services import assignments
 from controlplane.web.http.request_metrics import http_registry
 from controlplane.web.logs.middleware import log
@@ -36,7 +39,7 @@ from tests.builders_agents import (
     a_running_assignment,
     an_offer,
 )
-from tests.builders_asgi import SiteClient, ask, nothing, protocol
+from tests.builders_asgi import SameThread, SiteClient, ask, nothing, protocol
 
 pytestmark = pytest.mark.django_db
 HEADERS = {"Authorization": f"Bearer {NODE_TOKEN}", "Loadmaster-Protocol": "1"}
@@ -138,6 +141,14 @@ def test_nothing_is_read_of_a_body_whose_sender_has_no_nodes_token(
         assert bool(read) is (token == NODE_TOKEN and endpoint.takes is not None)
 
 
+async def of_fifty_agents() -> set[int]:
+    """Statuses of the first calls of fifty agents at once."""
+    app, path = protocol(), f"/api/agent/v1/nodes/{uuid4()}/directives"
+    tokens = [{**HEADERS, "Authorization": f"Bearer {number}"} for number in range(50)]
+    said = await asyncio.gather(*(ask(app, "GET", path, headers) for headers in tokens))
+    return {one.status for one in said}
+
+
 def test_the_first_calls_of_many_agents_are_asked_for_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -148,16 +159,36 @@ def test_the_first_calls_of_many_agents_are_asked_for_together(
         return set()
 
     monkeypatch.setattr("controlplane.execution.protocol.app.known_tokens", known_tokens)
-
-    async def play() -> set[int]:
-        app, path = protocol(), f"/api/agent/v1/nodes/{uuid4()}/directives"
-        tokens = [{**HEADERS, "Authorization": f"Bearer {number}"} for number in range(50)]
-        said = await asyncio.gather(*(ask(app, "GET", path, headers) for headers in tokens))
-        return {one.status for one in said}
-
-    assert asyncio.run(play()) == {401}
+    assert asyncio.run(of_fifty_agents()) == {401}
     assert sum(asked) == 50
     assert len(asked) <= 3
+
+
+def test_a_database_that_is_away_is_noted_once_for_the_agents_that_ask_together(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    away = Mock(side_effect=OperationalError("unable to open database file"))
+    monkeypatch.setattr("controlplane.execution.protocol.app.known_tokens", away)
+    assert asyncio.run(of_fifty_agents()) == {503}
+    assert len([one for one in caplog.records if one.levelno >= logging.WARNING]) <= 3
+
+
+def test_tokens_are_asked_for_while_other_calls_keep_their_threads_busy() -> None:
+    node, busy = a_node_with_agent(), Threads("agent-calls", 1)
+    same, done = SameThread("unused", 1), threading.Event()
+    app = AgentProtocol(nothing, Pools(busy, same, same, same))
+
+    async def play() -> int:
+        kept = asyncio.create_task(busy.run(done.wait, 60))
+        await asyncio.sleep(0)
+        path = f"/api/agent/v1/nodes/{node.pk}/heartbeat"
+        said = await ask(app, "POST", path, HEADERS, dumps(a_heartbeat()))
+        assert not kept.done()
+        done.set()
+        await kept
+        return said.status
+
+    assert async_to_sync(play)() == 200
 
 
 @pytest.mark.parametrize("of", [Heartbeat, MetricsBatch, SessionRequest, Registration])
