@@ -13,6 +13,7 @@ from django.utils import timezone
 
 from clusters.models import Device
 from jobs.models import Assignment, AssignmentSlot, ProgressPoint
+from jobs.moves import note_job
 from loadmaster.protocol import OUT_OF_SHARED_MEMORY, ReasonClass
 from policies.contract.snapshot import Source
 from profiling.measurements import MIN_STEPS, NEWEST_POINTS, NOISY, OVERRUN
@@ -114,10 +115,20 @@ def record_pair(seen: PairObservation) -> Learnt | None:
     held = far and not is_confirmed(seen.rates, where, seen.launches)
     _write(where, launches, seen, guess, held)
     if held:
+        if last is None:
+            _note_held(seen)
         return None
     before = (profile.first_steps_per_s, profile.second_steps_per_s) if profile else guess
     _move(profile or PairProfile(**where), seen, fresh=far or not known)
     return Learnt(before, seen.rates)
+
+
+def _note_held(seen: PairObservation) -> None:
+    """Tell both jobs, once for each two launches, that their speeds wait for others."""
+    for launch, rate in zip(seen.launches, seen.rates, strict=True):
+        did = f"{rate:.3g} steps/s beside another job on its GPU, far from what is known"
+        message = f"{did}: not taken until other launches show the like"
+        note_job(launch.job, "warning", data={"message": message})
 
 
 def record_impossible(assignment: Assignment) -> Learnt | None:

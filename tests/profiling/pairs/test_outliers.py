@@ -3,7 +3,7 @@
 import pytest
 
 from clusters.models import Cluster, Node, Reason, RescheduleEvent
-from jobs.models import Kind
+from jobs.models import JobEvent, Kind
 from profiling.models import PairMeasurement, PairProfile, Profile
 from profiling.outliers import OUTLIER
 from profiling.services import production_measured
@@ -55,6 +55,9 @@ def test_a_speed_far_above_the_kinds_own_is_kept_and_changes_nothing(
     row = PairMeasurement.objects.get()
     assert (row.held, round(row.first_steps_per_s, 6)) == (True, FAR)
     assert not RescheduleEvent.objects.filter(reason=Reason.PROFILE).exists()
+    told = [event.data["message"] for event in JobEvent.objects.filter(event="warning")]
+    assert len(told) == 2
+    assert any("12 steps/s beside another job on its GPU" in message for message in told)
 
 
 def test_a_speed_far_below_the_kinds_own_is_what_sharing_may_cost(
