@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from django.conf import settings
+from django.http import HttpResponse
 
 from controlplane.web.credentials.whose import Credential, Users, credentials_of, user_of
 from controlplane.web.http.asgi import (
@@ -22,7 +23,7 @@ from controlplane.web.http.asgi import (
     Send,
     ThreadedHandler,
 )
-from controlplane.web.http.middleware import refused
+from controlplane.web.http.middleware import refused, refused_body
 from controlplane.web.http.pace import STRANGERS, Pace
 from controlplane.web.http.request_metrics import count_request
 from controlplane.web.http.throttling import network_of
@@ -71,7 +72,8 @@ class Visit:
 
 
 class CallerLimits:
-    """ASGI application in front of Django's that answers 429 beyond a caller's limit.
+    """ASGI application in front of Django's that answers 429 beyond a caller's limit, and refuses
+    bodies that are too large: Django reads a body before its middleware.
 
     `whose` returns the id of the user whose credential this is, None for nobody's.
     """
@@ -87,6 +89,9 @@ class CallerLimits:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
+            return
+        if (refusal := _refused_body(scope)) is not None:
+            await _refuse(scope, send, refusal)
             return
         visit = Visit(self._callers)
 
@@ -108,7 +113,7 @@ class CallerLimits:
                 scope[TURNS] = [self._callers[visit.name].turns, self._turn(user, scope)]
                 await self._app(scope, receive, watched)
             else:
-                await _refuse(scope, send, of_user=user is not None)
+                await _refuse(scope, send, _too_many(scope, of_user=user is not None))
         finally:
             visit.leave()
 
@@ -164,16 +169,27 @@ def _most(*, of_user: bool) -> int:
     return settings.REQUESTS_PER_USER if of_user else settings.REQUESTS_PER_ADDRESS
 
 
-async def _refuse(scope: Scope, send: Send, *, of_user: bool) -> None:
-    """Answer at once, before the body is read."""
+def _refused_body(scope: Scope) -> HttpResponse | None:
+    headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+    named = (b"content-length", b"transfer-encoding", b"content-type")
+    return refused_body(scope["path"], *(headers.get(name, "") for name in named))
+
+
+def _too_many(scope: Scope, *, of_user: bool) -> HttpResponse:
     name, whose = ("USER", "you") if of_user else ("ADDRESS", "your address")
-    count_request(scope["method"], ROUTE, 429, 0.0)
     text = (
         f"{_most(of_user=of_user)} requests of {whose} are being answered already; wait for"
         f" them, or ask an operator to raise LOADMASTER_REQUESTS_PER_{name}"
     )
     answer = refused(scope["path"], 429, "too_many_requests", text)
-    said = {**answer.headers, "Retry-After": RETRY_S, "Content-Length": str(len(answer.content))}
+    answer["Retry-After"] = RETRY_S
+    return answer
+
+
+async def _refuse(scope: Scope, send: Send, answer: HttpResponse) -> None:
+    """Answer at once, before the body is read."""
+    count_request(scope["method"], ROUTE, answer.status_code, 0.0)
+    said = {**answer.headers, "Content-Length": str(len(answer.content))}
     headers = [(key.lower().encode(), value.encode()) for key, value in said.items()]
-    await send({"type": "http.response.start", "status": 429, "headers": headers})
+    await send({"type": "http.response.start", "status": answer.status_code, "headers": headers})
     await send({"type": "http.response.body", "body": answer.content})

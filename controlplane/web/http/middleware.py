@@ -86,27 +86,32 @@ LARGEST_URLENCODED = 512 * 1024
 
 
 class BodyLimit(Middleware):
-    """Answer 413 to a body declared too large, before it is read, 411 to one without a length."""
+    """`refused_body` under WSGI; under ASGI it is asked earlier, before the body is read."""
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase:
-        return refusal(request) or self.get_response(request)
+        named = ("CONTENT_LENGTH", "HTTP_TRANSFER_ENCODING", "CONTENT_TYPE")
+        refusal = refused_body(request.path, *(request.META.get(name) or "" for name in named))
+        return refusal or self.get_response(request)
 
 
-def refusal(request: HttpRequest) -> HttpResponse | None:
-    """Refusal of a body that is too large (413) or of unknown length (411), else None."""
-    limit, length = settings.DATA_UPLOAD_MAX_MEMORY_SIZE, request.META.get("CONTENT_LENGTH") or ""
-    if not length and request.META.get("HTTP_TRANSFER_ENCODING"):
+def refused_body(path: str, length: str, encoding: str, kind: str) -> HttpResponse | None:
+    """Refusal of a body that is too large (413) or of unknown length (411), else None.
+
+    `length`, `encoding`, `kind`: Content-Length, Transfer-Encoding and Content-Type, or "".
+    """
+    limit = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+    if not length and encoding:
         text = "the body does not say how long it is; send it whole, with Content-Length"
-        return refused(request.path, 411, "length_required", text)
+        return refused(path, 411, "length_required", text)
     if limit is None or not length.isdecimal():
         return None
     remedy = ""
-    if request.content_type == URLENCODED and limit > LARGEST_URLENCODED:
+    if kind.partition(";")[0].strip().lower() == URLENCODED and limit > LARGEST_URLENCODED:
         limit, remedy = LARGEST_URLENCODED, f" as {URLENCODED}; send it as multipart/form-data"
     if int(length) <= limit:
         return None
     text = f"the body has {length} bytes; at most {limit} are taken{remedy}"
-    return refused(request.path, 413, "too_large", text)
+    return refused(path, 413, "too_large", text)
 
 
 def refused(path: str, status: int, code: str, detail: str) -> HttpResponse:

@@ -1,13 +1,17 @@
 """The largest body of a request, whatever it is for."""
 
+import asyncio
+from collections.abc import Mapping
+from typing import Any
 from urllib.parse import urlencode
 
 import pytest
-from django.test import Client, RequestFactory
+from django.test import Client
 
-from controlplane.web.http.middleware import LARGEST_URLENCODED, URLENCODED, refusal
+from controlplane.web.http.callers import CallerLimits
+from controlplane.web.http.middleware import LARGEST_URLENCODED, URLENCODED
 from tests.builders import a_user
-from tests.builders_asgi import SiteClient
+from tests.builders_asgi import Answering, SiteClient, named
 
 LARGE = b"a" * 10_000_000
 
@@ -22,16 +26,37 @@ def test_ten_megabytes_are_refused_by_their_declared_length(path: str) -> None:
     assert b"the body has 10000000 bytes" in answer.content
 
 
+CHUNKED = {"transfer-encoding": "chunked"}
+
+
 @pytest.mark.parametrize("path", ["/api/v1/jobs/", "/login/"])
-def test_a_body_in_pieces_of_unknown_length_is_refused_rather_than_taken_for_empty(
-    path: str,
+@pytest.mark.parametrize(
+    ("headers", "status", "words"),
+    [
+        ({"content-length": "100000000000"}, 413, b"the body has 100000000000 bytes"),
+        ({"content-length": "600000", "content-type": f"{URLENCODED}; a=b"}, 413, b"multipart"),
+        (CHUNKED, 411, b"send it whole"),
+    ],
+)
+def test_nothing_is_read_of_a_body_that_is_refused(
+    path: str, headers: Mapping[str, str], status: int, words: bytes
 ) -> None:
-    request = RequestFactory().post(path, headers={"Transfer-Encoding": "chunked"})
-    request.META["CONTENT_LENGTH"] = ""
-    answer = refusal(request)
-    assert answer is not None
-    assert answer.status_code == 411
-    assert b"send it whole" in answer.content
+    reads, sent = list[int](), list[Mapping[str, Any]]()
+
+    async def receive() -> Mapping[str, Any]:
+        reads.append(1)
+        return {"type": "http.request", "body": b"x" * 65_536, "more_body": len(reads) < 100}
+
+    async def send(message: Mapping[str, Any]) -> None:
+        sent.append(message)
+
+    handler = Answering(lambda _: None)
+    raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+    scope = {"type": "http", "method": "POST", "path": path, "headers": raw, "query_string": b""}
+    asyncio.run(CallerLimits(handler, named)(scope, receive, send))
+    handler.close()
+    assert (sent[0]["status"], len(reads)) == (status, 0)
+    assert words in sent[1]["body"]
 
 
 @pytest.mark.django_db
@@ -45,7 +70,3 @@ def test_a_form_whose_decoding_takes_much_is_to_be_sent_in_parts(client: Client)
     assert large.status_code == 413
     assert "send it as multipart/form-data" in large.content.decode()
     assert client.post("/simulations/new/", {"study": text * 3}).status_code == 422
-
-
-def test_a_request_without_a_body_goes_on() -> None:
-    assert refusal(RequestFactory().get("/")) is None
