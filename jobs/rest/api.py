@@ -21,6 +21,7 @@ from rest_framework.routers import SimpleRouter
 from rest_framework.serializers import BaseSerializer
 from rest_framework.viewsets import GenericViewSet
 
+from controlplane.web.models import Scope
 from jobs import services
 from jobs.arrays.selectors import first_of_array, states_of
 from jobs.forecasts import first_forecast, starts_of
@@ -106,6 +107,7 @@ KEY_HEADER = OpenApiParameter(
 class JobViewSet(mixins.ListModelMixin, GenericViewSet[Job]):
     """Jobs of the caller's teams; operators see all."""
 
+    write_scope = Scope.SUBMIT
     queryset = Job.objects.none()
     serializer_class = serializers.JobSerializer
     filterset_class = JobFilter

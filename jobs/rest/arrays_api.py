@@ -11,6 +11,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from controlplane.web.models import Scope
 from controlplane.web.rest.errors import ConflictError
 from jobs.arrays.actions import ACTIONS, array_act
 from jobs.arrays.selectors import get_array, states_of
@@ -61,6 +62,8 @@ class ArrayView(APIView):
 
 class ArrayActionView(APIView):
     """Actions on all elements of an array."""
+
+    write_scope = Scope.SUBMIT
 
     @extend_schema(
         operation_id="arrays_act",

@@ -17,6 +17,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from controlplane.web.models import Scope
 from controlplane.web.rest.errors import ConflictError, TooManyError
 from jobs.models import Job
 from jobs.rest.serializers import JobInput, SubmissionSerializer
@@ -122,6 +123,8 @@ class BulkOutput(serializers.Serializer[Any]):
 
 class JobsBulkView(APIView):
     """Submitting many jobs."""
+
+    write_scope = Scope.SUBMIT
 
     @extend_schema(
         request=BulkInput, responses={201: BulkOutput, 207: BulkOutput},

@@ -10,7 +10,6 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from controlplane.web.models import Scope
 from controlplane.web.operators import is_operator
 from controlplane.web.rest.bodies import OnlySettable
 from jobs.models import Membership, Secret, Team, TeamRole
@@ -79,8 +78,6 @@ class TeamsView(APIView):
 class TeamView(APIView):
     """One of the caller's teams; operators set its weight, order and limits."""
 
-    write_scope = Scope.OPERATE
-
     @extend_schema(responses=TeamSerializer)
     def get(self, request: Request, team: str) -> Response:
         """The team with its members and their roles."""
@@ -110,8 +107,6 @@ class SecretsView(APIView):
 
 class MemberView(APIView):
     """One person in one of the caller's teams; operators let people in, and out."""
-
-    write_scope = Scope.OPERATE
 
     @extend_schema(request=TeamMemberSerializer, responses=TeamMemberSerializer)
     def put(self, request: Request, team: str, username: str) -> Response:

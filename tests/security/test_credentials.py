@@ -14,16 +14,19 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from knox.models import AuthToken
-from rest_framework.test import APIClient
+from rest_framework.test import APIClient, APIRequestFactory
+from rest_framework.views import APIView
 
 from clusters.models import Cluster, Node
 from controlplane.web.credentials import tokens
 from controlplane.web.credentials.passwords import is_one_time, make_one_time
 from controlplane.web.models import Scope, TokenGrant
-from jobs.models import Job
+from controlplane.web.rest.defaults import needed_scope
+from jobs.models import Job, Membership, TeamRole
 from jobs.people import person_saved
 from tests.builders import a_cluster, a_job, a_node, a_team, a_user
 from tests.builders_jobs import api, job_fields
+from tests.builders_studies import a_done_simulation
 
 pytestmark = pytest.mark.django_db
 TOKENS = "/api/v1/tokens/"
@@ -86,6 +89,31 @@ def test_what_operators_do_needs_the_scope_of_operators(node: Node) -> None:
     for path, method in changes.items():
         assert error(getattr(of(grace, "submit"), method)(path)) == (403, needed), path
     assert of(grace, "operate").post(f"/api/v1/nodes/{node.pk}/cordon/").status_code == 200
+
+
+def test_a_token_for_submitting_opens_nothing_to_others_and_ends_no_other_token(ada: User) -> None:
+    Membership.objects.filter(user=ada).update(role=TeamRole.MAINTAINER)
+    simulation = a_done_simulation(ada)
+    other = tokens.issue(ada, Scope.OPERATE, timedelta(hours=1)).row.token_key
+    submitter = of(ada, "submit")
+    secret, share = (
+        "/api/v1/teams/vision/secrets/hub/",
+        f"/api/v1/simulations/{simulation.pk}/share/",
+    )
+    calls = ((secret, "put"), (secret, "delete"), (share, "post"), (share, "delete"))
+    needed = "this needs a token of the scope operate; yours has the scope submit"
+    for path, method in (*calls, (f"{TOKENS}{other}/", "delete")):
+        answer = getattr(submitter, method)(path, {"value": "x"}, format="json")
+        assert error(answer) == (403, needed), (method, path)
+    assert tokens.tokens_of(ada).count() == 2
+    assert submitter.delete(f"/api/v1/simulations/{simulation.pk}/").status_code == 204
+    assert submitter.delete(f"{TOKENS}current/").status_code == 204
+
+
+def test_changes_that_name_no_scope_need_the_largest() -> None:
+    request = APIRequestFactory().post("/")
+    request.parser_context = {"view": APIView()}
+    assert needed_scope(request) == Scope.OPERATE
 
 
 def test_no_scope_gives_more_than_its_owner_may(ada: User, node: Node) -> None:

@@ -45,6 +45,7 @@ from controlplane.studies.selectors import (
 from controlplane.studies.what_if.decide import WhatIf, WhatIfError, what_if
 from controlplane.studies.what_if.queue_end import queue_end_create
 from controlplane.studies.what_if.start_now import start_now
+from controlplane.web.models import Scope
 from controlplane.web.rest.openapi import ERROR_REFERENCE
 from jobs.selectors import get_job
 
@@ -60,6 +61,7 @@ FILTERS = [
 class SimulationViewSet(mixins.ListModelMixin, GenericViewSet[Simulation]):
     """Your simulations and those of your teams; operators see all."""
 
+    write_scope = Scope.SUBMIT
     queryset = Simulation.objects.none()
     serializer_class = SimulationSerializer
     lookup_value_regex = "[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
@@ -106,7 +108,7 @@ class SimulationViewSet(mixins.ListModelMixin, GenericViewSet[Simulation]):
         return self._acted(request, pk, services.simulation_cancel)
 
     @extend_schema(request=None, responses=SimulationSerializer)
-    @action(detail=True, methods=["post"])
+    @action(detail=True, methods=["post"], write_scope=Scope.OPERATE)
     def share(self, request: Request, pk: str) -> Response:
         """Make a link with which anybody may look at it: /shared/simulations/{share}/."""
         return self._acted(request, pk, services.simulation_share)
@@ -186,6 +188,8 @@ class ReportView(SimulationFileView):
 class QueueEndView(APIView):
     """Live queue simulated to its end under several choices."""
 
+    write_scope = Scope.SUBMIT
+
     @extend_schema(
         operation_id="what_if_end", request=QueueEndInput, responses={201: SimulationSerializer}
     )
@@ -203,6 +207,8 @@ class QueueEndView(APIView):
 
 class WhatIfView(APIView):
     """Decision of a policy about the live queue now."""
+
+    write_scope = Scope.SUBMIT
 
     @extend_schema(
         operation_id="what_if",

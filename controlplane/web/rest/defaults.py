@@ -11,7 +11,7 @@ from knox.crypto import hash_token
 from knox.models import AuthToken
 from rest_framework.exceptions import AuthenticationFailed, PermissionDenied
 from rest_framework.pagination import LimitOffsetPagination
-from rest_framework.permissions import SAFE_METHODS, BasePermission, IsAdminUser
+from rest_framework.permissions import SAFE_METHODS, BasePermission
 from rest_framework.request import Request
 
 from controlplane.web.credentials.tokens import note_use, scope_of
@@ -50,12 +50,10 @@ class BearerAuthentication(TokenAuthentication):  # type: ignore[misc]  # the li
 
 
 def needed_scope(request: Request) -> Scope:
-    """Scope that a request needs: by its method, its view's `write_scope`, and for whom it is."""
+    """Scope that a request needs: READ to read, else its view's `write_scope`, else OPERATE."""
     if request.method in SAFE_METHODS:
         return Scope.READ
-    view = request.parser_context["view"]
-    operators = {OperatorsAct, OperatorsOnly, IsAdminUser} & set(view.permission_classes)
-    return Scope(getattr(view, "write_scope", Scope.OPERATE if operators else Scope.SUBMIT))
+    return Scope(getattr(request.parser_context["view"], "write_scope", Scope.OPERATE))
 
 
 class OperatorsAct(BasePermission):
