@@ -14,7 +14,8 @@ FASTEST = 1e6
 """Steps/s beyond which a report is nonsense."""
 
 CLOCK_S = 60.0
-"""Seconds by which a job's clock may be ahead of the server's, or fall behind its own past."""
+"""Seconds by which a job's clock may be ahead of the server's, fall behind its own past, or run
+ahead of its launch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +30,16 @@ class Reached:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A launch and the server's time: accepted then, begun at this step, reported so far."""
+    """A launch and the server's time: accepted then, begun at this step, reported so far.
+
+    `first_s`: time of its first report.
+    """
 
     now_s: float
     accepted_s: float | None
     start_steps: int = 0
     last: Reached | None = None
+    first_s: float | None = None
 
 
 @dataclass(slots=True)
@@ -47,13 +52,14 @@ class Checked:
 
 def check(samples: Iterable[ProgressSample], launch: Launch) -> Checked:
     """Drop what makes no sense after what the launch has reported."""
-    checked, last = Checked(), launch.last
+    checked, last, first_s = Checked(), launch.last, launch.first_s
     for told in samples:
         if told.event == NOT_NUMBERS:
             said = "reported steps or times that are no numbers (NaN, infinite): not counted"
             checked.messages.setdefault(NOT_NUMBERS, said)
             continue
-        sample = _with_values(_in_time(told, last, launch.now_s, checked), launch, checked)
+        timely = _in_time(told, last, launch, first_s, checked)
+        sample = _with_values(timely, launch, checked)
         repeated = last is not None and _is_repeated(sample, last)
         problem = _impossible(sample)
         if problem is None and not repeated:
@@ -62,6 +68,7 @@ def check(samples: Iterable[ProgressSample], launch: Launch) -> Checked:
             checked.messages.setdefault(*problem)
             continue
         checked.samples.append(sample)
+        first_s = sample.at_s if first_s is None else first_s
         if not repeated:
             last = Reached(sample.at_s, sample.step, sample.launch_steps, sample.elapsed_s)
     return checked
@@ -74,17 +81,28 @@ def _is_repeated(sample: ProgressSample, last: Reached) -> bool:
 
 
 def _in_time(
-    sample: ProgressSample, last: Reached | None, now_s: float, checked: Checked
+    sample: ProgressSample,
+    last: Reached | None,
+    launch: Launch,
+    first_s: float | None,
+    checked: Checked,
 ) -> ProgressSample:
-    """Return the report at the server's time if the job's clock has jumped."""
+    """Return the report at the server's time if the job's clock has jumped.
+
+    A launch that reports more seconds than it has had would be kept as more points.
+    """
+    latest_s = launch.now_s + CLOCK_S
+    if first_s is not None and launch.accepted_s is not None:
+        had_s = max(0.0, launch.now_s - launch.accepted_s)
+        latest_s = min(latest_s, first_s + had_s + CLOCK_S)
     new = last is not None and sample.launch_steps > last.launch_steps
     back = new and last is not None and sample.at_s < last.at_s - CLOCK_S
-    if not back and 0.0 <= sample.at_s <= now_s + CLOCK_S:
+    if not back and 0.0 <= sample.at_s <= latest_s:
         return sample
     checked.messages.setdefault(
         "clock", "the clock of its progress reports jumped; the server's time is used"
     )
-    return replace(sample, at_s=now_s)
+    return replace(sample, at_s=launch.now_s)
 
 
 def _with_values(sample: ProgressSample, launch: Launch, checked: Checked) -> ProgressSample:

@@ -26,6 +26,7 @@ APART = timedelta(seconds=1)
 SAVED = "checkpoint"
 STARTED = "start"
 KEPT_EVENTS = frozenset({"start", "checkpoint", "preempted", "quota", "end"})
+"""Kept beside other samples of the same second. A job writes them: it may send thousands."""
 
 Sample = TypeVar("Sample", ProgressSample, UsageSample)
 
@@ -65,11 +66,13 @@ def _sensible(
         return progress
     points = _before_now(ProgressPoint.objects.filter(assignment=assignment))
     newest = points.values_list("at", "step", "launch_steps", "elapsed_s").first()
+    first = points.order_by("at").values_list("at", flat=True).first()
     launch = reports.Launch(
         now_s=timezone.now().timestamp(),
         accepted_s=assignment.accepted_at.timestamp() if assignment.accepted_at else None,
         start_steps=assignment.start_steps,
         last=reports.Reached(newest[0].timestamp(), *newest[1:]) if newest else None,
+        first_s=first.timestamp() if first else None,
     )
     checked = reports.check(progress, launch)
     for name, message in checked.messages.items():
@@ -189,7 +192,7 @@ def _keep_progress(assignment: Assignment, progress: Sequence[ProgressSample]) -
             steps_per_s=sample.steps_per_s,
             loss=sample.loss,
         )
-        for at, sample in thinned(progress, last, lambda sample: sample.event in KEPT_EVENTS)
+        for at, sample in thinned(progress, last, lambda sample: sample.event)
     )
 
 
@@ -205,18 +208,21 @@ def _keep_usage(assignment: Assignment, usage: Sequence[UsageSample]) -> None:
             gpu_power_w=sample.gpu_power_w,
             power_source=sample.power_source[:10],
         )
-        for at, sample in thinned(usage, last, lambda sample: False)
+        for at, sample in thinned(usage, last)
     )
 
 
 def thinned(
-    samples: Iterable[Sample], last: datetime | None, always: Callable[[Sample], bool]
+    samples: Iterable[Sample], last: datetime | None, event: Callable[[Sample], str] = lambda _: ""
 ) -> list[tuple[datetime, Sample]]:
-    """Thin samples to one a second after `last`; `always` wanted ones only have to be newer."""
+    """Thin samples to one a second after `last`, and those of each kept event by themselves."""
     kept: list[tuple[datetime, Sample]] = []
+    newest: dict[str, datetime] = {}
     for sample in samples:
-        at = moment("at_s", sample.at_s)
-        if last is None or at >= last + APART or (always(sample) and at > last):
+        at, name = moment("at_s", sample.at_s), event(sample)
+        before = newest.get(name)
+        is_told = name in KEPT_EVENTS and (before is None or at >= before + APART)
+        if last is None or at >= last + APART or (is_told and at > last):
             kept.append((at, sample))
-            last = at
+            last = newest[name] = at
     return kept

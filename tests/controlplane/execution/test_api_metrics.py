@@ -211,6 +211,29 @@ def test_samples_are_thinned_to_one_a_second_but_events_are_kept(call: Any) -> N
     assert UsagePoint.objects.count() == 3
 
 
+def test_of_each_event_one_a_second_is_kept_and_the_newest_checkpoint_counts(call: Any) -> None:
+    node = a_node_with_agent()
+    assignment = a_running_assignment(node, a_job(node.cluster, total_steps=1000))
+    events = ("checkpoint", "start", "end")
+    often = [_progress(n, n / 100, events[n % 3]) for n in range(300)]
+    _measure(call, assignment, *often)
+    kept = ProgressPoint.objects.values_list("event", flat=True)
+    assert sorted(kept) == 3 * ["checkpoint"] + 3 * ["end"] + 3 * ["start"]
+    assignment.refresh_from_db()
+    assignment.job.refresh_from_db()
+    assert (assignment.checkpoint_steps, assignment.job.checkpoint_steps) == (297, 297)
+
+
+def test_a_launch_cannot_report_more_seconds_than_it_has_run(call: Any) -> None:
+    assignment = a_running_assignment(a_node_with_agent())
+    for seq in (1, 2):
+        long_ago = [_progress(n, n, "checkpoint") for n in range(500 * seq)]
+        assert _measure(call, assignment, *long_ago, seq=seq).status_code == 202
+    assert ProgressPoint.objects.count() <= 65, "a second each, and what a clock may be wrong by"
+    warning = assignment.job.events.get(event="warning")
+    assert "clock" in history_line(warning).particulars
+
+
 def test_a_batch_sent_again_by_a_new_session_doubles_no_points(call: Any) -> None:
     node = a_node_with_agent()
     assignment = a_running_assignment(node)
