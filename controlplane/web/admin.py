@@ -1,11 +1,13 @@
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
+from django.contrib.admin.utils import unquote
 from django.contrib.auth.admin import GroupAdmin as DjangoGroupAdmin
 from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
 from django.contrib.auth.models import Group, User
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
 from knox.models import AuthToken
 
 from controlplane.web.credentials.passwords import make_one_time
@@ -53,10 +55,12 @@ class UserAdmin(AuditedAdmin, _DjangoUserAdmin, _Styled):
         id: str,  # noqa: A002  # Django's name
         form_url: str = "",
     ) -> HttpResponse:
-        """Set a password; one that somebody else has set is for one login."""
+        """Set another's password, for one login; one's own is set where the old one is asked."""
+        if (user := self.get_object(request, unquote(id))) == request.user:
+            return redirect("password")
         answer = super().user_change_password(request, id, form_url)
         done = answer.status_code == 302 and answer["Location"] != request.get_full_path()
-        if done and (user := self.get_object(request, id)) and user != request.user:
+        if done and user:
             make_one_time(user)
         return answer
 

@@ -286,9 +286,19 @@ def test_a_password_that_an_operator_sets_is_for_one_time(ada: User, client: Cli
     new = {"username": "new", "password1": OTHER, "password2": OTHER, "usable_password": "true"}
     assert client.post("/admin/auth/user/add/", new).status_code == 302
     assert is_one_time(User.objects.get(username="new"))
-    own = client.post(f"/admin/auth/user/{admin.pk}/password/", fields)
-    assert own.status_code == 302
-    assert not is_one_time(admin)
+
+
+@pytest.mark.parametrize("before", ["", "_0A"], ids=["plain", "a quoted line break"])
+def test_the_administration_changes_nobodys_own_password_without_the_old_one(
+    client: Client, before: str
+) -> None:
+    admin = User.objects.create_superuser("root", password=PASSWORD)
+    client.force_login(admin)
+    fields = {"password1": OTHER, "password2": OTHER, "usable_password": "true"}
+    answer = client.post(f"/admin/auth/user/{before}{admin.pk}/password/", fields)
+    assert (answer.status_code, answer["Location"]) == (302, "/password/")
+    admin.refresh_from_db()
+    assert admin.check_password(PASSWORD)
 
 
 def test_an_operator_gives_a_new_one_time_password_by_command(ada: User) -> None:
