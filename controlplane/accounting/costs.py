@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, time
 from decimal import Decimal
 from functools import cached_property
-from itertools import groupby, islice
+from itertools import groupby
 from typing import Any, overload
 from uuid import UUID
 
@@ -167,14 +167,16 @@ class JobRows(Sequence[CostRow]):
         return self._of([group["job_id"] for group in self._jobs[place]])
 
     def __iter__(self) -> Iterator[CostRow]:
-        groups = self._jobs.iterator()
-        while jobs := [group["job_id"] for group in islice(groups, JOBS_AT_ONCE)]:
-            yield from self._of(jobs)
+        # The ids at first, 16 bytes each, and no cursor while a client takes its time.
+        ids = b"".join(group["job_id"].bytes for group in self._jobs.iterator())
+        for first in range(0, len(ids), 16 * JOBS_AT_ONCE):
+            some = ids[first : first + 16 * JOBS_AT_ONCE]
+            yield from self._of([UUID(bytes=some[at : at + 16]) for at in range(0, len(some), 16)])
 
     def _of(self, jobs: Sequence[UUID]) -> list[CostRow]:
         groups = self._entries.order_by().filter(job__in=jobs).values(*_KEYS["job"])
         found = {group["job_id"]: group for group in groups.annotate(**_aggregates())}
-        return [_row(self._query, found[job]) for job in jobs]
+        return [_row(self._query, found[job]) for job in jobs if job in found]
 
 
 def _aggregates() -> dict[str, Sum]:

@@ -1,16 +1,24 @@
 """ASGI: types of applications, and a bounded pool of threads for what Django does synchronously."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+)
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, suppress
+from contextlib import nullcontext, suppress
 from time import thread_time
 from typing import Any, ParamSpec, TypeVar, cast
 
 from asgiref.sync import ThreadSensitiveContext, sync_to_async
 from django.core.handlers.asgi import ASGIHandler, ASGIRequest
 from django.db import close_old_connections, connections
-from django.http import HttpRequest
+from django.http import HttpRequest, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 
 from controlplane.web.logs.middleware import user_id_of
@@ -29,8 +37,10 @@ MOST_THREADS = 16
 LARGE_BYTES = 256 * 1024
 """Size from which bodies are worked on one at a time: parsing takes up to fifty times as much."""
 
-TURNS, USER, SPENT_S = "loadmaster.turns", "loadmaster.user", "loadmaster.spent_s"
-"""Keys of a scope: contexts that a thread is taken in; then the user's id and processor time."""
+TURN, USER, SPENT_S = "loadmaster.turn", "loadmaster.user", "loadmaster.spent_s"
+"""Keys of a scope: maker of the contexts in which a thread is taken, each time for a while; then
+the user's id and the processor time that the last one took.
+"""
 
 
 class ThreadedHandler(ASGIHandler):
@@ -61,14 +71,26 @@ class ThreadedHandler(ASGIHandler):
     async def get_response_async(self, request: HttpRequest) -> HttpResponseBase:
         scope = cast(Scope, cast(ASGIRequest, request).scope)
         length = request.META.get("CONTENT_LENGTH") or ""
-        large = [self._large] if length.isdecimal() and int(length) > LARGE_BYTES else []
-        async with AsyncExitStack() as turns:
-            for turn in (*scope.get(TURNS, ()), *large):
-                await turns.enter_async_context(turn)
-            try:
-                return await self.call(self._answer, request)
-            finally:
-                scope[USER] = user_id_of(request)
+        is_large = length.isdecimal() and int(length) > LARGE_BYTES
+        async with scope.get(TURN, nullcontext)(), self._large if is_large else nullcontext():
+            answer = await self.call(_timed, scope, self._answer, request)
+        if isinstance(answer, StreamingHttpResponse) and not answer.is_async:
+            parts = cast(Iterator[bytes], answer.streaming_content)
+            answer.streaming_content = self._pieces(parts, scope)
+        return answer
+
+    async def _pieces(self, parts: Iterator[bytes], scope: Scope) -> AsyncIterator[bytes]:
+        """Read a download as it is sent, each piece in a turn and a thread as a request has.
+
+        Django would read it whole, in the thread that each request needs at its start. Between
+        pieces a download has no thread, so `parts` must hold no cursor and no transaction.
+        """
+        while piece := await self._piece(parts, scope):
+            yield piece
+
+    async def _piece(self, parts: Iterator[bytes], scope: Scope) -> bytes:
+        async with scope.get(TURN, nullcontext)():
+            return await self.call(_timed, scope, _joined, parts, self.chunk_size)
 
     async def call(self, act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Do something that may ask the database in a thread of the pool."""
@@ -85,12 +107,10 @@ class ThreadedHandler(ASGIHandler):
             self._idle.put_nowait(thread)
 
     def _answer(self, request: HttpRequest) -> HttpResponseBase:
-        began_s = thread_time()
         try:
-            close_old_connections()
             return self.get_response(request)
         finally:
-            cast(Scope, cast(ASGIRequest, request).scope)[SPENT_S] = thread_time() - began_s
+            cast(Scope, cast(ASGIRequest, request).scope)[USER] = user_id_of(request)
 
     def close(self) -> None:
         """Close the connections of the threads, and end them."""
@@ -98,3 +118,23 @@ class ThreadedHandler(ASGIHandler):
             thread.submit(connections.close_all)
             thread.shutdown(wait=True)
         self._signals.shutdown(wait=True)
+
+
+def _timed(scope: Scope, act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Act with a connection that is alive, and note the thread's processor time in the scope."""
+    began_s = thread_time()
+    try:
+        close_old_connections()
+        return act(*args, **kwargs)
+    finally:
+        scope[SPENT_S] = thread_time() - began_s
+
+
+def _joined(parts: Iterable[bytes], least: int) -> bytes:
+    """Return the next parts, of at least so many bytes together; fewer only at the end."""
+    piece = bytearray()
+    for part in parts:
+        piece += part
+        if len(piece) >= least:
+            break
+    return bytes(piece)

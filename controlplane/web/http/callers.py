@@ -9,13 +9,14 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 from django.conf import settings
 from django.http import HttpResponse
 
 from controlplane.web.credentials.whose import Credential, Users, credentials_of, user_of
 from controlplane.web.http.asgi import (
-    TURNS,
+    TURN,
     App,
     Message,
     Receive,
@@ -110,7 +111,7 @@ class CallerLimits:
                     visit.leave()
                     is_in = self._enter(visit, scope, user)
             if is_in:
-                scope[TURNS] = [self._callers[visit.name].turns, self._turn(user, scope)]
+                scope[TURN] = partial(self._turn, self._callers[visit.name], user, scope)
                 await self._app(scope, receive, watched)
             else:
                 await _refuse(scope, send, _too_many(scope, of_user=user is not None))
@@ -139,17 +140,18 @@ class CallerLimits:
             return user
 
     @asynccontextmanager
-    async def _turn(self, user: str | None, scope: Scope) -> AsyncIterator[None]:
-        """Wait for the turn of the caller."""
-        if user:
-            async with self._pace.turn(user, scope):
-                yield
-        elif scope["path"] in PROBES:
-            async with self._probes[scope["path"]]:
-                yield
-        else:
-            async with self._strangers, self._pace.turn(STRANGERS, scope):
-                yield
+    async def _turn(self, caller: Caller, user: str | None, scope: Scope) -> AsyncIterator[None]:
+        """Wait for the turn of the caller, of whom a few requests have threads."""
+        async with caller.turns:
+            if user:
+                async with self._pace.turn(user, scope):
+                    yield
+            elif scope["path"] in PROBES:
+                async with self._probes[scope["path"]]:
+                    yield
+            else:
+                async with self._strangers, self._pace.turn(STRANGERS, scope):
+                    yield
 
 
 def limited(handler: ThreadedHandler) -> CallerLimits:

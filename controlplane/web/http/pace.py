@@ -73,7 +73,7 @@ class Pace:
                 name = user if known is None else f"user {known}"
                 if name != user and self._came_s.get(user) == came_s:
                     del self._came_s[user]  # or its own login would keep a user waiting
-                self._charge(self._accounts[name], scope.get(SPENT_S, 0.0))
+                self._charge(self._accounts[name], scope.pop(SPENT_S, 0.0))
 
     def _others_are_there(self, user: str) -> bool:
         """Return True if anybody else who takes little came lately."""

@@ -1,18 +1,21 @@
 """Costs summed up: by whom, when and where, who may see them, as a page, a file and by the API."""
 
 import csv
+import inspect
 import io
 from decimal import Decimal
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import Permission, User
+from django.db.models import QuerySet
 from django.test import Client
 from pytest_django import DjangoAssertNumQueries
 
 from clusters.models import Cluster, Node
 from controlplane.accounting.costs import CostRow, Costs, plain
 from controlplane.accounting.ledger import bill
+from controlplane.accounting.models import EnergyEntry
 from controlplane.accounting.query import CostQueryError, period, read_query
 from jobs.models import Team
 from tests.builders import a_job, a_team, a_user
@@ -221,6 +224,25 @@ def test_the_file_holds_every_sum_with_units_in_its_header(
     assert Decimal(lines[0]["cost"]) == pytest.approx(Decimal(2.1 * PRICE), rel=Decimal("1e-6"))
     assert lines[1]["predicted_cost"] == ""
     assert lines[0]["currency"] == "EUR"
+
+
+def test_a_download_by_job_holds_no_cursor_while_its_client_reads(
+    teams: list[Team], cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, iterator = list[Any](), QuerySet.iterator
+
+    def noted(of: Any) -> Any:
+        opened.append(iterator(of))
+        return opened[-1]
+
+    monkeypatch.setattr(QuerySet, "iterator", noted)
+    monkeypatch.setattr("controlplane.accounting.costs.JOBS_AT_ONCE", 1)
+    query = read_query(cluster, {"by": "job", **MAY}, later(48))
+    reads = iter(Costs(a_user(operator=True), query).rows)
+    assert next(reads).name == "convnet"
+    assert [inspect.getgeneratorstate(one) for one in opened] == [inspect.GEN_CLOSED]
+    EnergyEntry.objects.filter(job__name="recurrent").delete()
+    assert list(reads) == [], "entries that are gone meanwhile are left out"
 
 
 @pytest.mark.parametrize("cell", ["=1+1", "+cmd", "-2", "@SUM(A1)", "\tx", "\rx"])

@@ -3,12 +3,12 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 
-from controlplane.web.http.asgi import SPENT_S, TURNS, USER, ThreadedHandler
+from controlplane.web.http.asgi import SPENT_S, TURN, USER, ThreadedHandler
 from controlplane.web.http.callers import CallerLimits
 from controlplane.web.http.pace import (
     FREE_S,
@@ -186,9 +186,7 @@ def test_a_users_requests_are_paced_as_the_users_from_the_first_one_on() -> None
                 yield
 
     async def answer(scope: Any, receive: Any, send: Any) -> None:
-        async with AsyncExitStack() as stack:
-            for turn in scope[TURNS]:
-                await stack.enter_async_context(turn)
+        async with scope[TURN]():
             await send({"type": "http.response.start", "status": 200, "headers": []})
 
     app = CallerLimits(answer, named)
