@@ -6,9 +6,11 @@ from datetime import UTC, datetime
 from clusters.plausible import MOST_MEMORY_GB
 from loadmaster.protocol import (
     MOST_DEVICES,
+    MOST_LAUNCHES,
     MOST_SLOTS,
     DeviceReport,
     ErrorCode,
+    KnownAssignment,
     Registration,
 )
 
@@ -129,6 +131,12 @@ def check_devices(devices: tuple[DeviceReport, ...]) -> None:
             f"a node has GPUs of one type, this machine reports {', '.join(types)}; run one agent"
             " for each",
         )
+
+
+def check_launches(known: tuple[KnownAssignment, ...]) -> None:
+    """Require no more launches than a node may have: each one listed is looked up and answered."""
+    if len(known) > MOST_LAUNCHES:
+        raise invalid("assignments", f"a node may have {MOST_LAUNCHES} launches, not {len(known)}")
 
 
 def check_features(features: tuple[str, ...]) -> None:

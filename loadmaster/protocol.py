@@ -45,6 +45,9 @@ MOST_SLOTS = 16
 MOST_DEVICES = 64
 """GPUs of one node at most, parts of them (MIG) counted."""
 
+MOST_LAUNCHES = 4096
+"""Launches that one node may know of at most."""
+
 CONTAINER = "{container}"
 """Stands in a node's address for a launch's own name, where containers find one another by name."""
 

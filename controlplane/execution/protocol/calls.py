@@ -10,7 +10,7 @@ from uuid import UUID
 
 from django.conf import settings
 
-from clusters.agent_errors import AgentCallError, not_yours, unknown_token
+from clusters.agent_errors import AgentCallError, check_launches, not_yours, unknown_token
 from clusters.models import Node
 from clusters.services.enrolment import check_enrolment_token, sha256
 from clusters.services.enrolment import register as register_node
@@ -85,9 +85,9 @@ def open_session(request: Request) -> Session:
 
 async def heartbeat(request: Request, waiting: Batchers) -> HeartbeatReply:
     """Renew the leases of the listed assignments; learn everything wanted and not yet done."""
-    token = sha256(request.token)
-    call = Call(request.id("node_id"), request.parse(Heartbeat), token)
-    return await waiting.heartbeats.take(call)
+    token, beat = sha256(request.token), request.parse(Heartbeat)
+    check_launches(beat.assignments)
+    return await waiting.heartbeats.take(Call(request.id("node_id"), beat, token))
 
 
 async def directives(request: Request, waiting: Batchers) -> Directives | None:

@@ -234,7 +234,7 @@ _SHOWN = (
 
 def _renew(renewals: Sequence[_Renewal], now: datetime) -> None:
     for renewal in renewals:
-        renewal.renewed = [a for a in renewal.held if _is_watched(a, renewal.beat)]
+        renewal.renewed = _watched(renewal.held, renewal.beat)
     ends = {id(renewal): now + timedelta(seconds=renewal.clock.lease_s) for renewal in renewals}
     sessions = [
         (
@@ -259,16 +259,16 @@ def _renew(renewals: Sequence[_Renewal], now: datetime) -> None:
     update_rows(Assignment, ("id", "epoch"), renewed, leases)
 
 
-def _is_watched(assignment: Assignment, beat: Heartbeat) -> bool:
-    watched = any(
-        known.fence == assignment.fence
-        and known.id == str(assignment.pk)
-        and known.state not in ENDED
-        for known in beat.assignments
-    )
-    return (
-        watched and assignment.epoch == beat.epoch and assignment.state != AssignmentState.OFFERED
-    )
+def _watched(held: Iterable[Assignment], beat: Heartbeat) -> list[Assignment]:
+    """Return the assignments of this session whose very launch the agent still watches."""
+    watched = {(known.id, known.fence) for known in beat.assignments if known.state not in ENDED}
+    return [
+        assignment
+        for assignment in held
+        if (str(assignment.pk), assignment.fence) in watched
+        and assignment.epoch == beat.epoch
+        and assignment.state != AssignmentState.OFFERED
+    ]
 
 
 def _note_changes(renewals: Sequence[_Renewal]) -> None:

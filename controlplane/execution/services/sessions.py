@@ -12,6 +12,7 @@ from clusters.agent_errors import (
     AgentCallError,
     check_devices,
     check_features,
+    check_launches,
     check_text,
     not_yours,
     stale_assignment,
@@ -80,6 +81,7 @@ def open_session(node_pk: UUID, request: SessionRequest, now: datetime | None = 
     check_text("address", request.address, 255)
     check_devices(request.devices)
     check_features(request.features)
+    check_launches(request.assignments)
     with transaction.atomic():
         node = lock_node(node_pk)
         if not is_silent(node.session_expires_at) and not _is_same_agent(node, request):

@@ -1,5 +1,7 @@
 """Heartbeats on a virtual clock: what they renew, bring back, and cost."""
 
+from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -21,7 +23,7 @@ from controlplane.execution.services.sessions import open_session
 from jobs.models import Assignment
 from jobs.selectors import names_in_waiting
 from jobs.wording import reason_for_waiting
-from loadmaster.protocol import AssignmentState, DeviceSample
+from loadmaster.protocol import AssignmentState, DeviceSample, KnownAssignment
 from loadmaster.wire import dumps
 from tests.builders import a_cluster, a_job
 from tests.builders_agents import (
@@ -286,6 +288,23 @@ def test_a_heartbeat_costs_the_same_queries_whatever_it_lists(count: int) -> Non
     ) as queries:
         heartbeat(node.pk, a_heartbeat(*held), _at(1))
     assert len(queries) == 7, [q["sql"][:90] for q in queries]
+
+
+def test_what_a_heartbeat_lists_is_read_as_often_for_eight_launches_as_for_one() -> None:
+    class Listed(tuple[KnownAssignment, ...]):
+        reads = 0
+
+        def __iter__(self) -> Iterator[KnownAssignment]:
+            Listed.reads += 1
+            return super().__iter__()
+
+    def reads(count: int) -> int:
+        Listed.reads, node = 0, a_node_with_agent(now=_at(0), gpus=8)
+        beat = a_heartbeat(*(a_running_assignment(node, now=_at(0)) for _ in range(count)))
+        heartbeat(node.pk, replace(beat, assignments=Listed(beat.assignments)), _at(1))
+        return Listed.reads
+
+    assert reads(8) == reads(1) > 0
 
 
 def test_many_nodes_stretch_heartbeats_and_leases() -> None:

@@ -15,7 +15,7 @@ from clusters.services.devices import flush_samples, sync_devices
 from controlplane.accounting.ledger import bill_until
 from controlplane.operations.prometheus import StateCollector, exposition
 from jobs.models import Assignment, UsagePoint
-from loadmaster.protocol import AssignmentState, DeviceSample
+from loadmaster.protocol import AssignmentState, DeviceSample, KnownAssignment
 from loadmaster.samples import MetricsBatch, UsageSample
 from tests.builders import a_job, a_user
 from tests.builders_agents import (
@@ -157,6 +157,22 @@ def test_a_heartbeat_tells_of_no_more_devices_than_a_node_may_have() -> None:
     samples = tuple(DeviceSample(f"GPU-{i}") for i in range(15_000))
     heartbeat(node.pk, a_heartbeat(devices=samples))
     assert counted(node) == {"devices": (1, 15_000.0)}
+
+
+@pytest.mark.parametrize("call_of", ["heartbeat", "session"])
+def test_more_launches_than_a_node_may_have_are_refused(call: Any, call_of: str) -> None:
+    node = a_node_with_agent(gpus=1)
+    known = tuple(KnownAssignment(f"x{i}", 1, AssignmentState.RUNNING) for i in range(4097))
+    if call_of == "heartbeat":
+        told: Any = a_heartbeat()
+    else:
+        told = a_session_request(node)
+    path = f"nodes/{node.pk}/{call_of}"
+    answer = call("post", path, replace(told, assignments=known))
+    assert (answer.status_code, answer.json()["error"]["field"]) == (400, "assignments")
+    said = "assignments: a node may have 4096 launches, not 4097"
+    assert answer.json()["error"]["detail"] == said
+    assert call("post", path, replace(told, assignments=known[:-1])).status_code == 200
 
 
 def test_a_session_with_fifteen_thousand_gpus_is_refused(call: Any) -> None:
