@@ -79,7 +79,7 @@ def run_next(ports: Ports | None = None) -> Simulation | None:
 def claim(now: datetime) -> Simulation | None:
     """Claim the next waiting simulation; None without one or without slot."""
     while (slot := _free_slot()) is not None:
-        if (simulation := _next_waiting()) is None:
+        if (simulation := _next_waiting(now)) is None:
             return None
         lease = {"slot": slot, "owner": new_owner(), "expires_at": now + EXPIRY}
         start = {"started_at": now, "starts": simulation.starts + 1}
@@ -89,13 +89,17 @@ def claim(now: datetime) -> Simulation | None:
     return None
 
 
-def _next_waiting() -> Simulation | None:
-    """Return the oldest waiting simulation of the person whose turn it is."""
+def _next_waiting(now: datetime) -> Simulation | None:
+    """Return the oldest waiting simulation of the person whose turn it is.
+
+    A start in time to come, of a clock that was ahead, counts as none: it says nothing of turns.
+    """
     running = Simulation.objects.filter(user=OuterRef("user"), state=State.RUNNING).order_by()
     counted = running.values("user").annotate(running=Count("pk"))
+    begun = LastStart.objects.filter(user=OuterRef("user"), at__lte=now)
     waiting = Simulation.objects.filter(state=State.QUEUED).annotate(
         running=Coalesce(Subquery(counted.values("running")), 0),
-        begun_at=Subquery(LastStart.objects.filter(user=OuterRef("user")).values("at")),
+        begun_at=Subquery(begun.values("at")),
     )
     turn = ("running", F("begun_at").asc(nulls_first=True), "created_at", "pk")
     return waiting.order_by(*turn).first()

@@ -132,6 +132,16 @@ def test_deleting_what_has_run_gains_no_turn() -> None:
     assert begin(now + timedelta(hours=1)) == ben
 
 
+def test_a_clock_that_was_ahead_takes_nobodys_turns() -> None:
+    ada, ben, now = a_user(), a_user(), timezone.now()
+    a_simulation(ada)
+    assert begin(now + timedelta(days=365)) == ada
+    for user in (ben, ben, ada, ada):
+        a_simulation(user)
+    turns = [begin(now + timedelta(seconds=i)) for i in range(4)]
+    assert turns == [ben, ada, ben, ada]
+
+
 def test_a_doubled_task_finds_nothing_to_do() -> None:
     a_simulation()
     assert claim(timezone.now()) is not None
