@@ -38,10 +38,14 @@ class Command(OperatorCommand):
         add(
             "--disable",
             action="store_true",
-            help="nobody logs in as them, until NAME alone; their API tokens end",
+            help="nobody logs in as them, until NAME alone or --new-password; their API tokens end",
         )
         add("--end-tokens", action="store_true", help="end their API tokens; they log in again")
-        add("--new-password", action="store_true", help="a new one-time password for them")
+        add(
+            "--new-password",
+            action="store_true",
+            help="a new one-time password for them; without other rights it enables them too",
+        )
 
     def handle(
         self,
