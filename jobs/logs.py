@@ -4,6 +4,7 @@ import base64
 import binascii
 import codecs
 import uuid
+from collections import deque
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -19,6 +20,9 @@ STREAMS = ("stdout", "stderr")
 PIECE = 65_536
 MIN_PIECE = 16
 MAX_PIECE = 1_048_576
+LAUNCHES = 20
+"""Launches of which one piece is read at most: many may have no output."""
+
 HELD = Coalesce(F("unpacked_size"), Length("data"))
 """Bytes of a chunk's content: other than its size where output is left out."""
 
@@ -58,25 +62,26 @@ def read_log(
     # The job is read before its output: whatever is written later belongs to a reader who comes
     # back.
     over, now = job.is_over, timezone.now()
-    training = job.assignments.filter(purpose="training", rank=rank)
-    assignments = list(training.order_by("fence", "copy"))
+    training = job.assignments.filter(purpose="training", rank=rank).order_by("fence")
     if cursor:
-        place = _from_cursor(assignments, cursor)
-    elif assignments:
-        place = _from_offset(assignments, stream, offset or 0)
+        place: _Place | None = _from_cursor(training, cursor)
     else:
+        place = _from_offset(training, stream, offset or 0)
+    if place is None:
         return LogPiece("", cursor, over)
-    at = assignments.index(place.assignment)
+    later = deque(training.filter(fence__gt=place.assignment.fence)[:LAUNCHES])
     texts: list[str] = []
     while True:
-        current, last = assignments[at], at + 1 == len(assignments)
+        current, last = place.assignment, not later
         ended = _settled(current, now) or (not last and AssignmentState(current.state) in ENDED)
-        text, place, exhausted = _take(place, stream, limit, ended=ended)
+        text, place, exhausted = _take(place, stream, max(MIN_PIECE, limit), ended=ended)
         texts.append(text)
+        limit -= len(text.encode())
         if not exhausted or not ended or last:
             break
-        at, place = at + 1, _Place(assignments[at + 1], 0)
-        limit = max(MIN_PIECE, limit - len(text.encode()))
+        place = _Place(later.popleft(), 0)
+        if limit <= 0 or len(texts) == LAUNCHES:
+            break
     return LogPiece("".join(texts), _to_cursor(place), over and last and ended and exhausted)
 
 
@@ -124,16 +129,18 @@ def _settled(assignment: Assignment, now: datetime) -> bool:
     return ended and (assignment.ended_at is None or now - assignment.ended_at >= SETTLE)
 
 
-def _from_offset(assignments: list[Assignment], stream: str, offset: int) -> _Place:
-    chunks = LogChunk.objects.filter(assignment__in=assignments, stream=stream).order_by()
-    sizes = dict(chunks.values_list("assignment").annotate(total=Sum("size")))
+def _from_offset(training: QuerySet[Assignment], stream: str, offset: int) -> _Place | None:
+    """Return the place of a byte of all output, at most its end; None without a launch."""
+    chunks = LogChunk.objects.filter(assignment__in=training.order_by(), stream=stream)
+    by_launch = chunks.values_list("assignment").order_by("assignment__fence")
+    sizes = dict(by_launch.annotate(total=Sum("size")))
     rest = offset if offset >= 0 else max(0, sum(sizes.values()) + offset)
-    for assignment in assignments[:-1]:
-        size = sizes.get(assignment.pk, 0)
+    for pk, size in sizes.items():
         if rest < size:
-            return _Place(assignment, rest)
+            return _Place(training.get(pk=pk), rest)
         rest -= size
-    return _Place(assignments[-1], min(rest, sizes.get(assignments[-1].pk, 0)))
+    newest = training.last()
+    return _Place(newest, sizes.get(newest.pk, 0)) if newest else None
 
 
 def _to_cursor(place: _Place) -> str:
@@ -141,11 +148,11 @@ def _to_cursor(place: _Place) -> str:
     return base64.urlsafe_b64encode(raw).decode()
 
 
-def _from_cursor(assignments: list[Assignment], cursor: str) -> _Place:
+def _from_cursor(training: QuerySet[Assignment], cursor: str) -> _Place:
     try:
         raw = base64.b64decode(cursor, altchars=b"-_", validate=True)
-        assignment = {a.pk: a for a in assignments}[uuid.UUID(bytes=raw[:16])]
+        assignment = training.get(pk=uuid.UUID(bytes=raw[:16]))
         return _Place(assignment, int.from_bytes(raw[16:24], "big", signed=True))
-    except (KeyError, ValueError, binascii.Error):
+    except (Assignment.DoesNotExist, ValueError, binascii.Error):
         said = "cursor: is none of this job's log; leave it out to read from the start"
         raise BadCursor(said) from None

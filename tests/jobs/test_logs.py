@@ -13,7 +13,7 @@ from clusters.models import Node
 from controlplane.execution.services.logs import append_log
 from jobs.lifecycle import JobState
 from jobs.logs import STREAMS, BadCursor, LogPiece, read_log
-from jobs.models import Job, LogChunk
+from jobs.models import Assignment, Job, LogChunk
 from jobs.pages.job_page import log_tail
 from loadmaster.protocol import AssignmentState
 from tests.builders import a_cluster, a_job, a_node
@@ -103,6 +103,33 @@ def test_what_agents_ship_in_any_pieces_is_read_in_any_pieces_from_anywhere(data
     begin = data.draw(st.integers(0, len(sent["stdout"])))
     read = read_log(job, offset=begin, limit=10**6).text
     assert read == sent["stdout"][begin:].decode(errors="replace")
+
+
+def test_a_piece_ends_after_twenty_launches_without_output_and_the_next_goes_on(
+    job: Job, node: Node, django_assert_max_num_queries: Any
+) -> None:
+    fence = 45
+    Assignment.objects.bulk_create(
+        Assignment(job=job, node=node, fence=n, state=PREEMPTED, ended_at=job.submitted_at)
+        for n in range(1, fence)
+    )
+    Job.objects.filter(pk=job.pk).update(fence=fence)
+    job.refresh_from_db()
+    first, last = job.assignments.get(fence=1), a_placement(job, node, SUCCEEDED, ended_ago_s=60)
+    output(first, b"one\n")
+    output(last, b"two\n")
+    over(job)
+    with django_assert_max_num_queries(44):
+        pieces = [read_log(job)]
+    while not pieces[-1].done:
+        pieces.append(read_log(job, cursor=pieces[-1].cursor))
+    assert [piece.text for piece in pieces] == ["one\n", "", "two\n"]
+
+
+def test_a_piece_ends_at_its_limit_however_many_launches_follow(job: Job, node: Node) -> None:
+    for _ in range(3):
+        output(a_placement(job, node, PREEMPTED, ended_ago_s=60), 20 * b"a")
+    assert read_log(job, limit=20).text == 20 * "a"
 
 
 def test_a_reader_stays_with_a_launch_that_still_runs(job: Job, node: Node) -> None:

@@ -324,6 +324,19 @@ def test_a_log_is_printed_as_it_is(ada: User, node: Node) -> None:
     assert run("logs", job.pk, "--tail", 2).stdout == " 2"
 
 
+@pytest.mark.parametrize("follow", [(), ("-f",)])
+def test_a_log_goes_on_past_many_launches_without_output(
+    ada: User, node: Node, follow: tuple[str, ...]
+) -> None:
+    job = of(ada, node, state=JobState.COMPLETED)
+    launches = [
+        a_placement(job, node, AssignmentState.PREEMPTED, ended_ago_s=60) for _ in range(50)
+    ]
+    output(launches[0], b"epoch 1\n")
+    output(launches[-1], b"epoch 2\n")
+    assert run("logs", job.pk, *follow).stdout == "epoch 1\nepoch 2\n"
+
+
 def test_operators_run_nodes_by_name(root: User, node: Node) -> None:
     assert "0/2 in use" in run("nodes").stdout
     assert run("cordon", "volta", "--reason", "fan").stdout == "volta is cordoned, for production\n"
