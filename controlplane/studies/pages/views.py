@@ -10,13 +10,14 @@ from django.contrib import messages
 from django.contrib.auth.decorators import login_not_required
 from django.contrib.auth.models import User
 from django.core.exceptions import BadRequest
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse, StreamingHttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from controlplane.studies import services
 from controlplane.studies.documents import StudyDocumentError
+from controlplane.studies.downloads import download
 from controlplane.studies.lifecycle import ACTIVE
 from controlplane.studies.models import Simulation
 from controlplane.studies.pages.forms import StudyForm, read_yaml
@@ -29,7 +30,6 @@ from controlplane.studies.pages.selectors import (
     simulations_page,
     sizes_of,
 )
-from controlplane.studies.running.folders import read_file
 from controlplane.studies.selectors import (
     get_simulation,
     link_of,
@@ -171,19 +171,19 @@ def simulation_action(request: HttpRequest, pk: uuid.UUID, action: str) -> HttpR
 
 
 @require_GET
-def simulation_file(request: HttpRequest, pk: uuid.UUID, name: str) -> HttpResponse:
+def simulation_file(request: HttpRequest, pk: uuid.UUID, name: str) -> StreamingHttpResponse:
     found = get_simulation(_person(request), pk)
-    data = read_file(found, name) if name in DOWNLOADS or name == "report.html" else None
-    if data is None:
-        raise Http404(f"there is no {name}")
     kind = DOWNLOADS.get(name, "application/octet-stream")
-    return HttpResponse(
-        data, content_type=kind, headers={"Content-Disposition": f'attachment; filename="{name}"'}
-    )
+    named = {"Content-Disposition": f'attachment; filename="{name}"'}
+    is_offered = name in DOWNLOADS or name == "report.html"
+    answer = download(found, name, kind, **named) if is_offered else None
+    if answer is None:
+        raise Http404(f"there is no {name}")
+    return answer
 
 
 @require_GET
-def simulation_report(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
+def simulation_report(request: HttpRequest, pk: uuid.UUID) -> StreamingHttpResponse:
     return _report(get_simulation(_person(request), pk))
 
 
@@ -200,7 +200,7 @@ def shared(request: HttpRequest, link: str) -> HttpResponse:
 
 @login_not_required
 @require_GET
-def shared_report(request: HttpRequest, link: str) -> HttpResponse:
+def shared_report(request: HttpRequest, link: str) -> StreamingHttpResponse:
     return _report(shared_simulation(link))
 
 
@@ -237,13 +237,11 @@ def _context(found: Simulation) -> dict[str, Any]:
     }
 
 
-def _report(found: Simulation) -> HttpResponse:
-    data = read_file(found, "report.html")
-    if data is None:
+def _report(found: Simulation) -> StreamingHttpResponse:
+    framed = {"X-Frame-Options": "SAMEORIGIN"}
+    response = download(found, "report.html", "text/html; charset=utf-8", **framed)
+    if response is None:
         raise Http404("there is no report yet")
-    response = HttpResponse(
-        data, content_type="text/html; charset=utf-8", headers={"X-Frame-Options": "SAMEORIGIN"}
-    )
     response._csp_config = REPORT_POLICY  # type: ignore[attr-defined]  # django-csp's hook
     return response
 

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, cast
 
 from django.contrib.auth.models import User
 from django.db.models import QuerySet
-from django.http import HttpResponse
+from django.http import StreamingHttpResponse
 from django.urls import URLPattern, URLResolver, include, path
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import (
@@ -27,6 +27,7 @@ from rest_framework.viewsets import GenericViewSet
 from clusters.models import Cluster
 from controlplane.studies import services
 from controlplane.studies.documents import StudyDocumentError
+from controlplane.studies.downloads import download
 from controlplane.studies.models import Simulation
 from controlplane.studies.rest.serializers import (
     QueueEndInput,
@@ -37,7 +38,6 @@ from controlplane.studies.rest.serializers import (
     WhatIfInput,
     WhatIfSerializer,
 )
-from controlplane.studies.running.folders import read_file
 from controlplane.studies.selectors import (
     get_simulation,
     visible_simulations,
@@ -145,14 +145,14 @@ class SimulationFileView(APIView):
     media_type: ClassVar[str]
     content_negotiation_class = JsonForErrors
 
-    def get(self, request: Request, pk: str) -> HttpResponse:
+    def get(self, request: Request, pk: str) -> StreamingHttpResponse:
         """The file, or 404 if there is none (yet)."""
         simulation = _simulation(request, pk)
-        data = read_file(simulation, self.file)
-        if data is None:
+        named = {"Content-Disposition": f'attachment; filename="{self.file}"'}
+        answer = download(simulation, self.file, self.media_type, **named)
+        if answer is None:
             raise NotFound(f"the simulation is {simulation.state} and has no {self.file}")
-        headers = {"Content-Disposition": f'attachment; filename="{self.file}"'}
-        return HttpResponse(data, content_type=self.media_type, headers=headers)
+        return answer
 
 
 def _described(name: str, answer: Any = OpenApiTypes.STR) -> Any:

@@ -6,10 +6,13 @@ They hold what an interrupted study needs; results go into the database for ever
 import json
 import shutil
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from uuid import UUID
 
 from django.conf import settings
+from django.db.models import BinaryField, QuerySet
+from django.db.models.functions import Substr
 
 from controlplane.studies.lifecycle import ACTIVE
 from controlplane.studies.models import Simulation, SimulationFile
@@ -17,6 +20,8 @@ from controlplane.studies.models import Simulation, SimulationFile
 FILES = ("results.json", "jobs.csv", "report.html", "timings.json")
 LARGEST = 256 * 1024 * 1024
 LEVEL = 6
+PACKED_AT_ONCE, UNPACKED_AT_ONCE = 4 * 1024 * 1024, 64 * 1024
+"""Bytes of a packed file that are read by one query (SQLite reads all for each), and unpacked."""
 
 
 class TooLargeError(Exception):
@@ -71,9 +76,32 @@ def packed_files(simulation: Simulation, folder: Path) -> list[SimulationFile]:
 
 def read_file(simulation: Simulation, name: str) -> bytes | None:
     """A file that the simulation came to; None if it has none of that name."""
+    found = stored_file(simulation, name)
+    return None if found is None else b"".join(found[1])
+
+
+def stored_file(simulation: Simulation, name: str) -> tuple[int, Iterator[bytes]] | None:
+    """Bytes of such a file, and its pieces, each read when it is wanted: a slow download holds
+    one, and some of the packed bytes.
+    """
     files = SimulationFile.objects.filter(simulation=simulation, name=name)
-    data = files.values_list("data", flat=True).first()
-    return None if data is None else zlib.decompress(data)
+    size = files.values_list("size", flat=True).first()
+    return None if size is None else (size, _unpacked(files))
+
+
+def _unpacked(files: QuerySet[SimulationFile]) -> Iterator[bytes]:
+    """Pieces of one file. Raises FileNotFoundError if it is deleted meanwhile."""
+    unpacking, at = zlib.decompressobj(), 1
+    while not unpacking.eof:
+        packed = unpacking.unconsumed_tail
+        if not packed:
+            read = Substr("data", at, PACKED_AT_ONCE, output_field=BinaryField())
+            packed = bytes(files.values_list(read, flat=True).first() or b"")
+            at += len(packed)
+        piece = unpacking.decompress(packed, UNPACKED_AT_ONCE)
+        if not piece and not packed:
+            raise FileNotFoundError("the simulation was deleted during the download")
+        yield piece
 
 
 def _is_uuid(name: str) -> bool:

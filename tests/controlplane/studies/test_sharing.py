@@ -30,7 +30,7 @@ def test_whoever_has_the_link_may_look_without_an_account(ada: User) -> None:
     assert page.status_code == 200
     assert "the night&#x27;s load" in page.content.decode()
     assert page["X-Robots-Tag"] == "noindex, nofollow"
-    assert Client().get(f"{link}report/").content.decode() == REPORT
+    assert Client().get(f"{link}report/").getvalue().decode() == REPORT
 
 
 def test_the_page_of_a_link_says_nothing_of_people_and_lets_nobody_act() -> None:
