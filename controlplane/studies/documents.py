@@ -18,6 +18,7 @@ from controlplane.studies.live_cluster import cluster_spec, history, queue
 from controlplane.web import nice_process
 from controlplane.web.bounded_data import FIXED
 from controlplane.web.rest.errors import NoAnswerError
+from jobs.models import Team
 
 LIVE = ("history", "queue")
 """Workloads that are written out from a live cluster."""
@@ -55,8 +56,8 @@ class Resolved:
     summary: Mapping[str, Any]
 
 
-def resolved(user: User, asked: Mapping[str, Any]) -> Resolved:
-    """Resolve a user's study. StudyDocumentError has messages by field."""
+def resolved(user: User, asked: Mapping[str, Any], team: Team | None = None) -> Resolved:
+    """Resolve a user's study, for the members of `team` to read. StudyDocumentError."""
     try:
         is_long = _length(asked) > SHORT
         given, start_s = dict(asked), None
@@ -64,11 +65,11 @@ def resolved(user: User, asked: Mapping[str, Any]) -> Resolved:
             cluster = given.get("cluster")
             if workload.get("type") in LIVE and isinstance(cluster, Mapping) and "live" in cluster:
                 workload = {"cluster": cluster["live"], **workload}
-            given["workload"] = _workload(user, workload)
+            given["workload"] = _workload(user, workload, team)
             if workload.get("type") == "history":  # at the prices of its first job's submission
                 start_s = min(job["arrival_s"] for job in given["workload"]["jobs"])
         if isinstance(cluster := given.get("cluster"), Mapping):
-            given["cluster"] = _cluster(user, cluster, start_s)
+            given["cluster"] = _cluster(user, cluster, start_s, team)
         return nice_process.ask(_read, given, asked) if is_long else _read(given, asked)
     except StudyError as error:
         raise StudyDocumentError(_by_field(str(error))) from None
@@ -89,7 +90,9 @@ def _read(given: Mapping[str, Any], asked: Mapping[str, Any]) -> Resolved:
     return Resolved(study.document, _summary(study, asked))
 
 
-def _cluster(user: User, spec: Mapping[str, Any], start_s: float | None) -> Mapping[str, Any]:
+def _cluster(
+    user: User, spec: Mapping[str, Any], start_s: float | None, team: Team | None
+) -> Mapping[str, Any]:
     if "live" not in spec:
         _check_cluster(spec)
         return spec
@@ -98,7 +101,7 @@ def _cluster(user: User, spec: Mapping[str, Any], start_s: float | None) -> Mapp
             f"cluster.{extra[0]}: cannot be given with `live`, which takes everything from the live"
             " cluster"
         )
-    return cluster_spec(user, _named(spec["live"], "cluster.live"), start_s)
+    return cluster_spec(user, _named(spec["live"], "cluster.live"), start_s, team)
 
 
 def _check_cluster(spec: Mapping[str, Any]) -> None:
@@ -125,9 +128,10 @@ def _count(value: object) -> int:
     return value if isinstance(value, int) and value > 0 else 1
 
 
-def _workload(user: User, spec: Mapping[str, Any]) -> Mapping[str, Any]:
+def _workload(user: User, spec: Mapping[str, Any], team: Team | None) -> Mapping[str, Any]:
     if (of := spec.get("type")) in LIVE:
-        return live_workload(user, spec, _named(spec.get("cluster"), "workload.cluster"))
+        cluster = _named(spec.get("cluster"), "workload.cluster")
+        return live_workload(user, spec, cluster, team=team)
     for field, most in (("jobs", MOST_JOBS), ("nodes", MOST_NODES)):
         wanted = spec.get(field)
         if isinstance(wanted, int) and wanted > most:
@@ -140,9 +144,16 @@ def _workload(user: User, spec: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def live_workload(
-    user: User, spec: Mapping[str, Any], cluster: Cluster, most_days: int = MOST_DAYS
+    user: User,
+    spec: Mapping[str, Any],
+    cluster: Cluster,
+    most_days: int = MOST_DAYS,
+    team: Team | None = None,
 ) -> dict[str, Any]:
-    """A cluster's queue or history as a workload. StudyError if the user may see no job of it."""
+    """A cluster's queue or history as a workload. StudyError if the user may see no job of it.
+
+    With `team`, whose members are to read it, its jobs alone.
+    """
     of, days = spec["type"], spec.get("days", 7)
     known = ("cluster", "days") if of == "history" else ("cluster",)
     if extra := sorted(set(spec) - {"type", *known}):
@@ -154,12 +165,13 @@ def live_workload(
             f"workload.days: must be more than 0 and at most {most_days}, not {days!r:.60}"
         )
     if of == "history":
-        found = history(user, cluster, float(days))
+        found = history(user, cluster, float(days), team)
         which = f"was submitted in the last {days:g} days"
     else:
-        found, which = queue(user, cluster), "waits or runs now at a speed that is known"
+        found, which = queue(user, cluster, team), "waits or runs now at a speed that is known"
     if not found["jobs"]:
-        raise StudyError(f"workload: you may see no job of {cluster.name} that {which}")
+        none = f"there is no job of the team {team} on" if team else "you may see no job of"
+        raise StudyError(f"workload: {none} {cluster.name} that {which}")
     return found
 
 

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.contrib.auth.models import User
+from django.db.models import QuerySet
 from django.utils import timezone
 
 import profiling.selectors
@@ -15,6 +16,7 @@ from clusters.tariffs import price_steps
 from controlplane.loop.live.observe import described, observe, team_view
 from controlplane.studies.live_rules import with_rules
 from jobs.lifecycle import ENDED, JobState
+from jobs.models import Job, Team
 from jobs.selectors import teams_of, visible_jobs
 from policies.contract.forms import Form
 from policies.contract.labels import (
@@ -50,8 +52,13 @@ _JOB, _KIND, _STEP, _TYPE, _TEAM = (
 )
 
 
-def cluster_spec(user: User, cluster: Cluster, start_s: float | None = None) -> dict[str, Any]:
-    """Cluster file of usable nodes, caps, teams, and prices from `start_s` (Unix; default now)."""
+def cluster_spec(
+    user: User, cluster: Cluster, start_s: float | None = None, team: Team | None = None
+) -> dict[str, Any]:
+    """Cluster file of usable nodes, caps, teams, and prices from `start_s` (Unix; default now).
+
+    With `team`, whose members are to read it, of the teams that one alone.
+    """
     now_s = time.time()
     snapshot = observe(cluster.pk, now_s, cluster.round_number).snapshot
     start_s = now_s if start_s is None else start_s
@@ -69,7 +76,7 @@ def cluster_spec(user: User, cluster: Cluster, start_s: float | None = None) -> 
         "emissions_cost_per_kg": snapshot.emissions_cost_per_kg,
         "power_cap_w": snapshot.power_cap_w,
         "energy": {"steps": [_STEP.write(step) for step in steps]},
-        "teams": [_TEAM.write(team_view(team)) for team in teams_of(user)],
+        "teams": [_TEAM.write(team_view(of)) for of in ([team] if team else teams_of(user))],
     }
     return {name: value for name, value in spec.items() if value is not None}
 
@@ -97,14 +104,20 @@ def _node(node: NodeView) -> dict[str, Any]:
     }
 
 
-def queue(user: User, cluster: Cluster) -> dict[str, Any]:
+def _jobs(user: User, team: Team | None) -> QuerySet[Job]:
+    """Jobs to write out: those the user may see; with `team`, whose members read them, its own."""
+    jobs = visible_jobs(user)
+    return jobs.filter(team=team) if team else jobs
+
+
+def queue(user: User, cluster: Cluster, team: Team | None = None) -> dict[str, Any]:
     """Jobs of a round now as a workload: waiting ones arrive at once, running ones keep GPUs.
 
-    Only jobs that the user may see. Jobs of unknown speed are left out and counted in its note.
+    Only jobs of `_jobs`. Those of unknown speed are left out and counted in its note.
     """
     now_s = time.time()
     snapshot = observe(cluster.pk, now_s, cluster.round_number).snapshot
-    of_live = visible_jobs(user).filter(cluster=cluster).exclude(state__in=ENDED)
+    of_live = _jobs(user, team).filter(cluster=cluster).exclude(state__in=ENDED)
     own = {str(pk) for pk in of_live.values_list("pk", flat=True)}
     kinds = {kind.id: kind for kind in snapshot.kinds if kind.throughputs}
     seen = [job for job in snapshot.jobs if job.id in own]
@@ -164,14 +177,14 @@ def _moved(seat: RankPlacement, places: Places) -> RankPlacement:
     return replace(seat, node=node, devices=tuple(device for _, device in found))
 
 
-def history(user: User, cluster: Cluster, days: float) -> dict[str, Any]:
+def history(user: User, cluster: Cluster, days: float, team: Team | None = None) -> dict[str, Any]:
     """Jobs submitted in the last days, as a workload: whole, as described, at present speeds.
 
-    Only jobs that the user may see. Cancelled jobs are left out, as their run time is unknown.
+    Only jobs of `_jobs`. Cancelled ones are left out, as their run time is unknown.
     """
     since = timezone.now() - timedelta(days=days)
     jobs = (
-        visible_jobs(user)
+        _jobs(user, team)
         .filter(cluster=cluster, submitted_at__gte=since)
         .exclude(state__in=(JobState.CANCELLED, JobState.CANCELLING))
     )

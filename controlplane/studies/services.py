@@ -40,7 +40,7 @@ def simulation_create(user: User, asked: Mapping[str, Any]) -> Simulation:
     if team is not None and found is None:
         said = "is no team of which you are a member; leave it out to keep the simulation to"
         raise StudyDocumentError({"team": [f"{said} yourself"]})
-    study = resolved(user, asked)
+    study = resolved(user, asked, found)
     return enqueue(user, str(study.document["name"])[:100], study, team=found)
 
 

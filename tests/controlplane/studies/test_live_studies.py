@@ -1,0 +1,49 @@
+"""Studies of live clusters: whose jobs they hold, and which process reads them."""
+
+import pytest
+
+from controlplane.studies.models import Simulation
+from jobs.models import Job, Team
+from tests.builders import a_cluster, a_job, a_kind, a_node, a_team, a_user
+from tests.builders_jobs import api
+from tests.builders_studies import a_study
+
+pytestmark = pytest.mark.django_db
+ALL = "/api/v1/simulations/"
+
+
+@pytest.fixture(name="teams")
+def _teams() -> tuple[Team, Team]:
+    """Two teams, each with a job of a kind of its own on one cluster."""
+    cluster = a_cluster(name="lab")
+    a_node(cluster)
+    teams = a_team("vision"), a_team("rivals")
+    for team in teams:
+        kind = a_kind(steps_per_s={("V100", 1): 2.0})
+        a_job(cluster, name=f"job of {team}", team=team, kind=kind)
+    return teams
+
+
+@pytest.mark.parametrize("of", ["history", "queue"])
+@pytest.mark.parametrize("is_operator", [False, True])
+def test_a_teams_simulation_holds_that_teams_live_jobs_alone(
+    teams: tuple[Team, Team], of: str, is_operator: bool
+) -> None:
+    author = a_user(operator=is_operator)
+    for team in teams:
+        team.members.add(author)
+    study = a_study(cluster={"live": "lab"}, workload={"type": of}, team="vision")
+    assert api(author).post(ALL, study, format="json").status_code == 201
+    found = Simulation.objects.get().document
+    assert [job["name"] for job in found["workload"]["jobs"]] == ["job of vision"]
+    (own,) = Job.objects.filter(team=teams[0])
+    assert [kind["id"] for kind in found["workload"]["kinds"]] == [str(own.kind_id)]
+    assert [team["name"] for team in found["cluster"]["teams"]] == ["vision"]
+    alone = {**study, "team": None}
+    assert api(author).post(ALL, alone, format="json").status_code == 201
+    assert len(Simulation.objects.get(team=None).document["workload"]["jobs"]) == 2
+    own.delete()
+    answer = api(author).post(ALL, study, format="json")
+    assert answer.status_code == 400
+    said = answer.json()["error"]["fields"]["workload"][0]
+    assert said.startswith("there is no job of the team vision on lab that")
