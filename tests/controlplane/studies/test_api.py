@@ -377,10 +377,10 @@ def test_files_are_there_once_it_is_done(ada: User) -> None:
     assert (missing.status_code, missing["Content-Type"]) == (404, "application/json")
     done = a_done_simulation(ada)
     report = client.get(one(done, "report.html"), headers={"Accept": "text/html"})
-    assert report.content.decode() == REPORT
+    assert report.getvalue().decode() == REPORT
     assert report["Content-Disposition"] == 'attachment; filename="report.html"'
     assert "default-src 'none'" in report["Content-Security-Policy"]
-    assert client.get(one(done, "results.json")).json()["currency"] == "EUR"
+    assert json.loads(client.get(one(done, "results.json")).getvalue())["currency"] == "EUR"
     assert client.get(one(done, "jobs.csv"))["Content-Type"].startswith("text/csv")
 
 
