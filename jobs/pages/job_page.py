@@ -1,16 +1,17 @@
 """Page of one job, in a constant number of queries."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
+from itertools import groupby
 from operator import itemgetter
 from typing import Any
 from uuid import UUID
 
 from django.contrib.auth.models import User
-from django.db.models import F, Max, Prefetch, Q, Sum
+from django.db.models import Count, F, Max, Q, Sum
 from django.db.models.functions import Mod
 from django.utils import timezone
 
@@ -19,7 +20,7 @@ from jobs.assignment_lifecycle import LIVE
 from jobs.forecasts import Kept, first_forecast
 from jobs.lifecycle import MOVES, JobMove, JobState
 from jobs.logs import HELD, STREAMS
-from jobs.models import Assignment, Job, JobEvent, LogChunk, ProgressPoint
+from jobs.models import Assignment, AssignmentSlot, Job, JobEvent, LogChunk, ProgressPoint
 from jobs.pages.selectors import JobRow, job_rows
 from jobs.roles import refusal
 from jobs.selectors import JobNotFound, whole_jobs
@@ -89,6 +90,7 @@ LOSS_POINTS = 240
 LOG_CHUNKS = 40
 LOG_LINES = 300
 HISTORY = 200
+PLACEMENTS = 200
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
 
 
@@ -151,13 +153,14 @@ class LossChart:
 
 @dataclass(frozen=True, slots=True)
 class JobPage:
-    """Content of the page; placements newest first, ranks in order.
+    """Content of the page; the newest placements, ranks in order, and how many `older` ones.
 
     `refusal` says why the user may not change the job; empty if they may.
     """
 
     row: JobRow
     placements: tuple[PlacementRow, ...]
+    older: int
     cost: Cost
     actions: tuple[str, ...]
     refusal: str
@@ -184,31 +187,29 @@ class JobPage:
 
 def job_page(user: User, job_id: UUID | str) -> JobPage:
     """Return the page of a job visible to this user; raise JobNotFound otherwise."""
-    assignments = (
-        Assignment.objects.select_related("node__gpu_type")
-        .prefetch_related("slots__device")
-        .order_by("fence", "copy", "rank")
-    )
-    jobs = whole_jobs(user).select_related("cloned_from")
-    job = (
-        jobs.prefetch_related("attempts", Prefetch("assignments", assignments))
-        .filter(pk=job_id)
-        .first()
-    )
+    jobs = whole_jobs(user).select_related("cloned_from").prefetch_related("attempts")
+    job = jobs.filter(pk=job_id).first()
     if job is None:
         raise JobNotFound(f"there is no job {job_id}")
-    placements = _with_moves(job.assignments.all(), timezone.now())
-    training = [p.assignment for p in placements if p.assignment.purpose == "training"]
+    launches = job.assignments.select_related("node__gpu_type").prefetch_related("slots__device")
+    shown = launches.order_by("-fence", "copy", "rank")[:PLACEMENTS]
+    moved, now = _moved(job), timezone.now()
+    placements = tuple(PlacementRow(a, a.pk in moved, _ran_s(a, now)) for a in shown)
+    preempted = Q(purpose="training", rank=0, state=AssignmentState.PREEMPTED)
+    totals = job.assignments.aggregate(
+        placed=Count("pk"), preemptions=Count("pk", filter=preempted)
+    )
     row, refused = job_rows(user, [job])[0], refusal(user, job)
     return JobPage(
         row=row,
-        placements=tuple(sorted(placements, key=lambda p: -p.assignment.fence)),
-        cost=_cost(placements),
+        placements=placements,
+        older=totals["placed"] - len(placements),
+        cost=_cost(job, now),
         actions=("clone",) if refused else actions_for(job),
         refusal=refused,
         history=tuple(map(history_line, job.events.order_by("-id")[:HISTORY])),
-        migrations=sum(p.moved for p in placements),
-        preemptions=sum(a.state == AssignmentState.PREEMPTED for a in training if not a.rank),
+        migrations=len(moved),
+        preemptions=totals["preemptions"],
         first_forecast=first_forecast(job),
     )
 
@@ -286,29 +287,45 @@ def _left_out(assignment: UUID) -> list[dict[str, str]]:
     return [{"stream": "", "text": text}] if size else []
 
 
-def _with_moves(assignments: Iterable[Assignment], now: datetime) -> list[PlacementRow]:
-    rows = []
+def _ran_s(assignment: Assignment, now: datetime) -> float | None:
+    began = assignment.running_at
+    return ((assignment.ended_at or now) - began).total_seconds() if began else None
+
+
+def _moved(job: Job) -> set[UUID]:
+    """Return training placements on other devices than the last one of their rank that ran."""
+    slots = AssignmentSlot.objects.filter(assignment__job=job, assignment__purpose="training")
+    columns = ("assignment_id", "assignment__rank", "assignment__running_at", "device_id")
+    rows = slots.order_by("assignment__fence", "assignment__rank").values_list(*columns)
+    moved: set[UUID] = set()
     before: dict[int, frozenset[int]] = {}
-    for a in assignments:
-        place = frozenset(slot.device_id for slot in a.slots.all())
-        training = a.purpose == "training"
-        earlier = before.get(a.rank) if training else None
-        ran_s = ((a.ended_at or now) - a.running_at).total_seconds() if a.running_at else None
-        rows.append(PlacementRow(a, bool(earlier and place and earlier != place), ran_s))
-        if training and a.running_at:
-            before[a.rank] = place
-    return rows
+    for (pk, rank, running_at), held in groupby(rows, key=itemgetter(0, 1, 2)):
+        place = frozenset(device for *_, device in held)
+        if before.get(rank, place) != place:
+            moved.add(pk)
+        if running_at:
+            before[rank] = place
+    return moved
 
 
-def _cost(rows: Sequence[PlacementRow]) -> Cost:
-    known = [(row, row.cost) for row in rows if row.cost is not None]
-    live = [row.assignment for row in rows if row.assignment.state in LIVE]
-    coming = [a.predicted_energy_cost for a in live if a.predicted_energy_cost is not None]
-    ended = [cost for row, cost in known if row.assignment.state not in LIVE]
+def _cost(job: Job, now: datetime) -> Cost:
+    """Cost of all placements: bills by the database, the few that are not billed yet one by one."""
+    live, billed = Q(state__in=LIVE), Q(energy_cost__isnull=False)
+    totals = job.assignments.aggregate(
+        so_far=Sum("energy_cost"),
+        ended=Sum("energy_cost", filter=~live),
+        coming=Sum("predicted_energy_cost", filter=live),
+        modelled=Count("pk", filter=billed & ~Q(power_source="measured")),
+    )
+    unbilled = job.assignments.exclude(billed).filter(running_at__isnull=False)
+    rows = [PlacementRow(a, False, _ran_s(a, now)) for a in unbilled]
+    known = [(row.assignment.state in LIVE, row.cost) for row in rows if row.cost is not None]
+    ended = sum((cost for is_live, cost in known if not is_live), totals["ended"] or Decimal(0))
+    coming: Decimal | None = totals["coming"]
     return Cost(
-        so_far=sum((cost for _, cost in known), Decimal(0)),
-        predicted=sum(ended + coming, Decimal(0)) if coming else None,
-        estimated=any(row.cost_is_estimate for row, _ in known),
+        so_far=sum((cost for _, cost in known), totals["so_far"] or Decimal(0)),
+        predicted=None if coming is None else ended + coming,
+        estimated=bool(known or totals["modelled"]),
     )
 
 
