@@ -81,7 +81,7 @@ def gpu_type_of(devices: tuple[DeviceReport, ...]) -> GpuType | None:
 
 
 def check_enrolment_token(token: str) -> None:
-    """Raise AgentCallError for a token that nobody made, before anything is read of its sender."""
+    """Raise AgentCallError for a token that nobody made, before its sender's body is parsed."""
     if not EnrolmentToken.objects.filter(sha256=sha256(token)).exists():
         raise _bad_token()
 

@@ -16,12 +16,14 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from uuid import UUID
 
 import httpx
 import pytest
 import yaml
 
 import loadmaster
+from loadmaster.protocol import PROTOCOL_HEADER, PROTOCOL_VERSION
 
 pytestmark = [pytest.mark.slow, pytest.mark.docker, pytest.mark.timeout(1500)]
 
@@ -366,6 +368,18 @@ def test_an_address_that_floods_the_proxy_is_told_when_to_come_back(site: Site) 
         # Agents of a whole cluster may have one address.
         calls = [client.get(site.url + "/api/agent/v1/nothing") for _ in range(500)]
     assert {said.status_code for said in calls} == {404}
+
+
+def test_the_proxy_waits_for_no_body_of_an_agent_whose_token_is_unknown(site: Site) -> None:
+    node, version = UUID(int=7), f"{PROTOCOL_HEADER}: {PROTOCOL_VERSION}"
+    words = f"POST /api/agent/v1/nodes/{node}/heartbeat HTTP/1.1", "Host: localhost", version
+    head = "\r\n".join((*words, "Authorization: Bearer none", "Content-Length: 99999", "", ""))
+    with (
+        socket.create_connection(("localhost", site.https), timeout=20) as plain,
+        site.tls.wrap_socket(plain, server_hostname="localhost") as secured,
+    ):
+        secured.sendall(head.encode())
+        assert secured.recv(65_536).startswith(b"HTTP/1.1 401")
 
 
 def test_stopping_is_graceful(site: Site) -> None:

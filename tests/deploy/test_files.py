@@ -18,6 +18,8 @@ from cryptography import x509
 from cryptography.fernet import Fernet
 from django.conf import settings
 
+from controlplane.execution.protocol.calls import ENDPOINTS
+
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 UNITS = sorted(DEPLOY.glob("*.service"))
@@ -190,6 +192,20 @@ def test_every_container_is_hardened() -> None:
         assert service["security_opt"] == ["no-new-privileges:true"]
     assert [name for name, service in services.items() if "cap_add" in service] == ["proxy"]
     assert (services["postgres"]["user"], services["redis"]["user"]) == ("postgres", "redis")
+
+
+def test_the_proxy_passes_agents_bodies_on_as_they_come_and_has_bounded_room_for_others() -> None:
+    said = (DEPLOY / "nginx.conf").read_text()
+    agents = said.split("location /api/agent/ {")[1].split("}")[0]
+    largest = max(endpoint.most_bytes for endpoint in ENDPOINTS)
+    for line in (
+        f"client_max_body_size {largest // 2**20}m;",
+        "proxy_request_buffering off;",
+        "limit_conn agents ",
+    ):
+        assert line in agents
+    proxy = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]["proxy"]
+    assert proxy["tmpfs"] == ["/tmp:size=512m"]
 
 
 def test_redis_has_a_password_that_no_command_line_shows() -> None:
