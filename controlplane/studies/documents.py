@@ -18,6 +18,7 @@ from controlplane.studies.live_cluster import cluster_spec, history, queue
 from controlplane.web import nice_process
 from controlplane.web.bounded_data import FIXED
 from controlplane.web.rest.errors import NoAnswerError
+from controlplane.web.storage.packed_json import pack
 from jobs.models import Team
 
 LIVE = ("history", "queue")
@@ -30,7 +31,7 @@ MOST_GPUS = 100_000
 MOST_BANDS, MOST_CLUSTER_DAYS = 48, 400
 MOST_DAYS = 366
 SHORT = 10_000
-"""Characters that the web process reads itself; of more the nice process, which can be ended."""
+"""Characters that a web process reads itself; more the nice process, which can be ended."""
 
 TRIED_CHARACTERS = 256 * 1024
 """Longest trace that is checked at submission (tens of milliseconds); longer ones fail later."""
@@ -50,33 +51,48 @@ class StudyDocumentError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """Study to run, as plain JSON, and its summary: cluster, workload, policies, runs."""
+    """Study to run, packed as it is stored, and its summary: cluster, workload, policies, runs."""
 
+    name: str
     document: Mapping[str, Any]
     summary: Mapping[str, Any]
 
 
 def resolved(user: User, asked: Mapping[str, Any], team: Team | None = None) -> Resolved:
-    """Resolve a user's study, for the members of `team` to read. StudyDocumentError."""
+    """Resolve a user's study, for the members of `team` to read. StudyDocumentError.
+
+    What is long, or live and so perhaps long, the nice process resolves.
+    """
     try:
-        is_long = _length(asked) > SHORT
-        given, start_s = dict(asked), None
-        if isinstance(workload := given.get("workload"), Mapping):
-            cluster = given.get("cluster")
-            if workload.get("type") in LIVE and isinstance(cluster, Mapping) and "live" in cluster:
-                workload = {"cluster": cluster["live"], **workload}
-            given["workload"] = _workload(user, workload, team)
-            if workload.get("type") == "history":  # at the prices of its first job's submission
-                start_s = min(job["arrival_s"] for job in given["workload"]["jobs"])
-        if isinstance(cluster := given.get("cluster"), Mapping):
-            given["cluster"] = _cluster(user, cluster, start_s, team)
-        return nice_process.ask(_read, given, asked) if is_long else _read(given, asked)
+        if _length(asked) > SHORT or _is_live(asked):
+            return nice_process.ask(_resolved, user, asked, team)
+        return _resolved(user, asked, team)
     except StudyError as error:
         raise StudyDocumentError(_by_field(str(error))) from None
     except RecursionError:
         raise StudyDocumentError({"study": ["is nested too deeply"]}) from None
     except NoAnswerError as error:
         raise StudyDocumentError({"study": [str(error.detail)]}) from None
+
+
+def _is_live(asked: Mapping[str, Any]) -> bool:
+    cluster, workload = asked.get("cluster"), asked.get("workload")
+    written_out = isinstance(workload, Mapping) and workload.get("type") in LIVE
+    return written_out or (isinstance(cluster, Mapping) and "live" in cluster)
+
+
+def _resolved(user: User, asked: Mapping[str, Any], team: Team | None) -> Resolved:
+    given, start_s = dict(asked), None
+    if isinstance(workload := given.get("workload"), Mapping):
+        cluster = given.get("cluster")
+        if workload.get("type") in LIVE and isinstance(cluster, Mapping) and "live" in cluster:
+            workload = {"cluster": cluster["live"], **workload}
+        given["workload"] = _workload(user, workload, team)
+        if workload.get("type") == "history":  # at the prices of its first job's submission
+            start_s = min(job["arrival_s"] for job in given["workload"]["jobs"])
+    if isinstance(cluster := given.get("cluster"), Mapping):
+        given["cluster"] = _cluster(user, cluster, start_s, team)
+    return _read(given, asked)
 
 
 def _read(given: Mapping[str, Any], asked: Mapping[str, Any]) -> Resolved:
@@ -87,7 +103,8 @@ def _read(given: Mapping[str, Any], asked: Mapping[str, Any]) -> Resolved:
         problem += f" {FIXED}"
         raise StudyDocumentError({"seeds": [problem]})
     _try_trace(study)
-    return Resolved(study.document, _summary(study, asked))
+    name, document = str(study.document["name"])[:100], pack(study.document)
+    return Resolved(name, document, _summary(study, asked))
 
 
 def _cluster(

@@ -40,16 +40,15 @@ def simulation_create(user: User, asked: Mapping[str, Any]) -> Simulation:
     if team is not None and found is None:
         said = "is no team of which you are a member; leave it out to keep the simulation to"
         raise StudyDocumentError({"team": [f"{said} yourself"]})
-    study = resolved(user, asked, found)
-    return enqueue(user, str(study.document["name"])[:100], study, team=found)
+    return enqueue(user, resolved(user, asked, found), team=found)
 
 
-def enqueue(user: User, name: str, study: Resolved, team: Team | None = None) -> Simulation:
+def enqueue(user: User, study: Resolved, team: Team | None = None) -> Simulation:
     """Queue a checked study for the workers. SimulationConflictError if the user has too many."""
-    values = {"document": study.document, "summary": study.summary}
+    values = {"name": study.name, "document": study.document, "summary": study.summary}
     with transaction.atomic():
         _check_active(user)
-        simulation = Simulation.objects.create(name=name, user=user, team=team, **values)
+        simulation = Simulation.objects.create(user=user, team=team, **values)
         record("study.add", simulation, team=team, by=user)
     transaction.on_commit(hint_simulations, robust=True)
     return simulation

@@ -52,7 +52,7 @@ def queue_end_create(
         "seen": sorted(map(str, seen_by(user, snapshot.jobs.columns.ids))),
     }
     name = f"What if on {cluster.name}, to the end of its queue"[:100]
-    return enqueue(user, name, Resolved(document, _summary(cluster, snapshot, choices)))
+    return enqueue(user, Resolved(name, document, _summary(cluster, snapshot, choices)))
 
 
 def values_of_time(cluster: Cluster) -> list[dict[str, float]]:

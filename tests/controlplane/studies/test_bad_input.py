@@ -109,7 +109,7 @@ def test_a_long_study_is_read_by_a_process_that_can_be_ended(
     assert "workload" in refusal(ada, workload={"type": "gavel", "text": "x\n" * 6000})
     long = json.dumps(a_study(cluster={**a_study()["cluster"], "teams": teams[:-1]}))
     assert api(ada).post(ALL, long, content_type="application/json").status_code == 201
-    assert asked == ["_read"] * 3
+    assert asked == ["_resolved"] * 3
 
 
 def test_a_study_that_took_too_long_to_read_is_refused(

@@ -1,8 +1,13 @@
 """Studies of live clusters: whose jobs they hold, and which process reads them."""
 
+import pickle
+from collections.abc import Callable
+
 import pytest
 
 from controlplane.studies.models import Simulation
+from controlplane.web import nice_process
+from controlplane.web.storage import packed_json
 from jobs.models import Job, Team
 from tests.builders import a_cluster, a_job, a_kind, a_node, a_team, a_user
 from tests.builders_jobs import api
@@ -47,3 +52,31 @@ def test_a_teams_simulation_holds_that_teams_live_jobs_alone(
     assert answer.status_code == 400
     said = answer.json()["error"]["fields"]["workload"][0]
     assert said.startswith("there is no job of the team vision on lab that")
+
+
+@pytest.mark.parametrize(
+    "live",
+    [
+        {"cluster": {"live": "lab"}},
+        {"workload": {"type": "history", "cluster": "lab"}},
+        {"workload": {"type": "queue", "cluster": "lab"}},
+    ],
+)
+def test_what_is_live_is_read_by_the_nice_process_and_comes_packed_however_short_the_study(
+    teams: tuple[Team, Team], monkeypatch: pytest.MonkeyPatch, live: dict[str, object]
+) -> None:
+    answers = []
+
+    def ask(question: Callable[..., object], *given: object) -> object:
+        answers.append(pickle.dumps(question(*pickle.loads(pickle.dumps(given)))))
+        return pickle.loads(answers[-1])
+
+    monkeypatch.setattr(nice_process, "ask", ask)
+    monkeypatch.setattr(packed_json, "WORTH_BYTES", 0)
+    reader = api(a_user(team=teams[0]))
+    assert reader.post(ALL, a_study(), format="json").status_code == 201
+    assert answers == []
+    assert reader.post(ALL, a_study(**live), format="json").status_code == 201
+    assert len(answers) == 1
+    assert b"gpu_type" not in answers[0]
+    assert Simulation.objects.latest("created_at").document["cluster"]["nodes"][0]["gpu_type"]
