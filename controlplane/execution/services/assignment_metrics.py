@@ -15,6 +15,7 @@ from clusters.agent_errors import check_number, moment, stale_epoch
 from clusters.models import Node
 from clusters.plausible import CLOCK_S, Dropped, Machine, usage_samples
 from clusters.services.implausible import note_dropped
+from controlplane.execution.services.assignments import longest_s
 from controlplane.execution.services.sessions import lock_own
 from jobs.models import Assignment, Job, ProgressPoint, UsagePoint
 from jobs.moves import note_job
@@ -67,9 +68,11 @@ def _sensible(
     points = _before_now(ProgressPoint.objects.filter(assignment=assignment))
     newest = points.values_list("at", "step", "launch_steps", "elapsed_s").first()
     first = points.order_by("at").values_list("at", flat=True).first()
+    now = timezone.now()
+    had_s = longest_s(assignment, now) if assignment.accepted_at else None
     launch = reports.Launch(
-        now_s=timezone.now().timestamp(),
-        accepted_s=assignment.accepted_at.timestamp() if assignment.accepted_at else None,
+        now_s=now.timestamp(),
+        accepted_s=None if had_s is None else now.timestamp() - had_s,
         start_steps=assignment.start_steps,
         last=reports.Reached(newest[0].timestamp(), *newest[1:]) if newest else None,
         first_s=first.timestamp() if first else None,

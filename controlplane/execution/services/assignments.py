@@ -50,6 +50,8 @@ from loadmaster.features import BATCH, GANG, ISOLATED, LIMITS, LOG_ENDS, SIGNAL
 from loadmaster.protocol import Accept, AssignmentState, LaunchSpec, ReasonClass, StateReport
 from profiling.reports import FASTEST
 
+YEAR_S = 366 * 86_400.0
+
 
 def launch_spec(assignment: Assignment) -> LaunchSpec:
     """Return the specification of a launch, secrets in plain. Raises jobs.secrets.SecretMissing."""
@@ -228,8 +230,7 @@ def _possible_steps(
     assignment: Assignment, report: StateReport, now: datetime, dropped: Dropped
 ) -> int | None:
     """Return the reported steps; None for more than a launch can make."""
-    ran_s = (now - (assignment.accepted_at or now)).total_seconds() + CLOCK_S
-    most = assignment.start_steps + FASTEST * max(0.0, ran_s)
+    most = assignment.start_steps + FASTEST * (longest_s(assignment, now) + CLOCK_S)
     return None if dropped.within("steps", report.steps, 0, most) is None else report.steps
 
 
@@ -295,5 +296,13 @@ def _values(assignment: Assignment, report: StateReport, now: datetime) -> dict[
 
 def _began(assignment: Assignment, ran_s: float, now: datetime) -> datetime:
     """Return when a launch began that has ended after so long: not before its acceptance."""
-    accepted_at = assignment.accepted_at or now
-    return now - timedelta(seconds=min(ran_s, (now - accepted_at).total_seconds()))
+    return now - timedelta(seconds=min(ran_s, longest_s(assignment, now)))
+
+
+def longest_s(assignment: Assignment, now: datetime) -> float:
+    """Return the longest time for which it can have run: a year if accepted in a time to come.
+
+    That is when the server's clock was ahead; how long it ran is not known then.
+    """
+    gone_s = (now - (assignment.accepted_at or now)).total_seconds()
+    return gone_s if gone_s >= 0.0 else YEAR_S

@@ -18,6 +18,7 @@ from tests.builders_agents import (
     a_running_assignment,
     a_session_request,
 )
+from tests.builders_live import said
 
 pytestmark = pytest.mark.django_db
 AT_S = 1_700_000_000.0
@@ -320,6 +321,24 @@ def test_points_go_on_after_the_servers_clock_was_ahead_for_a_while(call: Any) -
     _measure(call, assignment, _progress(20, now_s - AT_S + 5.0), usage=(use,), seq=2)
     assert (ProgressPoint.objects.count(), UsagePoint.objects.count()) == (2, 2)
     assert not assignment.job.events.filter(event="warning").exists()
+
+
+def test_a_launch_accepted_while_the_servers_clock_was_ahead_reports_as_others_do(
+    call: Any,
+) -> None:
+    assignment = a_running_assignment(a_node_with_agent())
+    ahead = timezone.now() + timedelta(hours=1)
+    Assignment.objects.filter(pk=assignment.pk).update(accepted_at=ahead, running_at=None)
+    now_s = timezone.now().timestamp()
+    started = _progress(1, now_s - AT_S, setup_s=3.0, event="start")
+    _measure(call, assignment, started, _progress(2, now_s - AT_S + 1.0))
+    assert ProgressPoint.objects.count() == 2
+    assert not assignment.job.events.filter(event="warning").exists()
+    said(assignment, AssignmentState.SUCCEEDED, steps=10_000, ran_s=5.0)
+    assignment.refresh_from_db()
+    assert assignment.steps_done == 10_000
+    assert assignment.running_at is not None
+    assert assignment.running_at < timezone.now()
 
 
 def test_metrics_of_another_node_are_refused(call: Any) -> None:
