@@ -23,7 +23,7 @@ from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.recorder import MigrationRecorder
 from django.utils import timezone
 
-from controlplane.operations.backup.engines import BackupError, engine
+from controlplane.operations.backup.engines import CHECK, BackupError, engine
 
 FORMAT = 1
 
@@ -41,7 +41,10 @@ class Manifest:
 
 
 def write_backup(path: Path, *, with_keys: bool = False, force: bool = False) -> Manifest:
-    """Write a backup to a new file of mode 0600; `force` overwrites. Raises BackupError."""
+    """Write a backup to a new file of mode 0600; `force` overwrites.
+
+    Raises BackupError, also for a database without Loadmaster's tables: not the server's own.
+    """
     if path.exists() and not force:
         raise BackupError(f"{path} exists; choose another name, or replace it with --force")
     try:
@@ -104,6 +107,8 @@ def check_fits(manifest: Manifest) -> None:
 
 def _manifest(dump: Path, with_keys: bool) -> Manifest:
     migrations = sorted(_name(key) for key in MigrationRecorder(connection).applied_migrations())
+    if not migrations:
+        raise BackupError(f"the {connection.vendor} database has no tables of Loadmaster; {CHECK}")
     return Manifest(
         version("loadmaster"),
         connection.vendor,

@@ -67,6 +67,8 @@ LIBPQ = (
 )  # fmt: skip
 
 
+CHECK = "check that DATABASE_URL is the server's, in quotes where a shell reads it"
+
 UNDER_WAY = "another restore is under way; wait until it has ended"
 
 
@@ -83,7 +85,9 @@ class SqliteEngine:
         self.path = path
 
     def dump(self, to: Path) -> None:
-        """Write a consistent dump to a new file."""
+        """Write a consistent dump to a new file. Raises BackupError where there is no database."""
+        if not self.path.is_file():  # SQLite would make an empty one
+            raise BackupError(f"{self.path} does not exist; {CHECK}")
         _copy(self.path, to)
 
     def refuse_other_connections(self) -> None:

@@ -15,6 +15,7 @@ from django.db import connection
 from django.db.migrations.recorder import MigrationRecorder
 from django.test import Client
 from django.utils import timezone
+from pytest_django import DjangoDbBlocker
 
 from clusters.models import Cluster, EnrolmentToken, Node
 from clusters.services.enrolment import issue_enrolment_token
@@ -32,6 +33,7 @@ from tests.builders_agents import (
 )
 from tests.builders_backups import New, told
 from tests.builders_clocks import Machine
+from tests.builders_databases import sqlite_database
 from tests.builders_live import a_round_of_waiting_events
 
 
@@ -85,6 +87,29 @@ def test_a_backup_that_fails_leaves_nothing_behind(house: Cluster, tmp_path: Pat
     with pytest.raises(CommandError, match="No such file"):
         told("backup", tmp_path / "no" / "such" / "folder")
     assert list(tmp_path.glob("lm*")) == []
+
+
+def test_a_database_without_loadmasters_tables_is_not_backed_up(
+    house: Cluster, tmp_path: Path
+) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("DELETE FROM django_migrations")
+    with pytest.raises(CommandError, match=r"no tables of Loadmaster; check that DATABASE_URL"):
+        told("backup", tmp_path / "lm.backup")
+    assert not (tmp_path / "lm.backup").exists()
+
+
+def test_a_backup_of_a_sqlite_file_that_is_missing_neither_makes_it_nor_succeeds(
+    tmp_path: Path, django_db_blocker: DjangoDbBlocker
+) -> None:
+    missing = tmp_path / "db.sqlite3"
+    with (
+        django_db_blocker.unblock(),
+        sqlite_database(missing),
+        pytest.raises(CommandError, match=r"db\.sqlite3 does not exist; check that DATABASE_URL"),
+    ):
+        told("backup", tmp_path / "lm.backup")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_was_in_the_database_is_in_the_restored_one(
