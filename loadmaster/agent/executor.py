@@ -27,6 +27,7 @@ from loadmaster.agent.server.client import INCURABLE, AgentClient, Refused, TryA
 from loadmaster.agent.server.session import ServerSession
 from loadmaster.agent.server.shipping import Shipper
 from loadmaster.protocol import Accept, AssignmentState, ErrorCode, LaunchSpec, ReasonClass
+from policies.contract.forms import cleaned
 
 logger = logging.getLogger(__name__)
 
@@ -160,7 +161,8 @@ class Executor:
         logger.warning("%s is rejected: %s", run.name, reason)
         entry = Entry(run.assignment, run.fence, AssignmentState.ACCEPTED)
         rejected, now_s = AssignmentState.REJECTED, self._clock.wall_s()
-        self._journal.note(entry.moved(rejected, now_s, reason_class=kind, reason=reason))
+        told = entry.moved(rejected, now_s, reason_class=kind, reason=cleaned(reason))
+        self._journal.note(told)
 
     def _launch_of(self, spec: LaunchSpec) -> Launch:
         parts, devices = self._parts, self._parts.devices
@@ -260,7 +262,7 @@ class Executor:
             ended.ended_at_s,
             exit_code=outcome.exit_code,
             reason_class=outcome.reason_class,
-            reason=self._shipper.mask(run, outcome.reason)[:LONGEST_REASON],
+            reason=cleaned(self._shipper.mask(run, outcome.reason))[:LONGEST_REASON],
             steps=stood.step,
         )
         self._journal.note(moved)

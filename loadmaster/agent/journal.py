@@ -15,7 +15,9 @@ import logging
 import os
 import secrets
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -163,7 +165,7 @@ class Journal:
             self._append(line, durable=durable)
         except JournalError as error:
             logger.warning("%s", error)
-            self._apply(line)
+            self._change(line)()
 
     def is_writable(self) -> bool:
         """True if the next entry can probably be written; failed writes are retried."""
@@ -179,8 +181,8 @@ class Journal:
         whole, _, torn = raw.rpartition(b"\n")
         for number, line in enumerate(whole.splitlines(), 1):
             try:
-                self._apply(json.loads(line))
-            except (ValueError, KeyError, AttributeError) as error:
+                self._recall(json.loads(line), number)
+            except (ValueError, TypeError) as error:
                 raise JournalError(
                     f"{self._path}, line {number}: {error}. Move the file away to begin anew."
                 ) from error
@@ -189,15 +191,32 @@ class Journal:
         if torn:
             os.truncate(self._path, self._size)
 
-    def _apply(self, line: dict[str, Any]) -> None:
+    def _recall(self, line: Any, number: int) -> None:
+        """Apply a line of the file; WireError or TypeError if it is none of a journal.
+
+        An entry whose moves cannot be read counts as launched and not ended: its launch is never
+        repeated, what runs is adopted, and the runtime tells an end again.
+        """
+        try:
+            self._change(line)()
+        except WireError as error:
+            if "entry" not in line:
+                raise
+            entry = from_json(Entry, {**line["entry"], "unsent": []})
+            text = "%s, line %d: %s is looked at again and not repeated, as its moves are lost: %s"
+            logger.error(text, self._path, number, entry.run.name, error)
+            self.entries[entry.assignment] = replace(entry, state=S.RUNNING, launched=True)
+
+    def _change(self, line: dict[str, Any]) -> Callable[[], None]:
+        """Return what makes the change that a line says; WireError if it cannot be read."""
         match line:
             case {"secret": str(secret)}:
-                self.session_secret = secret
+                return partial(setattr, self, "session_secret", secret)
             case {"entry": data}:
                 entry = from_json(Entry, data)
-                self.entries[entry.assignment] = entry
+                return partial(self.entries.__setitem__, entry.assignment, entry)
             case {"end": str(assignment), "fence": int(fence)}:
-                self._end(assignment, fence)
+                return partial(self._end, assignment, fence)
             case _:
                 raise WireError("", "is no line of a journal")
 
@@ -218,6 +237,7 @@ class Journal:
         ]
 
     def _append(self, line: dict[str, Any], *, durable: bool = True) -> None:
+        change = self._change(line)  # a line that no agent could read must not be in the file
         raw = json.dumps(line, separators=(",", ":")).encode() + b"\n"
         try:
             self._write(raw, durable)
@@ -229,7 +249,7 @@ class Journal:
         self.is_failing = False
         self._size += len(raw)
         self._lines += 1
-        self._apply(line)
+        change()
         self._compact_if_long()
 
     def _write(self, raw: bytes, durable: bool) -> None:

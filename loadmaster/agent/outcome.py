@@ -181,7 +181,7 @@ def sample_of(data: dict[str, Any]) -> ProgressSample | None:
     """The sample in a line's data, or None."""
     event, at_s = data.get("event"), _number(data.get("at_s"))
     step, launch_steps = _count(data.get("step")), _count(data.get("launch_steps", 0))
-    if event not in EVENTS or at_s is None or step is None or launch_steps is None:
+    if not _is_event(event) or at_s is None or step is None or launch_steps is None:
         return None
     names = ("steps_per_s", "loss", "overrun_fraction", "setup_s")
     optional = {name: _number(data.get(name)) for name in names}
@@ -194,7 +194,11 @@ def _has_no_numbers(data: dict[str, Any]) -> bool:
     names = ("elapsed_s", "steps_per_s", "overrun_fraction", "setup_s")
     told = [value for name in names if (value := data.get(name)) is not None]
     wrong = sample_of(data) is None or any(_number(value) is None for value in told)
-    return data.get("event") in EVENTS and wrong
+    return _is_event(data.get("event")) and wrong
+
+
+def _is_event(value: object) -> bool:
+    return isinstance(value, str) and value in EVENTS
 
 
 def _count(value: object) -> int | None:

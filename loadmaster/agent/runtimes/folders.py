@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 import shutil
 from pathlib import Path
@@ -227,4 +228,7 @@ def _free(path: Path, head: int, tail: int) -> None:
 
 def exit_of(data: dict[str, Any]) -> Exit:
     """The end that an `exit.json` describes; ValueError or TypeError if it makes no sense."""
-    return _EXIT.validate_python({"started": False, **data})
+    ended = _EXIT.validate_python({"started": False, **data})
+    if not math.isfinite(ended.ended_at_s) or not -(2**31) <= (ended.exit_code or 0) < 2**31:
+        raise ValueError("ended_at_s must be finite, and exit_code have 32 bits")
+    return ended

@@ -3,7 +3,9 @@
 import errno
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +13,7 @@ from loadmaster.agent import journal as journal_module
 from loadmaster.agent.journal import Entry, Journal, JournalError
 from loadmaster.agent.runtimes.base import StopBy
 from loadmaster.protocol import AssignmentState, ReasonClass
+from loadmaster.wire import WireError
 from tests.power_loss import PowerLoss
 
 
@@ -90,6 +93,40 @@ def test_a_damaged_line_in_the_middle_is_named(path: Path, line: bytes) -> None:
         Journal(path)
     path.unlink()
     Journal(path).close()
+
+
+@pytest.mark.parametrize("details", [{"reason": "\ud800"}, {"steps": "three"}])
+def test_what_could_not_be_read_again_is_not_written(path: Path, details: dict[str, Any]) -> None:
+    journal = Journal(path)
+    journal.put(an_entry())
+    before = path.read_bytes()
+    for store in (journal.put, journal.note):
+        with pytest.raises(WireError):
+            store(an_entry().moved(AssignmentState.FAILED, 1.0, **details))
+    assert path.read_bytes() == before
+    assert not journal.is_failing
+    journal = reopened(journal, path)
+    assert dict(journal.entries) == {"a1": an_entry()}
+    journal.close()
+
+
+@pytest.mark.parametrize("launched", [False, True])
+def test_an_end_that_cannot_be_read_leaves_a_launch_that_is_never_repeated(
+    path: Path, launched: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As agents before wrote it: what runs is adopted, what ended is looked at again."""
+    journal = Journal(path)
+    entry = replace(an_entry(), launched=launched)
+    ended = entry.moved(AssignmentState.FAILED, 1.0, reason="broken")
+    journal.put(an_entry("a2"))
+    journal.put(ended)
+    text = path.read_text().replace('"broken"', '"\\ud800"')
+    path.write_text(text + text.splitlines()[1] + "\n")
+    journal = reopened(journal, path)
+    again = replace(entry, state=AssignmentState.RUNNING, launched=True, seq=ended.seq)
+    assert dict(journal.entries) == {"a2": an_entry("a2"), "a1": again}
+    assert "line 3: lm-a1-1 is looked at again" in caplog.text
+    journal.close()
 
 
 def test_a_full_disk_leaves_the_older_state_whole(

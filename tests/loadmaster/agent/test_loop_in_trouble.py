@@ -1,11 +1,13 @@
 """The agent's loop where something is missing: room, memory, a server that understands."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from loadmaster.agent.journal import Journal
-from loadmaster.agent.runtimes.base import LaunchError, RunId
+from loadmaster.agent.runtimes.base import PROGRESS, Exit, LaunchError, RunId
 from loadmaster.agent.server.client import Unauthorized, WrongProtocol
 from loadmaster.protocol import ReasonClass, StopReason
 from tests.builders_agent import VirtualWorld, a_spec
@@ -144,3 +146,36 @@ def test_a_report_the_server_refuses_is_dropped_and_the_agent_goes_on(world: Vir
     world.pass_time(8)
     assert held.states == ["succeeded"]
     assert world.agent.is_idle
+
+
+@pytest.mark.parametrize("reason", ["rank \ud800 fell", "rank \0 fell"])
+def test_a_reason_of_a_job_that_no_journal_or_server_takes_is_told_with_question_marks(
+    world: VirtualWorld, reason: str
+) -> None:
+    held, other = world.server.offer(a_spec()), world.server.offer(a_spec("a2", devices=()))
+    world.pass_time(2)
+    says(world, {"event": "fell", "reason": reason})
+    world.runtime.plays[RunId("a1", 1)].exit = Exit(world.clock.now_s, exit_code=1)
+    world.agent.tick()
+    world.restart()
+    world.pass_time(20)
+    assert (held.states[-1], held.reports[-1].reason) == ("failed", "rank ? fell")
+    assert other.states[-1] == "succeeded"
+
+
+@pytest.mark.parametrize("event", [[], {}, 1])
+def test_a_report_of_progress_whose_event_is_no_text_is_ignored(
+    world: VirtualWorld, event: Any
+) -> None:
+    held = world.server.offer(a_spec(steps=3))
+    world.pass_time(2)
+    says(world, {"event": event})
+    world.pass_time(20)
+    assert held.states[-1] == "succeeded"
+    assert world.agent.is_idle
+
+
+def says(world: VirtualWorld, line: dict[str, Any]) -> None:
+    """Let the job a1 write a line of progress."""
+    streams = world.runtime.plays[RunId("a1", 1)].streams
+    streams[PROGRESS] = streams.get(PROGRESS, b"") + json.dumps(line).encode() + b"\n"

@@ -313,6 +313,10 @@ class TestVerdict:
             {"ended_at_s": "x"},
             {"ended_at_s": 1, "exit_code": [1]},
             {"ended_at_s": 1, "stopped_by": "me"},
+            {"ended_at_s": float("inf"), "exit_code": 1},
+            {"ended_at_s": float("nan"), "exit_code": 1},
+            {"ended_at_s": 1, "exit_code": 10**22},
+            {"ended_at_s": 1, "exit_code": -(2**31) - 1},
         ],
     )
     def test_a_senseless_word_counts_as_none(self, nonsense: dict[str, Any]) -> None:
