@@ -1,9 +1,10 @@
 """Periodic reconciliation: lost ends, changed roles, new nodes, jobs that started unknown."""
 
+import logging
 from datetime import datetime
 from uuid import UUID
 
-from django.db import transaction
+from django.db import OperationalError, transaction
 from django.db.models import Exists, F, Max, Min, OuterRef, Q, QuerySet, Sum
 
 from clusters.events import request_reschedule
@@ -20,6 +21,8 @@ from profiling.offers import Configuration, Offers, offers
 from profiling.pairs.runs import Stop, reconcile_pair_runs
 from profiling.runs import OPEN, WAITING, R, lock_kind, settle, silent_launches
 from profiling.services import production_measured, profile_run_silent
+
+log = logging.getLogger(__name__)
 
 ALIKE = 3
 """Launches per configuration that a pass reads: the next may be steadier than the first."""
@@ -41,7 +44,12 @@ def reconcile_profiles(now: datetime, stop: Stop, watch: Watch = THIS_MACHINE) -
         _end_rests(cluster, now)
         reconcile_pair_runs(cluster, now, stop, watch)
     for assignment in (*_running_unmeasured(), *_sharing_unmeasured()):
-        production_measured(assignment)
+        try:
+            production_measured(assignment)
+        except OperationalError:  # the database is away, or busy for too long
+            raise
+        except Exception:
+            log.exception("nothing learnt from assignment %s", assignment.pk)
 
 
 def _end_rests(cluster: Cluster, now: datetime) -> None:

@@ -3,6 +3,8 @@
 `meter` updates running assignments; at its end all hours of one are written anew.
 """
 
+import logging
+import time
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -12,7 +14,7 @@ from itertools import pairwise, takewhile
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
-from django.db import transaction
+from django.db import OperationalError, transaction
 from django.utils import timezone
 
 from clusters.energy import HOUR_S, Priced, priced
@@ -24,11 +26,15 @@ from jobs.models import Assignment
 from jobs.moves import lock_assignment
 from policies.contract.snapshot import PriceInterval
 
+log = logging.getLogger(__name__)
+
 _PLACES = Decimal("0.00000001")
 EVERY = timedelta(minutes=5)
 """Greatest age of a running assignment's entries."""
-AT_ONCE = 200
-"""Assignments per pass of `meter`."""
+AT_ONCE = 5000
+"""Assignments of each sort per pass of `meter`."""
+BUDGET_S = 20.0
+"""Time of a pass."""
 
 
 def as_money(amount: float) -> Decimal:
@@ -51,12 +57,20 @@ def _hour_start(zone: str, at_s: float) -> float:
     return (at_s + offset_s) // HOUR_S * HOUR_S - offset_s
 
 
+def _whole_hour(zone: str, hour: datetime) -> datetime:
+    """Return an entry's hour as counted from that moment: where clocks change by half an hour, the
+    hour after a change begins within the one before.
+    """
+    return datetime.fromtimestamp(_hour_start(zone, hour.timestamp()), UTC)
+
+
 def write_entries(
     assignment: Assignment, until: datetime, *, anew: bool = False
 ) -> list[EnergyEntry]:
     """Write entries up to `until`, from their last hour or `anew`; the caller holds the lock."""
     known = EnergyEntry.objects.filter(assignment=assignment)
-    since = None if anew else known.order_by("-hour").values_list("hour", flat=True).first()
+    last = None if anew else known.order_by("-hour").values_list("hour", flat=True).first()
+    since = None if last is None else _whole_hour(assignment.node.cluster.timezone, last)
     with transaction.atomic():
         written = _replace_entries(assignment, until, since)
         Assignment.objects.filter(pk=assignment.pk).update(metered_until=until)
@@ -136,21 +150,29 @@ def _predicted(
     return {"predicted_kwh": expected.kwh, "predicted_cost": as_money(expected.cost)}
 
 
-def meter(now: datetime | None = None) -> int:
-    """Update entries of running and of unbilled ended assignments; return their number."""
-    now = now or timezone.now()
-    return sum(_meter_one(pk, now) for pk in _behind(now))
+def meter(now: datetime | None = None, *, budget_s: float = BUDGET_S) -> int:
+    """Update entries of running and of unbilled ended assignments for about `budget_s`.
+
+    Return their number. One that cannot be metered holds up no other.
+    """
+    now, until_s, done = now or timezone.now(), time.monotonic() + budget_s, 0
+    for pk in takewhile(lambda _: time.monotonic() < until_s, _behind(now)):
+        try:
+            done += _meter_one(pk, now)
+        except OperationalError:  # the database is away, or busy for too long
+            raise
+        except Exception:
+            log.exception("assignment %s cannot be metered", pk)
+    return done
 
 
 def _behind(now: datetime) -> list[UUID]:
+    """Assignments that are due: those never metered, then by the age of their entries."""
     taken = Assignment.objects.filter(accepted_at__isnull=False)
     never = taken.filter(metered_until__isnull=True, accepted_at__lt=now - EVERY)
     running = taken.filter(state__in=LIVE, metered_until__lt=now - EVERY)
-    return [
-        pk
-        for found in (never, running)
-        for pk in found.order_by("accepted_at").values_list("pk", flat=True)[:AT_ONCE]
-    ]
+    due = (never.order_by("accepted_at"), running.order_by("metered_until"))
+    return [pk for found in due for pk in found.values_list("pk", flat=True)[:AT_ONCE]]
 
 
 def _meter_one(pk: UUID, now: datetime) -> bool:

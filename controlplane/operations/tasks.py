@@ -3,6 +3,7 @@
 from celery import shared_task
 from django.utils import timezone
 
+from clusters.energy import HOUR_S
 from clusters.services.devices import end_flush_pause, flush_samples
 from controlplane.accounting.ledger import meter
 from controlplane.execution.reconciler import reconcile_clusters
@@ -62,7 +63,8 @@ def prune_old() -> None:
 @shared_task
 @newest_only
 def meter_energy() -> None:
-    meter()
+    if ahead_s() < HOUR_S:  # else each job would be billed for hours to come
+        meter()
 
 
 @shared_task

@@ -154,3 +154,49 @@ def test_hours_are_those_of_the_clusters_wall_clock() -> None:
         datetime(2026, 5, 1, 11, 30, tzinfo=UTC),
         datetime(2026, 5, 1, 12, 30, tzinfo=UTC),
     ]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    "day", [datetime(2026, 4, 4, 10, tzinfo=UTC), datetime(2026, 10, 3, 10, tzinfo=UTC)]
+)
+def test_metering_by_the_minute_is_right_where_clocks_change_by_half_an_hour(
+    day: datetime,
+) -> None:
+    node = a_v100_node(a_priced_cluster(timezone="Australia/Lord_Howe"))
+    work = some_work(node, (0, 9), accepted_at=day, running_at=day, ended_at=None, state="running")
+    for minute in range(10, 600, 10):
+        assert meter(day + timedelta(minutes=minute)) == 1
+    kept = entries(work)
+    until = day + timedelta(minutes=590)
+    assert sum(e.gpu_s for e in kept) == pytest.approx(2 * 590 * 60)
+    assert sum(e.cost for e in kept) == bill_until(work, until).energy_cost
+
+
+@pytest.mark.django_db
+def test_one_that_cannot_be_metered_holds_up_no_other(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken, whole = (some_work(node, (0, 9), ended_at=None, state="running") for _ in range(2))
+
+    def write(assignment: Assignment, until: datetime, *, anew: bool) -> list[EnergyEntry]:
+        if assignment == broken:
+            raise ValueError("this one")
+        return write_entries(assignment, until, anew=anew)
+
+    monkeypatch.setattr("controlplane.accounting.ledger.write_entries", write)
+    assert meter(later(1)) == 1
+    assert entries(whole)
+
+
+@pytest.mark.django_db
+def test_of_more_than_a_pass_can_meter_those_come_first_whose_entries_are_oldest(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("controlplane.accounting.ledger.AT_ONCE", 1)
+    works = [some_work(node, (0, 9), ended_at=None, state="running") for _ in range(3)]
+    meter(later(1)), meter(later(1)), meter(later(1))
+    for passed in range(3):
+        assert meter(later(2 + passed)) == 1
+    assert {entries(work)[-1].hour for work in works} == {later(1), later(2), later(3)}
+    assert meter(later(9), budget_s=0.0) == 0

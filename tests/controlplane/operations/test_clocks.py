@@ -165,6 +165,20 @@ def test_a_clock_that_was_set_right_again_is_not_ahead(
 
 
 @pytest.mark.django_db
+@pytest.mark.parametrize(("jump_s", "metered"), [(-3600.0, 1), (60.0, 1), (90_000.0, 0)])
+def test_no_energy_is_metered_for_hours_to_come(
+    after_a_jump: Callable[[float], None],
+    monkeypatch: pytest.MonkeyPatch,
+    jump_s: float,
+    metered: int,
+) -> None:
+    after_a_jump(jump_s)
+    monkeypatch.setattr(tasks, "meter", meter := Mock())
+    tasks.meter_energy()
+    assert meter.call_count == metered
+
+
+@pytest.mark.django_db
 def test_no_deadline_passes_while_jumps_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
     job = a_job(a_cluster(), deadline_at=timezone.now() - timedelta(days=300))
     monkeypatch.setattr(clocks, "_doubted", Mock(side_effect=RedisError))
