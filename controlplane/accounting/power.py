@@ -14,6 +14,8 @@ from datetime import datetime
 from itertools import groupby, pairwise
 from math import inf
 
+from django.db.models import Q
+
 from clusters.models import Node
 from jobs.models import Assignment, UsagePoint
 
@@ -165,7 +167,8 @@ def _intervals(holding: Holding, co_tenants: Sequence[Holding]) -> Iterator[Inte
 
 def _co_tenants(assignment: Assignment, until: datetime) -> Iterator[Holding]:
     here = Assignment.objects.filter(node=assignment.node_id, accepted_at__lt=until)
-    here = here.exclude(pk=assignment.pk).exclude(ended_at__lte=assignment.accepted_at)
+    meanwhile = Q(ended_at=None) | Q(ended_at__gt=assignment.accepted_at)
+    here = here.filter(meanwhile).exclude(pk=assignment.pk)
     by_cores = here.filter(gpus=0).order_by("pk")
     columns = ("accepted_at", "ended_at", "units", "job__cores", "cpu_quota")
     for accepted_at, ended_at, units, cores, quota in by_cores.values_list(*columns):

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from django.core.cache import cache
-from django.db.models import Max, Q
+from django.db.models import Q
 from redis.exceptions import RedisError
 
+from clusters.models import Cluster
 from controlplane.loop.models import Round
 from controlplane.web.storage.mutex import mutex
 from controlplane.web.storage.watch import leave_sign
@@ -108,7 +109,7 @@ def note_reconciled() -> None:
 def count_rounds() -> None:
     """Count the rounds that have ended since the last call, at most AT_ONCE of them."""
     known = RoundCounts.known(cache.get(KEY))
-    newest = dict(Round.objects.order_by().values_list("cluster").annotate(Max("number")))
+    newest = dict(Cluster.objects.order_by().values_list("pk", "round_number"))
     if known is None:
         cache.set(KEY, RoundCounts(marks=newest).plain(), None)
         return

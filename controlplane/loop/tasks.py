@@ -71,7 +71,7 @@ def overdue_clusters(now: datetime) -> list[int]:
     free = [c for c in clusters if not locks.is_held(c)]
     for cluster in Cluster.objects.exclude(round_owner=""):
         if not locks.is_held(cluster):
-            locks.abandon(Q(cluster=cluster, number__lte=cluster.round_number), now)
+            locks.abandon(cluster.pk, cluster.round_number, now)
     return [c.pk for c in free]
 
 

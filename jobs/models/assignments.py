@@ -144,6 +144,7 @@ class Assignment(models.Model):
         ]
         indexes = [
             models.Index(fields=["node", "state"]),
+            models.Index(fields=["node", "ended_at"]),
             models.Index(fields=["state"]),
             models.Index(
                 fields=["accepted_at"],

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from django.db.models import Q
 from django.utils import timezone
 
 from clusters.models import Device
@@ -192,8 +193,9 @@ def _others_on(device: Device | None, assignment: Assignment) -> list[Assignment
     if device is None:
         return []
     since, until = _held(assignment)
-    held = Assignment.objects.filter(slots__device=device, accepted_at__lt=until)
-    others = held.exclude(pk=assignment.pk).exclude(ended_at__lte=since)
+    here = Assignment.objects.filter(Q(ended_at=None) | Q(ended_at__gt=since), node=device.node_id)
+    held = here.filter(slots__device=device, accepted_at__lt=until)
+    others = held.exclude(pk=assignment.pk)
     return list(others.select_related("job", "node").order_by("-accepted_at", "pk"))
 
 

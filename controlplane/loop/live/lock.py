@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.db import Error, connections, transaction
-from django.db.models import F, Q, QuerySet
+from django.db.models import F, QuerySet
 from django.utils import timezone
 
 from clusters.models import Cluster
@@ -35,6 +35,9 @@ class RoundLock:
     owner: str
 
 
+NEWEST = 100
+"""Rounds of a cluster among which one may be unfinished: each ends those before it."""
+
 _STAMP = ("round_number", "round_owner", "round_expires_at")
 
 
@@ -53,7 +56,7 @@ def acquire(
         if not taken:
             return None
         number = Cluster.objects.values_list("round_number", flat=True).get(pk=cluster_id)
-        abandon(Q(cluster=cluster_id), now)
+        abandon(cluster_id, number, now)
         return RoundLock(cluster_id, number, owner)
 
 
@@ -106,9 +109,13 @@ def _expiry_s(owner: str) -> float:
     return float(seconds) if kind == CLOSED and seconds else EXPIRY_S
 
 
-def abandon(which: Q, now: datetime) -> int:
-    """Mark unfinished rounds as abandoned and return their number; their events still wait."""
-    unfinished = Round.objects.filter(which, status=Round.Status.RUNNING)
+def abandon(cluster_id: int, newest: int, now: datetime, *, most: int = NEWEST) -> int:
+    """Mark unfinished rounds as abandoned and return their number; their events still wait.
+
+    Looked for among the `most` up to `newest`: rounds are kept for a year, and each ends these.
+    """
+    rounds = Round.objects.filter(cluster=cluster_id, number__gt=newest - most, number__lte=newest)
+    unfinished = rounds.filter(status=Round.Status.RUNNING)
     return unfinished.update(
         status=Round.Status.ABANDONED, ended_at=now, message="its process died or was too slow"
     )
@@ -155,7 +162,7 @@ def end(lock: RoundLock, now: datetime) -> None:
 def _end(lock: RoundLock, now: datetime) -> None:
     with transaction.atomic():
         release(lock)  # first, as whoever acquires takes the cluster's row first
-        abandon(Q(cluster=lock.cluster_id, number=lock.number), now)
+        abandon(lock.cluster_id, lock.number, now, most=1)
 
 
 def _end_later(lock: RoundLock, now: datetime) -> None:

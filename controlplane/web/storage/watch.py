@@ -20,8 +20,8 @@ from redis.exceptions import RedisError
 
 log = logging.getLogger(__name__)
 
-KEPT_S = 86_400
-"""Seconds for which an observation is kept: leases are shorter."""
+KEPT_S = 7 * 86_400
+"""Seconds for which an observation is kept: lease, grace and margin are at most a day each."""
 
 FROM = "from"
 _PROC = Path("/proc")

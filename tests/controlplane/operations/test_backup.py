@@ -286,6 +286,8 @@ def test_sessions_and_enrolment_tokens_of_before_open_nothing(
 def test_more_time_can_be_asked_for(house: Cluster, tmp_path: Path, new: New) -> None:
     told("backup", tmp_path / "b")
     with new():
+        with pytest.raises(CommandError, match="--wait-s must be 0 to 345600, not 1e\\+06"):
+            told("restore", tmp_path / "b", wait_s=1e6)
         told("restore", tmp_path / "b", wait_s=5000.0)
         until = Cluster.objects.get().round_expires_at
         assert until is not None

@@ -138,6 +138,7 @@ def test_a_round_that_still_runs_is_counted_when_it_has_ended_and_none_is_forgot
     Round.objects.create(
         cluster=cluster, number=3, policy="fifo", seed=1, status="kept", ended_at=timezone.now()
     )
+    Cluster.objects.update(round_number=3)
     count_rounds()
     assert _statuses() == {}
     Round.objects.filter(pk=slow.pk).update(status="abandoned", ended_at=timezone.now())

@@ -12,6 +12,9 @@ from controlplane.operations.backup.backups import keys_of
 from controlplane.operations.backup.engines import BackupError
 from controlplane.operations.backup.restoring import Restored, restore_backup
 
+LONGEST_WAIT_S = 4 * 86_400.0
+"""Longer than lease, grace and margin together may be."""
+
 
 class Command(BaseCommand):
     help = "Replace the database by a backup; stop web, worker and beat before, see docs/backup.md"
@@ -34,6 +37,8 @@ class Command(BaseCommand):
             if keys_to is not None:
                 _write_keys(keys_to, keys_of(file))
             force, wait_s = options["force"], options["wait_s"]
+            if not 0.0 <= wait_s <= LONGEST_WAIT_S:
+                raise CommandError(f"--wait-s must be 0 to {LONGEST_WAIT_S:.0f}, not {wait_s:g}")
             restored = restore_backup(file, force=force, least_wait_s=wait_s)
             record("server.restore", file.name, new={"saved_at": restored.manifest.created_at})
         except (BackupError, OSError) as error:
