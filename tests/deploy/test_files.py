@@ -176,6 +176,16 @@ def test_the_entrypoint_says_what_it_can_do() -> None:
     assert "usage: entrypoint web|worker|beat|migrate|manage" in done.stderr
 
 
+def test_migrations_wait_for_the_database_and_no_time_limit_ends_that(tmp_path: Path) -> None:
+    (tmp_path / "python").write_text('#!/bin/sh\necho "$@"\n')
+    (tmp_path / "python").chmod(0o755)
+    done = run(DEPLOY / "entrypoint", "migrate", PATH=f"{tmp_path}:{os.environ['PATH']}")
+    waits, migrates = "manage.py wait_for_database", "manage.py migrate --noinput"
+    assert done.stdout.splitlines() == [waits, migrates]
+    service = unit(DEPLOY / "loadmaster-migrate.service")["Service"]
+    assert service["TimeoutStartSec"] == "infinity"
+
+
 def test_health_is_told_by_a_file_that_is_still_being_touched(tmp_path: Path) -> None:
     alive = tmp_path / "alive"
     assert run(DEPLOY / "entrypoint", "healthy", LOADMASTER_ALIVE_FILE=str(alive)).returncode != 0
