@@ -8,11 +8,11 @@ flags stay in: a kind split too finely costs a measurement, one too wide wrong d
 import hashlib
 import json
 import re
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
 
 from jobs.models import Kind
+from loadmaster import shell_words
 
 _IGNORED = """
     seed random-seed rng-seed manual-seed data-seed random-state
@@ -71,7 +71,7 @@ def normalised_command(command: Sequence[str]) -> list[str]:
     if len(words) < 3 or program not in _SHELLS or not re.fullmatch(r"-.*c", words[1]):
         return list(_kept(words))
     try:
-        return [program, "-c", *normalised_command(shlex.split(words[2])), *words[3:]]
+        return [program, "-c", *normalised_command(shell_words.split(words[2])), *words[3:]]
     except ValueError:  # no shell would take it either; it then stands for itself
         return words
 

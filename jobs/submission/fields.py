@@ -2,12 +2,12 @@
 
 import math
 import re
-import shlex
 import unicodedata
 from collections.abc import Iterable
 from datetime import date, datetime, timedelta, tzinfo
 from difflib import get_close_matches
 
+from loadmaster import shell_words
 from loadmaster.slurm.options import text_problems
 from loadmaster.slurm.values import ValueFormatError, end_signal
 
@@ -153,7 +153,7 @@ def digest_of(image_name: str) -> str:
 def command(value: object) -> tuple[str, ...]:
     """Program and arguments: a list, or one string split like a shell would."""
     try:
-        parts = shlex.split(value) if isinstance(value, str) else value
+        parts = shell_words.split(value) if isinstance(value, str) else value
     except ValueError as error:
         raise FieldError(f"cannot be split into words ({error}); write a list of strings") from None
     if not isinstance(parts, (list, tuple)) or not all(isinstance(p, str) for p in parts):
