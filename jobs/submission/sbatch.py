@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 from loadmaster.slurm import values
 from loadmaster.slurm.options import (
     COMMAND_LINE,
+    MAX_SCRIPT,
+    NAMED,
     Given,
     ScriptError,
     late_lines,
@@ -34,7 +36,7 @@ MEANT = frozenset({
 
 _NO_INDICES = "has no indices; write some, such as 0-9, or remove it"
 GPU_OPTIONS = ("gpus", "gres", "gpus-per-node", "gpus-per-task")
-_STEP = re.compile(r"^\s*srun\s", re.MULTILINE)
+_STEP = re.compile(r"^[ \t]*srun\s", re.MULTILINE)
 SILENT = frozenset({"parsable", "quiet", "verbose"})
 DEFAULT_NAME = "sbatch"
 
@@ -78,6 +80,9 @@ def _parts(given: object) -> dict[str, Any]:
     for name in ("options", "arguments"):
         if not isinstance(parts[name], list) or not all(isinstance(w, str) for w in parts[name]):
             raise ScriptError([f'{name} must be a list of texts, such as ["-n", "4"]'])
+    if (length := sum(map(len, parts["options"]))) > MAX_SCRIPT:
+        said = f"options have {length} characters and may have {MAX_SCRIPT}"
+        raise ScriptError([f"{said}; give long values in environment or files"])
     if not isinstance(parts["environment"], dict):
         raise ScriptError(['environment must be an object such as {"NAME": "value"}'])
     return parts
@@ -246,9 +251,11 @@ class _Reading:
         wanted = self._read("export", values.exported, values.Exported())
         given = self.parts["environment"].items()
         found = {name: value for name, value in given if wanted.all or name in wanted.names}
-        for name in wanted.names:
-            if name not in found:
-                self._warn("export", f"{name} is not set where it was submitted, and left out")
+        missing = sorted(wanted.names - found.keys())
+        for name in missing[:NAMED]:
+            self._warn("export", f"{name} is not set where it was submitted, and left out")
+        if len(missing) > NAMED:
+            self._warn("export", f"{len(missing) - NAMED} more names are not set there either")
         return {**found, **wanted.values, **self._told()}
 
     def _told(self) -> dict[str, str]:

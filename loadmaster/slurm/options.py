@@ -3,13 +3,25 @@
 What an option means is read later (`jobs.submission.sbatch`); here are its names and values.
 """
 
-import shlex
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from itertools import islice
+
+from loadmaster import shell_words
 
 MAX_SCRIPT = 262_144
 """Characters of a script: data and programs belong into files."""
+
+MAX_OPTIONS = 1000
+"""Options of a script, and of a command line."""
+
+NAMED = 10
+"""Problems that are named of a script with more."""
+
+LONGEST_NAME = 60
+"""Characters of a wrong option that are looked at and shown."""
 
 COMMAND_LINE = "command line"
 PREFIX = "#SBATCH"
@@ -87,19 +99,22 @@ def read_words(
 ) -> tuple[list[Given], list[str]]:
     """Return options up to the first word that is none, and the words from there on.
 
-    Raises ScriptError at an option that the program has not, or one without its value.
+    Raises ScriptError at an option that the program has not, one without its value, or more than
+    MAX_OPTIONS.
     """
-    found, left = list[Given](), list(words)
+    found, left = list[Given](), deque(words)
     while left and left[0].startswith("-") and left[0] != "-":
-        word = left.pop(0)
+        word = left.popleft()
         if word == "--":
             break
         read = _long if word.startswith("--") else _short
-        found += read(word, left, place, program)
-    return found, left
+        found += islice(read(word, left, place, program), MAX_OPTIONS + 1)
+        if len(found) > MAX_OPTIONS:
+            raise ScriptError([f"{place}: has more than {MAX_OPTIONS} options; remove some"])
+    return found, list(left)
 
 
-def _long(word: str, left: list[str], place: str, program: Program) -> Iterator[Given]:
+def _long(word: str, left: deque[str], place: str, program: Program) -> Iterator[Given]:
     given, equals, value = word[2:].partition("=")
     name = _full_name(given, place, program)
     if equals and not program.needs[name]:
@@ -116,6 +131,7 @@ def _full_name(given: str, place: str, program: Program) -> str:
     fitting = sorted(name for name in program.needs if given and name.startswith(given))
     if len(fitting) == 1:
         return fitting[0]
+    given = given[:LONGEST_NAME]
     if fitting:
         several = " or ".join(f"--{name}" for name in fitting)
         raise ScriptError([f"{place}: --{given} may be {several}; write it in full"])
@@ -124,26 +140,24 @@ def _full_name(given: str, place: str, program: Program) -> str:
     raise ScriptError([f"{place}: {program.name} has no option --{given}; {hint}"])
 
 
-def _short(word: str, left: list[str], place: str, program: Program) -> Iterator[Given]:
-    letters = word[1:]
-    while letters:
-        letter, letters = letters[0], letters[1:]
+def _short(word: str, left: deque[str], place: str, program: Program) -> Iterator[Given]:
+    for end, letter in enumerate(word[1:], start=2):
         if letter not in program.shorts:
             raise ScriptError([f"{place}: {program.name} has no option -{letter}; remove it"])
         name = program.shorts[letter]
         if program.needs[name] == "=":
-            yield Given(name, letters or _following(f"-{letter}", left, place), place)
+            yield Given(name, word[end:] or _following(f"-{letter}", left, place), place)
             return
-        if program.needs[name] and letters[:1].isdecimal():
-            yield Given(name, letters, place)
+        if program.needs[name] and word[end : end + 1].isdecimal():
+            yield Given(name, word[end:], place)
             return
         yield Given(name, "", place)
 
 
-def _following(option: str, left: list[str], place: str) -> str:
+def _following(option: str, left: deque[str], place: str) -> str:
     if not left:
         raise ScriptError([f"{place}: {option} needs a value; write it behind"])
-    return left.pop(0)
+    return left.popleft()
 
 
 def option_lines(script: str) -> Iterator[tuple[int, str]]:
@@ -165,15 +179,19 @@ def late_lines(script: str) -> Iterator[str]:
 
 
 def read_script(script: str) -> list[Given]:
-    """Return the options of a script's lines. Raises ScriptError with every problem found."""
+    """Return the options of a script's lines. Raises ScriptError with the first problems found."""
     problems, found = list(text_problems(script)), list[Given]()
     for number, text in option_lines(script) if not problems else ():
         place = f"line {number}"
+        if len(problems) == NAMED or len(found) > MAX_OPTIONS:
+            said = f"is not read: after {NAMED} problems or {MAX_OPTIONS} options reading ends"
+            problems.append(f"{place}: {said}; mend or remove some")
+            break
         try:
             options, rest = read_words(_split(text, place), place)
             if rest:
                 said = "is no option; options begin with - or --, and values with spaces are quoted"
-                raise ScriptError([f"{place}: {rest[0]!r} {said}"])
+                raise ScriptError([f"{place}: {rest[0][:LONGEST_NAME]!r} {said}"])
             found += options
         except ScriptError as error:
             problems += error.problems
@@ -204,10 +222,8 @@ def text_problems(script: str) -> Iterator[str]:
 
 def _split(text: str, place: str) -> list[str]:
     """Words of a line: quotes, backslashes, and a comment from # on."""
-    lexer = shlex.shlex(text, posix=True)
-    lexer.whitespace_split, lexer.commenters = True, "#"
     try:
-        return list(lexer)
+        return shell_words.split(text, comments=True)
     except ValueError:
         raise ScriptError([f"{place}: a quotation mark is not closed; close it"]) from None
 

@@ -26,6 +26,8 @@ _SIGNAL = re.compile(r"(B:)?(?:SIG)?([A-Z]+\d?|\d{1,2})(?:@(\d{1,5}))?", re.IGNO
 _NAMES = "HUP INT QUIT ABRT KILL ALRM TERM USR1 USR2 URG CONT STOP TSTP TTIN TTOU"
 _SIGNALS = {name: int(signals.Signals[f"SIG{name}"]) for name in _NAMES.split()}
 LONGEST_WARNING_S = 65_535
+LONGEST_LIST = 1000
+"""Characters of GPUs and their types."""
 
 
 class ValueFormatError(ValueError):
@@ -80,6 +82,9 @@ def nodes(text: str) -> tuple[int, int]:
 
 def gpus(text: str) -> tuple[int, list[str]]:
     """Number of GPUs, and their types: 2, V100:2, or several of these."""
+    if len(text) > LONGEST_LIST:
+        said = f"has {len(text)} characters and may have {LONGEST_LIST}"
+        raise ValueFormatError(f"{said}; write a number such as 2 or V100:2")
     found = [_GPUS.fullmatch(part) for part in text.split(",")]
     if any(match is None for match in found):
         raise ValueFormatError(f"{text!r} is no number of GPUs; write one such as 2 or V100:2")
@@ -201,7 +206,7 @@ class Exported:
     """Request of `--export`: all variables, some by name, and values of its own."""
 
     all: bool = False
-    names: tuple[str, ...] = ()
+    names: frozenset[str] = frozenset()
     values: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -209,5 +214,5 @@ def exported(text: str) -> Exported:
     """Read ALL, NONE, NAME, NAME=value, or several of these with commas between."""
     parts = [part for part in text.split(",") if part and part not in ("NONE", "NIL")]
     own = dict(part.split("=", 1) for part in parts if "=" in part)
-    names = tuple(part for part in parts if "=" not in part and part != "ALL")
+    names = frozenset(part for part in parts if "=" not in part and part != "ALL")
     return Exported("ALL" in parts, names, own)

@@ -11,9 +11,11 @@ from clusters.models import Cluster, Node
 from controlplane.loop.live.rows import Rows
 from jobs.models import Job
 from jobs.services import job_clone, job_data, job_hold, job_release, job_submit
+from jobs.submission import sbatch as reading
 from jobs.submission.validation import JobInvalid, JobRequest, validate_job
 from jobs.wording import explain
 from loadmaster.slurm.numbers import job_number
+from loadmaster.slurm.options import MAX_SCRIPT, NAMED
 from tests.builders import a_cluster, a_gpu_type, a_node, a_team, a_user
 
 MIB_GB = 2**20 / 1e9
@@ -129,6 +131,28 @@ def test_only_exported_variables_are_taken(user: User, cluster: Cluster) -> None
     assert not taken(user, environment=here).job.environment.keys() & here.keys()
 
 
+def test_of_many_names_that_are_not_set_the_first_are_named(user: User, cluster: Cluster) -> None:
+    names = ",".join(f"A{number:05}" for number in range(20_000))
+    said = taken(user, options=[f"--export={names}"], environment={"A00000": "1"}).warnings
+    assert len(said) == NAMED + 1
+    assert said[0].startswith("command line: --export: A00001 is not set")
+    assert said[-1].endswith(f"{20_000 - 1 - NAMED} more names are not set there either")
+
+
+def test_a_blank_line_is_not_looked_at_again_for_a_step() -> None:
+    step = reading._STEP.search("#!/bin/sh\n\n\n\t srun prog")
+    assert step is not None
+    assert step[0] == "\t srun "
+
+
+def test_options_have_a_limit_of_characters(user: User, cluster: Cluster) -> None:
+    value = "--comment=".ljust(MAX_SCRIPT, "x")
+    assert taken(user, options=[value]).warnings
+    said = refused(user, options=[value, "-H"])["sbatch"]
+    wanted = "give long values in environment or files"
+    assert said == [f"options have {MAX_SCRIPT + 2} characters and may have {MAX_SCRIPT}; {wanted}"]
+
+
 def test_an_option_without_a_meaning_is_named_in_a_warning(user: User, cluster: Cluster) -> None:
     said = taken(user, "--mail-type=ALL", "--nice=5", options=["-p", "gpu"]).warnings
     assert said == (
@@ -167,6 +191,11 @@ def test_steps_of_several_tasks_are_warned_of_unless_one_node_has_all(
         (["-a 5-1"], "array", "line 2: --array: 5-1 runs backwards; write 1-5"),
         (["-c 99"], "cores", "line 2: --cpus-per-task: "),
         (["-G A100:1"], "allowed_types", "line 2: --gpus: 'A100' is no GPU type"),
+        (
+            [f"-G {'1,' * 600}1"],
+            "sbatch",
+            "line 2: --gpus: has 1201 characters and may have 1000; ",
+        ),
         (["-G 1 -n 2"], "gpus", "line 2: --gpus: 1 GPUs cannot be divided evenly over 2 units"),
     ],
 )

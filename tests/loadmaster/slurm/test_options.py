@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from loadmaster.slurm.options import (
     COMMAND_LINE,
+    MAX_OPTIONS,
     MAX_SCRIPT,
+    NAMED,
     SBATCH,
     ScriptError,
     merged,
@@ -131,3 +133,29 @@ def test_the_last_of_two_lines_holds_with_a_warning_and_the_command_line_without
     assert warnings == ["line 3: --ntasks: replaces the value of line 2; remove one of them"]
     found, warnings = merged(lines[:1], read_words(["-n3"], COMMAND_LINE)[0])
     assert (found["ntasks"].value, warnings) == ("3", [])
+
+
+@pytest.mark.parametrize("words", [["-" + "H" * MAX_OPTIONS], ["-n1"] * MAX_OPTIONS])
+def test_words_hold_so_many_options_and_not_one_more(words: list[str]) -> None:
+    assert len(read_words(words, COMMAND_LINE)[0]) == MAX_OPTIONS
+    for more in ([*words, "-H"], ["-H", *words], ["-H" + words[0][1:], *words[1:]]):
+        with pytest.raises(ScriptError, match=f"more than {MAX_OPTIONS} options; remove some"):
+            read_words(more, COMMAND_LINE)
+
+
+def test_of_a_script_with_many_problems_the_first_are_named() -> None:
+    said = problems("#!/bin/sh\n" + "#SBATCH --tme=1\n" * 1000)
+    assert len(said) == NAMED + 1
+    assert said[-1].startswith(f"line {NAMED + 2}: is not read: after {NAMED} problems")
+
+
+def test_reading_of_a_script_ends_behind_so_many_options() -> None:
+    lines = "#SBATCH -n1\n" * MAX_OPTIONS
+    assert len(read_script(f"#!/bin/sh\n{lines}")) == MAX_OPTIONS
+    said = problems(f"#!/bin/sh\n{lines * 3}")
+    assert [one.split(":")[0] for one in said] == [f"line {MAX_OPTIONS + 3}"]
+
+
+def test_a_wrong_option_is_shown_in_part() -> None:
+    assert len(problems(f"#!/bin/sh\n#SBATCH --{'x' * 10_000}\n")[0]) < 200
+    assert len(problems(f"#!/bin/sh\n#SBATCH {'x' * 10_000}\n")[0]) < 200

@@ -60,7 +60,7 @@ def test_dependencies_are_listed_one_by_one() -> None:
 
 def test_what_is_exported_is_all_or_some_or_given() -> None:
     found = values.exported("ALL,A,B=1")
-    assert (found.all, found.names, dict(found.values)) == (True, ("A",), {"B": "1"})
+    assert (found.all, found.names, dict(found.values)) == (True, frozenset("A"), {"B": "1"})
     assert values.exported("NONE") == values.Exported()
 
 
