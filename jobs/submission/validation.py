@@ -23,7 +23,7 @@ from jobs.submission.seats import wrong_seats
 from jobs.submission.waits import Waits, waits_of
 from jobs.submission.warnings import warnings_of
 from loadmaster.features import RUNTIMES
-from loadmaster.slurm.options import ScriptError
+from loadmaster.slurm.options import NAMED, ScriptError
 
 T = TypeVar("T")
 
@@ -137,9 +137,8 @@ def validate_job(user: User, data: object, inventory: Inventory | None = None) -
 class _Reading:
     def __init__(self, user: User | AnonymousUser, data: object, inventory: Inventory) -> None:
         if not isinstance(data, dict):
-            raise JobInvalid(
-                {"job": [f"must be an object with the fields of a job, not {fields.called(data)}"]}
-            )
+            said = f"must be an object with the fields of a job, not {fields.called(data)}"
+            raise JobInvalid({"job": [said]})
         self.user = user
         self.inventory = inventory
         self.now = timezone.now()
@@ -150,11 +149,15 @@ class _Reading:
         self.problems: dict[str, list[str]] = {}
         self.warnings: list[str] = []
         self.places: dict[str, str] = {}
-        for name in data:
-            if name not in FIELDS:
-                plain = isinstance(name, str) and len(name) <= 60 and name.isprintable()
-                shown = str(name) if plain else fields.called(name)
-                self._problem(shown, f"is no field of a job{fields.near(name, FIELDS)}")
+        unknown = [name for name in data if name not in FIELDS]
+        for name in unknown[:NAMED]:
+            plain = isinstance(name, str) and len(name) <= 60 and name.isprintable()
+            shown = str(name) if plain else fields.called(name)
+            self._problem(shown, f"is no field of a job{fields.near(name, FIELDS)}")
+        if len(unknown) > NAMED:
+            self._problem(
+                "job", f"has {len(unknown)} unknown fields, of which {NAMED} are named; remove them"
+            )
 
     def request(self) -> JobRequest:
         cluster = self._named("cluster", self.inventory.clusters, "there is no cluster yet")

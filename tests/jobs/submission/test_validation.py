@@ -92,6 +92,12 @@ def test_an_unknown_field_names_the_one_probably_meant(user: User, cluster: Clus
     assert refused(user, epochz=1)["epochz"] == ["is no field of a job; did you mean epochs?"]
 
 
+def test_of_many_unknown_fields_the_first_are_named(user: User, cluster: Cluster) -> None:
+    said = refused(user, **{f"gpu{number}": 1 for number in range(1000)})
+    assert [*said] == [*(f"gpu{number}" for number in range(10)), "job"]
+    assert said["job"] == ["has 1000 unknown fields, of which 10 are named; remove them"]
+
+
 @pytest.mark.parametrize("data", [None, [], "job", 3])
 def test_what_is_no_object_is_refused(user: User, data: object) -> None:
     with pytest.raises(JobInvalid, match="must be an object"):
