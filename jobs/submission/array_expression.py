@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from itertools import chain, pairwise
 
 from jobs.submission.fields import FieldError, called
 
@@ -45,13 +46,14 @@ def array_indices(value: object) -> ArraySpec:
         raise FieldError(f"has no indices; {_EXAMPLE}")
     if len(text) > MAX_TEXT:
         raise FieldError(f"must have at most {MAX_TEXT} characters; use ranges such as 0-999:3")
-    indices = [index for piece in text.split(",") for index in _indices(piece)]
-    if len(indices) > MAX_ELEMENTS:
-        raise _too_many(len(indices))
-    if len(set(indices)) < len(indices):
-        doubled = next(i for n, i in enumerate(sorted(indices)) if i == sorted(indices)[n + 1])
+    ranges = [_indices(piece) for piece in text.split(",")]
+    if (count := sum(map(len, ranges))) > MAX_ELEMENTS:
+        raise _too_many(count)
+    indices = sorted(chain.from_iterable(ranges))
+    doubled = next((a for a, b in pairwise(indices) if a == b), None)
+    if doubled is not None:
         raise FieldError(f"has the index {doubled} twice; name each index once")
-    return ArraySpec(tuple(sorted(indices)), _limit(limit) if percent else None, text)
+    return ArraySpec(tuple(indices), _limit(limit) if percent else None, text)
 
 
 def _indices(piece: str) -> range:
