@@ -1,8 +1,10 @@
 """Dependencies of a submitted job: references become rows, and bad ones messages."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import or_
 from uuid import UUID
 
 from django.contrib.auth.models import AnonymousUser, User
@@ -42,18 +44,24 @@ def waits_of(
     """
     found = Waits()
     seen = visible_jobs(user).filter(cluster=cluster)
-    parts = {text: _by_id(element_of(text), seen) for text in conditions}
+    parts = {text: element_of(text) for text in conditions}
+    ids = _ids({base for base, _ in parts.values()}, seen)
+    parts = {text: (ids.get(base, base), index) for text, (base, index) in parts.items()}
     bases = {UUID(base) for base, _ in parts.values() if not base.isdecimal()}
     jobs = {str(job.pk): job for job in seen.filter(pk__in=bases)}
     of_arrays = seen.filter(array__in=bases).order_by().values("array").distinct()
     arrays = {str(a.pk): a for a in JobArray.objects.filter(pk__in=of_arrays)}
     states = states_of(a.pk for a in arrays.values())
+    elements = _elements((arrays[base], i) for base, i in parts.values() if base in arrays)
     for text, condition in conditions.items():
         (base, index), array = parts[text], arrays.get(parts[text][0])
         if array is not None and condition == AFTERCORR and index is None:
             _correlate(found, array, indices)
         elif array is not None and index is not None:
-            _on_job(found, text, _element(found, array, index), condition)
+            if (array.pk, index) not in elements:
+                has = f"its indices are {array.indices}"
+                found.problems.append(f"array {array.pk} has no element {index}; {has}")
+            _on_job(found, text, elements.get((array.pk, index)), condition)
         elif array is not None:
             _on_array(found, array, condition, states.get(array.pk, {}))
         elif base in jobs and index is None:
@@ -64,28 +72,26 @@ def waits_of(
     return found
 
 
-def _by_id(part: tuple[str, int | None], seen: QuerySet[Job]) -> tuple[str, int | None]:
-    """Return the reference with the id of a job or array in place of its number, if there is one.
+def _ids(bases: Iterable[str], seen: QuerySet[Job]) -> dict[str, str]:
+    """Ids of the jobs and arrays that have one of these texts as their number.
 
     As the ids begin with the number, two with one number are as likely as two equal ids of 56 bits.
     """
-    numbered = ids_of(part[0])
-    if numbered is None:
-        return part
-    in_array = Q(array__gte=numbered[0], array__lte=numbered[1])
-    job = seen.filter(Q(pk__range=numbered) | in_array).order_by("array_index").first()
-    if job is None:
-        return part
-    is_job = str(job_number(job.pk)) == part[0]
-    return str(job.pk if is_job else job.array_id), part[1]
+    ranges = [ids for ids in map(ids_of, bases) if ids]
+    if not ranges:
+        return {}
+    of_jobs = seen.filter(reduce(or_, (Q(pk__range=ids) for ids in ranges)))
+    in_arrays = (Q(array__gte=least, array__lte=most) for least, most in ranges)
+    of_arrays = seen.filter(reduce(or_, in_arrays)).order_by().values_list("array", flat=True)
+    found = [*of_arrays.distinct(), *of_jobs.values_list("pk", flat=True)]
+    return {str(job_number(pk)): str(pk) for pk in found}
 
 
-def _element(found: Waits, array: JobArray, index: int) -> Job | None:
-    element = array.jobs.filter(array_index=index).first()
-    if element is None:
-        has = f"its indices are {array.indices}"
-        found.problems.append(f"array {array.pk} has no element {index}; {has}")
-    return element
+def _elements(wanted: Iterable[tuple[JobArray, int | None]]) -> dict[tuple[UUID, int | None], Job]:
+    """Elements by array and index, those that there are."""
+    each = [Q(array=array, array_index=index) for array, index in wanted if index is not None]
+    jobs = Job.objects.filter(reduce(or_, each)) if each else ()
+    return {(job.array_id, job.array_index): job for job in jobs if job.array_id}
 
 
 def _on_job(found: Waits, text: str, job: Job | None, condition: str) -> None:

@@ -170,6 +170,18 @@ def test_a_reference_to_what_is_not_there_is_refused(user: User, node: Node) -> 
     )
 
 
+def test_many_references_take_as_many_statements_as_one(user: User) -> None:
+    array = an_array(user, "0-49")
+    numbers = [str(2**59 + index) for index in range(50)]
+    for references in (numbers, [f"{array.pk}_{index}" for index in range(50)]):
+        counts = []
+        for given in (references[:1], references):
+            with CaptureQueriesContext(connection) as queries:
+                _answer(user, job_fields(dependencies=given, cores=9999))
+            counts.append(len(queries))
+        assert counts[0] == counts[1]
+
+
 def test_a_stranger_cannot_wait_for_an_array_or_learn_that_it_is_there(user: User) -> None:
     array = an_array(user)
     eve = a_user("eve", team=a_team("others"))
