@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(7200)]
 AT_ONCE = 200
 FIELDS = st.sampled_from(
     ["name", "command", "environment", "labels", "parameters", "cluster", "workload", "policies",
-     "jobs", "job", "choices", "username", "samples", "assignments", "devices"]
+     "jobs", "job", "choices", "username", "samples", "assignments", "devices", "sbatch", "array"]
 )  # fmt: skip
 CHARSETS = st.sampled_from(["utf-8", "utf-16", "utf-7", "cp037", "latin-1", "rot13", "none at all"])
 
@@ -50,8 +50,30 @@ WIDE = st.builds(
     st.sampled_from(["[]", "{}", '""', "1", "null", '{"name":"a"}'][:5]),
 )
 CUT = st.builds(lambda text, at: text[: len(text) // at], DEEP | WIDE, st.integers(1, 4))
-INNER = DEEP | WIDE | CUT
-BODIES = INNER | st.builds(lambda field, inner: f'{{"{field}":{inner}}}', FIELDS, INNER)
+LONG = st.builds(
+    lambda unit, count: json.dumps(unit * count),
+    st.sampled_from(["a", "a ", "'", "'a' ", "\\", "\n", "1,", "-H", "0-9999,", "--export=A,"]),
+    st.integers(1, 250_000),
+)
+MANY = st.builds(
+    lambda head, count: json.dumps({f"{head}{number}": "" for number in range(count)}),
+    st.sampled_from(["A", "nam"]),
+    st.integers(1, 100_000),
+)
+SBATCH = st.builds(
+    lambda lines, options, arguments: (
+        f'{{"sbatch":{{"script":{lines},"options":[{options}],"arguments":[{arguments}]}}}}'
+    ),
+    st.builds(
+        lambda line, count: json.dumps("#!/bin/sh\n" + line * count),
+        st.sampled_from(["\n", "#SBATCH --tme\n", "#SBATCH -n1 -n2\n", "#SBATCH", "'", "srun "]),
+        st.integers(1, 20_000),
+    ),
+    LONG,
+    LONG,
+)
+INNER = DEEP | WIDE | CUT | LONG | MANY
+BODIES = INNER | SBATCH | st.builds(lambda field, inner: f'{{"{field}":{inner}}}', FIELDS, INNER)
 
 
 @pytest.fixture(autouse=True)
