@@ -147,7 +147,7 @@ def test_no_deadline_passes_by_a_jump_that_may_be_taken_back(
     with monkeypatch.context() as elsewhere:
         elsewhere.setattr(clocks, "machine", lambda: "elsewhere")
         other = Hand()
-        other.after(2), other.after(2, -5.0)
+        other.after(2), other.after(2, -3600.0)
     tasks.reconcile()  # this machine's clock is as doubtful as before
     assert [reread(each).state for each in (job, long_over)] == ["queued", "failed"]
     monkeypatch.setattr(clocks, "DOUBT_S", 0.0)
