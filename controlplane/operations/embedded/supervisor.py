@@ -8,11 +8,13 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -27,6 +29,8 @@ _TICK_S = 0.1
 _CRASHES_TO_GIVE_UP = 5
 _CRASH_WINDOW_S = 60.0
 _LARGEST_LOG = 20_000_000
+_LAST_WORDS = 64_000
+"""Bytes at the end of a log in which its last lines are looked for."""
 
 
 class EmbeddedError(Exception):
@@ -95,6 +99,7 @@ class Supervisor:
             if self.asked_to_stop:
                 raise KeyboardInterrupt
             for child in self._children.values():
+                child.bound_log()
                 if child.started and not child.alive() and child.restart_due():
                     ended = f"{child.program.name} ended with {child.exit_code()}"
                     self.say(f"{ended}; starting it again (log: {child.log})")
@@ -123,8 +128,7 @@ class _Child:
         self._seen_dead = False
 
     def start(self) -> None:
-        if self.log.exists() and self.log.stat().st_size > _LARGEST_LOG:
-            self.log.replace(self.log.with_suffix(".log.1"))
+        self.bound_log()
         with self.log.open("ab") as output:
             null, both = subprocess.DEVNULL, subprocess.STDOUT
             self._process = subprocess.Popen(
@@ -150,8 +154,17 @@ class _Child:
             raise EmbeddedError(f"{self.program.name} keeps ending:\n{self.last_words()}")
         return now - self._deaths[-1] >= len(self._deaths) - 1
 
+    def bound_log(self) -> None:
+        """Keep a long log as `.log.1` and empty it; the program goes on at its new end."""
+        if self.log.exists() and self.log.stat().st_size > _LARGEST_LOG:
+            with suppress(OSError):  # a full disk: no log grows further all the same
+                shutil.copyfile(self.log, self.log.with_suffix(".log.1"))
+            os.truncate(self.log, 0)
+
     def last_words(self, lines: int = 15) -> str:
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+        with self.log.open("rb") as file:
+            file.seek(max(0, self.log.stat().st_size - _LAST_WORDS))
+            return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])
 
     def stop(self) -> None:
         if self._process is None or not self.alive():

@@ -78,10 +78,12 @@ FORMATS = ("console", "json")
 QUIET = {
     "httpx": "WARNING",
     "httpcore": "WARNING",
-    # A line of our own tells more of each request, see `middleware`; "Sending due
-    # task" comes every two seconds.
+    # A line of our own tells more of each request, see `middleware`; lines on each periodic task,
+    # sent, received and done, would be 60 MB a day of an idle worker.
     "uvicorn.access": "WARNING",
     "celery.beat": "WARNING",
+    "celery.worker.strategy": "WARNING",
+    "celery.app.trace": "WARNING",
     "django.server": "WARNING",
 }
 

@@ -2,17 +2,21 @@
 nothing behind.
 """
 
+import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import psutil
 import pytest
 
+from controlplane.operations.embedded import supervisor as embedded_supervisor
 from controlplane.operations.embedded.supervisor import EmbeddedError, Program, Supervisor, python
 
 SLEEPER = python("-c", "import time; time.sleep(600)")
@@ -77,6 +81,48 @@ def test_a_program_that_ends_while_starting_is_reported_with_its_last_words(tmp_
         supervisor.start(
             Program("bad", python("-c", "raise SystemExit('out of coffee')"), ready=lambda: False)
         )
+
+
+def test_of_a_long_log_only_the_end_is_read(tmp_path: Path) -> None:
+    script = "import sys; sys.exit('x' * 1_000_000 + 'out of coffee')"
+    with Supervisor(tmp_path) as supervisor, pytest.raises(EmbeddedError) as failed:
+        supervisor.start(Program("bad", python("-c", script), ready=lambda: False))
+    assert str(failed.value).endswith("out of coffee")
+    assert len(str(failed.value)) < 66_000
+
+
+def test_the_log_of_a_program_that_goes_on_stays_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedded_supervisor, "_LARGEST_LOG", 1000)
+    log, old = tmp_path / "logs/talker.log", tmp_path / "logs/talker.log.1"
+    go, script = tmp_path / "go", "import pathlib, time; print('x' * 2000, flush=True)"
+    script += f"\nwhile not pathlib.Path({str(go)!r}).exists(): time.sleep(0.01)"
+    script += "\nprint('goes on', flush=True); time.sleep(600)"
+    with Supervisor(tmp_path) as supervisor:
+        supervisor.start(Program("talker", python("-c", script), ready=log.exists))
+
+        def says(words: str) -> bool:
+            supervisor.pause(0.05)
+            return log.read_text().startswith(words)
+
+        assert eventually(lambda: says("") and old.exists())
+        go.touch()
+        assert eventually(lambda: says("goes on"))
+    assert old.read_text() == "x" * 2000 + "\n"
+
+
+def test_a_log_is_cut_though_its_copy_finds_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedded_supervisor, "_LARGEST_LOG", 1000)
+    full = Mock(side_effect=OSError(errno.ENOSPC, "full"))
+    monkeypatch.setattr(shutil, "copyfile", full)
+    log = tmp_path / "logs/talker.log"
+    talker = python("-c", "print('x' * 2000, flush=True); import time; time.sleep(600)")
+    with Supervisor(tmp_path) as supervisor:
+        supervisor.start(Program("talker", talker, ready=lambda: full.called))
+        assert log.read_text() == ""
 
 
 def test_a_program_that_never_gets_ready_is_reported(tmp_path: Path) -> None:

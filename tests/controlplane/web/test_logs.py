@@ -264,6 +264,13 @@ def test_a_task_carries_the_id_of_the_request_that_asked_for_it() -> None:
     assert headers == {}
 
 
+@pytest.mark.parametrize("name", ["celery.worker.strategy", "celery.app.trace"])
+def test_celery_says_nothing_of_each_task_but_that_it_failed(lines: Lines, name: str) -> None:
+    logging.getLogger(name).info("Task reconcile received, and succeeded in 0.01s")
+    logging.getLogger(name).error("Task reconcile raised")
+    assert [event["event"] for event in lines.of(name)] == ["Task reconcile raised"]
+
+
 def test_a_tasks_lines_say_which_task_it_is_and_who_asked_for_it() -> None:
     app = Celery("test", broker="memory://", set_as_current=False)
     seen: list[dict[str, Any]] = []
