@@ -1,6 +1,7 @@
 """Launch folders shared by runtimes: files, and orders to the guard by files."""
 
 import contextlib
+import errno
 import json
 import math
 import os
@@ -68,10 +69,18 @@ class RunFolders(Runtime):
     def _open(self, run: RunId, stream: str) -> int:
         """Descriptor of a stream's file: in the run's folder, or the one that the job has named.
 
-        The named path had no links at acceptance. One put there since may lead anywhere.
+        The named path had no links at acceptance. One put there since may lead anywhere. An agent
+        with more rights than the job reads a named file only if it belongs to the job's user.
         """
         named = (guard.read_json(self.folder(run) / OUTPUTS) or {}).get(stream)
-        return open_plain(self.stream(run, stream)) if named is None else open_real(Path(named))
+        if named is None:
+            return open_plain(self.stream(run, stream))
+        user = (self.folder(run) / "work").lstat().st_uid
+        descriptor = open_real(Path(named))
+        if user not in (os.geteuid(), os.fstat(descriptor).st_uid):
+            os.close(descriptor)
+            raise FileNotFoundError(errno.ENOENT, "belongs to another user", named)
+        return descriptor
 
     def _write_spec(self, launch: Launch) -> None:
         write_whole(self.folder(launch.run) / "spec.json", dumps(launch.spec), durable=True)

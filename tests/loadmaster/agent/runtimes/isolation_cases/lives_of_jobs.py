@@ -26,6 +26,7 @@ from loadmaster.protocol import ReasonClass, StopReason
 from tests.builders_agent import FakeServer, a_spec, an_agent, python, until
 from tests.builders_gangs import free_port, gang_job
 from tests.builders_isolation import (
+    BUBBLEWRAP,
     IS_ROOT,
     SLEEP,
     USERS,
@@ -253,6 +254,30 @@ class TestScripts:
             site.end_of(run)
             assert (home / "sub").readlink() == state
             assert site.runtime.read(run, "stdout", 0, 1000) == b""
+
+    @pytest.mark.skipif(not IS_ROOT, reason="others' files are closed to its agent too")
+    @pytest.mark.parametrize("program", [BUBBLEWRAP, ""])
+    def test_a_file_of_another_user_in_place_of_its_output_is_not_read(
+        self, state: Path, program: str
+    ) -> None:
+        home = state.parent / "home"
+        home.mkdir()
+        home.chmod(0o777)
+        theirs, own = home / "id_rsa", home / "own"
+        theirs.write_text("secret")
+        theirs.chmod(0o600)
+        os.chown(theirs, USERS[2], USERS[2])
+        mounts = (AllowedMount(home, writable=True),)
+        for site in a_site(an_isolation(state, program=program, mounts=mounts)):
+            code = ("echo", "hello")
+            denied = site.start("a1", command=code, folder=str(home), output=str(theirs))
+            run = site.start("a2", command=code, folder=str(home), output=str(own))
+            assert site.says(run) == "hello\n"
+            assert "secret" not in site.says(denied)
+            assert site.runtime.size(denied, "stdout") == 0
+            own.unlink()
+            own.hardlink_to(theirs)
+            assert site.says(run) == ""
 
 
 class TestRefusals:
