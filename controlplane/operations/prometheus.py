@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from importlib.metadata import version
+from math import inf
 from typing import Any
 
 from django.conf import settings
@@ -97,8 +98,10 @@ def _from_cache() -> Iterator[Metric]:
         RECONCILE_KEY: ("reconcile", "the last pass of the reconciler ended"),
     }
     for key, (name, text) in texts.items():
-        if (age_s := sign_age_s(key, found.get(key))) is not None:
-            yield _gauge(f"{name}_age_seconds", f"Seconds since {text}", (), {(): age_s})
+        # Without a sign, as in an emptied cache, an age that raises the alarm until there is one.
+        age_s = sign_age_s(key, found.get(key))
+        told_s = inf if age_s is None else age_s
+        yield _gauge(f"{name}_age_seconds", f"Seconds since {text}", (), {(): told_s})
     yield from _clock_jumps()
     yield from _rounds(RoundCounts.known(found.get(ROUNDS_KEY)) or RoundCounts())
 

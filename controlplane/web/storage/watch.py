@@ -93,8 +93,8 @@ THIS_MACHINE = Watch()
 
 
 def leave_sign(key: str) -> None:
-    """Note in the cache that something has just been done. Raises RedisError without a cache."""
-    cache.set(key, [machine(), boot_s()], KEPT_S)
+    """Note for ever that something has just been done. Raises RedisError without a cache."""
+    cache.set(key, [machine(), boot_s()], None)
 
 
 def sign_age_s(key: str, sign: object) -> float | None:

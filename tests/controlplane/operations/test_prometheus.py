@@ -1,6 +1,8 @@
 """/metrics: who may read it, what it says, and what that costs."""
 
+import time
 from datetime import timedelta
+from math import inf
 
 import pytest
 from django.core.cache import cache
@@ -166,6 +168,18 @@ def test_the_clocks_of_the_house_are_told() -> None:
     found = state()
     assert of(found, "loadmaster_last_round_age_seconds", cluster="main") >= 0
     assert of(found, "loadmaster_events_waiting", cluster="main") == 0
+
+
+def test_signs_of_life_are_kept_for_ever_and_one_that_is_missing_is_infinitely_old(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ages = ("loadmaster_beat_age_seconds", "loadmaster_reconcile_age_seconds")
+    assert [of(state(), age) for age in ages] == [inf, inf]
+    periodic_rounds()
+    reconcile()
+    in_a_month_s = time.time() + 30 * 86_400
+    monkeypatch.setattr(time, "time", lambda: in_a_month_s)
+    assert max(of(state(), age) for age in ages) < 60
 
 
 def test_the_number_of_queries_does_not_grow_with_the_house(
