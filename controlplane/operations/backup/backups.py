@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from django.conf import settings
 from django.db import connection
@@ -70,13 +70,24 @@ def unpacked(path: Path) -> Iterator[tuple[Manifest, Path]]:
     The dump has no name in a folder, so whoever is killed leaves no copy of all that is secret.
     """
     try:
-        with tempfile.TemporaryFile() as work, tarfile.open(path, "r:") as archive:
+        with _unnamed_file(path.parent) as work, tarfile.open(path, "r:") as archive:
             manifest = _read_manifest(archive)
             dump = Path(f"/proc/{os.getpid()}/fd/{work.fileno()}")
             _unpack(archive, dump, manifest)
             yield manifest, dump
     except tarfile.TarError as error:
         raise BackupError(f"{path} cannot be read as a backup: {error}") from error
+
+
+def _unnamed_file(folder: Path) -> IO[bytes]:
+    """Open an unnamed file in the folder, or in the temporary one if that refuses.
+
+    A container's temporary folder is memory.
+    """
+    try:
+        return tempfile.TemporaryFile(dir=folder)
+    except OSError:
+        return tempfile.TemporaryFile()
 
 
 def keys_of(path: Path) -> dict[str, str]:

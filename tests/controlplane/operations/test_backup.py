@@ -3,6 +3,7 @@
 import json
 import stat
 import tarfile
+import tempfile
 from datetime import timedelta
 from io import BytesIO
 from pathlib import Path
@@ -197,6 +198,27 @@ def test_what_is_no_archive_is_refused(house: Cluster, tmp_path: Path) -> None:
     (tmp_path / "b").write_text("x" * 20_000)
     with pytest.raises(CommandError, match="cannot be read as a backup"):
         told("restore", tmp_path / "b", force=True)
+
+
+@pytest.mark.parametrize(
+    "error", [None, PermissionError(13, "not yours"), OSError(30, "read-only")]
+)
+def test_a_dump_is_unpacked_beside_the_backup_and_in_the_temporary_folder_if_that_is_refused(
+    house: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: OSError | None
+) -> None:
+    told("backup", tmp_path / "b")
+    temporary, make = tmp_path / "temporary", tempfile.TemporaryFile
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+
+    def refusing(**given: Path) -> object:
+        if given and error:
+            raise error
+        return make(**given)
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refusing)
+    with unpacked(tmp_path / "b") as (_, dump):
+        assert dump.readlink().parent == (temporary if error else tmp_path)
 
 
 def test_fences_and_epochs_are_beyond_all_that_can_have_been(
