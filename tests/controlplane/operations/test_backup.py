@@ -7,6 +7,7 @@ import tempfile
 from datetime import timedelta
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
@@ -211,7 +212,7 @@ def test_a_dump_is_unpacked_beside_the_backup_and_in_the_temporary_folder_if_tha
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
 
-    def refusing(**given: Path) -> object:
+    def refusing(**given: Any) -> object:
         if given and error:
             raise error
         return make(**given)
