@@ -6,6 +6,7 @@ simulations stay for ever. Output and samples of ended jobs stay for LEAST_DAYS.
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -42,8 +43,13 @@ from profiling.models import PredictedRun, RunTimeGroup
 log = logging.getLogger(__name__)
 
 BATCH = 500
-ASSIGNMENTS_AT_ONCE = 20
+ASSIGNMENTS_AT_ONCE = 1000
+"""Assignments looked for at once; each look passes all that were pruned before."""
+
 SIMULATIONS_AT_ONCE = 20
+TURN_S = 1.0
+"""Seconds after which a rule lets the next go on, so that each has its share."""
+
 LEAST_AUDIT_DAYS = 30
 """Fewest days for which rows of the audit are kept."""
 
@@ -64,6 +70,9 @@ _ENDED = sorted(str(state) for state in ENDED)
 Batch = Callable[[datetime], int]
 """Deletion of one batch of rows older than a moment; returns their number."""
 
+Batches = Callable[[datetime], Iterator[int]]
+"""Deletion of all of them; yields the number of each batch."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rule:
@@ -71,7 +80,7 @@ class Rule:
 
     name: str
     setting: str | None
-    batch: Batch
+    batches: Batches
     least_days: int = 0
 
     @property
@@ -108,14 +117,17 @@ def is_steady(now: datetime) -> bool:
 def prune(now: datetime, *, budget_s: float = 60.0, names: tuple[str, ...] = ()) -> dict[str, int]:
     """Delete due data (of named rules, else all) for about `budget_s`; return rows by rule."""
     until_s, gone = time.monotonic() + budget_s, dict.fromkeys((rule.name for rule in RULES), 0)
-    for rule in RULES:
-        if (names and rule.name not in names) or rule.days is None:
-            continue
-        cutoff = now - timedelta(days=rule.days)
-        while time.monotonic() < until_s:
-            count = rule.batch(cutoff)
-            gone[rule.name] += count
-            if not count:
+    turns = deque(
+        (rule.name, rule.batches(now - timedelta(days=rule.days)))
+        for rule in RULES
+        if (not names or rule.name in names) and rule.days is not None
+    )
+    while turns and (began_s := time.monotonic()) < until_s:
+        name, batches = turns.popleft()
+        for count in batches:
+            gone[name] += count
+            if time.monotonic() >= min(began_s + TURN_S, until_s):
+                turns.append((name, batches))
                 break
     return {name: count for name, count in gone.items() if count}
 
@@ -165,17 +177,16 @@ def _newest() -> list[int]:
     return keys
 
 
-def _samples(before: datetime) -> int:
-    return _of_ended_jobs(before, "samples", ProgressPoint) + _of_ended_jobs(
-        before, "samples", UsagePoint
-    )
+def _of_ended_jobs(what: str, *models: type[Any]) -> Batches:
+    def batches(before: datetime) -> Iterator[int]:
+        over = Q(state__in=_ENDED, ended_at__lt=before, job__completed_at__lt=before)
+        for model in models:
+            held = Exists(model.objects.filter(assignment=OuterRef("pk")))
+            due = Assignment.objects.filter(held, over).order_by("ended_at")
+            while keys := list(due.values_list("pk", "job")[:ASSIGNMENTS_AT_ONCE]):
+                yield from (_of_assignment(model, *pair, what) for pair in keys)
 
-
-def _of_ended_jobs(before: datetime, what: str, model: type[Any]) -> int:
-    held = Exists(model.objects.filter(assignment=OuterRef("pk")))
-    over = Q(state__in=_ENDED, ended_at__lt=before, job__completed_at__lt=before)
-    due = Assignment.objects.filter(held, over).order_by("ended_at").values_list("pk", "job")
-    return sum(_of_assignment(model, *keys, what) for keys in list(due[:ASSIGNMENTS_AT_ONCE]))
+    return batches
 
 
 def _of_assignment(model: type[Any], assignment: UUID, job: UUID, what: str) -> int:
@@ -199,24 +210,34 @@ def _logins(before: datetime) -> int:
     )
 
 
-def _expired(model: type[Model], at: str, **only: object) -> Batch:
+def _each(batch: Batch) -> Batches:
+    """Batches until one is empty."""
+
+    def batches(before: datetime) -> Iterator[int]:
+        while count := batch(before):
+            yield count
+
+    return batches
+
+
+def _expired(model: type[Model], at: str, **only: object) -> Batches:
     rows = model._default_manager.filter(**only)
-    return lambda before: _delete(rows.filter(**{f"{at}__lt": before}))
+    return _each(lambda before: _delete(rows.filter(**{f"{at}__lt": before})))
 
 
 RULES = (
-    Rule("snapshots", "snapshots", _snapshots),
-    Rule("rounds", "rounds", _rounds),
+    Rule("snapshots", "snapshots", _each(_snapshots)),
+    Rule("rounds", "rounds", _each(_rounds)),
     Rule("events", "events", _expired(RescheduleEvent, "created_at", round__isnull=False)),
-    Rule("output", "output", lambda t: _of_ended_jobs(t, "output", LogChunk), LEAST_DAYS),
-    Rule("samples", "samples", _samples, LEAST_DAYS),
+    Rule("output", "output", _of_ended_jobs("output", LogChunk), LEAST_DAYS),
+    Rule("samples", "samples", _of_ended_jobs("samples", ProgressPoint, UsagePoint), LEAST_DAYS),
     Rule("forecasts", "samples", _expired(Forecast, "job__completed_at"), LEAST_DAYS),
     Rule("run times", "samples", _expired(RunTimeGroup, "updated_at"), LEAST_DAYS),
     Rule("predicted runs", "samples", _expired(PredictedRun, "ended_at"), LEAST_DAYS),
-    Rule("simulations", "simulations", _simulations),
+    Rule("simulations", "simulations", _each(_simulations)),
     Rule("idempotency keys", "keys", _expired(IdempotencyKey, "created_at"), 1),
-    Rule("audit", "audit", lambda t: Entry.objects.expire(t, BATCH), LEAST_AUDIT_DAYS),
-    Rule("logins", "logins", _logins),
+    Rule("audit", "audit", _each(lambda t: Entry.objects.expire(t, BATCH)), LEAST_AUDIT_DAYS),
+    Rule("logins", "logins", _each(_logins)),
     Rule("enrolment tokens", "logins", _expired(EnrolmentToken, "expires_at", used_at=None)),
     Rule("sessions", None, _expired(Session, "expire_date")),
     Rule("tokens", None, _expired(AuthToken, "expiry")),

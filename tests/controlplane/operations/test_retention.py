@@ -1,8 +1,10 @@
 """What is pruned, what never is, and that rounds are packed."""
 
 import json
+import time
 from datetime import timedelta
 from io import StringIO
+from itertools import count, repeat
 
 import pytest
 from django.contrib.auth.models import User
@@ -21,7 +23,7 @@ from controlplane.loop.models import Round
 from controlplane.loop.recompute import RoundNotFoundError, find_round, replay
 from controlplane.operations import retention
 from controlplane.operations.models import PruneClock
-from controlplane.operations.retention import BATCH, is_steady, prune
+from controlplane.operations.retention import BATCH, Rule, is_steady, prune
 from controlplane.operations.tasks import prune_old
 from controlplane.studies.models import Simulation, SimulationFile
 from controlplane.studies.services import simulation_unshare
@@ -223,6 +225,29 @@ def test_long_output_goes_in_batches_and_is_told_once() -> None:
     output(launch, *[b"x"] * (BATCH + 10), stream="stderr")
     assert prune(NOW, names=("output",)) == {"output": BATCH + 12}
     assert JobEvent.objects.filter(event="pruned").count() == 1
+
+
+@pytest.mark.django_db
+def test_assignments_are_looked_for_once_for_many_of_them() -> None:
+    cluster = a_cluster()
+    for _ in range(25):
+        an_old_job(cluster, ended_days=200)
+    with CaptureQueriesContext(connection) as asked:
+        assert prune(NOW, names=("output",)) == {"output": 50}
+    looks = [query for query in asked if "EXISTS" in query["sql"]]
+    assert len(looks) == 2, "one that finds all, one that finds no more"
+
+
+def test_a_rule_with_more_than_fits_into_the_time_leaves_the_others_their_share(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock_s = count(step=0.1)
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock_s))
+    endless = Rule("a", None, lambda _: repeat(1))
+    monkeypatch.setattr(retention, "RULES", (endless, Rule("b", None, lambda _: iter([2, 3]))))
+    gone = prune(NOW, budget_s=10.0)
+    assert gone["b"] == 5
+    assert gone["a"] > 50, "what the others leave is used"
 
 
 @pytest.mark.django_db
