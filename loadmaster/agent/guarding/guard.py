@@ -37,7 +37,8 @@ else:
 
 POLL_S = 0.1
 EXIT_FILE_SIZE = 2048
-SWEEP_ROUNDS = 200
+REAPED_AT_ONCE = 1000
+STUCK_S = 20.0
 ALREADY_LAUNCHED = 17
 PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
@@ -307,27 +308,32 @@ class Guard:
 
     def _reap(self) -> bool:
         """Reap what has ended; True if processes are left, as orphans become children of it."""
-        with contextlib.suppress(ChildProcessError):
-            while True:
+        try:
+            for _ in range(REAPED_AT_ONCE):  # a job that forks on keeps it from nothing else
                 pid, status = os.waitpid(-1, os.WNOHANG)
                 if pid == 0:
-                    return True
+                    break
                 if pid == self._job:
                     self._status = status
-        return False
+        except ChildProcessError:
+            return False
+        return True
 
     def _sweep(self) -> None:
-        """End all processes of the job: SIGTERM, a pause, then SIGKILL until none is left."""
-        if not self._reap():
-            return
-        processes.signal_all(processes.descendants(os.getpid()), signal.SIGTERM)
-        for turn in range(SWEEP_ROUNDS):
-            self._reap()
-            left = processes.descendants(os.getpid())
-            if not left:
-                return
-            if self._killed or turn >= 10:  # after a second
-                processes.signal_all(left, signal.SIGKILL)
+        """End all processes of the job: SIGTERM, a pause, then SIGKILL until no child is left."""
+        begun_s, kills, tell_s = boot_s(), 0, STUCK_S
+        if self._reap():
+            processes.signal_all(processes.descendants(os.getpid()), signal.SIGTERM)
+        while self._reap():
+            waited_s = boot_s() - begun_s
+            if self._killed or waited_s >= processes.LEFT_S:
+                user = None if self._sandbox or kills < 2 else self._launch.get("user")
+                processes.kill_below(os.getpid(), user)
+                kills += 1
+            if waited_s >= tell_s:
+                left, tell_s = processes.descendants(os.getpid()), inf
+                with contextlib.suppress(OSError):
+                    print(f"processes do not end, so their run goes on: {left}", file=sys.stderr)
             signal.sigtimedwait({signal.SIGCHLD}, POLL_S)
 
     def _result(self, *, oom: bool) -> dict[str, Any]:

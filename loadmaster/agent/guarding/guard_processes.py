@@ -105,14 +105,14 @@ def started_ticks(pid: int | str) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
 
 
-def descendants(root: int) -> list[int]:
-    """Every process below `root`, zombies left out."""
+def descendants(root: int, *, ended: bool = False) -> list[int]:
+    """Every process below `root`; zombies only if those that have `ended` count."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                if fields[0] not in "ZX":
+                if ended or fields[0] not in "ZX":
                     children.setdefault(int(fields[1]), []).append(int(entry.name))
     found: list[int] = []
     waiting = [root]
@@ -123,14 +123,42 @@ def descendants(root: int) -> list[int]:
     return found
 
 
+def kill_below(root: int, user: int | None = None) -> None:
+    """Kill what is below `root`, and its process groups, which what forks on does not escape.
+
+    A group is known by the dead of it too, which `root` has not reaped. With `user`, whose the
+    processes are, all of that user's stand still meanwhile: then no change of group helps either.
+    """
+    if os.getpid() == 1:  # of a container, where all others are the job's
+        signal_all([-1], signal.SIGKILL)
+    elif user is None:
+        below = descendants(root, ended=True)
+        groups = {_group(pid) for pid in below} - {0, _group(root)}
+        signal_all([*(-group for group in groups), *below], signal.SIGKILL)
+    elif (pid := os.fork()) == 0:
+        try:
+            os.setgroups([])
+            os.setresgid(user, user, user)
+            os.setresuid(user, user, user)
+            signal_all([-1], signal.SIGSTOP)  # all at once, forks in progress too, but not itself
+            signal_all([pid for pid in descendants(root) if pid != os.getpid()], signal.SIGKILL)
+            signal_all([-1], signal.SIGCONT)
+        finally:
+            os._exit(0)
+    else:
+        os.waitpid(pid, 0)
+
+
+def _group(pid: int) -> int:
+    """Process group of a process, 0 if it is gone."""
+    with contextlib.suppress(ProcessLookupError):
+        return os.getpgid(pid)
+    return 0
+
+
 def in_group(pids: list[int], group: int) -> list[int]:
     """Those of the processes that are still there and in a process group."""
-    found = []
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            if os.getpgid(pid) == group:
-                found.append(pid)
-    return found
+    return [pid for pid in pids if _group(pid) == group]
 
 
 def is_of_step(pid: int) -> bool:

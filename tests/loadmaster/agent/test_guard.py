@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -283,6 +284,39 @@ def test_a_child_that_detached_itself_does_not_outlive_a_job_that_ends(tmp_path:
     daemon = psutil.Process(int((guarded.folder / "work/daemon.pid").read_text()))
     assert guarded.end()["exit_code"] == 0
     assert not daemon.is_running()
+
+
+RUNAWAY = (
+    "import os, signal, time\nsignal.signal(15, signal.SIG_IGN)\nos.setsid()\n"
+    "print('up', flush=True)\nwhile True:\n"
+    "    open('alive', 'w').close()\n    if os.fork(): os._exit(0)\n"
+)
+"""A process that has another number at every look."""
+
+
+def test_a_child_that_goes_on_by_forking_does_not_outlive_a_cancelled_job(tmp_path: Path) -> None:
+    code = "import subprocess, sys, time\nsubprocess.Popen([sys.executable, '-c', {!r}])\n"
+    guarded = Guarded(tmp_path / "run", python(code.format(RUNAWAY) + "time.sleep(60)"))
+    until(lambda: guarded.says("up"))
+    guarded.order("cancel", 0.0, 0.5)
+    assert guarded.end()["exit_code"] == -signal.SIGTERM
+    alive = guarded.folder / "work/alive"
+    alive.unlink()
+    time.sleep(0.3)
+    assert not alive.exists()
+
+
+def test_a_guard_of_what_does_not_end_stays_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "launch.json").write_text(json.dumps({"grace_s": 1.0, "boot_id": BOOT}))
+    looks = iter([True] * 4 + [False])
+    monkeypatch.setattr(guard, "STUCK_S", 0.0)
+    monkeypatch.setattr("loadmaster.agent.guarding.guard_processes.LEFT_S", 0.0)
+    monkeypatch.setattr(guard.Guard, "_reap", lambda self: next(looks))
+    guard.Guard(tmp_path)._sweep()
+    assert next(looks, "looked until the end") == "looked until the end"
+    assert capfd.readouterr().err.count("do not end") == 1
 
 
 def test_a_job_dies_with_its_guard(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from loadmaster.agent.guarding import guard
@@ -85,6 +86,34 @@ class TestItsLife:
         assert end.killed
         assert len(below) >= 2
         assert not [process for process in below if is_running(process)]
+
+    @pytest.mark.parametrize("escape", ["pass", "os.setsid()"])
+    def test_a_job_that_goes_on_by_forking_is_ended_and_no_other_of_its_team(
+        self, any_site: Site, escape: str
+    ) -> None:
+        code = (
+            "import os, signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+            "print('up', flush=True)\nwhile True:\n    open('alive', 'w').close()\n"
+            f"    if os.fork(): os._exit(0)\n    {escape}\n"
+        )
+        other = any_site.start("other", command=SLEEP)
+        until(lambda: any_site.text(other))
+        run = any_site.start(command=python(code), lease_s=2.0)
+        any_site.end_of(run)
+        alive = any_site.runtime.folder(run) / "work" / "alive"
+        alive.unlink()
+        time.sleep(0.3)
+        assert not alive.exists()
+        assert {p.status() for p in job_processes(any_site, other)} == {psutil.STATUS_SLEEPING}
+
+    def test_progress_that_a_job_has_closed_to_its_agent_counts_as_none(
+        self, any_site: Site
+    ) -> None:
+        closes = 'chmod 0 "$LOADMASTER_RUN_DIR/progress.jsonl" && echo closed'
+        run = any_site.start(command=("/bin/sh", "-c", closes))
+        assert any_site.says(run) == "closed\n"
+        assert any_site.runtime.read(run, "progress", 0, 100) == b""
+        assert any_site.runtime.size(run, "progress") == 0
 
     def test_a_program_of_a_stopped_shell_has_a_moment_to_save(self, any_site: Site) -> None:
         code = (
