@@ -30,14 +30,16 @@ from typing import Any, BinaryIO
 if __name__ == "__main__":  # run as a file by itself: the other one lies beside it
     sys.path.insert(0, str(Path(__file__).parent))
     import guard_processes as processes  # type: ignore[import-not-found]
-    from guard_output import Output  # type: ignore[import-not-found]
+    from guard_output import Output, open_named  # type: ignore[import-not-found]
 else:
     from loadmaster.agent.guarding import guard_processes as processes
-    from loadmaster.agent.guarding.guard_output import Output
+    from loadmaster.agent.guarding.guard_output import Output, open_named
 
 POLL_S = 0.1
 EXIT_FILE_SIZE = 2048
 REAPED_AT_ONCE = 1000
+FREEZES = range(2, 20)
+"""Kills during which all of a user's processes stand still: not for ever, if one cannot end."""
 STUCK_S = 20.0
 ALREADY_LAUNCHED = 17
 PR_SET_PDEATHSIG = 1
@@ -250,7 +252,7 @@ class Guard:
     def _streams(self, opened: contextlib.ExitStack) -> tuple[Any, Any]:
         """Open the job's own files, or pipes to the folder's; errors go to its own output."""
         named = self._launch.get("outputs", {})
-        files = {name: opened.enter_context(_open_named(path)) for name, path in named.items()}
+        files = {name: opened.enter_context(open_named(path)) for name, path in named.items()}
         if set(files) == {"stdout"}:
             files["stderr"] = files["stdout"]
         return self._stream("stdout", files), self._stream("stderr", files)
@@ -327,8 +329,8 @@ class Guard:
         while self._reap():
             waited_s = boot_s() - begun_s
             if self._killed or waited_s >= processes.LEFT_S:
-                user = None if self._sandbox or kills < 2 else self._launch.get("user")
-                processes.kill_below(os.getpid(), user)
+                freeze = not self._sandbox and kills in FREEZES
+                processes.kill_below(os.getpid(), self._launch.get("user") if freeze else None)
                 kills += 1
             if waited_s >= tell_s:
                 left, tell_s = processes.descendants(os.getpid()), inf
@@ -355,14 +357,6 @@ class Guard:
             "oom": oom and was_killed and not self._killed,
             "error": "",
         }
-
-
-def _open_named(path: str) -> BinaryIO:
-    """Open a file of the user's from its beginning; a pipe that nobody reads is an error."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK
-    descriptor = os.open(path, flags, 0o666)
-    os.set_blocking(descriptor, True)
-    return os.fdopen(descriptor, "wb")
 
 
 def _as_user(launch: dict[str, Any]) -> dict[str, Any]:

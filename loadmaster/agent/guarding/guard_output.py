@@ -71,6 +71,14 @@ class Output:
         return False
 
 
+def open_named(path: str) -> BinaryIO:
+    """Open a file of the user's from its beginning; a pipe that nobody reads is an error."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK
+    descriptor = os.open(path, flags, 0o666)
+    os.set_blocking(descriptor, True)
+    return os.fdopen(descriptor, "wb")
+
+
 def free_middle(descriptor: int, freed: int, tail: int) -> int:
     """Free the room of a long file between byte `freed` and its last `tail`, if it is worth while.
 
