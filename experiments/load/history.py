@@ -1,7 +1,7 @@
 """Long past of a cluster: ended jobs of many days, copied within the database from a few.
 
 Each has what a job that ran once leaves: events, an attempt, an assignment with its slot, and an
-entry of the energy ledger.
+entry of the energy ledger. Beside them are the rounds of that time.
 """
 
 import time
@@ -19,8 +19,16 @@ from django.utils import timezone
 from clusters.models import Cluster, Node
 from controlplane.accounting.models import EnergyEntry
 from controlplane.accounting.query import BY
+from controlplane.loop.changes import Start, describe
+from controlplane.loop.live.launches import OFFER
+from controlplane.loop.models import Round
+from experiments.load.seed import ROUNDS_BEFORE
+from jobs.assignment_lifecycle import MOVE_TO
 from jobs.lifecycle import ENDED
 from jobs.models import Assignment, AssignmentEvent, AssignmentSlot, Attempt, Job, JobEvent
+from loadmaster.protocol import AssignmentState
+from policies.contract import plan_json
+from policies.contract.plan import Placement, Plan, PlanStatus, RankPlacement
 
 COPIED = 64
 """Most ended jobs that are copied, each on a node of its own."""
@@ -30,7 +38,11 @@ HISTORY_DAYS = 400.0
 APPS = ("accounting", "clusters", "jobs")
 """Apps whose rows are many."""
 
-MOVES = ("offer", "accept", "start", "complete")
+S = AssignmentState
+STATES = (S.OFFERED, S.ACCEPTED, S.RUNNING, S.SUCCEEDED)
+"""States that a launch goes through."""
+
+JOBS_A_ROUND = 4
 
 
 def write_history(cluster: Cluster, *, jobs: int, days: float) -> None:
@@ -40,7 +52,26 @@ def write_history(cluster: Cluster, *, jobs: int, days: float) -> None:
     each = jobs // len(pairs)
     for number, (job, node) in enumerate(pairs):
         _copy(job, node, Copies(number, each, 86_400.0 * days / each))
+    _write_rounds(*pairs[0], jobs // JOBS_A_ROUND, days)
     _sort_ledger()
+
+
+def _write_rounds(job: Job, node: Node, count: int, days: float) -> None:
+    """Write so many rounds, numbered before the cluster's first, with the plan for one job."""
+    now, cluster = timezone.now(), node.cluster
+    seat = RankPlacement(str(node.pk), (node.devices.order_by("pk")[0].uuid,))
+    placed = Placement(str(job.pk), (seat,), predicted_run_s=3600.0)
+    plan = Plan(cluster.policy, PlanStatus.HEURISTIC, (placed,))
+    row = Round.objects.create(
+        cluster=cluster, number=ROUNDS_BEFORE, status=Round.Status.APPLIED,
+        reasons=["submission", "completion"], policy=cluster.policy, seed=1,
+        snapshot_sha256="0" * 64, plan=plan_json.to_json(plan), plan_sha256=plan_json.digest(plan),
+        plan_status=plan.status, timezone=cluster.timezone,
+        changes=[describe(Start(placed))], ended_at=now, snapshot_s=0.1, solve_s=0.1, apply_s=0.1,
+    )  # fmt: skip
+    copies = Copies(0, count, 86_400.0 * days / count)
+    at = copies.moment()
+    copies.of(row, {"number": f"{ROUNDS_BEFORE} - i", "started_at": at, "ended_at": at})
 
 
 def _sort_ledger() -> None:
@@ -100,7 +131,7 @@ class Copies:
 def _copy(job: Job, node: Node, copies: Copies) -> None:
     now, key, its_run, at = timezone.now(), copies.key(0), copies.key(1), copies.moment()
     run = Assignment.objects.create(
-        job=job, node=node, fence=job.fence + 1, state="completed", accepted_at=now,
+        job=job, node=node, fence=job.fence + 1, state=S.SUCCEEDED, accepted_at=now,
         running_at=now, ended_at=now, metered_until=now, exit_code=0, energy_kwh=1.0,
         energy_cost=1, power_source="measured",
     )  # fmt: skip
@@ -118,8 +149,9 @@ def _copy(job: Job, node: Node, copies: Copies) -> None:
         assignment=run, device=node.devices.order_by("pk")[0], live=False
     )
     copies.of(slot, {"assignment_id": its_run})
-    for move in MOVES:
-        change = AssignmentEvent.objects.create(assignment=run, move=move, to_state="completed")
+    for state in STATES:
+        move = MOVE_TO.get(state, OFFER)
+        change = AssignmentEvent.objects.create(assignment=run, move=move, to_state=state)
         copies.of(change, {"assignment_id": its_run, "at": at})
     entry = EnergyEntry.objects.create(
         assignment=run, hour=now, cluster=node.cluster, node=node, job=job, team=job.team,

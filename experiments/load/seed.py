@@ -26,6 +26,9 @@ from loadmaster.features import SHARED
 from profiling.models import Profile
 
 TEAMS, KINDS, GPUS_A_NODE, BATCH = 8, 24, 4, 1000
+ROUNDS_BEFORE = 10_000_000
+"""Rounds that a cluster has had; `history` writes some of them."""
+
 TYPES = (("H100", 50.0, 350.0), ("V100", 40.0, 250.0), ("T4", 10.0, 70.0))
 """(name, watts at rest, watts at work)."""
 
@@ -49,7 +52,11 @@ def seed(
     rng, now = random.Random(1), timezone.now()  # noqa: S311  # made-up jobs, no secrets
     with transaction.atomic():
         house = Cluster.objects.create(
-            name=cluster, policy="fifo", period_s=300.0, profiling_steps=10
+            name=cluster,
+            policy="fifo",
+            period_s=300.0,
+            profiling_steps=10,
+            round_number=ROUNDS_BEFORE,
         )
         users, teams, operator = _people()
         machines = _nodes(house, nodes, now)
