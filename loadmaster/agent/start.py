@@ -20,7 +20,12 @@ from loadmaster.agent.node import machine
 from loadmaster.agent.node.emulated import EmulationError, read_emulation
 from loadmaster.agent.node.mps import Mps
 from loadmaster.agent.runtimes.base import Runtime
-from loadmaster.agent.runtimes.isolation import NoIsolationError, working_isolation
+from loadmaster.agent.runtimes.isolation import (
+    Isolation,
+    NoIsolationError,
+    UndecidedError,
+    working_isolation,
+)
 from loadmaster.agent.runtimes.process import ProcessRuntime
 from loadmaster.agent.server.client import (
     AgentClient,
@@ -73,7 +78,7 @@ def _run(config: AgentConfig, leave: threading.Event) -> None:
     runtime: Runtime | None = None
     try:
         identity = machine.identity(state_dir)
-        runtime = runtime_of(config, identity)
+        runtime = runtime_of(config, identity, leave)
         devices = _devices(config, runtime)
         if _identify(config, client, devices, identity, runtime, leave):
             parts = Parts(
@@ -94,11 +99,11 @@ def _run(config: AgentConfig, leave: threading.Event) -> None:
         journal.close()
 
 
-def runtime_of(config: AgentConfig, identity: machine.Identity) -> Runtime:
-    """The runtime the settings name; ConfigError if it cannot work here."""
+def runtime_of(config: AgentConfig, identity: machine.Identity, leave: threading.Event) -> Runtime:
+    """The runtime the settings name; ConfigError if it cannot work here, or on leaving."""
     runs = config.state_dir / "runs"
     if config.runtime == "process":
-        return _process_runtime(config, runs)
+        return _process_runtime(config, runs, leave)
     try:
         from loadmaster.agent.runtimes import docker
     except ImportError as error:
@@ -119,27 +124,44 @@ def runtime_of(config: AgentConfig, identity: machine.Identity) -> Runtime:
         raise ConfigError(f"--runtime docker: {error}; {remedy}") from error
 
 
-def _process_runtime(config: AgentConfig, runs: Path) -> ProcessRuntime:
-    """Isolated as the machine can; a node that was isolated before does not start otherwise."""
+def _process_runtime(config: AgentConfig, runs: Path, leave: threading.Event) -> ProcessRuntime:
+    """Isolated as the machine can; a node that was isolated before does not start with less."""
     if config.isolation == "none":
         runtime = ProcessRuntime(runs)
         runtime.features = (SHARED,)
         return runtime
     users = users_of(config.users) if os.getuid() == 0 else None
     marker = config.state_dir / "isolated"
+    before = marker.read_text() if marker.exists() else None
     try:
-        isolation = working_isolation(config.state_dir, users, config.mounts)
+        isolation = _isolation(config, users, before, leave)
     except NoIsolationError as error:
-        if marker.exists():
+        if before is not None:
             remedy = "mend that, or share the node without isolation: --isolation none"
+            by = f" by {before}" if before else ""
             raise ConfigError(
-                f"jobs were isolated here, and cannot be now: {error}; {remedy}"
+                f"jobs were isolated here{by}, and cannot be now: {error}; {remedy}"
             ) from error
         text = "jobs are not isolated, so this node serves one team (docs/agent.md): %s"
         logger.warning(text, error)
         return ProcessRuntime(runs)
-    write_whole(marker, b"", durable=True)
+    logger.info("jobs are isolated by %s", isolation.kind)
+    if isolation.kind != before:
+        _keep(marker, isolation.kind.encode(), leave)
     return ProcessRuntime(runs, isolation=isolation)
+
+
+def _isolation(
+    config: AgentConfig, users: range | None, before: str | None, leave: threading.Event
+) -> Isolation:
+    """The isolation that works, with trials until one can be made; ConfigError on leaving."""
+    while True:
+        try:
+            return working_isolation(config.state_dir, users, config.mounts, before)
+        except UndecidedError as error:
+            logger.warning("how jobs can be isolated is not known, and is tried again: %s", error)
+            if leave.wait(LOOK_AGAIN_S):
+                raise ConfigError(f"left before it was known: {error}") from error
 
 
 def _journal(path: Path, leave: threading.Event) -> Journal:
@@ -258,7 +280,7 @@ def enrol(
 
 
 def _keep(path: Path, content: bytes, leave: threading.Event) -> None:
-    """Write the enrolment, however long its disk is full: the enrolment token is used up."""
+    """Write what the next start needs, however long the disk is full: a used token, say."""
     while True:
         try:
             return write_whole(path, content, durable=True)

@@ -4,10 +4,13 @@ A sandboxed job sees the system's programs read-only, the folders that the opera
 the agent's folder what is its own: `work`, `/tmp`, its checkpoints, and read-only orders and term.
 """
 
+import errno
 import grp
+import logging
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -53,6 +56,15 @@ OWN_FILES = (f"{ORDERS}/progress.jsonl", f"{ORDERS}/steps")
 
 TRIAL_S = 10.0
 
+PASSING = (
+    errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT,
+    errno.ETIMEDOUT,
+)  # fmt: skip
+"""Errors of a trial that say nothing of what the machine can do."""
+
+BUBBLEWRAP, USERS = "bubblewrap", "users"
+"""Kinds of isolation; with users alone jobs are kept apart less."""
+
 TRIAL = """
 cd "$0" && : >trial || exit
 [ -x "$1" ] || { echo "jobs of other users cannot reach $1" >&2; exit 1; }
@@ -70,8 +82,15 @@ exec "$@"
 """
 
 
+logger = logging.getLogger(__name__)
+
+
 class NoIsolationError(Exception):
     """No job can be isolated on this machine; the message says why."""
+
+
+class UndecidedError(NoIsolationError):
+    """For now no trial can be made; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +105,11 @@ class Isolation:
     users: range | None = None
     program: str = ""
     mounts: tuple[AllowedMount, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """BUBBLEWRAP or USERS."""
+        return BUBBLEWRAP if self.program else USERS
 
     def user_of(self, team: int) -> int | None:
         """User of a team's jobs; None: the agent's own."""
@@ -174,7 +198,10 @@ class Isolation:
         return [*words, *_own_words(folder, checkpoints)]
 
     def problem(self) -> str:
-        """Reason why no job can be isolated so, found by a trial; empty if one can."""
+        """Reason why no job can be isolated so, found by a trial; empty if one can.
+
+        Raises OSError if the trial cannot be made, for want of room, time or processes.
+        """
         runs = self.state / "runs"
         self.open_way()
         user = None if self.users is None else self.users[1]
@@ -183,16 +210,12 @@ class Isolation:
             make_own(folder, user)
             sandbox = [self.program, *self.words(folder), "--"] if self.program else []
             command = [*sandbox, "/bin/sh", "-c", TRIAL, str(folder / "work"), sys.executable]
-            own: dict[str, Any] = {}
-            if user is not None:
-                own = {"user": user, "group": user, "extra_groups": []}
             try:
-                done = subprocess.run(
-                    command, **own, capture_output=True, text=True, env={}, timeout=TRIAL_S
-                )
-            except (OSError, subprocess.SubprocessError) as error:
+                return _failure(command, user)
+            except OSError as error:
+                if error.errno in PASSING:
+                    raise
                 return str(error)
-            return (done.stderr.strip() or "the trial failed") if done.returncode else ""
 
     def open_way(self) -> None:
         """Let users of teams pass through the agent's folder, without seeing what is in it."""
@@ -219,19 +242,60 @@ def _is_shown(path: str, rules: MountRules, *, writable: bool = False) -> bool:
 
 
 def working_isolation(
-    state: Path, users: range | None, mounts: tuple[AllowedMount, ...] = ()
+    state: Path,
+    users: range | None,
+    mounts: tuple[AllowedMount, ...] = (),
+    before: str | None = None,
 ) -> Isolation:
-    """The best isolation that a trial finds to work here; NoIsolationError if there is none."""
-    programs = [shutil.which("bwrap") or "", *([] if users is None else [""])]
-    problems = [] if programs[0] else ["bubblewrap (bwrap) is not installed"]
-    for program in programs:
-        isolation = Isolation(state, users, program, mounts)
-        if program or users is not None:
-            if not (problem := isolation.problem()):
-                return isolation
-            problems.append(problem)
+    """The best isolation that a trial finds to work here, never less than the kind of `before`.
+
+    That kind is trusted where no trial can be made: its jobs may be running. Raises UndecidedError
+    if none can be made and there was none before, NoIsolationError if nothing works.
+    """
+    program = shutil.which("bwrap") or ""
+    found = [Isolation(state, users, program, mounts)] if program else []
+    if users is not None and before != BUBBLEWRAP:
+        found.append(Isolation(state, users, "", mounts))
+    problems = [] if program else ["bubblewrap (bwrap) is not installed"]
+    for isolation in found:
+        try:
+            problem = isolation.problem()
+        except OSError as error:
+            text = f"the trial of {isolation.kind} cannot be made: {error}"
+            known = [one for one in found if one.kind == before]
+            if not known:
+                raise UndecidedError(text) from error
+            logger.warning("%s; %s worked before", text, before)
+            return known[0]
+        if not problem:
+            if problems:
+                logger.warning("jobs are kept apart by %s alone: %s", USERS, problems[0])
+            return isolation
+        problems.append(problem)
     private_folder(state)
     raise NoIsolationError("; ".join(dict.fromkeys(problems)))
+
+
+def _failure(command: list[str], user: int | None) -> str:
+    """Words of a trial that failed; OSError if it cannot be started, or does not end in time."""
+    own: dict[str, Any] = {}
+    if user is not None:
+        own = {"user": user, "group": user, "extra_groups": []}
+    null, pipe = subprocess.DEVNULL, subprocess.PIPE
+    with subprocess.Popen(
+        command, **own, stdout=null, stderr=pipe, text=True, env={}, start_new_session=True
+    ) as trial:
+        try:
+            words = trial.communicate(timeout=TRIAL_S)[1].strip()
+        except subprocess.TimeoutExpired:
+            os.killpg(trial.pid, signal.SIGKILL)
+            raise TimeoutError(errno.ETIMEDOUT, f"it took more than {TRIAL_S:.0f} s") from None
+    if not trial.returncode:
+        return ""
+    for number in PASSING:
+        if os.strerror(number) in words:
+            raise OSError(number, words)
+    return words or "the trial failed"
 
 
 def to_files(argv: list[str], outputs: dict[str, str]) -> list[str]:

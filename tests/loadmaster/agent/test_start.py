@@ -12,7 +12,7 @@ from loadmaster.agent.config import AgentConfig, ConfigError
 from loadmaster.agent.journal import Journal, JournalHeldError
 from loadmaster.agent.node.machine import Identity
 from loadmaster.agent.runtimes.base import Runtime
-from loadmaster.agent.runtimes.isolation import Isolation, NoIsolationError
+from loadmaster.agent.runtimes.isolation import Isolation, NoIsolationError, UndecidedError
 
 
 class Patience(threading.Event):
@@ -68,7 +68,7 @@ class TestIsolation:
 
     def runtime(self, state: Path, isolation: str = "auto") -> Runtime:
         config = AgentConfig("http://127.0.0.1:9", state, isolation=isolation)
-        return start.runtime_of(config, Identity("m", "b", "h"))
+        return start.runtime_of(config, Identity("m", "b", "h"), threading.Event())
 
     def test_a_machine_that_cannot_isolate_says_so_and_claims_nothing(
         self, tmp_path: Path, broken: None, caplog: pytest.LogCaptureFixture
@@ -95,3 +95,36 @@ class TestIsolation:
             self.runtime(tmp_path)
         with closing(self.runtime(tmp_path, "none")) as runtime:
             assert runtime.features == ("shared",)
+
+    def test_a_trial_that_cannot_be_made_is_made_again_and_what_works_is_noted(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        known, failures = [], [UndecidedError("it took more than 10 s")]
+
+        def working(state: Path, users: object, mounts: object, before: str | None) -> Isolation:
+            known.append(before)
+            if failures:
+                raise failures.pop()
+            return Isolation(state, program="/usr/bin/bwrap")
+
+        monkeypatch.setattr(start, "LOOK_AGAIN_S", 0.0)
+        monkeypatch.setattr(start, "working_isolation", working)
+        with caplog.at_level("INFO"):
+            for _ in range(2):
+                self.runtime(tmp_path).close()
+        assert known == [None, None, "bubblewrap"]
+        assert "tried again: it took more than 10 s" in caplog.text
+        assert "jobs are isolated by bubblewrap" in caplog.text
+
+    def test_an_agent_told_to_leave_makes_no_trial_again(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def never(*_: object) -> Isolation:
+            raise UndecidedError("it took more than 10 s")
+
+        monkeypatch.setattr(start, "working_isolation", never)
+        leave = threading.Event()
+        leave.set()
+        config = AgentConfig("http://127.0.0.1:9", tmp_path)
+        with pytest.raises(ConfigError, match="took more than 10 s"):
+            start.runtime_of(config, Identity("m", "b", "h"), leave)

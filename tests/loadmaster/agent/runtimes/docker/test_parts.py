@@ -141,12 +141,12 @@ class TestStart:
         monkeypatch.setenv("DOCKER_CERT_PATH", str(tmp_path))
         config = AgentConfig("http://s", tmp_path, runtime="docker")
         with pytest.raises(ConfigError, match=f"DOCKER_CERT_PATH: {tmp_path}: .* or unset it"):
-            runtime_of(config, Identity("m", "b", "h"))
+            runtime_of(config, Identity("m", "b", "h"), threading.Event())
 
     def test_a_wrong_option_is_a_wrong_setting(self, tmp_path: Path) -> None:
         config = AgentConfig("http://s", tmp_path, runtime="docker", docker={"pull": "x"})
         with pytest.raises(ConfigError, match=r"docker\.pull"):
-            runtime_of(config, Identity("m", "b", "h"))
+            runtime_of(config, Identity("m", "b", "h"), threading.Event())
 
     def test_a_node_offers_the_runtime_of_its_agent_alone(self) -> None:
         assert {"docker", "process"} & set(features_with("docker")) == {"docker"}

@@ -21,7 +21,6 @@ from loadmaster.agent.runtimes.base import (
     StopOrder,
     Warned,
 )
-from loadmaster.agent.runtimes.isolation import NoIsolationError, working_isolation
 from loadmaster.agent.runtimes.mounts import AllowedMount
 from loadmaster.protocol import ReasonClass, StopReason
 from tests.builders_agent import FakeServer, a_spec, an_agent, python, until
@@ -342,29 +341,3 @@ class TestRefusals:
             assert problem
             assert problem[0] is ReasonClass.NODE
             assert "--users" in problem[1]
-
-    def test_a_trial_says_whether_jobs_can_be_isolated(self, state: Path) -> None:
-        assert an_isolation(state).problem() == ""
-        assert "no-such" in an_isolation(state, program="/no-such/bwrap").problem()
-        assert [path.name for path in state.iterdir()] == ["runs"]
-        assert list((state / "runs").iterdir()) == []
-
-    def test_the_best_isolation_that_works_is_chosen(
-        self, state: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        users = USERS if IS_ROOT else None
-        assert working_isolation(state, users) == an_isolation(state)
-        monkeypatch.setenv("PATH", str(state))
-        if IS_ROOT:
-            assert working_isolation(state, users) == an_isolation(state, program="")
-        with pytest.raises(NoIsolationError, match=r"bubblewrap .bwrap. is not installed"):
-            working_isolation(state, None)
-        assert state.stat().st_mode & 0o777 == 0o700
-
-    def test_users_that_cannot_get_to_the_agents_folder_are_no_isolation(self, state: Path) -> None:
-        state.parent.chmod(0o700)
-        if IS_ROOT:
-            assert "Permission denied" in an_isolation(state).problem()
-            assert "can't cd" in an_isolation(state, program="").problem()
-        else:
-            assert an_isolation(state).problem() == ""
