@@ -1,7 +1,7 @@
 """Page of one job, in a constant number of queries."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -192,19 +192,17 @@ def job_page(user: User, job_id: UUID | str) -> JobPage:
     if job is None:
         raise JobNotFound(f"there is no job {job_id}")
     launches = job.assignments.select_related("node__gpu_type").prefetch_related("slots__device")
-    shown = launches.order_by("-fence", "copy", "rank")[:PLACEMENTS]
-    moved, now = _moved(job), timezone.now()
-    placements = tuple(PlacementRow(a, a.pk in moved, _ran_s(a, now)) for a in shown)
-    preempted = Q(purpose="training", rank=0, state=AssignmentState.PREEMPTED)
-    totals = job.assignments.aggregate(
-        placed=Count("pk"), preemptions=Count("pk", filter=preempted)
-    )
+    shown = list(launches.order_by("-fence", "copy", "rank")[:PLACEMENTS])
+    totals, now = _totals(job), timezone.now()
+    older = totals["placed"] - len(shown)
+    moved = _moved(_slots_of_all(job) if older else _slots_of(shown))
+    unbilled = job.assignments.filter(energy_cost=None) if older else shown
     row, refused = job_rows(user, [job])[0], refusal(user, job)
     return JobPage(
         row=row,
-        placements=placements,
-        older=totals["placed"] - len(placements),
-        cost=_cost(job, now),
+        placements=tuple(PlacementRow(a, a.pk in moved, _ran_s(a, now)) for a in shown),
+        older=older,
+        cost=_cost(totals, unbilled, now),
         actions=("clone",) if refused else actions_for(job),
         refusal=refused,
         history=tuple(map(history_line, job.events.order_by("-id")[:HISTORY])),
@@ -292,14 +290,28 @@ def _ran_s(assignment: Assignment, now: datetime) -> float | None:
     return ((assignment.ended_at or now) - began).total_seconds() if began else None
 
 
-def _moved(job: Job) -> set[UUID]:
-    """Return training placements on other devices than the last one of their rank that ran."""
+Slot = tuple[UUID, int, datetime | None, int]
+"""A device of a training placement: (placement, rank, when it began to run, device)."""
+
+
+def _slots_of(shown: Sequence[Assignment]) -> Iterator[Slot]:
+    """Slots of training placements that come newest first, in the order of launches."""
+    for a in reversed(shown):
+        if a.purpose == "training":
+            yield from ((a.pk, a.rank, a.running_at, slot.device_id) for slot in a.slots.all())
+
+
+def _slots_of_all(job: Job) -> Iterable[Slot]:
     slots = AssignmentSlot.objects.filter(assignment__job=job, assignment__purpose="training")
     columns = ("assignment_id", "assignment__rank", "assignment__running_at", "device_id")
-    rows = slots.order_by("assignment__fence", "assignment__rank").values_list(*columns)
+    return slots.order_by("assignment__fence", "assignment__rank").values_list(*columns)
+
+
+def _moved(slots: Iterable[Slot]) -> set[UUID]:
+    """Return placements on other devices than the last one of their rank that ran."""
     moved: set[UUID] = set()
     before: dict[int, frozenset[int]] = {}
-    for (pk, rank, running_at), held in groupby(rows, key=itemgetter(0, 1, 2)):
+    for (pk, rank, running_at), held in groupby(slots, key=itemgetter(0, 1, 2)):
         place = frozenset(device for *_, device in held)
         if before.get(rank, place) != place:
             moved.add(pk)
@@ -308,16 +320,23 @@ def _moved(job: Job) -> set[UUID]:
     return moved
 
 
-def _cost(job: Job, now: datetime) -> Cost:
-    """Cost of all placements: bills by the database, the few that are not billed yet one by one."""
+def _totals(job: Job) -> dict[str, Any]:
+    """Counts and bills of all placements, by the database."""
+    preempted = Q(purpose="training", rank=0, state=AssignmentState.PREEMPTED)
     live, billed = Q(state__in=LIVE), Q(energy_cost__isnull=False)
-    totals = job.assignments.aggregate(
+    return job.assignments.aggregate(
+        placed=Count("pk"),
+        preemptions=Count("pk", filter=preempted),
         so_far=Sum("energy_cost"),
         ended=Sum("energy_cost", filter=~live),
         coming=Sum("predicted_energy_cost", filter=live),
         modelled=Count("pk", filter=billed & ~Q(power_source="measured")),
     )
-    unbilled = job.assignments.exclude(billed).filter(running_at__isnull=False)
+
+
+def _cost(totals: Mapping[str, Any], launches: Iterable[Assignment], now: datetime) -> Cost:
+    """Cost of all placements: bills in sum, those of `launches` that are not billed yet by one."""
+    unbilled = [a for a in launches if a.energy_cost is None]
     rows = [PlacementRow(a, False, _ran_s(a, now)) for a in unbilled]
     known = [(row.assignment.state in LIVE, row.cost) for row in rows if row.cost is not None]
     ended = sum((cost for is_live, cost in known if not is_live), totals["ended"] or Decimal(0))
