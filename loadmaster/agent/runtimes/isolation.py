@@ -4,6 +4,7 @@ A sandboxed job sees the system's programs read-only, the folders that the opera
 the agent's folder what is its own: `work`, `/tmp`, its checkpoints, and read-only orders and term.
 """
 
+import contextlib
 import errno
 import grp
 import logging
@@ -16,11 +17,13 @@ import sys
 import tempfile
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
+from math import ceil
 from pathlib import Path
 from typing import Any
 
 import loadmaster
-from loadmaster.agent.runtimes.base import Launch
+from loadmaster.agent.runtimes.base import GB, Launch
 from loadmaster.agent.runtimes.mounts import (
     AllowedMount,
     MountRules,
@@ -37,6 +40,10 @@ SYSTEM = (
 SETTINGS = "/etc/loadmaster"
 """Folder of the system that no job sees: settings of agent and server lie there."""
 
+RESOLVER = Path("/etc/resolv.conf")
+"""File of name servers, often a link to one in /run."""
+
+SHM = "/dev/shm"  # noqa: S108  # shared memory
 DEV = Path("/dev")
 DEVICES = ("nvidia*", "dri", "kfd", "accel", "infiniband")
 """Devices of a node that jobs may use besides those of every sandbox."""
@@ -164,7 +171,7 @@ class Isolation:
             is_own = owns_checkpoints(launch, folder)
             place = launch.environment["LOADMASTER_CHECKPOINT_DIR"] if is_own else ""
             hidden = [launch.checkpoints] if launch.checkpoints else []
-            words = self.words(folder, place, hidden, launch.gpu_files)
+            words = self.words(folder, place, hidden, launch.gpu_files, launch.spec.memory_gb)
             words += ["--chdir", data["cwd"]]
             own["sandbox"] = {"program": self.program, "words": words}
         return own
@@ -175,11 +182,17 @@ class Isolation:
         checkpoints: str = "",
         hidden: Sequence[Path] = (),
         gpus: Collection[str] = (),
+        memory_gb: float = 0.0,
     ) -> list[str]:
-        """Words for bubblewrap: what the job of a run sees. Later ones cover earlier ones."""
-        seen = [*map(Path, SYSTEM), *_programs()]
+        """Words for bubblewrap: what the job of a run sees. Later ones cover earlier ones.
+
+        Files in memory can be written in SHM alone, up to `memory_gb`.
+        """
+        seen = [*map(Path, SYSTEM), *_used()]
         words = ["--unshare-pid", "--unshare-ipc", "--die-with-parent", "--proc", "/proc"]
         words += ["--dev", "/dev"]
+        if memory_gb and _limits_tmpfs(self.program):
+            words += ["--size", str(ceil(memory_gb * GB)), "--tmpfs", SHM]
         for place in ("/tmp", "/var/tmp"):  # noqa: S108  # the job's own
             words += ["--bind", str(folder / "tmp"), place]
         for pattern in DEVICES:
@@ -192,10 +205,14 @@ class Isolation:
             how = "--bind-try" if mount.writable else "--ro-bind-try"
             words += [how, str(mount.path), str(mount.path)]
         shown = [*seen, *(mount.path for mount in self.mounts)]
-        for path in (self.state, Path(SETTINGS), *hidden):
-            if path.is_dir() and any(path.resolve().is_relative_to(one) for one in shown):
-                words += ["--tmpfs", str(path.resolve())]
-        return [*words, *_own_words(folder, checkpoints)]
+        private = (self.state, Path(SETTINGS), *hidden)
+        places = [place for path in private for place in _places(path, shown)]
+        words += [word for place in places for word in ("--tmpfs", place)]
+        words += _own_words(folder, checkpoints)
+        return [
+            *words,
+            *(word for place in ("/", "/dev", *places) for word in ("--remount-ro", place)),
+        ]
 
     def problem(self) -> str:
         """Reason why no job can be isolated so, found by a trial; empty if one can.
@@ -278,9 +295,7 @@ def working_isolation(
 
 def _failure(command: list[str], user: int | None) -> str:
     """Words of a trial that failed; OSError if it cannot be started, or does not end in time."""
-    own: dict[str, Any] = {}
-    if user is not None:
-        own = {"user": user, "group": user, "extra_groups": []}
+    own: Any = {} if user is None else {"user": user, "group": user, "extra_groups": []}
     null, pipe = subprocess.DEVNULL, subprocess.PIPE
     with subprocess.Popen(
         command, **own, stdout=null, stderr=pipe, text=True, env={}, start_new_session=True
@@ -323,6 +338,22 @@ def make_own(folder: Path, user: int | None) -> None:
         folder.chmod(0o710)
 
 
+def _places(folder: Path, shown: Iterable[Path]) -> list[str]:
+    """Places at which a folder is seen where these are shown, which may be links themselves."""
+    real = folder.resolve()
+    above = [one for one in shown if folder.is_dir() and real.is_relative_to(one.resolve())]
+    return sorted({str(one / real.relative_to(one.resolve())) for one in above})
+
+
+@cache
+def _limits_tmpfs(program: str) -> bool:
+    """Return True if this bubblewrap (0.7 or newer) knows `--size`."""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        command = [program, "--help"]
+        return b"--size " in subprocess.run(command, capture_output=True, timeout=TRIAL_S).stdout
+    return False
+
+
 def _own_words(folder: Path, checkpoints: str) -> list[str]:
     """Mounts of the job's own files, at the same places as outside."""
     words: list[str] = []
@@ -333,9 +364,10 @@ def _own_words(folder: Path, checkpoints: str) -> list[str]:
     return [*words, "--bind", checkpoints, checkpoints] if checkpoints else words
 
 
-def _programs() -> list[Path]:
-    """Folders of this Python, of this package and of PYTHONPATH, as jobs may use them."""
+def _used() -> list[Path]:
+    """What jobs use outside SYSTEM: folders of this Python, this package, PYTHONPATH; RESOLVER."""
     found = [sys.prefix, sys.base_prefix, str(Path(loadmaster.__file__).parent)]
+    found.append(str(RESOLVER.resolve()))
     found += [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     paths = dict.fromkeys(Path(path).absolute() for path in found)
     return [path for path in paths if not any(path.is_relative_to(one) for one in SYSTEM)]

@@ -97,6 +97,29 @@ class TestWhatAJobSees:
             run = site.start("probe", command=(*python(READ), *names))
             assert site.says(run).split() == ["b'numbers'", "FileNotFoundError"]
 
+    def test_not_the_agents_folder_through_a_link_to_what_is_shown(
+        self, state: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        hidden, current = state.parent / "release-1" / "state", state.parent / "current"
+        hidden.mkdir(parents=True, mode=0o700)
+        (hidden.parent / "module.py").write_text("numbers")
+        current.symlink_to("release-1")
+        monkeypatch.setenv("PYTHONPATH", str(current), prepend=os.pathsep)
+        for site in a_site(an_isolation(hidden)):
+            names = [str(current / name) for name in ("module.py", "state/node.json")]
+            run = site.start("probe", command=(*python(READ), *names))
+            assert site.says(run).split() == ["b'numbers'", "FileNotFoundError"]
+
+    def test_name_servers_behind_a_link(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+        real, link = site.state.parent / "resolve" / "stub", site.state.parent / "resolv.conf"
+        real.parent.mkdir()
+        real.write_text("nameserver 127.0.0.53")
+        (real.parent / "other").touch()
+        link.symlink_to(real)
+        monkeypatch.setattr(isolation, "RESOLVER", link)
+        run = site.start("probe", command=(*python(READ), str(real), str(real.parent / "other")))
+        assert site.says(run).split("\n")[:2] == ["b'nameserver 127.0.0.53'", "FileNotFoundError"]
+
 
 class TestWhatAJobMayChange:
     """Its work, checkpoints and progress, and nothing that the agent or its guard believes."""
@@ -180,6 +203,18 @@ class TestWhatAJobMayChange:
             "    except OSError: pass"
         )
         assert said == ""
+
+    def test_no_memory_behind_files_beyond_what_it_asked_for(self, site: Site) -> None:
+        said = site.runs(
+            "for name in ('/dev/shm/x', '/dev/x', '/x'):\n"
+            "    try: print(name, open(name, 'wb', buffering=0).write(bytes(10**7)))\n"
+            "    except OSError as error: print(error)\n"
+            "open('/dev/null', 'w').write('x'); open('/dev/ptmx', 'r+b', buffering=0)",
+            memory_gb=0.004,
+        )
+        assert 0 < int(said.split()[1]) < 4_010_000
+        assert said.count("Read-only file system") == 2
+        assert len(said.splitlines()) == 3
 
     def test_a_library_named_to_be_loaded_is_loaded_inside_alone(self, site: Site) -> None:
         run = site.start("probe", command=("/bin/cat", "/proc/1/environ"), environment={
