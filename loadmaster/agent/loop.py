@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from loadmaster import __version__
 from loadmaster.agent import held
+from loadmaster.agent.apart import Apart
 from loadmaster.agent.clock import Backoff
 from loadmaster.agent.executor import Executor, Parts
 from loadmaster.agent.journal import Entry, Move
@@ -75,6 +76,7 @@ class Agent:
             if spec := self._runtime.spec(entry.run):
                 log_context.take(spec)
         self._backoff = Backoff(jitter=jitter)
+        self._apart = Apart(AgentError)
         self._since_s: dict[str, float] = {}
         self._next_s: dict[str, float] = {}
         self._ended_s: dict[RunId, float] = {}
@@ -130,7 +132,8 @@ class Agent:
         until_s = self._clock.boot_s() + grace_s + self._timing.flush_s
         while not self.is_idle and self._clock.boot_s() < until_s:
             for entry in list(self._journal.entries.values()):
-                self._executor.stop_or_abandon(entry)
+                with self._apart(entry.run, "stopping it"):
+                    self._executor.stop_or_abandon(entry)
             self.tick()
             self._woken.wait(self._timing.tick_s)
             self._woken.clear()
@@ -154,15 +157,13 @@ class Agent:
 
     def _act(self) -> None:
         for action in reconcile(self._view()):
-            try:
+            run = action.run if hasattr(action, "run") else action.entry.run
+            with self._apart(run, type(action).__name__):  # the next reconciliation finds it again
                 self._executor.do(action)
-            except OSError as error:  # a full disk, say: the next reconciliation finds it again
-                run = action.run if hasattr(action, "run") else action.entry.run
-                logger.warning("%s of %s failed: %s", type(action).__name__, run.name, error)
 
     def _view(self) -> View:
         now_s = self._clock.boot_s()
-        runs = {run: self._runtime.poll(run) for run in self._runtime.list()}
+        runs = {run: self._status(run) for run in self._runtime.list()}
         runs |= {entry.run: self._held(entry, now_s) for entry in self._held_seats()}
         return View(
             now_s=now_s,
@@ -176,6 +177,15 @@ class Agent:
             patience_s=max(self.session.intervals.lease_s, self.session.intervals.grace_s),
             accepting=not self._executor.is_leaving and self.session.epoch is not None,
         )
+
+    def _status(self, run: RunId) -> RunStatus:
+        """Return a run's state; one that cannot be looked at counts as running.
+
+        So nothing is started, ended or removed by a guess, and leases and stops still reach it.
+        """
+        with self._apart(run, "looking at it"):
+            return self._runtime.poll(run)
+        return RunStatus(RunState.RUNNING)
 
     def _held_seats(self) -> list[Entry]:
         entries = self._journal.entries.values()
@@ -211,7 +221,8 @@ class Agent:
 
     def _stop_for(self, by: StopBy, entries: Iterable[Entry]) -> None:
         for entry in entries:
-            self._executor.stop(entry, StopOrder(by, min(OOM_GRACE_S, entry.grace_s)))
+            with self._apart(entry.run, "stopping it"):
+                self._executor.stop(entry, StopOrder(by, min(OOM_GRACE_S, entry.grace_s)))
 
     def _report(self) -> None:
         """Tell the server of every move, in order; the end of a run after its output."""
@@ -220,12 +231,13 @@ class Agent:
         ship_now = self._is_time("ship", self._timing.ship_s)
         for name in list(self._journal.entries):
             entry = self._journal.entries[name]
-            if entry.has_ended:
-                self._report_end(entry)
-            else:
-                self._send_moves(entry)
-                if ship_now and entry.launched:
-                    self._ship(entry, pieces=1)
+            with self._apart(entry.run, "its report"):
+                if entry.has_ended:
+                    self._report_end(entry)
+                else:
+                    self._send_moves(entry)
+                    if ship_now and entry.launched:
+                        self._ship(entry, pieces=1)
 
     def _report_end(self, entry: Entry) -> None:
         since_s = self._ended_s.setdefault(entry.run, self._clock.boot_s())
@@ -245,10 +257,13 @@ class Agent:
         key, epoch = f"ship {entry.run.name}", self.session.epoch
         if epoch is None or not self._backoff.is_due(key, self._clock.boot_s()):
             return False
+        done = False
         try:
-            done = any(
-                self._shipper.ship(entry.run, epoch, ended=entry.has_ended) for _ in range(pieces)
-            )
+            with self._apart(entry.run, "shipping its output"):  # an end is told without it
+                done = any(
+                    self._shipper.ship(entry.run, epoch, ended=entry.has_ended)
+                    for _ in range(pieces)
+                )
         except AgentError as error:
             self._failed(key, error)
             return False

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from loadmaster.agent.apart import Apart
 from loadmaster.agent.clock import Clock
 from loadmaster.agent.journal import Entry
 from loadmaster.agent.node.machine import Devices
@@ -20,7 +21,7 @@ class Sampler:
 
     def __init__(self, runtime: Runtime, devices: Devices, shipper: Shipper, clock: Clock) -> None:
         self._runtime, self._devices = runtime, devices
-        self._shipper, self._clock = shipper, clock
+        self._shipper, self._clock, self._apart = shipper, clock, Apart()
 
     def devices(self, running: Iterable[Entry]) -> tuple[DeviceSample, ...]:
         """The devices now; those of running entries are busy."""
@@ -34,13 +35,19 @@ class Sampler:
         samples = {s.uuid: per_holder(s, holders[s.uuid]) for s in self.devices(running)}
         greedy = []
         for entry in running:
-            usage = self._runtime.usage(entry.run)
-            if usage:
-                own = [samples[uuid] for uuid in entry.devices if uuid in samples]
-                self._shipper.note_usage(entry.run, usage_sample(self._clock.wall_s(), usage, own))
-                if self._is_greedy(entry, usage):
+            own = [samples[uuid] for uuid in entry.devices if uuid in samples]
+            with self._apart(entry.run, "measuring its use"):
+                if self._sample(entry, own):
                     greedy.append(entry)
         return greedy
+
+    def _sample(self, entry: Entry, devices: Sequence[DeviceSample]) -> bool:
+        """Sample an entry; return True if it holds too much memory."""
+        usage = self._runtime.usage(entry.run)
+        if not usage:
+            return False
+        self._shipper.note_usage(entry.run, usage_sample(self._clock.wall_s(), usage, devices))
+        return self._is_greedy(entry, usage)
 
     def _is_greedy(self, entry: Entry, usage: Usage) -> bool:
         """True if it holds too much memory, by an exact count if the quick one suspects it."""

@@ -6,11 +6,13 @@ import json
 import math
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
 
+from loadmaster.agent.apart import Apart
 from loadmaster.agent.clock import Clock, SystemClock
 from loadmaster.agent.guarding import guard
 from loadmaster.agent.guarding.guard_output import FREED_AT_ONCE, MARGIN, free_middle
@@ -53,6 +55,7 @@ class RunFolders(Runtime):
         self._runs = private_folder(runs)
         self._clock = clock or SystemClock()
         self._usage: dict[RunId, tuple[float, float]] = {}
+        self._apart = Apart()
 
     def folder(self, run: RunId) -> Path:
         """The run's private folder."""
@@ -117,7 +120,8 @@ class RunFolders(Runtime):
 
     def _lease_until_s(self, run: RunId) -> float | None:
         lease = guard.read_json(self.orders(run) / "lease.json") or {}
-        return lease.get("deadline_s")
+        until_s = lease.get("deadline_s")
+        return float(until_s) if isinstance(until_s, (int, float)) else None
 
     def update(self, run: RunId, term: Term) -> None:
         if self.orders(run).exists():
@@ -169,22 +173,21 @@ class RunFolders(Runtime):
             return None
 
     def read(self, run: RunId, stream: str, offset: int, limit: int) -> bytes:
-        try:
-            with os.fdopen(self._open(run, stream), "rb") as file:
-                file.seek(offset)
-                return file.read(limit)
-        except FileNotFoundError:
-            return b""
+        with self._reading(run), os.fdopen(self._open(run, stream), "rb") as file:
+            file.seek(offset)
+            return file.read(limit)
+        return b""
 
     def size(self, run: RunId, stream: str) -> int:
-        try:
-            descriptor = self._open(run, stream)
-        except FileNotFoundError:
-            return 0
-        try:
-            return os.fstat(descriptor).st_size
-        finally:
-            os.close(descriptor)
+        with self._reading(run), os.fdopen(self._open(run, stream), "rb") as file:
+            return os.fstat(file.fileno()).st_size
+        return 0
+
+    @contextlib.contextmanager
+    def _reading(self, run: RunId) -> Iterator[None]:
+        """Take a stream that cannot be read, by a job's doing or a disk's, for an empty one."""
+        with self._apart(run, "reading its output"), contextlib.suppress(FileNotFoundError):
+            yield
 
     def _trim(self, run: RunId) -> None:
         """Free the middle of long output, for a guard that does not."""
@@ -205,7 +208,7 @@ class RunFolders(Runtime):
             return text
         try:
             return path.read_text()
-        except OSError:
+        except (OSError, ValueError):
             return ""
 
     def _usage_since_last(self, run: RunId, cpu_s: float, memory: int) -> Usage:
@@ -233,6 +236,14 @@ def _free(path: Path, head: int, tail: int) -> None:
         descriptor = open_plain(path, os.O_WRONLY)
         free_middle(descriptor, head, tail)
         os.close(descriptor)
+
+
+def read_exit(path: Path) -> Exit | None:
+    """The end in a file, or None if there is none that makes sense."""
+    try:
+        return exit_of(guard.read_json(path) or {})
+    except (TypeError, ValueError, OverflowError):
+        return None
 
 
 def exit_of(data: dict[str, Any]) -> Exit:

@@ -32,7 +32,14 @@ from loadmaster.agent.runtimes.base import (
     RunStatus,
     Usage,
 )
-from loadmaster.agent.runtimes.folders import FILES, NEVER_STARTED, OUTPUTS, RunFolders, exit_of
+from loadmaster.agent.runtimes.folders import (
+    FILES,
+    NEVER_STARTED,
+    OUTPUTS,
+    RunFolders,
+    exit_of,
+    read_exit,
+)
 from loadmaster.agent.runtimes.isolation import ORDERS, Isolation
 from loadmaster.features import ISOLATED
 from loadmaster.files import private_folder, write_json, write_whole
@@ -217,8 +224,8 @@ class ProcessRuntime(RunFolders):
         return is_new and owner is None and self.started_at_s(run) is not None
 
     def _status(self, run: RunId, guarded: bool) -> RunStatus:
-        if ended := guard.read_json(self.folder(run) / "exit.json"):
-            return RunStatus(RunState.ENDED, exit_of(ended))
+        if ended := read_exit(self.folder(run) / "exit.json"):
+            return RunStatus(RunState.ENDED, ended)
         if guarded:
             return RunStatus(RunState.RUNNING, lease_until_s=self._lease_until_s(run))
         return RunStatus(RunState.PREPARED)

@@ -37,7 +37,7 @@ from loadmaster.agent.runtimes.docker.plan import (
 from loadmaster.agent.runtimes.docker.preparing import MOVED, Preparation
 from loadmaster.agent.runtimes.docker.verdict import end_of, start_failure
 from loadmaster.agent.runtimes.docker.watch import Watch
-from loadmaster.agent.runtimes.folders import FILES, NEVER_STARTED, RunFolders, exit_of
+from loadmaster.agent.runtimes.folders import FILES, NEVER_STARTED, RunFolders, read_exit
 from loadmaster.agent.runtimes.mounts import (
     MountRules,
     checkpoint_problem,
@@ -286,8 +286,8 @@ class DockerRuntime(RunFolders):
         if run in self._removing:
             return RunStatus(RunState.ABSENT)
         folder = self.folder(run)
-        if ended := guard.read_json(folder / "end.json"):
-            return RunStatus(RunState.ENDED, exit_of(ended))
+        if ended := read_exit(folder / "end.json"):
+            return RunStatus(RunState.ENDED, ended)
         preparation = self._preparations.get(run)
         if preparation and preparation.done is None and not self._has_begun(run):
             return self._preparing(run)  # containers come and go to look into the image
@@ -364,7 +364,8 @@ class DockerRuntime(RunFolders):
         for run, container in self._watch.containers().items():
             if not container.runs:
                 continue
-            self._trim(run)
+            with self._apart(run, "trimming its output"):
+                self._trim(run)
             if now_s > self._latest_end_s(run) + OVERDUE_S:
                 text = "%s has outlived its lease or an order to stop and is killed"
                 logger.warning(text, run.name)

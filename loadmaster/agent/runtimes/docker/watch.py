@@ -105,10 +105,13 @@ class Watch:
                 self.look()
                 self._after()
                 self._count()
-            except (port.EngineDownError, port.EngineRefusedError, OSError) as error:
+            except Exception as error:  # whatever it is, the next look may do
                 if not self._error:
+                    foreseen = (port.EngineDownError, port.EngineRefusedError, OSError)
                     logger.warning(
-                        "the Docker Engine fails; running jobs go on under their leases: %s", error
+                        "the Docker Engine fails; running jobs go on under their leases: %s",
+                        error,
+                        exc_info=not isinstance(error, foreseen),
                     )
                 self._error, wait_s = str(error), LOOK_AGAIN_S
                 self._left.wait(LOOK_AGAIN_S)

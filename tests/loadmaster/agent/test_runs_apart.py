@@ -1,0 +1,198 @@
+"""What fails for one run is logged once, and ends neither the agent nor another run."""
+
+import errno
+import json
+import logging
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadmaster.agent import apart
+from loadmaster.agent.apart import Apart
+from loadmaster.agent.runtimes import folders
+from loadmaster.agent.runtimes.base import Launch, RunId, RunState
+from loadmaster.agent.runtimes.docker import DockerOptions, DockerRuntime
+from loadmaster.agent.runtimes.docker.port import Container
+from loadmaster.agent.runtimes.process import ProcessRuntime
+from loadmaster.agent.server.client import Unauthorized
+from loadmaster.protocol import StopReason
+from tests.builders_agent import VirtualWorld, a_spec, until
+from tests.builders_docker_played import PlayedEngine
+from tests.fake_runtime import Script
+
+RUN, OTHER = RunId("a1", 1), RunId("a2", 1)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> VirtualWorld:
+    return VirtualWorld(tmp_path, lambda spec: Script(stdout=b"hello"), lease_s=10.0)
+
+
+def failing(
+    monkeypatch: pytest.MonkeyPatch, on: object, name: str, error: Exception | None = None
+) -> None:
+    """Let a call fail for the run a1."""
+    call: Callable[..., Any] = getattr(on, name)
+
+    def one_fails(run: RunId, *given: Any, **named: Any) -> Any:
+        if run == RUN:
+            raise error or RuntimeError("unforeseen")
+        return call(run, *given, **named)
+
+    monkeypatch.setattr(on, name, one_fails)
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Errors about the run a1."""
+    records = [record for record in caplog.records if record.levelno == logging.ERROR]
+    return [text for record in records if RUN.name in (text := record.getMessage())]
+
+
+@pytest.mark.parametrize("call", ["poll", "start", "renew", "usage", "size", "read", "note"])
+def test_a_call_that_fails_for_one_run_leaves_the_others_alone(
+    world: VirtualWorld, call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = world.server.offer(a_spec())
+    other = world.server.offer(a_spec("a2", devices=("emulated-n1-1",), steps=30))
+    with monkeypatch.context() as patch:
+        failing(patch, world.runtime, call)
+        world.pass_time(40)
+        assert other.states[-1] == "succeeded"
+    world.pass_time(80)
+    assert held.reports
+    assert world.runtime.launches.count(RUN) <= 1
+    assert world.agent.is_idle
+
+
+def test_a_run_that_cannot_be_looked_at_is_neither_started_nor_ended(
+    world: VirtualWorld, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It keeps its lease, and is stopped if the server says so."""
+    held = world.server.offer(a_spec(steps=1000))
+    world.pass_time(2)
+    with monkeypatch.context() as patch:
+        failing(patch, world.runtime, "poll", OSError(errno.EIO, "the disk fails"))
+        world.pass_time(30)
+        assert (held.states, world.runtime.launches) == (["running"], [RUN])
+        assert world.runtime.plays[RUN].lease_until_s > world.clock.now_s
+        assert len([text for text in told(caplog) if "looking at it" in text]) == 1
+        world.server.stop("a1", StopReason.CANCEL)
+        world.pass_time(2)
+        assert held.states[-1] == "stopping"
+    world.pass_time(5)
+    assert held.states[-1] == "cancelled"
+
+
+def test_an_end_is_told_although_its_output_cannot_be_read(
+    world: VirtualWorld, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    held = world.server.offer(a_spec(steps=3))
+    world.pass_time(2)
+    failing(monkeypatch, world.agent._shipper, "ship")
+    world.pass_time(20)
+    assert held.states[-1] == "succeeded"
+    assert len(told(caplog)) == 1
+
+
+def test_failures_are_told_once_of_a_kind_and_not_remembered_for_ever(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(apart, "REMEMBERED", 2)
+    tried = Apart(Unauthorized)
+    for error in (OSError("a"), OSError("b"), ValueError("c"), KeyError("d"), OSError("e")):
+        with tried(RUN, "a look"):
+            raise error
+    assert [text[-1] for text in told(caplog)] == ["a", "c", "'", "e"]
+    with pytest.raises(Unauthorized), tried(RUN, "a look"):
+        raise Unauthorized(401, "token", "no")
+
+
+class TestFiles:
+    """Files that a job has made unreadable, or wrote as it liked."""
+
+    @pytest.fixture
+    def runtime(self, tmp_path: Path) -> ProcessRuntime:
+        runtime = ProcessRuntime(tmp_path / "runs")
+        spec = a_spec()
+        runtime.prepare(Launch(RUN, spec, {}, 1.0, "boot"))
+        return runtime
+
+    @pytest.mark.parametrize("number", [errno.EACCES, errno.ESTALE, errno.EIO])
+    def test_a_stream_that_cannot_be_read_counts_as_empty(
+        self,
+        runtime: ProcessRuntime,
+        number: int,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        def fail(path: Path) -> int:
+            raise OSError(number, "cannot be read", str(path))
+
+        monkeypatch.setattr(folders, "open_plain", fail)
+        for stream in ("stdout", "progress", "stdout"):
+            assert runtime.read(RUN, stream, 0, 10) == b""
+            assert runtime.size(RUN, stream) == 0
+        assert len(told(caplog)) == 1
+
+    def test_a_stream_that_is_not_there_is_no_failure(
+        self, runtime: ProcessRuntime, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        assert runtime.size(RUN, "stdout") == 0
+        assert told(caplog) == []
+
+    @pytest.mark.parametrize("word", [{"ended_at_s": 1e999}, {"exit_code": "x"}, {}])
+    def test_an_end_that_makes_no_sense_is_none(
+        self, runtime: ProcessRuntime, word: dict[str, Any]
+    ) -> None:
+        (runtime.folder(RUN) / "exit.json").write_text(json.dumps({"started": True, **word}))
+        assert runtime.poll(RUN).state is RunState.PREPARED
+
+    def test_a_lease_that_is_no_number_is_none(self, runtime: ProcessRuntime) -> None:
+        (runtime.folder(RUN) / "lease.json").write_text('{"deadline_s": "late"}')
+        (runtime.folder(RUN) / "guard.pid").write_text("{}")
+        runtime._guards[RUN] = 1
+        assert runtime._status(RUN, guarded=True).lease_until_s is None
+
+    def test_a_note_that_is_no_text_is_none(self, runtime: ProcessRuntime) -> None:
+        (runtime.folder(RUN) / "shipping.json").write_bytes(b"\xff")
+        assert runtime.note(RUN, None) == ""
+
+
+class TestContainers:
+    """The thread that watches containers."""
+
+    def test_one_container_that_fails_leaves_the_others_guarded(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        engine = PlayedEngine()
+        with closing(DockerRuntime(tmp_path / "runs", engine, "me", DockerOptions())) as runtime:
+            failing(monkeypatch, runtime, "_trim")
+            monkeypatch.setattr(runtime, "_latest_end_s", lambda run: 0.0)
+            running = Container("running", {"loadmaster.owner": "me"})
+            engine.made |= {run.name: running for run in (RUN, OTHER)}
+            until(lambda: engine.made[OTHER.name].has_ended)
+            engine.made[OTHER.name] = replace(running)
+            until(lambda: engine.made[OTHER.name].has_ended)
+        assert len(told(caplog)) == 1
+
+    def test_a_look_that_fails_unforeseen_is_not_the_last_one(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("loadmaster.agent.runtimes.docker.watch.LOOK_AGAIN_S", 0.05)
+        engine = PlayedEngine()
+        with closing(DockerRuntime(tmp_path / "runs", engine, "me", DockerOptions())) as runtime:
+            looks: list[str] = []
+
+            def fail(owner: str) -> None:
+                looks.append(owner)
+                raise RuntimeError("unforeseen")
+
+            with monkeypatch.context() as patch:
+                patch.setattr(engine, "runs", fail)
+                until(lambda: len(looks) > 1)
+            engine.made[RUN.name] = Container("running", {"loadmaster.owner": "me"})
+            until(lambda: RUN in runtime.list())
