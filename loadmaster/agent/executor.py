@@ -1,5 +1,6 @@
 """Carries out the actions of `reconcile` by journal, runtime and server."""
 
+import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -33,6 +34,9 @@ logger = logging.getLogger(__name__)
 
 LONGEST_REASON = 2000
 STRAY_GRACE_S = 10.0
+STRAY_AGAIN_S = 60.0
+LONGEST_STRAY_S = 3600.0
+"""A stray that cannot be removed is tried again within a minute, then later and later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +67,7 @@ class Executor:
         self._parts, self._shipper, self._session = parts, shipper, session
         self._journal, self._runtime, self._clock = parts.journal, parts.runtime, parts.clock
         self._shares, self._backoff = shares, Backoff()
+        self._strays = Backoff(STRAY_AGAIN_S, LONGEST_STRAY_S)
         self.is_leaving = False
         """True while the agent shuts down and stops its jobs itself."""
 
@@ -92,8 +97,7 @@ class Executor:
                 logger.warning("%s is known to nobody and stopped", run.name)
                 self._runtime.stop(run, StopOrder(StopBy.CANCEL, STRAY_GRACE_S))
             case reconcile.RemoveStray(run):
-                if self._runtime.abandon(run).exit:
-                    self._runtime.remove(run)
+                self._remove_stray(run)
 
     def _accept(self, run: RunId) -> None:
         epoch, key = self._session.epoch, f"accept {run.name}"
@@ -131,7 +135,7 @@ class Executor:
             if not problem:
                 self._prepare(launch)
         except (LaunchError, JournalError) as error:
-            self._runtime.remove(run)
+            self._remove(run)
             problem = ReasonClass.NODE, str(error)
         if problem:
             self._reject(run, *problem)
@@ -272,4 +276,16 @@ class Executor:
         self._journal.forget(entry)
         self._shipper.forget(entry.run)
         log_context.forget(entry.assignment)
-        self._runtime.remove(entry.run)
+        self._remove(entry.run)
+
+    def _remove(self, run: RunId) -> None:
+        with contextlib.suppress(OSError):  # it is a stray from now on
+            self._runtime.remove(run)
+
+    def _remove_stray(self, run: RunId) -> None:
+        now_s = self._clock.boot_s()
+        if self._strays.is_due(run.name, now_s):
+            self._strays.failed(run.name, now_s)
+            if self._runtime.abandon(run).exit:
+                self._runtime.remove(run)
+                self._strays.succeeded(run.name)

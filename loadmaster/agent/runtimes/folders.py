@@ -5,7 +5,7 @@ import errno
 import json
 import math
 import os
-import shutil
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from loadmaster.agent.runtimes.base import (
     Term,
     Usage,
 )
+from loadmaster.agent.runtimes.removal import Remover
 from loadmaster.files import open_plain, open_real, private_folder, write_json, write_whole
 from loadmaster.protocol import LaunchSpec
 from loadmaster.wire import WireError, dumps, loads
@@ -41,6 +42,9 @@ ORDER_MODE = 0o644
 _EXIT = TypeAdapter(Exit)
 OUTPUTS = "outputs.json"
 """Paths of a job's own files for its output, by stream; a stream without one is in the folder."""
+
+REMOVED = ".removed-"
+"""Begin of the names of folders that are being removed; an agent that starts goes on with them."""
 
 FILES = {"stdout": "stdout.log", "stderr": "stderr.log", PROGRESS: "progress.jsonl"}
 
@@ -56,6 +60,9 @@ class RunFolders(Runtime):
         self._clock = clock or SystemClock()
         self._usage: dict[RunId, tuple[float, float]] = {}
         self._apart = Apart()
+        self._remover = Remover()
+        for left in self._runs.glob(f"{REMOVED}*"):
+            self._remover.add(left)
 
     def folder(self, run: RunId) -> Path:
         """The run's private folder."""
@@ -221,7 +228,14 @@ class RunFolders(Runtime):
 
     def remove(self, run: RunId) -> None:
         self._usage.pop(run, None)
-        shutil.rmtree(self.folder(run), ignore_errors=True)
+        self._remove_folder(run)
+
+    def _remove_folder(self, run: RunId) -> None:
+        """Take a run's folder away at once, and remove it in a thread. Raises OSError."""
+        gone = self._runs / f"{REMOVED}{run.name}-{secrets.token_hex(4)}"
+        with contextlib.suppress(FileNotFoundError):
+            self.folder(run).rename(gone)
+            self._remover.add(gone)
 
 
 def _room(path: Path) -> int:

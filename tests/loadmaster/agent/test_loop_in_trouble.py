@@ -179,3 +179,24 @@ def says(world: VirtualWorld, line: dict[str, Any]) -> None:
     """Let the job a1 write a line of progress."""
     streams = world.runtime.plays[RunId("a1", 1)].streams
     streams[PROGRESS] = streams.get(PROGRESS, b"") + json.dumps(line).encode() + b"\n"
+
+
+def test_a_stray_that_cannot_be_removed_costs_little_and_keeps_nothing(
+    world: VirtualWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[float] = []
+
+    def fail(run: RunId) -> None:
+        tries.append(world.clock.boot_s())
+        raise PermissionError("the folder is another's")
+
+    held = world.server.offer(a_spec(steps=2))
+    with monkeypatch.context() as patch:
+        patch.setattr(world.runtime, "remove", fail)
+        world.pass_time(600, step_s=2)
+        assert held.states[-1] == "succeeded"
+        assert world.agent.is_idle
+        assert world.runtime.list()
+        assert 2 < len(tries) < 30
+    world.pass_time(3600, step_s=10)
+    assert not world.runtime.list()

@@ -204,7 +204,7 @@ def test_what_has_ended_leaves_no_folder_behind(
 ) -> None:
     held = server.offer(a_spec(secrets={"KEY": "hunter2"}))
     until(lambda: agent.is_idle and held.reports, agent)
-    assert list((tmp_path / "runs").iterdir()) == []
+    until(lambda: not list((tmp_path / "runs").iterdir()))
     assert "hunter2" not in (tmp_path / "journal.jsonl").read_text()
 
 

@@ -3,7 +3,6 @@
 import contextlib
 import logging
 import os
-import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -355,7 +354,8 @@ class DockerRuntime(RunFolders):
                 logger.debug("%s cannot be removed yet: %s", run.name, error)
                 continue
             self._watch.look()
-            shutil.rmtree(self.folder(run), ignore_errors=True)
+            with contextlib.suppress(OSError):  # it is found again, as a stray
+                self._remove_folder(run)
             self._removing.discard(run)
 
     def _enforce(self) -> None:
