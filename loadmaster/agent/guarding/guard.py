@@ -205,6 +205,8 @@ class Guard:
         while self._status is None:
             self._watch()
         self._sweep()
+        if (user := self._launch.get("user")) is not None and not self._sandbox:
+            processes.free_memory(user)
         for output in self._outputs:
             output.end()
         return self._result(oom=oom_kills(counters) > killed_before)

@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import signal
+import time
 from collections.abc import Mapping, Sequence
 from math import inf
 from pathlib import Path
@@ -102,7 +103,12 @@ class Sandbox:
 
 def started_ticks(pid: int | str) -> int:
     """Start of a process in clock ticks since boot; with the pid it is unique."""
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    return int(_fields(Path(f"/proc/{pid}/stat"))[19])
+
+
+def _fields(stat: Path) -> list[str]:
+    """Fields of a process's `stat` after its name, which may be no text."""
+    return stat.read_bytes().rpartition(b")")[2].decode().split()
 
 
 def descendants(root: int, *, ended: bool = False) -> list[int]:
@@ -111,7 +117,7 @@ def descendants(root: int, *, ended: bool = False) -> list[int]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                fields = _fields(entry / "stat")
                 if ended or fields[0] not in "ZX":
                     children.setdefault(int(fields[1]), []).append(int(entry.name))
     found: list[int] = []
@@ -147,6 +153,23 @@ def kill_below(root: int, user: int | None = None) -> None:
             os._exit(0)
     else:
         os.waitpid(pid, 0)
+
+
+def free_memory(user: int, place: str = "/dev/shm") -> None:  # noqa: S108
+    """Remove the files in shared memory of a user who has no process left: they hold memory.
+
+    A later process of that user keeps its own, which are newer than the look at /proc.
+    """
+    since_s, line = time.time(), b"\nUid:\t%d\t" % user
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit() and line in (entry / "status").read_bytes():
+                return
+    for path in Path(place).iterdir():
+        with contextlib.suppress(OSError):  # gone meanwhile, or a folder
+            status = path.lstat()
+            if status.st_uid == user and status.st_ctime < since_s:
+                path.unlink()
 
 
 def _group(pid: int) -> int:

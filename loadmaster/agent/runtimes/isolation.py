@@ -192,7 +192,8 @@ class Isolation:
         words = ["--unshare-pid", "--unshare-ipc", "--die-with-parent", "--proc", "/proc"]
         words += ["--dev", "/dev"]
         if memory_gb and _limits_tmpfs(self.program):
-            words += ["--size", str(ceil(memory_gb * GB)), "--tmpfs", SHM]
+            words += ["--size", str(ceil(memory_gb * GB))]
+        words += ["--tmpfs", SHM]
         for place in ("/tmp", "/var/tmp"):  # noqa: S108  # the job's own
             words += ["--bind", str(folder / "tmp"), place]
         for pattern in DEVICES:

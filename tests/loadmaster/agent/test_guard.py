@@ -306,6 +306,15 @@ def test_a_child_that_goes_on_by_forking_does_not_outlive_a_cancelled_job(tmp_pa
     assert not alive.exists()
 
 
+def test_a_process_whose_name_is_no_text_is_ended_as_any_other(tmp_path: Path) -> None:
+    rename = "import ctypes; ctypes.CDLL(None).prctl(15, b'\\xff')\n"
+    guarded = Guarded(tmp_path / "run", python(rename + DAEMON + "time.sleep(0.3)"))
+    until(lambda: guarded.says("up"))
+    daemon = psutil.Process(int((guarded.folder / "work/daemon.pid").read_text()))
+    assert guarded.end()["exit_code"] == 0
+    assert not daemon.is_running()
+
+
 def test_a_guard_of_what_does_not_end_stays_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -21,6 +21,7 @@ from loadmaster.agent.runtimes.base import (
     StopOrder,
     Warned,
 )
+from loadmaster.agent.runtimes.isolation import SHM
 from loadmaster.agent.runtimes.mounts import AllowedMount
 from loadmaster.protocol import ReasonClass, StopReason
 from tests.builders_agent import FakeServer, a_spec, an_agent, python, until
@@ -113,6 +114,25 @@ class TestItsLife:
         assert any_site.says(run) == "closed\n"
         assert any_site.runtime.read(run, "progress", 0, 100) == b""
         assert any_site.runtime.size(run, "progress") == 0
+
+    def test_shared_memory_of_a_user_is_freed_once_no_job_of_it_is_left(
+        self, any_site: Site
+    ) -> None:
+        """In a sandbox it is the job's own, and nothing of it is seen outside."""
+        left, others = (Path(SHM, f"{any_site.state.parent.name}-{whose}") for whose in "ab")
+        others.touch()
+        try:
+            other = any_site.start("other", command=SLEEP)
+            until(lambda: any_site.text(other))
+            assert any_site.runs(f"open({str(left)!r}, 'w').write('x')") == ""
+            assert left.exists() is (any_site.isolation.program == "")
+            any_site.runtime.stop(other, StopOrder(StopBy.CANCEL, 1.0))
+            any_site.end_of(other)
+            assert not left.exists()
+            assert others.exists()
+        finally:
+            left.unlink(missing_ok=True)
+            others.unlink()
 
     def test_a_program_of_a_stopped_shell_has_a_moment_to_save(self, any_site: Site) -> None:
         code = (
