@@ -40,7 +40,7 @@ from loadmaster.agent.runtimes.folders import (
     exit_of,
     read_exit,
 )
-from loadmaster.agent.runtimes.isolation import ORDERS, Isolation
+from loadmaster.agent.runtimes.isolation import ORDERS, SHM, Isolation
 from loadmaster.features import ISOLATED
 from loadmaster.files import private_folder, write_json, write_whole
 from loadmaster.protocol import ReasonClass
@@ -287,7 +287,8 @@ class ProcessRuntime(RunFolders):
         owner = guard.read_json(self.folder(run) / "guard.pid")
         if not owner or not self._is_guarded(self.folder(run)):
             return None
-        cpu_s, memory = _consumption(int(owner["pid"]), exact=exact)
+        sandboxed = bool(self._isolation and self._isolation.program)
+        cpu_s, memory = _consumption(int(owner["pid"]), exact=exact, sandboxed=sandboxed)
         return self._usage_since_last(run, cpu_s, memory)
 
 
@@ -349,16 +350,31 @@ class Spawner:
             self._process, self._pids = None, queue.SimpleQueue()
 
 
-def _consumption(guard_pid: int, *, exact: bool) -> tuple[float, int]:
+def _consumption(guard_pid: int, *, exact: bool, sandboxed: bool) -> tuple[float, int]:
     """CPU seconds of all processes below the guard, ended ones included, and bytes."""
-    cpu_s, memory = 0.0, 0
+    cpu_s, memory, shared = 0.0, 0, 0
     with contextlib.suppress(psutil.Error):
-        for process in psutil.Process(guard_pid).children(recursive=True):
+        below = psutil.Process(guard_pid).children(recursive=True)
+        for process in below:
             with contextlib.suppress(psutil.Error):
                 times = process.cpu_times()
                 cpu_s += times.user + times.system + times.children_user + times.children_system
-                memory += process.memory_full_info().pss if exact else process.memory_info().rss
+                found = process.memory_info()
+                memory += process.memory_full_info().pss if exact else found.rss
+                shared += found.shared
+        if sandboxed and len(below) > 1:  # bubblewrap, and process 1 of the sandbox
+            memory += max(0, _shm_bytes(below[1].pid) - shared)  # what no process has mapped
     return cpu_s, memory
+
+
+def _shm_bytes(pid: int) -> int:
+    """Bytes of files in shared memory as a process sees it, 0 if that is the node's."""
+    place = Path(f"/proc/{pid}/root{SHM}")
+    with contextlib.suppress(OSError):
+        if place.stat().st_dev != Path(SHM).stat().st_dev:
+            found = os.statvfs(place)
+            return (found.f_blocks - found.f_bfree) * found.f_frsize
+    return 0
 
 
 def _outputs(launch: Launch, cwd: Path) -> dict[str, str]:

@@ -216,6 +216,21 @@ class TestWhatAJobMayChange:
         assert said.count("Read-only file system") == 2
         assert len(said.splitlines()) == 3
 
+    @pytest.mark.parametrize("then", ["", "m = mmap.mmap(f.fileno(), 0); sum(m[::4096])"])
+    def test_files_in_shared_memory_count_once_as_the_jobs_memory(
+        self, site: Site, then: str
+    ) -> None:
+        code = (
+            "import mmap, time\nf = open('/dev/shm/x', 'w+b'); f.write(bytes(200_000_000))\n"
+            f"f.flush(); {then}\nprint('up', flush=True); time.sleep(60)"
+        )
+        run = site.start(command=python(code), memory_gb=1.0)
+        until(lambda: site.text(run))
+        for exact in (False, True):
+            usage = site.runtime.usage(run, exact=exact)
+            assert usage
+            assert 0.18 < usage.memory_gb < 0.25
+
     def test_a_library_named_to_be_loaded_is_loaded_inside_alone(self, site: Site) -> None:
         run = site.start("probe", command=("/bin/cat", "/proc/1/environ"), environment={
             "LD_PRELOAD": "/tmp/evil.so", "MARK": "outside"
