@@ -3,6 +3,7 @@
 import errno
 import json
 import logging
+import os
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
@@ -19,6 +20,7 @@ from loadmaster.agent.runtimes.docker import DockerOptions, DockerRuntime
 from loadmaster.agent.runtimes.docker.port import Container
 from loadmaster.agent.runtimes.process import ProcessRuntime
 from loadmaster.agent.server.client import Unauthorized
+from loadmaster.files import write_json
 from loadmaster.protocol import StopReason
 from tests.builders_agent import VirtualWorld, a_spec, until
 from tests.builders_docker_played import PlayedEngine
@@ -81,9 +83,9 @@ def test_a_run_that_cannot_be_looked_at_is_neither_started_nor_ended(
         assert world.runtime.plays[RUN].lease_until_s > world.clock.now_s
         assert len([text for text in told(caplog) if "looking at it" in text]) == 1
         world.server.stop("a1", StopReason.CANCEL)
-        world.pass_time(2)
+        world.pass_time(5)
         assert held.states[-1] == "stopping"
-    world.pass_time(5)
+    world.pass_time(20)
     assert held.states[-1] == "cancelled"
 
 
@@ -143,6 +145,19 @@ class TestFiles:
     ) -> None:
         assert runtime.size(RUN, "stdout") == 0
         assert told(caplog) == []
+
+    def test_an_agent_with_more_rights_than_a_job_reads_a_named_file_only_if_it_is_the_users(
+        self, runtime: ProcessRuntime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        own, theirs = tmp_path / "own", Path("/etc/passwd")
+        own.write_text("ours")
+        if os.getuid() == 0:
+            for path in (own, runtime.folder(RUN) / "work"):
+                os.chown(path, 4242, -1)
+        monkeypatch.setattr(os, "geteuid", lambda: 4243)
+        for path, said in ((own, b"ours"), (theirs, b"")):
+            write_json(runtime.folder(RUN) / folders.OUTPUTS, {"stdout": str(path)})
+            assert runtime.read(RUN, "stdout", 0, 10) == said
 
     @pytest.mark.parametrize("word", [{"ended_at_s": 1e999}, {"exit_code": "x"}, {}])
     def test_an_end_that_makes_no_sense_is_none(
