@@ -15,7 +15,7 @@ from loadmaster.agent.executor import Executor, Parts
 from loadmaster.agent.journal import Entry, Move
 from loadmaster.agent.logs import log_context
 from loadmaster.agent.node.sampling import Sampler, Sharing
-from loadmaster.agent.reconcile import View, reconcile
+from loadmaster.agent.reconcile import Action, Renew, View, reconcile
 from loadmaster.agent.runtimes.base import RunId, RunState, RunStatus, StopBy, StopOrder
 from loadmaster.agent.server.client import INCURABLE, AgentError, Refused, TryAgain
 from loadmaster.agent.server.session import ServerSession, known_assignment
@@ -35,7 +35,8 @@ POLL_PAUSE_S = 0.05
 class Timing:
     """Intervals of the loop in seconds.
 
-    An ended run's output delays the report of its end by `flush_s`, and ships for `linger_s`.
+    Output ships every `ship_s`, and for so long in a tick. That of an ended run delays the report
+    of its end by `flush_s`, and ships for `linger_s`.
     """
 
     tick_s: float = 0.2
@@ -80,6 +81,8 @@ class Agent:
         self._since_s: dict[str, float] = {}
         self._next_s: dict[str, float] = {}
         self._ended_s: dict[RunId, float] = {}
+        self._shipped_s: dict[RunId, float] = {}
+        self._ship_until_s = float("-inf")
         self._received: queue.SimpleQueue[Directives] = queue.SimpleQueue()
         self._woken = threading.Event()
         self._runtime.tell_ends(self._woken.set)
@@ -157,9 +160,21 @@ class Agent:
 
     def _act(self) -> None:
         for action in reconcile(self._view()):
-            run = action.run if hasattr(action, "run") else action.entry.run
-            with self._apart(run, type(action).__name__):  # the next reconciliation finds it again
-                self._executor.do(action)
+            self._do(action)
+            if not isinstance(action, Renew):
+                self._keep_leases()
+
+    def _do(self, action: Action) -> None:
+        run = action.run if hasattr(action, "run") else action.entry.run
+        with self._apart(run, type(action).__name__):  # the next reconciliation finds it again
+            self._executor.do(action)
+
+    def _keep_leases(self) -> None:
+        """Beat if it is due, and renew leases: after each piece of work that may take long."""
+        if self.session.maintain(hurried=False):
+            for action in reconcile(self._view()):
+                if isinstance(action, Renew):
+                    self._do(action)
 
     def _view(self) -> View:
         now_s = self._clock.boot_s()
@@ -217,7 +232,7 @@ class Agent:
         """Update shared paces, sample what runs, and stop what exceeds its memory."""
         self._stop_for(StopBy.GPU_MEMORY, self._sharing.update_paces(self._running()))
         if self._is_time("sample", self._timing.sample_s):
-            self._stop_for(StopBy.OOM, self._sampler.sample(self._running()))
+            self._stop_for(StopBy.OOM, self._sampler.sample(self._running(), self._keep_leases))
 
     def _stop_for(self, by: StopBy, entries: Iterable[Entry]) -> None:
         for entry in entries:
@@ -228,46 +243,66 @@ class Agent:
         """Tell the server of every move, in order; the end of a run after its output."""
         if self.session.epoch is None:
             return
-        ship_now = self._is_time("ship", self._timing.ship_s)
-        for name in list(self._journal.entries):
+        self._ship_until_s = self._clock.boot_s() + self._timing.ship_s
+        for name in self._turns():
             entry = self._journal.entries[name]
             with self._apart(entry.run, "its report"):
                 if entry.has_ended:
                     self._report_end(entry)
                 else:
                     self._send_moves(entry)
-                    if ship_now and entry.launched:
+                    shipped_s = self._shipped_s.get(entry.run, float("-inf"))
+                    if entry.launched and self._clock.boot_s() >= shipped_s + self._timing.ship_s:
                         self._ship(entry, pieces=1)
+            self._keep_leases()
+
+    def _turns(self) -> list[str]:
+        """Assignments in the order in which output ships: ended ones, then what waited longest."""
+        entries = list(self._journal.entries.values())
+        entries.sort(key=lambda entry: self._shipped_s.get(entry.run, float("-inf")))
+        return [e.assignment for e in sorted(entries, key=lambda entry: not entry.has_ended)]
 
     def _report_end(self, entry: Entry) -> None:
         since_s = self._ended_s.setdefault(entry.run, self._clock.boot_s())
         sent = self._send_moves(entry, but=entry.seq)
+        has_turn = self._has_time_to_ship()
         shipped = self._ship(entry, pieces=LAST_PIECES)
         waited_s = self._clock.boot_s() - since_s
         if not sent or not (shipped or waited_s >= self._timing.flush_s):
             return
-        done = shipped or waited_s >= self._timing.linger_s
+        done = shipped or (has_turn and waited_s >= self._timing.linger_s)
         if self._send_moves(self._journal.entries[entry.assignment], note=not done) and done:
             self._ended_s.pop(entry.run, None)
+            self._shipped_s.pop(entry.run, None)
             self._executor.forget(entry)
 
+    def _has_time_to_ship(self) -> bool:
+        return self._clock.boot_s() < self._ship_until_s
+
     def _ship(self, entry: Entry, pieces: int) -> bool:
+        """Ship at most so many pieces while the tick has time for it; True if nothing is left."""
         if entry.held:
             return True
-        key, epoch = f"ship {entry.run.name}", self.session.epoch
-        if epoch is None or not self._backoff.is_due(key, self._clock.boot_s()):
+        key, now_s = f"ship {entry.run.name}", self._clock.boot_s()
+        if not self._has_time_to_ship() or not self._backoff.is_due(key, now_s):
             return False
+        self._shipped_s[entry.run] = now_s
         done = False
         try:
             with self._apart(entry.run, "shipping its output"):  # an end is told without it
-                done = any(
-                    self._shipper.ship(entry.run, epoch, ended=entry.has_ended)
-                    for _ in range(pieces)
-                )
+                done = any(self._ship_piece(entry) for _ in range(pieces))
         except AgentError as error:
             self._failed(key, error)
             return False
         self._backoff.succeeded(key)
+        return done
+
+    def _ship_piece(self, entry: Entry) -> bool:
+        epoch = self.session.epoch
+        if epoch is None or not self._has_time_to_ship():
+            return False
+        done = self._shipper.ship(entry.run, epoch, ended=entry.has_ended)
+        self._keep_leases()
         return done
 
     def _send_moves(self, entry: Entry, but: int = 0, *, note: bool = True) -> bool:
@@ -282,6 +317,7 @@ class Agent:
                 return False
             if note:
                 self._journal.note(self._journal.entries[entry.assignment].acknowledged(move.seq))
+            self._keep_leases()
         return True
 
     def _send(self, entry: Entry, move: Move) -> bool:

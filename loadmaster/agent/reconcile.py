@@ -123,14 +123,17 @@ Action = EntryAction | AcceptOffer | Renew | StopStray | RemoveStray
 
 
 def reconcile(view: View) -> list[Action]:
-    """Actions that bring what runs nearer to what is wanted, at most one per assignment."""
+    """Actions that bring what runs nearer to what is wanted, at most one per assignment.
+
+    Renewals come first: no run's lease waits for what is done for another one.
+    """
     actions: list[Action] = []
     for entry in view.entries.values():
         if not entry.has_ended:
             actions += _live(view, entry)
     actions += _offers(view)
     actions += _strays(view)
-    return actions
+    return sorted(actions, key=lambda action: not isinstance(action, Renew))
 
 
 def _offers(view: View) -> Iterator[Action]:

@@ -3,7 +3,7 @@
 import logging
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from loadmaster.agent.apart import Apart
@@ -27,8 +27,11 @@ class Sampler:
         """The devices now; those of running entries are busy."""
         return self._devices.samples({uuid for entry in running for uuid in entry.devices})
 
-    def sample(self, running: Sequence[Entry]) -> list[Entry]:
-        """Sample every running entry; return those to be stopped for memory."""
+    def sample(self, running: Sequence[Entry], between: Callable[[], None]) -> list[Entry]:
+        """Sample every running entry; return those to be stopped for memory.
+
+        A run of many processes takes long: `between` is called after each run.
+        """
         if not running:
             return []
         holders = Counter(uuid for entry in running for uuid in entry.devices)
@@ -39,6 +42,7 @@ class Sampler:
             with self._apart(entry.run, "measuring its use"):
                 if self._sample(entry, own):
                     greedy.append(entry)
+            between()
         return greedy
 
     def _sample(self, entry: Entry, devices: Sequence[DeviceSample]) -> bool:

@@ -14,6 +14,9 @@ T = TypeVar("T")
 
 TIMEOUT_S = 10.0
 LONG_POLL_MARGIN_S = 10.0
+LONGEST_OUTPUT_CALL_S = 5.0
+OUTPUT_CALLS_A_LEASE = 8
+"""A call that brings output takes no more than this part of a lease, as leases wait for it."""
 
 
 class AgentError(Exception):
@@ -72,6 +75,7 @@ class AgentClient:
         self.node = ""
         self.server_time_s: float | None = None
         """The server's clock in the last answer; None if it does not tell."""
+        self._output_timeout_s = LONGEST_OUTPUT_CALL_S
         self._token = ""
         self._http = httpx.Client(
             base_url=f"{server.rstrip('/')}/api/agent/v1/",
@@ -98,7 +102,11 @@ class AgentClient:
 
     def open_session(self, request: protocol.SessionRequest) -> protocol.Session:
         """Begin a new epoch; Conflict while another machine holds the node's session."""
-        return self._json(protocol.Session, "POST", f"nodes/{self.node}/session", request)
+        path = f"nodes/{self.node}/session"
+        session = self._json(protocol.Session, "POST", path, request)
+        part_s = session.intervals.lease_s / OUTPUT_CALLS_A_LEASE
+        self._output_timeout_s = min(LONGEST_OUTPUT_CALL_S, part_s)
+        return session
 
     def heartbeat(self, beat: protocol.Heartbeat) -> protocol.HeartbeatReply:
         """Renew leases and learn what is wanted; Conflict when the epoch is stale."""
@@ -143,12 +151,14 @@ class AgentClient:
                 "Content-Encoding": "gzip",
                 "X-Content-SHA256": hashlib.sha256(content).hexdigest(),
             },
+            timeout=self._output_timeout_s,
         )
         return _decoded(protocol.LogAccepted, answer).next_offset
 
     def send_metrics(self, assignment: str, batch: samples.MetricsBatch) -> None:
         """Ship samples; a replay does no harm."""
-        self._send("POST", f"assignments/{assignment}/metrics", **_body(batch))
+        path, timeout_s = f"assignments/{assignment}/metrics", self._output_timeout_s
+        self._send("POST", path, timeout=timeout_s, **_body(batch))
 
     def _json(
         self, kind: type[T], method: str, path: str, payload: object, token: str | None = None

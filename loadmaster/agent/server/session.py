@@ -50,7 +50,7 @@ class ServerSession:
         self._backoff = Backoff(jitter=self._jitter)
         self._seq = 0
         self._next_beat_s = float("-inf")
-        self._is_first_beat = True
+        self._is_first_beat, self._hurries = True, False
         self._beaten_s = float("-inf")
         self._ask_s = self._jitter.uniform(0.5, 1.0) * ASK_S
         self._server_ahead_s: float | None = None
@@ -66,17 +66,20 @@ class ServerSession:
         """The newest directive per assignment; what the session's start disowned comes first."""
         return self._directives | self._unwanted
 
-    def maintain(self) -> None:
-        """Open a session if there is none, and beat if it is time to."""
+    def maintain(self, *, hurried: bool = True) -> bool:
+        """Open a session if there is none, and beat if it is time to; True if that was answered.
+
+        Unless `hurried`, what is in a hurry waits, so that one beat serves more of it.
+        """
         if self.epoch is None:
             self._open()
-        if self.epoch is not None and self._clock.boot_s() >= self._next_beat_s:
-            self._beat()
+        is_due = self._clock.boot_s() >= self._next_beat_s or (hurried and self._hurries)
+        return self.epoch is not None and is_due and self._beat()
 
     def hurry(self) -> None:
         """Send a heartbeat at the next occasion: a first lease is due."""
         if self._backoff.is_due("beat", self._clock.boot_s()):
-            self._next_beat_s = float("-inf")
+            self._hurries = True
 
     def ask_before(self, until_s: float) -> None:
         """Send a heartbeat shortly before a term ends, as a prolongation may be under way."""
@@ -136,8 +139,8 @@ class ServerSession:
             if name in session.stop
         }
 
-    def _beat(self) -> None:
-        sent_s = self._clock.boot_s()
+    def _beat(self) -> bool:
+        sent_s, self._hurries = self._clock.boot_s(), False
         beat = self._heartbeat()
         try:
             reply = self._client.heartbeat(beat)
@@ -146,16 +149,17 @@ class ServerSession:
         except Conflict as error:
             logger.warning("the session is over: %s", error)
             self.lose_session()
-            return
+            return False
         except AgentError as error:
             self._next_beat_s = sent_s + self._backoff.failed("beat", self._clock.boot_s())
             logger.warning("heartbeat failed: %s", error)
-            return
+            return False
         self._backoff.succeeded("beat")
         self._backoff.succeeded("session")
         self._beaten_s = sent_s
         self.note_time(sent_s)
         self._take_reply(reply, sent_s, beat.cursor)
+        return True
 
     def _take_reply(self, reply: protocol.HeartbeatReply, sent_s: float, cursor: int) -> None:
         entries = self._journal.entries

@@ -4,6 +4,8 @@ import httpx
 import pytest
 
 from loadmaster.agent.server.client import (
+    LONGEST_OUTPUT_CALL_S,
+    TIMEOUT_S,
     AgentClient,
     AgentError,
     Conflict,
@@ -21,6 +23,7 @@ from loadmaster.protocol import (
     SessionRequest,
     StateReport,
 )
+from loadmaster.samples import MetricsBatch
 from tests.builders_agent import NODE_TOKEN, FakeServer, a_spec
 
 BEAT = Heartbeat(epoch=1, seq=1, sent_at_s=0.0)
@@ -136,3 +139,24 @@ def test_a_specification_of_another_version_cannot_be_read() -> None:
     with pytest.raises(TryAgain, match="from_the_future"):
         client.accept("a1", Accept(1, 1))
     assert LaunchSpec.__dataclass_fields__["version"].default == 1
+
+
+@pytest.mark.parametrize(("lease_s", "part_s"), [(4.0, 0.5), (600.0, LONGEST_OUTPUT_CALL_S)])
+def test_a_call_that_brings_output_takes_a_part_of_the_lease_at_most(
+    lease_s: float, part_s: float
+) -> None:
+    server, waits = FakeServer(lease_s=lease_s), list[float]()
+    server.offer(a_spec())
+    transport = server.transport()
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        waits.append(request.extensions["timeout"]["read"])
+        return transport.handle_request(request)
+
+    client = AgentClient("http://server/", transport=httpx.MockTransport(handle))
+    client.identify("n1", NODE_TOKEN)
+    client.open_session(SessionRequest("m", "b", "secret", ()))
+    client.send_log("a1", "stdout", 0, b"hello", fence=1, epoch=1)
+    client.send_metrics("a1", MetricsBatch(1, 1, 1))
+    client.heartbeat(BEAT)
+    assert waits[1:] == [part_s, part_s, TIMEOUT_S]

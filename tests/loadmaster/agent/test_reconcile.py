@@ -52,6 +52,20 @@ def test_an_offer_is_accepted() -> None:
     assert decided(directives=START) == [AcceptOffer(RUN)]
 
 
+def test_renewals_come_before_anything_that_is_done_for_other_runs() -> None:
+    other = RunId("a0", 1)
+    actions = reconcile(
+        View(
+            now_s=10.0,
+            wall_s=1000.0,
+            entries={"a0": replace(STARTED, assignment="a0", fence=1), "a1": STARTED},
+            runs={other: ENDED, RUN: RUNNING},
+            leases={RUN: 90.0},
+        )
+    )
+    assert [type(action) for action in actions] == [Renew, Finish]
+
+
 def test_an_offer_is_left_alone_while_leaving() -> None:
     assert decided(directives=START, accepting=False) == []
 
