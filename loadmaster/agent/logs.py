@@ -49,8 +49,14 @@ class Masker:
         for value in self._values:
             at = content.find(value)
             while at >= 0:
-                masked[at : at + len(value)] = b"*" * len(value)
-                at = content.find(value, at + 1)
+                end, following = at + len(value), content.find(value, at + 1)
+                if 0 < (step := following - at) < len(value):
+                    # it overlaps itself: each time by its last `step` bytes, for as long as it goes
+                    while content.startswith(value[-step:], end):
+                        end += step
+                    following = content.find(value, end - len(value) + 1)
+                masked[at:end] = b"*" * (end - at)
+                at = following
         return bytes(masked)
 
     def held_back(self, content: bytes) -> int:

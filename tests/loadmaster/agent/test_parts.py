@@ -3,12 +3,15 @@
 import json
 import random
 import re
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import ANY, create_autospec
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from loadmaster.agent import admission
 from loadmaster.agent.clock import Backoff
@@ -86,6 +89,28 @@ class TestMasker:
     )
     def test_holds_back_what_may_become_a_secret(self, piece: bytes, held: int) -> None:
         assert self.masker.held_back(piece) == held
+
+    @given(
+        secrets=st.lists(st.text("ab", min_size=1, max_size=9), min_size=1, max_size=3),
+        piece=st.text("abc", max_size=60).map(str.encode),
+    )
+    def test_covers_each_byte_of_a_secret_and_no_other(
+        self, secrets: list[str], piece: bytes
+    ) -> None:
+        values, expected = [value.encode() for value in secrets], bytearray(piece)
+        for value in values:
+            for at in range(len(piece) - len(value) + 1):
+                if piece.startswith(value, at):
+                    expected[at : at + len(value)] = b"*" * len(value)
+        assert Masker(secrets).piece(piece) == bytes(expected)
+        ends = [piece[at:] for at in range(len(piece))]
+        begun = [end for end in ends if any(v.startswith(end) and v != end for v in values)]
+        assert Masker(secrets).held_back(piece) == max(map(len, begun), default=0)
+
+    def test_covers_a_secret_that_repeats_itself_at_once(self) -> None:
+        masker, begun_s = Masker(["a" * 32_768]), time.monotonic()
+        assert masker.piece(b"a" * 300_000) == b"*" * 300_000
+        assert time.monotonic() - begun_s < 1.0, "it took 17 s, by every place for itself"
 
     def test_without_secrets_changes_nothing(self) -> None:
         assert Masker([]).piece(b"as it is") == b"as it is"
