@@ -3,6 +3,7 @@
 import math
 import re
 import signal
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -146,11 +147,18 @@ def read_samples(
     end = chunk.rfind(b"\n") + 1
     if end == 0:  # no whole line yet, or one that is too long to be one of ours
         return (), offset + (len(chunk) if len(chunk) == CHUNK else 0)
-    told = [parse_object(line) or {} for line in chunk[:end].splitlines()]
+    told = list(_objects(chunk[:end]))
     samples = [_with_setup(runtime, run, sample) for data in told if (sample := sample_of(data))]
     if any(_has_no_numbers(data) for data in told):
         samples.append(ProgressSample(0.0, NOT_NUMBERS, 0, 0, 0.0))
     return tuple(samples), offset + end
+
+
+def _objects(chunk: bytes) -> Iterator[dict[str, Any]]:
+    """What the lines tell; blank ones, of which a chunk may be full, cost next to nothing."""
+    for line in chunk.splitlines():
+        if b"{" in line and (data := parse_object(line)):
+            yield data
 
 
 def _with_setup(runtime: Runtime, run: RunId, sample: ProgressSample) -> ProgressSample:
@@ -166,8 +174,7 @@ def standing(runtime: Runtime, run: RunId) -> Standing:
     size = runtime.size(run, PROGRESS)
     chunk = runtime.read(run, PROGRESS, max(0, size - CHUNK), CHUNK)
     found = Standing()
-    for line in chunk.splitlines():
-        data = parse_object(line) or {}
+    for data in _objects(chunk):
         if data.get("event") == FELL:
             fell = str(data.get("reason") or "its gang fell apart")
             found = replace(found, left=False, fell=fell)

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadmaster.agent import admission
+from loadmaster.agent import admission, outcome
 from loadmaster.agent.clock import Backoff
 from loadmaster.agent.journal import Entry
 from loadmaster.agent.logs import Masker
 from loadmaster.agent.node.emulated import EmulationError, parse_emulation, read_emulation
-from loadmaster.agent.outcome import outcome_of, read_samples, sample_of
+from loadmaster.agent.outcome import Standing, outcome_of, read_samples, sample_of, standing
 from loadmaster.agent.runtimes.base import PROGRESS, Exit, RunId, Runtime, StopBy
 from loadmaster.files import write_json
 from loadmaster.protocol import AssignmentState, ReasonClass
@@ -289,6 +289,18 @@ class TestProgress:
         assert offset == len(text)
         runtime.read.assert_called_once_with(RunId("a", 1), PROGRESS, 0, ANY)
         return samples
+
+    def test_parses_no_blank_lines_of_which_a_job_may_write_many(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        parsed: list[bytes] = []
+        monkeypatch.setattr(outcome, "parse_object", lambda line: parsed.append(line))
+        runtime = create_autospec(Runtime, instance=True)
+        runtime.read.return_value = b"\n \n\n" * 1000 + b"{}\n"
+        assert read_samples(runtime, RunId("a", 1), 0) == ((), 4003)
+        runtime.size.return_value = 4003
+        assert standing(runtime, RunId("a", 1)) == Standing()
+        assert parsed == [b"{}", b"{}"]
 
     def test_reads_what_the_training_library_writes(self) -> None:
         sample = sample_of(self.line)
