@@ -68,6 +68,14 @@ def test_the_output_of_ended_runs_costs_no_run_its_lease(world: VirtualWorld) ->
     assert min(len(run.logs["stdout"]) for run in runs) > PIECE
 
 
+def test_no_ended_run_is_forgotten_before_its_turn_to_ship(world: VirtualWorld) -> None:
+    runs = offer(world, steps=2)
+    take_time(world, "/logs/", 20.0)
+    world.pass_time(400)
+    assert world.agent.is_idle
+    assert min(len(run.logs["stdout"]) for run in runs) >= PIECE
+
+
 @pytest.mark.parametrize("part", ["/accept", "/state"])
 def test_slow_calls_for_other_runs_cost_no_run_its_lease(world: VirtualWorld, part: str) -> None:
     lasting = world.server.offer(a_spec("long", steps=1000, devices=()))
