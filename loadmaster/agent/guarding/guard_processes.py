@@ -146,9 +146,12 @@ def kill_below(root: int, user: int | None = None) -> None:
             os.setgroups([])
             os.setresgid(user, user, user)
             os.setresuid(user, user, user)
-            signal_all([-1], signal.SIGSTOP)  # all at once, forks in progress too, but not itself
-            signal_all([pid for pid in descendants(root) if pid != os.getpid()], signal.SIGKILL)
-            signal_all([-1], signal.SIGCONT)
+            try:
+                signal_all([-1], signal.SIGSTOP)  # all at once, forks in progress too, not itself
+                below = [pid for pid in descendants(root) if pid != os.getpid()]
+                signal_all(below, signal.SIGKILL)
+            finally:
+                signal_all([-1], signal.SIGCONT)
         finally:
             os._exit(0)
     else:
