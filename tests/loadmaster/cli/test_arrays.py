@@ -1,19 +1,16 @@
 """Arrays on the command line: one row for each, and elements by ARRAY_3 or NAME[3]."""
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 from django.contrib.auth.models import User
 from pytest_django.live_server_helper import LiveServer
-from typer.testing import CliRunner, Result
 
 from clusters.models import Node
 from jobs.models import Job, JobArray
-from loadmaster.cli.main import app
 from tests.builders import a_cluster, a_node, a_team, a_user
+from tests.builders_cli import answer, run
 from tests.builders_jobs import a_placement, a_token, job_fields, output
 
 
@@ -33,16 +30,6 @@ def user(
     for name, value in given.items():
         monkeypatch.setenv(f"LOADMASTER_{name}", value)
     return user
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(a) for a in arguments])
-
-
-def answer(*arguments: object) -> Any:
-    done = run(*arguments, "--json")
-    assert done.exit_code == 0, done.output
-    return json.loads(done.stdout)
 
 
 def submitted(folder: Path, array: str = "0-4%2") -> JobArray:

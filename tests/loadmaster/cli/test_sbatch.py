@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 from pytest_django.live_server_helper import LiveServer
-from typer.testing import CliRunner, Result
 
 from clusters.models import Node
 from jobs.models import Job, JobArray
-from loadmaster.cli.main import app
 from loadmaster.slurm.numbers import job_number
 from tests.builders import a_cluster, a_node, a_team, a_user
+from tests.builders_cli import run
 from tests.builders_jobs import a_token
 
 
@@ -35,10 +34,6 @@ def folder(
     folder.mkdir()
     monkeypatch.chdir(folder)
     return folder
-
-
-def run(*words: object) -> Result:
-    return CliRunner().invoke(app, [str(word) for word in words])
 
 
 def script(*lines: str) -> Path:

@@ -8,12 +8,11 @@ import pytest
 import yaml
 from django.contrib.auth.models import User
 from pytest_django.live_server_helper import LiveServer
-from typer.testing import CliRunner, Result
 
 from controlplane.loop.live.solver import solve_here
 from controlplane.studies.models import Simulation
-from loadmaster.cli.main import app
 from tests.builders import a_cluster, a_job, a_node, a_team, a_user
+from tests.builders_cli import run
 from tests.builders_jobs import a_token
 from tests.builders_studies import REPORT, a_done_simulation, a_study
 
@@ -26,10 +25,6 @@ def ada(live_server: LiveServer, monkeypatch: pytest.MonkeyPatch) -> User:
     monkeypatch.setenv("COLUMNS", "250")
     monkeypatch.setattr("controlplane.studies.services.hint_simulations", lambda: None)
     return user
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(a) for a in arguments])
 
 
 def a_file(folder: Path, **fields: Any) -> Path:
