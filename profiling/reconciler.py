@@ -48,7 +48,7 @@ def reconcile_profiles(now: datetime, stop: Stop, watch: Watch = THIS_MACHINE) -
             production_measured(assignment)
         except OperationalError:  # the database is away, or busy for too long
             raise
-        except Exception:
+        except Exception:  # whatever it is, the others teach something
             log.exception("nothing learnt from assignment %s", assignment.pk)
 
 

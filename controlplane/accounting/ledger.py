@@ -161,7 +161,7 @@ def meter(now: datetime | None = None, *, budget_s: float = BUDGET_S) -> int:
             done += _meter_one(pk, now)
         except OperationalError:  # the database is away, or busy for too long
             raise
-        except Exception:
+        except Exception:  # whatever it is, the others are metered
             log.exception("assignment %s cannot be metered", pk)
     return done
 

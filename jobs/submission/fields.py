@@ -3,12 +3,12 @@
 import math
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from datetime import date, datetime, timedelta, tzinfo
 from difflib import get_close_matches
 
 from loadmaster import shell_words
-from loadmaster.slurm.options import text_problems
+from loadmaster.slurm.options import NAMED, text_problems
 from loadmaster.slurm.values import ValueFormatError, end_signal
 
 ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -341,6 +341,16 @@ def gpu_types(value: object, known: list[str]) -> tuple[str, ...]:
             wrong = f"{called(name)} is no GPU type{near(name, known)}"
             raise FieldError(f"{wrong}; known are: {', '.join(known) or 'none yet'}")
     return tuple(dict.fromkeys(given))
+
+
+def unknown(given: Iterable[object], known: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Fields that no job has, with their problems; of many the first are named."""
+    names = [name for name in given if name not in known]
+    for name in names[:NAMED]:
+        plain = isinstance(name, str) and len(name) <= 60 and name.isprintable()
+        yield str(name) if plain else called(name), f"is no field of a job{near(name, known)}"
+    if len(names) > NAMED:
+        yield "job", f"has {len(names)} unknown fields, of which {NAMED} are named; remove them"
 
 
 def near(value: object, known: Iterable[str]) -> str:

@@ -23,7 +23,7 @@ from jobs.submission.seats import wrong_seats
 from jobs.submission.waits import Waits, waits_of
 from jobs.submission.warnings import warnings_of
 from loadmaster.features import RUNTIMES
-from loadmaster.slurm.options import NAMED, ScriptError
+from loadmaster.slurm.options import ScriptError
 
 T = TypeVar("T")
 
@@ -149,15 +149,8 @@ class _Reading:
         self.problems: dict[str, list[str]] = {}
         self.warnings: list[str] = []
         self.places: dict[str, str] = {}
-        unknown = [name for name in data if name not in FIELDS]
-        for name in unknown[:NAMED]:
-            plain = isinstance(name, str) and len(name) <= 60 and name.isprintable()
-            shown = str(name) if plain else fields.called(name)
-            self._problem(shown, f"is no field of a job{fields.near(name, FIELDS)}")
-        if len(unknown) > NAMED:
-            self._problem(
-                "job", f"has {len(unknown)} unknown fields, of which {NAMED} are named; remove them"
-            )
+        for name, message in fields.unknown(data, FIELDS):
+            self._problem(name, message)
 
     def request(self) -> JobRequest:
         cluster = self._named("cluster", self.inventory.clusters, "there is no cluster yet")

@@ -155,7 +155,7 @@ def read_samples(
 
 
 def _objects(chunk: bytes) -> Iterator[dict[str, Any]]:
-    """What the lines tell; blank ones, of which a chunk may be full, cost next to nothing."""
+    """Reports in these lines; blank ones, of which a chunk may be full, cost next to nothing."""
     for line in chunk.splitlines():
         if b"{" in line and (data := parse_object(line)):
             yield data

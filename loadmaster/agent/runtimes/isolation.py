@@ -366,7 +366,7 @@ def _own_words(folder: Path, checkpoints: str) -> list[str]:
 
 
 def _used() -> list[Path]:
-    """What jobs use outside SYSTEM: folders of this Python, this package, PYTHONPATH; RESOLVER."""
+    """Places that jobs use outside SYSTEM: this Python, this package, PYTHONPATH, RESOLVER."""
     found = [sys.prefix, sys.base_prefix, str(Path(loadmaster.__file__).parent)]
     found.append(str(RESOLVER.resolve()))
     found += [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]

@@ -1,4 +1,4 @@
-"""What fails for one run is logged once, and ends neither the agent nor another run."""
+"""A failure of one run is logged once, and ends neither the agent nor another run."""
 
 import errno
 import json

@@ -1,4 +1,4 @@
-"""What runs leave is removed, whatever a job has put there, and no run waits for it."""
+"""Folders that runs leave are removed, whatever a job has put there, and no run waits for it."""
 
 import logging
 import os
