@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from loadmaster import __version__
 from loadmaster.agent import held
-from loadmaster.agent.apart import Apart
 from loadmaster.agent.clock import Backoff
+from loadmaster.agent.containment import Containment
 from loadmaster.agent.executor import Executor, Parts
 from loadmaster.agent.journal import Entry, Move
 from loadmaster.agent.logs import log_context
@@ -77,7 +77,7 @@ class Agent:
             if spec := self._runtime.spec(entry.run):
                 log_context.take(spec)
         self._backoff = Backoff(jitter=jitter)
-        self._apart = Apart(AgentError)
+        self._contained = Containment(AgentError)
         self._since_s: dict[str, float] = {}
         self._next_s: dict[str, float] = {}
         self._ended_s: dict[RunId, float] = {}
@@ -135,7 +135,7 @@ class Agent:
         until_s = self._clock.boot_s() + grace_s + self._timing.flush_s
         while not self.is_idle and self._clock.boot_s() < until_s:
             for entry in list(self._journal.entries.values()):
-                with self._apart(entry.run, "stopping it"):
+                with self._contained(entry.run, "stopping it"):
                     self._executor.stop_or_abandon(entry)
             self.tick()
             self._woken.wait(self._timing.tick_s)
@@ -166,7 +166,7 @@ class Agent:
 
     def _do(self, action: Action) -> None:
         run = action.run if hasattr(action, "run") else action.entry.run
-        with self._apart(run, type(action).__name__):  # the next reconciliation finds it again
+        with self._contained(run, type(action).__name__):  # the next reconciliation finds it again
             self._executor.do(action)
 
     def _keep_leases(self) -> None:
@@ -198,7 +198,7 @@ class Agent:
 
         So nothing is started, ended or removed by a guess, and leases and stops still reach it.
         """
-        with self._apart(run, "looking at it"):
+        with self._contained(run, "looking at it"):
             return self._runtime.poll(run)
         return RunStatus(RunState.RUNNING)
 
@@ -236,7 +236,7 @@ class Agent:
 
     def _stop_for(self, by: StopBy, entries: Iterable[Entry]) -> None:
         for entry in entries:
-            with self._apart(entry.run, "stopping it"):
+            with self._contained(entry.run, "stopping it"):
                 self._executor.stop(entry, StopOrder(by, min(OOM_GRACE_S, entry.grace_s)))
 
     def _report(self) -> None:
@@ -246,7 +246,7 @@ class Agent:
         self._ship_until_s = self._clock.boot_s() + self._timing.ship_s
         for name in self._turns():
             entry = self._journal.entries[name]
-            with self._apart(entry.run, "its report"):
+            with self._contained(entry.run, "its report"):
                 if entry.has_ended:
                     self._report_end(entry)
                 else:
@@ -289,7 +289,7 @@ class Agent:
         self._shipped_s[entry.run] = now_s
         done = False
         try:
-            with self._apart(entry.run, "shipping its output"):  # an end is told without it
+            with self._contained(entry.run, "shipping its output"):  # an end is told without it
                 done = any(self._ship_piece(entry) for _ in range(pieces))
         except AgentError as error:
             self._failed(key, error)

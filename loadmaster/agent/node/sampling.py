@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from loadmaster.agent.apart import Apart
 from loadmaster.agent.clock import Clock
+from loadmaster.agent.containment import Containment
 from loadmaster.agent.journal import Entry
 from loadmaster.agent.node.machine import Devices
 from loadmaster.agent.runtimes.base import RunId, Runtime, Usage
@@ -21,7 +21,7 @@ class Sampler:
 
     def __init__(self, runtime: Runtime, devices: Devices, shipper: Shipper, clock: Clock) -> None:
         self._runtime, self._devices = runtime, devices
-        self._shipper, self._clock, self._apart = shipper, clock, Apart()
+        self._shipper, self._clock, self._contained = shipper, clock, Containment()
 
     def devices(self, running: Iterable[Entry]) -> tuple[DeviceSample, ...]:
         """The devices now; those of running entries are busy."""
@@ -39,7 +39,7 @@ class Sampler:
         greedy = []
         for entry in running:
             own = [samples[uuid] for uuid in entry.devices if uuid in samples]
-            with self._apart(entry.run, "measuring its use"):
+            with self._contained(entry.run, "measuring its use"):
                 if self._sample(entry, own):
                     greedy.append(entry)
             between()

@@ -12,8 +12,8 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from loadmaster.agent.apart import Apart
 from loadmaster.agent.clock import Clock, SystemClock
+from loadmaster.agent.containment import Containment
 from loadmaster.agent.guarding import guard
 from loadmaster.agent.guarding.guard_output import FREED_AT_ONCE, MARGIN, free_middle
 from loadmaster.agent.runtimes.base import (
@@ -59,7 +59,7 @@ class RunFolders(Runtime):
         self._runs = private_folder(runs)
         self._clock = clock or SystemClock()
         self._usage: dict[RunId, tuple[float, float]] = {}
-        self._apart = Apart()
+        self._contained = Containment()
         self._remover = Remover()
         for left in self._runs.glob(f"{REMOVED}*"):
             self._remover.add(left)
@@ -193,7 +193,7 @@ class RunFolders(Runtime):
     @contextlib.contextmanager
     def _reading(self, run: RunId) -> Iterator[None]:
         """Take a stream that cannot be read, by a job's doing or a disk's, for an empty one."""
-        with self._apart(run, "reading its output"), contextlib.suppress(FileNotFoundError):
+        with self._contained(run, "reading its output"), contextlib.suppress(FileNotFoundError):
             yield
 
     def _trim(self, run: RunId) -> None:

@@ -364,7 +364,7 @@ class DockerRuntime(RunFolders):
         for run, container in self._watch.containers().items():
             if not container.runs:
                 continue
-            with self._apart(run, "trimming its output"):
+            with self._contained(run, "trimming its output"):
                 self._trim(run)
             if now_s > self._latest_end_s(run) + OVERDUE_S:
                 text = "%s has outlived its lease or an order to stop and is killed"

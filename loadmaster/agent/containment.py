@@ -1,4 +1,4 @@
-"""Runs apart: what fails for one of them does not end the loop over all."""
+"""Containment: a failure of one run does not end the loop over all runs."""
 
 import logging
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ REMEMBERED = 1000
 logger = logging.getLogger(__name__)
 
 
-class Apart:
+class Containment:
     """Logs any failure of a run once of a kind; those of the `ending` types pass through."""
 
     def __init__(self, *ending: type[Exception]) -> None:

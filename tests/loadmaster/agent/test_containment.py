@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from loadmaster.agent import apart
-from loadmaster.agent.apart import Apart
+from loadmaster.agent import containment
+from loadmaster.agent.containment import Containment
 from loadmaster.agent.runtimes import folders
 from loadmaster.agent.runtimes.base import Launch, RunId, RunState
 from loadmaster.agent.runtimes.docker import DockerOptions, DockerRuntime
@@ -103,8 +103,8 @@ def test_an_end_is_told_although_its_output_cannot_be_read(
 def test_failures_are_told_once_of_a_kind_and_not_remembered_for_ever(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(apart, "REMEMBERED", 2)
-    tried = Apart(Unauthorized)
+    monkeypatch.setattr(containment, "REMEMBERED", 2)
+    tried = Containment(Unauthorized)
     for error in (OSError("a"), OSError("b"), ValueError("c"), KeyError("d"), OSError("e")):
         with tried(RUN, "a look"):
             raise error
