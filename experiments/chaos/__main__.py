@@ -10,7 +10,7 @@ from experiments.chaos.checks.findings import holds
 from experiments.chaos.clocks.wall_clocks import ClockError
 from experiments.chaos.engine import RESULT
 from experiments.chaos.faults.choice import chosen, jumps_of
-from experiments.chaos.faults.filling import DiskError
+from experiments.chaos.faults.filling import DiskError, keep_mounts_private
 from experiments.chaos.faults.network import NetworkError
 from experiments.chaos.jobs.forms import TURN, turn_of
 from experiments.chaos.scenarios import GRACE_S, Order, run_kills, run_partitions
@@ -28,6 +28,7 @@ def main() -> int:
     folder = Path(options.folder or f".loadmaster/chaos/{form}-{options.seed}").resolve()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("chaos: stopped by SIGTERM"))
     try:
+        keep_mounts_private()
         result = _run(options, folder)
     except (ChaosError, ClockError, DiskError, NetworkError, ValueError) as error:
         sys.exit(f"chaos: {error}")

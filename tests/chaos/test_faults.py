@@ -133,6 +133,26 @@ def test_clocks_jump_in_proportion_to_the_kills_unless_told_otherwise() -> None:
     assert jumps_of(5, 100, ("worker",)) == 5
 
 
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from experiments.chaos.faults.filling import keep_mounts_private, mounted
+keep_mounts_private()
+place = Path(sys.argv[1])
+with mounted(place / "image", place / "disk", 16) as disk:
+    print(disk.folder.is_mount(), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.root
+def test_a_run_that_is_killed_leaves_no_disk_mounted(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", KILLED, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("True\n", -9), done.stderr
+    assert not (tmp_path / "disk").is_mount()
+
+
 @pytest.mark.root
 def test_a_disk_is_full_for_a_while(tmp_path: Path) -> None:
     folders = {"server": tmp_path / "a", "nodes": tmp_path / "b"}

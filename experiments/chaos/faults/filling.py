@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import subprocess
 import time
@@ -17,6 +18,8 @@ from experiments.chaos.system import System
 
 PIECES = (1 << 20, 1 << 16, 1 << 12, 1 << 9, 1)
 MEGABYTES = 512
+CLONE_NEWNS = 0x20000
+"""Flag of unshare(2): a mount namespace of one's own."""
 AGAIN_S = 1.0
 """Interval of filling again: programs remove files meanwhile."""
 
@@ -46,6 +49,16 @@ class SmallDisk:
     def make_room(self) -> None:
         """Give back what was taken."""
         self._ballast.unlink(missing_ok=True)
+
+
+def keep_mounts_private() -> None:
+    """Mount for this process and its children alone from here on, where the system allows it.
+
+    The kernel then unmounts everything with the last of them, also after a kill -9.
+    """
+    if ctypes.CDLL(None).unshare(CLONE_NEWNS) == 0:
+        with contextlib.suppress(DiskError):  # mounting fails as well then, and says so
+            _run("mount", "--make-rprivate", "/")
 
 
 @contextmanager
