@@ -114,17 +114,21 @@ def visible_entries(user: User | AnonymousUser, query: CostQuery) -> QuerySet[En
 class Costs:
     """Sums of a query that a user may see: rows by group, and their total.
 
-    Rows are by time, else the highest cost first. Those by job are read as far as they are wanted.
+    Rows are by time, else the highest cost first. Those by job are read as far as they are wanted,
+    and at most `most_jobs` of them are there.
     """
 
-    def __init__(self, user: User | AnonymousUser, query: CostQuery) -> None:
+    def __init__(
+        self, user: User | AnonymousUser, query: CostQuery, most_jobs: int | None = None
+    ) -> None:
         self.query, self._entries = query, visible_entries(user, query)
+        self._most_jobs = most_jobs
 
     @cached_property
     def rows(self) -> Sequence[CostRow]:
         """Rows to be counted, sliced and walked through."""
         if self.query.by == "job":
-            return JobRows(self.query, self._entries)
+            return JobRows(self.query, self._entries, self._most_jobs)
         keys = _KEYS[self.query.by]
         groups = self._entries.order_by().values(*keys).annotate(**_aggregates())
         if named := _NAMED.get(self.query.by):
@@ -145,15 +149,15 @@ class Costs:
 
 
 class JobRows(Sequence[CostRow]):
-    """Rows of jobs, the highest cost first: a page of them costs little however many there are."""
+    """Rows of jobs, `most` of the highest cost first: a page of them costs little."""
 
-    def __init__(self, query: CostQuery, entries: QuerySet[EnergyEntry]) -> None:
-        self._query, self._entries = query, entries
+    def __init__(self, query: CostQuery, entries: QuerySet[EnergyEntry], most: int | None) -> None:
+        self._query, self._entries, self._most = query, entries, most
         jobs = entries.order_by().values("job_id").annotate(sum_cost=Sum("cost"))
-        self._jobs = jobs.order_by("-sum_cost", "job_id")
+        self._jobs = jobs.order_by("-sum_cost", "job_id")[:most]
 
     def __len__(self) -> int:
-        return self._entries.order_by().values("job_id").distinct().count()
+        return self._entries.order_by().values("job_id").distinct()[: self._most].count()
 
     @overload
     def __getitem__(self, place: int) -> CostRow: ...

@@ -37,6 +37,8 @@ from controlplane.accounting.query import (
 from controlplane.web.pages.static_files import PLOTLY_NAME
 
 PAGE_SIZE = 100
+MOST_JOBS = 10_000
+"""Jobs that the pages list; the file has all."""
 HOURLY = timedelta(days=3)
 """Longest span that the chart shows by hours; longer ones by days."""
 PARTS = (
@@ -55,13 +57,13 @@ def costs(request: HttpRequest) -> HttpResponse:
     query = _query_or_message(request, cluster, asked)
     encoded = QueryDict(mutable=True)
     encoded.update({name: value for name, value in asked.items() if value})
-    found = Costs(user, query)
+    found = Costs(user, query, MOST_JOBS)
     page = Paginator(found.rows, PAGE_SIZE).get_page(request.GET.get("page"))
     context = {
         "cluster": cluster, "clusters": list(Cluster.objects.order_by("name")), "asked": asked,
         "periods": PERIODS,
         "dimensions": BY, "by": query.by, "dimension": BY[query.by], "page": page,
-        "rows": page.object_list,
+        "rows": page.object_list, "most_jobs": MOST_JOBS,
         "total": found.total, "since": query.since.astimezone(query.zone),
         "until": query.until.astimezone(query.zone),
         "query": encoded.urlencode(), "all_teams": sees_all_costs(user), "plotly": PLOTLY_NAME,

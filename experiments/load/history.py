@@ -169,7 +169,7 @@ def long_pages(cluster: str) -> Mapping[str, str]:
              "jobs/assignmentevent", "accounting/energyentry")  # fmt: skip
     return {
         **{f"costs by {by}": f"/costs/?{since}&by={by}" for by in BY},
-        "costs by job, page 5000": f"/costs/?{since}&by=job&page=5000",
+        "costs by job, last page": f"/costs/?{since}&by=job&page=5000",
         "API costs by job": f"/api/v1/costs/?{since}&by=job",
         "API jobs, 500,000 on": "/api/v1/jobs/?state=completed&offset=500000",
         **{f"admin {of}": f"/admin/{of}/" for of in lists},

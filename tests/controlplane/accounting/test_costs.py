@@ -13,6 +13,7 @@ from django.test import Client
 from pytest_django import DjangoAssertNumQueries
 
 from clusters.models import Cluster, Node
+from controlplane.accounting import views
 from controlplane.accounting.costs import CostRow, Costs, plain
 from controlplane.accounting.ledger import bill
 from controlplane.accounting.models import EnergyEntry
@@ -163,6 +164,22 @@ def test_the_page_shows_sums_and_says_what_is_measured(teams: list[Team], client
     assert "recurrent" not in page
     assert "0% measured" in page
     assert "billed −9%" in page
+
+
+def test_beyond_the_jobs_that_cost_most_the_page_names_the_file(
+    teams: list[Team], client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.force_login(a_user(operator=True))
+    asked = {**MAY, "by": "job"}
+    assert "jobs that cost most" not in client.get("/costs/", asked).text
+    monkeypatch.setattr(views, "MOST_JOBS", 1)
+    page = client.get("/costs/", asked)
+    assert [row.name for row in page.context["rows"]] == ["convnet"]
+    assert page.context["total"].gpu_h == pytest.approx(8.0)
+    assert "These are the 1 jobs that cost most." in page.text
+    file = b"".join(client.get("/costs/costs.csv", asked).streaming_content).decode()
+    assert "convnet" in file
+    assert "recurrent" in file
 
 
 def test_the_pages_queries_do_not_grow_with_the_work(
