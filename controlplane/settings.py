@@ -177,7 +177,7 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {
 }
 _EVERY_S = {
     "periodic_rounds": 5.0,
-    "meter_energy": 60.0,
+    "meter_energy": 10.0,
     "prune_old": 3600.0,
     "write_samples": 2.0,
     "reconcile": 2.0,

@@ -33,8 +33,8 @@ EVERY = timedelta(minutes=5)
 """Greatest age of a running assignment's entries."""
 AT_ONCE = 5000
 """Assignments of each sort per pass of `meter`."""
-BUDGET_S = 20.0
-"""Time of a pass."""
+BUDGET_S = 3.0
+"""Time of a pass: rounds wait for it where a worker is alone."""
 
 
 def as_money(amount: float) -> Decimal:

@@ -15,6 +15,7 @@ from clusters.models import Cluster
 from controlplane.simulation.study.document import FIELDS, Study, StudyError
 from controlplane.simulation.workloads import TYPES, WorkloadError
 from controlplane.studies.live_cluster import cluster_spec, history, queue
+from controlplane.studies.what_if.turns import TURNS
 from controlplane.web import nice_process
 from controlplane.web.bounded_data import FIXED
 from controlplane.web.rest.errors import NoAnswerError
@@ -59,13 +60,14 @@ class Resolved:
 
 
 def resolved(user: User, asked: Mapping[str, Any], team: Team | None = None) -> Resolved:
-    """Resolve a user's study, for the members of `team` to read. StudyDocumentError.
+    """Resolve a user's study, for the members of `team` to read. StudyDocumentError, BusyError.
 
     What is long, or live and so perhaps long, the nice process resolves.
     """
     try:
         if _length(asked) > SHORT or _is_live(asked):
-            return nice_process.ask(_resolved, user, asked, team)
+            with TURNS.of(user.pk):
+                return nice_process.ask(_resolved, user, asked, team)
         return _resolved(user, asked, team)
     except StudyError as error:
         raise StudyDocumentError(_by_field(str(error))) from None

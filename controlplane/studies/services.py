@@ -32,7 +32,11 @@ class SimulationConflictError(ConflictError):
 
 
 def simulation_create(user: User, asked: Mapping[str, Any]) -> Simulation:
-    """Create a simulation of the study. StudyDocumentError has messages by field."""
+    """Create a simulation of the study. StudyDocumentError has messages by field.
+
+    SimulationConflictError if the user has too many, BusyError if too much is asked just now.
+    """
+    _refuse_too_many(user)
     asked = dict(asked)
     team = asked.pop("team", None) or None
     is_name = isinstance(team, str) and "\0" not in team
@@ -57,6 +61,10 @@ def enqueue(user: User, study: Resolved, team: Team | None = None) -> Simulation
 def _check_active(user: User) -> None:
     """Refuse more than MOST_ACTIVE, with the user locked until the transaction ends."""
     User.objects.select_for_update(no_key=True).get(pk=user.pk)
+    _refuse_too_many(user)
+
+
+def _refuse_too_many(user: User) -> None:
     if Simulation.objects.filter(user=user, state__in=ACTIVE).count() >= MOST_ACTIVE:
         raise SimulationConflictError(
             f"{MOST_ACTIVE} of your simulations wait or run already; cancel some, or wait for them"

@@ -196,7 +196,8 @@ def job_page(user: User, job_id: UUID | str) -> JobPage:
     totals, now = _totals(job), timezone.now()
     older = totals["placed"] - len(shown)
     moved = _moved(_slots_of_all(job) if older else _slots_of(shown))
-    unbilled = job.assignments.filter(energy_cost=None) if older else shown
+    predicted = {"running_at__isnull": False, "predicted_energy_cost__isnull": False}
+    unbilled = job.assignments.filter(energy_cost=None, **predicted) if older else shown
     row, refused = job_rows(user, [job])[0], refusal(user, job)
     return JobPage(
         row=row,

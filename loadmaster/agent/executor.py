@@ -11,7 +11,7 @@ from loadmaster.agent.clock import Backoff, Clock, SystemClock
 from loadmaster.agent.journal import Entry, Journal, JournalError
 from loadmaster.agent.logs import log_context
 from loadmaster.agent.node.machine import Devices, Identity, sockets_of
-from loadmaster.agent.outcome import outcome_of, standing
+from loadmaster.agent.outcome import Standing, outcome_of, standing
 from loadmaster.agent.runtimes.base import (
     Exit,
     Launch,
@@ -122,6 +122,9 @@ class Executor:
             else:
                 logger.info("%s is off: %s", run.name, refusal)
                 self._session.settle_offer(run.assignment)
+        except Exception:
+            self._backoff.failed(key, self._clock.boot_s())
+            raise
         self._backoff.succeeded(key)
 
     def _take(self, run: RunId, spec: LaunchSpec) -> None:
@@ -129,12 +132,12 @@ class Executor:
         own = {device.uuid for device in self._parts.devices.reports()}
         launch = self._launch_of(spec)
         problem = admission.objection(spec, run, runtime=self._runtime.name, devices=own, live=live)
-        if not spec.held:
-            problem = problem or self._runtime.objection(launch)
         try:
+            if not spec.held:
+                problem = problem or self._runtime.objection(launch)
             if not problem:
                 self._prepare(launch)
-        except (LaunchError, JournalError) as error:
+        except (LaunchError, JournalError, OSError) as error:
             self._remove(run)
             problem = ReasonClass.NODE, str(error)
         if problem:
@@ -250,13 +253,13 @@ class Executor:
         if ended.stopped_by is StopBy.SIGNAL and entry.stop:
             ended = replace(ended, stopped_by=entry.stop)
         run = entry.run
-        stood = standing(self._runtime, run)
+        stood, last_words = self._last_signs(run)
         outcome = outcome_of(
             ended,
             saved=stood.left,
             why=stood.why,
             fell=stood.fell,
-            last_words=self._shipper.last_words(run) if ended.exit_code else "",
+            last_words=last_words if ended.exit_code else "",
             stopped_by_operator=self.is_leaving,
             shares_gpu=self._shares(run),
         )
@@ -270,6 +273,16 @@ class Executor:
             steps=stood.step,
         )
         self._journal.note(moved)
+
+    def _last_signs(self, run: RunId) -> tuple[Standing, str]:
+        """How a run stood by its progress, and its last words, as far as they can be read."""
+        stood, last_words = Standing(), ""
+        try:
+            stood = standing(self._runtime, run)
+            last_words = self._shipper.last_words(run)
+        except OSError as error:
+            logger.warning("%s: its end is judged without its output: %s", run.name, error)
+        return stood, last_words
 
     def forget(self, entry: Entry) -> None:
         """Forget a reported assignment, but for its fence."""

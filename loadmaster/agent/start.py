@@ -72,7 +72,9 @@ def serve(config: AgentConfig, leave: threading.Event | None = None) -> int:
 
 def _run(config: AgentConfig, leave: threading.Event) -> None:
     log_context.hide(config.token)
-    state_dir = private_folder(config.state_dir)
+    state_dir = config.state_dir
+    # An isolated job reaches its own files through it, of a former agent or of one that runs.
+    state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     journal = _journal(state_dir / "journal.jsonl", leave)
     client = AgentClient(config.server, verify=config.verify)
     runtime: Runtime | None = None
@@ -104,6 +106,7 @@ def runtime_of(config: AgentConfig, identity: machine.Identity, leave: threading
     runs = config.state_dir / "runs"
     if config.runtime == "process":
         return _process_runtime(config, runs, leave)
+    private_folder(config.state_dir)
     try:
         from loadmaster.agent.runtimes import docker
     except ImportError as error:
@@ -127,6 +130,7 @@ def runtime_of(config: AgentConfig, identity: machine.Identity, leave: threading
 def _process_runtime(config: AgentConfig, runs: Path, leave: threading.Event) -> ProcessRuntime:
     """Isolated as the machine can; a node that was isolated before does not start with less."""
     if config.isolation == "none":
+        private_folder(config.state_dir)
         runtime = ProcessRuntime(runs)
         runtime.features = (SHARED,)
         return runtime

@@ -72,7 +72,7 @@ class JobEnvironment:
 class WatchedFile:
     """JSON file of the agent's: looked at no more than every 50 ms, and read when it changed.
 
-    While it is missing or makes no sense, what was last taken holds.
+    While it cannot be read or makes no sense, what was last taken holds.
     """
 
     def __init__(self, path: Path | None, take: Callable[[dict[str, Any]], None]) -> None:
@@ -86,7 +86,7 @@ class WatchedFile:
         if self.path is None or (now_s - self._looked_s < TERM_CHECK_S and not again):
             return
         self._looked_s = now_s
-        with contextlib.suppress(FileNotFoundError, ValueError, KeyError, TypeError):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             status = self.path.stat()
             stamp = (status.st_mtime_ns, status.st_ino, status.st_size)
             if stamp != self._stamp:

@@ -17,6 +17,7 @@ from controlplane.loop.live.rows import is_ready
 from controlplane.loop.rounds import RejectCode, Rejected
 from jobs.lifecycle import JobState
 from jobs.models import Assignment, Job
+from loadmaster.protocol import MOST_LAUNCHES
 from policies.contract.plan import Placement, available
 from policies.contract.snapshot import NodeView, Purpose, RankPlacement
 from policies.contract.validation import TOLERANCE, power_w
@@ -29,6 +30,9 @@ LAUNCHABLE = {
 
 FOREIGN_ROLE = {Purpose.TRAINING: Role.PROFILING, Purpose.PROFILING: Role.PRODUCTION}
 
+
+MOST_HELD = MOST_LAUNCHES // 2
+"""Launches that a node may hold: its agent also lists those whose end it has not told yet."""
 
 NAMES = {"memory_gb": "memory"}
 """Amounts in words, where these differ from their names."""
@@ -80,7 +84,7 @@ class FreeCapacity:
         self.holders = {pk: {str(s.job_id) for s in slots} for pk, slots in of_device}
         self.used: dict[str, Counter[str]] = defaultdict(Counter)
         self.in_use = Counter(str(slots[0].node_id) for slots in held.of_device.values() if slots)
-        self.teams = held.teams
+        self.teams, self.launches = held.teams, Counter[str]()
         self.tenants: dict[str, dict[str, bool]] = defaultdict(dict)
         """Jobs by node, and whether each is to be alone there."""
         for a in held.assignments:
@@ -123,6 +127,7 @@ class FreeCapacity:
         return next(s for s in range(device.slots) if s not in held)
 
     def _load(self, node: str, demand: Mapping[str, int]) -> None:
+        self.launches[node] += 1
         self.in_use[node] += 0  # a node that works without a GPU draws power too
         for name, amount in demand.items():
             self.used[node][name] += amount
@@ -152,6 +157,8 @@ class FreeCapacity:
         if others and (job.exclusive or any(others.values())):
             code = RejectCode.DEFERRED if others.keys() & self.stopping else RejectCode.STALE
             yield code, f"node {node.name} is still held by {', '.join(sorted(others))}"
+        if self.launches[str(node.pk)] >= MOST_HELD:
+            yield self._in_the_way(), f"node {node.name} holds {MOST_HELD} launches, the most"
 
     def _teams_of(self, node: Node) -> set[int]:
         return self.teams[node.pk] | ({node.team_id} if node.team_id else set())

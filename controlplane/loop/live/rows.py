@@ -6,7 +6,7 @@ element beyond its array's limit, and no job that waits for an array.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cached_property
 from math import inf
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.conf import settings
-from django.db.models import Count, Exists, F, FloatField, OuterRef, Q, QuerySet, Sum, Window
+from django.db.models import Count, Exists, F, OuterRef, Q, QuerySet, Sum, Window
 from django.db.models.functions import Coalesce, Least, RowNumber
 
 from clusters.intervals import is_silent
@@ -196,12 +196,12 @@ class Rows:
         ).exclude(reason__startswith=OUT_OF_SHARED_MEMORY)  # fmt: skip
         shown = {job.pk for job in self.jobs}
         nodes_of: dict[object, set[object]] = defaultdict(set)
-        fences: set[int] = set()
+        launches: set[tuple[object, int]] = set()
         for job_id, node_id, fence in failed.values_list("job_id", "node_id", "fence").distinct():
             if job_id in shown:
                 nodes_of[job_id].add(node_id)
-                fences.add(fence)
-        spread = _gpus_a_node(nodes_of, fences) if nodes_of else {}
+                launches.add((job_id, fence))
+        spread = _gpus_a_node(launches) if launches else {}
         avoided: dict[object, frozenset[object]] = {}
         for job in self.jobs if nodes_of else ():
             failed_it = nodes_of.get(job.pk, set())
@@ -233,17 +233,19 @@ class Rows:
         )
 
 
-def _gpus_a_node(jobs: Iterable[object], fences: Iterable[int]) -> dict[object, float]:
-    """Fewest GPUs a node of these launches of jobs; none of those without GPUs."""
+def _gpus_a_node(failed: Collection[tuple[Any, int]]) -> dict[object, float]:
+    """Fewest GPUs a node of these launches of jobs, by (job, fence); none of those without GPUs."""
+    jobs, fences = [job for job, _ in failed], {fence for _, fence in failed}
     launches = Assignment.objects.filter(
-        job__in=list(jobs), fence__in=list(fences), purpose=Purpose.TRAINING, gpus__gt=0
+        job__in=jobs, fence__in=fences, purpose=Purpose.TRAINING, gpus__gt=0
     ).order_by()
-    counted = launches.values("job", "fence").annotate(
-        share=Sum("gpus", output_field=FloatField()) / Count("node", distinct=True)
+    counted = launches.values_list("job", "fence").annotate(
+        Sum("gpus"), Count("node", distinct=True)
     )
     found: dict[object, float] = {}
-    for job, share in counted.values_list("job", "share"):
-        found[job] = min(share, found.get(job, inf))
+    for job, fence, gpus, nodes in counted:
+        if (job, fence) in failed:
+            found[job] = min(gpus / nodes, found.get(job, inf))
     return found
 
 

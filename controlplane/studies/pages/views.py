@@ -37,6 +37,7 @@ from controlplane.studies.selectors import (
 )
 from controlplane.studies.services import SimulationConflictError
 from controlplane.studies.what_if.queue_end_page import shown
+from controlplane.studies.what_if.turns import BusyError
 from controlplane.web.bounded_data import LONGEST_YAML
 from controlplane.web.pages.parts import page_or_part
 from controlplane.web.pages.static_files import PLOTLY_NAME
@@ -98,7 +99,7 @@ def new(request: HttpRequest) -> HttpResponse:
         if not pasted:
             form.show(problems)
         return _form(request, form, pasted, problems)
-    except SimulationConflictError as error:
+    except (SimulationConflictError, BusyError) as error:
         return _form(request, form, pasted, {"study": [str(error)]})
     messages.success(request, f"{made.name} waits for a worker.")
     return redirect("simulation", made.pk)

@@ -5,13 +5,17 @@ command line is open to all, and in its own environment LD_PRELOAD would act out
 """
 
 import contextlib
+import ctypes
 import json
 import os
 import signal
+import stat
+import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from math import inf
 from pathlib import Path
+from typing import Any
 
 NEVER_RAN = 1
 """Exit code of bubblewrap if it could not set up the sandbox, or not start the command."""
@@ -20,6 +24,14 @@ LONGEST_WORDS = 500
 
 LEFT_S = 1.0
 """Time for what is left of a job that is to stop, once its first process has ended."""
+
+FROZEN_S = 5.0
+"""Longest time in which all of a user's processes are stopped and the job's killed."""
+
+IPC_RMID = 0
+"""Order of shmctl(2) that removes a segment."""
+
+REMOVED_AT_ONCE = 100
 
 
 class Sandbox:
@@ -137,11 +149,23 @@ def kill_below(root: int, user: int | None = None) -> None:
     """
     if os.getpid() == 1:  # of a container, where all others are the job's
         signal_all([-1], signal.SIGKILL)
-    elif user is None:
+    elif user is None or not _kill_frozen(root, user):
         below = descendants(root, ended=True)
         groups = {_group(pid) for pid in below} - {0, _group(root)}
         signal_all([*(-group for group in groups), *below], signal.SIGKILL)
-    elif (pid := os.fork()) == 0:
+
+
+def _kill_frozen(root: int, user: int) -> bool:
+    """Kill what is below `root` while the user's processes are stopped; False if that fails.
+
+    A process of that user does so, for it alone can stop all of them at once. As they may stop or
+    kill it in turn, it is made to go on.
+    """
+    try:
+        helper = os.fork()
+    except OSError:  # no process or memory is left
+        return False
+    if helper == 0:
         try:
             os.setgroups([])
             os.setresgid(user, user, user)
@@ -154,25 +178,65 @@ def kill_below(root: int, user: int | None = None) -> None:
                 signal_all([-1], signal.SIGCONT)
         finally:
             os._exit(0)
-    else:
-        os.waitpid(pid, 0)
+    until_s = time.monotonic() + FROZEN_S
+    while (ended := os.waitpid(helper, os.WNOHANG)) == (0, 0):
+        is_late = time.monotonic() >= until_s
+        os.kill(helper, signal.SIGKILL if is_late else signal.SIGCONT)
+        time.sleep(0.002)
+    return ended[1] == 0
 
 
 def free_memory(user: int, place: str = "/dev/shm") -> None:  # noqa: S108
-    """Remove the files in shared memory of a user who has no process left: they hold memory.
+    """Free the shared memory of a user who has no process left: files, folders, segments.
 
-    A later process of that user keeps its own, which are newer than the look at /proc.
+    What a later process of that user makes is not among it, as it is found before that look.
     """
-    since_s, line = time.time(), b"\nUid:\t%d\t" % user
+    found, segments, line = _files_of(user, place), _segments_of(user), b"\nUid:\t%d\t" % user
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
             if entry.name.isdigit() and line in (entry / "status").read_bytes():
                 return
-    for path in Path(place).iterdir():
-        with contextlib.suppress(OSError):  # gone meanwhile, or a folder
-            status = path.lstat()
-            if status.st_uid == user and status.st_ctime < since_s:
-                path.unlink()
+    folders = []
+    for path, status in found.items():
+        if stat.S_ISDIR(status.st_mode):
+            folders.append(str(path))
+        else:
+            with contextlib.suppress(OSError):  # gone meanwhile
+                if path.lstat().st_ino == status.st_ino:
+                    path.unlink()
+    for first in range(0, len(folders), REMOVED_AT_ONCE):
+        _remove(folders[first : first + REMOVED_AT_ONCE], user)
+    for segment in segments:
+        ctypes.CDLL(None).shmctl(segment, IPC_RMID, None)
+
+
+def _files_of(user: int, place: str) -> dict[Path, os.stat_result]:
+    found = {}
+    with contextlib.suppress(OSError):  # there is no such place
+        for path in Path(place).iterdir():
+            with contextlib.suppress(OSError):  # gone meanwhile
+                if (status := path.lstat()).st_uid == user:
+                    found[path] = status
+    return found
+
+
+def _segments_of(user: int) -> list[int]:
+    """Numbers of the System V segments of memory that a user has made."""
+    with contextlib.suppress(OSError):  # a kernel without them
+        lines = [line.split() for line in Path("/proc/sysvipc/shm").read_text().splitlines()[1:]]
+        return [int(fields[1]) for fields in lines if fields[9] == str(user)]
+    return []
+
+
+def _remove(folders: list[str], user: int) -> None:
+    """Remove folders with that user's rights, however deep or closed they are."""
+    own: Any = {"user": user, "group": user, "extra_groups": []}
+    for command in (["chmod", "-R", "u+rwx"], ["rm", "-rf", "--one-file-system"]):
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            subprocess.run(
+                [*command, "--", *folders], **own, cwd="/", timeout=60,
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            )  # fmt: skip
 
 
 def _group(pid: int) -> int:

@@ -30,7 +30,7 @@ from loadmaster.agent.runtimes.base import (
     Usage,
 )
 from loadmaster.agent.runtimes.removal import Remover
-from loadmaster.files import open_plain, open_real, private_folder, write_json, write_whole
+from loadmaster.files import open_plain, open_real, write_json, write_whole
 from loadmaster.protocol import LaunchSpec
 from loadmaster.wire import WireError, dumps, loads
 
@@ -56,7 +56,8 @@ class RunFolders(Runtime):
     """
 
     def __init__(self, runs: Path, clock: Clock | None = None) -> None:
-        self._runs = private_folder(runs)
+        self._runs = runs
+        runs.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._clock = clock or SystemClock()
         self._usage: dict[RunId, tuple[float, float]] = {}
         self._contained = Containment()
@@ -192,8 +193,8 @@ class RunFolders(Runtime):
 
     @contextlib.contextmanager
     def _reading(self, run: RunId) -> Iterator[None]:
-        """Take a stream that cannot be read, by a job's doing or a disk's, for an empty one."""
-        with self._contained(run, "reading its output"), contextlib.suppress(FileNotFoundError):
+        """Take a stream that is missing, or that its job has closed, for an empty one."""
+        with contextlib.suppress(FileNotFoundError, PermissionError):
             yield
 
     def _trim(self, run: RunId) -> None:

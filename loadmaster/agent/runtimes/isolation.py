@@ -237,10 +237,10 @@ class Isolation:
 
     def open_way(self) -> None:
         """Let users of teams pass through the agent's folder, without seeing what is in it."""
-        private_folder(self.state / "runs")
-        if self.users is not None:
-            for path in (self.state, self.state / "runs"):
-                path.chmod(0o711)
+        mode = 0o700 if self.users is None else 0o711
+        for path in (self.state, self.state / "runs"):
+            path.mkdir(mode=0o700, exist_ok=True)
+            path.chmod(mode)
 
 
 def owns_checkpoints(launch: Launch, folder: Path) -> bool:
@@ -268,7 +268,7 @@ def working_isolation(
     """The best isolation that a trial finds to work here, never less than the kind of `before`.
 
     That kind is trusted where no trial can be made: its jobs may be running. Raises UndecidedError
-    if none can be made and there was none before, NoIsolationError if nothing works.
+    if none can be made just now and there was none before, NoIsolationError if nothing works.
     """
     program = shutil.which("bwrap") or ""
     found = [Isolation(state, users, program, mounts)] if program else []
@@ -279,12 +279,12 @@ def working_isolation(
         try:
             problem = isolation.problem()
         except OSError as error:
-            text = f"the trial of {isolation.kind} cannot be made: {error}"
-            known = [one for one in found if one.kind == before]
-            if not known:
-                raise UndecidedError(text) from error
-            logger.warning("%s; %s worked before", text, before)
-            return known[0]
+            problem = f"the trial of {isolation.kind} cannot be made: {error}"
+            if known := [one for one in found if one.kind == before]:
+                logger.warning("%s; %s worked before", problem, before)
+                return known[0]
+            if error.errno in PASSING:
+                raise UndecidedError(problem) from error
         if not problem:
             if problems:
                 logger.warning("jobs are kept apart by %s alone: %s", USERS, problems[0])
@@ -308,8 +308,8 @@ def _failure(command: list[str], user: int | None) -> str:
             raise TimeoutError(errno.ETIMEDOUT, f"it took more than {TRIAL_S:.0f} s") from None
     if not trial.returncode:
         return ""
-    for number in PASSING:
-        if os.strerror(number) in words:
+    for number in PASSING:  # where no user may have a namespace, there is "no space" for one too
+        if os.strerror(number) in words and not (number == errno.ENOSPC and "namespace" in words):
             raise OSError(number, words)
     return words or "the trial failed"
 

@@ -102,8 +102,9 @@ class ProcessRuntime(RunFolders):
     def objection(self, launch: Launch) -> tuple[ReasonClass, str] | None:
         """None, unless its folder is missing, or others listen where a gang is to meet."""
         spec = launch.spec
-        if spec.folder and not Path(spec.folder).is_dir():
-            text = f"the folder {spec.folder} is not on this node: give it, or another one"
+        if spec.folder and not os.path.isdir(spec.folder):  # noqa: PTH112  # a closed one is none
+            text = f"the folder {spec.folder} is not on this node, or closed to its agent"
+            text += ": give it, or another one"
             return ReasonClass.USER, text
         if self._isolation:
             folder = self.folder(launch.run)

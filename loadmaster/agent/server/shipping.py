@@ -4,6 +4,7 @@ import json
 import logging
 from collections import deque
 from dataclasses import dataclass, field
+from functools import partial
 
 from loadmaster.agent.guarding.guard_output import MARGIN
 from loadmaster.agent.logs import Masker, secrets_of
@@ -74,16 +75,26 @@ class Shipper:
         self._shipment(run).usage.append(sample)
 
     def ship(self, run: RunId, epoch: int, *, ended: bool = False) -> bool:
-        """Send at most one piece per stream; True if all is sent. `ended`: no more comes."""
-        shipment = self._shipment(run)
+        """Send at most one piece per stream; True if all is sent. `ended`: no more comes.
+
+        A stream that cannot be read just now does not keep the others; its OSError comes last.
+        """
+        shipment, errors = self._shipment(run), list[OSError]()
         before = shipment.note()
+        sends = [partial(self._ship_log, run, shipment, name, epoch, ended) for name in STREAMS]
+        done = True
         try:
-            done = [self._ship_log(run, shipment, stream, epoch, ended) for stream in STREAMS]
-            done.append(self._ship_metrics(run, shipment, epoch))
+            for send in (*sends, partial(self._ship_metrics, run, shipment, epoch)):
+                try:
+                    done &= send()
+                except OSError as error:
+                    errors.append(error)
         finally:
             if shipment.note() != before:
                 self._runtime.note(run, shipment.note())
-        return all(done)
+        if errors:
+            raise errors[0]
+        return done
 
     def last_words(self, run: RunId) -> str:
         """The last lines of stderr, masked, for a reason."""

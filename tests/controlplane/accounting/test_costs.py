@@ -177,7 +177,7 @@ def test_beyond_the_jobs_that_cost_most_the_page_names_the_file(
     assert [row.name for row in page.context["rows"]] == ["convnet"]
     assert page.context["total"].gpu_h == pytest.approx(8.0)
     assert "These are the 1 jobs that cost most." in page.text
-    file = b"".join(client.get("/costs/costs.csv", asked).streaming_content).decode()
+    file = client.get("/costs/costs.csv", asked).getvalue().decode()
     assert "convnet" in file
     assert "recurrent" in file
 

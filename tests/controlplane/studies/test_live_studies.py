@@ -1,11 +1,16 @@
 """Studies of live clusters: whose jobs they hold, and which process reads them."""
 
+import json
 import pickle
 from collections.abc import Callable
+from contextlib import ExitStack
 
 import pytest
+from django.test import Client
 
+from controlplane.studies import services
 from controlplane.studies.models import Simulation
+from controlplane.studies.what_if.turns import EACH, TURNS
 from controlplane.web import nice_process
 from controlplane.web.storage import packed_json
 from jobs.models import Job, Team
@@ -80,3 +85,32 @@ def test_what_is_live_is_read_by_the_nice_process_and_comes_packed_however_short
     assert len(answers) == 1
     assert b"gpu_type" not in answers[0]
     assert Simulation.objects.latest("created_at").document["cluster"]["nodes"][0]["gpu_type"]
+
+
+def test_a_member_asks_the_nice_process_in_turns_also_for_studies(
+    teams: tuple[Team, Team], client: Client
+) -> None:
+    reader, study = a_user(team=teams[0]), a_study(cluster={"live": "lab"})
+    client.force_login(reader)
+    with ExitStack() as asking:
+        for _ in range(EACH):
+            TURNS._enter(reader.pk)
+            asking.callback(TURNS._leave, reader.pk)
+        answer = api(reader).post(ALL, study, format="json")
+        assert (answer.status_code, answer.headers["Retry-After"]) == (429, "2")
+        page = client.post("/simulations/new/", {"study": json.dumps(study)})
+        assert page.status_code == 422
+        assert "2 questions of yours are being answered" in page.text
+    assert api(reader).post(ALL, study, format="json").status_code == 201
+
+
+def test_who_has_as_many_simulations_as_may_be_asks_the_nice_process_for_none(
+    teams: tuple[Team, Team], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(nice_process, "ask", lambda *given: asked.append(given))
+    monkeypatch.setattr(services, "MOST_ACTIVE", 0)
+    study = a_study(cluster={"live": "lab"})
+    answer = api(a_user(team=teams[0])).post(ALL, study, format="json")
+    assert answer.status_code == 409
+    assert asked == []

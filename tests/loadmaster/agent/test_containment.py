@@ -113,6 +113,66 @@ def test_failures_are_told_once_of_a_kind_and_not_remembered_for_ever(
         raise Unauthorized(401, "token", "no")
 
 
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_stream_that_cannot_be_read_for_a_while_loses_nothing_and_keeps_no_other(
+    world: VirtualWorld, stream: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size, words = world.runtime.size, {"stdout": b"hello", "stderr": b"sorry"}
+    held = world.server.offer(a_spec(steps=3))
+
+    def one_fails(run: RunId, name: str) -> int:
+        if name == stream:
+            raise OSError(errno.EIO, "the disk fails")
+        return size(run, name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.runtime, "size", one_fails)
+        world.pass_time(2)
+        world.runtime.plays[RUN].streams["stderr"] = b"sorry"
+        world.pass_time(6)
+        assert {name: held.logs[name] for name in words} == {**words, stream: b""}
+    world.pass_time(20)
+    assert held.states[-1] == "succeeded"
+    assert {name: held.logs[name] for name in words} == words
+
+
+def test_an_offer_that_cannot_be_looked_at_is_rejected_with_the_reason(
+    world: VirtualWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(launch: Launch) -> None:
+        raise OSError(errno.ESTALE, "stale file handle")
+
+    monkeypatch.setattr(world.runtime, "objection", fail)
+    held = world.server.offer(a_spec())
+    world.pass_time(5)
+    assert held.states == ["rejected"]
+    assert "stale file handle" in (held.reports[-1].reason or "")
+
+
+def test_an_offer_that_fails_unforeseen_is_asked_for_less_and_less_often(
+    world: VirtualWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[float] = []
+
+    def fail(launch: Launch) -> None:
+        asked.append(world.clock.now_s)
+        raise RuntimeError("unforeseen")
+
+    monkeypatch.setattr(world.runtime, "objection", fail)
+    world.server.offer(a_spec())
+    world.pass_time(20)
+    assert 1 < len(asked) < 12
+
+
+def cannot_be_read(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """Let no stream be opened."""
+
+    def fail(path: Path) -> int:
+        raise OSError(number, "cannot be read", str(path))
+
+    monkeypatch.setattr(folders, "open_plain", fail)
+
+
 class TestFiles:
     """Files that a job has made unreadable, or wrote as it liked."""
 
@@ -123,28 +183,21 @@ class TestFiles:
         runtime.prepare(Launch(RUN, spec, {}, 1.0, "boot"))
         return runtime
 
-    @pytest.mark.parametrize("number", [errno.EACCES, errno.ESTALE, errno.EIO])
-    def test_a_stream_that_cannot_be_read_counts_as_empty(
-        self,
-        runtime: ProcessRuntime,
-        number: int,
-        monkeypatch: pytest.MonkeyPatch,
-        caplog: pytest.LogCaptureFixture,
+    @pytest.mark.parametrize("number", [errno.ENOENT, errno.EACCES])
+    def test_a_stream_that_is_not_there_or_that_its_job_closed_counts_as_empty(
+        self, runtime: ProcessRuntime, number: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def fail(path: Path) -> int:
-            raise OSError(number, "cannot be read", str(path))
+        cannot_be_read(monkeypatch, number)
+        assert runtime.read(RUN, "stdout", 0, 10) == b""
+        assert runtime.size(RUN, "progress") == 0
 
-        monkeypatch.setattr(folders, "open_plain", fail)
-        for stream in ("stdout", "progress", "stdout"):
-            assert runtime.read(RUN, stream, 0, 10) == b""
-            assert runtime.size(RUN, stream) == 0
-        assert len(told(caplog)) == 1
-
-    def test_a_stream_that_is_not_there_is_no_failure(
-        self, runtime: ProcessRuntime, caplog: pytest.LogCaptureFixture
+    @pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EMFILE])
+    def test_a_stream_that_cannot_be_read_just_now_is_not_taken_for_empty(
+        self, runtime: ProcessRuntime, number: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        assert runtime.size(RUN, "stdout") == 0
-        assert told(caplog) == []
+        cannot_be_read(monkeypatch, number)
+        with pytest.raises(OSError, match="cannot be read"):
+            runtime.size(RUN, "stdout")
 
     def test_an_agent_with_more_rights_than_a_job_reads_a_named_file_only_if_it_is_the_users(
         self, runtime: ProcessRuntime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

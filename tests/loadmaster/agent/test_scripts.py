@@ -96,11 +96,14 @@ def test_the_interpreter_of_the_first_line_runs_it(site: NodeSite) -> None:
     assert (launch.exit_code, log(launch)) == (0, "10\n")
 
 
-def test_a_node_without_the_folder_refuses_the_script_and_says_so(site: NodeSite) -> None:
-    launch = ended(site, folder="/no/such/folder")
+@pytest.mark.parametrize("folder", ["/no/such/folder", "/" + "n" * 300])
+def test_a_node_without_the_folder_refuses_the_script_and_says_so(
+    site: NodeSite, folder: str
+) -> None:
+    launch = ended(site, folder=folder)
     launch.job.refresh_from_db()
     assert (launch.state, launch.job.state) == (AssignmentState.REJECTED, "failed")
-    assert "the folder /no/such/folder is not on this node" in launch.job.failure_reason
+    assert f"the folder {folder} is not on this node" in launch.job.failure_reason
 
 
 @pytest.mark.parametrize("output", ["missing/out", "pipe"])

@@ -48,6 +48,16 @@ def test_an_agent_whose_folder_stays_taken_gives_up_and_says_so(
     former.close()
 
 
+def test_an_agent_that_finds_the_folder_taken_does_not_close_it_to_the_others_jobs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(start, "LEAVING_S", 0.0)
+    with closing(Journal(tmp_path / "journal.jsonl")):
+        tmp_path.chmod(0o711)
+        start.serve(AgentConfig("http://127.0.0.1:9", tmp_path), threading.Event())
+        assert tmp_path.stat().st_mode & 0o777 == 0o711
+
+
 def test_an_agent_that_is_told_to_leave_waits_no_longer(tmp_path: Path) -> None:
     former, leave = Journal(tmp_path / "journal.jsonl"), threading.Event()
     leave.set()
@@ -79,8 +89,28 @@ class TestIsolation:
         assert "bubblewrap is not installed" in caplog.text
 
     def test_its_operator_may_share_it(self, tmp_path: Path, broken: None) -> None:
+        tmp_path.chmod(0o755)
         with closing(self.runtime(tmp_path, "none")) as runtime:
             assert runtime.features == ("shared",)
+        assert tmp_path.stat().st_mode & 0o777 == 0o700
+
+    def test_jobs_of_teams_pass_through_its_folder_while_it_starts(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        closed: list[Path] = []
+        change = Path.chmod
+
+        def watched(path: Path, mode: int, **how: bool) -> None:
+            closed.extend([path] if path.stat().st_mode & ~mode & 0o001 else [])
+            change(path, mode, **how)
+
+        monkeypatch.setattr(Path, "chmod", watched)
+        isolation = Isolation(tmp_path, range(60_000, 60_010))
+        monkeypatch.setattr(start, "working_isolation", lambda *_: isolation)
+        for _ in range(2):
+            self.runtime(tmp_path).close()
+        assert tmp_path.stat().st_mode & 0o777 == 0o711
+        assert closed == []
 
     def test_a_node_that_isolated_jobs_does_not_start_without(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

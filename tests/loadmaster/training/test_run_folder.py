@@ -24,6 +24,21 @@ def term(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> "Term":
     return Term(tmp_path)
 
 
+def test_a_term_that_is_closed_for_a_while_changes_nothing(
+    term: "Term", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the agent's folder may be while an agent starts."""
+    term.write(stop=True, reason="preempt")
+
+    def refuse(*_: object, **__: object) -> os.stat_result:
+        raise PermissionError(errno.EACCES, "closed")
+
+    with monkeypatch.context() as closed:
+        closed.setattr(Path, "stat", refuse)
+        assert term.watch.reason() is None
+    assert term.watch.reason() == "preempt"
+
+
 class Term:
     """The agent's side of a term with fence 3, and the job's watch on it."""
 

@@ -45,8 +45,9 @@ def nodes(cluster: Cluster, number: int, **values: Any) -> list[Node]:
 
 
 def avoided(job: Job) -> list[str]:
-    """Labels of the nodes that the job, the cluster's only one, avoids."""
-    (view,) = observe(job.cluster_id, timezone.now().timestamp(), 1).snapshot.jobs
+    """Labels of the nodes that the job avoids."""
+    views = observe(job.cluster_id, timezone.now().timestamp(), 1).snapshot.jobs
+    (view,) = (view for view in views if view.id == str(job.pk))
     return [label for label in view.labels if label.startswith(APART)]
 
 
@@ -265,7 +266,17 @@ def test_a_gang_avoids_a_node_alone_though_it_was_spread_over_many_long_ago(
     job = a_job_of(user, cluster, gpus_min=4, gpus_max=4)
     failed_on(job, bad, *others, *nodes(cluster, 1, gpus=4, state="cordoned"), ended_ago_s=3600.0)
     failed_on(job, bad, fence=2, gpus=4)
+    failed_on(a_job_of(user, cluster), bad, fence=1)  # as the old launch's, of another job
     assert len(avoided(job)) == 1
+
+
+def test_gpus_that_do_not_divide_among_the_nodes_count_whole(user: User, cluster: Cluster) -> None:
+    three, two = nodes(cluster, 2, gpus=5)
+    nodes(cluster, 2, gpus=5)
+    job = a_job_of(user, cluster, gpus_min=5, gpus_max=5)
+    failed_on(job, three, gpus=3)
+    failed_on(job, two, gpus=2, rank=1)
+    assert len(avoided(job)) == 2
 
 
 def test_a_node_is_not_avoided_for_what_ended_while_the_clock_was_ahead(

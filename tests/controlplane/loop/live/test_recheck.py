@@ -8,10 +8,11 @@ from django.utils import timezone
 
 from clusters.models import Cluster, Device, Node
 from controlplane.execution.gangs import PORTS
+from controlplane.loop.live import recheck
 from controlplane.loop.live.live_assignments import LiveAssignments
 from controlplane.loop.live.recheck import FreeCapacity
 from jobs.models import Assignment, AssignmentSlot, Job
-from loadmaster.protocol import AssignmentState
+from loadmaster.protocol import MOST_LAUNCHES, AssignmentState
 from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
 from policies.contract.snapshot import NodeView, RankPlacement
 from profiling.models import Profile
@@ -245,6 +246,20 @@ def test_a_cap_that_comes_before_the_next_round_holds_for_launches_too(node: Nod
 
 def a_curve(node: Node) -> NodeView:
     return NodeView(str(node.pk), node.name, "V100", (), (360.0, 530.0, 700.0))
+
+
+def test_a_node_holds_no_more_launches_than_its_agent_may_list_with_room_for_ended_ones(
+    cluster: Cluster, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert recheck.MOST_HELD < MOST_LAUNCHES
+    monkeypatch.setattr(recheck, "MOST_HELD", 1)
+    first, second = devices_of(node)
+    old = running(cluster, "old", node, first)
+    a_job(cluster, name="new")
+    plan = placing(new=(node, second))
+    assert refused(a_round(cluster, plan)) == {"new": "deferred"}, "the old one is to stop"
+    said(old, AssignmentState.PREEMPTED)
+    assert refused(a_round(cluster, plan)) == {}
 
 
 @pytest.mark.parametrize(("former", "latter"), [(True, False), (False, True)])

@@ -22,6 +22,7 @@ from tests.builders_isolation import IS_ROOT, USERS, an_isolation
 TEAMS = USERS if IS_ROOT else None
 HANGS = "/bin/sh -c 'sleep 60; : {}' & wait"
 NO_PROCESSES = "echo 'bwrap: Creating new namespace failed: Resource temporarily unavailable' >&2"
+FORBIDDEN = "echo 'bwrap: Creating new namespace failed: No space left on device' >&2"
 
 
 @pytest.fixture
@@ -106,6 +107,23 @@ class TestTrialsThatCannotBeMade:
         for before in (None, ""):  # none yet, or one of an older agent
             with pytest.raises(UndecidedError, match="No space left"):
                 working_isolation(state, TEAMS, (), before)
+
+    def test_a_failure_that_lasts_is_not_tried_again_for_ever(
+        self, state: Path, played: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Old versions of bubblewrap say so where a user may have no namespace."""
+        plays(played, FORBIDDEN)
+        with pytest.raises(NoIsolationError, match="namespace failed"):
+            working_isolation(state, None)
+        if IS_ROOT:
+            assert working_isolation(state, TEAMS, (), "") == an_isolation(state, program="")
+
+        def refuse(*_: object) -> None:
+            raise PermissionError(errno.EPERM, "not owner")
+
+        monkeypatch.setattr(isolation, "make_own", refuse)
+        with pytest.raises(NoIsolationError, match="not owner"):
+            working_isolation(state, None)
 
     def test_a_node_that_had_bubblewrap_is_not_isolated_by_users_alone(
         self, state: Path, played: Path
