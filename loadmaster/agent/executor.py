@@ -122,7 +122,7 @@ class Executor:
             else:
                 logger.info("%s is off: %s", run.name, refusal)
                 self._session.settle_offer(run.assignment)
-        except Exception:
+        except Exception:  # whatever it is, it is not asked for again at every tick
             self._backoff.failed(key, self._clock.boot_s())
             raise
         self._backoff.succeeded(key)
@@ -253,13 +253,13 @@ class Executor:
         if ended.stopped_by is StopBy.SIGNAL and entry.stop:
             ended = replace(ended, stopped_by=entry.stop)
         run = entry.run
-        stood, last_words = self._last_signs(run)
+        stood, last_words = self._last_signs(run, failed=bool(ended.exit_code))
         outcome = outcome_of(
             ended,
             saved=stood.left,
             why=stood.why,
             fell=stood.fell,
-            last_words=last_words if ended.exit_code else "",
+            last_words=last_words,
             stopped_by_operator=self.is_leaving,
             shares_gpu=self._shares(run),
         )
@@ -274,12 +274,12 @@ class Executor:
         )
         self._journal.note(moved)
 
-    def _last_signs(self, run: RunId) -> tuple[Standing, str]:
-        """How a run stood by its progress, and its last words, as far as they can be read."""
+    def _last_signs(self, run: RunId, *, failed: bool) -> tuple[Standing, str]:
+        """Standing of a run by its progress, and a failed one's last words, if they can be read."""
         stood, last_words = Standing(), ""
         try:
             stood = standing(self._runtime, run)
-            last_words = self._shipper.last_words(run)
+            last_words = self._shipper.last_words(run) if failed else ""
         except OSError as error:
             logger.warning("%s: its end is judged without its output: %s", run.name, error)
         return stood, last_words

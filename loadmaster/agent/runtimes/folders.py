@@ -6,6 +6,7 @@ import json
 import math
 import os
 import secrets
+from abc import abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -166,9 +167,9 @@ class RunFolders(Runtime):
         with contextlib.suppress(OSError):  # a full disk: the signals come all the same
             self._write_term(run, {"stop": True, "reason": by, "grace_s": order.grace_s})
 
+    @abstractmethod
     def _signal_guard(self, run: RunId) -> None:
         """Send the guard SIGTERM."""
-        raise NotImplementedError
 
     def list(self) -> tuple[RunId, ...]:
         found = (RunId.parse(path.name) for path in sorted(self._runs.iterdir()) if path.is_dir())

@@ -6,9 +6,7 @@ import pytest
 from django.contrib.auth.models import User
 from pytest_django.live_server_helper import LiveServer
 
-from clusters.models import Node
-from jobs.models import TeamRole
-from tests.builders import a_cluster, a_node, a_team, a_user
+from tests.builders import a_user
 from tests.builders_jobs import a_token
 
 
@@ -18,16 +16,6 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "250")
     for name in ("LOADMASTER_URL", "LOADMASTER_TOKEN"):
         monkeypatch.delenv(name, raising=False)
-
-
-@pytest.fixture
-def user(transactional_db: None) -> User:
-    return a_user("ada", team=a_team("research"), role=TeamRole.MAINTAINER)
-
-
-@pytest.fixture
-def node(transactional_db: None) -> Node:
-    return a_node(a_cluster(name="lab"), name="volta", gpus=2)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from pytest_django.live_server_helper import LiveServer
 import loadmaster
 from clusters.models import Node
 from jobs.lifecycle import JobState
-from jobs.models import Job, TeamRole
+from jobs.models import Job
 from loadmaster.client import (
     ApiError,
     AuthenticationError,
@@ -31,20 +31,10 @@ from loadmaster.client import (
 from loadmaster.client.account import Account, write_account
 from loadmaster.client.results import Submission
 from loadmaster.protocol import AssignmentState
-from tests.builders import a_cluster, a_job, a_node, a_team, a_user
+from tests.builders import a_job, a_user
 from tests.builders_jobs import a_placement, a_token, job_fields, output
 
 Handler = Callable[[httpx.Request], httpx.Response]
-
-
-@pytest.fixture
-def user(transactional_db: None) -> User:
-    return a_user("ada", team=a_team("research"), role=TeamRole.MAINTAINER)
-
-
-@pytest.fixture
-def node(transactional_db: None) -> Node:
-    return a_node(a_cluster(name="lab"), name="volta", gpus=2)
 
 
 @pytest.fixture
