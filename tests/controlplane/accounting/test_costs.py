@@ -216,6 +216,7 @@ def test_the_chart_stacks_measured_and_modelled_by_hour(teams: list[Team], clien
     figure = client.get("/costs/figure.json", MAY).json()
     measured, modelled, rest, predicted = figure["data"]
     assert len(measured["x"]) == 4
+    assert measured["width"] == 0.8 * 3_600_000, "also where there is one hour alone"
     assert sum(modelled["y"]) == pytest.approx(4 * 0.4)
     assert sum(rest["y"]) == pytest.approx(4 * 0.3)
     assert predicted["y"][0] == pytest.approx(0.77)
