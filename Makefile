@@ -29,9 +29,11 @@ $(VENV)/.test: pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(VENV)/.demo ## start everything, run eight real training jobs on emulated GPUs, write demo-report.json (RUNTIME=docker: in containers)
+	@echo "Starting Loadmaster ..."
 	@LOADMASTER_HOME=$(HOME_DIR)/demo $(BIN)/python manage.py demo --port $(PORT) --report $(REPORT) --runtime $(RUNTIME)
 
 up: $(VENV)/.demo ## start everything and stay until Ctrl-C
+	@echo "Starting Loadmaster ..."
 	@LOADMASTER_HOME=$(HOME_DIR)/up $(BIN)/python manage.py embedded --port $(PORT) --runtime $(RUNTIME)
 
 # The sets of tests: CONTRIBUTING.md says which set a test belongs to and how long each may take.
