@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
-.PHONY: help demo up install-tests test check unit coverage kernels test-all test-nightly test-sqlite test-postgres docker-image test-docker test-root test-slurm test-gpu test-browser mutants fuzz bench bench-size reproduce-andreas reproduce-gavel reproduce-pcp20 chaos load screenshots clean
+.PHONY: help demo up install-tests test check unit coverage kernels test-all test-nightly test-sqlite test-postgres docker-image test-docker test-root test-slurm test-gpu test-browser mutants fuzz bench bench-slurm bench-size reproduce-andreas reproduce-gavel reproduce-pcp20 chaos load screenshots clean
 
 help: ## show these lines
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -116,6 +116,10 @@ fuzz: $(VENV)/.test ## hostile requests, nested bodies and floods at API and age
 
 bench: $(VENV)/.test ## the figures: JSON lines of name, median, goal, ratio, machine; WHOLE=1: without sampling (hours)
 	$(BIN)/python -m experiments.bench $(if $(WHOLE),--whole)
+
+TURNS ?= 3
+bench-slurm: $(VENV)/.kernels ## the same jobs through a real Slurm and Loadmaster in turn, medians and ratios; TURNS=3; needs root and Slurm
+	tests/with-slurm $(BIN)/python -m experiments.bench.beside_slurm --turns $(TURNS)
 
 PROCESSES ?= 2
 reproduce-andreas: $(VENV)/.test ## ANDREAS' evaluation again (hours; goes on where it stopped); a part: SCENARIO=1 N=10 TUNING=1.0 SEEDS=2 POLICIES="FIFO,EDF"
