@@ -233,7 +233,9 @@ def _outcome(trial: Trial, states: Mapping[str, Mapping[str, str]]) -> Outcome:
     for path in sorted(trial.folder.rglob("*")):
         if path.is_file() and path.name != "run.sh":
             name = _plain(str(path.relative_to(trial.folder)), names, trial.folder)
-            outcome.files[name] = _plain(_without_own(path.read_text(errors="surrogateescape")), names, trial.folder)
+            outcome.files[name] = _plain(
+                _without_own(path.read_text(errors="surrogateescape")), names, trial.folder
+            )
     return outcome
 
 

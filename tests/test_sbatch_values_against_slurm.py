@@ -193,9 +193,7 @@ def test_a_dependency_is_the_same(script: str, text: str) -> None:
     assert sorted(set(own)) == sorted(set(theirs.split(",")) - {"(null)"})  # type: ignore[call-overload]
 
 
-@pytest.mark.parametrize(
-    "text", ["1", "01", "+2", "0", "-1", "1k", "2.5", "x", "", "=3"]
-)
+@pytest.mark.parametrize("text", ["1", "01", "+2", "0", "-1", "1k", "2.5", "x", "", "=3"])
 def test_a_number_of_tasks_is_accepted_where_sbatch_takes_it(script: str, text: str) -> None:
     slurm = sbatch("--test-only", f"--ntasks={text}", script)
     is_number = "Invalid numeric value" not in slurm.stderr
