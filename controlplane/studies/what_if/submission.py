@@ -98,8 +98,8 @@ def _decided(
         return SubmissionForecast(False, job.begin_at, (), *size, reason, answer.warnings)
 
     # 2. Ask the policy for its next decision.
-    def solve(seen: Snapshot) -> Plan:
-        return solve_apart(cluster.policy, cluster.policy_parameters, seen)
+    def solve(snapshot: Snapshot) -> Plan:
+        return solve_apart(cluster.policy, cluster.policy_parameters, snapshot)
 
     plan, _ = decide_or_keep(snapshot, solve, cluster.policy)
     names = {node.id: node.name for node in snapshot.nodes}
