@@ -72,7 +72,8 @@ class JobInvalid(Exception):
 class JobRequest:
     """Validated request: unsaved `job` without owner and kind; `kind` is the user's name or "".
 
-    Elements of an array wait for `dependencies`, and each for the jobs `of_index` too.
+    Elements of an array wait for `dependencies`, and each for the jobs `of_index` too. One that is
+    `test_only` is to be forecast, and not submitted.
     """
 
     job: Job
@@ -82,6 +83,7 @@ class JobRequest:
     warnings: tuple[str, ...]
     array: ArraySpec | None = None
     of_index: Mapping[int, list[UUID]] = field(default_factory=dict)
+    test_only: bool = False
 
     @property
     def size(self) -> int:
@@ -112,7 +114,7 @@ _PLAIN: Mapping[str, tuple[Any, Callable[[Any], Any]]] = {
     "profiling": ("", partial(fields.choice, known=("", *Profiling.values))),
     "repeatable": (False, fields.flag),
     "hold": (False, fields.flag),
-    "labels": ((), partial(fields.words, pattern=fields.LABEL, what="labels")),
+    "labels": ((), partial(fields.words, pattern=fields.LABELS, what="labels")),
     "on_disconnect": ("stop", partial(fields.choice, known=ON_DISCONNECT)),
     "resources": ({}, fields.amounts),
     "exclusive": (False, fields.flag),
@@ -149,6 +151,7 @@ class _Reading:
         self.problems: dict[str, list[str]] = {}
         self.warnings: list[str] = []
         self.places: dict[str, str] = {}
+        self.test_only = False
         for name, message in fields.unknown(data, FIELDS):
             self._problem(name, message)
 
@@ -179,7 +182,7 @@ class _Reading:
         types, runtime = self._allowed_types(), self._runtime()
         image, command = self._image(runtime), self._command(runtime)
         array: ArraySpec | None = self._read("array", None, array_indices)
-        environment, waits = self._environment(team), self._waits(cluster, array)
+        environment, waits = self._environment(team), self._waits(cluster, array, plain["name"])
         times = self._times(zone)
         if cluster and not self.problems:
             needs = plain["cores"], plain["memory_gb"], plain["labels"]
@@ -203,7 +206,9 @@ class _Reading:
         for dependency in waits.of_all:
             dependency.job = job
         warnings = tuple(self.warnings)
-        return JobRequest(job, kind, hold, tuple(waits.of_all), warnings, array, waits.of_index)
+        return JobRequest(
+            job, kind, hold, tuple(waits.of_all), warnings, array, waits.of_index, self.test_only
+        )
 
     # -- reading
 
@@ -233,6 +238,7 @@ class _Reading:
         self.data = {**submitted.fields, **self.data}
         self.places = {n: place for n, place in submitted.places.items() if n not in own}
         self.warnings += submitted.warnings
+        self.test_only = submitted.test_only
 
     # -- where it belongs
 
@@ -384,12 +390,13 @@ class _Reading:
         future = begin if begin and begin > self.now else None
         return {"due_at": due, "deadline_at": deadline, "begin_at": future}
 
-    def _waits(self, cluster: Cluster | None, array: ArraySpec | None) -> Waits:
+    def _waits(self, cluster: Cluster | None, array: ArraySpec | None, name: str) -> Waits:
         none: dict[str, str] = {}
         conditions = self._read("dependencies", none, fields.dependencies)
         if not conditions or cluster is None:
             return Waits()
-        waits = waits_of(self.user, cluster, conditions, array.indices if array else None)
+        indices = array.indices if array else None
+        waits = waits_of(self.user, cluster, conditions, indices, name)
         for problem in waits.problems:
             self._problem("dependencies", problem)
         return waits

@@ -44,6 +44,7 @@ from loadmaster.agent.runtimes.isolation import ORDERS, SHM, Isolation
 from loadmaster.features import ISOLATED
 from loadmaster.files import private_folder, write_json, write_whole
 from loadmaster.protocol import ReasonClass
+from loadmaster.slurm.script_bytes import bytes_of
 from loadmaster.training.gangs.connection import is_free, parse_address
 
 PACKAGES = str(Path(loadmaster.__file__).parents[1])
@@ -169,7 +170,7 @@ class ProcessRuntime(RunFolders):
         if not launch.spec.script:
             return []
         path = self.folder(launch.run) / SCRIPT
-        write_whole(path, launch.spec.script.encode(), durable=True, mode=self._program_mode)
+        write_whole(path, bytes_of(launch.spec.script), durable=True, mode=self._program_mode)
         return [str(path)]
 
     def _path(self, launch: Launch) -> dict[str, str]:

@@ -8,6 +8,7 @@ from django.contrib.auth.models import User
 from django.utils import timezone
 
 from clusters.models import Cluster, Node
+from controlplane.loop.live.observe import observe
 from controlplane.loop.live.rows import Rows
 from jobs.models import Job
 from jobs.services import job_clone, job_data, job_hold, job_release, job_submit
@@ -87,7 +88,38 @@ def test_a_script_without_options_is_a_batch_job_of_one_core_in_its_folder(
         (["-D /tmp"], {"folder": "/tmp"}),
         (["-a 0-3"], {"output": "slurm-%A_%a.out"}),
         (["--requeue"], {"preemptible": True}),
+        (["--no-requeue --requeue"], {"preemptible": True}),
+        (["--requeue --no-requeue"], {"preemptible": False}),
         (["-C 'a&b'"], {"labels": ["a", "b"]}),
+        (["-C 'v|a'"], {"labels": ["a|v"]}),
+        (["--tasks-per-node=3 -N 2"], {"units": 6, "units_per_node": 3}),
+        (["-N 0"], {"units": 1, "nodes": 0}),
+        (["--time=-1"], {"walltime_s": None}),
+        (["--time=2-"], {"walltime_s": 172_800.0}),
+        (["--time=9999-0"], {"walltime_s": None}),
+        (["--array="], {"output": "slurm-%j.out", "array": None}),
+        (["--dependency="], {"output": "slurm-%j.out"}),
+        (["--gres=gpu:v100:1"], {"gpus_min": 1, "allowed_types": ["V100"]}),
+        (["--gpus=V100"], {"gpus_min": 1, "allowed_types": ["V100"]}),
+        (["--gres=gpu:2080TI:1"], {"gpus_min": 1, "allowed_types": ["2080ti"]}),
+        (["--gpus=2080ti:1"], {"gpus_min": 1, "allowed_types": ["2080ti"]}),
+        (["--gres=tmpspace:10G"], {"resources": {"tmpspace": 10.0}}),
+        (["--gres=gpu:2,gmem:512M"], {"gpus_min": 2, "resources": {"gmem": 0.5}}),
+        (["--gres=mic"], {"resources": {"mic": 1.0}}),
+        # Tasks that share GPUs are one unit for each node.
+        (["-n8 -c2 --gres=gpu:1"], {"units": 1, "gpus_min": 1, "cores": 16.0}),
+        (["-n4 -N2 --gres=gpu:1"], {"units": 2, "nodes": 2, "gpus_min": 2, "cores": 2.0}),
+        (["-n3 -G2 --mem-per-cpu=1G"], {"units": 1, "memory_gb": 3 * 1024 * MIB_GB}),
+        (["-n3 -G2 --mem=3G"], {"units": 1, "memory_gb": 3 * 1024 * MIB_GB}),
+        (["-n4 -G4"], {"units": 4, "gpus_min": 4, "cores": 1.0}),
+        # Counts that others imply.
+        (["-G4 --gpus-per-task=2"], {"units": 2, "gpus_min": 4}),
+        (["-G2 --ntasks-per-gpu=2"], {"units": 1, "gpus_min": 2, "cores": 4.0}),
+        (["-n4 --ntasks-per-gpu=2"], {"units": 1, "gpus_min": 2, "cores": 4.0}),
+        (["-G2 --cpus-per-gpu=3"], {"gpus_min": 2, "cores": 6.0}),
+        (["-n2 -G2 --cpus-per-gpu=3"], {"units": 2, "cores": 3.0}),
+        (["-G2 --mem-per-gpu=2G"], {"memory_gb": 4096 * MIB_GB}),
+        (["--gpus-per-socket=2 --sockets-per-node=2"], {"gpus_min": 4}),
         (["-t 5 --signal=B:USR1@90"], {"signal": "B:USR1@90"}),
         (["-t 5 --signal=sigusr1"], {"signal": "USR1@60"}),
     ],
@@ -96,6 +128,7 @@ def test_an_option_becomes_a_field(
     user: User, cluster: Cluster, lines: list[str], fields: dict[str, Any]
 ) -> None:
     a_gpu_type("V100")
+    a_node(cluster, gpu_type=a_gpu_type("2080ti"), gpus=2, cores=8, memory_gb=64)
     if lines == ["--job-name=x y"]:
         assert "line 2: 'y' is no option" in refused(user, *lines)["sbatch"][0]
         return
@@ -184,9 +217,19 @@ def test_steps_of_several_tasks_are_warned_of_unless_one_node_has_all(
         (["-t soon"], "sbatch", "line 2: --time: 'soon' is no time; write minutes, "),
         (["", "--mem=much"], "sbatch", "line 3: --mem: 'much' is no amount of memory; "),
         (["--mem=1G --mem-per-cpu=1G"], "sbatch", "line 2: --mem: goes without --mem-per-cpu"),
-        (["--array="], "sbatch", "line 2: --array: has no indices; write some, such as 0-9"),
-        (["--requeue --no-requeue"], "sbatch", "line 2: --requeue: goes without --no-requeue"),
-        (["-d singleton"], "sbatch", "line 2: --dependency: 'singleton' is no dependency; "),
+        (["-d after:1"], "sbatch", "line 2: --dependency: 'after:1' is no dependency that is "),
+        (["-C 'a*2'"], "sbatch", "line 2: --constraint: 'a*2': nodes of one job are not counted"),
+        (["--export-file=x"], "sbatch", "line 2: --export-file: is refused: the script would run"),
+        (["--container=x"], "sbatch", "line 2: --container: is refused: the script would run"),
+        (["--container-image=x"], "sbatch", "line 2: --container-image: is refused: the script"),
+        (["-i in.txt"], "sbatch", "line 2: --input: a script has no input; write exec < FILE "),
+        (["--help"], "sbatch", "line 2: --help: is refused: it submits nothing; "),
+        (["--mem-per-gpu=1G --mem=2G"], "sbatch", "line 2: --mem: goes without --mem-per-gpu"),
+        (
+            ["-G1 --cpus-per-gpu=2 -c2"],
+            "sbatch",
+            "line 2: --cpus-per-gpu: goes without --cpus-per-task; remove one",
+        ),
         (["-d afterok:99"], "dependencies", "line 2: --dependency: there is no job or array 99 "),
         (["-a 5-1"], "array", "line 2: --array: 5-1 runs backwards; write 1-5"),
         (["-c 99"], "cores", "line 2: --cpus-per-task: "),
@@ -196,7 +239,11 @@ def test_steps_of_several_tasks_are_warned_of_unless_one_node_has_all(
             "sbatch",
             "line 2: --gpus: has 1201 characters and may have 1000; ",
         ),
-        (["-G 1 -n 2"], "gpus", "line 2: --gpus: 1 GPUs cannot be divided evenly over 2 units"),
+        (
+            ["-G 3 -N 2 -n 4"],
+            "sbatch",
+            "line 2: --gpus: 3 GPUs cannot be divided evenly over 2 nodes; give --gpus-per-node",
+        ),
     ],
 )
 def test_a_bad_value_is_named_with_its_line(
@@ -296,3 +343,102 @@ def test_nodes_with_older_agents_get_no_scripts(user: User, cluster: Cluster) ->
     job = job_submit(user, sbatch()).job
     assert Job.objects.get(pk=job.pk).needs_batch
     assert not any("batch" in node.features for node in Node.objects.all())
+
+
+def test_a_singleton_waits_for_earlier_jobs_of_its_user_and_name(
+    user: User, cluster: Cluster
+) -> None:
+    one = job_submit(user, sbatch("-J same")).job
+    array = job_submit(user, sbatch("-J same -a 1-3")).job.array
+    job_submit(user, sbatch("-J other"))
+    team = user.teams.get()
+    colleague = a_user("bea", team=team)
+    job_submit(colleague, sbatch("-J same"))
+    ended = job_submit(user, sbatch("-J same")).job
+    Job.objects.filter(pk=ended.pk).update(state="completed")
+    waiting = job_submit(user, sbatch("-J same -d singleton")).job
+    links = waiting.dependency_links.values_list("on", "on_array", "condition")
+    assert array is not None
+    assert set(links) == {(one.pk, None, "afterany"), (None, array.pk, "afterany")}
+
+
+def test_a_singleton_may_name_a_job_of_its_name_too(user: User, cluster: Cluster) -> None:
+    one = job_submit(user, sbatch("-J same")).job
+    waiting = job_submit(user, sbatch(f"-J same -d singleton,afterok:{job_number(one.pk)}")).job
+    assert [link.condition for link in waiting.dependency_links.all()] == ["afterok"]
+
+
+def test_a_singleton_behind_too_many_jobs_is_refused(
+    user: User, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jobs.submission.waits.MOST_OF_ONE_NAME", 1)
+    for _ in range(2):
+        job_submit(user, sbatch("-J same"))
+    said = refused(user, "-J same -d singleton")["dependencies"][0]
+    assert "singleton: waits for at most 1 jobs, and more are called same" in said
+
+
+def test_numbers_behind_a_comma_wait_for_any_end(user: User, cluster: Cluster) -> None:
+    one, two = (job_submit(user, sbatch()).job for _ in range(2))
+    waiting = job_submit(user, sbatch(f"-d afterok:{job_number(one.pk)},{job_number(two.pk)}")).job
+    links = {link.on_id: link.condition for link in waiting.dependency_links.all()}
+    assert links == {one.pk: "afterok", two.pk: "afterany"}
+
+
+def test_alternatives_of_labels_are_labels_of_the_nodes_that_satisfy_them(
+    user: User, cluster: Cluster
+) -> None:
+    second = Node.objects.order_by("pk")[1]
+    Node.objects.filter(pk=second.pk).update(labels=["slow", "a100"])
+    job = job_submit(user, sbatch("-C 'v100|a100'")).job
+    snapshot = observe(cluster.pk, timezone.now().timestamp(), 1).snapshot
+    assert "a100|v100" in snapshot.jobs.columns.others["labels"][0]
+    assert [node.id for node in snapshot.nodes if "a100|v100" in node.labels] == [str(second.pk)]
+    assert job.labels == ["a100|v100"]
+
+
+def test_alternatives_that_no_node_satisfies_are_warned_of(user: User, cluster: Cluster) -> None:
+    said = taken(user, "-C 'x|y'").warnings
+    assert said == ("labels: no node that fits has x or y yet; the job waits until one does",)
+    Node.objects.update(labels=["y"])
+    assert taken(user, "-C 'x|y'").warnings == ()
+
+
+def test_tasks_that_share_gpus_are_counted_for_the_script(user: User, cluster: Cluster) -> None:
+    shared = taken(user, "-n3 -N2 --gres=gpu:1").job.environment
+    assert (shared["SLURM_NTASKS"], shared["SLURM_TASKS_PER_NODE"]) == ("3", "2,1")
+    one_node = taken(user, "-n8 --gres=gpu:1").job.environment
+    assert one_node["SLURM_TASKS_PER_NODE"] == "8"
+    assert "SLURM_TASKS_PER_NODE" not in taken(user, "-n4 -G4").job.environment
+
+
+def test_lines_for_other_systems_are_warned_of(user: User, cluster: Cluster) -> None:
+    text = "\n#PBS -l nodes=2\n#PBS -q x\n#BSUB -n 3"
+    said = taken(user, "-n 1", text).warnings
+    assert said == (
+        "line 4: #PBS lines are not read; write their options as #SBATCH lines",
+        "line 6: #BSUB lines are not read; write their options as #SBATCH lines",
+    )
+    assert taken(user, "--ignore-pbs", text).warnings == ()
+
+
+def test_a_value_may_stand_in_the_next_line(user: User, cluster: Cluster) -> None:
+    assert taken(user, "--job-name", "two -n", "2").job.name == "two"
+
+
+def test_a_job_of_several_parts_is_refused(user: User, cluster: Cluster) -> None:
+    said = refused(user, "-n 1", "hetjob", "-n 2")["sbatch"]
+    assert said == [
+        "line 3: jobs of several parts are not run here; submit each part as a job of its own"
+    ]
+
+
+def test_a_deadline_is_that_of_the_job(user: User, cluster: Cluster) -> None:
+    job = taken(user, "--deadline=now+2hours").job
+    assert job.deadline_at is not None
+    assert timedelta(hours=1) < job.deadline_at - timezone.now() <= timedelta(hours=2)
+
+
+def test_options_for_a_forecast_are_told(user: User, cluster: Cluster) -> None:
+    assert taken(user, "--test-only").test_only
+    assert not taken(user).test_only
