@@ -9,7 +9,6 @@ from math import ceil
 from jobs.models import Assignment, Job
 from loadmaster.protocol import Host
 from loadmaster.slurm.files import filled
-from loadmaster.slurm.numbers import job_number
 
 _NAME = re.compile(r"(.*?)(\d{1,9})?")
 NO_INDEX = "4294967294"
@@ -37,7 +36,8 @@ def variables(
 
     What the script's own options say of tasks and memory is in the job's environment already.
     """
-    number, nodes = str(job_number(job.pk)), node_list([host.name for host in hosts])
+    number = str(job.number)
+    nodes = node_list([host.name for host in hosts])
     found = {
         **dict.fromkeys(("SLURM_JOB_ID", "SLURM_JOBID"), number),
         "SLURM_JOB_NAME": job.name,
@@ -53,7 +53,7 @@ def variables(
         "SLURMD_NODENAME": hosts[0].name,
     }
     if job.array is not None:
-        found |= {"SLURM_ARRAY_JOB_ID": str(job_number(job.array.pk))}
+        found |= {"SLURM_ARRAY_JOB_ID": str(job.array.number)}
         found |= {f"SLURM_ARRAY_TASK_{name}": str(value) for name, value in (
             ("ID", job.array_index), ("COUNT", job.array.size), ("MIN", job.array.lowest),
             ("MAX", job.array.highest), ("STEP", job.array.step),
@@ -67,8 +67,8 @@ def file_name(pattern: str, job: Job, node: str) -> str:
     if "%" not in pattern:
         return pattern
     values = {
-        **dict.fromkeys("jJ", str(job_number(job.pk))),
-        "A": str(job_number(job.pk if job.array_id is None else job.array_id)),
+        **dict.fromkeys("jJ", str(job.number)),
+        "A": str(job.number if job.array is None else job.array.number),
         "a": NO_INDEX if job.array_index is None else str(job.array_index),
         **dict.fromkeys("nt", "0"),
         "N": node,

@@ -10,7 +10,6 @@ from controlplane.execution.services.assignments import launch_spec
 from controlplane.execution.slurm import file_name, node_list, repeated
 from jobs.models import JobArray
 from loadmaster.features import BATCH
-from loadmaster.slurm.numbers import job_number
 from tests.builders import a_cluster, a_job
 from tests.builders_agents import a_node_with_agent, an_offer
 
@@ -49,7 +48,7 @@ def test_a_script_gets_its_variables_text_and_files() -> None:
     values: dict[str, Any] = {"script": "#!/bin/sh\n", "folder": "/tmp", "output": "%x-%j-%N.txt"}
     job = a_job(node.cluster, name="mine", batch=True, cores=2.0, command=["x"], **values)
     spec = launch_spec(an_offer(node, job, gpus=0))
-    number = str(job_number(job.pk))
+    number = str(job.number)
     assert (spec.script, spec.folder, spec.command) == ("#!/bin/sh\n", "/tmp", ("x",))
     assert spec.output == f"mine-{number}-n1.txt"
     assert BATCH in spec.required_features
@@ -78,7 +77,7 @@ def test_an_element_sees_its_array() -> None:
     values: dict[str, Any] = {"script": "#!/bin/sh\n", "output": "%A_%a-%4a.txt", "batch": True}
     job = a_job(node.cluster, array=array, array_index=3, **values)
     spec = launch_spec(an_offer(node, job, gpus=0))
-    number = str(job_number(array.pk))
+    number = str(array.number)
     assert spec.output == f"{number}_3-0003.txt"
     wanted = {"JOB_ID": number, "TASK_ID": "3", "TASK_COUNT": "3", "TASK_MIN": "1", "TASK_MAX": "5",
               "TASK_STEP": "2"}  # fmt: skip
@@ -88,5 +87,5 @@ def test_an_element_sees_its_array() -> None:
 @pytest.mark.django_db
 def test_a_file_outside_of_an_array_has_slurms_number_for_no_index() -> None:
     job = a_job(a_cluster(), name="x")
-    number = job_number(job.pk)
+    number = job.number
     assert file_name("%A_%a-100%%-%q", job, "n1") == f"{number}_4294967294-100%-%q"
