@@ -1,6 +1,5 @@
 """Variables and names of files that scripts for Slurm see of a launch."""
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -9,8 +8,8 @@ from math import ceil
 from jobs.models import Assignment, Job
 from loadmaster.protocol import Host
 from loadmaster.slurm.files import filled
+from loadmaster.slurm.nodelists import compress
 
-_NAME = re.compile(r"(.*?)(\d{1,9})?")
 NO_INDEX = "4294967294"
 """Slurm's `%a` outside of an array."""
 
@@ -37,7 +36,7 @@ def variables(
     What the script's own options say of tasks and memory is in the job's environment already.
     """
     number = str(job.number)
-    nodes = node_list([host.name for host in hosts])
+    nodes = compress([host.name for host in hosts])
     found = {
         **dict.fromkeys(("SLURM_JOB_ID", "SLURM_JOBID"), number),
         "SLURM_JOB_NAME": job.name,
@@ -77,35 +76,6 @@ def file_name(pattern: str, job: Job, node: str) -> str:
         "x": job.name,
     }
     return filled(pattern, values)
-
-
-def node_list(names: Iterable[str]) -> str:
-    """Names in their order as Slurm writes them: of n1, n2, n4 and gpu the text n[1-2,4],gpu."""
-    texts = []
-    for (prefix, _), group in groupby(_runs(names), key=lambda run: (run[0], run[1] != "")):
-        runs = [(first, last) for _, first, last in group]
-        spans = ",".join(first if first == last else f"{first}-{last}" for first, last in runs)
-        is_one = len(runs) == 1 and runs[0][0] == runs[0][1]
-        texts.append(prefix + (spans if is_one else f"[{spans}]"))
-    return ",".join(texts)
-
-
-def _runs(names: Iterable[str]) -> list[tuple[str, str, str]]:
-    """Prefix, first and last number of names that follow each other."""
-    found = list[tuple[str, str, str]]()
-    for match in filter(None, map(_NAME.fullmatch, names)):
-        prefix, digits = match[1], match[2] or ""
-        before = found[-1] if found else ("", "", "")
-        if digits and before[0] == prefix and before[2] and digits == _next(before[2]):
-            found[-1] = prefix, before[1], digits
-        else:
-            found.append((prefix, digits, digits))
-    return found
-
-
-def _next(digits: str) -> str:
-    """Number after this one, as wide as it where it begins with 0."""
-    return f"{int(digits) + 1:0{len(digits) if digits.startswith('0') else 0}d}"
 
 
 def repeated(amounts: Iterable[int]) -> str:

@@ -23,6 +23,7 @@ _HOURS = {"midnight": "00:00", "noon": "12:00", "teatime": "16:00", "elevenses":
 _CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?(am|pm)?", re.IGNORECASE)
 _DATE = re.compile(r"(\d{4})-(\d{1,2})-(\d{1,2})")
 _SIGNAL = re.compile(r"(B:)?(?:SIG)?([A-Z]+\d?|\d{1,2})(?:@(\d{1,5}))?", re.IGNORECASE)
+_EXPORTED = re.compile(r"(?:'[^']*(?:'|$)|[^,'])+")
 _NAMES = "HUP INT QUIT ABRT KILL ALRM TERM USR1 USR2 URG CONT STOP TSTP TTIN TTOU"
 _SIGNALS = {name: int(signals.Signals[f"SIG{name}"]) for name in _NAMES.split()}
 LONGEST_WARNING_S = 65_535
@@ -211,8 +212,19 @@ class Exported:
 
 
 def exported(text: str) -> Exported:
-    """Read ALL, NONE, NAME, NAME=value, or several of these with commas between."""
-    parts = [part for part in text.split(",") if part and part not in ("NONE", "NIL")]
-    own = dict(part.split("=", 1) for part in parts if "=" in part)
-    names = frozenset(part for part in parts if "=" not in part and part != "ALL")
-    return Exported("ALL" in parts, names, own)
+    """Read ALL, NONE, NIL (in any case), NAME, NAME=value, or several with commas between.
+
+    A value in single quotes may have commas: NAME='a,b'.
+    """
+    is_all = False
+    names: set[str] = set()
+    own: dict[str, str] = {}
+    for part in _EXPORTED.findall(text):
+        name, equals, value = part.partition("=")
+        if equals:
+            own[name] = value.replace("'", "")
+        elif name.lower() == "all":
+            is_all = True
+        elif name.lower() not in ("none", "nil"):
+            names.add(name)
+    return Exported(is_all, frozenset(names), own)

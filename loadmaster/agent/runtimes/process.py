@@ -44,6 +44,7 @@ from loadmaster.agent.runtimes.isolation import ORDERS, SHM, Isolation
 from loadmaster.features import ISOLATED
 from loadmaster.files import private_folder, write_json, write_whole
 from loadmaster.protocol import ReasonClass
+from loadmaster.slurm.environment import TASK, variables_on_node
 from loadmaster.training.gangs.connection import is_free, parse_address
 
 PACKAGES = str(Path(loadmaster.__file__).parents[1])
@@ -52,10 +53,13 @@ GUARDS = (
     " serve()"
 )
 
-SRUN = (
-    "import sys; sys.path.insert(0, {!r}); from loadmaster.slurm.srun import main; sys.exit(main())"
+PROGRAMS = ("srun", "scontrol")
+"""Programs of Slurm's that a script finds, each a module of `loadmaster.slurm`."""
+
+PROGRAM = (
+    "import sys; sys.path.insert(0, {!r}); from loadmaster.slurm.{} import main; sys.exit(main())"
 )
-"""Program of a script's `srun`: it needs this package alone."""
+"""Python of one of them: it needs this package alone."""
 
 SCRIPT = "slurm_script"
 """Name of a script in the run's folder, which messages of shells begin with."""
@@ -128,7 +132,8 @@ class ProcessRuntime(RunFolders):
             outputs = _outputs(launch, cwd)
             if outputs:
                 write_json(folder / OUTPUTS, outputs)
-            own = {"LOADMASTER_RUN_DIR": str(self.orders(launch.run)), **self._path(launch)}
+            own = {"LOADMASTER_RUN_DIR": str(self.orders(launch.run))}
+            own |= self._script_variables(launch)
             data = {
                 "argv": [*self._script(launch), *launch.spec.command],
                 "environment": launch.environment | own,
@@ -165,23 +170,30 @@ class ProcessRuntime(RunFolders):
         return Path(launch.spec.folder or self.folder(launch.run) / "work")
 
     def _script(self, launch: Launch) -> list[str]:
-        """Write the launch's script, and return its path; [] for a launch without one."""
+        """Write the launch's script, and return the words that run it; [] without one."""
         if not launch.spec.script:
             return []
         path = self.folder(launch.run) / SCRIPT
         write_whole(path, launch.spec.script.encode(), durable=True, mode=self._program_mode)
-        return [str(path)]
+        return [*TASK, str(path)]
 
-    def _path(self, launch: Launch) -> dict[str, str]:
-        """Write the `srun` of a script, and return the PATH that begins with it."""
+    def _script_variables(self, launch: Launch) -> dict[str, str]:
+        """Write the programs of a script, and return its variables that the node alone knows.
+
+        Its PATH begins with the programs.
+        """
         if not launch.spec.script:
             return {}
-        path = self.folder(launch.run) / "bin" / "srun"
-        program = SRUN.format(PACKAGES)
-        words = shlex.join([sys.executable, "-I", "-S", "-c", program])
-        path.parent.mkdir(exist_ok=True)
-        write_whole(path, f'#!/bin/sh\nexec {words} "$@"\n'.encode(), mode=self._program_mode)
-        return {"PATH": f"{path.parent}:{launch.environment.get('PATH', os.defpath)}"}
+        folder = self.folder(launch.run) / "bin"
+        folder.mkdir(exist_ok=True)
+        for name in PROGRAMS:
+            words = shlex.join([sys.executable, "-I", "-S", "-c", PROGRAM.format(PACKAGES, name)])
+            text = f'#!/bin/sh\nexec {words} "$@"\n'
+            write_whole(folder / name, text.encode(), mode=self._program_mode)
+        user = self._isolation.user_of(launch.spec.team) if self._isolation else None
+        began_s = self._clock.wall_s()
+        variables = variables_on_node(launch.gpu_numbers, user, began_s, launch.spec.walltime_s)
+        return {**variables, "PATH": f"{folder}:{launch.environment.get('PATH', os.defpath)}"}
 
     def start(self, run: RunId, lease_until_s: float) -> None:
         folder = self.folder(run)

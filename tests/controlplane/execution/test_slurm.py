@@ -7,30 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.execution.services.assignments import launch_spec
-from controlplane.execution.slurm import file_name, node_list, repeated
+from controlplane.execution.slurm import file_name, repeated
 from jobs.models import JobArray
 from loadmaster.features import BATCH
 from tests.builders import a_cluster, a_job
 from tests.builders_agents import a_node_with_agent, an_offer
-
-
-@pytest.mark.parametrize(
-    ("names", "text"),
-    [
-        (["n1"], "n1"),
-        (["n1", "n2"], "n[1-2]"),
-        (["n1", "n2", "n4"], "n[1-2,4]"),
-        (["n2", "n1"], "n[2,1]"),
-        (["n1", "n1x", "n2x"], "n1,n1x,n2x"),
-        (["node08", "node09", "node10", "node12"], "node[08-10,12]"),
-        (["volta", "turing"], "volta,turing"),
-        (["n1", "gpu", "n2"], "n1,gpu,n2"),
-        (["gpu", "gpu1", "gpu2"], "gpu,gpu[1-2]"),
-        (["rack1-n1", "rack1-n2"], "rack1-n[1-2]"),
-    ],
-)
-def test_nodes_are_listed_as_slurm_lists_them(names: list[str], text: str) -> None:
-    assert node_list(names) == text
 
 
 @given(st.lists(st.integers(1, 9), min_size=1))
