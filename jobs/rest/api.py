@@ -28,7 +28,7 @@ from jobs.forecasts import first_forecast, starts_of
 from jobs.lifecycle import ACTIVE, JobState
 from jobs.logs import BadCursor, read_log
 from jobs.models import Job
-from jobs.rest import arrays_api, people_api, serializers, teams_api
+from jobs.rest import arrays_api, people_api, script_api, serializers, teams_api
 from jobs.rest.bulk_api import JobsBulkView, bodies, error_of_conflict
 from jobs.selectors import (
     array_id_begins,
@@ -284,6 +284,8 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("", include(router.urls)),
     path("arrays/<uuid:array_id>/", arrays_api.ArrayView.as_view(), name="api-array"),
     path("arrays/<uuid:array_id>/<slug:verb>/", arrays_api.ArrayActionView.as_view()),
+    path("script/jobs/", script_api.ScriptJobsView.as_view(), name="script-jobs"),
+    path("script/jobs/<str:reference>/<slug:verb>/", script_api.ScriptActionView.as_view()),
     path("me/", people_api.MeView.as_view(), name="me"),
     path("teams/", teams_api.TeamsView.as_view(), name="teams"),
     path("teams/<slug:team>/", teams_api.TeamView.as_view(), name="team"),
