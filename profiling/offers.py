@@ -15,6 +15,7 @@ from clusters.models import Cluster, Node
 from clusters.models.clusters import Profiling
 from clusters.models.nodes import Role, State, runtimes_of
 from jobs.models import Job
+from loadmaster.slurm.constraints import satisfied
 
 RETURN_PATIENCE = timedelta(minutes=10)
 """Time for which unknown kinds wait for a lost profiling node."""
@@ -119,6 +120,6 @@ def fits(job: Job, offer: Offer) -> bool:
     if job.profiling_mode is Profiling.FIRST_RUN and offer.role != Role.PROFILING:
         return False
     allowed = not job.allowed_types or offer.type_name in job.allowed_types
-    able = job.runtime in offer.runtimes and set(job.labels) <= offer.labels
+    able = job.runtime in offer.runtimes and satisfied(job.labels, offer.labels)
     able = able and offer.team_id in (None, job.team_id)
     return allowed and able and job.cores <= offer.cores and job.memory_gb <= offer.memory_gb

@@ -57,6 +57,8 @@ def variables(
             ("ID", job.array_index), ("COUNT", job.array.size), ("MIN", job.array.lowest),
             ("MAX", job.array.highest), ("STEP", job.array.step),
         )}  # fmt: skip
+    if "SLURM_TASKS_PER_NODE" in job.environment:  # tasks that share the GPUs of a node
+        found["SLURM_TASKS_PER_NODE"] = str(job.environment["SLURM_TASKS_PER_NODE"])
     restarts = {"SLURM_RESTART_COUNT": str(fence - 1)} if fence > 1 else {}
     return {**found, **restarts}
 

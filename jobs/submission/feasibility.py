@@ -15,6 +15,7 @@ from clusters.models.nodes import Role
 from jobs.kinds import KindKey, kinds_for
 from jobs.models import Kind, Team
 from jobs.roles import teams_to_submit_to
+from loadmaster.slurm.constraints import ALTERNATIVE, satisfied
 from policies.contract.plan import available, demanded
 
 
@@ -162,8 +163,9 @@ def _warnings(demand: Demand, nodes: Sequence[NodeCapacity]) -> list[str]:
             missing = f"no node that fits has {wanted:g} {name}{demand.of_unit} yet"
             missing += f", the most is {most:g}"
             warnings.append(f"resources: {missing}; the job waits until one does")
-    if demand.labels and not any(set(demand.labels) <= n.labels for n in nodes):
-        missing = f"no node that fits has {', '.join(demand.labels)} yet"
+    if demand.labels and not any(satisfied(demand.labels, n.labels) for n in nodes):
+        labels = ", ".join(demand.labels).replace(ALTERNATIVE, " or ")
+        missing = f"no node that fits has {labels} yet"
         warnings.append(f"labels: {missing}; the job waits until one does")
     return warnings
 

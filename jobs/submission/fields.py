@@ -8,8 +8,9 @@ from datetime import date, datetime, timedelta, tzinfo
 from difflib import get_close_matches
 
 from loadmaster import shell_words
+from loadmaster.slurm.constraints import ALTERNATIVE
 from loadmaster.slurm.options import NAMED, text_problems
-from loadmaster.slurm.values import ValueFormatError, end_signal
+from loadmaster.slurm.values import SINGLETON, ValueFormatError, end_signal
 
 ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _REGISTRY = r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::\d{1,5})?"
@@ -19,12 +20,15 @@ IMAGE = re.compile(
     r"(?:@(sha256:[0-9a-f]{64}))?"
 )
 LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+LABELS = re.compile(rf"{LABEL.pattern}(?:{re.escape(ALTERNATIVE)}{LABEL.pattern}){{0,20}}")
+"""Label that a job needs, or alternatives such as a100|v100."""
 DURATION = re.compile(
     r"(?:(\d+(?:\.\d+)?)d)?(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?"
 )
 JOB_ID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 ELEMENT = r"(?:_\d{1,9}|\[\d{1,9}\])"
 DEPENDENCY = re.compile(
+    rf"{SINGLETON}|"
     rf"(?:(?:afterok|afterany|afternotok|aftercorr):)?(?:{JOB_ID.pattern}|\d{{1,19}}){ELEMENT}?"
 )
 RANGE = re.compile(r"\s*(\d{1,9})\s*(?:\.\.|-)\s*(\d{1,9})\s*")
@@ -274,12 +278,15 @@ def gpu_range(value: object, *, most: int) -> tuple[int, int]:
 def dependencies(value: object) -> dict[str, str]:
     """Conditions by id or number of a job or array, or ID_3 for an element; afterok unless said.
 
-    Read from a list such as [ID, "afterany:ID", "afterok:ID_3"], where ID[3] is ID_3.
+    Read from a list such as [ID, "afterany:ID", "afterok:ID_3"], where ID[3] is ID_3. `singleton`,
+    for all earlier jobs of the user with the job's name, has itself as its condition.
     """
     found: dict[str, str] = {}
     what = "ids of jobs, arrays or elements, such as afterany:ID or afterok:ID_3"
     for item in words(value, pattern=DEPENDENCY, what=what):
         condition, _, job = item.rpartition(":")
+        if job == SINGLETON:
+            condition = SINGLETON
         job = job.lower().replace("[", "_").rstrip("]")
         if found.setdefault(job, condition or "afterok") != (condition or "afterok"):
             raise FieldError(f"job {job} is named twice, with different conditions")
@@ -332,15 +339,19 @@ def _parsed(value: object) -> datetime:
 
 
 def gpu_types(value: object, known: list[str]) -> tuple[str, ...]:
-    """One or several of the known GPU types."""
+    """One or several of the known GPU types, in their spelling; their case does not matter."""
     given = [value] if isinstance(value, str) else value
     if not isinstance(given, (list, tuple)) or not all(isinstance(t, str) for t in given):
         raise FieldError(f"must be a list of GPU types, not {called(value)}")
+    spellings = {name.casefold(): name for name in known}
+    found = list[str]()
     for name in given:
-        if name not in known:
+        spelling = name if name in known else spellings.get(name.casefold())
+        if spelling is None:
             wrong = f"{called(name)} is no GPU type{near(name, known)}"
             raise FieldError(f"{wrong}; known are: {', '.join(known) or 'none yet'}")
-    return tuple(dict.fromkeys(given))
+        found.append(spelling)
+    return tuple(dict.fromkeys(found))
 
 
 def unknown(given: Iterable[object], known: Collection[str]) -> Iterator[tuple[str, str]]:

@@ -1,13 +1,14 @@
 """Batch scripts for Slurm: options of a script and a command line become fields of a job."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import PurePosixPath
 from typing import Any, TypeVar
 
-from loadmaster.slurm import values
+from loadmaster.slurm import constraints, values
+from loadmaster.slurm.moments import moment
 from loadmaster.slurm.options import (
     COMMAND_LINE,
     MAX_SCRIPT,
@@ -15,24 +16,18 @@ from loadmaster.slurm.options import (
     Given,
     ScriptError,
     late_lines,
+    lines_of_other_systems,
     merged,
     read_script,
     read_words,
 )
+from loadmaster.slurm.sbatch_options import REASONS, TREATMENTS, Treatment
 from loadmaster.slurm.values import ValueFormatError
 
 T = TypeVar("T")
 
 PARTS = ("script", "name", "options", "arguments", "folder", "host", "environment")
 """Fields of `sbatch`."""
-
-MEANT = frozenset({
-    "array", "begin", "chdir", "constraint", "cpus-per-task", "dependency", "error", "exclusive",
-    "export", "gpus", "gpus-per-node", "gpus-per-task", "gres", "hold", "job-name", "mem",
-    "mem-per-cpu", "no-requeue", "nodes", "ntasks", "ntasks-per-node", "output", "requeue",
-    "signal", "time",
-})  # fmt: skip
-"""Options that become something; all others are named in a warning."""
 
 TOLD = {
     "account": "SLURM_JOB_ACCOUNT",
@@ -53,11 +48,11 @@ TOLD = {
 }
 """Variables that repeat an option's value where it is given, as Slurm sets them."""
 
-_NO_INDICES = "has no indices; write some, such as 0-9, or remove it"
-GPU_OPTIONS = ("gpus", "gres", "gpus-per-node", "gpus-per-task")
+GPU_OPTIONS = ("gpus", "gres", "gpus-per-node", "gpus-per-task", "gpus-per-socket")
 _STEP = re.compile(r"^[ \t]*srun\s", re.MULTILINE)
-SILENT = frozenset({"parsable", "quiet", "verbose"})
 DEFAULT_NAME = "sbatch"
+NAME_OF_WRAP = "wrap"
+_NO_INPUT = ("none", "/dev/null")
 
 
 @dataclass(slots=True)
@@ -79,11 +74,25 @@ def job_fields(given: object, now: datetime) -> Submitted:
     parts = _parts(given)
     options, rest = read_words(parts["options"], COMMAND_LINE)
     if rest:
-        said = f"{rest[0]!r} is no option; the script's own words belong into arguments"
-        raise ScriptError([f"{COMMAND_LINE}: {said}"])
+        remedy = "the script's own words belong into arguments"
+        raise ScriptError([f"{COMMAND_LINE}: {rest[0]!r} is no option; {remedy}"])
+    _wrap(parts, options)
     in_force, warnings = merged(read_script(parts["script"]), options)
     warnings += late_lines(parts["script"])
+    if "ignore-pbs" not in in_force:
+        warnings += lines_of_other_systems(parts["script"])
     return _Reading(parts, in_force, warnings, now).submitted()
+
+
+def _wrap(parts: dict[str, Any], options: Sequence[Given]) -> None:
+    """Make a script of the command that the command line's `--wrap` gives, as sbatch does."""
+    commands = [option.value for option in options if option.name == "wrap"]
+    if not commands:
+        return
+    if parts["script"] or parts["arguments"]:
+        raise ScriptError([f"{COMMAND_LINE}: --wrap: goes without a script; remove one of them"])
+    parts["script"] = f"#!/bin/sh\n# This script was made of sbatch --wrap.\n\n{commands[-1]}\n"
+    parts["name"] = parts["name"] or NAME_OF_WRAP
 
 
 def _parts(given: object) -> dict[str, Any]:
@@ -107,6 +116,31 @@ def _parts(given: object) -> dict[str, Any]:
     return parts
 
 
+@dataclass(frozen=True, slots=True)
+class _GpuRequest:
+    """GPUs that the options ask for: of the job, of each node, of each task; and their types."""
+
+    of_job: int = 0
+    of_node: int = 0
+    of_task: int = 0
+    types: tuple[str, ...] = ()
+    option: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Size:
+    """Equal units of a job, with `tasks_of_unit` tasks and `gpus_of_unit` GPUs each.
+
+    `units_of_node` is the greatest number of units on a node.
+    """
+
+    tasks: int
+    units: int
+    units_of_node: int
+    gpus_of_unit: int
+    tasks_of_unit: int = 1
+
+
 class _Reading:
     def __init__(
         self,
@@ -120,13 +154,14 @@ class _Reading:
         self.done = Submitted(warnings=warnings)
 
     def submitted(self) -> Submitted:
-        units, seats = self._units()
-        self._memory(units, seats)
-        self._gpus(units, seats)
+        size = self._size()
+        self._memory(size)
+        self._resources(size)
         self._times()
+        self._dependencies()
         self._where()
         self._restarts()
-        self.done.fields["environment"] = self._environment()
+        self.done.fields["environment"] = self._environment(size)
         self._unmeant()
         if self.problems:
             raise ScriptError(list(dict.fromkeys(self.problems)))
@@ -155,69 +190,161 @@ class _Reading:
         self.done.warnings.append(f"{self.options[option]}: {text}")
 
     def _unmeant(self) -> None:
-        for name in sorted(self.options.keys() - MEANT - SILENT):
-            self._warn(name, "has no meaning here and is left out")
+        """Warn of options that are left out; refuse those without which a script goes wrong."""
+        for name in sorted(self.options):
+            if TREATMENTS[name] is Treatment.REFUSED:
+                self.problems.append(f"{self.options[name]}: is refused: {REASONS[name]}")
+            elif TREATMENTS[name] is Treatment.LEFT:
+                self._warn(name, "has no meaning here and is left out")
+        if "wrap" in self.options and self.options["wrap"].place != COMMAND_LINE:
+            self._warn("wrap", "has no meaning in a script and is left out")
+        if self._read("input", str, "none") not in _NO_INPUT:
+            remedy = "write exec < FILE into the script"
+            self.problems.append(f"{self.options['input']}: a script has no input; {remedy}")
+
+    def _exclude(self, option: str, *others: str) -> None:
+        """Note a problem if an option stands beside one that contradicts it."""
+        for other in others:
+            if {option, other} <= self.options.keys():
+                problem = f"{self.options[option]}: goes without --{other}; remove one"
+                self.problems.append(problem)
 
     # -- how much
 
-    def _units(self) -> tuple[int, int]:
-        """Put units and nodes; return the units, and how many of them a node has at most."""
-        per_node = self._read("ntasks-per-node", values.count, 0)
-        nodes, most = self._read("nodes", values.nodes, (0, 0))
-        if most > nodes:
-            self._warn("nodes", f"takes {nodes} nodes, not up to {most}")
-        units = self._read("ntasks", values.count, max(1, nodes) * max(1, per_node))
-        self._put("cores", self._read("cpus-per-task", values.count, 1), "cpus-per-task")
-        for name, value, option in (
-            ("units", units, "ntasks"),
-            ("units_per_node", per_node, "ntasks-per-node"),
-            ("nodes", min(nodes, units), "nodes"),
-        ):
-            if value > (name == "units"):
-                self._put(name, value, option)
-        if nodes > units:
-            self._warn("nodes", f"takes {units} nodes, one for each task; {nodes} have no use")
-        if units > 1 and nodes != 1 and _STEP.search(self.parts["script"]):
-            said = "srun starts tasks on the script's own node alone; --nodes=1 keeps all on one"
-            self.done.warnings.append(f"script: {said}")
-        self._put("exclusive", "exclusive" in self.options, "exclusive")
-        return units, per_node or -(-units // (nodes or 1))
+    def _size(self) -> _Size:
+        """Put units, nodes, cores and GPUs, and return the units.
 
-    def _memory(self, units: int, seats: int) -> None:
-        cores = self.done.fields["cores"]
+        A task is a unit where the GPUs divide evenly over the tasks. Else the tasks of a node,
+        which share its GPUs, are one.
+        """
+        per_node = self._read("ntasks-per-node", values.count, 0)
+        nodes, most_nodes = self._read("nodes", values.nodes, (0, 0))
+        if most_nodes > nodes:
+            self._warn("nodes", f"takes {nodes} nodes, not up to {most_nodes}")
+        request = self._gpu_request()
+        tasks = self._read("ntasks", values.count, 0)
+        tasks = tasks or self._implied_tasks(request, nodes, per_node)
+        if nodes > tasks:
+            self._warn("nodes", f"takes {tasks} nodes, one for each task; {nodes} have no use")
+            nodes = tasks
+        if tasks > 1 and nodes != 1 and _STEP.search(self.parts["script"]):
+            limit = "srun starts tasks on the script's own node alone; --nodes=1 keeps all on one"
+            self.done.warnings.append(f"script: {limit}")
+
+        tasks_of_node = per_node or -(-tasks // (nodes or 1))
+        nodes_in_use = nodes or -(-tasks // tasks_of_node)
+        gpus = self._gpus_of_job(request, tasks, nodes_in_use)
+        is_shared = gpus % tasks != 0
+        if is_shared:
+            size = self._shared_size(request, tasks, nodes_in_use, gpus)
+        else:
+            size = _Size(tasks, tasks, tasks_of_node, gpus // tasks)
+            self._put_number("units_per_node", per_node, "ntasks-per-node")
+            self._put_number("nodes", nodes, "nodes")
+
+        if size.units > 1:
+            self._put("units", size.units, "ntasks")
+        self._put_number("gpus", gpus, request.option)
+        if request.types:
+            self._put("allowed_types", list(dict.fromkeys(request.types)), request.option)
+        self._put("cores", self._cores(size), "cpus-per-task")
+        self._put("exclusive", "exclusive" in self.options, "exclusive")
+        return size
+
+    def _put_number(self, name: str, value: int, option: str) -> None:
+        if value:
+            self._put(name, value, option)
+
+    def _gpu_request(self) -> _GpuRequest:
+        nothing: tuple[int, list[str]] = (0, [])
+        no_resources: tuple[int, list[str], dict[str, float]] = (0, [], {})
+        of_job, types = self._read("gpus", values.gpus, nothing)
+        of_node, types_of_gres, _ = self._read("gres", values.gres, no_resources)
+        more_of_node, types_of_node = self._read("gpus-per-node", values.gpus, nothing)
+        of_socket, types_of_socket = self._read("gpus-per-socket", values.gpus, nothing)
+        of_task, types_of_task = self._read("gpus-per-task", values.gpus, nothing)
+        if of_socket:
+            of_node += of_socket * self._read("sockets-per-node", values.count, 1)
+        return _GpuRequest(
+            of_job,
+            of_node + more_of_node,
+            of_task,
+            (*types, *types_of_gres, *types_of_node, *types_of_socket, *types_of_task),
+            next((name for name in GPU_OPTIONS if name in self.options), ""),
+        )
+
+    def _implied_tasks(self, request: _GpuRequest, nodes: int, per_node: int) -> int:
+        """Return the tasks of a job that gives no number of them."""
+        if per_node:
+            return max(1, nodes) * per_node
+        gpus = request.of_job or request.of_node * max(1, nodes)
+        if per_gpu := self._read("ntasks-per-gpu", values.count, 0):
+            return max(1, gpus) * per_gpu
+        if request.of_job and request.of_task:
+            return max(1, request.of_job // request.of_task)
+        return max(1, nodes)
+
+    def _gpus_of_job(self, request: _GpuRequest, tasks: int, nodes: int) -> int:
+        if request.of_job:
+            return request.of_job
+        if request.of_task:
+            return request.of_task * tasks
+        if request.of_node:
+            return request.of_node * nodes
+        per_gpu = self._read("ntasks-per-gpu", values.count, 0)
+        return -(-tasks // per_gpu) if per_gpu else 0
+
+    def _shared_size(self, request: _GpuRequest, tasks: int, nodes: int, gpus: int) -> _Size:
+        """Put one unit for each node, whose tasks share its GPUs."""
+        if gpus % nodes:
+            even = "give --gpus-per-node, or another number of nodes"
+            problem = f"{gpus} GPUs cannot be divided evenly over {nodes} nodes; {even}"
+            self.problems.append(f"{self.options[request.option]}: {problem}")
+        if nodes > 1:
+            self._put("units_per_node", 1)
+            self._put("nodes", nodes, "nodes")
+        return _Size(tasks, nodes, 1, gpus // nodes, -(-tasks // nodes))
+
+    def _cores(self, size: _Size) -> int:
+        """Cores of a unit: those of its tasks, or of its GPUs if these need more."""
+        self._exclude("cpus-per-gpu", "cpus-per-task")
+        of_tasks = self._read("cpus-per-task", values.count, 1) * size.tasks_of_unit
+        of_gpus = self._read("cpus-per-gpu", values.count, 0) * size.gpus_of_unit
+        return max(of_tasks, of_gpus)
+
+    def _memory(self, size: _Size) -> None:
+        self._exclude("mem", "mem-per-cpu", "mem-per-gpu")
+        self._exclude("mem-per-cpu", "mem-per-gpu")
         per_core = self._read("mem-per-cpu", values.memory_gb, 0.0)
+        per_gpu = self._read("mem-per-gpu", values.memory_gb, 0.0)
         per_node = self._read("mem", values.memory_gb, 0.0)
-        if per_core and per_node:
-            self.problems.append(f"{self.options['mem']}: goes without --mem-per-cpu; remove one")
         if per_core:
-            self._put("memory_gb", per_core * cores, "mem-per-cpu")
+            self._put("memory_gb", per_core * self.done.fields["cores"], "mem-per-cpu")
+        elif per_gpu and size.gpus_of_unit:
+            self._put("memory_gb", per_gpu * size.gpus_of_unit, "mem-per-gpu")
         elif per_node:
-            self._put("memory_gb", values.shares(per_node, min(units, seats)), "mem")
+            units = min(size.units, size.units_of_node)
+            self._put("memory_gb", values.shares(per_node, units), "mem")
         elif "mem" in self.options and not self.problems:
             self._warn("mem", "0 asks for all of a node; it has the node for itself")
             self._put("exclusive", True, "mem")
 
-    def _gpus(self, units: int, seats: int) -> None:
-        none: tuple[int, list[str]] = (0, [])
-        no_gres: tuple[int, list[str], dict[str, int]] = (0, [], {})
-        of_all, types = self._read("gpus", values.gpus, none)
-        a_node, more, others = self._read("gres", values.gres, no_gres)
-        for option, factor in (("gpus-per-node", 0), ("gpus-per-task", units)):
-            number, these = self._read(option, values.gpus, none)
-            types = types + these
-            of_all, a_node = of_all + number * factor, a_node + number * (not factor)
-        nodes = self.done.fields.get("nodes") or -(-units // seats)
-        source = next((name for name in GPU_OPTIONS if name in self.options), "")
-        if gpus := of_all or a_node * nodes:
-            self._put("gpus", gpus, source)
-        if types or more:
-            self._put("allowed_types", list(dict.fromkeys([*types, *more])), source)
-        if others:
-            if units > 1 and seats > 1:
+    def _resources(self, size: _Size) -> None:
+        """Put amounts of other resources, divided by the units of a node, and labels."""
+        no_resources: tuple[int, list[str], dict[str, float]] = (0, [], {})
+        _, _, amounts = self._read("gres", values.gres, no_resources)
+        if amounts:
+            units = min(size.units, size.units_of_node)
+            if units > 1:
                 self._warn("gres", "gives each task its part; amounts of a node are divided")
-            self._put("resources", {n: a / min(units, seats) for n, a in others.items()}, "gres")
-        if labels := self._read("constraint", values.labels, list[str]()):
+            each = {name: amount / units for name, amount in amounts.items()}
+            self._put("resources", each, "gres")
+        labels = self._read("constraint", constraints.labels, list[str]())
+        if labels:
             self._put("labels", labels, "constraint")
+            text = self.options["constraint"].value
+            if "[" in text and "|" in text and self.done.fields.get("nodes", 1) > 1:
+                self._warn("constraint", "its nodes may satisfy different alternatives")
 
     # -- when and where
 
@@ -226,18 +353,22 @@ class _Reading:
             self._put("walltime", limit_s, "time")
         if signal := self._read("signal", values.end_signal, None):
             self._put("signal", str(signal), "signal")
-        if "begin" in self.options:
-            begin = self._read("begin", lambda text: values.begin(text, self.now), self.now)
-            if begin > self.now:
-                self._put("begin", begin.isoformat(), "begin")
-        if waits := self._read("dependency", values.dependencies, list[str]()):
-            self._put("dependencies", waits, "dependency")
-        if "array" in self.options:
-            if not self.options["array"].value.strip():
-                self.problems.append(f"{self.options['array']}: {_NO_INDICES}")
-            self._put("array", self.options["array"].value, "array")
+        self._moment("begin")
+        self._moment("deadline")
+        if self._read("array", str.strip, ""):
+            self._put("array", values.array_text(self.options["array"].value), "array")
         if "hold" in self.options:
             self._put("hold", True, "hold")
+
+    def _moment(self, name: str) -> None:
+        """Put the moment of an option, `begin` only if it is still to come."""
+        at = self._read(name, lambda text: moment(text, self.now), None)
+        if at is not None and (at > self.now or name != "begin"):
+            self._put(name, at.isoformat(), name)
+
+    def _dependencies(self) -> None:
+        if waits := self._read("dependency", values.dependencies, list[str]()):
+            self._put("dependencies", waits, "dependency")
 
     def _where(self) -> None:
         parts, file = self.parts, PurePosixPath(self.parts["name"] or DEFAULT_NAME).name
@@ -250,7 +381,7 @@ class _Reading:
         folder = folder or parts["folder"]
         if folder:
             self._put("folder", folder, "chdir")
-        default = "slurm-%A_%a.out" if "array" in self.options else "slurm-%j.out"
+        default = "slurm-%A_%a.out" if "array" in self.done.fields else "slurm-%j.out"
         self._put("output", self._read("output", str, default if folder else ""), "output")
         self._put("error_output", self._read("error", str, ""), "error")
 
@@ -258,14 +389,10 @@ class _Reading:
         """Slurm runs a script again after a lost node or a pre-emption, never after its failure."""
         self._put("max_retries", 0)
         self._put("preemptible", "requeue" in self.options, "requeue")
-        if {"requeue", "no-requeue"} <= self.options.keys():
-            self.problems.append(
-                f"{self.options['requeue']}: goes without --no-requeue; remove one"
-            )
 
     # -- what it sees
 
-    def _environment(self) -> dict[str, Any]:
+    def _environment(self, size: _Size) -> dict[str, Any]:
         """Variables of `--export`, and those that repeat what the options say."""
         wanted = self._read("export", values.exported, values.Exported())
         given = self.parts["environment"].items()
@@ -275,12 +402,15 @@ class _Reading:
             self._warn("export", f"{name} is not set where it was submitted, and left out")
         if len(missing) > NAMED:
             self._warn("export", f"{len(missing) - NAMED} more names are not set there either")
-        return {**found, **wanted.values, **self._told()}
+        return {**found, **wanted.values, **self._told(size)}
 
-    def _told(self) -> dict[str, str]:
-        fields, given, told = self.done.fields, self.options, dict[str, str]()
-        if {"ntasks", "ntasks-per-node"} & given.keys():
-            told |= dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS"), str(fields.get("units", 1)))
+    def _told(self, size: _Size) -> dict[str, str]:
+        """Variables that repeat the options; the tasks of each node where they share GPUs."""
+        given, told = self.options, dict[str, str]()
+        if {"ntasks", "ntasks-per-node", "ntasks-per-gpu"} & given.keys():
+            told |= dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS"), str(size.tasks))
+        if size.tasks_of_unit > 1:
+            told["SLURM_TASKS_PER_NODE"] = _tasks_by_node(size)
         for option, name in TOLD.items():
             if option in given:
                 told[name] = given[option].value
@@ -290,3 +420,16 @@ class _Reading:
         submitted = {"SLURM_SUBMIT_DIR": self.parts["folder"]}
         submitted["SLURM_SUBMIT_HOST"] = self.parts["host"]
         return {**told, **{name: value for name, value in submitted.items() if value}}
+
+
+def _tasks_by_node(size: _Size) -> str:
+    """Tasks of each node as Slurm writes them: of 8 on 3 nodes the text 3(x2),2."""
+    least, nodes_with_one_more = divmod(size.tasks, size.units)
+    runs = list[str]()
+    for amount, nodes in (
+        (least + 1, nodes_with_one_more),
+        (least, size.units - nodes_with_one_more),
+    ):
+        if nodes:
+            runs.append(f"{amount}(x{nodes})" if nodes > 1 else str(amount))
+    return ",".join(runs)

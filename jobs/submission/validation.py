@@ -112,7 +112,7 @@ _PLAIN: Mapping[str, tuple[Any, Callable[[Any], Any]]] = {
     "profiling": ("", partial(fields.choice, known=("", *Profiling.values))),
     "repeatable": (False, fields.flag),
     "hold": (False, fields.flag),
-    "labels": ((), partial(fields.words, pattern=fields.LABEL, what="labels")),
+    "labels": ((), partial(fields.words, pattern=fields.LABELS, what="labels")),
     "on_disconnect": ("stop", partial(fields.choice, known=ON_DISCONNECT)),
     "resources": ({}, fields.amounts),
     "exclusive": (False, fields.flag),
@@ -179,7 +179,7 @@ class _Reading:
         types, runtime = self._allowed_types(), self._runtime()
         image, command = self._image(runtime), self._command(runtime)
         array: ArraySpec | None = self._read("array", None, array_indices)
-        environment, waits = self._environment(team), self._waits(cluster, array)
+        environment, waits = self._environment(team), self._waits(cluster, array, plain["name"])
         times = self._times(zone)
         if cluster and not self.problems:
             needs = plain["cores"], plain["memory_gb"], plain["labels"]
@@ -384,12 +384,13 @@ class _Reading:
         future = begin if begin and begin > self.now else None
         return {"due_at": due, "deadline_at": deadline, "begin_at": future}
 
-    def _waits(self, cluster: Cluster | None, array: ArraySpec | None) -> Waits:
+    def _waits(self, cluster: Cluster | None, array: ArraySpec | None, name: str) -> Waits:
         none: dict[str, str] = {}
         conditions = self._read("dependencies", none, fields.dependencies)
         if not conditions or cluster is None:
             return Waits()
-        waits = waits_of(self.user, cluster, conditions, array.indices if array else None)
+        indices = array.indices if array else None
+        waits = waits_of(self.user, cluster, conditions, indices, name)
         for problem in waits.problems:
             self._problem("dependencies", problem)
         return waits

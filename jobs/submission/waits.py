@@ -13,15 +13,20 @@ from django.db.models import Q, QuerySet
 from clusters.models import Cluster
 from jobs.arrays.selectors import element_of, states_of
 from jobs.dependencies import can_be_satisfied
+from jobs.lifecycle import ACTIVE
 from jobs.models import Condition, Dependency, Job, JobArray
 from jobs.numbers import arrays_with_numbers, jobs_with_numbers
 from jobs.selectors import visible_jobs
 from loadmaster.slurm.numbers import read_number
+from loadmaster.slurm.values import SINGLETON
 
 AFTERCORR = "aftercorr"
 """Condition of an array: each element waits until that of the same index has completed."""
 
 NAMED = 5
+
+MOST_OF_ONE_NAME = 200
+"""Unfinished jobs and arrays for which a singleton waits."""
 
 
 @dataclass(slots=True)
@@ -38,12 +43,15 @@ def waits_of(
     cluster: Cluster,
     conditions: Mapping[str, str],
     indices: Sequence[int] | None,
+    name: str,
 ) -> Waits:
-    """Dependencies by reference (id or number of a job or array, ID_3 for an element).
+    """Dependencies by reference (id or number of a job or array, ID_3 for an element; singleton).
 
-    `indices` are those of the submitted array, None of a single job.
+    `indices` are those of the submitted array, None of a single job; `name` is the job's.
     """
     found = Waits()
+    conditions = dict(conditions)
+    is_singleton = conditions.pop(SINGLETON, None) is not None
     seen = visible_jobs(user).filter(cluster=cluster)
     parts = {text: element_of(text) for text in conditions}
     ids = _ids({base for base, _ in parts.values()}, seen)
@@ -70,7 +78,33 @@ def waits_of(
         else:
             what = f"there is no job or array {base} that you can see in cluster {cluster}"
             found.problems.append(what)
+    if is_singleton:
+        _on_jobs_of_one_name(found, user, cluster, name)
     return found
+
+
+def _on_jobs_of_one_name(
+    found: Waits, user: User | AnonymousUser, cluster: Cluster, name: str
+) -> None:
+    """Let the job wait for the ends of all the user's earlier jobs with its name.
+
+    Every other condition on one of them implies its end.
+    """
+    known = {dependency.on_id or dependency.on_array_id for dependency in found.of_all}
+    same_name = Job.objects.filter(
+        user_id=user.pk or 0, cluster=cluster, name=name, state__in=[str(state) for state in ACTIVE]
+    ).order_by("submitted_at")
+    singles = list(same_name.filter(array=None)[: MOST_OF_ONE_NAME + 1])
+    of_arrays = same_name.exclude(array=None).order_by().values("array").distinct()
+    arrays = list(JobArray.objects.filter(pk__in=of_arrays)[: MOST_OF_ONE_NAME + 1])
+    if len(singles) + len(arrays) > MOST_OF_ONE_NAME:
+        limit = f"waits for at most {MOST_OF_ONE_NAME} jobs, and more are called {name}"
+        found.problems.append(f"{SINGLETON}: {limit}; wait for some to end")
+        return
+    for job in [job for job in singles if job.pk not in known]:
+        found.of_all.append(Dependency(on=job, condition=Condition.AFTERANY))
+    for array in [array for array in arrays if array.pk not in known]:
+        found.of_all.append(Dependency(on_array=array, condition=Condition.AFTERANY))
 
 
 def _ids(bases: Iterable[str], seen: QuerySet[Job]) -> dict[str, str]:

@@ -30,7 +30,7 @@ from loadmaster.cli.output import (
     warn,
 )
 from loadmaster.cli.references import job_id, target
-from loadmaster.cli.sbatch import OPTION, SubmitCommand, sbatch_job
+from loadmaster.cli.sbatch import OPTION, SubmitCommand, read_sbatch, sbatch_job
 from loadmaster.client import ENDED, ApiError, Client
 from loadmaster.client.job_file import parse_settings, read_job_file
 from loadmaster.client.results import Job, StartNow, Submission
@@ -63,8 +63,8 @@ def submit(
     ),
     sbatch: Path | None = Option(
         None,
-        metavar="SCRIPT [OPTIONS] [ARGUMENTS]",
-        help="A script for Slurm, with sbatch's options and its own arguments behind it.",
+        metavar="[SCRIPT] [OPTIONS] [ARGUMENTS]",
+        help="A script for Slurm (- or none: standard input), with sbatch's options and its own.",
     ),
     settings: Settings = None,
     array: str | None = Option(
@@ -92,7 +92,9 @@ def submit(
         data = [{**read_job_file(path, settings or []), **given} for path in job_files]
         if sbatch is not None:
             own = {**parse_settings(settings or []), **given}
-            data = [{**own, **sbatch_job(sbatch, context.meta[OPTION])}]
+            words = read_sbatch(context.meta[OPTION])
+            watch = watch or words.has("wait")
+            data = [{**own, **sbatch_job(words)}]
     with connected(context) as client:
         if len(data) > 1:
             keys = [f"{key}-{number}" for number in range(1, len(data) + 1)] if key else None

@@ -1,69 +1,115 @@
-"""`loadmaster submit --sbatch run.sh -n 4 words of the script`: what sbatch is given."""
+"""`loadmaster submit --sbatch`: words as sbatch takes them, and the script that they name."""
 
 import os
 import socket
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from typer.core import TyperCommand
 
 from loadmaster.cli.output import USAGE, fail
-from loadmaster.slurm.options import COMMAND_LINE, ScriptError, merged, read_script, read_words
+from loadmaster.slurm.options import (
+    COMMAND_LINE,
+    Given,
+    ScriptError,
+    merged,
+    read_script,
+    read_words,
+)
+from loadmaster.slurm.script_bytes import text_of
 from loadmaster.slurm.values import exported
 
 OPTION = "--sbatch"
+STANDARD_INPUT = "-"
 OWN = ("LOADMASTER_", "SLURM_")
 """Beginnings of variables that are not exported: they are given to a job where it runs."""
 
 
 class SubmitCommand(TyperCommand):
-    """Command that leaves all words after `--sbatch SCRIPT` to be read as sbatch reads them."""
+    """Command that leaves all words after `--sbatch` to be read as sbatch reads them."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Keep the words after the script in `ctx.meta`."""
+        """Keep the words after `--sbatch` in `ctx.meta`."""
         for place, word in enumerate(args):
-            name, equals, _ = word.partition("=")
+            name, equals, first = word.partition("=")
             if name == OPTION:
-                end = place + 1 if equals else place + 2
-                ctx.meta[OPTION] = args[end:]
-                args = args[:end]
+                ctx.meta[OPTION] = [first, *args[place + 1 :]] if equals else args[place + 1 :]
+                args = [*args[:place], OPTION, STANDARD_INPUT]
                 break
         return super().parse_args(ctx, args)
 
 
-def sbatch_job(path: Path, words: Sequence[str]) -> dict[str, Any]:
-    """The job of a script's file with the command line's words; ends the program without it."""
+@dataclass(frozen=True, slots=True)
+class SbatchWords:
+    """Words of sbatch: its options, the script ("": none is named), and the script's own words."""
+
+    script: str
+    options: tuple[str, ...]
+    given: tuple[Given, ...]
+    arguments: tuple[str, ...]
+
+    def has(self, option: str) -> bool:
+        """Return True if the words have this option."""
+        return any(given.name == option for given in self.given)
+
+
+def read_sbatch(words: Sequence[str]) -> SbatchWords:
+    """Read `run.sh -n 4 its own words` or, as sbatch does, `-n 4 run.sh its own words`.
+
+    Ends the program at a wrong option.
+    """
+    script = ""
+    if words and (words[0] == STANDARD_INPUT or not words[0].startswith("-")):
+        script, words = words[0], words[1:]
     try:
-        script = path.read_bytes().decode()
-    except OSError as error:
-        fail(f"{path}: {error.strerror}", USAGE)
-    except UnicodeDecodeError:
-        fail(f"{path}: is no text in UTF-8; a script is text", USAGE)
-    try:
-        rest = read_words(words, COMMAND_LINE)[1]
+        given, rest = read_words(words, COMMAND_LINE)
     except ScriptError as error:
         fail(str(error), USAGE)
-    options = list(words[: len(words) - len(rest)])
+    options = words[: len(words) - len(rest)]
+    if rest and not script:
+        script, rest = rest[0], rest[1:]
+    return SbatchWords(script, tuple(options), tuple(given), tuple(rest))
+
+
+def sbatch_job(words: SbatchWords) -> dict[str, Any]:
+    """The job that sbatch's words describe; ends the program if its script cannot be read.
+
+    Without a script and without `--wrap` the script is read from standard input.
+    """
+    script = ""
+    if words.script not in ("", STANDARD_INPUT):
+        try:
+            script = text_of(Path(words.script).read_bytes())
+        except OSError as error:
+            fail(f"{words.script}: {error.strerror}", USAGE)
+    elif not words.has("wrap"):
+        script = text_of(sys.stdin.buffer.read())
     given = {
         "script": script,
-        "name": path.name,
-        "options": options,
-        "arguments": rest,
+        "name": Path(words.script).name if words.script != STANDARD_INPUT else "",
+        "options": list(words.options),
+        "arguments": list(words.arguments),
         "folder": str(Path.cwd()),
         "host": socket.gethostname(),
-        "environment": _environment(script, options, os.environ),
+        "environment": _environment(script, words.given, os.environ),
     }
     return {"sbatch": given}
 
 
-def _environment(script: str, options: Sequence[str], own: Mapping[str, str]) -> dict[str, str]:
+def _environment(script: str, options: Sequence[Given], own: Mapping[str, str]) -> dict[str, str]:
     """Variables that `--export` asks for; the server names what is wrong with a script."""
+    of_script = list[Given]()
     with suppress(ScriptError):
-        in_force, _ = merged(read_script(script), read_words(options, COMMAND_LINE)[0])
-        if "export" in in_force:
-            wanted = exported(in_force["export"].value)
-            every = {n: v for n, v in own.items() if n.isidentifier() and not n.startswith(OWN)}
-            return every if wanted.all else {n: v for n, v in own.items() if n in wanted.names}
-    return {}
+        of_script = read_script(script)
+    in_force, _ = merged(of_script, options)
+    if "export" not in in_force:
+        return {}
+    wanted = exported(in_force["export"].value)
+    if not wanted.all:
+        return {name: value for name, value in own.items() if name in wanted.names}
+    may_go = [name for name in own if name.isidentifier() and not name.startswith(OWN)]
+    return {name: own[name] for name in may_go}

@@ -5,11 +5,12 @@ What an option means is read later (`jobs.submission.sbatch`); here are its name
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from itertools import islice
 
 from loadmaster import shell_words
+from loadmaster.slurm import sbatch_options
 
 MAX_SCRIPT = 262_144
 """Characters of a script: data and programs belong into files."""
@@ -23,6 +24,9 @@ NAMED = 10
 LONGEST_NAME = 60
 """Characters of a wrong option that are looked at and shown."""
 
+OPPOSITES = {"requeue": "no-requeue", "no-requeue": "requeue"}
+"""Options of which the last one holds."""
+
 COMMAND_LINE = "command line"
 PREFIX = "#SBATCH"
 
@@ -33,6 +37,10 @@ class ScriptError(ValueError):
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__("; ".join(problems))
         self.problems = tuple(problems)
+
+
+class ValueMissingError(ScriptError):
+    """Last option of some words without the value that it needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,34 +56,18 @@ class Given:
         return f"{self.place}: --{self.name}"
 
 
-_FLAGS = """
-    contiguous exclusive? get-user-env? H:hold ignore-pbs k:no-kill nice? no-requeue O:overcommit
-    parsable propagate? Q:quiet reboot requeue s:oversubscribe? spread-job use-min-nodes v:verbose
-    W:wait
-"""
-_VALUES = """
-    A:account a:array b:begin bb bbf C:constraint cluster-constraint c:cpus-per-task
-    D:chdir M:clusters comment container cores-per-socket cpu-freq cpus-per-gpu
-    d:dependency deadline delay-boot m:distribution e:error x:exclude export export-file
-    B:extra-node-info gid gpu-bind gpu-freq G:gpus gpus-per-node gpus-per-socket gpus-per-task gres
-    gres-flags hint i:input J:job-name L:licenses mail-type mail-user mcs-label mem mem-bind
-    mem-per-cpu mem-per-gpu mincpus network F:nodefile w:nodelist N:nodes n:ntasks
-    ntasks-per-core ntasks-per-gpu ntasks-per-node ntasks-per-socket open-mode o:output
-    p:partition power priority profile q:qos reservation signal sockets-per-node S:core-spec
-    switches thread-spec threads-per-core t:time time-min tmp uid wckey wrap
-"""
-
-
 @dataclass(frozen=True, slots=True)
 class Program:
     """Program with its options by name, and their names by short form.
 
-    An option "=" takes a value, "?" may have one after `=` (or its letter), "" has none.
+    An option "=" takes a value, "?" may have one after `=` (or its letter), "" has none; `aliases`
+    are further names of options.
     """
 
     name: str
     needs: Mapping[str, str]
     shorts: Mapping[str, str]
+    aliases: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, name: str, flags: str, values: str) -> "Program":
@@ -91,7 +83,9 @@ class Program:
         return cls(name, needs, shorts)
 
 
-SBATCH = Program.of("sbatch", _FLAGS, _VALUES)
+SBATCH = Program(
+    "sbatch", sbatch_options.VALUES, sbatch_options.SHORT_FORMS, sbatch_options.ALIASES
+)
 
 
 def read_words(
@@ -125,15 +119,19 @@ def _long(word: str, left: deque[str], place: str, program: Program) -> Iterator
 
 
 def _full_name(given: str, place: str, program: Program) -> str:
-    """Return the option of this name or beginning, as getopt does."""
+    """Return the option of this name, or of this beginning if all that begin so are one option."""
     if given in program.needs:
         return given
-    fitting = sorted(name for name in program.needs if given and name.startswith(given))
-    if len(fitting) == 1:
-        return fitting[0]
+    names = {**{name: name for name in program.needs}, **program.aliases}
+    if given in names:
+        return names[given]
+    beginnings = sorted(name for name in names if given and name.startswith(given))
+    meant = {names[name] for name in beginnings}
+    if len(meant) == 1:
+        return meant.pop()
     given = given[:LONGEST_NAME]
-    if fitting:
-        several = " or ".join(f"--{name}" for name in fitting)
+    if beginnings:
+        several = " or ".join(f"--{name}" for name in beginnings)
         raise ScriptError([f"{place}: --{given} may be {several}; write it in full"])
     near = get_close_matches(given, list(program.needs), n=1)
     hint = f"did you mean --{near[0]}?" if near else "remove it"
@@ -148,7 +146,7 @@ def _short(word: str, left: deque[str], place: str, program: Program) -> Iterato
         if program.needs[name] == "=":
             yield Given(name, word[end:] or _following(f"-{letter}", left, place), place)
             return
-        if program.needs[name] and word[end : end + 1].isdecimal():
+        if program.needs[name] == "?":
             yield Given(name, word[end:], place)
             return
         yield Given(name, "", place)
@@ -156,17 +154,22 @@ def _short(word: str, left: deque[str], place: str, program: Program) -> Iterato
 
 def _following(option: str, left: deque[str], place: str) -> str:
     if not left:
-        raise ScriptError([f"{place}: {option} needs a value; write it behind"])
+        raise ValueMissingError([f"{place}: {option} needs a value; write it behind"])
     return left.popleft()
 
 
 def option_lines(script: str) -> Iterator[tuple[int, str]]:
     """Yield number and text of each `#SBATCH` line before the script's first command."""
+    for number, line in _lines_before_commands(script):
+        if line.startswith(PREFIX):
+            yield number, line.removeprefix(PREFIX)
+
+
+def _lines_before_commands(script: str) -> Iterator[tuple[int, str]]:
     for number, line in enumerate(script.split("\n"), start=1):
         if line.strip() and not line.lstrip().startswith("#"):
             return
-        if line.startswith(PREFIX):
-            yield number, line.removeprefix(PREFIX)
+        yield number, line
 
 
 def late_lines(script: str) -> Iterator[str]:
@@ -178,26 +181,59 @@ def late_lines(script: str) -> Iterator[str]:
             return
 
 
+def lines_of_other_systems(script: str) -> Iterator[str]:
+    """Yield a warning of the first line with options for PBS, and of the first for LSF."""
+    for prefix in ("#PBS", "#BSUB"):
+        for number, line in _lines_before_commands(script):
+            if line.startswith(f"{prefix} "):
+                remedy = f"write their options as {PREFIX} lines"
+                yield f"line {number}: {prefix} lines are not read; {remedy}"
+                break
+
+
 def read_script(script: str) -> list[Given]:
-    """Return the options of a script's lines. Raises ScriptError with the first problems found."""
-    problems, found = list(text_problems(script)), list[Given]()
-    for number, text in option_lines(script) if not problems else ():
+    """Return the options of a script's lines. Raises ScriptError with the first problems found.
+
+    As of getopt, the value of a line's last option may stand at the beginning of the next line.
+    """
+    problems = list(text_problems(script))
+    if problems:
+        raise ScriptError(problems)
+    options = list[Given]()
+    lines = deque(option_lines(script))
+    unfinished = list[str]()
+    while lines:
+        number, text = lines.popleft()
         place = f"line {number}"
-        if len(problems) == NAMED or len(found) > MAX_OPTIONS:
-            said = f"is not read: after {NAMED} problems or {MAX_OPTIONS} options reading ends"
-            problems.append(f"{place}: {said}; mend or remove some")
+        if len(problems) == NAMED or len(options) > MAX_OPTIONS:
+            limit = f"after {NAMED} problems or {MAX_OPTIONS} options reading ends"
+            problems.append(f"{place}: is not read: {limit}; mend or remove some")
             break
         try:
-            options, rest = read_words(_split(text, place), place)
-            if rest:
-                said = "is no option; options begin with - or --, and values with spaces are quoted"
-                raise ScriptError([f"{place}: {rest[0][:LONGEST_NAME]!r} {said}"])
-            found += options
+            words = [*unfinished, *_split(text, place)]
+            unfinished = []
+            options += _options_of_line(words, place)
+        except ValueMissingError as error:
+            if lines and not lines[0][1].lstrip().startswith(("-", "#")):
+                unfinished = words
+            else:
+                problems += error.problems
         except ScriptError as error:
             problems += error.problems
     if problems:
         raise ScriptError(problems)
-    return found
+    return options
+
+
+def _options_of_line(words: Sequence[str], place: str) -> list[Given]:
+    if words and words[0] in ("hetjob", "packjob"):
+        remedy = "submit each part as a job of its own"
+        raise ScriptError([f"{place}: jobs of several parts are not run here; {remedy}"])
+    options, rest = read_words(words, place)
+    if rest:
+        rule = "is no option; options begin with - or --, and values with spaces are quoted"
+        raise ScriptError([f"{place}: {rest[0][:LONGEST_NAME]!r} {rule}"])
+    return options
 
 
 def text_problems(script: str) -> Iterator[str]:
@@ -234,13 +270,23 @@ def last_of(given: Iterable[Given]) -> tuple[dict[str, Given], list[str]]:
     for one in given:
         if (before := found.get(one.name)) and before.value != one.value:
             warnings.append(f"{one}: replaces the value of {before.place}; remove one of them")
-        found[one.name] = one
+        _put(found, one)
     return found, warnings
+
+
+def _put(options: dict[str, Given], option: Given) -> None:
+    """Let an option hold over earlier ones of its name, and over its opposite."""
+    options[option.name] = option
+    if option.name in OPPOSITES:
+        options.pop(OPPOSITES[option.name], None)
 
 
 def merged(
     script: Iterable[Given], command_line: Iterable[Given]
 ) -> tuple[Mapping[str, Given], list[str]]:
     """Return each option in force, the command line's over the script's, and warnings."""
-    (lines, said), (words, more) = last_of(script), last_of(command_line)
-    return {**lines, **words}, [*said, *more]
+    options, warnings = last_of(script)
+    words, more_warnings = last_of(command_line)
+    for option in words.values():
+        _put(options, option)
+    return options, [*warnings, *more_warnings]

@@ -5,30 +5,43 @@ import re
 import signal as signals
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
 
 _TIME = re.compile(r"(?:(\d+)-(?=\d))?(\d+)(?::(\d+))?(?::(\d+))?")
+_DAYS_ALONE = re.compile(r"\d+-")
+_UNLIMITED = ("unlimited", "infinite", "-1", "0")
+LONGEST_TIME_S = 10 * 365 * 86_400.0
+"""Longest time limit; a longer one is none."""
+
 _MEMORY = re.compile(r"(\d+)([KMGT]?)B?", re.IGNORECASE)
 _BYTES = {"K": 2**10, "": 2**20, "M": 2**20, "G": 2**30, "T": 2**40}
-_UNLIMITED = ("unlimited", "infinite", "0")
-_NODES = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
-_GPUS = re.compile(r"(?:([A-Za-z][\w.-]*)[:=])?(\d{1,9})")
-_GRES = re.compile(r"([A-Za-z][\w-]*)(?::([A-Za-z][\w.-]*))?(?:[:=](\d{1,9}))?")
-_DEPENDENCY = re.compile(r"(afterok|afterany|afternotok|aftercorr)((?::[0-9A-Za-z_\[\]-]+)+)")
-_FROM_NOW = re.compile(
-    r"now(?:\+(\d{1,9})(seconds?|minutes?|hours?|days?|weeks?)?)?", re.IGNORECASE
+_NODES = re.compile(r"\+?(\d{1,9})([km]?)(?:-(\d{1,9})([km]?))?", re.IGNORECASE)
+_THOUSANDS = {"": 1, "k": 1024, "m": 1024**2}
+
+_COUNT = re.compile(r"\d{1,9}")
+_AMOUNT = re.compile(r"(\d{1,9})([KMGTP]?)", re.IGNORECASE)
+_IN_G = {"": 1.0, "K": 2.0**-20, "M": 2.0**-10, "G": 1.0, "T": 2.0**10, "P": 2.0**20}
+_NAME = re.compile(r"[A-Za-z][\w-]*")
+_TYPE = re.compile(r"[A-Za-z0-9][\w.+-]*")
+
+_CONDITIONS = ("afterok", "afterany", "afternotok", "aftercorr")
+_SAME_AS_AFTERANY = "afterburstbuffer"
+SINGLETON = "singleton"
+_JOB = re.compile(r"[0-9A-Za-z-]+(?:_\d{1,9}|\[\d{1,9}\])?")
+_ELEMENTS = re.compile(r"([0-9A-Za-z-]+)_\[(\d{1,9})-(\d{1,9})\]")
+MOST_ELEMENTS = 100
+
+_SIGNAL = re.compile(
+    r"(?P<flags>R?B?|BR):?(?:SIG)?(?P<name>[A-Z]{3,4}\d?|\d{1,2})(?:@(?P<seconds>\d{0,5}))?",
+    re.IGNORECASE,
 )
-_SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
-_HOURS = {"midnight": "00:00", "noon": "12:00", "teatime": "16:00", "elevenses": "11:00"}
-_CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?(am|pm)?", re.IGNORECASE)
-_DATE = re.compile(r"(\d{4})-(\d{1,2})-(\d{1,2})")
-_SIGNAL = re.compile(r"(B:)?(?:SIG)?([A-Z]+\d?|\d{1,2})(?:@(\d{1,5}))?", re.IGNORECASE)
-_EXPORTED = re.compile(r"(?:'[^']*(?:'|$)|[^,'])+")
-_NAMES = "HUP INT QUIT ABRT KILL ALRM TERM USR1 USR2 URG CONT STOP TSTP TTIN TTOU"
+_NAMES = "HUP INT QUIT ABRT KILL ALRM TERM USR1 USR2 URG CONT STOP TSTP TTIN TTOU XCPU"
 _SIGNALS = {name: int(signals.Signals[f"SIG{name}"]) for name in _NAMES.split()}
+GREATEST_SIGNAL = 64
 LONGEST_WARNING_S = 65_535
 LONGEST_LIST = 1000
 """Characters of GPUs and their types."""
+
+_EXPORTED = re.compile(r"""(?:[^,'"]|'[^']*'|"[^"]*"|['"])+""")
 
 
 class ValueFormatError(ValueError):
@@ -38,10 +51,12 @@ class ValueFormatError(ValueError):
 def time_s(text: str) -> float | None:
     """Seconds of a time limit, None without one; a single number is minutes, as of Slurm.
 
-    minutes, minutes:seconds, hours:minutes:seconds, days-hours[:minutes[:seconds]].
+    minutes, minutes:seconds, hours:minutes:seconds, days-[hours[:minutes[:seconds]]].
     """
     if text.lower() in _UNLIMITED:
         return None
+    if _DAYS_ALONE.fullmatch(text):
+        text += "0"
     match = _TIME.fullmatch(text)
     if not match or len(text) > 30:
         forms = "minutes, hours:minutes:seconds or days-hours:minutes"
@@ -53,8 +68,10 @@ def time_s(text: str) -> float | None:
     elif len(parts) == 3:
         hours, minutes, seconds = parts
     else:
-        hours, (minutes, seconds) = 0, [*parts, 0][:2]
-    return ((int(days or 0) * 24.0 + hours) * 60 + minutes) * 60 + seconds or None
+        hours = 0
+        minutes, seconds = [*parts, 0][:2]
+    limit_s = ((int(days or 0) * 24.0 + hours) * 60 + minutes) * 60 + seconds
+    return limit_s if 0 < limit_s <= LONGEST_TIME_S else None
 
 
 def memory_gb(text: str) -> float:
@@ -67,102 +84,141 @@ def memory_gb(text: str) -> float:
 
 def count(text: str) -> int:
     """Whole number from 1 on."""
-    if not re.fullmatch(r"\d{1,9}", text) or not int(text):
+    digits = text.removeprefix("+")
+    if not _COUNT.fullmatch(digits) or not int(digits):
         raise ValueFormatError(f"{text!r} is no number; write a whole number from 1 on, such as 4")
-    return int(text)
+    return int(digits)
 
 
 def nodes(text: str) -> tuple[int, int]:
-    """Least and greatest number of nodes: of 2 both are 2, of 2-4 they differ."""
-    match = _NODES.fullmatch(text)
-    least, most = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+    """Least and greatest number of nodes: of 2 both are 2, of 2-4 they differ; of 0 both are 0."""
+    if text == "0":
+        return 0, 0
+    least = 0
+    most = 0
+    if match := _NODES.fullmatch(text):
+        least = int(match[1]) * _THOUSANDS[match[2].lower()]
+        most = int(match[3]) * _THOUSANDS[match[4].lower()] if match[3] else least
     if not 0 < least <= most:
         raise ValueFormatError(f"{text!r} is no number of nodes; write one such as 2, or 1-4")
     return least, most
 
 
 def gpus(text: str) -> tuple[int, list[str]]:
-    """Number of GPUs, and their types: 2, V100:2, or several of these."""
+    """Number of GPUs, and their types: 2, V100:2, 2080ti:1, V100, or several of these."""
     if len(text) > LONGEST_LIST:
-        said = f"has {len(text)} characters and may have {LONGEST_LIST}"
-        raise ValueFormatError(f"{said}; write a number such as 2 or V100:2")
-    found = [_GPUS.fullmatch(part) for part in text.split(",")]
-    if any(match is None for match in found):
+        limit = f"has {len(text)} characters and may have {LONGEST_LIST}"
+        raise ValueFormatError(f"{limit}; write a number such as 2 or V100:2")
+    number = 0
+    types = list[str]()
+    for part in text.split(",") if text else ():
+        type_, amount = _typed_count(part)
+        number += amount
+        if type_ and amount:
+            types.append(type_)
+    return number, types
+
+
+def _typed_count(text: str) -> tuple[str, int]:
+    """Type ("": any) and number of GPUs; digits alone are a number, a type alone is one GPU."""
+    if _COUNT.fullmatch(text):
+        return "", int(text)
+    type_, _, amount = text.replace("=", ":").partition(":")
+    amount = amount if ":" in text or "=" in text else "1"
+    if not _TYPE.fullmatch(type_) or not _COUNT.fullmatch(amount):
         raise ValueFormatError(f"{text!r} is no number of GPUs; write one such as 2 or V100:2")
-    known = [match for match in found if match]
-    return sum(int(m[2]) for m in known), [m[1] for m in known if m[1] and int(m[2])]
+    return type_, int(amount)
 
 
-def gres(text: str) -> tuple[int, list[str], dict[str, int]]:
-    """Number of GPUs, their types, and amounts of other resources: gpu:V100:2,mic:1."""
-    number, types, others = 0, list[str](), dict[str, int]()
+def gres(text: str) -> tuple[int, list[str], dict[str, float]]:
+    """Number of GPUs, their types, and amounts of other resources: gpu:V100:2,tmpspace:10G.
+
+    An amount with a unit counts in G (2**30): 10G is 10, 512M a half.
+    """
+    number = 0
+    types = list[str]()
+    others = dict[str, float]()
     for part in text.split(",") if text.lower() != "none" else ():
-        match = _GRES.fullmatch(part.removeprefix("gres/"))
-        if match is None:
+        name, _, rest = re.sub(r"^gres[/:]", "", part).partition(":")
+        if not _NAME.fullmatch(name) or part.endswith((":", "=")):
             raise ValueFormatError(f"{part!r} is no resource; write one such as gpu:2 or mic:1")
-        name, kind, amount = match[1], match[2], int(match[3] or 1)
         if name == "gpu":
+            type_, amount = _typed_count(rest or "1")
             number += amount
-            types += [kind] if kind else []
+            if type_ and amount:
+                types.append(type_)
         else:
-            others[name] = others.get(name, 0) + amount
+            others[name] = others.get(name, 0.0) + _amount(rest, part)
     return number, types, others
 
 
+def _amount(text: str, part: str) -> float:
+    """Amount of a resource, whose type has no meaning here; 1 if none is given."""
+    *_, last = text.replace("=", ":").split(":")
+    if match := _AMOUNT.fullmatch(last):
+        return int(match[1]) * _IN_G[match[2].upper()]
+    if not text or _TYPE.fullmatch(text):
+        return 1.0
+    raise ValueFormatError(f"{part!r} is no resource; write one such as gpu:2 or tmpspace:10G")
+
+
 def dependencies(text: str) -> list[str]:
-    """Dependencies as a job has them: of afterok:1:2 the list afterok:1, afterok:2."""
+    """Dependencies as a job has them: of afterok:1:2,3 the list afterok:1, afterok:2, afterany:3.
+
+    As of Slurm, a number alone waits for the end of its job, and 0 or nothing for none.
+    """
+    if text.strip() in ("", "0"):
+        return []
     if "?" in text:
-        raise ValueFormatError("? cannot be waited for; separate jobs by commas")
-    found = list[str]()
-    for part in text.split(","):
-        match = _DEPENDENCY.fullmatch(part)
-        if match is None:
-            kinds = "afterok, afterany, afternotok or aftercorr and ids of jobs"
-            raise ValueFormatError(f"{part!r} is no dependency; write {kinds}, such as afterok:123")
-        found += [f"{match[1]}:{job}" for job in match[2][1:].split(":")]
-    return found
+        raise ValueFormatError("? (one of several jobs) is not done here; separate jobs by commas")
+    conditions = list[str]()
+    for part in re.sub(r"\s*([:,])\s*", r"\1", text.strip()).split(","):
+        condition, colon, jobs = part.partition(":")
+        condition = condition.lower()
+        if condition == SINGLETON and not colon:
+            conditions.append(SINGLETON)
+            continue
+        if not colon and part.isdecimal():
+            condition = "afterany"
+            jobs = part
+        if condition == _SAME_AS_AFTERANY:
+            condition = "afterany"
+        if condition not in _CONDITIONS or "+" in jobs:
+            raise _no_dependency(part)
+        for job in jobs.split(":"):
+            conditions += [f"{condition}:{one}" for one in _elements_or_job(job, part)]
+    return conditions
 
 
-def begin(text: str, now: datetime) -> datetime:
-    """Moment in the zone of `now`: now+1hour, 16:00, noon, tomorrow, 2030-01-31T16:00."""
-    plain = text.strip().lower()
-    if match := _FROM_NOW.fullmatch(plain):
-        unit = _SECONDS[(match[2] or "second").rstrip("s")]
-        return now + timedelta(seconds=int(match[1] or 0) * unit)
-    day, clock = _day_and_clock(plain)
-    try:
-        return _moment(day, clock, now)
-    except (ValueError, OverflowError):
-        forms = "now+1hour, 16:00, tomorrow or 2030-01-31T16:00"
-        raise ValueFormatError(f"{text!r} is no time; write one such as {forms}") from None
+def _elements_or_job(job: str, part: str) -> list[str]:
+    """Return the references of 5, 5_3, 5_* (the array) or 5_[1-3] (three elements)."""
+    if match := _ELEMENTS.fullmatch(job):
+        indices = range(int(match[2]), int(match[3]) + 1)
+        if not 0 < len(indices) <= MOST_ELEMENTS:
+            limit = f"name 1 to {MOST_ELEMENTS} elements, or the whole array"
+            raise ValueFormatError(f"{job[:60]!r}: {limit}")
+        return [f"{match[1]}_{index}" for index in indices]
+    job = job.removesuffix("_*")
+    if not _JOB.fullmatch(job):
+        raise _no_dependency(part)
+    return [job]
 
 
-def _day_and_clock(plain: str) -> tuple[str, str]:
-    if plain in ("today", "tomorrow") or _DATE.fullmatch(plain):
-        return plain, "00:00"
-    day, _, clock = plain.partition("t") if _DATE.match(plain) else ("", "", plain)
-    return day, _HOURS.get(clock, clock)
+def _no_dependency(part: str) -> ValueFormatError:
+    kinds = "afterok, afterany, afternotok or aftercorr and ids of jobs"
+    problem = f"{part[:60]!r} is no dependency that is known here"
+    return ValueFormatError(f"{problem}; write {kinds}, such as afterok:123, or {SINGLETON}")
 
 
-def _moment(day: str, clock: str, now: datetime) -> datetime:
-    match = _CLOCK.fullmatch(clock)
-    if match is None:
-        raise ValueError(clock)
-    hour = int(match[1]) % 12 + 12 * (match[4].lower() == "pm") if match[4] else int(match[1])
-    at = now.replace(hour=hour, minute=int(match[2]), second=int(match[3] or 0), microsecond=0)
-    if date := _DATE.fullmatch(day):
-        return at.replace(year=int(date[1]), month=int(date[2]), day=int(date[3]))
-    if day == "today":
-        return now
-    return at if not day and at >= now else at + timedelta(days=1)
-
-
-def labels(text: str) -> list[str]:
-    """Labels that a node must all have: of a&b the list a, b."""
-    if set(text) & set("|[]*()"):
-        said = "needs labels that one node has all of; write them as a&b"
-        raise ValueFormatError(f"{text!r}: a job {said}")
-    return [label for part in text.split("&") for label in part.split(",") if label]
+def array_text(text: str) -> str:
+    """Indices of `--array` as a job has them: without brackets, empty parts and a limit of 0."""
+    indices, _, rest = re.sub(r"[\[\]\s]", "", text).partition("%")
+    limit = re.match(r"\d*", rest)
+    digits = limit[0] if limit else ""
+    if "," in rest:
+        indices += rest[rest.index(",") :]
+    indices = ",".join(filter(None, indices.split(",")))
+    return f"{indices}%{int(digits)}" if digits and int(digits) else indices
 
 
 def shares(memory: float, of: int) -> float:
@@ -181,7 +237,7 @@ class EndSignal:
     @property
     def number(self) -> int:
         """Number of the signal on this machine."""
-        return _SIGNALS[self.name]
+        return int(self.name) if self.name.isdecimal() else _SIGNALS[self.name]
 
     def __str__(self) -> str:
         """The signal as `end_signal` reads it."""
@@ -189,17 +245,22 @@ class EndSignal:
 
 
 def end_signal(text: str) -> EndSignal:
-    """Signal of [B:]SIGNAL[@SECONDS], such as USR1@120 or B:10; 60 seconds where none are said."""
+    """Signal of [R][B][:]SIGNAL[@SECONDS], such as USR1@120 or B:10; 60 seconds if none are given.
+
+    R, which lets a job into a reservation in Slurm, has no meaning here.
+    """
     match = _SIGNAL.fullmatch(text.strip())
-    name, before_s = (match[2].upper(), int(match[3] or 60)) if match else ("", 0)
-    numbers = {str(number): name for name, number in _SIGNALS.items()}
-    name = numbers.get(name, name)
-    if name not in _SIGNALS:
-        said = f"write [B:]SIGNAL[@SECONDS], such as USR1@120; signals are {' '.join(_SIGNALS)}"
-        raise ValueFormatError(f"{text[:40]!r} is no signal; {said}")
+    names = {str(number): name for name, number in _SIGNALS.items()}
+    name = match["name"].upper() if match else ""
+    name = names.get(name, name)
+    is_other_number = name.isdecimal() and 0 < int(name) <= GREATEST_SIGNAL
+    if match is None or (name not in _SIGNALS and not is_other_number):
+        form = "write [B:]SIGNAL[@SECONDS], such as USR1@120"
+        raise ValueFormatError(f"{text[:40]!r} is no signal; {form}; signals are {_NAMES}")
+    before_s = int(match["seconds"] or 60)
     if before_s > LONGEST_WARNING_S:
         raise ValueFormatError(f"{before_s} seconds are more than {LONGEST_WARNING_S}; write fewer")
-    return EndSignal(name, before_s, match is not None and bool(match[1]))
+    return EndSignal(name, before_s, "B" in match["flags"].upper())
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,19 +273,19 @@ class Exported:
 
 
 def exported(text: str) -> Exported:
-    """Read ALL, NONE, NIL (in any case), NAME, NAME=value, or several with commas between.
+    """Read ALL, NONE, NAME, NAME=value, or several of these with commas between.
 
-    A value in single quotes may have commas: NAME='a,b'.
+    A value with a comma stands in quotes, which belong to it, as of Slurm.
     """
-    is_all = False
-    names: set[str] = set()
-    own: dict[str, str] = {}
+    takes_all = False
+    names = set[str]()
+    values = dict[str, str]()
     for part in _EXPORTED.findall(text):
         name, equals, value = part.partition("=")
         if equals:
-            own[name] = value.replace("'", "")
-        elif name.lower() == "all":
-            is_all = True
-        elif name.lower() not in ("none", "nil"):
-            names.add(name)
-    return Exported(is_all, frozenset(names), own)
+            values[name] = value
+        elif part.upper() == "ALL":
+            takes_all = True
+        elif part.upper() not in ("NONE", "NIL"):
+            names.add(part)
+    return Exported(takes_all, frozenset(names), values)

@@ -49,4 +49,4 @@ def worded(label: str) -> str:
         return "an agent that is recent enough"
     if label.startswith(TEAM):
         return "a node that may serve its team"
-    return "a clean record with the job" if label.startswith(APART) else label
+    return "a clean record with the job" if label.startswith(APART) else label.replace("|", " or ")

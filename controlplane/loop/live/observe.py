@@ -27,6 +27,7 @@ from controlplane.loop.live.rows import DeviceRow, NodeRow, Rows, is_ready
 from jobs.lifecycle import JobState
 from jobs.models import Job, Team
 from loadmaster.features import BATCH, LIMITS, SIGNAL
+from loadmaster.slurm.constraints import satisfied
 from policies.contract.labels import (
     apart_label,
     feature_label,
@@ -248,9 +249,11 @@ def _labels_of_node(node: NodeRow, rows: Rows) -> tuple[str, ...]:
     given = {label for label in node.labels if not is_own(label)}
     apart = {apart_label(str(other)) for other in rows.avoided_nodes if other != node.pk}
     teams = {team_label(str(team)) for team in rows.teams_of(node)}
+    alternatives = {label for label in rows.alternatives if satisfied([label], given)}
     return tuple(
         sorted(
             given
+            | alternatives
             | apart
             | teams
             | {runtime_label(name) for name in runtimes_of(node.features)}

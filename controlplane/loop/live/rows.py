@@ -28,6 +28,7 @@ from jobs.models import UNFINISHED, Assignment, Dependency, Job
 from jobs.submission.feasibility import Demand, NodeCapacity, hold_all
 from loadmaster.features import serves_one_team
 from loadmaster.protocol import OUT_OF_SHARED_MEMORY, ReasonClass
+from loadmaster.slurm.constraints import ALTERNATIVE, satisfied
 from policies.contract.snapshot import Purpose
 
 
@@ -163,6 +164,7 @@ class Rows:
         self.jobs: Sequence[Job] = [job for job in jobs if job.pk not in self.blocked]
         self.avoided = self._avoided(now)
         self.avoided_nodes = frozenset(n for nodes in self.avoided.values() for n in nodes)
+        self.alternatives = _alternatives(self.jobs)
 
     @cached_property
     def keeps_teams_apart(self) -> bool:
@@ -228,9 +230,17 @@ class Rows:
             and node.role != Role.PROFILING
             and (not self.keeps_teams_apart or job.team_id in self.teams_of(node))
             and job.runtime in runtimes_of(node.features)
-            and set(job.labels) <= set(node.labels)
+            and satisfied(job.labels, node.labels)
             and (not job.allowed_types or self.type_of[node.pk] in job.allowed_types)
         )
+
+
+def _alternatives(jobs: Iterable[Job]) -> frozenset[str]:
+    """Return the labels of jobs that several labels of a node satisfy, such as a100|v100."""
+    alternatives = set[str]()
+    for job in jobs:
+        alternatives.update(label for label in job.labels if ALTERNATIVE in label)
+    return frozenset(alternatives)
 
 
 def _gpus_a_node(failed: Collection[tuple[Any, int]]) -> dict[object, float]:

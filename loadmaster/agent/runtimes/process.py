@@ -45,6 +45,7 @@ from loadmaster.features import ISOLATED
 from loadmaster.files import private_folder, write_json, write_whole
 from loadmaster.protocol import ReasonClass
 from loadmaster.slurm.environment import TASK, variables_on_node
+from loadmaster.slurm.script_bytes import bytes_of
 from loadmaster.slurm.server import ACCESS, FOLDER
 from loadmaster.training.gangs.connection import is_free, parse_address
 
@@ -186,7 +187,7 @@ class ProcessRuntime(RunFolders):
         if not launch.spec.script:
             return []
         path = self.folder(launch.run) / SCRIPT
-        write_whole(path, launch.spec.script.encode(), durable=True, mode=self._program_mode)
+        write_whole(path, bytes_of(launch.spec.script), durable=True, mode=self._program_mode)
         return [*TASK, str(path)]
 
     def _script_variables(self, launch: Launch) -> dict[str, str]:

@@ -86,7 +86,38 @@ def test_a_script_without_options_is_a_batch_job_of_one_core_in_its_folder(
         (["-D /tmp"], {"folder": "/tmp"}),
         (["-a 0-3"], {"output": "slurm-%A_%a.out"}),
         (["--requeue"], {"preemptible": True}),
+        (["--no-requeue --requeue"], {"preemptible": True}),
+        (["--requeue --no-requeue"], {"preemptible": False}),
         (["-C 'a&b'"], {"labels": ["a", "b"]}),
+        (["-C 'v|a'"], {"labels": ["a|v"]}),
+        (["--tasks-per-node=3 -N 2"], {"units": 6, "units_per_node": 3}),
+        (["-N 0"], {"units": 1, "nodes": 0}),
+        (["--time=-1"], {"walltime_s": None}),
+        (["--time=2-"], {"walltime_s": 172_800.0}),
+        (["--time=9999-0"], {"walltime_s": None}),
+        (["--array="], {"output": "slurm-%j.out", "array": None}),
+        (["--dependency="], {"output": "slurm-%j.out"}),
+        (["--gres=gpu:v100:1"], {"gpus_min": 1, "allowed_types": ["V100"]}),
+        (["--gpus=V100"], {"gpus_min": 1, "allowed_types": ["V100"]}),
+        (["--gres=gpu:2080TI:1"], {"gpus_min": 1, "allowed_types": ["2080ti"]}),
+        (["--gpus=2080ti:1"], {"gpus_min": 1, "allowed_types": ["2080ti"]}),
+        (["--gres=tmpspace:10G"], {"resources": {"tmpspace": 10.0}}),
+        (["--gres=gpu:2,gmem:512M"], {"gpus_min": 2, "resources": {"gmem": 0.5}}),
+        (["--gres=mic"], {"resources": {"mic": 1.0}}),
+        # Tasks that share GPUs are one unit for each node.
+        (["-n8 -c2 --gres=gpu:1"], {"units": 1, "gpus_min": 1, "cores": 16.0}),
+        (["-n4 -N2 --gres=gpu:1"], {"units": 2, "nodes": 2, "gpus_min": 2, "cores": 2.0}),
+        (["-n3 -G2 --mem-per-cpu=1G"], {"units": 1, "memory_gb": 3 * 1024 * MIB_GB}),
+        (["-n3 -G2 --mem=3G"], {"units": 1, "memory_gb": 3 * 1024 * MIB_GB}),
+        (["-n4 -G4"], {"units": 4, "gpus_min": 4, "cores": 1.0}),
+        # Counts that others imply.
+        (["-G4 --gpus-per-task=2"], {"units": 2, "gpus_min": 4}),
+        (["-G2 --ntasks-per-gpu=2"], {"units": 1, "gpus_min": 2, "cores": 4.0}),
+        (["-n4 --ntasks-per-gpu=2"], {"units": 1, "gpus_min": 2, "cores": 4.0}),
+        (["-G2 --cpus-per-gpu=3"], {"gpus_min": 2, "cores": 6.0}),
+        (["-n2 -G2 --cpus-per-gpu=3"], {"units": 2, "cores": 3.0}),
+        (["-G2 --mem-per-gpu=2G"], {"memory_gb": 4096 * MIB_GB}),
+        (["--gpus-per-socket=2 --sockets-per-node=2"], {"gpus_min": 4}),
         (["-t 5 --signal=B:USR1@90"], {"signal": "B:USR1@90"}),
         (["-t 5 --signal=sigusr1"], {"signal": "USR1@60"}),
     ],
@@ -95,6 +126,7 @@ def test_an_option_becomes_a_field(
     user: User, cluster: Cluster, lines: list[str], fields: dict[str, Any]
 ) -> None:
     a_gpu_type("V100")
+    a_node(cluster, gpu_type=a_gpu_type("2080ti"), gpus=2, cores=8, memory_gb=64)
     if lines == ["--job-name=x y"]:
         assert "line 2: 'y' is no option" in refused(user, *lines)["sbatch"][0]
         return
@@ -183,9 +215,19 @@ def test_steps_of_several_tasks_are_warned_of_unless_one_node_has_all(
         (["-t soon"], "sbatch", "line 2: --time: 'soon' is no time; write minutes, "),
         (["", "--mem=much"], "sbatch", "line 3: --mem: 'much' is no amount of memory; "),
         (["--mem=1G --mem-per-cpu=1G"], "sbatch", "line 2: --mem: goes without --mem-per-cpu"),
-        (["--array="], "sbatch", "line 2: --array: has no indices; write some, such as 0-9"),
-        (["--requeue --no-requeue"], "sbatch", "line 2: --requeue: goes without --no-requeue"),
-        (["-d singleton"], "sbatch", "line 2: --dependency: 'singleton' is no dependency; "),
+        (["-d after:1"], "sbatch", "line 2: --dependency: 'after:1' is no dependency that is "),
+        (["-C 'a*2'"], "sbatch", "line 2: --constraint: 'a*2': nodes of one job are not counted"),
+        (["--export-file=x"], "sbatch", "line 2: --export-file: is refused: the script would run"),
+        (["--container=x"], "sbatch", "line 2: --container: is refused: the script would run"),
+        (["--container-image=x"], "sbatch", "line 2: --container-image: is refused: the script"),
+        (["-i in.txt"], "sbatch", "line 2: --input: a script has no input; write exec < FILE "),
+        (["--help"], "sbatch", "line 2: --help: is refused: it submits nothing; "),
+        (["--mem-per-gpu=1G --mem=2G"], "sbatch", "line 2: --mem: goes without --mem-per-gpu"),
+        (
+            ["-G1 --cpus-per-gpu=2 -c2"],
+            "sbatch",
+            "line 2: --cpus-per-gpu: goes without --cpus-per-task; remove one",
+        ),
         (["-d afterok:99"], "dependencies", "line 2: --dependency: there is no job or array 99 "),
         (["-a 5-1"], "array", "line 2: --array: 5-1 runs backwards; write 1-5"),
         (["-c 99"], "cores", "line 2: --cpus-per-task: "),
@@ -195,7 +237,11 @@ def test_steps_of_several_tasks_are_warned_of_unless_one_node_has_all(
             "sbatch",
             "line 2: --gpus: has 1201 characters and may have 1000; ",
         ),
-        (["-G 1 -n 2"], "gpus", "line 2: --gpus: 1 GPUs cannot be divided evenly over 2 units"),
+        (
+            ["-G 3 -N 2 -n 4"],
+            "sbatch",
+            "line 2: --gpus: 3 GPUs cannot be divided evenly over 2 nodes; give --gpus-per-node",
+        ),
     ],
 )
 def test_a_bad_value_is_named_with_its_line(

@@ -10,6 +10,7 @@ from pytest_django.live_server_helper import LiveServer
 
 from clusters.models import Node
 from jobs.models import Job, JobArray
+from loadmaster.slurm.script_bytes import bytes_of
 from tests.builders import a_cluster, a_node, a_team, a_user
 from tests.builders_cli import run
 from tests.builders_jobs import a_token
@@ -124,7 +125,42 @@ def test_every_wrong_line_of_a_script_is_named(folder: Path) -> None:
     assert "line 4: sbatch has no option --bar" in said
 
 
-def test_a_file_that_is_no_text_is_refused(folder: Path) -> None:
+def test_a_program_that_is_no_script_is_refused(folder: Path) -> None:
     Path("run.sh").write_bytes(b"\x7fELF\xff\xfe")
     done = run("submit", "--sbatch", "run.sh")
-    assert (done.exit_code, "is no text in UTF-8" in done.output) == (2, True)
+    assert (done.exit_code, "a script begins with #!" in done.output) == (2, True)
+
+
+def test_a_script_in_latin_1_keeps_its_bytes(folder: Path) -> None:
+    text = "#!/bin/sh\n#SBATCH -J x\n# café\n".encode("latin-1")
+    Path("run.sh").write_bytes(text)
+    assert bytes_of(submitted("run.sh").script) == text
+
+
+def test_options_may_stand_before_the_script_as_sbatch_has_them(folder: Path) -> None:
+    script("-J mine")
+    job = submitted("-n", 2, "--time=10", "run.sh", "one", "-n")
+    assert (job.name, job.units, job.walltime_s, job.command) == ("mine", 2, 600.0, ["one", "-n"])
+
+
+@pytest.mark.parametrize("words", [["-"], ["-n2"], ["-", "-n2"], []])
+def test_a_script_is_read_from_standard_input(folder: Path, words: list[str]) -> None:
+    done = run("submit", "--sbatch", *words, stdin="#!/bin/sh\n#SBATCH -t 5\necho\n")
+    assert done.exit_code == 0, done.output
+    job = Job.objects.get()
+    assert (job.name, job.script) == ("sbatch", "#!/bin/sh\n#SBATCH -t 5\necho\n")
+    assert (job.walltime_s, job.units) == (300.0, 2 if "-n2" in words else 1)
+
+
+@pytest.mark.parametrize("command", ["hostname -s | sort", ""])
+def test_a_wrapped_command_becomes_a_script(folder: Path, command: str) -> None:
+    job = submitted(f"--wrap={command}", "-n", 2)
+    assert (job.name, job.units, job.command) == ("wrap", 2, [])
+    assert job.script.startswith("#!/bin/sh\n")
+    assert job.script.endswith(f"\n{command}\n")
+
+
+def test_a_wrapped_command_goes_without_a_script(folder: Path) -> None:
+    script()
+    done = run("submit", "--sbatch", "--wrap=true", "run.sh")
+    assert (done.exit_code, "--wrap: goes without a script" in done.output) == (2, True)
