@@ -49,7 +49,7 @@ def variables(
         "SLURM_CLUSTER_NAME": job.cluster.name,
         "SLURM_JOB_USER": job.user.get_username(),
         **dict.fromkeys(("SLURM_NODEID", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_GTIDS"), "0"),
-        "SLURMD_NODENAME": hosts[0].name,
+        **dict.fromkeys(("SLURMD_NODENAME", "SLURM_TOPOLOGY_ADDR"), hosts[0].name),
     }
     if job.array is not None:
         found |= {"SLURM_ARRAY_JOB_ID": str(job.array.number)}

@@ -307,6 +307,8 @@ def _variables(
         "SLURM_DISTRIBUTION": options.get("distribution", "block"),
         "SLURM_UMASK": f"{_umask():04o}",
     }
+    if "SLURM_JOB_CPUS_PER_NODE" in env:
+        found["SLURM_JOB_CPUS_PER_NODE_PACK_GROUP_0"] = env["SLURM_JOB_CPUS_PER_NODE"]
     if cores:
         found["SLURM_CPUS_ON_NODE"] = str(cores)
     if "label" in options:
