@@ -35,6 +35,7 @@ def main() -> None:
         print(text, file=sys.stderr, flush=True)
 
     with running_locally(31300, say, nodes=()) as local:
+        _count_from(500_000)
         _agents(local)
         print(json.dumps({"url": local.url, "token": _token()}), flush=True)
         while sys.stdin.readline():
@@ -64,6 +65,13 @@ def _agents(local: object) -> None:
         local.supervisor.start(Program(f"agent-{name}", argv, ready=here.exists, stop_s=30))  # type: ignore[attr-defined]
     Node.objects.update(cores=8.0, memory_gb=16.8)
     Node.objects.filter(name="n1").update(labels=["fast"])
+
+
+def _count_from(number: int) -> None:
+    """Let numbers of jobs be long, so that they are found in what scripts print."""
+    from jobs.models import JobCounter
+
+    JobCounter.objects.create(pk=1, last=number)
 
 
 def _token() -> str:

@@ -120,7 +120,7 @@ def values_of(row: Row) -> dict[str, str]:
         "folder": row["folder"] or "(null)",
         "gres": f"gres:gpu:{row['gpus']}" if row["gpus"] else "N/A",
         "id": id_of(row),
-        "index": "N/A" if row["index"] is None else str(row["index"]),
+        "index": "N/A" if row["index"] is None else _plain_index(row["index"]),
         "left": "UNLIMITED" if limit_s is None else duration(max(0.0, limit_s - row["run_s"])),
         "limit": "UNLIMITED" if limit_s is None else duration(limit_s),
         "memory": f"{row['memory_gb']:g}G",
@@ -140,6 +140,11 @@ def values_of(row: Row) -> dict[str, str]:
         "user": row["user"],
         "where": nodelist if nodelist and short != "PD" else f"({reason})",
     }
+
+
+def _plain_index(index: object) -> str:
+    """Index of an element; of several that wait as one row without brackets: 1-3."""
+    return str(index).strip("[]").partition("%")[0]
 
 
 def duration(seconds: float) -> str:

@@ -81,7 +81,7 @@ def test_a_script_submits_holds_and_cancels_others(run: Run, tmp_path: Path) -> 
     held, elements, told, refused, *errors = text.splitlines()
     number = Job.objects.get(name="said").number
     assert held == "next PD JobHeldUser"
-    assert elements == "[1,3]"
+    assert elements == "1,3"
     assert told == f"Submitted batch job {number}"
     assert refused == "refused"
     assert any("--ntasks: '0' is no number" in line for line in errors)

@@ -81,6 +81,7 @@ def test_waiting_elements_of_an_array_are_one_row() -> None:
     rows = [row(number=8 + i, index=i, state="queued", waiting="", **each) for i in (1, 2, 3, 5)]
     rows.append(row(number=20, index=6, state="running", **each))
     assert [id_of(found) for found in folded(rows)] == ["7_[1-3,5%2]", "7_6"]
+    assert table(folded(rows), "%K", heads=False) == ["1-3,5", "6"]
 
 
 @pytest.mark.parametrize(
