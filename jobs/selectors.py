@@ -13,14 +13,11 @@ from clusters.models import Node
 from controlplane.web.operators import is_operator
 from jobs.assignment_lifecycle import LIVE
 from jobs.lifecycle import JobState
-from jobs.models import Assignment, AssignmentSlot, Job, Membership, Team
-from loadmaster.slurm.numbers import ids_of
+from jobs.models import Assignment, AssignmentSlot, Job, JobArray, Membership, Team
+from loadmaster.slurm.numbers import read_number
 
 OTHERS = "another team's job"
 """Placeholder for the name of an invisible job."""
-
-LONGEST_BEGINNING = 14
-"""Digits from which on a text is the number of a job, no beginning of an id."""
 
 LIVE_STATES = sorted(str(s) for s in LIVE)
 
@@ -66,29 +63,43 @@ def get_job(user: User | AnonymousUser, job_id: uuid.UUID | str) -> Job:
         raise JobNotFound(f"there is no job {job_id}") from None
 
 
-def id_begins(text: str, of: str = "pk") -> Q:
-    """Condition on ids that begin with four or more hexadecimal digits, or have this number.
+def id_begins(text: str) -> Q:
+    """Condition on jobs whose id begins with four or more hexadecimal digits, or of this number.
 
-    No job for other text. `of`: the jobs' ids, or those of their "array".
+    No job for other text.
     """
+    return _id_between("pk", text) | _numbered("pk", Job, text)
+
+
+def array_id_begins(text: str) -> Q:
+    """`id_begins` for the arrays of elements."""
+    return _id_between("array", text) | _numbered("array", JobArray, text)
+
+
+def _id_between(name: str, text: str) -> Q:
     digits = text.replace("-", "").lower()
-    numbered = ids_of(text) if len(text) > LONGEST_BEGINNING else None
-    if numbered is not None:
-        first, last = numbered
-    elif 4 <= len(digits) <= 32 and set(digits) <= set("0123456789abcdef"):
-        first, last = uuid.UUID(digits.ljust(32, "0")), uuid.UUID(digits.ljust(32, "f"))
-    else:
+    if not 4 <= len(digits) <= 32 or not set(digits) <= set("0123456789abcdef"):
         return Q(pk__in=())
-    return Q(**{f"{of}__gte": first, f"{of}__lte": last})
+    first = uuid.UUID(digits.ljust(32, "0"))
+    last = uuid.UUID(digits.ljust(32, "f"))
+    return Q(**{f"{name}__gte": first, f"{name}__lte": last})
+
+
+def _numbered(name: str, model: type[Job] | type[JobArray], text: str) -> Q:
+    """Ids by the number, not the number itself: indexes that lists are read from have the ids."""
+    number = read_number(text)
+    if number is None:
+        return Q(pk__in=())
+    return Q(**{f"{name}__in": model.objects.filter(number=number).order_by().values("pk")})
 
 
 _OF_JOB = (
-    "name", "state", "gpus_min", "gpus_max", "priority", "tardiness_weight", "due_at",
+    "number", "name", "state", "gpus_min", "gpus_max", "priority", "tardiness_weight", "due_at",
     "deadline_at", "begin_at", "submitted_at", "started_at", "completed_at", "hold_wanted",
     "failure_reason", "waiting_code", "waiting_detail", "steps_done", "total_steps",
     "checkpoint_steps", "first_loss", "last_loss", "array_index", "cluster__name", "team__name",
     "user__username", "kind__name", "kind__digest", "array__indices", "array__at_once",
-    "array__size",
+    "array__size", "array__number",
 )  # fmt: skip
 _OF_ASSIGNMENT = (
     "job_id", "purpose", "state", "rank", "created_at", "steps_per_s", "gpus", "units", "share",

@@ -20,6 +20,9 @@ BATCH = "batch"
 LOG_ENDS = "log_ends"
 """The feature of agents that send the head and the tail of a long log, and not what is between."""
 
+PROGRAMS = "programs"
+"""The feature of agents that let the programs beside a script, such as squeue, ask the server."""
+
 ISOLATED = "isolated"
 """The feature of agents whose processes of one team see nothing of another's."""
 
@@ -28,7 +31,7 @@ SHARED = "shared"
 
 FEATURES = frozenset(
     {*RUNTIMES, "emulated", "checkpoint", "steps_quota", "lease_guard"}
-    | {GANG, LIMITS, SIGNAL, BATCH, LOG_ENDS}
+    | {GANG, LIMITS, SIGNAL, BATCH, LOG_ENDS, PROGRAMS}
 )
 """Features of an agent of this version; a LaunchSpec that needs others is REJECTED."""
 

@@ -285,7 +285,8 @@ class LaunchSpec:
     `output` and `error_output` are files for what it prints. `signal` comes before its end, such as
     B:USR1@60: to its first process 60 s before, without B: to its steps, without a script to all.
     Of a longer log only head and tail are kept; a tail of 0 bytes: all of it. `team` is a number of
-    the job's team, by which a root agent chooses its user.
+    the job's team, by which a root agent chooses its user. By `script_token` the programs beside a
+    script (squeue, sbatch) ask the server.
     """
 
     assignment: Text
@@ -335,6 +336,7 @@ class LaunchSpec:
     log_head_bytes: Annotated[Int, LATER] = 0
     log_tail_bytes: Annotated[Int, LATER] = 0
     team: Annotated[Int, LATER] = 0
+    script_token: Annotated[Text, LATER] = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,8 @@ from jobs.models import Job, Kind, Membership, Team, TeamRole
 from profiling.models import Profile
 
 _numbers = count(1)
+_job_numbers = count(60_000_000)
+"""Numbers far from those that submissions count."""
 
 
 def a_cluster(**values: Any) -> Cluster:
@@ -126,6 +128,7 @@ def a_job(
         kind.save(update_fields=["team"])
     defaults: dict[str, Any] = {
         "name": f"job-{next(_numbers)}",
+        "number": next(_job_numbers),
         "team": team,
         "user": user or a_user(team=team),
         "kind": kind,

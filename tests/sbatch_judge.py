@@ -18,7 +18,6 @@ from typer.testing import CliRunner
 
 from loadmaster.cli.main import app
 from loadmaster.client import ENDED, Client
-from loadmaster.slurm.numbers import job_number
 from tests.sbatch_cases import SLURMS_OWN, Case, Step
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -133,8 +132,8 @@ class Loadmaster:
 
     def _place(self, job: Any) -> tuple[str, str]:
         if job.array:
-            return str(job_number(job.array.id)), str(job.array.index)
-        return str(job_number(job.id)), ""
+            return str(job.array.number), str(job.array.index)
+        return str(job.number), ""
 
     def _state(self, job: Any) -> str:
         if job.state not in ENDED:

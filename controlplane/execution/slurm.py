@@ -1,6 +1,5 @@
 """Variables and names of files that scripts for Slurm see of a launch."""
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -9,9 +8,8 @@ from math import ceil
 from jobs.models import Assignment, Job
 from loadmaster.protocol import Host
 from loadmaster.slurm.files import filled
-from loadmaster.slurm.numbers import job_number
+from loadmaster.slurm.nodelists import compress
 
-_NAME = re.compile(r"(.*?)(\d{1,9})?")
 NO_INDEX = "4294967294"
 """Slurm's `%a` outside of an array."""
 
@@ -37,7 +35,8 @@ def variables(
 
     What the script's own options say of tasks and memory is in the job's environment already.
     """
-    number, nodes = str(job_number(job.pk)), node_list([host.name for host in hosts])
+    number = str(job.number)
+    nodes = compress([host.name for host in hosts])
     found = {
         **dict.fromkeys(("SLURM_JOB_ID", "SLURM_JOBID"), number),
         "SLURM_JOB_NAME": job.name,
@@ -50,10 +49,10 @@ def variables(
         "SLURM_CLUSTER_NAME": job.cluster.name,
         "SLURM_JOB_USER": job.user.get_username(),
         **dict.fromkeys(("SLURM_NODEID", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_GTIDS"), "0"),
-        "SLURMD_NODENAME": hosts[0].name,
+        **dict.fromkeys(("SLURMD_NODENAME", "SLURM_TOPOLOGY_ADDR"), hosts[0].name),
     }
     if job.array is not None:
-        found |= {"SLURM_ARRAY_JOB_ID": str(job_number(job.array.pk))}
+        found |= {"SLURM_ARRAY_JOB_ID": str(job.array.number)}
         found |= {f"SLURM_ARRAY_TASK_{name}": str(value) for name, value in (
             ("ID", job.array_index), ("COUNT", job.array.size), ("MIN", job.array.lowest),
             ("MAX", job.array.highest), ("STEP", job.array.step),
@@ -69,8 +68,8 @@ def file_name(pattern: str, job: Job, node: str) -> str:
     if "%" not in pattern:
         return pattern
     values = {
-        **dict.fromkeys("jJ", str(job_number(job.pk))),
-        "A": str(job_number(job.pk if job.array_id is None else job.array_id)),
+        **dict.fromkeys("jJ", str(job.number)),
+        "A": str(job.number if job.array is None else job.array.number),
         "a": NO_INDEX if job.array_index is None else str(job.array_index),
         **dict.fromkeys("nt", "0"),
         "N": node,
@@ -79,35 +78,6 @@ def file_name(pattern: str, job: Job, node: str) -> str:
         "x": job.name,
     }
     return filled(pattern, values)
-
-
-def node_list(names: Iterable[str]) -> str:
-    """Names in their order as Slurm writes them: of n1, n2, n4 and gpu the text n[1-2,4],gpu."""
-    texts = []
-    for (prefix, _), group in groupby(_runs(names), key=lambda run: (run[0], run[1] != "")):
-        runs = [(first, last) for _, first, last in group]
-        spans = ",".join(first if first == last else f"{first}-{last}" for first, last in runs)
-        is_one = len(runs) == 1 and runs[0][0] == runs[0][1]
-        texts.append(prefix + (spans if is_one else f"[{spans}]"))
-    return ",".join(texts)
-
-
-def _runs(names: Iterable[str]) -> list[tuple[str, str, str]]:
-    """Prefix, first and last number of names that follow each other."""
-    found = list[tuple[str, str, str]]()
-    for match in filter(None, map(_NAME.fullmatch, names)):
-        prefix, digits = match[1], match[2] or ""
-        before = found[-1] if found else ("", "", "")
-        if digits and before[0] == prefix and before[2] and digits == _next(before[2]):
-            found[-1] = prefix, before[1], digits
-        else:
-            found.append((prefix, digits, digits))
-    return found
-
-
-def _next(digits: str) -> str:
-    """Number after this one, as wide as it where it begins with 0."""
-    return f"{int(digits) + 1:0{len(digits) if digits.startswith('0') else 0}d}"
 
 
 def repeated(amounts: Iterable[int]) -> str:

@@ -1,6 +1,6 @@
 """Teams, jobs and their kinds, assignments, and what happened to them."""
 
-from jobs.models.arrays import Condition, Dependency, JobArray
+from jobs.models.arrays import Condition, Dependency, JobArray, JobCounter
 from jobs.models.assignments import (
     Assignment,
     AssignmentEvent,
@@ -23,6 +23,7 @@ from jobs.models.teams import Membership, Secret, Team, TeamRole
 
 __all__ = [
     "QUEUE_ORDER", "UNFINISHED", "Assignment", "AssignmentEvent", "AssignmentSlot", "Attempt",
-    "Condition", "Dependency", "Forecast", "IdempotencyKey", "Job", "JobArray", "JobEvent", "Kind",
-    "LogChunk", "Membership", "ProgressPoint", "Secret", "Team", "TeamRole", "UsagePoint",
+    "Condition", "Dependency", "Forecast", "IdempotencyKey", "Job", "JobArray", "JobCounter",
+    "JobEvent", "Kind", "LogChunk", "Membership", "ProgressPoint", "Secret", "Team", "TeamRole",
+    "UsagePoint",
 ]  # fmt: skip

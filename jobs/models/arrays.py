@@ -5,10 +5,25 @@ import uuid
 from django.db import models
 
 
+class JobCounter(models.Model):
+    """Numbers that jobs and arrays have taken so far, in one row; PostgreSQL has a sequence.
+
+    `jobs.numbers` makes it and counts.
+    """
+
+    last = models.PositiveBigIntegerField(help_text="How many numbers were taken")
+
+    def __str__(self) -> str:
+        return str(self.last)
+
+
 class JobArray(models.Model):
     """Array of like jobs: one for each index, at most `at_once` of them at a time."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    number = models.PositiveIntegerField(
+        default=0, editable=False, help_text="As scripts for Slurm know it; 0: none"
+    )
     indices = models.CharField(max_length=1000, help_text="As submitted, such as 0-99:2")
     size = models.PositiveIntegerField(help_text="Number of elements")
     lowest = models.PositiveIntegerField(help_text="Lowest index")
@@ -20,6 +35,11 @@ class JobArray(models.Model):
         null=True, blank=True, help_text="The most elements that run at a time; empty: any number"
     )
     submitted_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        indexes = [
+            models.Index(fields=["number"], name="array_number", condition=models.Q(number__gt=0))
+        ]
 
     def __str__(self) -> str:
         """The indices and the limit, as they are submitted."""

@@ -86,6 +86,9 @@ class Job(models.Model):
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    number = models.PositiveIntegerField(
+        default=0, editable=False, help_text="As scripts for Slurm know it; 0: none"
+    )
     name = models.CharField(max_length=100)
     cluster = models.ForeignKey(
         "clusters.Cluster", on_delete=models.PROTECT, related_name="jobs", db_index=False
@@ -237,6 +240,7 @@ class Job(models.Model):
 
     class Meta:
         indexes = [
+            models.Index(fields=["number"], name="job_number", condition=models.Q(number__gt=0)),
             models.Index(fields=["cluster", "state"]),
             models.Index(fields=["team", "-submitted_at"]),
             models.Index(fields=["-submitted_at"]),

@@ -23,6 +23,7 @@ from jobs.lifecycle import SHOWN_AS_RUNNING, SHOWN_AS_WAITING, JobState
 from jobs.models import QUEUE_ORDER, Assignment, AssignmentSlot, Job, Kind, Team
 from jobs.selectors import (
     OTHERS,
+    array_id_begins,
     fraction_of,
     id_begins,
     jobs_of_teams,
@@ -292,7 +293,7 @@ def _matches(search: str) -> Q:
     kinds = _keys(Kind.objects.filter(name__icontains=search))
     people = _keys(User.objects.filter(username__icontains=search))
     named = Q(name__icontains=search) | Q(kind__in=kinds) | Q(user__in=people)
-    return named | id_begins(search) | id_begins(search, "array")
+    return named | id_begins(search) | array_id_begins(search)
 
 
 def _keys(rows: QuerySet[Any]) -> list[Any] | QuerySet[Any, Any]:

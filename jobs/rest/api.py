@@ -28,9 +28,16 @@ from jobs.forecasts import first_forecast, starts_of
 from jobs.lifecycle import ACTIVE, JobState
 from jobs.logs import BadCursor, read_log
 from jobs.models import Job
-from jobs.rest import arrays_api, people_api, serializers, teams_api
+from jobs.rest import arrays_api, people_api, script_api, serializers, teams_api
 from jobs.rest.bulk_api import JobsBulkView, bodies, error_of_conflict
-from jobs.selectors import get_job, id_begins, listed_jobs, names_in_waiting, whole_jobs
+from jobs.selectors import (
+    array_id_begins,
+    get_job,
+    id_begins,
+    listed_jobs,
+    names_in_waiting,
+    whole_jobs,
+)
 from jobs.submission.array_expression import MAX_INDEX
 from jobs.submission.refusals import JobConflict
 from jobs.submission.submit import Submission
@@ -50,7 +57,8 @@ class JobFilter(django_filters.FilterSet):  # type: ignore[misc]  # the library 
         method="of_active", label="Only jobs that are not over (false: only those that are)"
     )
     search = django_filters.CharFilter(
-        method="of_search", label="Part of the name or of the kind's name, or the id's beginning"
+        method="of_search",
+        label="Part of the name or of the kind's name, the number, or the id's beginning",
     )
     array = django_filters.UUIDFilter(
         method="of_array", label="Only elements of this array, in the order of their indices"
@@ -92,7 +100,7 @@ class JobFilter(django_filters.FilterSet):  # type: ignore[misc]  # the library 
 
     def of_search(self, jobs: QuerySet[Job], name: str, value: str) -> QuerySet[Job]:
         named = Q(name__icontains=value) | Q(kind__name__icontains=value)
-        return jobs.filter(named | id_begins(value) | id_begins(value, "array"))
+        return jobs.filter(named | id_begins(value) | array_id_begins(value))
 
 
 KEY = "Idempotency-Key"
@@ -276,6 +284,8 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("", include(router.urls)),
     path("arrays/<uuid:array_id>/", arrays_api.ArrayView.as_view(), name="api-array"),
     path("arrays/<uuid:array_id>/<slug:verb>/", arrays_api.ArrayActionView.as_view()),
+    path("script/jobs/", script_api.ScriptJobsView.as_view(), name="script-jobs"),
+    path("script/jobs/<str:reference>/<slug:verb>/", script_api.ScriptActionView.as_view()),
     path("me/", people_api.MeView.as_view(), name="me"),
     path("teams/", teams_api.TeamsView.as_view(), name="teams"),
     path("teams/<slug:team>/", teams_api.TeamView.as_view(), name="team"),

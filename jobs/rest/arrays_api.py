@@ -27,7 +27,7 @@ class ArraySerializer(serializers.ModelSerializer[JobArray]):
 
     class Meta:
         model = JobArray
-        fields = ["id", "name", "indices", "at_once", "size", "submitted_at", "states"]
+        fields = ["id", "number", "name", "indices", "at_once", "size", "submitted_at", "states"]
 
     def get_name(self, array: JobArray) -> str:
         """Name of the elements, without an index."""

@@ -106,6 +106,7 @@ class ElementSerializer(serializers.Serializer[Any]):
     """The array that a job is an element of; `states` in folded lists: elements by state."""
 
     id = serializers.UUIDField()
+    number = serializers.IntegerField()
     index = serializers.IntegerField()
     indices = serializers.CharField()
     at_once = serializers.IntegerField(allow_null=True)
@@ -131,8 +132,8 @@ class JobSerializer(serializers.ModelSerializer[Job]):
     class Meta:
         model = Job
         fields = [
-            "id", "name", "cluster", "team", "user", "state", "kind", "gpus_min", "gpus_max",
-            "priority", "tardiness_weight", "due", "deadline", "begin", "submitted_at",
+            "id", "number", "name", "cluster", "team", "user", "state", "kind", "gpus_min",
+            "gpus_max", "priority", "tardiness_weight", "due", "deadline", "begin", "submitted_at",
             "started_at", "completed_at", "hold_wanted", "failure_reason", "progress", "placement",
             "waiting", "array",
         ]  # fmt: skip
@@ -143,7 +144,8 @@ class JobSerializer(serializers.ModelSerializer[Job]):
         if job.array is None:
             return None
         states = self.context.get("states", {}).get(job.array.pk, {})
-        given = {name: getattr(job.array, name) for name in ("indices", "at_once", "size")}
+        told = ("number", "indices", "at_once", "size")
+        given = {name: getattr(job.array, name) for name in told}
         return {"id": str(job.array.pk), "index": job.array_index, **given, "states": states}
 
     @extend_schema_field(ProgressSerializer)

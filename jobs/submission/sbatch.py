@@ -29,6 +29,25 @@ T = TypeVar("T")
 PARTS = ("script", "name", "options", "arguments", "folder", "host", "environment")
 """Fields of `sbatch`."""
 
+TOLD = {
+    "account": "SLURM_JOB_ACCOUNT",
+    "cpus-per-gpu": "SLURM_CPUS_PER_GPU",
+    "cpus-per-task": "SLURM_CPUS_PER_TASK",
+    "distribution": "SLURM_DISTRIBUTION",
+    "gpu-bind": "SLURM_GPU_BIND",
+    "gpus": "SLURM_GPUS",
+    "gpus-per-node": "SLURM_GPUS_PER_NODE",
+    "gpus-per-socket": "SLURM_GPUS_PER_SOCKET",
+    "gpus-per-task": "SLURM_GPUS_PER_TASK",
+    "hint": "SLURM_HINT",
+    "ntasks-per-gpu": "SLURM_NTASKS_PER_GPU",
+    "ntasks-per-node": "SLURM_NTASKS_PER_NODE",
+    "qos": "SLURM_JOB_QOS",
+    "reservation": "SLURM_JOB_RESERVATION",
+    "threads-per-core": "SLURM_THREADS_PER_CORE",
+}
+"""Variables that repeat an option's value where it is given, as Slurm sets them."""
+
 GPU_OPTIONS = ("gpus", "gres", "gpus-per-node", "gpus-per-task", "gpus-per-socket")
 _STEP = re.compile(r"^[ \t]*srun\s", re.MULTILINE)
 DEFAULT_NAME = "sbatch"
@@ -396,10 +415,7 @@ class _Reading:
             told |= dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS"), str(size.tasks))
         if size.tasks_of_unit > 1:
             told["SLURM_TASKS_PER_NODE"] = _tasks_by_node(size)
-        for option, name in (
-            ("ntasks-per-node", "SLURM_NTASKS_PER_NODE"),
-            ("cpus-per-task", "SLURM_CPUS_PER_TASK"),
-        ):
+        for option, name in TOLD.items():
             if option in given:
                 told[name] = given[option].value
         for option, name in (("mem", "SLURM_MEM_PER_NODE"), ("mem-per-cpu", "SLURM_MEM_PER_CPU")):

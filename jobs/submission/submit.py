@@ -22,6 +22,7 @@ from controlplane.web.storage.bulk import insert
 from jobs import kinds
 from jobs.lifecycle import JobState
 from jobs.models import Dependency, IdempotencyKey, Job, JobArray, JobEvent
+from jobs.numbers import take_numbers
 from jobs.selectors import seen_by
 from jobs.signals import jobs_queued
 from jobs.submission.array_expression import MAX_ELEMENTS
@@ -257,6 +258,7 @@ def _write(wanted: Sequence[tuple[Asked, JobRequest]]) -> None:
     if not wanted:
         return
     written = [(asked, request, Elements.of(request)) for asked, request in wanted]
+    _number([elements for _, _, elements in written])
     insert(JobArray, [e.array for _, _, e in written if e.array is not None])
     insert(Job, [job for _, _, e in written for job in e.jobs])
     keys = [
@@ -270,6 +272,17 @@ def _write(wanted: Sequence[tuple[Asked, JobRequest]]) -> None:
     for user in {asked.user for asked, _, _ in written}:
         record_all((_audited(*w) for w in written if w[0].user == user), by=user)
     begin_all([job for _, request, e in written if not request.hold for job in e.jobs])
+
+
+def _number(submitted: Sequence[Elements]) -> None:
+    """Give all jobs and arrays numbers, each array the one before those of its elements."""
+    numbered: list[Job | JobArray] = []
+    for elements in submitted:
+        if elements.array is not None:
+            numbered.append(elements.array)
+        numbered += elements.jobs
+    for one, number in zip(numbered, take_numbers(len(numbered)), strict=True):
+        one.number = number
 
 
 def _audited(asked: Asked, request: JobRequest, elements: Elements) -> Change:

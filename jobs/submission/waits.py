@@ -15,8 +15,9 @@ from jobs.arrays.selectors import element_of, states_of
 from jobs.dependencies import can_be_satisfied
 from jobs.lifecycle import ACTIVE
 from jobs.models import Condition, Dependency, Job, JobArray
+from jobs.numbers import arrays_with_numbers, jobs_with_numbers
 from jobs.selectors import visible_jobs
-from loadmaster.slurm.numbers import ids_of, job_number
+from loadmaster.slurm.numbers import read_number
 from loadmaster.slurm.values import SINGLETON
 
 AFTERCORR = "aftercorr"
@@ -107,18 +108,14 @@ def _on_jobs_of_one_name(
 
 
 def _ids(bases: Iterable[str], seen: QuerySet[Job]) -> dict[str, str]:
-    """Ids of the jobs and arrays that have one of these texts as their number.
-
-    As the ids begin with the number, two with one number are as likely as two equal ids of 56 bits.
-    """
-    ranges = [ids for ids in map(ids_of, bases) if ids]
-    if not ranges:
+    """Ids of the jobs and arrays that have one of these texts as their number."""
+    numbers = {text: read_number(text) for text in bases}
+    known = {number for number in numbers.values() if number is not None}
+    if not known:
         return {}
-    of_jobs = seen.filter(reduce(or_, (Q(pk__range=ids) for ids in ranges)))
-    in_arrays = (Q(array__gte=least, array__lte=most) for least, most in ranges)
-    of_arrays = seen.filter(reduce(or_, in_arrays)).order_by().values_list("array", flat=True)
-    found = [*of_arrays.distinct(), *of_jobs.values_list("pk", flat=True)]
-    return {str(job_number(pk)): str(pk) for pk in found}
+    # Before counting began again an array may have had the number of a job, or the other way.
+    found = {**jobs_with_numbers(seen, known), **arrays_with_numbers(seen, known)}
+    return {text: str(found[number]) for text, number in numbers.items() if number in found}
 
 
 def _elements(wanted: Iterable[tuple[JobArray, int | None]]) -> dict[tuple[UUID, int | None], Job]:

@@ -173,6 +173,7 @@ class Executor:
 
     def _launch_of(self, spec: LaunchSpec) -> Launch:
         parts, devices = self._parts, self._parts.devices
+        offered = [device.uuid for device in devices.reports()]
         hardware = {device.uuid for device in devices.reports() if not device.emulated}
         # a container has a network interface of its own
         on_host = spec.world_size > 1 and self._runtime.name == "process"
@@ -187,6 +188,7 @@ class Executor:
             boot_id=parts.identity.boot_id,
             gpus=tuple(uuid for uuid in spec.devices if uuid in hardware),
             gpu_files=devices.files(spec),
+            gpu_numbers=tuple(offered.index(uuid) for uuid in spec.devices if uuid in offered),
             checkpoints=parts.checkpoints,
             term=self._term(spec.term_until_s),
             limits=Limits(

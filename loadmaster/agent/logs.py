@@ -114,7 +114,8 @@ class LogContext:
 
 def secrets_of(spec: LaunchSpec) -> tuple[str, ...]:
     """Values of a specification that are never shown."""
-    return (*spec.secrets.values(), *([spec.gang_token] if spec.gang_token else ()))
+    tokens = (spec.gang_token, spec.script_token)
+    return (*spec.secrets.values(), *(token for token in tokens if token))
 
 
 log_context = LogContext()

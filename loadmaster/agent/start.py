@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from loadmaster import __version__
@@ -129,9 +130,10 @@ def runtime_of(config: AgentConfig, identity: machine.Identity, leave: threading
 
 def _process_runtime(config: AgentConfig, runs: Path, leave: threading.Event) -> ProcessRuntime:
     """Isolated as the machine can; a node that was isolated before does not start with less."""
+    make = partial(ProcessRuntime, runs, server=server_access(config))
     if config.isolation == "none":
         private_folder(config.state_dir)
-        runtime = ProcessRuntime(runs)
+        runtime = make()
         runtime.features = (SHARED,)
         return runtime
     users = users_of(config.users) if os.getuid() == 0 else None
@@ -148,11 +150,17 @@ def _process_runtime(config: AgentConfig, runs: Path, leave: threading.Event) ->
             ) from error
         text = "jobs are not isolated, so this node serves one team (docs/agent.md): %s"
         logger.warning(text, error)
-        return ProcessRuntime(runs)
+        return make()
     logger.info("jobs are isolated by %s", isolation.kind)
     if isolation.kind != before:
         _keep(marker, isolation.kind.encode(), leave)
-    return ProcessRuntime(runs, isolation=isolation)
+    return make(isolation=isolation)
+
+
+def server_access(config: AgentConfig) -> dict[str, object]:
+    """Address and certificate authorities of the server, for the programs of scripts."""
+    ca = Path(config.ca).read_text() if config.ca else ""
+    return {"url": config.server, "ca": ca, "insecure": config.insecure}
 
 
 def _isolation(

@@ -34,7 +34,6 @@ from loadmaster.cli.sbatch import OPTION, SubmitCommand, read_sbatch, sbatch_job
 from loadmaster.client import ENDED, ApiError, Client
 from loadmaster.client.job_file import parse_settings, read_job_file
 from loadmaster.client.results import Job, StartNow, Submission, SubmissionForecast
-from loadmaster.slurm.numbers import job_number
 
 JobId = Annotated[
     str, Argument(help="The job's name, number, or its id or the beginning of it.", metavar="JOB")
@@ -294,7 +293,7 @@ def _show_submission(
     of = submission.job.array
     what = f" ({of.size} elements)" if of else ""
     err().print(f"{shown(submission.job.name)}{what} is {submission.job.state}{said_before}")
-    out().print(str(job_number(submission.id)) if numbered else submission.id)
+    out().print(str(submission.number) if numbered else submission.id)
 
 
 def _show_forecast(context: typer.Context, forecast: SubmissionForecast, as_json: bool) -> None:

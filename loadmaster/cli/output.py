@@ -23,7 +23,6 @@ from typer import Option
 from loadmaster.client import ApiError, AuthenticationError, Client, InvalidError, LoadmasterError
 from loadmaster.client.account import credentials
 from loadmaster.client.results import Element, Job, JobArray, Node, Placement
-from loadmaster.slurm.numbers import job_number
 from loadmaster.strict_yaml import DocumentError
 
 Json = Annotated[bool, Option("--json", help="Answer in JSON.")]
@@ -177,6 +176,7 @@ def show_array(array: JobArray) -> None:
     """One array, a line for each thing."""
     lines = {
         "array": f"{shown(array.name)} ({array.id})",
+        "number": str(array.number),
         "indices": shown(array.indices),
         "at a time": "" if array.at_once is None else f"at most {array.at_once}",
         "elements": f"{array.size}: {in_words(array.states)}",
@@ -210,7 +210,7 @@ def show_job(job: Job) -> None:
         "kind": shown(job.kind),
         "cluster, team": f"{shown(job.cluster)}, {shown(job.team)}"
         f" (submitted by {shown(job.user)})",
-        "number": str(job_number(job.id)) if job.spec.get("script") else "",
+        "number": str(job.number),
         "due": moment(job.due),
         "begins": moment(job.begin),
         "submitted": moment(job.submitted_at),

@@ -7,7 +7,6 @@ from uuid import UUID
 from loadmaster.cli.output import SHORT_ID, fail
 from loadmaster.client import ENDED, Client, NotFoundError
 from loadmaster.client.results import Job
-from loadmaster.slurm.numbers import is_number_of
 
 NAMED = 5
 MOST_ALIKE = 200
@@ -58,25 +57,36 @@ def _of_id(client: Client, text: str) -> Target | None:
 
 
 def _like(client: Client, text: str) -> Target | None:
-    like = list(client.jobs(search=text, fold=True, limit=MOST_ALIKE))
-    found = [j for j in like if j.name == text] or [j for j in like if _begins(j, text)]
-    if len(found) > 1:
-        found = [j for j in found if j.state not in ENDED] or found
-    if len(found) > 1:
-        several = ", ".join(f"{_shown_id(j)} ({j.state})" for j in found[:NAMED])
-        said = f"{text} may be any of {len(found)} jobs; say which by the beginning of its id"
+    """Job or array by name; else by number; else by the beginning of its id."""
+    similar = list(client.jobs(search=text, fold=True, limit=MOST_ALIKE))
+    matches = [job for job in similar if job.name == text]
+    matches = matches or [job for job in similar if text in _numbers(job)]
+    matches = matches or [job for job in similar if _begins(job, text)]
+    if len(matches) > 1:
+        matches = [job for job in matches if job.state not in ENDED] or matches
+    if len(matches) > 1:
+        several = ", ".join(f"{_shown_id(j)} ({j.state})" for j in matches[:NAMED])
+        said = f"{text} may be any of {len(matches)} jobs; say which by the beginning of its id"
         fail(f"{said}: {several}")
-    return _target_of(found[0], text) if found else None
+    return _target_of(matches[0], text) if matches else None
+
+
+def _numbers(job: Job) -> tuple[str, ...]:
+    """Numbers of a job and of its array, as texts."""
+    return (str(job.number), str(job.array.number)) if job.array else (str(job.number),)
 
 
 def _begins(job: Job, text: str) -> bool:
     ids = (job.id, job.array.id) if job.array else (job.id,)
-    return any(known.startswith(text.lower()) or is_number_of(known, text) for known in ids)
+    return any(known.startswith(text.lower()) for known in ids)
 
 
 def _target_of(job: Job, text: str) -> Target:
-    own = job.id.startswith(text.lower()) or is_number_of(job.id, text)
-    if job.array is None or (own and job.name != text):
+    if job.array is None:
+        return Target(job.id)
+    is_element = job.number and text == str(job.number)
+    is_element = is_element or (text != str(job.array.number) and job.id.startswith(text.lower()))
+    if is_element and job.name != text:
         return Target(job.id)
     return Target(job.array.id, is_array=True)
 

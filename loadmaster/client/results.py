@@ -125,6 +125,7 @@ class Element:
     """Array that a job is an element of; `states`: elements by state, in folded lists."""
 
     id: str = ""
+    number: int = 0
     index: int = 0
     indices: str = ""
     at_once: int | None = None
@@ -137,6 +138,7 @@ class JobArray:
     """An array of jobs with its elements by state; `changed`: elements that an action reached."""
 
     id: str = ""
+    number: int = 0
     name: str = ""
     indices: str = ""
     at_once: int | None = None
@@ -151,6 +153,7 @@ class Job:
     """A job. `spec` (of a job read by itself) is the job file that makes it again."""
 
     id: str = ""
+    number: int = 0
     name: str = ""
     cluster: str = ""
     team: str = ""
@@ -200,6 +203,11 @@ class Submission:
     def id(self) -> str:
         """The job's id, of an array that of the whole array."""
         return self.job.array.id if self.job.array else self.job.id
+
+    @property
+    def number(self) -> int:
+        """Number of the job as scripts for Slurm know it, of an array that of the whole array."""
+        return self.job.array.number if self.job.array else self.job.number
 
 
 @dataclass(frozen=True, slots=True)

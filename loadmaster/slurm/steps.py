@@ -1,8 +1,10 @@
 """Steps of a batch script: tasks of one program, on cores that steps share."""
 
 import contextlib
+import errno
 import fcntl
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +16,9 @@ from itertools import groupby
 from pathlib import Path
 from types import FrameType
 
+from loadmaster.slurm.environment import TASK
 from loadmaster.slurm.files import filled
+from loadmaster.slurm.gpus import StepGpus
 
 POLL_S = 0.05
 KILL_WAIT_S = 5.0
@@ -27,53 +31,79 @@ FORWARDED = (
 class Step:
     """Tasks of a program on this node; `cores` are the step's own (0: it shares those of others).
 
-    `output`, `error` and `source` are names of files with fields such as %t, "" for srun's own;
-    `variables` are those of the tasks, but for what differs by task.
+    `commands` are those of the tasks by their number. `output`, `error` and `source` are names of
+    files with fields such as %t, "" for srun's own; `appends`: files are not emptied first.
+    `variables` are the environment of all tasks, `task_variables` of each what differs. A step is
+    ended `limit_s` seconds after its start, None: never.
     """
 
-    command: tuple[str, ...]
-    tasks: int
+    commands: tuple[tuple[str, ...], ...]
     cores: int
+    gpus: StepGpus
     variables: Mapping[str, str] = field(default_factory=dict)
+    task_variables: tuple[Mapping[str, str], ...] = ()
     folder: str = "."
     label: bool = False
     output: str = ""
     error: str = ""
+    appends: bool = False
     source: str = ""
     stops_at_failure: bool = False
+    limit_s: float | None = None
+
+    @property
+    def tasks(self) -> int:
+        """Number of tasks."""
+        return len(self.commands)
 
 
-class Cores:
-    """Cores of a job on its node, and its next step's number, in a file of the run's folder.
+class Account:
+    """Cores and GPUs of a job on its node, and its next step's number, in a file of the run's.
 
-    A step holds a byte's lock for each of its cores: the kernel frees them when it ends.
+    A step holds a byte's lock for each core and GPU of its own: the kernel frees them when it ends.
     """
 
-    NUMBER, TURN, FIRST = 0, 1, 2
+    NUMBER, TURN, FIRST_CORE, FIRST_GPU = 0, 1, 2, 1_000_000
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
-    def take(self, wanted: int, of: int, tell: Callable[[], None]) -> None:
-        """Hold some cores of a number, as soon as steps that came before have theirs."""
-        if wanted and not self._try(wanted, of):
-            tell()
-            with self._locked(self.TURN):
-                while not self._try(wanted, of):
-                    time.sleep(POLL_S)
+    def take(
+        self, cores: tuple[int, int], gpus: tuple[int, int], tell: Callable[[], None]
+    ) -> list[int]:
+        """Hold some cores and GPUs, each (how many, of how many); return the GPUs' places.
 
-    def _try(self, wanted: int, of: int) -> bool:
-        held = list[int]()
-        for core in range(self.FIRST, self.FIRST + of):
-            if len(held) < wanted:
-                with contextlib.suppress(OSError):
-                    fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, core)
-                    held.append(core)
-        if len(held) == wanted:
-            return True
-        for core in held:
-            fcntl.lockf(self._file, fcntl.LOCK_UN, 1, core)
-        return False
+        Waits until other steps leave enough of both, behind steps that wait already.
+        """
+        held = self._try(cores, gpus)
+        if held is not None:
+            return held
+        tell()
+        with self._locked(self.TURN):
+            while (held := self._try(cores, gpus)) is None:
+                time.sleep(POLL_S)
+        return held
+
+    def _try(self, cores: tuple[int, int], gpus: tuple[int, int]) -> list[int] | None:
+        """Hold all that is wanted, or nothing: then None."""
+        held_cores = self._hold(self.FIRST_CORE, *cores)
+        held_gpus = self._hold(self.FIRST_GPU, *gpus)
+        if len(held_cores) == cores[0] and len(held_gpus) == gpus[0]:
+            return [byte - self.FIRST_GPU for byte in held_gpus]
+        for byte in (*held_cores, *held_gpus):
+            fcntl.lockf(self._file, fcntl.LOCK_UN, 1, byte)
+        return None
+
+    def _hold(self, first: int, wanted: int, of: int) -> list[int]:
+        """Lock at most `wanted` of the bytes that no other step has locked."""
+        held: list[int] = []
+        for byte in range(first, first + of):
+            if len(held) == wanted:
+                break
+            with contextlib.suppress(OSError):
+                fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
+                held.append(byte)
+        return held
 
     def number(self) -> int:
         """Number of the next step, from 0 on."""
@@ -135,7 +165,9 @@ class Streams:
             return own
         name = os.devnull if pattern == "none" else self._name(pattern, task)
         if name not in self._files:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            if not self._step.appends:
+                flags |= os.O_TRUNC
             self._files[name] = os.open(name, flags, 0o666)
         return self._files[name]
 
@@ -178,11 +210,13 @@ def _feed(ends: Sequence[int]) -> None:
 
 def run(step: Step, node: str, names: Mapping[str, str]) -> int:
     """Run the step's tasks to their end; the highest exit code, 128 and more for signals."""
-    streams, tasks, codes = Streams(step, names), dict[int, int](), dict[int, int]()
+    streams = Streams(step, names)
+    tasks = dict[int, int]()
+    codes = dict[int, int]()
     early = list[int]()
 
     def forward(number: int, frame: FrameType | None = None) -> None:
-        for pid in tasks:
+        for pid in list(tasks):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, number)
 
@@ -198,28 +232,42 @@ def run(step: Step, node: str, names: Mapping[str, str]) -> int:
         signal.signal(name, forward)
     for number in early:
         forward(number)
+
+    def end() -> None:
+        forward(signal.SIGTERM)
+        _later(KILL_WAIT_S, lambda: forward(signal.SIGKILL))
+
     streams.begun()
+    if step.limit_s is not None:
+        _later(step.limit_s, end)
     while tasks:
         pid, status = os.wait()
         codes[tasks.pop(pid)] = code = os.waitstatus_to_exitcode(status)
         if code and step.stops_at_failure:
-            forward(signal.SIGTERM)
-            killer = threading.Timer(KILL_WAIT_S, forward, (signal.SIGKILL,))
-            killer.daemon = True
-            killer.start()
+            end()
     streams.ended()
     for text in worded(codes):
         say(f"error: {node}: {text}")
     return max(code if code >= 0 else 128 - code for code in codes.values())
 
 
+def _later(seconds: float, act: Callable[[], None]) -> None:
+    """Act after a while, unless the program is over by then."""
+    timer = threading.Timer(seconds, act)
+    timer.daemon = True
+    timer.start()
+
+
 def _start(step: Step, task: int, streams: Streams) -> int:
     """Start a task as a process group of its own, and return its pid. Raises OSError."""
     own = {"SLURM_PROCID": str(task), "SLURM_LOCALID": str(task)}
-    environment = {**os.environ, **step.variables, **own}
+    differing = step.task_variables[task] if step.task_variables else {}
+    environment = {**step.variables, **differing, **own}
+    program, *words = step.commands[task]
+    path = _path_of(program, step.folder, environment.get("PATH", ""))
     given, out, err = streams.of(task)
     process = subprocess.Popen(
-        step.command,
+        (*TASK, path, *words),
         cwd=step.folder,
         env=environment,
         stdin=given,
@@ -229,6 +277,19 @@ def _start(step: Step, task: int, streams: Streams) -> int:
     )
     process.returncode = 0  # `run` waits for it
     return process.pid
+
+
+def _path_of(program: str, folder: str, path: str) -> str:
+    """Path of a program, sought in its task's PATH as Slurm does. Raises OSError."""
+    found = program if "/" in program else shutil.which(program, path=path or os.devnull)
+    if found is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), program)
+    place = Path(folder) / found
+    if not place.exists():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), program)
+    if place.is_dir() or not os.access(place, os.X_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), program)
+    return found
 
 
 def worded(codes: Mapping[int, int]) -> Iterator[str]:

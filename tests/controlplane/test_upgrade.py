@@ -34,6 +34,7 @@ from jobs.models import (
     TeamRole,
     UsagePoint,
 )
+from jobs.numbers import take_numbers
 from jobs.secrets import reveal
 from loadmaster.protocol import PROTOCOL_HEADER, PROTOCOL_VERSION, Heartbeat
 from loadmaster.wire import dumps
@@ -156,6 +157,13 @@ def test_jobs_rounds_nodes_and_bills_are_what_they_were(facts: dict[str, Any]) -
         name: pytest.approx(row) if row[3] is None else row for name, row in facts["rounds"].items()
     }
     assert nodes == {name: row[:3] for name, row in facts["nodes"].items()}
+
+
+def test_old_jobs_have_numbers_and_new_ones_the_next(facts: dict[str, Any]) -> None:
+    numbers = list(Job.objects.order_by("submitted_at", "pk").values_list("number", flat=True))
+    assert len(numbers) == facts["counts"]["jobs.Job"]
+    assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+    assert take_numbers(1) == [numbers[-1] + 1]
 
 
 def test_no_migration_is_missing_and_migrating_again_changes_nothing(facts: dict[str, Any]) -> None:

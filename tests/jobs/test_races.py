@@ -11,7 +11,7 @@ import pytest
 from django.db import connection, connections
 
 from jobs import services
-from jobs.models import Job
+from jobs.models import Job, JobArray
 from jobs.submission.refusals import JobConflict
 from jobs.submission.submit import Submission
 from tests.builders import a_cluster, a_job, a_node, a_team, a_user
@@ -54,6 +54,15 @@ def test_many_submissions_with_one_key_make_one_job() -> None:
     assert sorted(a.created for a in answers if isinstance(a, Submission)) == [False] * (
         MANY - 1
     ) + [True]
+
+
+def test_many_submissions_get_different_numbers() -> None:
+    user = a_user(team=a_team())
+    a_node(a_cluster())
+    at_once(lambda: services.job_submit(user, {**job_fields(), "array": "0-99"}))
+    numbers = [*Job.objects.values_list("number", flat=True)]
+    numbers += JobArray.objects.values_list("number", flat=True)
+    assert len(numbers) == len(set(numbers)) == MANY * 101
 
 
 def test_many_actions_on_one_job_leave_one_history() -> None:

@@ -43,9 +43,9 @@ MARK = "not-for-you"
 METHODS = ("get", "post", "put", "patch", "delete")
 UUID = "[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 
-OPEN, PERSON, TEAM, OPERATORS, WRITES, DOOR, NOTHING = (
+OPEN, PERSON, TEAM, OPERATORS, WRITES, DOOR, NOTHING, LAUNCH = (
     "open to all", "who is logged in", "the team", "operators", "operators write",
-    "a door", "nothing is there",
+    "a door", "nothing is there", "a launch",
 )  # fmt: skip
 JOB, NODE = "api/v1/^jobs/(?P<pk>[0-9a-fA-F-]{36})/", f"api/v1/^nodes/(?P<pk>{UUID})/"
 SIMULATION = f"api/v1/^simulations/(?P<pk>{UUID})/"
@@ -70,6 +70,8 @@ ENDPOINTS = {
     **{f"{JOB}{name}/$": TEAM for name in (
         "assignments", "attempts", "cancel", "clone", "events", "hold", "logs", "release",
         "requeue")},
+    # Launches that have not ended: see tests/security/test_launch_tokens.py.
+    "api/v1/script/jobs/": LAUNCH, "api/v1/script/jobs/<str:reference>/<slug:verb>/": LAUNCH,
     "api/v1/me/": PERSON, "api/v1/teams/": PERSON, "api/v1/teams/<slug:team>/": TEAM,
     "api/v1/teams/<slug:team>/members/<str:username>/": TEAM,
     "api/v1/teams/<slug:team>/secrets/": TEAM,
@@ -240,7 +242,7 @@ def test_every_address_is_entered_with_who_it_is_for() -> None:
 
 
 def test_no_wrong_token_opens_any_call_of_the_api(scene: Scene) -> None:
-    calls = routes(PERSON, TEAM, OPERATORS, WRITES, under="api/v1")
+    calls = routes(PERSON, TEAM, OPERATORS, WRITES, LAUNCH, under="api/v1")
     assert len(calls) > 30
     for name, authorization in scene.wrong_tokens().items():
         for route in calls:
@@ -269,7 +271,7 @@ def test_a_nodes_token_opens_nothing_of_another_node_nor_of_people(scene: Scene)
         status = 403 if "nodes/" in call.path else 409
         assert answer.status_code == status, (call.name, answer.content)
         assert MARK not in answer.content.decode()
-    for route in routes(PERSON, TEAM, OPERATORS, WRITES, under="api/v1"):
+    for route in routes(PERSON, TEAM, OPERATORS, WRITES, LAUNCH, under="api/v1"):
         assert ask(SiteClient(), "get", scene.url(route), token).status_code == 401, route
 
 

@@ -44,9 +44,10 @@ from jobs.assignment_lifecycle import (
     AssignmentMove,
     IllegalAssignmentMoveError,
 )
+from jobs.launch_tokens import launch_token
 from jobs.models import Assignment, Job
 from jobs.secrets import SecretMissing, reveal_references
-from loadmaster.features import BATCH, GANG, ISOLATED, LIMITS, LOG_ENDS, SIGNAL
+from loadmaster.features import BATCH, GANG, ISOLATED, LIMITS, LOG_ENDS, PROGRAMS, SIGNAL
 from loadmaster.protocol import Accept, AssignmentState, LaunchSpec, ReasonClass, StateReport
 from profiling.reports import FASTEST
 
@@ -59,6 +60,7 @@ def launch_spec(assignment: Assignment) -> LaunchSpec:
     held = assignment.slots.select_related("device").order_by("device__uuid", "slot")
     slots = list(held) if assignment.gpus else []
     place = "" if assignment.purpose == "profiling" else job.checkpoint_place
+    may_ask = bool(job.script) and PROGRAMS in node.features and not is_held(assignment)
     head_bytes, tail_bytes = node.cluster.log_ends if LOG_ENDS in node.features else (0, 0)
     return LaunchSpec(
         assignment=str(assignment.pk),
@@ -111,6 +113,7 @@ def launch_spec(assignment: Assignment) -> LaunchSpec:
         log_head_bytes=head_bytes,
         log_tail_bytes=tail_bytes,
         team=job.team_id if ISOLATED in node.features else 0,
+        script_token=launch_token(assignment) if may_ask else "",
     )
 
 

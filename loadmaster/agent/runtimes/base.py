@@ -107,8 +107,8 @@ class Launch:
     """The specification of one launch and what the node adds to it.
 
     `environment` is the contract with the training library over the job's values over the node's.
-    `gpus` are the uuids of hardware devices, `gpu_files` theirs below /dev; `grace_s` counts at the
-    lease's end.
+    `gpus` are the uuids of hardware devices, `gpu_files` theirs below /dev; `gpu_numbers` are the
+    places of all its devices among the node's. `grace_s` counts at the lease's end.
     """
 
     run: RunId
@@ -118,6 +118,7 @@ class Launch:
     boot_id: str
     gpus: tuple[str, ...] = ()
     gpu_files: tuple[str, ...] = ()
+    gpu_numbers: tuple[int, ...] = ()
     checkpoints: Path | None = None
     term: Term = Term()
     limits: Limits = NO_LIMITS

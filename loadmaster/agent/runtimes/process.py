@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
@@ -44,7 +44,9 @@ from loadmaster.agent.runtimes.isolation import ORDERS, SHM, Isolation
 from loadmaster.features import ISOLATED
 from loadmaster.files import private_folder, write_json, write_whole
 from loadmaster.protocol import ReasonClass
+from loadmaster.slurm.environment import TASK, variables_on_node
 from loadmaster.slurm.script_bytes import bytes_of
+from loadmaster.slurm.server import ACCESS, FOLDER
 from loadmaster.training.gangs.connection import is_free, parse_address
 
 PACKAGES = str(Path(loadmaster.__file__).parents[1])
@@ -53,10 +55,19 @@ GUARDS = (
     " serve()"
 )
 
-SRUN = (
-    "import sys; sys.path.insert(0, {!r}); from loadmaster.slurm.srun import main; sys.exit(main())"
+PROGRAMS = ("sbatch", "scancel", "scontrol", "squeue", "srun")
+"""Programs of Slurm's that a script finds, each a module of `loadmaster.slurm`."""
+
+WITH_LIBRARIES = frozenset({"sbatch"})
+"""Those that need the libraries of the command line; without them Python starts faster."""
+
+PROGRAM = (
+    "import sys; sys.path.insert(0, {!r}); from loadmaster.slurm.{} import main; sys.exit(main())"
 )
-"""Program of a script's `srun`: it needs this package alone."""
+"""Python of one of them."""
+
+NO_SERVER: Mapping[str, object] = {}
+"""Account of the server for an agent that lets no script ask it."""
 
 SCRIPT = "slurm_script"
 """Name of a script in the run's folder, which messages of shells begin with."""
@@ -75,10 +86,15 @@ class ProcessRuntime(RunFolders):
     limits_memory = False
 
     def __init__(
-        self, runs: Path, clock: Clock | None = None, isolation: Isolation | None = None
+        self,
+        runs: Path,
+        clock: Clock | None = None,
+        isolation: Isolation | None = None,
+        server: Mapping[str, object] = NO_SERVER,
     ) -> None:
         super().__init__(runs, clock)
         self._isolation = isolation
+        self._server = server
         if isolation:
             self.features = (ISOLATED,)
             isolation.open_way()
@@ -129,7 +145,8 @@ class ProcessRuntime(RunFolders):
             outputs = _outputs(launch, cwd)
             if outputs:
                 write_json(folder / OUTPUTS, outputs)
-            own = {"LOADMASTER_RUN_DIR": str(self.orders(launch.run)), **self._path(launch)}
+            own = {"LOADMASTER_RUN_DIR": str(self.orders(launch.run))}
+            own |= self._script_variables(launch)
             data = {
                 "argv": [*self._script(launch), *launch.spec.command],
                 "environment": launch.environment | own,
@@ -166,23 +183,43 @@ class ProcessRuntime(RunFolders):
         return Path(launch.spec.folder or self.folder(launch.run) / "work")
 
     def _script(self, launch: Launch) -> list[str]:
-        """Write the launch's script, and return its path; [] for a launch without one."""
+        """Write the launch's script, and return the words that run it; [] without one."""
         if not launch.spec.script:
             return []
         path = self.folder(launch.run) / SCRIPT
         write_whole(path, bytes_of(launch.spec.script), durable=True, mode=self._program_mode)
-        return [str(path)]
+        return [*TASK, str(path)]
 
-    def _path(self, launch: Launch) -> dict[str, str]:
-        """Write the `srun` of a script, and return the PATH that begins with it."""
+    def _script_variables(self, launch: Launch) -> dict[str, str]:
+        """Write the programs of a script, and return its variables that the node alone knows.
+
+        Its PATH begins with the programs.
+        """
         if not launch.spec.script:
             return {}
-        path = self.folder(launch.run) / "bin" / "srun"
-        program = SRUN.format(PACKAGES)
-        words = shlex.join([sys.executable, "-I", "-S", "-c", program])
-        path.parent.mkdir(exist_ok=True)
-        write_whole(path, f'#!/bin/sh\nexec {words} "$@"\n'.encode(), mode=self._program_mode)
-        return {"PATH": f"{path.parent}:{launch.environment.get('PATH', os.defpath)}"}
+        folder = self.folder(launch.run) / "bin"
+        folder.mkdir(exist_ok=True)
+        for name in PROGRAMS:
+            flags = ["-I"] if name in WITH_LIBRARIES else ["-I", "-S"]
+            words = shlex.join([sys.executable, *flags, "-c", PROGRAM.format(PACKAGES, name)])
+            text = f'#!/bin/sh\nexec {words} "$@"\n'
+            write_whole(folder / name, text.encode(), mode=self._program_mode)
+        user = self._isolation.user_of(launch.spec.team) if self._isolation else None
+        self._write_access(folder / ACCESS, launch, user)
+        began_s = self._clock.wall_s()
+        variables = variables_on_node(launch.gpu_numbers, user, began_s, launch.spec.walltime_s)
+        path = f"{folder}:{launch.environment.get('PATH', os.defpath)}"
+        return {**variables, FOLDER: str(folder), "PATH": path}
+
+    def _write_access(self, path: Path, launch: Launch, user: int | None) -> None:
+        """Write how a script's programs reach the server, for the job's user alone."""
+        token = launch.spec.script_token
+        if not token or not self._server:
+            return
+        text = json.dumps({**self._server, "token": token})
+        write_whole(path, text.encode(), mode=0o600)
+        if user is not None:
+            os.chown(path, user, user, follow_symlinks=False)
 
     def start(self, run: RunId, lease_until_s: float) -> None:
         folder = self.folder(run)

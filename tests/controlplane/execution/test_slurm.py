@@ -7,31 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.execution.services.assignments import launch_spec
-from controlplane.execution.slurm import file_name, node_list, repeated
+from controlplane.execution.slurm import file_name, repeated
 from jobs.models import JobArray
 from loadmaster.features import BATCH
-from loadmaster.slurm.numbers import job_number
 from tests.builders import a_cluster, a_job
 from tests.builders_agents import a_node_with_agent, an_offer
-
-
-@pytest.mark.parametrize(
-    ("names", "text"),
-    [
-        (["n1"], "n1"),
-        (["n1", "n2"], "n[1-2]"),
-        (["n1", "n2", "n4"], "n[1-2,4]"),
-        (["n2", "n1"], "n[2,1]"),
-        (["n1", "n1x", "n2x"], "n1,n1x,n2x"),
-        (["node08", "node09", "node10", "node12"], "node[08-10,12]"),
-        (["volta", "turing"], "volta,turing"),
-        (["n1", "gpu", "n2"], "n1,gpu,n2"),
-        (["gpu", "gpu1", "gpu2"], "gpu,gpu[1-2]"),
-        (["rack1-n1", "rack1-n2"], "rack1-n[1-2]"),
-    ],
-)
-def test_nodes_are_listed_as_slurm_lists_them(names: list[str], text: str) -> None:
-    assert node_list(names) == text
 
 
 @given(st.lists(st.integers(1, 9), min_size=1))
@@ -49,7 +29,7 @@ def test_a_script_gets_its_variables_text_and_files() -> None:
     values: dict[str, Any] = {"script": "#!/bin/sh\n", "folder": "/tmp", "output": "%x-%j-%N.txt"}
     job = a_job(node.cluster, name="mine", batch=True, cores=2.0, command=["x"], **values)
     spec = launch_spec(an_offer(node, job, gpus=0))
-    number = str(job_number(job.pk))
+    number = str(job.number)
     assert (spec.script, spec.folder, spec.command) == ("#!/bin/sh\n", "/tmp", ("x",))
     assert spec.output == f"mine-{number}-n1.txt"
     assert BATCH in spec.required_features
@@ -78,7 +58,7 @@ def test_an_element_sees_its_array() -> None:
     values: dict[str, Any] = {"script": "#!/bin/sh\n", "output": "%A_%a-%4a.txt", "batch": True}
     job = a_job(node.cluster, array=array, array_index=3, **values)
     spec = launch_spec(an_offer(node, job, gpus=0))
-    number = str(job_number(array.pk))
+    number = str(array.number)
     assert spec.output == f"{number}_3-0003.txt"
     wanted = {"JOB_ID": number, "TASK_ID": "3", "TASK_COUNT": "3", "TASK_MIN": "1", "TASK_MAX": "5",
               "TASK_STEP": "2"}  # fmt: skip
@@ -88,5 +68,5 @@ def test_an_element_sees_its_array() -> None:
 @pytest.mark.django_db
 def test_a_file_outside_of_an_array_has_slurms_number_for_no_index() -> None:
     job = a_job(a_cluster(), name="x")
-    number = job_number(job.pk)
+    number = job.number
     assert file_name("%A_%a-100%%-%q", job, "n1") == f"{number}_4294967294-100%-%q"

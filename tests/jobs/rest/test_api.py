@@ -15,7 +15,6 @@ from jobs.lifecycle import JobState
 from jobs.models import Job, Membership
 from jobs.submission.validation import FIELDS
 from loadmaster.protocol import AssignmentState
-from loadmaster.slurm.numbers import job_number
 from tests.builders import a_cluster, a_job, a_node, a_team, a_user, at
 from tests.builders_jobs import a_placement, api, job_fields, output
 from tests.builders_pages import a_forecast
@@ -479,7 +478,7 @@ def test_a_script_for_slurm_is_submitted_and_its_wrong_lines_are_named(
 
 
 def test_a_stranger_finds_no_job_by_its_number(client: APIClient, node: Node, user: User) -> None:
-    number = job_number(of(user, node.cluster).pk)
+    number = of(user, node.cluster).number
     stranger = api(a_user("eve", team=a_team("others")))
     assert client.get(JOBS, {"search": str(number)}).data["count"] == 1
     assert stranger.get(JOBS, {"search": str(number)}).data["count"] == 0

@@ -48,7 +48,9 @@ def put(array: str, *states: str) -> None:
 def test_the_answer_names_the_array_and_its_first_element(client: APIClient) -> None:
     body = submitted(client)
     given = {"index": 0, "indices": "0-4", "at_once": 2, "size": 5, "states": {}}
-    assert body["array"] == {"id": body["array"]["id"], **given}
+    own = {name: body["array"][name] for name in ("id", "number")}
+    assert body["array"] == {**own, **given}
+    assert body["number"] == own["number"] + 1
     assert "array" not in body["spec"]
     single = client.post(JOBS, job_fields(), format="json").json()
     assert single["array"] is None

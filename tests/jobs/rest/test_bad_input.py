@@ -10,7 +10,6 @@ from rest_framework.test import APIClient
 
 from clusters.models import Cluster
 from jobs.models import Job, JobArray, Team
-from loadmaster.slurm.numbers import job_number
 from tests.builders import a_cluster, a_job, a_node, a_team, a_user
 from tests.builders_jobs import api
 
@@ -177,12 +176,12 @@ def _id(job: Job) -> str:
 
 
 def _number(job: Job) -> str:
-    return str(job_number(job.pk))
+    return str(job.number)
 
 
 def _array_number(job: Job) -> int:
     assert job.array is not None
-    return job_number(job.array.pk)
+    return job.array.number
 
 
 REFERENCES: list[Callable[[Job], str]] = [

@@ -15,7 +15,6 @@ from jobs.services import job_clone, job_data, job_hold, job_release, job_submit
 from jobs.submission import sbatch as reading
 from jobs.submission.validation import JobInvalid, JobRequest, validate_job
 from jobs.wording import explain
-from loadmaster.slurm.numbers import job_number
 from loadmaster.slurm.options import MAX_SCRIPT, NAMED
 from tests.builders import a_cluster, a_gpu_type, a_node, a_team, a_user
 
@@ -303,7 +302,7 @@ def test_jobs_and_arrays_are_named_by_their_numbers(user: User, cluster: Cluster
     one = job_submit(user, sbatch()).job
     array = job_submit(user, sbatch("-a 1-3")).job.array
     assert array is not None
-    numbers = job_number(one.pk), job_number(array.pk)
+    numbers = one.number, array.number
     waiting = job_submit(user, sbatch(f"-d afterok:{numbers[0]}:{numbers[1]}:{numbers[1]}_2")).job
     links = {(d.on_id, d.on_array_id) for d in waiting.dependency_links.all()}
     element = array.jobs.get(array_index=2)
@@ -312,7 +311,7 @@ def test_jobs_and_arrays_are_named_by_their_numbers(user: User, cluster: Cluster
 
 def test_numbers_of_jobs_that_one_may_not_see_name_none(user: User, cluster: Cluster) -> None:
     stranger = a_user("eve", team=a_team("others"))
-    number = job_number(job_submit(stranger, sbatch()).job.pk)
+    number = job_submit(stranger, sbatch()).job.number
     assert "there is no job" in refused(user, f"-d afterok:{number}")["dependencies"][0]
 
 
@@ -364,7 +363,7 @@ def test_a_singleton_waits_for_earlier_jobs_of_its_user_and_name(
 
 def test_a_singleton_may_name_a_job_of_its_name_too(user: User, cluster: Cluster) -> None:
     one = job_submit(user, sbatch("-J same")).job
-    waiting = job_submit(user, sbatch(f"-J same -d singleton,afterok:{job_number(one.pk)}")).job
+    waiting = job_submit(user, sbatch(f"-J same -d singleton,afterok:{one.number}")).job
     assert [link.condition for link in waiting.dependency_links.all()] == ["afterok"]
 
 
@@ -380,7 +379,7 @@ def test_a_singleton_behind_too_many_jobs_is_refused(
 
 def test_numbers_behind_a_comma_wait_for_any_end(user: User, cluster: Cluster) -> None:
     one, two = (job_submit(user, sbatch()).job for _ in range(2))
-    waiting = job_submit(user, sbatch(f"-d afterok:{job_number(one.pk)},{job_number(two.pk)}")).job
+    waiting = job_submit(user, sbatch(f"-d afterok:{one.number},{two.number}")).job
     links = {link.on_id: link.condition for link in waiting.dependency_links.all()}
     assert links == {one.pk: "afterok", two.pk: "afterany"}
 

@@ -119,8 +119,36 @@ def test_a_file_that_cannot_be_opened_fails_the_script_before_it_runs(
 
 def test_an_interpreter_that_is_missing_fails_the_script(site: NodeSite) -> None:
     launch = ended(site, "#!/no/such/program\n")
-    assert (launch.state, launch.exit_code) == (AssignmentState.FAILED, None)
-    assert launch.reason.startswith("the command cannot be started")
+    assert (launch.state, launch.exit_code) == (AssignmentState.FAILED, 127)
+    assert "slurm_script: not found" in launch.reason
+
+
+def test_a_script_sees_what_its_node_alone_knows(site: NodeSite) -> None:
+    text = """#!/bin/sh
+test "$SLURM_TASK_PID" = $$ && echo own process
+test "$SLURM_JOB_UID:$SLURM_JOB_GID" = "$(id -u):$(id -g)" && echo own user
+test "$SLURM_JOB_END_TIME" = $((SLURM_JOB_START_TIME + 90)) && echo own time
+echo "$ENVIRONMENT ${SLURM_GPUS_ON_NODE-unset} ${SLURM_JOB_GPUS-unset}"
+scontrol show hostnames
+"""
+    launch = ended(site, text, walltime_s=90.0, on_walltime="kill")
+    name = site.node.name
+    wanted = ["own process", "own user", "own time", "BATCH unset unset", name]
+    assert log(launch).splitlines() == wanted
+
+
+def test_steps_of_a_script_have_gpus_of_their_own(site: NodeSite) -> None:
+    text = """#!/bin/sh
+echo "job $SLURM_JOB_GPUS of $SLURM_GPUS_ON_NODE"
+srun -n2 --gpus-per-task=1 sh -c 'echo "task $SLURM_PROCID: $SLURM_STEP_GPUS"' | sort
+"""
+    environment = {"SLURM_NTASKS": "2", "SLURM_CPUS_PER_TASK": "1"}
+    job = a_job(site.cluster, script=text, batch=True, cores=2.0, environment=environment)
+    launch = an_offer(site.node, job, gpus=2)
+    until(lambda: is_state(launch, AssignmentState.SUCCEEDED), site.agent)
+    until(lambda: site.agent.is_idle, site.agent)
+    lines = log(launch).splitlines()
+    assert lines == ["job 0,1 of 2", "task 0: 0", "task 1: 1"]
 
 
 def test_output_to_a_device_leaves_an_empty_log(site: NodeSite, folder: Path) -> None:

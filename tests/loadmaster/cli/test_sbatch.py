@@ -11,7 +11,6 @@ from pytest_django.live_server_helper import LiveServer
 from clusters.models import Node
 from jobs.models import Job, JobArray
 from loadmaster.features import BATCH
-from loadmaster.slurm.numbers import job_number
 from loadmaster.slurm.script_bytes import bytes_of
 from tests.builders import a_cluster, a_node, a_team, a_user
 from tests.builders_cli import run
@@ -70,7 +69,7 @@ def test_our_own_options_stand_before(folder: Path) -> None:
 def test_a_number_is_printed_and_names_the_job_everywhere(folder: Path) -> None:
     done = run("submit", "--sbatch", script("-J mine"))
     job = Job.objects.get()
-    number = str(job_number(job.pk))
+    number = str(job.number)
     assert done.stdout == f"{number}\n"
     assert str(job.pk) in run("show", number).stdout
     waiting = submitted("run.sh", "-d", f"afterok:{number}")
@@ -83,7 +82,7 @@ def test_a_number_is_printed_and_names_the_job_everywhere(folder: Path) -> None:
 def test_the_number_of_an_array_names_it_and_its_elements(folder: Path) -> None:
     done = run("submit", "--sbatch", script("-a 0-2"))
     array = JobArray.objects.get()
-    number = str(job_number(array.pk))
+    number = str(array.number)
     assert done.stdout == f"{number}\n"
     assert run("cancel", f"{number}_1").exit_code == 0
     assert list(array.jobs.filter(state="cancelled").values_list("array_index", flat=True)) == [1]

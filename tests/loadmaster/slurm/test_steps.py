@@ -124,6 +124,80 @@ def test_outside_of_a_script_there_are_no_steps(script: Script) -> None:
 
 
 def test_an_option_without_a_meaning_is_named(script: Script) -> None:
-    code, lines, said = script.done("-n1", "--time=5", "echo", "--time")
+    code, lines, said = script.done("-n1", "--switches=5", "echo", "--time")
     assert (code, lines) == (0, ["--time"])
-    assert said == "srun: warning: --time has no meaning here and is left out\n"
+    assert said == "srun: warning: --switches has no meaning here and is left out\n"
+    assert script.done("--no-such-option", "true")[0] == 255
+
+
+def with_gpus(script: Script, devices: str = "GPU-a,GPU-b") -> None:
+    """Give the script's job GPUs."""
+    script.env |= {"LOADMASTER_DEVICES": devices, "CUDA_VISIBLE_DEVICES": devices}
+
+
+def test_steps_at_a_time_have_different_gpus_and_wait_for_one(script: Script) -> None:
+    """Of two GPUs, three steps of one: the third gets the GPU of the one that ends first."""
+    with_gpus(script)
+    tell = 'echo "$CUDA_VISIBLE_DEVICES" >> seen; while ! test -e go; do sleep 0.05; done'
+    words = ("-n1", "--exact", "--gpus=1", SH, "-c", tell)
+    steps = [script.srun(*words, pipe=subprocess.DEVNULL) for _ in range(3)]
+    seen = script.folder / "seen"
+    until(lambda: seen.exists() and len(seen.read_text().splitlines()) == 2)
+    assert sorted(seen.read_text().split()) == ["GPU-a", "GPU-b"]
+    (script.folder / "go").touch()
+    assert [step.wait(60) for step in steps] == [0, 0, 0]
+    assert len(seen.read_text().splitlines()) == 3
+
+
+def test_steps_that_overlap_or_want_no_gpu_do_not_wait_for_one(script: Script) -> None:
+    with_gpus(script, "GPU-a")
+    hold = "echo up; while ! test -e go; do sleep 0.05; done"
+    holder = script.srun("-n1", "--exact", "--gpus=1", SH, "-c", hold)
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "up\n"
+    tell = 'echo "gpu $CUDA_VISIBLE_DEVICES"'
+    assert script.done("-n1", "--overlap", "--gpus=1", SH, "-c", tell)[1] == ["gpu GPU-a"]
+    assert script.done("-n1", "--exact", "--gres=gpu:0", SH, "-c", tell)[1] == ["gpu "]
+    (script.folder / "go").touch()
+    holder.communicate(timeout=60)
+    assert holder.returncode == 0
+
+
+def test_each_task_knows_its_own_process(script: Script) -> None:
+    _, lines, _ = script.done("-n2", SH, "-c", 'test "$SLURM_TASK_PID" = $$ && echo same')
+    assert lines == ["same", "same"]
+
+
+def test_a_program_is_sought_in_the_path_that_its_step_has(script: Script) -> None:
+    assert script.done("-n1", "--export=NONE", "true")[0] == 2
+    assert script.done("-n1", "--export=NONE", "/bin/true")[0] == 0
+    (script.folder / "plain").touch()
+    assert script.done("-n1", "./plain")[0] == 13
+
+
+def test_tasks_run_programs_of_their_own(script: Script) -> None:
+    (script.folder / "programs").write_text("0 echo first\n* echo task %t\n")
+    assert script.done("-n2", "--multi-prog", "programs")[1] == ["first", "task 1"]
+
+
+def test_a_step_ends_at_its_time_limit(script: Script) -> None:
+    program = f"""
+from loadmaster.slurm.gpus import StepGpus
+from loadmaster.slurm.steps import Step, run
+step = Step((("sleep", "60"),), 1, StepGpus(0), variables={script.env!r}, limit_s=0.2)
+raise SystemExit(run(step, "n1", {{}}))
+"""
+    env = {"PYTHONPATH": str(Path(__file__).parents[3])}
+    assert subprocess.run([sys.executable, "-c", program], env=env).returncode == 128 + 15
+
+
+def test_files_are_appended_to_where_that_is_asked_for(script: Script) -> None:
+    for _ in range(2):
+        script.done("-n1", "--open-mode=append", "-o", "said", "echo", "x")
+    assert (script.folder / "said").read_text() == "x\nx\n"
+
+
+def test_the_version_is_told(script: Script) -> None:
+    code, lines, _ = script.done("--version")
+    assert code == 0
+    assert lines[0].startswith("loadmaster ")

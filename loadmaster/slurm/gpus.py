@@ -1,0 +1,112 @@
+"""GPUs of a step and of each of its tasks: how many a step asks for, and which its tasks see."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from loadmaster.slurm import values
+from loadmaster.slurm.values import ValueFormatError
+
+AMOUNTS = ("gres", "gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket")
+"""Options that say how many GPUs a step has; without one it has all of its job's."""
+
+_BINDING = re.compile(
+    r"(?:(?:quiet|verbose|q|v),)?"
+    r"(?:(?P<plain>none|closest)|(?P<name>single|per_task):(?P<count>[1-9]\d{0,8})"
+    r"|(?P<list>map_gpu|mask_gpu):(?P<items>[0-9a-fA-Fx,]+))"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """How tasks share a step's GPUs: by `name`, with the `numbers` that the option gives.
+
+    "" lets every task see all of them.
+    """
+
+    name: str = ""
+    numbers: tuple[int, ...] = ()
+
+    def of_task(self, task: int, gpus: Sequence[int]) -> list[int]:
+        """GPUs that a task sees, of those of its step."""
+        if not gpus or not self.name:
+            return list(gpus)
+        number = self.numbers[task % len(self.numbers)]
+        if self.name == "single":
+            chosen = [task // number % len(gpus)]
+        elif self.name == "per_task":
+            chosen = list(range(task * number, (task + 1) * number))
+        elif self.name == "map_gpu":
+            chosen = [number]
+        else:
+            chosen = [place for place in range(len(gpus)) if number >> place & 1]
+        # Like Slurm, a task that is bound to no GPU of its step gets the first of them.
+        return [gpus[place] for place in chosen if place < len(gpus)] or [gpus[0]]
+
+
+def binding(text: str) -> Binding:
+    """Read the value of `--gpu-bind`: none, closest, single:N, per_task:N, map_gpu:0,1 and such."""
+    match = _BINDING.fullmatch(text)
+    if match is None:
+        said = "write single:1, per_task:1, map_gpu:0,1, mask_gpu:0x3, closest or none"
+        raise ValueFormatError(f"{text[:40]!r} binds no GPUs; {said}")
+    if match["plain"]:
+        return Binding()
+    if match["name"]:
+        return Binding(match["name"], (int(match["count"]),))
+    base = 10 if match["list"] == "map_gpu" else 16
+    try:
+        return Binding(match["list"], tuple(int(one, base) for one in match["items"].split(",")))
+    except ValueError:
+        raise ValueFormatError(f"{text[:40]!r} holds no numbers; write them as 0,1") from None
+
+
+@dataclass(frozen=True, slots=True)
+class StepGpus:
+    """Request of a step: the number of its GPUs, their types ("" or none: any), the binding."""
+
+    count: int
+    types: tuple[str, ...] = ()
+    binding: Binding = Binding()
+
+
+def step_gpus(options: Mapping[str, str], tasks: int, of_job: int) -> StepGpus:
+    """GPUs that a step's options ask for, of those of its job on this node.
+
+    Raises ValueFormatError for a value that is none.
+    """
+    count, types = _amount(options, tasks)
+    bound = _binding(options)
+    return StepGpus(of_job if count is None else count, tuple(types), bound)
+
+
+def _amount(options: Mapping[str, str], tasks: int) -> tuple[int | None, list[str]]:
+    """Number of GPUs with their types; None where nothing is said of GPUs."""
+    count: int | None = None
+    types: list[str] = []
+    for option in AMOUNTS:
+        if option not in options:
+            continue
+        if option == "gres":
+            number, kinds, others = values.gres(options[option])
+            if others and not number:
+                continue  # it speaks of other resources alone
+        else:
+            number, kinds = values.gpus(options[option])
+        if option == "gpus-per-task":
+            number *= tasks
+        count = max(count or 0, number)
+        types += kinds
+    return count, types
+
+
+def _binding(options: Mapping[str, str]) -> Binding:
+    """Binding by `--gpu-bind`, or as GPUs by task and tasks by GPU imply one."""
+    if "gpu-bind" in options:
+        return binding(options["gpu-bind"])
+    if "gpus-per-task" in options:
+        number, _ = values.gpus(options["gpus-per-task"])
+        return Binding("per_task", (number,)) if number else Binding()
+    if "ntasks-per-gpu" in options:
+        return Binding("single", (values.count(options["ntasks-per-gpu"]),))
+    return Binding()

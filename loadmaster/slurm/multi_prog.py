@@ -1,0 +1,68 @@
+"""Programs of `srun --multi-prog`: a file says which tasks of a step run which program."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from loadmaster import shell_words
+
+_RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
+
+
+class ProgramsError(ValueError):
+    """File that is wrong; the message names line and remedy."""
+
+
+def commands_of(path: Path, tasks: int) -> tuple[tuple[str, ...], ...]:
+    """Command of each task by a file of lines such as `1-3 program %t %o`, or `* program`.
+
+    %t is the task's number, %o its place in its line. Raises ProgramsError.
+    """
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ProgramsError(f"{path} cannot be read: {error}") from None
+    found: dict[int, tuple[str, ...]] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        words = _words(line, f"{path}, line {number}")
+        if not words:
+            continue
+        wanted = _tasks(words[0], tasks, f"{path}, line {number}")
+        if words[0] == "*":
+            wanted = [task for task in wanted if task not in found]
+        for offset, task in enumerate(wanted):
+            if task in found:
+                raise ProgramsError(f"{path}, line {number}: task {task} has a program; remove one")
+            found[task] = tuple(_filled(word, task, offset) for word in words[1:])
+    missing = [task for task in range(tasks) if task not in found]
+    if missing:
+        raise ProgramsError(f"{path} has no program for task {missing[0]}; add a line for it")
+    return tuple(found[task] for task in range(tasks))
+
+
+def _words(line: str, place: str) -> list[str]:
+    try:
+        words = shell_words.split(line, comments=True)
+    except ValueError:
+        raise ProgramsError(f"{place}: a quotation mark is not closed; close it") from None
+    if len(words) == 1:
+        raise ProgramsError(f"{place} names no program; write it behind the tasks")
+    return words
+
+
+def _tasks(text: str, tasks: int, place: str) -> Sequence[int]:
+    """Tasks of 0,2-3 or *, those that the step has."""
+    if text == "*":
+        return range(tasks)
+    found: list[int] = []
+    for part in text.split(","):
+        match = _RANGE.fullmatch(part)
+        if match is None:
+            raise ProgramsError(f"{place}: {text[:40]!r} names no tasks; write such as 0,2-3 or *")
+        last = min(int(match[2] or match[1]), tasks - 1)
+        found += range(int(match[1]), last + 1)
+    return found
+
+
+def _filled(word: str, task: int, offset: int) -> str:
+    return word.replace("%t", str(task)).replace("%o", str(offset))

@@ -1,0 +1,90 @@
+"""`squeue` inside a batch script: the own jobs of the script's user in its team."""
+
+import sys
+from collections.abc import Mapping, Sequence
+
+from loadmaster.slurm import listing
+from loadmaster.slurm.listing import FormatError, Row, state_of
+from loadmaster.slurm.options import COMMAND_LINE, Program, ScriptError, read_words
+from loadmaster.slurm.server import Server, ServerError
+
+SQUEUE = Program.of(
+    "squeue",
+    """
+    a:all r:array federation h:noheader hide i:iterate? l:long local me only-job-state array-unique
+    expand-patterns sibling start s:steps? v:verbose V:version json? yaml?
+    """,
+    """
+    A:account M:clusters o:format O:Format j:jobs L:licenses n:name w:nodelist p:partition
+    P:priority q:qos R:reservation S:sort t:states u:user U:users
+    """,
+)
+USED = frozenset({
+    "Format", "all", "array", "array-unique", "format", "hide", "jobs", "long", "me", "name",
+    "nodelist", "noheader", "partition", "sort", "start", "states", "user", "users", "verbose",
+})  # fmt: skip
+
+LONG = "%.18i %.9P %.8j %.8u %.8T %.10M %.9l %.6D %R"
+START = "%.18i %.9P %.8j %.8u %.2t %.19S %.6D %R"
+
+
+def main() -> int:
+    """Print the jobs that the command line asks for; the exit code."""
+    try:
+        given, rest = read_words(sys.argv[1:], COMMAND_LINE, SQUEUE)
+        options = {one.name: one.value for one in given}
+        if rest:
+            raise ScriptError([f"{rest[0]!r} is no option; give numbers of jobs by -j"])
+        numbers = [part for part in options.get("jobs", "").split(",") if part]
+        rows = Server.of_script().jobs(numbers)
+        if numbers and not rows:
+            raise ServerError("Invalid job id specified")
+        for line in _lines(_wanted(rows, options), options):
+            print(line)
+    except (ScriptError, ServerError, FormatError) as error:
+        print(f"squeue: error: {error}", file=sys.stderr)
+        return 1
+    for name in sorted(options.keys() - USED):
+        print(f"squeue: warning: --{name} has no meaning here", file=sys.stderr)
+    return 0
+
+
+def _wanted(rows: Sequence[Row], options: Mapping[str, str]) -> list[Row]:
+    """Rows that fit the options; of no states those that are not over, as in Slurm."""
+    states = {word.upper() for word in options.get("states", "").split(",") if word}
+    found = []
+    for row in rows:
+        short, long = state_of(row)
+        is_over = row["ended_s"] is not None
+        if states and "ALL" not in states and not {short, long} & states:
+            continue
+        if not states and is_over:
+            continue
+        if _differs(options, "name", row["name"]) or _differs(options, "partition", row["cluster"]):
+            continue
+        if _differs(options, "user", row["user"]) or _differs(options, "users", row["user"]):
+            continue
+        if "nodelist" in options and options["nodelist"] not in row["nodes"]:
+            continue
+        found.append(row)
+    return found if {"array", "array-unique"} & options.keys() else listing.folded(found)
+
+
+def _differs(options: Mapping[str, str], name: str, value: str) -> bool:
+    return name in options and value not in options[name].split(",")
+
+
+def _lines(rows: Sequence[Row], options: Mapping[str, str]) -> list[str]:
+    heads = "noheader" not in options
+    if "Format" in options:
+        return listing.long_table(rows, options["Format"], heads=heads)
+    default = listing.FORMAT
+    if "start" in options:
+        default = START
+    if "long" in options:
+        default = LONG
+    return listing.table(rows, options.get("format", default), heads=heads)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
