@@ -20,7 +20,8 @@ from loadmaster.wire import WireError, from_json, one_of
 DEFAULT_STATE_DIR = "~/.local/state/loadmaster-agent"
 FROM_ENVIRONMENT = (
     "server", "token", "token_file", "state_dir", "rack", "emulate", "checkpoints", "ca",
-    "runtime", "docker", "address", "log_format", "slots_per_gpu", "isolation", "users", "mounts",
+    "runtime", "docker", "address", "log_format", "gpu_type", "slots_per_gpu",
+    "isolation", "users", "mounts",
 )  # fmt: skip
 ENVIRONMENT = {
     "name": "LOADMASTER_NODE_NAME",
@@ -117,6 +118,7 @@ class AgentConfig:
     stop_jobs_on_exit: bool = False
     log_format: Annotated[str, one_of(*FORMATS)] = FORMATS[0]
     address: str = ""
+    gpu_type: str = ""
     slots_per_gpu: Annotated[int, Field(ge=1, le=MOST_SLOTS), BeforeValidator(_number)] = 1
     mps: bool = True
     isolation: Annotated[str, one_of(*ISOLATIONS)] = ISOLATIONS[0]

@@ -16,7 +16,7 @@ from loadmaster.agent.executor import Parts
 from loadmaster.agent.journal import Journal, JournalError, JournalHeldError
 from loadmaster.agent.logs import log_context
 from loadmaster.agent.loop import Agent
-from loadmaster.agent.node import machine
+from loadmaster.agent.node import machine, nvidia
 from loadmaster.agent.node.emulated import EmulationError, read_emulation
 from loadmaster.agent.node.mps import Mps
 from loadmaster.agent.runtimes.base import Runtime
@@ -188,7 +188,18 @@ def _devices(config: AgentConfig, runtime: Runtime) -> machine.Devices:
     # MPS cannot reach into an IPC namespace of a job's own: isolated jobs share by turns.
     is_open = runtime.name == "process" and ISOLATED not in runtime.features
     mps = Mps.found(config.state_dir) if config.mps and is_open else None
-    return machine.nvidia_devices(config.slots_per_gpu, mps)
+    try:
+        return nvidia.nvidia_devices(
+            config.slots_per_gpu,
+            mps,
+            gpu_type=config.gpu_type,
+            known_path=config.state_dir / "gpus.json",
+        )
+    except nvidia.MixedTypesError as error:
+        raise ConfigError(
+            f"--gpu-type: this machine has GPUs of several types or not of this one ({error}); name"
+            " one, and start an agent with a --state-dir and --name of its own for each other"
+        ) from error
 
 
 def _identify(

@@ -42,10 +42,12 @@ class ServerSession:
         jitter: random.Random | None = None,
         trouble: Callable[[], str] = str,
         disk_free_gb: Callable[[], float | None] = lambda: None,
+        gpu_trouble: Callable[[], str] = str,
     ) -> None:
         self._client, self._journal, self._clock = client, journal, clock
         self._request, self._samples, self._trouble = request, samples, trouble
         self._disk_free_gb = disk_free_gb
+        self._gpu_trouble = gpu_trouble
         self._jitter = jitter or random.SystemRandom()
         self._backoff = Backoff(jitter=self._jitter)
         self._seq = 0
@@ -195,4 +197,5 @@ class ServerSession:
             assignments=tuple(known_assignment(entry) for entry in live),
             cursor=self.cursor,
             disk_free_gb=free_gb,
+            gpu_trouble=self._gpu_trouble(),
         )
