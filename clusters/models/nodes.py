@@ -8,6 +8,7 @@ from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 
 from clusters.models.clusters import Cluster, GpuType
+from clusters.plausible import LONGEST_TROUBLE
 from loadmaster.features import ISOLATED, RUNTIMES, SHARED, serves_one_team
 from loadmaster.protocol import MOST_SLOTS
 
@@ -117,6 +118,14 @@ class Node(models.Model):
         help_text="Where other nodes reach it",
     )
     emulated = models.BooleanField(default=False)
+    gpu_trouble = models.CharField(
+        max_length=LONGEST_TROUBLE,
+        blank=True,
+        default="",
+        db_default="",
+        editable=False,
+        help_text="Why GPUs of the machine may be missing",
+    )
     team = models.ForeignKey(
         "jobs.Team",
         null=True,
@@ -181,6 +190,13 @@ class Device(models.Model):
     )
     memory_gb = models.FloatField(validators=[MinValueValidator(0.0)])
     healthy = models.BooleanField(default=True)
+    trouble = models.CharField(
+        max_length=LONGEST_TROUBLE,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="Why it is unhealthy; of a healthy one a warning",
+    )
     emulated = models.BooleanField(default=False)
     gpu_fraction = models.FloatField(null=True, blank=True)
     memory_used_gb = models.FloatField(null=True, blank=True)

@@ -75,7 +75,8 @@ class DeviceSerializer(serializers.ModelSerializer[Device]):
     class Meta:
         model = Device
         fields = [
-            "uuid", "slots", "held_slots", "memory_gb", "healthy", "emulated", "mig_profile",
+            "uuid", "slots", "held_slots", "memory_gb", "healthy", "trouble", "emulated",
+            "parent_uuid", "mig_profile",
             "gpu_fraction", "memory_used_gb", "power_w", "power_source", "temperature_c",
         ]  # fmt: skip
 
@@ -111,7 +112,7 @@ class NodeSerializer(serializers.ModelSerializer[Node]):
             "id", "name", "cluster", "gpu_type", "role", "state", "drain_until", "reason", "cores",
             "memory_gb", "reserved_cores", "reserved_memory_gb", "labels", "runtimes", "isolation",
             "rack",
-            "emulated", "agent_version", "last_seen_at", "disk_free_gb", "devices",
+            "emulated", "agent_version", "last_seen_at", "disk_free_gb", "gpu_trouble", "devices",
             "implausible",
         ]  # fmt: skip
 

@@ -23,6 +23,7 @@ from clusters.events import request_reschedule
 from clusters.intervals import intervals_of, is_silent
 from clusters.models import Node, NodeEvent, Reason
 from clusters.models.nodes import State
+from clusters.plausible import shown_trouble
 from clusters.services.devices import sync_devices
 from clusters.services.enrolment import gpu_type_of, sha256
 from controlplane.execution.outcomes import end_assignment
@@ -91,7 +92,7 @@ def open_session(node_pk: UUID, request: SessionRequest, now: datetime | None = 
         unwritten = _accepted_but_unknown(node, request)
         silent = node.state != State.LOST and is_silent(node.session_expires_at)
         epoch = _begin(node, request, now)
-        changed = sync_devices(node, request.devices)
+        changed = sync_devices(node, request.devices, request.gpu_trouble)
         adopt, stop = _split_known(node, request.assignments)
         Assignment.objects.filter(pk__in=adopt).update(epoch=epoch, report_seq=0, metrics_seq=0)
         if changed or silent:
@@ -124,6 +125,9 @@ def _is_same_agent(node: Node, request: SessionRequest) -> bool:
 
 def _begin(node: Node, request: SessionRequest, now: datetime) -> int:
     epoch = node.epoch + 1
+    gpu_type = gpu_type_of(request.devices)
+    if gpu_type is None and request.gpu_trouble:
+        gpu_type = node.gpu_type  # its GPUs are there, and cannot be reached
     Node.objects.filter(pk=node.pk, epoch=node.epoch).update(
         epoch=epoch,
         machine_id=request.machine_id,
@@ -132,7 +136,8 @@ def _begin(node: Node, request: SessionRequest, now: datetime) -> int:
         session_expires_at=now + timedelta(seconds=intervals_of(node.cluster).lease_s),
         heartbeat_seq=0,
         last_seen_at=now,
-        gpu_type=gpu_type_of(request.devices),
+        gpu_type=gpu_type,
+        gpu_trouble=shown_trouble(request.gpu_trouble),
         emulated=any(device.emulated for device in request.devices),
         address=request.address,
         **({"agent_version": request.agent_version[:50]} if request.agent_version else {}),

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from loadmaster.agent.node.nvidia import NvidiaDevices, nvidia_devices
 from loadmaster.agent.node.mps import PART, PIPES, Mps
+from loadmaster.agent.node.nvidia import NvidiaDevices, nvidia_devices
 from loadmaster.agent.runtimes.base import Launch
 from loadmaster.protocol import LaunchSpec
 from tests.builders_agent import a_spec, python
