@@ -187,7 +187,9 @@ class DeviceAdmin(OperatorAdmin):
 
 @admin.register(EnrolmentToken)
 class EnrolmentTokenAdmin(AppendOnly):
-    list_display = ("id", "cluster", "role", "expires_at", "used_at", "used_by", "created_by")
+    list_display = (
+        "id", "cluster", "role", "node", "expires_at", "used_at", "used_by", "created_by",
+    )  # fmt: skip
     list_filter = ("cluster", "role")
     fields = ("cluster", "role", "expires_at")
 

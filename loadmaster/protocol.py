@@ -178,7 +178,9 @@ class SessionRequest:
     """Opens a session; one with the journal's `session_secret` supersedes the last at once.
 
     `address` is where other nodes reach what a launch listens on, or empty (see CONTAINER).
-    `gpu_trouble`: why GPUs of the machine may be missing from `devices`.
+    `gpu_trouble`: why GPUs of the machine may be missing from `devices`. `process` is a random id
+    of the agent's process, and `former_epoch` the epoch of its last session, 0 without one: of two
+    agents with copies of one state folder the one that was superseded is refused (DUPLICATE).
     """
 
     machine_id: Text
@@ -190,6 +192,8 @@ class SessionRequest:
     features: Many[Text] = ()
     address: Text = ""
     gpu_trouble: Annotated[Text, LATER] = ""
+    process: Annotated[Text, LATER] = ""
+    former_epoch: Annotated[Int, LATER] = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,6 +408,8 @@ class ErrorCode(StrEnum):
     """Another session of the node has begun: open a new one, then repeat the call."""
     SESSION_LIVES = "session_lives"
     """Another machine holds the node's session: wait until it ends."""
+    DUPLICATE = "duplicate"
+    """An agent with a copy of this one's state folder has the session: end, and say so."""
     STALE_ASSIGNMENT = "stale_assignment"
     """The assignment has another fence, is over, or is not this node's: drop the report."""
     OFFSET = "offset"

@@ -37,15 +37,32 @@ def runtimes_of(features: Sequence[str]) -> tuple[str, ...]:
 
 
 class EnrolmentToken(models.Model):
-    """Single-use token that enrols a machine before it expires; only its sha256 is kept."""
+    """Single-use token that enrols a machine before it expires; only its sha256 is kept.
+
+    One for a `node` lets a machine take that node's place, under its name.
+    """
 
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="enrolment_tokens")
     sha256 = models.CharField(max_length=64, unique=True, editable=False)
     role = models.CharField(max_length=16, choices=Role.choices, default=Role.PRODUCTION)
+    node = models.ForeignKey(
+        "Node",
+        null=True,
+        blank=True,
+        editable=False,
+        on_delete=models.CASCADE,
+        related_name="tokens",
+        help_text="The node whose place the machine takes; a new one if empty",
+    )
     expires_at = models.DateTimeField()
     used_at = models.DateTimeField(null=True, blank=True, editable=False)
     used_by = models.ForeignKey(
-        "Node", null=True, blank=True, editable=False, on_delete=models.SET_NULL
+        "Node",
+        null=True,
+        blank=True,
+        editable=False,
+        on_delete=models.SET_NULL,
+        related_name="enrolled_by",
     )
     created_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, blank=True, editable=False, on_delete=models.SET_NULL

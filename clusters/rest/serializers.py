@@ -162,10 +162,13 @@ class EnrolmentTokenSerializer(serializers.ModelSerializer[EnrolmentToken]):
 
     cluster = serializers.CharField(source="cluster.name")
     used_by = serializers.CharField(source="used_by.name", allow_null=True, default=None)
+    node = serializers.CharField(
+        source="node.name", allow_null=True, default=None, help_text="Whose place it takes"
+    )
 
     class Meta:
         model = EnrolmentToken
-        fields = ["id", "cluster", "role", "expires_at", "used_at", "used_by", "created_at"]
+        fields = ["id", "cluster", "role", "node", "expires_at", "used_at", "used_by", "created_at"]
 
 
 class EnrolmentTokenInput(serializers.Serializer[Any]):
@@ -176,6 +179,22 @@ class EnrolmentTokenInput(serializers.Serializer[Any]):
     valid_h = serializers.FloatField(
         min_value=0.01, max_value=24 * 366, default=24.0, help_text="Hours until it expires"
     )
+    node = serializers.CharField(
+        required=False,
+        allow_blank=True,
+        default="",
+        max_length=100,
+        help_text="Name or id of a node whose machine is gone: the new one takes its place",
+    )
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        """Replace the node's name or id by the node of the cluster, None without one."""
+        name, cluster = attrs["node"], attrs["cluster"]
+        nodes = [n for n in Node.objects.filter(cluster=cluster) if name in (n.name, str(n.pk))]
+        if name and not nodes:
+            raise serializers.ValidationError({"node": f"{cluster} has no node {name!r}"})
+        attrs["node"] = nodes[0] if name else None
+        return attrs
 
 
 class NewEnrolmentTokenSerializer(serializers.Serializer[Any]):

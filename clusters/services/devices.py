@@ -64,6 +64,9 @@ _WRITTEN = (*_REPORTED, "trouble", "slots")
 NOT_REPORTED = "its agent no longer reports it"
 """Trouble of a GPU that vanished."""
 
+OF_FORMER_MACHINE = "it belongs to the machine that was here before"
+"""Trouble of a GPU of a node whose place another machine took; it goes once it holds nothing."""
+
 
 def sync_devices(
     node: Node, reports: Sequence[DeviceReport], gpu_trouble: str = NOT_REPORTED
@@ -85,9 +88,12 @@ def sync_devices(
         elif _update(device, r, held.get(device.pk, 0)):
             changed.append(device)
 
-    # 2. Forget those that stood for GPUs without a uuid, and others where there are too many.
+    # 2. Forget those that cannot come back, and others where there are too many.
     vanished = set(known) - {r.uuid for r in reports}
-    _forget(node, {uuid for uuid in vanished if uuid.startswith(UNIDENTIFIED)})
+    for uuid in sorted(vanished):
+        is_former = OF_FORMER_MACHINE in (known[uuid].trouble, gpu_trouble)
+        if is_former or uuid.startswith(UNIDENTIFIED):
+            _forget(node, [uuid])
     if len(known) + len(new) > MOST_DEVICES:
         _forget(node, vanished)
 
@@ -120,8 +126,6 @@ def _note_health_event(node: Node, changed: Mapping[str, tuple[bool, str]]) -> N
 
 def _forget(node: Node, vanished: Collection[str]) -> None:
     """Delete devices that are no longer there and hold nothing; a node's page shows all it has."""
-    if not vanished:
-        return
     held = Device.objects.filter(slots_held__live=True, node=node).values("pk")
     node.devices.filter(uuid__in=vanished).exclude(pk__in=held).delete()
 

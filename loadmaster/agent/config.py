@@ -134,14 +134,16 @@ class AgentConfig:
 def read_config(options: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> AgentConfig:
     """The settings: command-line options, then the environment, then the file `config`.
 
-    A None among the options is one not given. Raises ConfigError for a missing or wrong setting.
+    A None among the options is one not given. LOADMASTER_TOKEN, which is often a person's token,
+    counts only if no other setting names a token. Raises ConfigError for a missing or wrong one.
     """
     given = {key: value for key, value in options.items() if value is not None and key != "config"}
     named = {key: environ[name] for key, name in ENVIRONMENT.items() if environ.get(name)}
-    values = {**_read_file(options.get("config")), **named, **given}
-    token_file = values.pop("token_file", None)
-    if token_file and not values.get("token"):
-        values["token"] = _read_token(Path(token_file))
+    persons_token = named.pop("token", "")
+    from_file = _read_file(options.get("config"))
+    values = {**from_file, **named, **given}
+    values["token"] = _enrolment_token(given, named, from_file) or persons_token
+    values.pop("token_file", None)
     values["state_dir"] = values.get("state_dir") or DEFAULT_STATE_DIR
     values = {name: value for name, value in values.items() if value is not None}
     values.setdefault("server", "")  # its own check words the remedy
@@ -149,6 +151,16 @@ def read_config(options: Mapping[str, Any], environ: Mapping[str, str] = os.envi
         return from_json(AgentConfig, values)
     except WireError as error:
         raise ConfigError(f"--{error.path.replace('_', '-')}: {error.problem}") from None
+
+
+def _enrolment_token(*sources: Mapping[str, Any]) -> Any:
+    """The token of the first source that has one, itself or in a file; empty if none has."""
+    for source in sources:
+        if token := source.get("token"):
+            return token
+        if token_file := source.get("token_file"):
+            return _read_token(Path(token_file))
+    return ""
 
 
 def _read_file(path: Any) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import logging
 import queue
 import random
 import threading
+import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -50,7 +51,7 @@ class Timing:
 class Agent:
     """One node's agent; `tick` never waits for a job, `run` ticks until told to leave.
 
-    Raises from `tick`: Unauthorized and WrongProtocol, which no repetition cures.
+    Raises from `tick` what no repetition cures: Unauthorized, WrongProtocol, and Duplicate.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class Agent:
         self._runtime.tell_ends(self._woken.set)
         self._left = threading.Event()
         self._offered: set[str] = set()
+        self._process = uuid.uuid4().hex
 
     def tick(self) -> None:
         """Do everything that is due."""
@@ -157,6 +159,8 @@ class Agent:
             features=features_with(self._runtime.name, *self._runtime.features),
             address=self._runtime.address(self._parts.address),
             gpu_trouble=self._parts.devices.trouble,
+            process=self._process,
+            former_epoch=self.session.former_epoch,
         )
 
     def _offer_changed_devices(self) -> None:

@@ -29,6 +29,8 @@ from loadmaster.agent.runtimes.isolation import (
 from loadmaster.agent.runtimes.process import ProcessRuntime
 from loadmaster.agent.server.client import (
     AgentClient,
+    Conflict,
+    Duplicate,
     Refused,
     TryAgain,
     Unauthorized,
@@ -36,7 +38,7 @@ from loadmaster.agent.server.client import (
 )
 from loadmaster.features import ISOLATED, SHARED, features_with
 from loadmaster.files import private_folder, write_whole
-from loadmaster.protocol import Registration
+from loadmaster.protocol import ErrorCode, Registration
 from loadmaster.wire import WireError, dumps, loads
 
 EXIT_CONFIG = 2
@@ -64,6 +66,13 @@ def serve(config: AgentConfig, leave: threading.Event | None = None) -> int:
     except WrongProtocol as error:
         logger.error("%s: install the agent of the server's version", error.detail)
         return EXIT_PROTOCOL
+    except Duplicate as error:
+        remedy = (
+            f"give one of the two its own: stop it, remove {config.state_dir}, and enrol it anew"
+            " with --token and another --name"
+        )
+        logger.error("%s: %s", error.detail, remedy)
+        return EXIT_CONFIG
     except Refused as error:
         logger.error("the server refuses this node: %s", error.detail)
         return EXIT_CONFIG
@@ -283,7 +292,9 @@ def enrol(
     while not leave.is_set():
         try:
             registered = client.register(config.token, registration)
-        except TryAgain as error:
+        except (TryAgain, Conflict) as error:
+            if isinstance(error, Conflict) and error.code != ErrorCode.SESSION_LIVES:
+                raise
             wait_s = backoff.failed("register", time.monotonic())
             logger.warning("cannot register yet, next try in %.1f s: %s", wait_s, error)
             leave.wait(wait_s)

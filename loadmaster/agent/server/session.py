@@ -57,6 +57,8 @@ class ServerSession:
         self._ask_s = self._jitter.uniform(0.5, 1.0) * ASK_S
         self._server_ahead_s: float | None = None
         self.epoch: int | None = None
+        self.former_epoch = 0
+        """Epoch of the last session, 0 before the first."""
         self.cursor = 0
         self.intervals = DEFAULT_INTERVALS
         self.leases: dict[RunId, float] = {}
@@ -131,7 +133,8 @@ class ServerSession:
             logger.warning("no session yet, next try in %.1f s: %s", wait_s, error)
             return
         logger.info("session of epoch %s", session.epoch)
-        self.epoch, self._seq, self.intervals = session.epoch, 0, session.intervals
+        self.epoch = self.former_epoch = session.epoch
+        self._seq, self.intervals = 0, session.intervals
         self._backoff.cap_s = max(0.1, min(10.0, session.intervals.heartbeat_s))
         self._next_beat_s, self._is_first_beat = float("-inf"), True
         stop, cancel = protocol.DirectiveAction.STOP, protocol.StopReason.CANCEL
