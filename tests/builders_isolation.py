@@ -37,7 +37,7 @@ NODE_TOKEN, SECRET = "the-nodes-token", "the-other-teams-secret"
 
 
 def an_isolation(state: Path, **changes: Any) -> Isolation:
-    given = Isolation(state, USERS if IS_ROOT else None, BUBBLEWRAP)
+    given = Isolation(state, USERS if IS_ROOT else None, BUBBLEWRAP, closes_namespaces=True)
     return replace(given, **changes)
 
 

@@ -56,6 +56,9 @@ def agent(
     mounts: str | None = Option(
         None, help="Folders that isolated processes see: /data,/scratch:rw, say."
     ),
+    processes: int | None = Option(
+        None, help="Most processes and threads of a job that runs as processes; 16384 by default."
+    ),
     ca: str | None = Option(None, help="File of certificate authorities."),
     insecure: bool | None = Option(None, "--insecure", help="Accept any certificate; for trials."),
     stop_jobs_on_exit: bool | None = Option(

@@ -21,7 +21,7 @@ DEFAULT_STATE_DIR = "~/.local/state/loadmaster-agent"
 FROM_ENVIRONMENT = (
     "server", "token", "token_file", "state_dir", "rack", "emulate", "checkpoints", "ca",
     "runtime", "docker", "address", "log_format", "gpu_type", "slots_per_gpu",
-    "isolation", "users", "mounts",
+    "isolation", "users", "mounts", "processes",
 )  # fmt: skip
 ENVIRONMENT = {
     "name": "LOADMASTER_NODE_NAME",
@@ -35,6 +35,11 @@ ISOLATIONS = ("auto", "none")
 
 USERS = "2000300000-2000399999"
 """Users of teams by default: above those that systems, directories and containers give out."""
+
+
+FEWEST_PROCESSES = 16
+MOST_PROCESSES = 4_000_000
+"""Bounds of the limit of a job's processes: a script needs some, the kernel knows no more."""
 
 
 class ConfigError(ValueError):
@@ -123,6 +128,9 @@ class AgentConfig:
     mps: bool = True
     isolation: Annotated[str, one_of(*ISOLATIONS)] = ISOLATIONS[0]
     users: Annotated[str, AfterValidator(_users)] = USERS
+    processes: Annotated[
+        int, Field(ge=FEWEST_PROCESSES, le=MOST_PROCESSES), BeforeValidator(_number)
+    ] = 16384
     mounts: Annotated[tuple[AllowedMount, ...], BeforeValidator(allowed_mounts)] = ()
 
     @property

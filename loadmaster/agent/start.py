@@ -140,7 +140,7 @@ def _process_runtime(config: AgentConfig, runs: Path, leave: threading.Event) ->
     """Isolated as the machine can; a node that was isolated before does not start with less."""
     if config.isolation == "none":
         private_folder(config.state_dir)
-        runtime = ProcessRuntime(runs)
+        runtime = ProcessRuntime(runs, most_processes=config.processes)
         runtime.features = (SHARED,)
         return runtime
     users = users_of(config.users) if os.getuid() == 0 else None
@@ -157,11 +157,11 @@ def _process_runtime(config: AgentConfig, runs: Path, leave: threading.Event) ->
             ) from error
         text = "jobs are not isolated, so this node serves one team (docs/agent.md): %s"
         logger.warning(text, error)
-        return ProcessRuntime(runs)
+        return ProcessRuntime(runs, most_processes=config.processes)
     logger.info("jobs are isolated by %s", isolation.kind)
     if isolation.kind != before:
         _keep(marker, isolation.kind.encode(), leave)
-    return ProcessRuntime(runs, isolation=isolation)
+    return ProcessRuntime(runs, isolation=isolation, most_processes=config.processes)
 
 
 def _isolation(
