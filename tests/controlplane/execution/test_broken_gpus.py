@@ -13,7 +13,7 @@ from clusters.services.enrolment import issue_enrolment_token, register
 from controlplane.execution.services.sessions import open_session
 from controlplane.operations.prometheus import StateCollector, exposition
 from jobs.submission.validation import JobInvalid, validate_job
-from loadmaster.protocol import UNIDENTIFIED, DeviceSample
+from loadmaster.protocol import UNIDENTIFIED, DeviceSample, StopReason
 from tests.builders import a_cluster, a_gpu_type, a_node, a_team, a_user
 from tests.builders_agents import (
     a_device_report,
@@ -25,6 +25,7 @@ from tests.builders_agents import (
 )
 from tests.builders_agents import heartbeat as beat_of
 from tests.builders_jobs import job_fields
+from tests.builders_live import a_round
 
 pytestmark = pytest.mark.django_db
 
@@ -134,12 +135,15 @@ def test_a_gpu_that_had_no_uuid_is_replaced_by_the_one_that_it_tells() -> None:
     assert troubles(node) == {"GPU-0": (True, ""), "GPU-1": (True, "")}
 
 
-def test_a_job_that_runs_on_a_gpu_that_breaks_goes_on(node: Node) -> None:
+def test_the_next_round_takes_a_job_off_a_gpu_that_broke(node: Node) -> None:
     running = a_running_assignment(node, now=timezone.now())
     held = running.slots.get().device.uuid
     beat(node, DeviceSample(held, healthy=False, trouble="GPU is lost"))
     running.refresh_from_db()
-    assert running.state == "running"
+    assert (running.state, running.desired) == ("running", "run")
+    a_round(node.cluster)
+    running.refresh_from_db()
+    assert running.desired == StopReason.PREEMPT
 
 
 class TestSubmission:
