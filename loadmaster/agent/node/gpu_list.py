@@ -64,12 +64,10 @@ def list_gpus(nvml: Nvml, known: KnownGpus, memory_gb: float) -> tuple[GpuList, 
     """List the GPUs, and what is known of them now.
 
     A GPU that fails is in the list as unhealthy: under its uuid if it was known before, else under
-    one that names its index. `memory_gb` is the machine's, which unified memory shares.
+    one that names its index. `memory_gb` is the machine's, which unified memory shares. Raises
+    NvmlError if NVML itself fails.
     """
-    try:
-        count = int(nvml.call("nvmlDeviceGetCount"))
-    except (NvmlError, TypeError, ValueError) as error:
-        return unreachable(known, str(error)), known
+    count = int(nvml.call("nvmlDeviceGetCount"))
 
     # 1. Ask each GPU by itself: one that fails leaves the others as they are.
     found: dict[str, tuple[DeviceReport, ...]] = {}
@@ -91,6 +89,8 @@ def list_gpus(nvml: Nvml, known: KnownGpus, memory_gb: float) -> tuple[GpuList, 
     listed = dict(found)
     for name, words in failures.items():
         before = [r for r in known.by_index.get(name, ()) if r.uuid not in present]
+        if types:  # GPUs of another type were there before, and are replaced
+            before = [report for report in before if report.gpu_type in types]
         listed[name] = _failed(name, words, before, types)
         if not listed[name]:
             empty.append(f"GPU {name}: {words}")

@@ -82,16 +82,17 @@ class NvidiaDevices(Devices):
         self._gpu_type = self._gpu_type or "".join(types)
 
     def _look(self) -> None:
-        """List the GPUs; NVML is begun first where it has not been yet."""
+        """List the GPUs; NVML is begun first where it has not been yet, or has failed."""
         self._listed_s = self._clock_s()
         try:
             if not self._is_open:
                 self.nvml.call("nvmlInit")
                 self._is_open = True
-        except NvmlError as failure:
-            found = gpu_list.unreachable(self._known, self._opening_trouble(failure))
-        else:
             found, known = gpu_list.list_gpus(self.nvml, self._known, memory_gb())
+        except NvmlError as failure:
+            self._is_open = False
+            found = gpu_list.unreachable(self._known, self._trouble_of(failure))
+        else:
             if known != self._known:
                 gpu_list.write_known(self._known_path, known)
             self._known = known
@@ -101,7 +102,7 @@ class NvidiaDevices(Devices):
         self._say("NVML", self._listed.trouble)
         self._watch_xids()
 
-    def _opening_trouble(self, failure: NvmlError) -> str:
+    def _trouble_of(self, failure: NvmlError) -> str:
         """NVML's words, or none on a machine that never had GPUs."""
         if failure.is_no_driver and not self._known.by_index and not has_nvidia_hardware():
             return ""

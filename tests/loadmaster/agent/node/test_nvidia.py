@@ -132,6 +132,29 @@ def test_a_driver_mismatch_keeps_known_gpus_as_unhealthy(tmp_path: Path) -> None
     assert site.devices.trouble == ""
 
 
+def test_a_lost_gpu_in_place_of_one_of_another_type_has_the_others_type(tmp_path: Path) -> None:
+    nvml = two_gpus()
+    Site(nvml, tmp_path / "gpus.json")
+    replaced = FakeNvml(FakeGpu("GPU-2", "NVIDIA H100"), FakeGpu("GPU-3", "NVIDIA H100"))
+    replaced.gpus[1].fails["nvmlDeviceGetHandleByIndex"] = LOST
+    reports = Site(replaced, tmp_path / "gpus.json").devices.reports()
+    assert [(d.uuid, d.gpu_type) for d in reports] == [
+        ("GPU-2", "H100"),
+        ("unidentified-1", "H100"),
+    ]
+
+
+def test_nvml_that_fails_while_the_agent_runs_is_begun_anew() -> None:
+    nvml = two_gpus()
+    site = Site(nvml)
+    nvml.fails["nvmlDeviceGetCount"] = UNKNOWN
+    assert site.health() == {"GPU-0": "Unknown Error", "GPU-1": "Unknown Error"}
+    nvml.fails["nvmlInit"] = MISMATCH
+    assert set(site.health().values()) == {"Driver/library version mismatch"}
+    nvml.fails.clear()
+    assert site.health() == {}
+
+
 def test_a_driver_mismatch_without_known_gpus_is_told() -> None:
     nvml = two_gpus()
     nvml.fails["nvmlInit"] = MISMATCH
