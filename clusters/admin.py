@@ -114,7 +114,7 @@ class ImplausibleInline(ReadOnlyInline):
 class DeviceInline(ReadOnlyInline):
     model = Device
     fields = (
-        "uuid", "slots", "memory_gb", "healthy", "emulated", "gpu_fraction", "power_w",
+        "uuid", "slots", "memory_gb", "healthy", "trouble", "emulated", "gpu_fraction", "power_w",
         "power_source",
     )  # fmt: skip
     readonly_fields = fields
@@ -139,7 +139,7 @@ class NodeAdmin(OperatorAdmin):
     readonly_fields = (
         "cluster", "gpu_type", "role", "state", "drain_until", "reason", "cores", "memory_gb",
         "machine_id", "boot_id", "epoch", "session_expires_at", "last_seen_at", "agent_version",
-        "features", "address", "emulated", "created_at",
+        "features", "address", "emulated", "gpu_trouble", "created_at",
     )  # fmt: skip
 
     has_add_permission = OperatorAdmin._by_nobody
@@ -164,12 +164,13 @@ class DeviceAdmin(OperatorAdmin):
     audited_by_service = True
     form = DeviceForm
     list_display = (
-        "uuid", "node", "slots", "memory_gb", "healthy", "emulated", "power_w", "power_source",
+        "uuid", "node", "slots", "memory_gb", "healthy", "trouble", "emulated", "power_w",
+        "power_source",
     )  # fmt: skip
     list_filter = ("node__cluster", "healthy", "emulated")
     search_fields = ("uuid", "node__name")
     readonly_fields = (
-        "node", "uuid", "parent_uuid", "mig_profile", "memory_gb", "healthy", "emulated",
+        "node", "uuid", "parent_uuid", "mig_profile", "memory_gb", "healthy", "trouble", "emulated",
         "gpu_fraction", "memory_used_gb", "power_w", "power_source", "temperature_c",
     )  # fmt: skip
 
@@ -186,7 +187,9 @@ class DeviceAdmin(OperatorAdmin):
 
 @admin.register(EnrolmentToken)
 class EnrolmentTokenAdmin(AppendOnly):
-    list_display = ("id", "cluster", "role", "expires_at", "used_at", "used_by", "created_by")
+    list_display = (
+        "id", "cluster", "role", "node", "expires_at", "used_at", "used_by", "created_by",
+    )  # fmt: skip
     list_filter = ("cluster", "role")
     fields = ("cluster", "role", "expires_at")
 

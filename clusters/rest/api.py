@@ -160,7 +160,7 @@ class EnrolmentTokenViewSet(
 ):
     """Tokens that let machines in, for operators."""
 
-    queryset = EnrolmentToken.objects.select_related("cluster", "used_by").order_by("-id")
+    queryset = EnrolmentToken.objects.select_related("cluster", "used_by", "node").order_by("-id")
     serializer_class = serializers.EnrolmentTokenSerializer
     permission_classes = [*GenericViewSet.permission_classes, OperatorsOnly]
     lookup_value_regex = "[0-9]{1,18}"
@@ -170,13 +170,14 @@ class EnrolmentTokenViewSet(
         responses={201: serializers.NewEnrolmentTokenSerializer},
     )
     def create(self, request: Request) -> Response:
-        """Make a token for one machine; it is shown only in this answer."""
+        """Make a token for one machine, a new node or in place of one; it is shown only here."""
         given = _read(serializers.EnrolmentTokenInput, request)
         token = issue_enrolment_token(
             given["cluster"],
             role=given["role"],
             valid_s=given["valid_h"] * 3600,
             created_by=cast(User, request.user),
+            node=given["node"],
         )
         return Response({"token": token}, status=status.HTTP_201_CREATED)
 

@@ -75,7 +75,8 @@ class DeviceSerializer(serializers.ModelSerializer[Device]):
     class Meta:
         model = Device
         fields = [
-            "uuid", "slots", "held_slots", "memory_gb", "healthy", "emulated", "mig_profile",
+            "uuid", "slots", "held_slots", "memory_gb", "healthy", "trouble", "emulated",
+            "parent_uuid", "mig_profile",
             "gpu_fraction", "memory_used_gb", "power_w", "power_source", "temperature_c",
         ]  # fmt: skip
 
@@ -111,7 +112,7 @@ class NodeSerializer(serializers.ModelSerializer[Node]):
             "id", "name", "cluster", "gpu_type", "role", "state", "drain_until", "reason", "cores",
             "memory_gb", "reserved_cores", "reserved_memory_gb", "labels", "runtimes", "isolation",
             "rack",
-            "emulated", "agent_version", "last_seen_at", "disk_free_gb", "devices",
+            "emulated", "agent_version", "last_seen_at", "disk_free_gb", "gpu_trouble", "devices",
             "implausible",
         ]  # fmt: skip
 
@@ -161,10 +162,13 @@ class EnrolmentTokenSerializer(serializers.ModelSerializer[EnrolmentToken]):
 
     cluster = serializers.CharField(source="cluster.name")
     used_by = serializers.CharField(source="used_by.name", allow_null=True, default=None)
+    node = serializers.CharField(
+        source="node.name", allow_null=True, default=None, help_text="Whose place it takes"
+    )
 
     class Meta:
         model = EnrolmentToken
-        fields = ["id", "cluster", "role", "expires_at", "used_at", "used_by", "created_at"]
+        fields = ["id", "cluster", "role", "node", "expires_at", "used_at", "used_by", "created_at"]
 
 
 class EnrolmentTokenInput(serializers.Serializer[Any]):
@@ -175,6 +179,22 @@ class EnrolmentTokenInput(serializers.Serializer[Any]):
     valid_h = serializers.FloatField(
         min_value=0.01, max_value=24 * 366, default=24.0, help_text="Hours until it expires"
     )
+    node = serializers.CharField(
+        required=False,
+        allow_blank=True,
+        default="",
+        max_length=100,
+        help_text="Name or id of a node whose machine is gone: the new one takes its place",
+    )
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        """Replace the node's name or id by the node of the cluster, None without one."""
+        name, cluster = attrs["node"], attrs["cluster"]
+        nodes = [n for n in Node.objects.filter(cluster=cluster) if name in (n.name, str(n.pk))]
+        if name and not nodes:
+            raise serializers.ValidationError({"node": f"{cluster} has no node {name!r}"})
+        attrs["node"] = nodes[0] if name else None
+        return attrs
 
 
 class NewEnrolmentTokenSerializer(serializers.Serializer[Any]):

@@ -33,7 +33,7 @@ from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
-from clusters.models import Cluster, ImplausibleFigure, Node, RescheduleEvent
+from clusters.models import Cluster, Device, ImplausibleFigure, Node, RescheduleEvent
 from clusters.models.nodes import State
 from controlplane.execution.services.agent_clocks import agents_skew_s
 from controlplane.loop.live import lock as locks
@@ -230,6 +230,15 @@ def _nodes(names: Mapping[int, str], now: datetime) -> Iterator[Metric]:
     least = {(names[pk],): 1e9 * gb for pk, gb in free.items()}
     text = "Free bytes on the fullest disk of a node that is not lost"
     yield _gauge("nodes_disk_free_bytes", text, OF_CLUSTER, least)
+    yield _unhealthy_gpus(names)
+
+
+def _unhealthy_gpus(names: Mapping[int, str]) -> Metric:
+    """Unhealthy GPUs of nodes that are not lost."""
+    ill = Device.objects.filter(healthy=False).exclude(node__state=State.LOST).order_by()
+    counts = dict(ill.values_list("node__cluster").annotate(number=Count("pk")))
+    numbers = {(name,): counts.get(pk, 0) for pk, name in names.items()}
+    return _gauge("gpus_unhealthy", "Unhealthy GPUs of nodes not lost", OF_CLUSTER, numbers)
 
 
 def _implausible(names: Mapping[int, str]) -> CounterMetricFamily:
