@@ -168,7 +168,7 @@ def _waiting(
 
 
 def _why(entry: Waiting, snapshot: Snapshot, names: Mapping[str, str]) -> str:
-    detail = waiting_detail(entry)
+    detail = waiting_detail(entry, snapshot)
     known = {**{node.id: node.name for node in snapshot.nodes}, **names}
     now = datetime.fromtimestamp(snapshot.now_s, UTC)
     return reason_for_waiting("queued", entry.code.value, detail, known, now)
