@@ -43,20 +43,24 @@ class Room:
         self.options = JobOptions(snapshot, self.state)
         self._shortages: dict[object, Shortage | None] = {}
 
-    def shortage(self, job: str, only: int = EVERY) -> Shortage | None:
-        """Return what a job lacks for a start on these nodes (a set); None if it fits."""
+    def shortage(self, job: str, only: int = EVERY, *, may_spread: bool = True) -> Shortage | None:
+        """Return what a job lacks for a start on these nodes (a set); None if it fits.
+
+        `may_spread`: a training job that fits on no node may run on several.
+        """
         row = self.snapshot.jobs.position[job]
-        key = self.options.keys[row], self._is_alone(row), only
+        key = self.options.keys[row], self._is_alone(row), only, may_spread
         if key not in self._shortages:
             allowed = only & self.vacant if self._is_alone(row) else only
-            ways = [(request, nodes & allowed) for request, nodes in self._ways(row)]
+            found = self._ways(row, may_spread=may_spread)
+            ways = [(request, nodes & allowed) for request, nodes in found]
             self._shortages[key] = least_shortage(self.state, ways) if ways else CAPACITY
         return self._shortages[key]
 
     def nodes(self, job: str) -> int:
         """Return the nodes (a set) that have room for a job, or for a unit of it."""
         row, found = self.snapshot.jobs.position[job], 0
-        for request, nodes in self._ways(row):
+        for request, nodes in self._ways(row, may_spread=True):
             for group in self.state.groups_for(request, nodes):
                 found |= group.nodes
         return found & self.vacant if self._is_alone(row) else found
@@ -72,12 +76,12 @@ class Room:
             return None
         return Lack("units", float(request.units), float(min(fit, request.units - 1)))
 
-    def _ways(self, row: int) -> Sequence[tuple[Request, int]]:
+    def _ways(self, row: int, *, may_spread: bool) -> Sequence[tuple[Request, int]]:
         """Return requests that would start a job, each with its nodes; gangs where no node does."""
         if self._is_batch(row):
             return [(self.options.requests.batch(row), EVERY)]
         options = self.options.within(inf, row)
-        if options:
+        if options or not may_spread:
             return [(option.request, option.nodes) for option in options]
         return [(request, EVERY) for request in self._spread(row)]
 
@@ -187,6 +191,25 @@ class PlanFacts:
         found: JobPhase = self.snapshot.jobs.columns.others["phase"][self.row(job)]
         return found
 
+    def team(self, job: str) -> str:
+        """Return the team of a job."""
+        found: str = self.snapshot.jobs.columns.others["team"][self.row(job)]
+        return found
+
+    def reached_limit(self, job: str) -> int | None:
+        """Return the GPUs that the job's team may use, if the plan leaves too few for it."""
+        columns, position = self.snapshot.jobs.columns, self.snapshot.jobs.position
+        limits = {team.name: team.max_gpus for team in self.snapshot.teams}
+        team, least = self.team(job), int(columns.counts["gpus_min"][self.row(job)])
+        limit = limits.get(team)
+        if limit is None or not least:
+            return None
+        used = 0
+        for placed in self.plan.placements:
+            if columns.others["team"][position[placed.job]] == team:
+                used += placed.gpus
+        return limit if used + least > limit else None
+
     def undone(self, job: str) -> tuple[str, ...]:
         """Return the jobs of the snapshot that a job depends on."""
         dependencies = self.snapshot.jobs.columns.others["dependencies"][self.row(job)]
@@ -206,9 +229,9 @@ class PlanFacts:
         others = tuple(holder for holder in reason.jobs if holder != job)
         return replace(reason, job=job, jobs=others)
 
-    def impossible(self, job: str) -> Waiting | None:
+    def impossible(self, job: str, *, may_spread: bool = True) -> Waiting | None:
         """Return why no open node could run a job if nothing else ran; None if one could."""
-        if self.empty.shortage(job) is None:
+        if self.empty.shortage(job, may_spread=may_spread) is None:
             return None
         lack = self.empty.too_many_units(job)
         if lack is not None:
@@ -231,7 +254,12 @@ def first_true(facts: PlanFacts, job: str) -> Waiting:
     if impossible is not None:
         return replace(impossible, job=job)
 
-    # 3. Jobs that find no room or no power beside the placements of the plan.
+    # 3. Jobs whose team has no GPUs left.
+    limit = facts.reached_limit(job)
+    if limit is not None:
+        return Waiting(job, WaitCode.TEAM_LIMIT, gpus=limit, team=facts.team(job))
+
+    # 4. Jobs that find no room or no power beside the placements of the plan.
     shortage = facts.beside.shortage(job)
     if shortage is None:
         return Waiting(job, WaitCode.POSTPONED)
@@ -262,8 +290,11 @@ def _has_no_decision(facts: PlanFacts, entry: Waiting) -> bool:
 
 
 def _is_impossible(facts: PlanFacts, entry: Waiting) -> bool:
-    """The needs named are those that no open node meets, measured on whole nodes."""
-    impossible = facts.impossible(entry.job)
+    """The needs named are those that no open node meets, measured on empty nodes.
+
+    A policy that never spreads a job may say so of a gang that another one would.
+    """
+    impossible = facts.impossible(entry.job, may_spread=False)
     return impossible is not None and entry.of("", None) == impossible
 
 
