@@ -45,6 +45,8 @@ class Expected:
         """Interval in words."""
         now = timezone.now()
         low, high = day_and_time(self.low, now), day_and_time(self.high, now)
+        if low == high:
+            return f"{low}, in four of five cases"
         return f"{low} to {high} UTC, in four of five cases"
 
     @property

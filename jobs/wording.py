@@ -296,6 +296,12 @@ def _dependency(facts: Facts) -> str:
     return f"It waits {' and '.join(parts)}."
 
 
+def _free_what_it_waits_for(facts: Facts) -> str:
+    if facts.detail.get("conditions"):
+        return BY_ITSELF
+    return "Nothing to do, unless that job is held or failed: release or requeue it."
+
+
 def _power_cap(facts: Facts) -> str:
     watts = facts.detail.get("watts")
     short = f"is {watts:.0f} W too low for it" if isinstance(watts, (int, float)) else "is reached"
@@ -368,9 +374,7 @@ REASONS: Mapping[str, Reason] = {
         _nodes_of_other_teams,
         _text("An operator lets the agent isolate jobs (docs/agent.md), or adds a node."),
     ),
-    "dependency": Reason(
-        _dependency, _text("Nothing to do, unless such a job is held or failed: free it first.")
-    ),
+    "dependency": Reason(_dependency, _free_what_it_waits_for),
     "power_cap": Reason(_power_cap, _text("Wait, or ask an operator to raise the power cap.")),
     "nodes_unavailable": Reason(_nodes_unavailable, _open_a_node),
     "nodes_lost": Reason(

@@ -71,10 +71,16 @@ def _without_assumed_times(ahead: Ahead, snapshot: Snapshot) -> Ahead:
         start_s = ahead.jobs[job].start_s
         if start_s is not None:
             runs.add(ahead.jobs[job].nodes, start_s)
+    others = snapshot.jobs.columns.others
+    runs_now = {snapshot.jobs.columns.ids[row] for row, of in enumerate(others["running"]) if of}
     jobs = {}
     for job, found in ahead.jobs.items():
         start_s = found.start_s
-        if start_s is not None and start_s > snapshot.now_s and runs.precede(found.nodes, start_s):
+        if start_s is None:
+            is_behind = False
+        else:
+            is_behind = job not in runs_now and runs.precede(found.nodes, start_s)
+        if is_behind:
             found = replace(found, start_s=None, end_s=None, why=BEHIND_FIRST_RUN)
         if job in unknown:
             found = replace(found, end_s=None, why=found.why or FIRST_RUN)

@@ -51,7 +51,7 @@ def without_assumed_times(plan: Plan, snapshot: Snapshot) -> Plan:
     return replace(
         plan,
         placements=tuple(_placed(p) if p.job in unknown else p for p in plan.placements),
-        waiting=tuple(_waiting(w, runs, w.job in unknown, snapshot.now_s) for w in plan.waiting),
+        waiting=tuple(_waiting(w, runs, w.job in unknown) for w in plan.waiting),
     )
 
 
@@ -59,11 +59,11 @@ def _placed(placement: Placement) -> Placement:
     return replace(placement, predicted_run_s=None, predicted_energy_cost=None)
 
 
-def _waiting(waiting: Waiting, runs: UnknownRuns, is_unknown: bool, now_s: float) -> Waiting:
+def _waiting(waiting: Waiting, runs: UnknownRuns, is_unknown: bool) -> Waiting:
     """Return the entry without a start behind a run of unknown length, and without its own end."""
     expected = waiting.expected
     if expected is None:
         return waiting
-    if expected.start_s > now_s and runs.precede(expected.nodes, expected.start_s):
+    if runs.precede(expected.nodes, expected.start_s):
         return replace(waiting, expected=None)
     return replace(waiting, expected=replace(expected, end_s=None)) if is_unknown else waiting

@@ -49,7 +49,7 @@ def test_run_times_ends_and_costs_of_assumed_speeds_are_left_out() -> None:
         (5.0, ("elsewhere", "n"), False),
         (5.0, (), False),
         (5.0, ("elsewhere",), True),
-        (0.0, ("n",), True),
+        (0.0, ("n",), False),
     ],
 )
 def test_a_start_behind_a_run_of_unknown_length_is_unknown(
