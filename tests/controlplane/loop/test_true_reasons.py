@@ -123,21 +123,21 @@ def _made(variant: Variant) -> Policy:
     return registry.make(name, {**FEW.get(name, {}), **parameters})
 
 
-@examples(400)
+@examples(150)
 @given(variant=any_variant, snapshot=mixed_snapshots())
 def test_every_reason_is_true_of_its_job(variant: Variant, snapshot: Snapshot) -> None:
     plan = decide(snapshot, _made(variant), variant[0])
     _assert_all_true(plan, snapshot)
 
 
-@examples(100)
+@examples(50)
 @given(variant=st.sampled_from(SHARING), snapshot=wide_snapshots())
 def test_every_reason_beside_shared_devices_is_true(variant: Variant, snapshot: Snapshot) -> None:
     plan = decide(snapshot, _made(variant), variant[0])
     _assert_all_true(plan, snapshot)
 
 
-@examples(100)
+@examples(50)
 @given(
     snapshot=mixed_snapshots(), code=st.sampled_from(list(WaitCode)), names=st.sampled_from("nj")
 )
