@@ -130,7 +130,7 @@ def test_speeds_that_were_estimated_may_be_off_by_more(tmp_path: Path) -> None:
     assert checked(report, tmp_path) == []
     for placement in (first, second):
         placement["predicted_run_s"] = 1.4 * placement["measured_run_s"]
-    assert "is 40.0% by estimated speeds of 1 launches, over 30%" in checked(report, tmp_path)[0]
+    assert "is 40.0% by estimated speeds of 2 launches, over 30%" in checked(report, tmp_path)[0]
 
 
 def test_a_slot_held_twice_fails_it(tmp_path: Path) -> None:
