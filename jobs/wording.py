@@ -89,7 +89,7 @@ class Facts:
         return _short(self._known("nodes"), hidden, "a node" if hidden == 1 else f"{hidden} nodes")
 
     def needs(self, what: str) -> bool:
-        """Return True if the job asks for it: `gpus`, `several` units of them or cores, `types`."""
+        """Return True if the job asks for `cores` alone, for `several` of them or GPUs, `types`."""
         return what in _texts(self.detail.get("needs"))
 
     @property
@@ -145,7 +145,7 @@ class Reason:
 def _no_capacity(facts: Facts) -> str:
     if facts.jobs and facts.nodes:
         return f"It waits for {facts.nodes}, held by {facts.jobs}."
-    what = "GPUs" if facts.needs("gpus") else "cores"
+    what = "cores" if facts.needs("cores") else "GPUs"
     if facts.jobs:
         return f"It waits for {what} held by {facts.jobs}."
     return f"All {what} that it could use are taken."
@@ -157,7 +157,7 @@ def _wait_or_ask_for_less(facts: Facts) -> str:
     if facts.needs("types"):
         changes.append("other allowed_types")
     if facts.needs("several"):
-        changes.append("fewer GPUs" if facts.needs("gpus") else "fewer cores")
+        changes.append("fewer cores" if facts.needs("cores") else "fewer GPUs")
     if not changes:
         return BY_ITSELF
     return f"Wait, or clone it with {' or '.join(changes)}."

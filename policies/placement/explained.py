@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from policies.contract.plan import Expected, Plan, WaitCode, Waiting
-from policies.contract.snapshot import Snapshot
+from policies.contract.snapshot import JobPhase, Snapshot
 from policies.placement.priced_options import per_watt_second
 from policies.placement.reason_rules import PlanFacts, first_true, holds, named, winners
 from policies.placement.reasons import MOST_NAMED
@@ -14,18 +14,22 @@ from policies.placement.reasons import MOST_NAMED
 
 def explained(plan: Plan, snapshot: Snapshot) -> tuple[Waiting, ...]:
     """Return the plan's waiting jobs, each with a reason that is true and as exact as can be."""
-    facts = PlanFacts(plan, snapshot)
-    return tuple([_reason(facts, entry) for entry in plan.waiting])
+    facts, checked = PlanFacts(plan, snapshot), dict[object, Waiting]()
+    found = []
+    for entry in plan.waiting:
+        # 1. A reason that is true, found once for jobs that are alike.
+        key = facts.alike(entry)
+        if key not in checked:
+            checked[key] = entry if holds(facts, entry) else first_true(facts, entry.job)
+        reason = checked[key].of(entry.job, entry.expected)
 
-
-def _reason(facts: PlanFacts, entry: Waiting) -> Waiting:
-    """Return the policy's reason, or the first true one, made more exact by the plan."""
-    if not holds(facts, entry):
-        entry = replace(first_true(facts, entry.job), expected=entry.expected)
-    for exact in _more_exact(facts, entry):
-        if holds(facts, exact):
-            return exact
-    return entry
+        # 2. A more exact one, where the plan says more of the job.
+        for exact in _more_exact(facts, reason):
+            if holds(facts, exact):
+                reason = exact
+                break
+        found.append(reason)
+    return tuple(found)
 
 
 def _more_exact(facts: PlanFacts, entry: Waiting) -> Iterator[Waiting]:
@@ -35,7 +39,8 @@ def _more_exact(facts: PlanFacts, entry: Waiting) -> Iterator[Waiting]:
         return
     if entry.code not in (WaitCode.NO_CAPACITY, WaitCode.POSTPONED):
         return
-    yield _preempted(facts, entry)
+    if facts.phase(entry.job) is JobPhase.RUNNING:
+        yield _preempted(facts, entry)
     expected = entry.expected
     if expected is None or not expected.nodes or expected.start_s <= facts.snapshot.now_s:
         return

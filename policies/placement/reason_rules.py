@@ -186,6 +186,18 @@ class PlanFacts:
         """Return the row of a job in the snapshot."""
         return self.snapshot.jobs.position[job]
 
+    def alike(self, entry: Waiting) -> object:
+        """Return a key that is equal for jobs with equal needs and equal reasons of the policy.
+
+        A job that runs, or that depends on others, has a key of its own.
+        """
+        columns, row = self.snapshot.jobs.columns, self.row(entry.job)
+        others = columns.others
+        if others["running"][row] or others["dependencies"][row]:
+            return entry.job
+        needs = self.empty.options.keys[row], others["exclusive"][row], others["team"][row]
+        return needs, others["phase"][row], entry.of("", None)
+
     def phase(self, job: str) -> JobPhase:
         """Return whether a job ran, waited, or was measured when the snapshot was taken."""
         found: JobPhase = self.snapshot.jobs.columns.others["phase"][self.row(job)]

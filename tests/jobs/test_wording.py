@@ -26,7 +26,7 @@ LONGEST = {
     "from_s": LATER_S, "retry_s": LATER_S, "why": "exit code 1",
     "missing": ["zone=a", "ssd", "rack=7"], "offered": ["zone=b", "nvme", "rack=8"],
     "lacks": [["memory_gb", 1024.0, 512.0], ["cores", 4.0, 2.0]],
-    "conditions": {"x": "afternotok"}, "needs": ["gpus", "several", "types"],
+    "conditions": {"x": "afternotok"}, "needs": ["cores", "several", "types"],
 }  # fmt: skip
 
 
@@ -52,11 +52,11 @@ def test_a_job_that_runs_or_is_over_has_no_reason() -> None:
 @pytest.mark.parametrize(
     ("detail", "said"),
     [
-        ({"jobs": ["a"], "needs": ["gpus"]}, "It waits for GPUs held by digits."),
-        ({"jobs": ["a", "x"], "needs": ["gpus"]}, "It waits for GPUs held by digits and 1 other."),
-        ({"jobs": ["x"], "needs": ["gpus"]}, "It waits for GPUs held by a job of another team."),
+        ({"jobs": ["a"]}, "It waits for GPUs held by digits."),
+        ({"jobs": ["a", "x"]}, "It waits for GPUs held by digits and 1 other."),
+        ({"jobs": ["x"]}, "It waits for GPUs held by a job of another team."),
         (
-            {"jobs": ["x", "y"], "needs": ["gpus"]},
+            {"jobs": ["x", "y"]},
             "It waits for GPUs held by 2 jobs of other teams.",
         ),
         ({"nodes": ["n"], "jobs": ["a", "b"]}, "It waits for volta, held by digits and bert."),
@@ -64,9 +64,10 @@ def test_a_job_that_runs_or_is_over_has_no_reason() -> None:
             {"nodes": ["n", "m", "o"], "jobs": ["a", "b", "c"]},
             "It waits for volta and 2 others, held by digits and 2 others.",
         ),
-        ({"jobs": ["a"]}, "It waits for cores held by digits."),
-        ({"jobs": "nonsense", "needs": ["gpus"]}, "All GPUs that it could use are taken."),
-        (["nonsense"], "All cores that it could use are taken."),
+        ({"jobs": ["a"], "needs": ["cores"]}, "It waits for cores held by digits."),
+        ({"jobs": "nonsense"}, "All GPUs that it could use are taken."),
+        (["nonsense"], "All GPUs that it could use are taken."),
+        ({"needs": ["cores"]}, "All cores that it could use are taken."),
     ],
 )
 def test_what_stands_in_the_way_is_named_as_far_as_the_reader_may_know(
@@ -127,11 +128,11 @@ def test_dependencies_of_two_conditions_are_told_apart() -> None:
     ("needs", "remedy"),
     [
         ([], "Nothing to do: it starts by itself."),
-        (["gpus"], "Nothing to do: it starts by itself."),
-        (["gpus", "types"], "Wait, or clone it with other allowed_types."),
-        (["gpus", "several"], "Wait, or clone it with fewer GPUs."),
-        (["several"], "Wait, or clone it with fewer cores."),
-        (["gpus", "several", "types"], "Wait, or clone it with other allowed_types or fewer GPUs."),
+        (["cores"], "Nothing to do: it starts by itself."),
+        (["types"], "Wait, or clone it with other allowed_types."),
+        (["several"], "Wait, or clone it with fewer GPUs."),
+        (["cores", "several"], "Wait, or clone it with fewer cores."),
+        (["several", "types"], "Wait, or clone it with other allowed_types or fewer GPUs."),
     ],
 )
 def test_a_remedy_names_only_what_the_job_asks_for(needs: list[str], remedy: str) -> None:
@@ -166,7 +167,7 @@ def test_a_job_that_is_too_large_is_told_what_would_do(
 
 
 def test_a_list_that_was_cut_is_not_counted() -> None:
-    detail = {"jobs": ["a", *"tuvwxyz"], "needs": ["gpus"]}
+    detail = {"jobs": ["a", *"tuvwxyz"]}
     said = reason_for_waiting("queued", "no_capacity", detail, NAMES)
     assert said == "It waits for GPUs held by digits and others."
 

@@ -279,7 +279,7 @@ def _needs(entry: Waiting, snapshot: Snapshot) -> list[str]:
     has_gpus = bool(columns.counts["gpus_max"][row])
     amounts = float(columns.numbers["cores"][row]) * float(units)
     asks = {
-        "gpus": has_gpus,
+        "cores": not has_gpus,
         "several": gpus > 1 if has_gpus else amounts > 1.0,
         "types": bool(columns.others["allowed_types"][row]),
     }

@@ -78,7 +78,7 @@ def test_a_job_that_waits_for_capacity_keeps_what_it_asks_for(cluster: Cluster, 
     a_round(cluster, placing(first=(node, node.devices.first())))
     waits.refresh_from_db()
     assert waits.waiting_code == "no_capacity"
-    assert waits.waiting_detail["needs"] == ["gpus", "several", "types"]
+    assert waits.waiting_detail["needs"] == ["several", "types"]
     assert waits.waiting_detail["jobs"] == [str(first.pk)]
 
 
