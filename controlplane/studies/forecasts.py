@@ -28,8 +28,8 @@ WORK = 20_000
 """Jobs that all simulated rounds together may see."""
 
 AFTER_A_FAILURE = "it starts only if a job that it waits for does not complete"
-FIRST_RUN = "its run time is unknown until a first run of its kind"
-BEHIND_FIRST_RUN = "the run time of a job before it is unknown until a first run of its kind"
+FIRST_RUN = "its kind runs for the first time"
+BEHIND_FIRST_RUN = "a job before it runs for the first time"
 AFTER_UNKNOWN = "what it waits for has no known end, or is not in the queue itself"
 
 BUDGET_S = 10.0
@@ -55,7 +55,8 @@ def forecast_round(cluster_id: int) -> bool:
     for job, told in _dependent(cluster_id, ahead).items():
         starts[job], whys[job] = (None, told) if isinstance(told, str) else (told, "")
     if ahead.is_cut:  # jobs whose start it has not seen keep their last forecast
-        unknown = {job for job, why in whys.items() if why == BEHIND_FIRST_RUN}
+        certain = (BEHIND_FIRST_RUN, AFTER_A_FAILURE)
+        unknown = {job for job, why in whys.items() if why in certain}
         starts = {job: of for job, of in starts.items() if of is not None or job in unknown}
     store(cluster_id, row.number, snapshot.now_s, starts, names, whys)
     return True

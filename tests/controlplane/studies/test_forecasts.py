@@ -206,7 +206,7 @@ def test_a_start_behind_a_first_run_is_unknown(cluster: Cluster) -> None:
     assert forecast_round(cluster.pk)
     assert expected(cluster) == {}
     whys = set(Forecast.objects.values_list("why", flat=True))
-    assert whys == {"the run time of a job before it is unknown until a first run of its kind"}
+    assert whys == {"a job before it runs for the first time"}
 
 
 def test_a_start_on_another_node_than_a_first_run_is_known(cluster: Cluster) -> None:
