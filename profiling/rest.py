@@ -14,6 +14,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from controlplane.web.pages.samples import LEAST_SAMPLES
 from controlplane.web.rest.defaults import ShortPages
 from controlplane.web.rest.errors import ConflictError
 from jobs.models import Kind
@@ -99,7 +100,8 @@ class KindSerializer(serializers.Serializer[KindRow]):
     runs = RunSerializer(many=True)
     held = HeldSerializer(many=True)
     error = serializers.FloatField(
-        allow_null=True, help_text="Median relative error of leave-one-out estimates"
+        allow_null=True,
+        help_text="Median relative error of leave-one-out estimates; null below 20 of them",
     )
 
 
@@ -167,14 +169,25 @@ class KindWithdraw(APIView):
 
 
 class ErrorRowSerializer(serializers.Serializer[ErrorRow]):
-    """Errors of some jobs: predicted less actual run time, in seconds."""
+    """Errors of some jobs: predicted less actual run time, in seconds; null below 20 jobs."""
 
     name = serializers.CharField()
     jobs = serializers.IntegerField()
-    mean_s = serializers.FloatField(help_text="With its sign: above 0, the jobs ended sooner")
-    absolute_s = serializers.FloatField(help_text="Mean without sign")
-    median_s = serializers.FloatField(help_text="Median without sign")
-    too_short = serializers.FloatField(help_text="Part of the jobs that ran longer than expected")
+    mean_s = serializers.FloatField(
+        allow_null=True, help_text="With its sign: above 0, the jobs ended sooner"
+    )
+    absolute_s = serializers.FloatField(allow_null=True, help_text="Mean without sign")
+    median_s = serializers.FloatField(allow_null=True, help_text="Median without sign")
+    too_short = serializers.FloatField(
+        allow_null=True, help_text="Part of the jobs that ran longer than expected"
+    )
+
+    def to_representation(self, instance: ErrorRow) -> dict[str, Any]:
+        """Return the row, without figures that rest on too few jobs."""
+        found: dict[str, Any] = super().to_representation(instance)
+        if instance.jobs >= LEAST_SAMPLES:
+            return found
+        return {**dict.fromkeys(found), "name": instance.name, "jobs": instance.jobs}
 
 
 class RunTimeErrorsSerializer(serializers.Serializer[RunTimeErrors]):

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from policies.batch.beside import view_of
 from policies.batch.fit import order_of
 from policies.batch.orders import Queue
 from policies.contract.plan import (
@@ -24,6 +23,7 @@ from policies.contract.plan import (
     predicted,
 )
 from policies.contract.snapshot import RankPlacement, Snapshot
+from policies.placement.beside import view_of
 from policies.placement.cluster_state import ClusterState
 from policies.placement.finders import Shortage, ShortageCode, why_not
 from policies.placement.layout import EVERY, Allocation, Layout, Request

@@ -42,11 +42,14 @@ def runtime_of(labels: Iterable[str]) -> str:
 
 
 def worded(label: str) -> str:
-    """Requirement of this label, in words."""
+    """Return what a node has with this label, in words."""
     if label.startswith(RUNTIME):
         return f"the runtime {label.removeprefix(RUNTIME)}"
     if label.startswith(FEATURE):
         return "an agent that is recent enough"
     if label.startswith(TEAM):
-        return "a node that may serve its team"
-    return "a clean record with the job" if label.startswith(APART) else label.replace("|", " or ")
+        return "the right to serve its team"
+    if label.startswith(APART):
+        return "a clean record with the job"
+    alternatives = label.replace("|", " or ")
+    return f"the label {alternatives}"

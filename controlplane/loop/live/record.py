@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -34,6 +34,9 @@ from policies.placement.explained import explained
 from policies.placement.idle import idle_gpus, waiting_for_gpus
 
 BATCH = 500
+USUAL = "afterok"
+"""Condition of a dependency that a reason does not name."""
+
 ROUNDS_SEARCHED = 20
 """Rounds searched for the newest finished one; abandoned ones may lie between."""
 
@@ -58,7 +61,10 @@ def open_round(
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Packed JSON form of a plan with its digest, and jobs by changed reason for waiting."""
+    """Packed JSON form of a plan with its digest, and jobs by changed reason for waiting.
+
+    `told`: the plan with the reasons that people read.
+    """
 
     form: dict[str, Any]
     packed: Any
@@ -67,10 +73,12 @@ class Written:
     cost_rate_per_h: float | None
     waits: Mapping[str, Sequence[UUID]]
     idle: dict[str, Any]
+    told: Plan
 
     @classmethod
     def of(cls, plan: Plan, observed: Observation) -> Written:
         form = plan_json.to_json(plan)
+        told = replace(plan, waiting=explained(plan, observed.snapshot))
         placed = [p for p in plan.placements if p.predicted_run_s is not None]
         return cls(
             form,
@@ -78,8 +86,9 @@ class Written:
             forms.digest_of(form),
             pack([[p.job, p.purpose.value, p.copy, p.predicted_run_s] for p in placed]),
             cost_rate_per_h(plan, observed.snapshot),
-            _changed(observed, _reasons(observed, plan)),
-            idle_form(plan, observed.snapshot),
+            _changed(observed, _reasons(observed, told.waiting)),
+            idle_form(told, observed.snapshot),
+            told,
         )
 
 
@@ -219,20 +228,32 @@ def _changed(
     return changed
 
 
-def _reasons(observed: Observation, plan: Plan) -> dict[str, list[Any]]:
-    reasons: dict[str, list[Any]] = {
-        job: [WaitCode.DEPENDENCY.value, {"jobs": list(others)}]
-        for job, others in observed.blocked.items()
-    }
-    reasons |= {
-        job: [ARRAY_LIMIT, {"at_once": limit}] for job, limit in observed.over_limit.items()
-    }
-    for entry in explained(plan, observed.snapshot):
-        reasons[entry.job] = [entry.code.value, waiting_detail(entry)]
+def _reasons(observed: Observation, waiting: Iterable[Waiting]) -> dict[str, list[Any]]:
+    """Return (code, detail) of every waiting job, as jobs keep them."""
+    reasons: dict[str, list[Any]] = {}
+    # 1. Jobs that the policy does not see.
+    for job, others in observed.blocked.items():
+        conditions = conditions_of(observed.conditions.get(job, {}), others)
+        reasons[job] = [WaitCode.DEPENDENCY.value, {"jobs": list(others), **conditions}]
+    for job, limit in observed.over_limit.items():
+        reasons[job] = [ARRAY_LIMIT, {"at_once": limit}]
+
+    # 2. Jobs that the policy left waiting.
+    for entry in waiting:
+        detail = waiting_detail(entry, observed.snapshot)
+        if entry.code is WaitCode.DEPENDENCY:
+            detail |= conditions_of(observed.conditions.get(entry.job, {}), entry.jobs)
+        reasons[entry.job] = [entry.code.value, detail]
     return reasons
 
 
-def waiting_detail(entry: Waiting) -> dict[str, Any]:
+def conditions_of(known: Mapping[str, str], jobs: Iterable[str]) -> dict[str, Any]:
+    """Return the conditions of these jobs that are not the usual one, as a detail of a reason."""
+    unusual = {job: known[job] for job in jobs if known.get(job, USUAL) != USUAL}
+    return {"conditions": unusual} if unusual else {}
+
+
+def waiting_detail(entry: Waiting, snapshot: Snapshot) -> dict[str, Any]:
     """Particulars of a reason for waiting as stored, without empty ones."""
     given: dict[str, Any] = {
         "nodes": list(entry.nodes),
@@ -244,8 +265,25 @@ def waiting_detail(entry: Waiting) -> dict[str, Any]:
         "gpus": entry.gpus,
         "team": entry.team,
         "lacks": [[lack.name, lack.wanted, lack.most] for lack in entry.lacks],
+        "needs": _needs(entry, snapshot),
     }
     return {name: value for name, value in given.items() if value}
+
+
+def _needs(entry: Waiting, snapshot: Snapshot) -> list[str]:
+    """Return what a job without capacity asks for, so that remedies name nothing else."""
+    if entry.code is not WaitCode.NO_CAPACITY:
+        return []
+    columns, row = snapshot.jobs.columns, snapshot.jobs.position[entry.job]
+    gpus, units = columns.counts["gpus_min"][row], columns.counts["units"][row]
+    has_gpus = bool(columns.counts["gpus_max"][row])
+    amounts = float(columns.numbers["cores"][row]) * float(units)
+    asks = {
+        "cores": not has_gpus,
+        "several": gpus > 1 if has_gpus else amounts > 1.0,
+        "types": bool(columns.others["allowed_types"][row]),
+    }
+    return [name for name, is_asked in asks.items() if is_asked]
 
 
 def _rejections(applied: Applied) -> dict[str, list[Any]]:

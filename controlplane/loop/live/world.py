@@ -113,7 +113,7 @@ class LiveWorld:
                 request_reschedule(observed.cluster, Reason.LEFTOVER)
             locks.release(self.lock)
         Round.objects.filter(pk=row.pk).update(apply_s=time.perf_counter() - began)
-        forecasting.store_expected(row, plan, observed.snapshot, observed.blocked)
+        forecasting.store_expected(row, written.told, observed.snapshot, observed.blocked)
         return applied
 
     def _seen(self) -> tuple[Observation, Round]:

@@ -169,7 +169,7 @@ def _waiting(
 
 def reason_of(entry: Waiting, snapshot: Snapshot, names: Mapping[str, str]) -> str:
     """Return why a plan lets a job wait, in words; `names` are those that its reader may see."""
-    detail = waiting_detail(entry)
+    detail = waiting_detail(entry, snapshot)
     known = {**{node.id: node.name for node in snapshot.nodes}, **names}
     now = datetime.fromtimestamp(snapshot.now_s, UTC)
     return reason_for_waiting("queued", entry.code.value, detail, known, now)
