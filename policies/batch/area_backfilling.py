@@ -1,9 +1,9 @@
 """Backfilling that starts small jobs first, as long as later jobs take little from a waiting one.
 
-Jobs start in order of their size. Jobs that came later than a waiting one may use the cluster for a
-part of the longest wait in the queue. When they have had more than that, the waiting job goes
-first, with a reservation. Wide jobs cannot use small gaps, so they go first sooner. All of this is
-relative: no constant is in seconds, and what a job may lose is measured, not predicted.
+Jobs start in order of their size. While a job waits, jobs that came later may use the cluster for a
+part of the time. When they have had more than that, the waiting job goes first, with a reservation.
+Wide jobs cannot use small gaps, so they go first sooner. All of this is relative: no constant is in
+seconds, and what a job loses to later ones is measured, not predicted.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
-
-import numpy as np
 
 from policies.batch.area import Areas
 from policies.batch.backfilling import built
@@ -24,8 +22,11 @@ from policies.contract.plan import Plan
 from policies.contract.policy import parameter
 from policies.contract.snapshot import Bools, Floats, Snapshot
 
-WIDE = 0.1
-"""Share of the cluster at which a job is wide: its patience is 1/e of a narrow job's."""
+NARROWNESS_POWER = 16
+"""Power of the part of the cluster that a job leaves free, by which its patience falls.
+
+A job of 4% of the cluster has half the patience of a narrow one, a job of 25% a hundredth.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +40,11 @@ class AreaBackfilling:
     )
 
     patience: float = parameter(
-        0.6,
+        0.8,
         meaning=(
-            "part of the longest wait in the queue for which jobs that came later may use the whole"
-            " cluster before a narrow job goes first: greater values favour small jobs, 0 is about"
-            " the order of arrival"
+            "part of a narrow job's wait for which jobs that came later may use the whole cluster"
+            " before the job goes first: greater values favour small jobs, 0 is about the order of"
+            " arrival"
         ),
         minimum=0.0,
         maximum=1.0,
@@ -77,7 +78,7 @@ class AreaBackfilling:
         later = LaterWork(snapshot.now_s, arrival_s[waiting], snapshot.memory)
 
         # 2. Start jobs: those that lost their patience by arrival, then the others by size.
-        is_passed = self._is_passed(plan, areas, waiting, later)
+        is_passed = self._is_passed(later, arrival_s[waiting], areas.shares(waiting))
         rows = _in_order(plan, areas, waiting, is_passed)
         heads = start_in_order(plan, rows, reservations=self.reservations)
 
@@ -86,28 +87,12 @@ class AreaBackfilling:
         memory = later.remembered(arrival_s[running], areas.shares(running))
         return built("area_backfilling", plan, starts_of(heads), memory)
 
-    def _is_passed(
-        self, plan: BatchPlan, areas: Areas, waiting: Sequence[int], later: LaterWork
-    ) -> Bools:
+    def _is_passed(self, later: LaterWork, arrival_s: Floats, share: Floats) -> Bools:
         """bool[J]: True for the waiting jobs that lost more to later ones than their patience."""
-        work_s, waited_s = later.of(plan.columns.numbers["arrival_s"][waiting])
-        longest_s = _longest_wait_s(plan, waiting, waited_s)
-        narrowness = np.exp(-((areas.shares(waiting) / WIDE) ** 2))
-        is_passed: Bools = work_s > self.patience * narrowness * longest_s
+        work_s, waited_s = later.of(arrival_s)
+        narrowness = (1.0 - share) ** NARROWNESS_POWER
+        is_passed: Bools = work_s > self.patience * narrowness * waited_s
         return is_passed
-
-
-def _longest_wait_s(plan: BatchPlan, waiting: Sequence[int], waited_s: Floats) -> Floats:
-    """float64[J]: the longest wait of any job of the same priority that could start at all."""
-    priority = plan.columns.counts["priority"][waiting]
-    longest_s = waited_s.copy()
-    for level in np.unique(priority):
-        of_level = np.flatnonzero(priority == level)
-        for i in of_level[np.argsort(-waited_s[of_level], kind="stable")].tolist():
-            if plan.fits_when_empty(waiting[i]):
-                longest_s[of_level] = waited_s[i]
-                break
-    return longest_s
 
 
 def _in_order(plan: BatchPlan, areas: Areas, waiting: Sequence[int], is_passed: Bools) -> list[int]:

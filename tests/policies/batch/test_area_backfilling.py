@@ -60,11 +60,11 @@ def remembered(arrival_s: float, work_s: float, *, waited_s: float = 1000.0) -> 
 
 def test_small_jobs_pass_a_job_until_its_patience_is_lost() -> None:
     jobs = [
-        a_batch_job("large", cores=0.1, units=2, walltime_s=900.0, arrival_s=0.0),
-        a_batch_job("small", cores=0.1, units=2, walltime_s=10.0, arrival_s=900.0),
+        a_batch_job("large", cores=0.2, walltime_s=900.0, arrival_s=0.0),
+        a_batch_job("small", cores=0.2, walltime_s=10.0, arrival_s=900.0),
     ]
     snapshot = a_snapshot([a_cpu_node("c1", cores=8.0)], [filling(7.8), *jobs])
-    patient = replace(snapshot, memory=remembered(0.0, 440.0))
+    patient = replace(snapshot, memory=remembered(0.0, 300.0))
     assert started(planned(patient, patience=0.5)) == {"fills", "small"}
     impatient = replace(snapshot, memory=remembered(0.0, 500.0))
     assert started(planned(impatient, patience=0.5)) == {"fills", "large"}
