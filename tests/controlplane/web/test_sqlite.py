@@ -1,7 +1,9 @@
 """Writers of SQLite wait for the lock, for as long as the option `timeout` allows."""
 
 import os
+import signal
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 from django.db import OperationalError, connections, transaction
 
 from controlplane.web.storage.sqlite.base import DatabaseWrapper
+from controlplane.web.storage.turns import UrgentFlag, urgent
 from tests.builders_databases import database_of
 
 
@@ -120,3 +123,60 @@ def test_any_other_error_is_told_at_once(tmp_path: Path) -> None:
     with pytest.raises(OperationalError, match="within a transaction"):
         mine._start_transaction_under_autocommit()
     mine.close()
+
+
+def test_an_urgent_writer_begins_before_those_who_waited_longer(tmp_path: Path) -> None:
+    order = list[str]()
+
+    def write(name: str) -> None:
+        connection = a_connection(tmp_path / "db", 20.0)
+        with urgent() if name == "heartbeat" else nullcontext():
+            connection._start_transaction_under_autocommit()
+        order.append(name)
+        threading.Event().wait(0.01)
+        connection._commit()
+        connection.close()
+
+    holder = a_connection(tmp_path / "db", 20.0)
+    holder._start_transaction_under_autocommit()
+    threads = [threading.Thread(target=write, args=(f"bulk {n}",)) for n in range(3)]
+    threads.append(threading.Thread(target=write, args=("heartbeat",)))
+    for thread in threads:
+        thread.start()
+    while not holder._flag.is_raised():
+        threading.Event().wait(0.001)
+    threading.Event().wait(0.05)
+    holder._rollback()
+    for thread in threads:
+        thread.join()
+    holder.close()
+    assert order[0] == "heartbeat"
+    assert len(order) == 4
+
+
+def test_the_flag_of_a_killed_urgent_writer_is_down(tmp_path: Path) -> None:
+    flag = UrgentFlag(tmp_path / "db")
+    child = os.fork()
+    if not child:
+        with flag.raised():
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert not flag.is_raised()
+
+
+def test_without_room_for_the_flag_everybody_may_write(tmp_path: Path) -> None:
+    flag = UrgentFlag(tmp_path / "missing" / "db")
+    with flag.raised():
+        assert not flag.is_raised()
+
+
+def test_a_long_transaction_is_told_with_its_place(
+    tmp_path: Path, monkeypatch: Any, caplog: Any
+) -> None:
+    monkeypatch.setattr("controlplane.web.storage.sqlite.base.LONG_S", 0.0)
+    connection = a_connection(tmp_path / "db", 20.0)
+    with database_of(connection), transaction.atomic():
+        threading.Event().wait(0.001)
+    (said,) = [record.getMessage() for record in caplog.records if "SQLite" in record.getMessage()]
+    assert "test_sqlite.py" in said
+    assert "test_a_long_transaction" in said
