@@ -1,6 +1,6 @@
 """Teams, jobs and their kinds, assignments, and what happened to them."""
 
-from jobs.models.arrays import Condition, Dependency, JobArray
+from jobs.models.arrays import Condition, Dependency, JobArray, UnfinishedArray
 from jobs.models.assignments import (
     Assignment,
     AssignmentEvent,
@@ -24,5 +24,6 @@ from jobs.models.teams import Membership, Secret, Team, TeamRole
 __all__ = [
     "QUEUE_ORDER", "UNFINISHED", "Assignment", "AssignmentEvent", "AssignmentSlot", "Attempt",
     "Condition", "Dependency", "Forecast", "IdempotencyKey", "Job", "JobArray", "JobEvent", "Kind",
-    "LogChunk", "Membership", "ProgressPoint", "Secret", "Team", "TeamRole", "UsagePoint",
+    "LogChunk", "Membership", "ProgressPoint", "Secret", "Team", "TeamRole", "UnfinishedArray",
+    "UsagePoint",
 ]  # fmt: skip

@@ -33,6 +33,8 @@ LONG_S = 0.5
 _PASSED_OVER = ("/django/", "/contextlib.py", "/web/storage/")
 """Parts of paths of files that are never the place of a transaction."""
 
+_MIGRATIONS = "/django/db/migrations/"
+
 
 class DatabaseWrapper(base.DatabaseWrapper):
     """Django's backend, whose option `timeout` (s) is also the longest wait for the lock."""
@@ -90,21 +92,21 @@ class DatabaseWrapper(base.DatabaseWrapper):
         return True
 
     def _commit(self) -> None:
-        super()._commit()
+        super()._commit()  # type: ignore[misc]  # the stubs lack it
         self._note_hold()
 
     def _rollback(self) -> None:
-        super()._rollback()
+        super()._rollback()  # type: ignore[misc]  # the stubs lack it
         self._note_hold()
 
     def _note_hold(self) -> None:
         """Tell a transaction that kept others from writing for long."""
-        if self._began_s is None:
+        if self._began_s is None or self.is_in_memory_db():
             return
         held_s = time.monotonic() - self._began_s
         self._began_s = None
-        if held_s > LONG_S:
-            log.warning("a transaction held SQLite's writer for %.2f s: %s", held_s, _place())
+        if held_s > LONG_S and (place := _place()):
+            log.warning("a transaction held SQLite's writer for %.2f s: %s", held_s, place)
 
 
 def _pause() -> None:
@@ -112,9 +114,14 @@ def _pause() -> None:
 
 
 def _place() -> str:
-    """File, line and function of the innermost caller outside Django and the storage."""
+    """File, line and function of the innermost caller outside Django and the storage.
+
+    Empty for a migration, which nobody's heartbeat waits for.
+    """
     frame = sys._getframe(1)
     while frame.f_back and any(part in frame.f_code.co_filename for part in _PASSED_OVER):
+        if _MIGRATIONS in frame.f_code.co_filename:
+            return ""
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
 
