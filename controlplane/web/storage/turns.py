@@ -1,4 +1,4 @@
-"""Turns of the database's writer: heartbeats first, long work in short transactions.
+"""Turns of the database's writer: heartbeats first, long work in short transactions last.
 
 SQLite has one writer. Whoever holds it keeps all others waiting, and leases run out meanwhile.
 """
@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from enum import IntEnum
 from pathlib import Path
 
 from django.db import connection, transaction
@@ -19,42 +20,67 @@ ROWS_A_TURN = 100
 LONGEST_REST_S = 0.1
 """Longest rest after a turn."""
 
+
+class Rank(IntEnum):
+    """Order in which those that wait at the same time begin to write."""
+
+    URGENT = 0
+    USUAL = 1
+    PATIENT = 2
+
+
 _thread = threading.local()
 
 
+def rank() -> Rank:
+    """Return the rank of this thread's next transaction."""
+    mine: Rank = getattr(_thread, "rank", Rank.USUAL)
+    return mine
+
+
 @contextmanager
-def turn() -> Iterator[None]:
-    """One transaction of long work; others may write afterwards, for as long as it took."""
-    began_s = time.perf_counter()
-    with transaction.atomic():
+def _ranked(wanted: Rank) -> Iterator[None]:
+    before = rank()
+    _thread.rank = wanted
+    try:
         yield
-    if not connection.in_atomic_block:
-        time.sleep(min(LONGEST_REST_S, time.perf_counter() - began_s))
+    finally:
+        _thread.rank = before
 
 
 @contextmanager
 def urgent() -> Iterator[None]:
     """Let this thread's transactions begin before all others that wait for SQLite's writer."""
-    _thread.is_urgent = True
-    try:
+    with _ranked(Rank.URGENT):
         yield
-    finally:
-        _thread.is_urgent = False
 
 
-def is_urgent() -> bool:
-    return getattr(_thread, "is_urgent", False)
+@contextmanager
+def patient() -> Iterator[None]:
+    """Let this thread's transactions begin after all others that wait for SQLite's writer."""
+    with _ranked(Rank.PATIENT):
+        yield
 
 
-class UrgentFlag:
-    """Sign to all processes that an urgent writer waits: a lock on a file beside the database.
+@contextmanager
+def turn() -> Iterator[None]:
+    """One transaction of long work: it begins after all others that wait, and then rests."""
+    began_s = time.perf_counter()
+    with patient(), transaction.atomic():
+        yield
+    if not connection.in_atomic_block:
+        time.sleep(min(LONGEST_REST_S, time.perf_counter() - began_s))
+
+
+class WaitingFlag:
+    """Sign to all processes that writers of a rank wait: a lock on a file beside the database.
 
     The lock ends with its process. Of a database in memory (None), and without room for the file,
     nobody waits for anybody.
     """
 
-    def __init__(self, database: Path | None) -> None:
-        self._path = database and database.with_name(f"{database.name}-urgent")
+    def __init__(self, database: Path | None, rank: Rank) -> None:
+        self._path = database and database.with_name(f"{database.name}-{rank.name.lower()}")
 
     @contextmanager
     def raised(self) -> Iterator[None]:
@@ -65,7 +91,7 @@ class UrgentFlag:
             yield
 
     def is_raised(self) -> bool:
-        """Return True if an urgent writer waits.
+        """Return True if a writer of the rank waits.
 
         It may also be another one who is just asking: then both ask again.
         """

@@ -3,15 +3,16 @@
 import os
 import signal
 import threading
-from contextlib import nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.db import OperationalError, connections, transaction
 
+from controlplane.web.storage import turns
 from controlplane.web.storage.sqlite.base import DatabaseWrapper
-from controlplane.web.storage.turns import UrgentFlag, urgent
+from controlplane.web.storage.turns import Rank, WaitingFlag
 from tests.builders_databases import database_of
 
 
@@ -26,6 +27,15 @@ def a_connection(path: Path, timeout_s: float) -> DatabaseWrapper:
     usual = connections["default"].settings_dict
     entry = {**usual, "NAME": str(path), "OPTIONS": options}
     return DatabaseWrapper({**entry, "ENGINE": "controlplane.web.storage.sqlite"}, "default")
+
+
+def begin(path: Path, rank: Rank, begun: threading.Event) -> None:
+    """Begin a transaction of this rank and end it at once."""
+    connection = a_connection(path, 20.0)
+    with turns._ranked(rank):
+        connection._start_transaction_under_autocommit()
+    begun.set()
+    connection.close()
 
 
 def busy_timeout_ms(connection: DatabaseWrapper) -> int:
@@ -125,37 +135,47 @@ def test_any_other_error_is_told_at_once(tmp_path: Path) -> None:
     mine.close()
 
 
-def test_an_urgent_writer_begins_before_those_who_waited_longer(tmp_path: Path) -> None:
-    order = list[str]()
-
-    def write(name: str) -> None:
-        connection = a_connection(tmp_path / "db", 20.0)
-        with urgent() if name == "heartbeat" else nullcontext():
-            connection._start_transaction_under_autocommit()
-        order.append(name)
-        threading.Event().wait(0.01)
-        connection._commit()
-        connection.close()
-
-    holder = a_connection(tmp_path / "db", 20.0)
-    holder._start_transaction_under_autocommit()
-    threads = [threading.Thread(target=write, args=(f"bulk {n}",)) for n in range(3)]
-    threads.append(threading.Thread(target=write, args=("heartbeat",)))
-    for thread in threads:
+@pytest.mark.parametrize(("waits", "rank"), [(Rank.URGENT, Rank.USUAL), (Rank.USUAL, Rank.PATIENT)])
+def test_nobody_begins_while_one_of_a_lower_rank_waits(
+    tmp_path: Path, monkeypatch: Any, waits: Rank, rank: Rank
+) -> None:
+    monkeypatch.setattr("controlplane.web.storage.sqlite.base.LONGEST_DEFER_S", 20.0)
+    begun = threading.Event()
+    thread = threading.Thread(target=begin, args=(tmp_path / "db", rank, begun))
+    with WaitingFlag(tmp_path / "db", waits).raised():
         thread.start()
-    while not holder._flag.is_raised():
+        assert not begun.wait(0.2), "though nobody writes"
+    thread.join()
+    assert begun.is_set()
+
+
+@pytest.mark.parametrize("rank", Rank)
+def test_no_writer_defers_to_others_for_long(tmp_path: Path, rank: Rank) -> None:
+    begun = threading.Event()
+    with ExitStack() as frozen:
+        for lower in Rank:
+            frozen.enter_context(WaitingFlag(tmp_path / "db", lower).raised())
+        begin(tmp_path / "db", rank, begun)
+    assert begun.is_set()
+
+
+def test_a_writer_raises_its_flag_until_it_has_begun(tmp_path: Path) -> None:
+    holder, begun = a_connection(tmp_path / "db", 20.0), threading.Event()
+    flag = WaitingFlag(tmp_path / "db", Rank.URGENT)
+    holder._start_transaction_under_autocommit()
+    thread = threading.Thread(target=begin, args=(tmp_path / "db", Rank.URGENT, begun))
+    thread.start()
+    while not flag.is_raised():
         threading.Event().wait(0.001)
-    threading.Event().wait(0.05)
-    holder._rollback()
-    for thread in threads:
-        thread.join()
+    assert not begun.is_set()
+    holder.connection.rollback()
+    thread.join()
     holder.close()
-    assert order[0] == "heartbeat"
-    assert len(order) == 4
+    assert not flag.is_raised()
 
 
-def test_the_flag_of_a_killed_urgent_writer_is_down(tmp_path: Path) -> None:
-    flag = UrgentFlag(tmp_path / "db")
+def test_the_flag_of_a_killed_writer_is_down(tmp_path: Path) -> None:
+    flag = WaitingFlag(tmp_path / "db", Rank.URGENT)
     child = os.fork()
     if not child:
         with flag.raised():
@@ -165,7 +185,7 @@ def test_the_flag_of_a_killed_urgent_writer_is_down(tmp_path: Path) -> None:
 
 
 def test_without_room_for_the_flag_everybody_may_write(tmp_path: Path) -> None:
-    flag = UrgentFlag(tmp_path / "missing" / "db")
+    flag = WaitingFlag(tmp_path / "missing" / "db", Rank.URGENT)
     with flag.raised():
         assert not flag.is_raised()
 

@@ -4,8 +4,8 @@ SQLite's own wait grows to a tenth of a second between two looks, so that whoeve
 overtakes those who have waited. Submissions beside starting jobs took 18.7 ms, and take 14.8.
 
 Of a process's threads one looks at a time: looks of all took its processor from the one that wrote.
-Urgent ones (`turns.urgent`) look beside it, and while one waits no other looks. A transaction that
-held the lock for long is told in the log, with its place in the source.
+Urgent and patient writers (`turns`) look beside it. No writer looks while one of a lower rank
+waits. A transaction that held the lock for long is told in the log, with its place in the source.
 """
 
 import logging
@@ -20,12 +20,15 @@ from pathlib import Path
 from django.db.backends.sqlite3 import base
 from django.db.utils import OperationalError
 
-from controlplane.web.storage.turns import UrgentFlag, is_urgent
+from controlplane.web.storage.turns import Rank, WaitingFlag, rank
 
 log = logging.getLogger(__name__)
 
 PAUSE_S = 0.002
 """Longest pause between two looks; they are random, so that writers do not look in step."""
+
+LONGEST_DEFER_S = 0.5
+"""Longest time for which a writer lets those of lower ranks go first: one of them may be frozen."""
 
 LONG_S = 0.5
 """Seconds of holding the writer from which on it is told: heartbeats wait for a few at most."""
@@ -44,42 +47,45 @@ class DatabaseWrapper(base.DatabaseWrapper):
     _began_s: float | None = None
 
     @cached_property
-    def _flag(self) -> UrgentFlag:
-        return UrgentFlag(None if self.is_in_memory_db() else Path(self.settings_dict["NAME"]))
+    def _flags(self) -> dict[Rank, WaitingFlag]:
+        database = None if self.is_in_memory_db() else Path(self.settings_dict["NAME"])
+        return {rank: WaitingFlag(database, rank) for rank in Rank}
 
     def _start_transaction_under_autocommit(self) -> None:
         longest_s: float = self.settings_dict["OPTIONS"]["timeout"]
         until_s = time.monotonic() + longest_s
+        mine = rank()
         self.ensure_connection()
         self.connection.execute("PRAGMA busy_timeout = 0")
         try:
-            if is_urgent():
-                self._wait_first(until_s)
-            else:
-                self._wait_in_turn(until_s)
+            with self._flags[mine].raised():
+                if mine is Rank.USUAL:
+                    self._wait_in_turn(until_s)
+                else:
+                    self._wait(mine, until_s)
         finally:
             self.connection.execute(f"PRAGMA busy_timeout = {round(1000 * longest_s)}")
         self._began_s = time.monotonic()
 
-    def _wait_first(self, until_s: float) -> None:
-        """Begin as soon as whoever writes has ended; nobody who is not urgent begins before."""
-        with self._flag.raised():
-            while not self._begins(is_last=time.monotonic() >= until_s):
-                _pause()
-
     def _wait_in_turn(self, until_s: float) -> None:
-        """Begin once nobody writes and no urgent writer waits, or look a last time at `until_s`."""
+        """Wait as the one of this process's threads that looks, once it is this one's turn."""
         is_mine = self.looks.acquire(timeout=max(0.0, until_s - time.monotonic()))
         try:
-            while True:
-                is_last = time.monotonic() >= until_s
-                may_look = is_last or not self._flag.is_raised()
-                if may_look and self._begins(is_last=is_last):
-                    return
-                _pause()
+            self._wait(Rank.USUAL, until_s)
         finally:
             if is_mine:
                 self.looks.release()
+
+    def _wait(self, mine: Rank, until_s: float) -> None:
+        """Begin once nobody writes and none of a lower rank waits, or look last at `until_s`."""
+        lower = [flag for rank, flag in self._flags.items() if rank < mine]
+        defer_until_s = min(until_s, time.monotonic() + LONGEST_DEFER_S)
+        while True:
+            now_s = time.monotonic()
+            may_look = now_s >= defer_until_s or not any(flag.is_raised() for flag in lower)
+            if may_look and self._begins(is_last=now_s >= until_s):
+                return
+            time.sleep(random.uniform(0.0, PAUSE_S))  # noqa: S311  # no secret
 
     def _begins(self, *, is_last: bool) -> bool:
         """Begin; return False if somebody writes. Raises OperationalError at the last look."""
@@ -107,10 +113,6 @@ class DatabaseWrapper(base.DatabaseWrapper):
         self._began_s = None
         if held_s > LONG_S and (place := _place()):
             log.warning("a transaction held SQLite's writer for %.2f s: %s", held_s, place)
-
-
-def _pause() -> None:
-    time.sleep(random.uniform(0.0, PAUSE_S))  # noqa: S311  # no secret
 
 
 def _place() -> str:
