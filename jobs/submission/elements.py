@@ -104,6 +104,9 @@ def _element(form: Mapping[str, Any]) -> Job:
         value = form.get(field.attname)
         if value is not None:
             setattr(element, field.attname, field.to_python(value))
+    # Read here once, and not again for each copy.
+    for relation in ("user", "team", "cluster", "kind"):
+        getattr(element, relation)
     return element
 
 

@@ -1,12 +1,14 @@
 """Large arrays are written in turns: submitted at once, whole in the end, whoever is killed."""
 
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 import pytest
 from django.contrib.auth.models import User
-from django.db import OperationalError
+from django.db import OperationalError, connection, connections
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from clusters.models import Node
@@ -48,8 +50,8 @@ def killed(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-def an_array(user: User, key: str | None = None, **fields: Any) -> JobArray:
-    data = job_fields(name="sweep", steps=None, **{"array": ALL, **fields})
+def an_array(user: User, *, key: str | None = None, **fields: Any) -> JobArray:
+    data = {**job_fields(name="sweep", steps=None, array=ALL), **fields}
     array = job_submit(user, data, key).job.array
     assert array is not None
     return array
@@ -71,7 +73,7 @@ def test_a_large_array_is_whole_when_it_is_answered(user: User) -> None:
 
 def test_elements_of_later_turns_are_like_the_first(user: User) -> None:
     now = timezone.now()
-    fields = {
+    fields: dict[str, Any] = {
         "due": (now + timedelta(days=2, microseconds=7)).isoformat(),
         "begin": (now + timedelta(hours=1)).isoformat(),
         "environment": {"A": "1"}, "labels": [], "walltime": 90.5, "cores": 0.5,
@@ -80,6 +82,18 @@ def test_elements_of_later_turns_are_like_the_first(user: User) -> None:
     first, *others = an_array(user, **fields).jobs.order_by("array_index")
     assert first.begin_at is not None
     assert all(columns(job) == columns(first) for job in others)
+
+
+def test_statements_of_a_turn_do_not_grow_with_its_elements(
+    user: User, killed: pytest.MonkeyPatch
+) -> None:
+    counts = []
+    for more in (1, ROWS_A_TURN):
+        array = an_array(user, array=f"0-{ROWS_A_TURN + more - 1}")
+        with CaptureQueriesContext(connection) as queries:
+            finish_array(array.pk)
+        counts.append(len(queries))
+    assert counts[0] == counts[1]
 
 
 def test_the_limit_of_elements_at_a_time_counts_over_all_turns(user: User) -> None:
@@ -111,7 +125,7 @@ def test_elements_of_later_turns_wait_for_what_the_first_waits_for(user: User, n
 def test_the_same_key_finishes_what_a_killed_request_began(
     user: User, killed: pytest.MonkeyPatch
 ) -> None:
-    array = an_array(user, "key")
+    array = an_array(user, key="key")
     assert array.jobs.count() == ROWS_A_TURN
     killed.undo()
     (again,) = submit_all([Asked(user, job_fields(name="sweep", steps=None, array=ALL), "key")])
@@ -190,3 +204,21 @@ def test_arrays_of_one_call_are_whole(user: User) -> None:
     answers = submit_all([Asked(user, one) for one in data])
     assert all(isinstance(answer, Submission) for answer in answers)
     assert [array.jobs.count() for array in JobArray.objects.all()] == [SIZE] * 3
+
+
+@pytest.mark.postgres
+@pytest.mark.django_db(transaction=True)
+def test_two_that_finish_an_array_at_once_write_each_element_once(
+    user: User, killed: pytest.MonkeyPatch
+) -> None:
+    assert connection.vendor == "postgresql", "run with tests/with-postgres"
+    array = an_array(user)
+
+    def finish(_: int) -> None:
+        finish_array(array.pk)
+        connections.close_all()
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(finish, range(2)))
+    assert array.jobs.count() == SIZE
+    assert JobEvent.objects.filter(event="submitted").count() == SIZE
