@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 import uvloop
+from django.contrib.auth.models import User
 
 from clusters.models import Cluster, Node, NodeEvent
 from experiments.load.agents import Traffic, percentiles_ms, run_agents
@@ -15,11 +16,13 @@ from experiments.load.fleet import SimulatedAgent, make_fleet
 from experiments.load.scenarios import Figures, Stage, a_job
 from experiments.load.seed import Seeded
 from jobs.models import Assignment
+from jobs.services import job_submit
 from loadmaster.protocol import AssignmentState
 
 FLEET = "arrays"
 """Cluster of the agents, all of which hold a lease; the arrays are another's."""
 
+HELD = 3
 VERBS = ("hold", "release", "cancel")
 OTHERS_PER_S = 5.0
 HEARTBEAT_S = 5.0
@@ -32,17 +35,19 @@ def arrays_in_turn(
 ) -> Figures:
     """Let one member submit, hold, release and cancel arrays of `size`, a second one submit jobs.
 
-    Returns the heartbeats' percentiles, the leases lost, the second member's percentiles, and the
-    seconds that each action on an array took at most.
+    Returns the heartbeats' percentiles, the leases lost, the second member's percentiles, and how
+    often each action on an array was answered, with the seconds that it took at most.
     """
     cluster = Cluster.objects.create(name=FLEET, policy="fifo", heartbeat_s=HEARTBEAT_S)
     fleet = make_fleet(cluster, agents, busy=1.0, prefix=FLEET)
     traffic, others, took = uvloop.run(_together(stage, seeded, fleet, size, seconds))
     return {
-        "heartbeats": {**percentiles_ms(traffic.due_s), "answers": dict(traffic.answers)},
+        **percentiles_ms(traffic.due_s),
+        "answers": dict(traffic.answers),
         "leases": len(fleet),
         "leases_lost": _leases_lost(cluster),
-        "second_member": others.summary(),
+        **percentiles_ms(others.seconds, "second_member_"),
+        "second_member": dict(others.statuses),
         "actions": {name: len(of) for name, of in took.items()},
         "longest_s": {name: round(max(of), 2) for name, of in took.items() if of},
     }
@@ -101,6 +106,21 @@ async def _timed(
     took[name if done else f"{name} {status}"].append(time.monotonic() - began_s)
     found: Mapping[str, Mapping[str, str]] = json.loads(body) if done else {}
     return found
+
+
+def hold_arrays(seeded: Seeded, *, size: int) -> Mapping[str, str]:
+    """Submit three held arrays of the first team; return the pages that show them, by name."""
+    user = User.objects.get(username="load-0")
+    for number in range(HELD):
+        job = {**a_job(seeded, 0, f"held-{number}"), "array": f"0-{size - 1}", "hold": True}
+        array = job_submit(user, job).job.array_id
+    return {
+        "queue, held arrays": "/",
+        "queue, held arrays, waiting": "/?state=waiting",
+        "queue, held arrays, all jobs": "/?state=all",
+        "array": f"/arrays/{array}/",
+        "API jobs, held arrays folded": "/api/v1/jobs/?fold=true&active=true",
+    }
 
 
 def _leases_lost(cluster: Cluster) -> int:

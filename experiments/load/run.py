@@ -19,7 +19,7 @@ from controlplane.loop.models import Round
 from controlplane.operations.embedded.local import Local, running_locally
 from experiments.load import batch
 from experiments.load.agents import run_agents
-from experiments.load.arrays import arrays_in_turn
+from experiments.load.arrays import arrays_in_turn, hold_arrays
 from experiments.load.bursts import SEVEN_GPUS, burst, first_steps
 from experiments.load.fleet import SimulatedAgent, make_fleet
 from experiments.load.flood import Flood
@@ -108,6 +108,9 @@ def _play_large(
     seeded = _seeded(report, wanted)
     if "pages" in scenarios:
         for name, figures in read_pages(stage, seeded, pages(seeded), times=wanted.reads):
+            report.scenario(name, figures)
+        with_arrays = hold_arrays(seeded, size=wanted.large_array)
+        for name, figures in read_pages(stage, seeded, with_arrays, times=wanted.reads):
             report.scenario(name, figures)
     if "flood" in scenarios:
         greedy = Flood.of(stage, seeded)
