@@ -89,21 +89,24 @@ def _in_bulk(verb: str, array: JobArray, user: User) -> int:
     count = 0
     for start in range(0, len(keys), ROWS_A_TURN):
         some = array.jobs.filter(pk__in=keys[start : start + ROWS_A_TURN])
-        moved = _in_one_turn(verb, array, some, user, total=len(keys), left=len(keys) - start)
-        count += moved
+        left = len(keys) - start
+        count += _in_one_turn(verb, array, some, user, left, is_first=count == 0)
     return count
 
 
 def _in_one_turn(
-    verb: str, array: JobArray, some: QuerySet[Job], user: User, *, total: int, left: int
+    verb: str, array: JobArray, some: QuerySet[Job], user: User, left: int, *, is_first: bool
 ) -> int:
-    """Act on those of these elements that are still idle; the first turn is audited for all."""
+    """Act on those of these elements that are still idle; return their number.
+
+    The first turn is audited for all that are left.
+    """
     for _ in range(services.RACES):
         try:
             with turn():
                 moved = _moved(ACTIONS[verb], some, user, left)
-                if moved and left == total:
-                    new = {"elements": total, "state": moved[0].state}
+                if moved and is_first:
+                    new = {"elements": left, "state": moved[0].state}
                     change = Change(
                         f"array.{verb}", array, moved[0].team, new=new, name=moved[0].name
                     )
