@@ -143,7 +143,7 @@ def array_action(request: HttpRequest, array_id: uuid.UUID, action: str) -> Http
     try:
         count = array_act(action, get_array(user, array_id), user)
     except JobConflict as error:
-        messages.error(request, f"Nothing was changed: {error}.")
+        messages.error(request, f"Not all elements were changed: {error}.")
     else:
         messages.success(request, ARRAY_ACTIONS[action].format(f"{count} elements"))
     return redirect("array", array_id)

@@ -27,7 +27,7 @@ from jobs.arrays.selectors import first_of_array, states_of
 from jobs.forecasts import first_forecast, starts_of
 from jobs.lifecycle import ACTIVE, JobState
 from jobs.logs import BadCursor, read_log
-from jobs.models import Job
+from jobs.models import UNFINISHED, Job
 from jobs.rest import arrays_api, people_api, script_api, serializers, teams_api
 from jobs.rest.bulk_api import JobsBulkView, bodies, error_of_conflict
 from jobs.selectors import (
@@ -82,7 +82,7 @@ class JobFilter(django_filters.FilterSet):  # type: ignore[misc]  # the library 
     @staticmethod
     def of_active_states(value: bool) -> Q:
         active = Q(state__in=sorted(str(s) for s in ACTIVE))
-        return active if value else ~active
+        return UNFINISHED & active if value else ~active
 
     def of_array(self, jobs: QuerySet[Job], name: str, value: UUID) -> QuerySet[Job]:
         return jobs.filter(array=value).order_by("array_index")

@@ -28,6 +28,7 @@ from controlplane.execution.outcomes import assignment_running
 from controlplane.execution.services.agent_clocks import AGENT_CLOCKS
 from controlplane.execution.services.sessions import restore_lost_node, token_refusals
 from controlplane.web.storage.bulk import update_rows
+from controlplane.web.storage.turns import urgent
 from jobs.assignment_lifecycle import ENDED, HELD_BY_AGENT, LIVE, MOVE_TO
 from jobs.models import Assignment
 from jobs.moves import lock_assignment
@@ -140,7 +141,7 @@ def renew_all(
     With `wait=False` rows locked by others make their heartbeat Busy.
     """
     now = now or timezone.now()
-    with transaction.atomic():
+    with urgent(), transaction.atomic():
         rows = _lock_nodes({call.node for call in calls}, wait=wait)
         refused = _refusals(calls, rows)
         clock = intervals({row.cluster_id for row in rows.values()})
@@ -334,7 +335,7 @@ def _renewed(renewal: _Renewal, now: datetime) -> Renewed:
 
 
 def _restore_one(pk: UUID, known: KnownAssignment, epoch: int, now: datetime) -> None:
-    with transaction.atomic():
+    with urgent(), transaction.atomic():
         assignment = lock_assignment(pk)
         if assignment.state != AssignmentState.UNKNOWN or assignment.epoch != epoch:
             return

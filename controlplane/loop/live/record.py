@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +11,6 @@ from typing import Any
 from uuid import UUID
 
 from django.conf import settings
-from django.db import transaction
 
 from clusters.energy import cost_per_hour
 from clusters.models import Cluster, Reason, RescheduleEvent
@@ -23,6 +21,7 @@ from controlplane.loop.models import Round
 from controlplane.loop.rounds import Applied, LastPlan, RejectCode, Rejected
 from controlplane.web.storage.bulk import batches
 from controlplane.web.storage.packed_json import pack, pack_text
+from controlplane.web.storage.turns import turn
 from jobs.lifecycle import JobState
 from jobs.models import UNFINISHED, Job
 from jobs.wording import ARRAY_LIMIT
@@ -192,17 +191,13 @@ def cost_rate_per_h(plan: Plan, snapshot: Snapshot) -> float | None:
 def note_waiting(written: Written, lock: RoundLock, clock: Callable[[], datetime]) -> None:
     """Write changed reasons for waiting before the plan is applied, in batches that keep the lock.
 
-    Between batches others may write, as long as one took. LostLockError if the lock is lost.
+    Between batches others may write. LostLockError if the lock is lost.
     """
-    took_s = 0.0
     for reason, jobs in written.waits.items():
         for ids in batches(jobs, BATCH):
-            time.sleep(took_s)
-            began_s = time.perf_counter()
-            with transaction.atomic():
+            with turn():
                 check(lock, clock())
                 _note(reason, ids)
-            took_s = time.perf_counter() - began_s
 
 
 def _note(reason: str, ids: Sequence[UUID]) -> None:
