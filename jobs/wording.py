@@ -277,6 +277,10 @@ REASONS: Mapping[str, Reason] = {
         _said("The last decision failed; what runs goes on and it is tried again."),
         f"{BY_ITSELF} Operators see the cause under Rounds.",
     ),
+    "refused": Reason(
+        _said("The policy's place for it breaks a rule, so it was left out."),
+        f"{BY_ITSELF} Operators see the rule under Rounds, and can choose another policy.",
+    ),
     RESTING: Reason(_resting, "Mend the cause of its last failure; `release` ends the pause."),
     BEGINS_LATER: Reason(_begins_later, f"{BY_ITSELF} `release` lets it begin now."),
     "team_limit": Reason(_team_limit, f"{BY_ITSELF} An operator can raise the team's max_gpus."),
