@@ -214,8 +214,7 @@ def decision_of(snapshot: Snapshot, policy: Policy, name: str = "") -> Decision:
     plan, bad = repaired(plan, snapshot)
     left_out.extend(bad)
     if left_out:
-        plan = replace(plan, message=_told(plan.message, left_out))
-        logger.warning("policy %s: %s", name or plan.policy, plan.message)
+        plan = replace(plan, message=_message(plan.message, left_out))
     return Decision(without_assumed_times(plan, snapshot), left_out=tuple(left_out))
 
 
@@ -240,11 +239,12 @@ class _ValidPart:
         return replace(plan, placements=tuple(p for p in plan.placements if p not in runs))
 
 
-def _told(message: str, left_out: Sequence[LeftOut]) -> str:
-    """Return the plan's message with what was left out of it."""
+def _message(of_policy: str, left_out: Sequence[LeftOut]) -> str:
+    """Return the message of the policy's plan with what was left out of it."""
     jobs = "one job" if len(left_out) == 1 else f"{len(left_out)} jobs"
-    told = f"the policy's places for {jobs} break a rule and are left out: {left_out[0].detail}"
-    return (f"{message}; {told}" if message else told)[:LONGEST_TEXT]
+    faults = f"the policy's places for {jobs} break a rule and are left out: {left_out[0].detail}"
+    whole = f"{of_policy}; {faults}" if of_policy else faults
+    return whole[:LONGEST_TEXT]
 
 
 def kept(snapshot: Snapshot, policy: str, message: str) -> Plan:

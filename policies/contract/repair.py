@@ -72,10 +72,10 @@ def repaired(plan: Plan, snapshot: Snapshot) -> tuple[Plan, tuple[LeftOut, ...]]
     PolicyError if the plan is wrong as a whole.
     """
     repair = _Repair(plan, snapshot)
-    found = validate_plan(plan, snapshot)
-    while found:
-        repair.leave_out(found)
-        found = validate_plan(repair.plan(), snapshot)
+    violations = validate_plan(plan, snapshot)
+    while violations:
+        repair.leave_out(violations)
+        violations = validate_plan(repair.plan(), snapshot)
     return repair.plan(), repair.left_out()
 
 
@@ -120,6 +120,7 @@ class _Repair:
         )
         self.steps: dict[str, _Step] = {}
         self.broken: dict[str, str] = {}
+        """First rule that each job left out has broken, in words."""
 
     @cached_property
     def planned(self) -> Mapping[str, Gang]:
@@ -151,24 +152,31 @@ class _Repair:
 
     def left_out(self) -> tuple[LeftOut, ...]:
         """Return the jobs left out, with the first rule that each has broken."""
-        found = []
+        left_out = []
         for job, detail in self.broken.items():
             gang = self.planned.get(job)
-            found.append(LeftOut(gang[0].key if gang else (job, TRAINING, 0), detail))
-        return tuple(found)
+            key = gang[0].key if gang else (job, TRAINING, 0)
+            left_out.append(LeftOut(key, detail))
+        return tuple(left_out)
 
-    def leave_out(self, found: Sequence[Violation]) -> None:
-        """Leave out gangs that break these rules, at least one. PolicyError if that cannot be."""
+    def leave_out(self, violations: Sequence[Violation]) -> None:
+        """Leave out gangs with these violations, at least one. PolicyError if that cannot be."""
         # 1. Numbers of the plan itself are of no job.
-        if any(v.job is None and v.code not in TOGETHER for v in found):
-            raise _refused(found)
+        if any(v.job is None and v.code not in TOGETHER for v in violations):
+            raise _refused(violations)
 
-        # 2. Gangs that break a rule by themselves.
-        bad = {v.job: v for v in reversed(found) if v.job and v.code not in TOGETHER}
-        # 3. Of the others the last ones that break a rule together.
-        bad = bad or self._last_on_nodes(found) or self._last_of_teams() or self._last_under_cap()
+        # 2. Gangs that break a rule by themselves, each with its first violation.
+        bad = {v.job: v for v in reversed(violations) if v.job and v.code not in TOGETHER}
+
+        # 3. If there are none, the last of those that break a rule together.
+        if not bad:
+            bad = self._last_on_nodes(violations)
+        if not bad:
+            bad = self._last_of_teams() or self._last_under_cap()
+
+        # 4. Each takes a step down; a job that is not placed has none left.
         if not bad or any(self.steps.get(job) is _Step.NOT_PLACED for job in bad):
-            raise _refused(found)
+            raise _refused(violations)
         for job, violation in bad.items():
             self._step_down(job, violation)
 
@@ -198,9 +206,10 @@ class _Repair:
             return _Turn.MEASURES
         return _Turn.MOVES if runs else _Turn.STARTS
 
-    def _last_on_nodes(self, found: Iterable[Violation]) -> dict[str, Violation]:
+    def _last_on_nodes(self, violations: Iterable[Violation]) -> dict[str, Violation]:
         """Return the gangs that do not fit on a node beside those before them."""
-        names = {v.node for v in found if v.code in ON_A_NODE}
+        # Only nodes with a violation are looked at, and each by itself: plans may be large.
+        names = {v.node for v in violations if v.code in ON_A_NODE}
         nodes = [node for node in self.snapshot.nodes if node.id in names]
         on: dict[str, list[tuple[str, Gang]]] = {node.id: [] for node in nodes}
         for job, gang in self._in_turn():
@@ -264,7 +273,8 @@ def _only(plan: Plan, placements: Iterable[Placement]) -> Plan:
     return Plan(plan.policy, plan.status, tuple(placements))
 
 
-def _refused(found: Sequence[Violation]) -> PolicyError:
-    shown = "; ".join(str(v) for v in found[:SHOWN_VIOLATIONS])
-    more = f" and {len(found) - SHOWN_VIOLATIONS} more" if len(found) > SHOWN_VIOLATIONS else ""
+def _refused(violations: Sequence[Violation]) -> PolicyError:
+    shown = "; ".join(str(v) for v in violations[:SHOWN_VIOLATIONS])
+    others = len(violations) - SHOWN_VIOLATIONS
+    more = f" and {others} more" if others > 0 else ""
     return PolicyError(f"the plan breaks the rules and is refused: {shown}{more}")

@@ -102,6 +102,8 @@ class LiveWorld:
         """Apply the plan and close the round; LostLockError if another round took over."""
         observed, row = self._seen()
         plan = decision.plan
+        if decision.left_out:
+            logger.warning("policy %s: %s", row.policy, plan.message)
         began, written = time.perf_counter(), record.Written.of(plan, observed)
         prepared = Prepared.of(observed, plan, row)
         record.note_waiting(written, self.lock, self._now)
