@@ -61,13 +61,15 @@ class ClusterAdmin(OperatorAdmin):
     form = ClusterForm
     list_display = ("name", "policy", "timezone", "currency", "power_cap_w", "last_round_at")
     search_fields = ("name",)
-    readonly_fields = ("round_number", "last_round_at", "kept_memory", "created_at")
+    readonly_fields = (
+        "round_number", "last_round_at", "broken_policy", "kept_memory", "created_at",
+    )  # fmt: skip
     fieldsets = (
         (None, {"fields": ("name", "timezone", "currency")}),
         ("Decisions", {"fields": DECISIONS}),
         ("Agents' intervals", {"fields": ("heartbeat_s", "lease_s", "grace_s", "margin_s")}),
         ("Long output", {"fields": ("log_head_mb", "log_tail_mb")}),
-        ("State", {"fields": ("round_number", "last_round_at", "kept_memory", "created_at")}),
+        ("State", {"fields": readonly_fields}),
     )  # fmt: skip
     kept_memory = pretty("memory", "what the policy keeps")
 

@@ -402,6 +402,10 @@ REASONS: Mapping[str, Reason] = {
     "deferred": Reason(
         _text("It starts as soon as another job has made room for it."), _text(BY_ITSELF)
     ),
+    "refused": Reason(
+        _text("The policy's place for it breaks a rule, so it was left out."),
+        _text("Nothing to do; operators see the rule under Rounds, and can change the policy."),
+    ),
     "stale": Reason(
         _text("Its place was taken or lost meanwhile; the next decision finds another."),
         _text(BY_ITSELF),

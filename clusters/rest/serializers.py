@@ -26,6 +26,11 @@ ASSIGNMENT_STATES = [(str(s), str(s)) for s in AssignmentState]
 class ClusterSerializer(OnlySettable, serializers.ModelSerializer[Cluster]):
     """A cluster; operators may change its policy, intervals and limits."""
 
+    broken_policy = serializers.CharField(
+        read_only=True,
+        help_text="What its policy did wrong in each of the last rounds; empty if it decides well",
+    )
+
     class Meta:
         model = Cluster
         fields = [
@@ -34,9 +39,9 @@ class ClusterSerializer(OnlySettable, serializers.ModelSerializer[Cluster]):
             "restart_cost_s", "min_run_factor", "value_of_time", "profiling", "profile_silence_s",
             "profiling_steps", "predictor", "heartbeat_s", "lease_s", "grace_s", "margin_s",
             "log_head_mb", "log_tail_mb",
-            "round_number", "last_round_at",
+            "round_number", "last_round_at", "broken_policy",
         ]  # fmt: skip
-        read_only_fields = ["name", "currency", "round_number", "last_round_at"]
+        read_only_fields = ["name", "currency", "round_number", "last_round_at", "broken_policy"]
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         """Check policy and parameters together; a new policy starts with its defaults."""

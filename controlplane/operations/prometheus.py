@@ -161,6 +161,7 @@ def _loop(clusters: Mapping[int, Cluster], now: datetime) -> Iterator[Metric]:
     applied = [(c.name, c.last_round_at) for c in clusters.values() if c.last_round_at is not None]
     ages = {(name,): _age_s(at, now) for name, at in applied}
     held = {(c.name,): int(locks.is_held(c)) for c in clusters.values()}
+    broken = {(c.name,): int(bool(c.broken_policy)) for c in clusters.values()}
     waiting = {(c.name,): events.get(pk, (0, 0.0))[0] for pk, c in clusters.items()}
     oldest = {(c.name,): events.get(pk, (0, 0.0))[1] for pk, c in clusters.items()}
     idle = Counter[tuple[str, str]]()
@@ -171,6 +172,8 @@ def _loop(clusters: Mapping[int, Cluster], now: datetime) -> Iterator[Metric]:
     text = "Rescheduling events no round has answered"
     yield _gauge("last_round_age_seconds", "Seconds since a round was applied", OF_CLUSTER, ages)
     yield _gauge("round_held", "Whether a round is being held", OF_CLUSTER, held)
+    about = "Whether the policy failed or broke a rule in each of the last rounds"
+    yield _gauge("policy_broken", about, OF_CLUSTER, broken)
     yield _gauge("events_waiting", text, OF_CLUSTER, waiting)
     yield _gauge("oldest_event_age_seconds", "Age of the oldest of them", OF_CLUSTER, oldest)
 

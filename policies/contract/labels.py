@@ -9,7 +9,7 @@ FEATURE = "agent:"
 """Prefix of the label of a feature of agents, of nodes that have it and jobs that need it."""
 
 APART = "apart:"
-"""Prefix and a node's id: label of every other node, and of jobs that avoid that node."""
+"""Prefix and a node's id: label of every other node, and of jobs that should avoid that node."""
 
 TEAM = "team:"
 """Prefix and a team's id: label of its jobs, and of nodes that may serve it."""
@@ -34,6 +34,11 @@ def team_label(team: str) -> str:
 def is_own(label: str) -> bool:
     """Return True for a label derived by the program, not set by people."""
     return ":" in label
+
+
+def is_wish(label: str) -> bool:
+    """Return True for a label that policies should heed, and whose lack breaks no rule."""
+    return label.startswith(APART)
 
 
 def runtime_of(labels: Iterable[str]) -> str:

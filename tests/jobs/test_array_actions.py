@@ -18,7 +18,9 @@ from jobs.arrays.actions import array_act
 from jobs.lifecycle import JobMove
 from jobs.models import JobArray, JobEvent
 from jobs.moves import Moving, move_jobs
+from jobs.roles import RoleRefused
 from jobs.services import job_submit
+from jobs.submission.refusals import JobConflict
 from tests.builders import a_cluster, a_node, a_team, a_user
 from tests.builders_jobs import a_placement, job_fields
 
@@ -147,3 +149,42 @@ def test_resting_elements_of_a_large_array_are_released_in_turns(user: User) -> 
     array.jobs.update(retry_at=timezone.now() + timedelta(hours=1))
     assert array_act("release", array, user) == ROWS_A_TURN + 2
     assert not array.jobs.exclude(retry_at=None).exists()
+
+
+@pytest.mark.parametrize(("verb", "wish"), [("cancel", "cancel"), ("hold", "preempt")])
+def test_a_waiting_element_that_is_measured_is_asked_to_stop(
+    user: User, node: Node, verb: str, wish: str
+) -> None:
+    array = an_array(user, "queued", "queued")
+    measured = array.jobs.get(array_index=0)
+    a_placement(measured, node, gpus=0, purpose="profiling")
+    assert array_act(verb, array, user) == 2
+    assert measured.assignments.get().desired == wish
+
+
+def test_a_held_element_with_something_live_is_not_cancelled_in_bulk(
+    user: User, node: Node
+) -> None:
+    array = an_array(user, "held", "held")
+    holding = array.jobs.get(array_index=0)
+    a_placement(holding, node, gpus=0, purpose="profiling")
+    array_act("cancel", array, user)
+    assert states(array) == ["cancelling", "cancelled"]
+    assert holding.assignments.get().desired == "cancel"
+
+
+def test_failed_elements_above_their_teams_limit_are_not_requeued(user: User) -> None:
+    array = an_array(user, "failed", "failed")
+    user.teams.update(max_queued_jobs=1)
+    with pytest.raises(JobConflict):
+        array_act("requeue", array, user)
+    assert states(array) == ["failed", "failed"]
+
+
+def test_elements_of_another_member_are_not_touched(user: User) -> None:
+    array = an_array(user, "queued", "queued")
+    other = a_user("bob", team=user.teams.get())
+    for verb in ("cancel", "hold", "release", "requeue"):
+        with pytest.raises(RoleRefused):
+            array_act(verb, array, other)
+    assert states(array) == ["queued", "queued"]

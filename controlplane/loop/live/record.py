@@ -14,11 +14,12 @@ from django.conf import settings
 
 from clusters.energy import cost_per_hour
 from clusters.models import Cluster, Reason, RescheduleEvent
+from clusters.models.clusters import policy_fault
 from controlplane.loop.changes import Start, describe
 from controlplane.loop.live.lock import RoundLock, check
 from controlplane.loop.live.observe import Observation
 from controlplane.loop.models import Round
-from controlplane.loop.rounds import Applied, LastPlan, RejectCode, Rejected
+from controlplane.loop.rounds import Applied, Decision, LastPlan, RejectCode, Rejected
 from controlplane.web.storage.bulk import batches
 from controlplane.web.storage.packed_json import pack, pack_text
 from controlplane.web.storage.turns import turn
@@ -103,20 +104,20 @@ def idle_form(plan: Plan, snapshot: Snapshot) -> dict[str, Any]:
 def close_round(
     row: Round,
     observed: Observation,
-    plan: Plan,
+    decision: Decision,
     written: Written,
     applied: Applied,
     now: datetime,
-    carried: int | None = None,
 ) -> None:
-    """Close the round in the applying transaction; `carried`: the round whose plan it is."""
+    """Close the round in the applying transaction."""
+    plan = decision.plan
     status = Round.Status.PARTIAL if applied.rejected else Round.Status.APPLIED
     values: dict[str, Any] = {
         "status": Round.Status.KEPT if plan.status is PlanStatus.KEPT else status,
         "plan": written.form, "plan_sha256": written.digest,
         "runs_expected": written.runs_expected, "plan_status": plan.status,
         "objective": plan.objective, "bound": plan.bound,
-        "message": plan.message, "carried": carried,
+        "message": plan.message, "carried": decision.carried,
         "cost_rate_per_h": written.cost_rate_per_h, "idle": written.idle, "ended_at": now,
         "changes": [describe(change) for change in applied.changes],
         "rejected": [_rejected(r) for r in applied.rejected],
@@ -130,7 +131,11 @@ def close_round(
     last = range(row.number - ROUNDS_SEARCHED, row.number)
     earlier = Round.objects.filter(cluster=row.cluster_id, number__in=last)
     earlier.filter(runs_expected__isnull=False).update(runs_expected=None)
-    Cluster.objects.filter(pk=row.cluster_id).update(memory=dict(plan.memory))
+    kept: dict[str, Any] = {"memory": dict(plan.memory)}
+    if decision.carried is None:
+        before = observed.cluster.policy_fault
+        kept["policy_fault"] = policy_fault(before, row.policy, decision.fault)
+    Cluster.objects.filter(pk=row.cluster_id).update(**kept)
     for reason, refused in _changed(observed, _rejections(applied)).items():
         _note(reason, refused)
     for ids in batches(observed.events, BATCH):
@@ -139,7 +144,8 @@ def close_round(
 
 def wants_another(row: Round, observed: Observation, plan: Plan, applied: Applied) -> bool:
     """Return True if stale placements, idle GPUs or jobs not seen need one more round."""
-    started = sum(isinstance(c, Start) for c in applied.changes) - len(applied.rejected)
+    not_launched = sum(r.code is not RejectCode.REFUSED for r in applied.rejected)
+    started = sum(isinstance(c, Start) for c in applied.changes) - not_launched
     if observed.cut and started > settings.ROUND_JOBS // 2:
         return True
     stale = any(r.code is RejectCode.STALE for r in applied.rejected)
