@@ -17,7 +17,6 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.routers import SimpleRouter
 from rest_framework.serializers import Serializer
-from rest_framework.views import APIView
 from rest_framework.viewsets import GenericViewSet, ReadOnlyModelViewSet
 
 from clusters.events import request_reschedule
@@ -31,6 +30,7 @@ from clusters.tariffs import costs_changed
 from controlplane.audit.record import record, record_values
 from controlplane.web.rest.defaults import OperatorsAct, OperatorsOnly, ShortPages
 from controlplane.web.rest.errors import ConflictError
+from controlplane.web.rest.strict import StrictView
 from policies.host import registry
 
 OF_CLUSTER = OpenApiParameter(
@@ -38,7 +38,7 @@ OF_CLUSTER = OpenApiParameter(
 )
 
 
-class ClusterViewSet(ReadOnlyModelViewSet[Cluster]):
+class ClusterViewSet(StrictView, ReadOnlyModelViewSet[Cluster]):
     """Clusters with their policy, intervals and limits."""
 
     queryset = Cluster.objects.order_by("name")
@@ -68,7 +68,7 @@ class ClusterViewSet(ReadOnlyModelViewSet[Cluster]):
         return Response(status=status.HTTP_202_ACCEPTED)
 
 
-class NodeViewSet(ReadOnlyModelViewSet[Node]):
+class NodeViewSet(StrictView, ReadOnlyModelViewSet[Node]):
     """Nodes and their GPUs."""
 
     pagination_class = ShortPages
@@ -128,7 +128,7 @@ class NodeViewSet(ReadOnlyModelViewSet[Node]):
         return Response(serializers.NodeSerializer(self.get_object()).data)
 
 
-class GpuTypeViewSet(ReadOnlyModelViewSet[GpuType]):
+class GpuTypeViewSet(StrictView, ReadOnlyModelViewSet[GpuType]):
     """GPU types."""
 
     queryset = GpuType.objects.order_by("name")
@@ -156,7 +156,7 @@ class GpuTypeViewSet(ReadOnlyModelViewSet[GpuType]):
 
 
 class EnrolmentTokenViewSet(
-    mixins.ListModelMixin, mixins.DestroyModelMixin, GenericViewSet[EnrolmentToken]
+    StrictView, mixins.ListModelMixin, mixins.DestroyModelMixin, GenericViewSet[EnrolmentToken]
 ):
     """Tokens that let machines in, for operators."""
 
@@ -186,7 +186,7 @@ class EnrolmentTokenViewSet(
         instance.delete()
 
 
-class PoliciesView(APIView):
+class PoliciesView(StrictView):
     """The policies a cluster may choose from, with their parameters."""
 
     @extend_schema(responses=serializers.PolicySerializer(many=True))

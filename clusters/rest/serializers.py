@@ -120,7 +120,7 @@ class NodeSerializer(serializers.ModelSerializer[Node]):
         return list(runtimes_of(node.features))
 
 
-class ReasonSerializer(serializers.Serializer[Any]):
+class ReasonSerializer(OnlySettable, serializers.Serializer[Any]):
     """Why an operator does something."""
 
     reason = serializers.CharField(required=False, allow_blank=True, max_length=200, default="")
@@ -137,13 +137,13 @@ class DrainSerializer(ReasonSerializer):
     )
 
 
-class RoleSerializer(serializers.Serializer[Any]):
+class RoleSerializer(OnlySettable, serializers.Serializer[Any]):
     """Role of a node."""
 
     role = serializers.ChoiceField(choices=Role.choices)
 
 
-class SlotsSerializer(serializers.Serializer[Any]):
+class SlotsSerializer(OnlySettable, serializers.Serializer[Any]):
     """Number of jobs that may share each GPU."""
 
     slots = serializers.IntegerField(min_value=1, max_value=MOST_SLOTS)
@@ -167,7 +167,7 @@ class EnrolmentTokenSerializer(serializers.ModelSerializer[EnrolmentToken]):
         fields = ["id", "cluster", "role", "expires_at", "used_at", "used_by", "created_at"]
 
 
-class EnrolmentTokenInput(serializers.Serializer[Any]):
+class EnrolmentTokenInput(OnlySettable, serializers.Serializer[Any]):
     """A token wanted."""
 
     cluster = serializers.SlugRelatedField(slug_field="name", queryset=Cluster.objects.all())

@@ -156,7 +156,7 @@ def _workload(user: User, spec: Mapping[str, Any], team: Team | None) -> Mapping
         if isinstance(wanted, int) and wanted > most:
             said = f"must be at most {most:,} here, not {wanted:,}; {FIXED}"
             raise StudyError(f"workload.{field}: {said}")
-    if of not in TYPES:
+    if not isinstance(of, str) or of not in TYPES:
         known = ", ".join((*TYPES, *LIVE))
         raise StudyError(f"workload.type: must be one of {known}, not {of!r:.60}")
     return spec
@@ -216,7 +216,8 @@ def _length(asked: Mapping[str, Any]) -> int:
     except ValueError as error:
         raise StudyError(f"study: {error}") from None
     if "\\u0000" in text:
-        raise StudyError("study: holds the character NUL")
+        with_nul = [name for name, value in asked.items() if "\\u0000" in json.dumps(value)]
+        raise StudyError(f"{with_nul[0] if with_nul else 'study'}: holds the character NUL")
     return len(text)
 
 

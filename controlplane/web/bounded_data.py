@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Iterator
 from itertools import accumulate
 from typing import Any
 
@@ -39,6 +40,8 @@ NUMBER = re.compile(rf"[-+0-9_:.]{{{LONGEST_NUMBER + 1},}}")
 
 FIXED = "no setting raises this limit"
 JSON_TEXT = re.compile(rb'"(?:[^"\\]++|\\.?)*+"?', re.DOTALL)
+HALF_CHARACTER = re.compile(rb"\\u[dD][89a-fA-F]")
+"""Beginning of a surrogate in JSON: of half a character, or of a pair that is a whole one."""
 OF_NO_BRACKET = bytes(set(range(256)) - set(b"[]{}"))
 
 
@@ -52,6 +55,32 @@ def read_json(body: bytes) -> Any:
     if deepest > DEEPEST:
         raise ValueError(f"it is nested too deeply: more than {DEEPEST} levels; {FIXED}")
     return json.loads(body.decode(), parse_constant=_no_constant)
+
+
+def half_characters(value: Any, path: str = "") -> Iterator[str]:
+    """Paths of texts with half a character (a lone surrogate), which no database takes.
+
+    The path of a bad name is that of the object it is in.
+    """
+    if isinstance(value, str) and not _is_encodable(value):
+        yield path
+    elif isinstance(value, dict):
+        if not all(map(_is_encodable, value)):
+            yield path
+            return
+        for name, inner in value.items():
+            yield from half_characters(inner, f"{path}.{name}" if path else name)
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from half_characters(inner, f"{path}[{index}]")
+
+
+def _is_encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def read_yaml(text: str) -> Any:

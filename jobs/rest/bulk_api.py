@@ -15,10 +15,10 @@ from rest_framework.fields import Field, SerializerMethodField
 from rest_framework.relations import RelatedField
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from controlplane.web.models import Scope
 from controlplane.web.rest.errors import ConflictError, TooManyError
+from controlplane.web.rest.strict import StrictView
 from jobs.models import Job
 from jobs.rest.serializers import JobInput, SubmissionSerializer
 from jobs.selectors import jobs_by_id
@@ -121,7 +121,7 @@ class BulkOutput(serializers.Serializer[Any]):
     results = BulkResult(many=True)
 
 
-class JobsBulkView(APIView):
+class JobsBulkView(StrictView):
     """Submitting many jobs."""
 
     write_scope = Scope.SUBMIT
@@ -135,6 +135,7 @@ class JobsBulkView(APIView):
     def post(self, request: Request) -> Response:
         """Submit them."""
         user, data = cast(User, request.user), request.data
+        _check_names(data, {"jobs"}, "")
         items = data.get("jobs") if isinstance(data, dict) else None
         if not isinstance(items, list) or not 1 <= len(items) <= MOST_JOBS:
             said = f"must be a list of 1 to {MOST_JOBS} objects with a job each"
@@ -146,13 +147,22 @@ class JobsBulkView(APIView):
 
 
 def _asked(user: User, item: object, index: int) -> Asked:
-    if not isinstance(item, dict) or not {"job"} <= set(item) <= {"job", "idempotency_key"}:
+    _check_names(item, {"job", "idempotency_key"}, f"jobs[{index}].")
+    if not isinstance(item, dict) or "job" not in item:
         said = 'must be an object such as {"job": {...}, "idempotency_key": "..."}'
         raise ValidationError({f"jobs[{index}]": [said]})
     key = item.get("idempotency_key")
     if key is not None and not isinstance(key, str):
         raise ValidationError({f"jobs[{index}].idempotency_key": ["must be text"]})
     return Asked(user, item["job"], key)
+
+
+def _check_names(data: object, known: set[str], before: str) -> None:
+    """Refuse names of an object that are not known, with the path to them."""
+    names = set(data) - known if isinstance(data, dict) else set()
+    said = f"cannot be set; what can be: {', '.join(sorted(known))}"
+    if names:
+        raise ValidationError({f"{before}{name}": [said] for name in sorted(names)})
 
 
 def _results(user: User, answers: list[Answer]) -> list[dict[str, Any]]:

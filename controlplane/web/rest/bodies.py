@@ -8,7 +8,7 @@ from rest_framework import serializers
 from rest_framework.exceptions import ParseError
 from rest_framework.parsers import JSONParser
 
-from controlplane.web.bounded_data import read_json
+from controlplane.web.bounded_data import HALF_CHARACTER, half_characters, read_json
 from controlplane.web.rest.errors import TooLargeError
 
 
@@ -29,9 +29,14 @@ class BoundedJSONParser(JSONParser):
         if len(body) > limit:
             raise TooLargeError(f"the body is larger than {limit} bytes")
         try:
-            return cast("dict[str, Any]", read_json(body))
+            data = read_json(body)
         except ValueError as error:
             raise ParseError(f"the body cannot be read as JSON: {error}") from None
+        path = next(half_characters(data), None) if HALF_CHARACTER.search(body) else None
+        if path is not None:
+            said = "holds half a character (a lone surrogate); write whole Unicode characters"
+            raise serializers.ValidationError({path or "request": [said]})
+        return cast("dict[str, Any]", data)
 
 
 def _length(header: object) -> int:
