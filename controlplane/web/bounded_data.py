@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import accumulate
 from typing import Any
 
@@ -21,6 +22,8 @@ from yaml import (
 
 from controlplane.web import nice_process
 from controlplane.web.rest.errors import NoAnswerError
+from loadmaster.strict_yaml import TAB_REMEDY, parse_json
+from loadmaster.text_formats import without_mark
 
 DEEPEST = 50
 """Lists and mappings within each other."""
@@ -99,6 +102,10 @@ def read_yaml(text: str) -> Any:
 
 
 def _parsed(text: str) -> Any:
+    text = without_mark(text)
+    if "\t" in text:
+        with suppress(ValueError, RecursionError):  # JSON may be indented by tabs, YAML not
+            return _bounded_json(text)
     try:
         _check_events(text)
         return load(text, Loader=CSafeLoader)
@@ -106,9 +113,19 @@ def _parsed(text: str) -> Any:
         last = text.count("\n")  # libyaml's end of the text is a line further
         mark = error.problem_mark
         where = f"line {min(mark.line, last) + 1}: " if mark else ""
-        raise ValueError(f"{where}{error.problem or 'is no YAML'}") from None
+        problem = error.problem or "is no YAML"
+        said = TAB_REMEDY if "\t" in text and "cannot start any token" in problem else problem
+        raise ValueError(f"{where}{said}") from None
     except (YAMLError, UnicodeEncodeError):
         raise ValueError("is no YAML") from None
+
+
+def _bounded_json(text: str) -> Any:
+    """Data of JSON with the bounds of YAML. ValueError for what is no object or list of JSON."""
+    if sum(text.count(sign) for sign in ",[{") > MOST_OF_YAML:
+        raise ValueError(f"has more than {MOST_OF_YAML:,} values; {FIXED}")
+    read_json(text.encode())  # its bounds
+    return parse_json(text)
 
 
 def _check_events(text: str) -> None:
