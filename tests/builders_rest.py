@@ -16,6 +16,7 @@ from tests.builders import a_cluster, a_job, a_node, a_team, a_user
 from tests.builders_jobs import api, job_fields
 from tests.builders_studies import a_done_simulation, a_study
 
+SERIES = "start,price_per_kwh\n2030-01-01T00:00Z,0.2\n2030-01-01T01:00Z,-0.05\n"
 PASSWORD = "violet harbour trombone"
 Path = tuple[str | int, ...]
 """Names and indices that lead to a value within a body."""
@@ -145,6 +146,7 @@ class RestWorld:
             "post /api/v1/simulations/": a_study(),
             "post /api/v1/clusters/{name}/what-if/": {"policy": "fifo"},
             "post /api/v1/clusters/{name}/what-if/end/": {"choices": [{"policy": "fifo"}]},
+            "post /api/v1/clusters/{name}/tariffs/": {"csv": SERIES},
             "put /api/v1/teams/{team}/secrets/{name}/": {"value": "secret"},
         }
         return bodies.get(str(call), {})

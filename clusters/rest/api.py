@@ -6,6 +6,7 @@ from typing import Any, cast
 from django.contrib.auth.models import User
 from django.db import transaction
 from django.db.models import Count, Prefetch, Q, QuerySet
+from django.shortcuts import get_object_or_404
 from django.urls import URLPattern, URLResolver, include, path
 from django.utils import timezone
 from drf_spectacular.types import OpenApiTypes
@@ -20,15 +21,29 @@ from rest_framework.serializers import Serializer
 from rest_framework.viewsets import GenericViewSet, ReadOnlyModelViewSet
 
 from clusters.events import request_reschedule
-from clusters.models import Cluster, Device, EnrolmentToken, GpuType, Node, Reason
+from clusters.models import (
+    Cluster,
+    Device,
+    EnergyTariff,
+    EnrolmentToken,
+    GpuType,
+    Node,
+    Reason,
+)
 from clusters.rest import serializers
 from clusters.services import nodes
 from clusters.services.clusters import cluster_change
 from clusters.services.enrolment import issue_enrolment_token
 from clusters.services.implausible import recent
+from clusters.tariff_series import SeriesError, add_series
 from clusters.tariffs import costs_changed
 from controlplane.audit.record import record, record_values
-from controlplane.web.rest.defaults import OperatorsAct, OperatorsOnly, ShortPages
+from controlplane.web.rest.defaults import (
+    BoundedPagination,
+    OperatorsAct,
+    OperatorsOnly,
+    ShortPages,
+)
 from controlplane.web.rest.errors import ConflictError
 from controlplane.web.rest.strict import StrictView
 from policies.host import registry
@@ -66,6 +81,41 @@ class ClusterViewSet(StrictView, ReadOnlyModelViewSet[Cluster]):
             request_reschedule(cluster, Reason.OPERATOR)
             record("cluster.reschedule", cluster)
         return Response(status=status.HTTP_202_ACCEPTED)
+
+
+class TariffsView(StrictView):
+    """Versions of a cluster's prices."""
+
+    pagination_class = BoundedPagination
+    permission_classes = [*StrictView.permission_classes, OperatorsAct]
+
+    @extend_schema(operation_id="tariffs_list", responses=serializers.TariffSerializer(many=True))
+    def get(self, request: Request, name: str) -> Response:
+        """The versions, the one that begins last first."""
+        pages = self.pagination_class()
+        tariffs = get_object_or_404(Cluster, name=name).tariffs.annotate(prices=Count("steps"))
+        page = pages.paginate_queryset(
+            tariffs.order_by("-effective_from", "-id"), request, view=self
+        )
+        return pages.get_paginated_response(serializers.TariffSerializer(page, many=True).data)
+
+    @extend_schema(
+        operation_id="tariffs_create",
+        request=serializers.SeriesInput,
+        responses={201: serializers.TariffSerializer},
+    )
+    def post(self, request: Request, name: str) -> Response:
+        """Add a series of prices, for each hour or quarter of an hour (operators)."""
+        cluster = get_object_or_404(Cluster, name=name)
+        given = _read(serializers.SeriesInput, request)
+        try:
+            tariff = add_series(
+                cluster, given["csv"], name=given["name"], by=cast(User, request.user)
+            )
+        except SeriesError as error:
+            raise ValidationError({"csv": [str(error)]}) from None
+        made = EnergyTariff.objects.annotate(prices=Count("steps")).get(pk=tariff.pk)
+        return Response(serializers.TariffSerializer(made).data, status=status.HTTP_201_CREATED)
 
 
 class NodeViewSet(StrictView, ReadOnlyModelViewSet[Node]):
@@ -215,5 +265,6 @@ router.register("enrolment-tokens", EnrolmentTokenViewSet, basename="enrolment-t
 
 urlpatterns: list[URLPattern | URLResolver] = [
     path("", include(router.urls)),
+    path("clusters/<str:name>/tariffs/", TariffsView.as_view(), name="tariffs"),
     path("policies/", PoliciesView.as_view(), name="policies"),
 ]

@@ -8,6 +8,7 @@ from rest_framework import serializers
 from clusters.models import (
     Cluster,
     Device,
+    EnergyTariff,
     EnrolmentToken,
     GpuType,
     ImplausibleFigure,
@@ -153,6 +154,29 @@ class SlotsSerializer(OnlySettable, serializers.Serializer[Any]):
         default=list,
         max_length=MOST_DEVICES,
         help_text="uuids of the GPUs meant; all of the node where left out",
+    )
+
+
+class TariffSerializer(serializers.ModelSerializer[EnergyTariff]):
+    """Version of a cluster's prices; a series has an end, prices of its own, and their mean."""
+
+    prices = serializers.IntegerField(help_text="Prices of a series; 0 for others")
+
+    class Meta:
+        model = EnergyTariff
+        fields = [
+            "id", "name", "effective_from", "effective_until", "default_price_per_kwh",
+            "emissions_g_per_kwh", "prices", "created_at",
+        ]  # fmt: skip
+
+
+class SeriesInput(OnlySettable, serializers.Serializer[Any]):
+    """A series of prices."""
+
+    name = serializers.CharField(required=False, allow_blank=True, max_length=100, default="")
+    csv = serializers.CharField(
+        trim_whitespace=False,
+        help_text="A header such as start,price_per_kwh (or price_per_mwh), then a line a step",
     )
 
 

@@ -61,18 +61,15 @@ def read_json(body: bytes) -> Any:
 
 
 def half_characters(value: Any, path: str = "") -> Iterator[str]:
-    """Paths of texts with half a character (a lone surrogate), which no database takes.
-
-    The path of a bad name is that of the object it is in.
-    """
+    """Paths of texts and names with half a character (a lone surrogate), which no database takes."""
     if isinstance(value, str) and not _is_encodable(value):
         yield path
     elif isinstance(value, dict):
-        if not all(map(_is_encodable, value)):
-            yield path
-            return
         for name, inner in value.items():
-            yield from half_characters(inner, f"{path}.{name}" if path else name)
+            place = f"{path}.{name}" if path else name
+            if not _is_encodable(name):
+                yield place
+            yield from half_characters(inner, place)
     elif isinstance(value, list):
         for index, inner in enumerate(value):
             yield from half_characters(inner, f"{path}[{index}]")
