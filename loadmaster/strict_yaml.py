@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from loadmaster.text_formats import TextError, decode, without_mark
+from loadmaster.text_formats import TextError, decode, read_bytes, without_mark
 
 LARGEST = 1_000_000
 """Most bytes of a job, of an agent's settings or of its emulated GPUs."""
@@ -75,12 +75,15 @@ def parse_yaml(text: str, loader: type[StrictLoader] = StrictLoader) -> Any:
         raise DocumentError(f"is no YAML that can be used: {error}") from None
 
 
-def read_text(path: Path, largest: int, remedy: str = "") -> str:
-    """Text of a file of at most `largest` bytes. Raises DocumentError."""
+def read_text(path: Path, largest: int, remedy: str = "", *, any_encoding: bool = False) -> str:
+    """Text of a file of at most `largest` bytes, unpacked ones too. Raises DocumentError.
+
+    `any_encoding`: as `loadmaster.text_formats.decode`.
+    """
     try:
         if path.stat().st_size > largest:
             raise DocumentError(f"{path} is larger than {largest:,} bytes{remedy}")
-        return decode(path.read_bytes())
+        return decode(read_bytes(path, largest), any_encoding=any_encoding)
     except OSError as error:
         raise DocumentError(f"{path} cannot be read: {error.strerror}") from None
     except TextError as error:

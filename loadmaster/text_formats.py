@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Iterator
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
+from typing import IO
 
 BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF8, "utf-8"),
@@ -68,11 +69,16 @@ def read_bytes(path: Path, most: int) -> bytes:
     Raises TextError and OSError.
     """
     with path.open("rb") as file:
-        packed = file.read(len(GZIP)) == GZIP
+        return unpacked(file, most)
+
+
+def unpacked(file: IO[bytes], most: int) -> bytes:
+    """Bytes of an open file as `read_bytes` gives them; its name does not matter."""
+    is_packed = file.read(len(GZIP)) == GZIP
+    file.seek(0)
     try:
-        with gzip.open(path) if packed else path.open("rb") as file:
-            data = file.read(most + 1)
-    except (EOFError, zlib.error) as error:
+        data = gzip.GzipFile(fileobj=file).read(most + 1) if is_packed else file.read(most + 1)
+    except (OSError, EOFError, zlib.error) as error:
         raise TextError(f"cannot be read: {error}") from None
     if len(data) > most:
         raise TextError(f"is larger than {most:,} bytes unpacked")

@@ -12,6 +12,7 @@ from typing import Any
 from django.contrib.auth.models import User
 
 from clusters.models import Cluster
+from controlplane.simulation.cluster.accasim import cluster_of_accasim, is_accasim
 from controlplane.simulation.study.document import FIELDS, Study, StudyError
 from controlplane.simulation.workloads import TYPES, WorkloadError
 from controlplane.studies.live_cluster import cluster_spec, history, queue
@@ -112,6 +113,11 @@ def _read(given: Mapping[str, Any], asked: Mapping[str, Any]) -> Resolved:
 def _cluster(
     user: User, spec: Mapping[str, Any], start_s: float | None, team: Team | None
 ) -> Mapping[str, Any]:
+    if is_accasim(spec):
+        try:
+            spec = cluster_of_accasim(spec)
+        except ValueError as error:
+            raise StudyError(f"cluster.{error}") from None
     if "live" not in spec:
         _check_cluster(spec)
         return spec

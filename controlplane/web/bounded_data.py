@@ -61,7 +61,7 @@ def read_json(body: bytes) -> Any:
 
 
 def half_characters(value: Any, path: str = "") -> Iterator[str]:
-    """Paths of texts and names with half a character (a lone surrogate), which no database takes."""
+    """Paths of texts and names with half a character, a lone surrogate, as no database takes."""
     if isinstance(value, str) and not _is_encodable(value):
         yield path
     elif isinstance(value, dict):

@@ -51,8 +51,8 @@ def _processor_cores(equivalence: Any) -> int:
     if equivalence == {}:
         return 1
     processor = equivalence.get("processor") if isinstance(equivalence, Mapping) else None
-    is_plain = isinstance(processor, Mapping) and set(processor) == {"core"}
-    if not is_plain or set(equivalence) != {"processor"}:
+    is_alone = isinstance(equivalence, Mapping) and set(equivalence) == {"processor"}
+    if not is_alone or not isinstance(processor, Mapping) or set(processor) != {"core"}:
         form = '{"processor": {"core": 2}}'
         raise ValueError(f"equivalence: must be such as {form}; convert other resources in the log")
     return int(_number(processor["core"], "equivalence.processor.core", least=1))
