@@ -17,6 +17,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from controlplane.web.models import Scope
+from controlplane.web.rest.bodies import check_names
 from controlplane.web.rest.errors import ConflictError, TooManyError
 from controlplane.web.rest.strict import StrictView
 from jobs.models import Job
@@ -135,7 +136,7 @@ class JobsBulkView(StrictView):
     def post(self, request: Request) -> Response:
         """Submit them."""
         user, data = cast(User, request.user), request.data
-        _check_names(data, {"jobs"}, "")
+        check_names(data, {"jobs"})
         items = data.get("jobs") if isinstance(data, dict) else None
         if not isinstance(items, list) or not 1 <= len(items) <= MOST_JOBS:
             said = f"must be a list of 1 to {MOST_JOBS} objects with a job each"
@@ -147,7 +148,7 @@ class JobsBulkView(StrictView):
 
 
 def _asked(user: User, item: object, index: int) -> Asked:
-    _check_names(item, {"job", "idempotency_key"}, f"jobs[{index}].")
+    check_names(item, {"job", "idempotency_key"}, f"jobs[{index}].")
     if not isinstance(item, dict) or "job" not in item:
         said = 'must be an object such as {"job": {...}, "idempotency_key": "..."}'
         raise ValidationError({f"jobs[{index}]": [said]})
@@ -155,14 +156,6 @@ def _asked(user: User, item: object, index: int) -> Asked:
     if key is not None and not isinstance(key, str):
         raise ValidationError({f"jobs[{index}].idempotency_key": ["must be text"]})
     return Asked(user, item["job"], key)
-
-
-def _check_names(data: object, known: set[str], before: str) -> None:
-    """Refuse names of an object that are not known, with the path to them."""
-    names = set(data) - known if isinstance(data, dict) else set()
-    said = f"cannot be set; what can be: {', '.join(sorted(known))}"
-    if names:
-        raise ValidationError({f"{before}{name}": [said] for name in sorted(names)})
 
 
 def _results(user: User, answers: list[Answer]) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from controlplane.web.operators import is_operator
-from controlplane.web.rest.bodies import OnlySettable
+from controlplane.web.rest.bodies import OnlySettable, check_names
 from controlplane.web.rest.strict import StrictView
 from jobs.models import Membership, Secret, Team, TeamRole
 from jobs.people import role_given, role_taken, team_saved
@@ -59,10 +59,10 @@ class SecretSerializer(serializers.ModelSerializer[Secret]):
         fields = ["name", "updated_at"]
 
 
-class SecretValue(OnlySettable, serializers.Serializer[Any]):
+class SecretValue(serializers.Serializer[Any]):
     """A secret's new value."""
 
-    value = serializers.CharField(write_only=True, trim_whitespace=False)
+    value = serializers.CharField(write_only=True)
 
 
 class TeamsView(StrictView):
@@ -147,10 +147,10 @@ class SecretView(StrictView):
     def put(self, request: Request, team: str, name: str) -> Response:
         """Make or replace it (maintainers)."""
         row = _maintained(request, team)
-        given = SecretValue(data=request.data)
-        given.is_valid(raise_exception=True)
+        body = request.data if isinstance(request.data, dict) else {}
+        check_names(body, {"value"})
         try:
-            set_secret(row, name, given.validated_data["value"])
+            set_secret(row, name, body.get("value"))
         except JobInvalid as error:
             raise ValidationError(cast("dict[str, Any]", error.fields)) from None
         return Response(status=status.HTTP_204_NO_CONTENT)
