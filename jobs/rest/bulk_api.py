@@ -136,7 +136,7 @@ class JobsBulkView(StrictView):
     def post(self, request: Request) -> Response:
         """Submit them."""
         user, data = cast(User, request.user), request.data
-        check_names(data, {"jobs"})
+        check_names(data, ("jobs",))
         items = data.get("jobs") if isinstance(data, dict) else None
         if not isinstance(items, list) or not 1 <= len(items) <= MOST_JOBS:
             said = f"must be a list of 1 to {MOST_JOBS} objects with a job each"
@@ -148,7 +148,7 @@ class JobsBulkView(StrictView):
 
 
 def _asked(user: User, item: object, index: int) -> Asked:
-    check_names(item, {"job", "idempotency_key"}, f"jobs[{index}].")
+    check_names(item, ("job", "idempotency_key"), f"jobs[{index}].")
     if not isinstance(item, dict) or "job" not in item:
         said = 'must be an object such as {"job": {...}, "idempotency_key": "..."}'
         raise ValidationError({f"jobs[{index}]": [said]})

@@ -52,7 +52,7 @@ def check_names(data: object, known: Collection[str], before: str = "") -> None:
     """Refuse names of an object that are not known; `before`: the path to the object."""
     names = sorted(set(data) - set(known)) if isinstance(data, dict) else []
     if names:
-        said = f"cannot be set; what can be: {', '.join(sorted(known))}"
+        said = f"cannot be set; what can be: {', '.join(known)}"
         raise serializers.ValidationError({f"{before}{name}": [said] for name in names})
 
 

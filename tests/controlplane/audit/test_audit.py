@@ -29,6 +29,7 @@ from tests.builders import a_cluster, a_gpu_type, a_job, a_kind, a_node, a_team,
 from tests.builders_admin import admin_path
 from tests.builders_asgi import SiteClient
 from tests.builders_jobs import a_token
+from tests.builders_rest import SERIES
 from tests.builders_studies import a_simulation
 from tests.security.test_every_endpoint import METHODS, OPERATORS, WRITES, Scene, ask, routes
 
@@ -61,6 +62,7 @@ BY_REST: list[tuple[str, str, Any, str, Any, Any]] = [
      {"GPU-volta-0": 1}, {"GPU-volta-0": 2}),
     ("patch", "gpu-types/V100/", {"price_per_hour": "3"}, "gpu_type.change",
      {"price_per_hour": "0.000000"}, {"price_per_hour": "3.000000"}),
+    ("post", "clusters/lab/tariffs/", {"csv": SERIES}, "tariff.add", None, None),
     ("post", "enrolment-tokens/", {"cluster": "lab"}, "enrolment.add", None, None),
     ("delete", "enrolment-tokens/{enrolment}/", None, "enrolment.delete", None, None),
     ("post", "kinds/{kind}/forget/", None, "kind.forget", {}, {}),
