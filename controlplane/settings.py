@@ -233,8 +233,8 @@ AUTH_PASSWORD_VALIDATORS = [
         "NAME": "django.contrib.auth.password_validation.MinimumLengthValidator",
         "OPTIONS": {"min_length": 10},
     },
-    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
     {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
+    {"NAME": "controlplane.web.credentials.strength.NotGuessable"},
     {"NAME": "controlplane.web.credentials.passwords.EndOfTokens"},
 ]
 LOGIN_URL = "login"

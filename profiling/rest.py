@@ -12,11 +12,11 @@ from rest_framework.exceptions import NotFound
 from rest_framework.permissions import IsAdminUser
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from controlplane.web.pages.samples import LEAST_SAMPLES
 from controlplane.web.rest.defaults import ShortPages
 from controlplane.web.rest.errors import ConflictError
+from controlplane.web.rest.strict import StrictView
 from jobs.models import Kind
 from policies.contract.snapshot import Source
 from profiling import services
@@ -105,7 +105,7 @@ class KindSerializer(serializers.Serializer[KindRow]):
     )
 
 
-class KindList(APIView):
+class KindList(StrictView):
     """Kinds, the newest first."""
 
     pagination_class = ShortPages
@@ -120,7 +120,7 @@ class KindList(APIView):
         )
 
 
-class KindDetail(APIView):
+class KindDetail(StrictView):
     """One kind."""
 
     @extend_schema(operation_id="kinds_retrieve", responses=KindSerializer)
@@ -129,7 +129,7 @@ class KindDetail(APIView):
         return Response(KindSerializer(_row(request.user, pk)).data)
 
 
-class KindForget(APIView):
+class KindForget(StrictView):
     """Have a kind measured anew."""
 
     permission_classes = [IsAdminUser]
@@ -142,7 +142,7 @@ class KindForget(APIView):
         return Response(KindSerializer(_row(request.user, pk)).data)
 
 
-class KindPublish(APIView):
+class KindPublish(StrictView):
     """Let all teams use what is measured of a kind."""
 
     permission_classes = [IsAdminUser]
@@ -155,7 +155,7 @@ class KindPublish(APIView):
         return Response(KindSerializer(_row(request.user, shared.pk)).data)
 
 
-class KindWithdraw(APIView):
+class KindWithdraw(StrictView):
     """End the publication of a kind."""
 
     permission_classes = [IsAdminUser]
@@ -198,7 +198,7 @@ class RunTimeErrorsSerializer(serializers.Serializer[RunTimeErrors]):
     by_user = ErrorRowSerializer(many=True)
 
 
-class RunTimes(APIView):
+class RunTimes(StrictView):
     """Predicted run times of batch jobs."""
 
     @extend_schema(operation_id="run_times_retrieve", responses=RunTimeErrorsSerializer)

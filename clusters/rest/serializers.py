@@ -8,6 +8,7 @@ from rest_framework import serializers
 from clusters.models import (
     Cluster,
     Device,
+    EnergyTariff,
     EnrolmentToken,
     GpuType,
     ImplausibleFigure,
@@ -126,7 +127,7 @@ class NodeSerializer(serializers.ModelSerializer[Node]):
         return list(runtimes_of(node.features))
 
 
-class ReasonSerializer(serializers.Serializer[Any]):
+class ReasonSerializer(OnlySettable, serializers.Serializer[Any]):
     """Why an operator does something."""
 
     reason = serializers.CharField(required=False, allow_blank=True, max_length=200, default="")
@@ -143,13 +144,13 @@ class DrainSerializer(ReasonSerializer):
     )
 
 
-class RoleSerializer(serializers.Serializer[Any]):
+class RoleSerializer(OnlySettable, serializers.Serializer[Any]):
     """Role of a node."""
 
     role = serializers.ChoiceField(choices=Role.choices)
 
 
-class SlotsSerializer(serializers.Serializer[Any]):
+class SlotsSerializer(OnlySettable, serializers.Serializer[Any]):
     """Number of jobs that may share each GPU."""
 
     slots = serializers.IntegerField(min_value=1, max_value=MOST_SLOTS)
@@ -159,6 +160,29 @@ class SlotsSerializer(serializers.Serializer[Any]):
         default=list,
         max_length=MOST_DEVICES,
         help_text="uuids of the GPUs meant; all of the node where left out",
+    )
+
+
+class TariffSerializer(serializers.ModelSerializer[EnergyTariff]):
+    """Version of a cluster's prices; a series has an end, prices of its own, and their mean."""
+
+    prices = serializers.IntegerField(help_text="Prices of a series; 0 for others")
+
+    class Meta:
+        model = EnergyTariff
+        fields = [
+            "id", "name", "effective_from", "effective_until", "default_price_per_kwh",
+            "emissions_g_per_kwh", "prices", "created_at",
+        ]  # fmt: skip
+
+
+class SeriesInput(OnlySettable, serializers.Serializer[Any]):
+    """A series of prices."""
+
+    name = serializers.CharField(required=False, allow_blank=True, max_length=100, default="")
+    csv = serializers.CharField(
+        trim_whitespace=False,
+        help_text="A header such as start,price_per_kwh (or price_per_mwh), then a line a step",
     )
 
 
@@ -176,7 +200,7 @@ class EnrolmentTokenSerializer(serializers.ModelSerializer[EnrolmentToken]):
         fields = ["id", "cluster", "role", "node", "expires_at", "used_at", "used_by", "created_at"]
 
 
-class EnrolmentTokenInput(serializers.Serializer[Any]):
+class EnrolmentTokenInput(OnlySettable, serializers.Serializer[Any]):
     """A token wanted."""
 
     cluster = serializers.SlugRelatedField(slug_field="name", queryset=Cluster.objects.all())
