@@ -29,7 +29,9 @@ T = TypeVar("T")
 PARTS = ("script", "name", "options", "arguments", "folder", "host", "environment")
 """Fields of `sbatch`."""
 
-GPU_OPTIONS = ("gpus", "gres", "gpus-per-node", "gpus-per-task", "gpus-per-socket")
+GPU_OPTIONS = (
+    "gpus", "gres", "gpus-per-node", "gpus-per-task", "gpus-per-socket", "ntasks-per-gpu",
+)  # fmt: skip
 _STEP = re.compile(r"^[ \t]*srun\s", re.MULTILINE)
 DEFAULT_NAME = "sbatch"
 NAME_OF_WRAP = "wrap"

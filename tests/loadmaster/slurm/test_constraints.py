@@ -24,7 +24,22 @@ def test_an_expression_becomes_labels_and_alternatives(text: str, entries: list[
 
 
 @pytest.mark.parametrize(
-    "text", ["a*2", "[a*1&b*2]", "!a", "a&&b", "a&", "(a", "a)", "()", "a b", "|a", "(a]"]
+    "text",
+    [
+        "a*2",
+        "[a*1&b*2]",
+        "!a",
+        "a&&b",
+        "a&",
+        "(a",
+        "a)",
+        "()",
+        "a b",
+        "|a",
+        "(a]",
+        "(" * 5000,
+        "a&" * 900,
+    ],
 )
 def test_counts_and_broken_expressions_are_refused(text: str) -> None:
     with pytest.raises(ValueFormatError):
