@@ -48,7 +48,9 @@ TOLD = {
 }
 """Variables that repeat an option's value where it is given, as Slurm sets them."""
 
-GPU_OPTIONS = ("gpus", "gres", "gpus-per-node", "gpus-per-task", "gpus-per-socket")
+GPU_OPTIONS = (
+    "gpus", "gres", "gpus-per-node", "gpus-per-task", "gpus-per-socket", "ntasks-per-gpu",
+)  # fmt: skip
 _STEP = re.compile(r"^[ \t]*srun\s", re.MULTILINE)
 DEFAULT_NAME = "sbatch"
 NAME_OF_WRAP = "wrap"

@@ -12,6 +12,8 @@ from loadmaster.slurm.values import ValueFormatError
 
 ALTERNATIVE = "|"
 MOST_ENTRIES = 100
+LONGEST = 1000
+MOST_BRACKETS = 20
 _TOKEN = re.compile(r"[^&|,()\[\]*!\s]+|[&|,()\[\]*!]")
 _CLOSING = {"(": ")", "[": "]"}
 
@@ -23,6 +25,9 @@ def labels(text: str) -> list[str]:
     """
     if not text.strip():
         return []
+    if len(text) > LONGEST or text.count("(") + text.count("[") > MOST_BRACKETS:
+        limit = f"may have {LONGEST} characters and {MOST_BRACKETS} brackets"
+        raise ValueFormatError(f"{text[:60]!r}... {limit}; write a shorter one")
     if "*" in text:
         remedy = "submit a job for each kind of node"
         raise ValueFormatError(

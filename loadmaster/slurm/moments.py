@@ -13,6 +13,9 @@ _UNIT_S = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_8
 _HOUR_OF_WORD = {"midnight": 0, "elevenses": 11, "noon": 12, "fika": 15, "teatime": 16}
 
 _SEPARATORS = " \t-"
+LONGEST = 60
+"""Characters of a moment."""
+
 _WORD = re.compile(r"[a-z]+")
 _ISO_DATE = re.compile(r"(?P<year>\d{4})-(?P<month>\d{1,2})-(?P<day>\d{1,2})(?!\d)t?")
 _US_DATE = re.compile(r"(?P<month>\d{2})([/.]?)(?P<day>\d{2})(?:\2(?P<year>\d{2}))?(?![\d:/.])")
@@ -29,6 +32,8 @@ def moment(text: str, now: datetime) -> datetime:
     """
     plain = text.strip().lower()
     try:
+        if len(plain) > LONGEST:
+            raise ValueError(plain)
         if from_now := _FROM_NOW.fullmatch(plain):
             return _moment_from_now(from_now, now)
         day, clock = _day_and_clock(plain, now)

@@ -40,7 +40,13 @@ class ScriptError(ValueError):
 
 
 class ValueMissingError(ScriptError):
-    """Last option of some words without the value that it needs."""
+    """Last option of some words without the value that it needs; `word` is its word.
+
+    `options` are those before it.
+    """
+
+    word: str = ""
+    options: "Sequence[Given]" = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +108,13 @@ def read_words(
         if word == "--":
             break
         read = _long if word.startswith("--") else _short
-        found += islice(read(word, left, place, program), MAX_OPTIONS + 1)
+        try:
+            options = list(islice(read(word, left, place, program), MAX_OPTIONS + 1))
+        except ValueMissingError as error:
+            error.word = word
+            error.options = found
+            raise
+        found += options
         if len(found) > MAX_OPTIONS:
             raise ScriptError([f"{place}: has more than {MAX_OPTIONS} options; remove some"])
     return found, list(left)
@@ -215,7 +227,8 @@ def read_script(script: str) -> list[Given]:
             options += _options_of_line(words, place)
         except ValueMissingError as error:
             if lines and not lines[0][1].lstrip().startswith(("-", "#")):
-                unfinished = words
+                unfinished = [error.word]
+                options += error.options
             else:
                 problems += error.problems
         except ScriptError as error:

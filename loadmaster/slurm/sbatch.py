@@ -11,8 +11,8 @@ from loadmaster.slurm.server import Server, ServerError
 def main() -> int:
     """Submit the script of the command line, or of the input, and print its number."""
     try:
-        words = read_sbatch(sys.argv[1:])
-        answer = Server.of_script().submit(sbatch_job(words))
+        job, in_force = sbatch_job(read_sbatch(sys.argv[1:]))
+        answer = Server.of_script().submit(job)
     except typer.Exit as end:  # what is wrong has been said
         return end.exit_code
     except ServerError as error:
@@ -20,9 +20,9 @@ def main() -> int:
         return 1
     for warning in answer["warnings"]:
         print(f"sbatch: warning: {warning}", file=sys.stderr)
-    if words.has("parsable"):
+    if "parsable" in in_force:
         print(answer["number"])
-    elif not words.has("quiet"):
+    elif "quiet" not in in_force:
         print(f"Submitted batch job {answer['number']}")
     return 0
 

@@ -172,9 +172,9 @@ def dependencies(text: str) -> list[str]:
     if "?" in text:
         raise ValueFormatError("? (one of several jobs) is not done here; separate jobs by commas")
     conditions = list[str]()
-    for part in re.sub(r"\s*([:,])\s*", r"\1", text.strip()).split(","):
+    for part in map(str.strip, text.split(",")):
         condition, colon, jobs = part.partition(":")
-        condition = condition.lower()
+        condition = condition.strip().lower()
         if condition == SINGLETON and not colon:
             conditions.append(SINGLETON)
             continue
@@ -186,7 +186,7 @@ def dependencies(text: str) -> list[str]:
         if condition not in _CONDITIONS or "+" in jobs:
             raise _no_dependency(part)
         for job in jobs.split(":"):
-            conditions += [f"{condition}:{one}" for one in _elements_or_job(job, part)]
+            conditions += [f"{condition}:{one}" for one in _elements_or_job(job.strip(), part)]
     return conditions
 
 

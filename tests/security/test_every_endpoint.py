@@ -356,6 +356,7 @@ def test_no_list_shows_what_is_another_teams(scene: Scene, who: str) -> None:
             "logout/",
             "api/v1/tokens/current/",
             "api/v1/jobs/bulk/",
+            "api/v1/job-forecasts/",
             "rounds/<int:pk>/",
             WHAT_IF,
             f"{WHAT_IF}end/",

@@ -101,7 +101,7 @@ def _decided(
     def solve(snapshot: Snapshot) -> Plan:
         return solve_apart(cluster.policy, cluster.policy_parameters, snapshot)
 
-    plan, _ = decide_or_keep(snapshot, solve, cluster.policy)
+    plan = decide_or_keep(snapshot, solve, cluster.policy).plan
     names = {node.id: node.name for node in snapshot.nodes}
     nodes = _nodes_of(plan, wanted, names)
     now = datetime.fromtimestamp(snapshot.now_s, UTC)

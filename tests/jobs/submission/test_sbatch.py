@@ -243,6 +243,11 @@ def test_steps_of_several_tasks_are_warned_of_unless_one_node_has_all(
             "sbatch",
             "line 2: --gpus: 3 GPUs cannot be divided evenly over 2 nodes; give --gpus-per-node",
         ),
+        (
+            ["-n5 -N2 --ntasks-per-gpu=2"],
+            "sbatch",
+            "line 2: --ntasks-per-gpu: 3 GPUs cannot be divided evenly over 2 nodes",
+        ),
     ],
 )
 def test_a_bad_value_is_named_with_its_line(

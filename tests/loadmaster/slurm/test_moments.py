@@ -46,7 +46,7 @@ def test_a_moment_is_read_as_slurm_reads_it(text: str, at: datetime) -> None:
     "text",
     ["", "soon", "25:00", "12:60", "now+9parsecs", "now+1h", "now+", "16", "4pm", "13:00pm",
      "31.01.27", "01/31/2027", "20270131", "1600", "13/01/27", "01/32/27", "2027-01", "fikaa",
-     "2027-01-31T16", "16:00:00.5", "monday", "now+1hour-5"],
+     "2027-01-31T16", "16:00:00.5", "monday", "now+1hour-5", "noon" * 50_000],
 )  # fmt: skip
 def test_a_text_that_is_no_moment_is_refused(text: str) -> None:
     with pytest.raises(ValueFormatError, match="is no time; write one such as"):

@@ -159,3 +159,20 @@ def test_reading_of_a_script_ends_behind_so_many_options() -> None:
 def test_a_wrong_option_is_shown_in_part() -> None:
     assert len(problems(f"#!/bin/sh\n#SBATCH --{'x' * 10_000}\n")[0]) < 200
     assert len(problems(f"#!/bin/sh\n#SBATCH {'x' * 10_000}\n")[0]) < 200
+
+
+def test_the_value_of_a_lines_last_option_may_begin_the_next_line() -> None:
+    text = "#!/bin/sh\n#SBATCH -J a -Hn\n#SBATCH 4 -c\n#SBATCH 2\n"
+    options = read_script(text)
+    assert [(option.name, option.value) for option in options] == [
+        ("job-name", "a"), ("hold", ""), ("ntasks", "4"), ("cpus-per-task", "2"),
+    ]  # fmt: skip
+    assert problems("#!/bin/sh\n#SBATCH -n\n#SBATCH -c 2\n") == [
+        "line 2: -n needs a value; write it behind"
+    ]
+
+
+def test_options_over_lines_count_towards_the_limit() -> None:
+    lines = "#SBATCH 1 -n\n" * (MAX_OPTIONS + 10)
+    found = problems(f"#!/bin/sh\n#SBATCH -n\n{lines}")
+    assert "options reading ends" in found[-1]
