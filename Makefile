@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
-.PHONY: help demo up install-tests test check unit coverage kernels test-all test-nightly test-sqlite test-postgres docker-image test-docker test-root test-slurm test-gpu test-browser mutants fuzz bench bench-size reproduce-andreas reproduce-gavel reproduce-pcp20 chaos load screenshots clean
+.PHONY: help demo up install-tests test check unit coverage kernels test-all test-nightly test-sqlite test-postgres docker-image test-docker test-root test-slurm test-gpu test-browser mutants fuzz bench bench-slurm bench-size reproduce-andreas reproduce-gavel reproduce-pcp20 chaos load screenshots clean
 
 help: ## show these lines
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -29,13 +29,15 @@ $(VENV)/.test: pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(VENV)/.demo ## start everything, run eight real training jobs on emulated GPUs, write demo-report.json (RUNTIME=docker: in containers)
+	@echo "Starting Loadmaster ..."
 	@LOADMASTER_HOME=$(HOME_DIR)/demo $(BIN)/python manage.py demo --port $(PORT) --report $(REPORT) --runtime $(RUNTIME)
 
 up: $(VENV)/.demo ## start everything and stay until Ctrl-C
+	@echo "Starting Loadmaster ..."
 	@LOADMASTER_HOME=$(HOME_DIR)/up $(BIN)/python manage.py embedded --port $(PORT) --runtime $(RUNTIME)
 
 # The sets of tests: CONTRIBUTING.md says which set a test belongs to and how long each may take.
-FAST := not slow and not nightly and not browser and not postgres and not docker and not root and not slurm and not gpu
+FAST := not slow and not compiler and not nightly and not browser and not postgres and not docker and not root and not slurm and not gpu
 PYTEST := $(BIN)/python -m pytest
 WORKERS ?= 3
 # Long tests mostly wait, for processes and for time to pass.
@@ -52,19 +54,25 @@ check: $(VENV)/.test ## ruff, mypy --strict, the walls
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-unit: $(VENV)/.test
+unit: $(VENV)/.kernels
 	$(PYTEST) -n $(WORKERS) --dist worksteal -m "$(FAST)" $(COVERAGE)
 
 coverage: COVERAGE = --cov --cov-report=term:skip-covered
 coverage: unit ## the fast set's tests with branch coverage, as every night runs them
 
-kernels: $(VENV)/.test ## compile the policies' kernels, which their first use does otherwise
+# Three test workers that start on a new tree would each compile every kernel.
+KERNELS := policies/placement/kernels.py $(shell grep -rl --include=*.py placement.kernels policies)
+$(VENV)/.kernels: $(VENV)/.test $(KERNELS)
+	@echo "Compiling the policies' kernels (half a minute, once) ..."
 	$(PYTEST) -n 0 tests/policies/kernels tests/controlplane/loop/live/test_carrying_out.py
+	@touch $@
 
-test-all: test-sqlite test-postgres test-docker test-root test-slurm test-browser ## the long ones: PostgreSQL, Docker, network namespaces, Slurm, browser
+kernels: $(VENV)/.kernels ## compile the policies' kernels, which their first use does otherwise
+
+test-all: test-sqlite test-postgres test-docker test-root test-slurm test-browser ## the long ones: PostgreSQL, a C compiler, Docker, network namespaces, Slurm, browser
 
 test-sqlite: $(VENV)/.test
-	$(PYTEST) -n $(LONG_WORKERS) --dist loadfile --no-loadscope-reorder -m "slow and not nightly and not browser and not postgres and not docker and not root and not slurm and not gpu"
+	$(PYTEST) -n $(LONG_WORKERS) --dist loadfile --no-loadscope-reorder -m "(slow or compiler) and not nightly and not browser and not postgres and not docker and not root and not slurm and not gpu"
 
 test-postgres: $(VENV)/.test
 	tests/with-postgres $(PYTEST) -n $(LONG_WORKERS) --dist worksteal \
@@ -109,6 +117,10 @@ fuzz: $(VENV)/.test ## hostile requests, nested bodies and floods at API and age
 bench: $(VENV)/.test ## the figures: JSON lines of name, median, goal, ratio, machine; WHOLE=1: without sampling (hours)
 	$(BIN)/python -m experiments.bench $(if $(WHOLE),--whole)
 
+TURNS ?= 3
+bench-slurm: $(VENV)/.kernels ## the same jobs through a real Slurm and Loadmaster in turn, medians and ratios; TURNS=3; needs root and Slurm
+	tests/with-slurm $(BIN)/python -m experiments.bench.beside_slurm --turns $(TURNS)
+
 PROCESSES ?= 2
 reproduce-andreas: $(VENV)/.test ## ANDREAS' evaluation again (hours; goes on where it stopped); a part: SCENARIO=1 N=10 TUNING=1.0 SEEDS=2 POLICIES="FIFO,EDF"
 	$(BIN)/python -m experiments.reproduce.andreas --processes $(PROCESSES) $(if $(SCENARIO),--scenarios $(SCENARIO)) \
@@ -126,7 +138,7 @@ reproduce-pcp20: $(VENV)/.test ## PCP'20's evaluation again (hours; goes on wher
 	$(BIN)/python -m experiments.reproduce.pcp20 --data $(HPC_DATA) --processes $(JOBS_AT_ONCE) $(if $(QUICK),--quick) $(if $(FIRST),--first $(FIRST)) $(if $(REPORT),--report) \
 	  $(if $(SETTINGS),--settings $(SETTINGS)) $(if $(KIT_LOG),--kit-log $(KIT_LOG)) $(if $(FOLDER),--folder $(FOLDER))
 
-chaos: $(VENV)/.test ## KILLS=200 and JUMPS of clocks, or PARTITIONS=50, of a real system, SEED=1, DATABASE=sqlite or postgres, ONLY= or WITHOUT=disk, FORMS=slow; see docs/chaos.md
+chaos: $(VENV)/.kernels ## KILLS=200 and JUMPS of clocks, or PARTITIONS=50, of a real system, SEED=1, DATABASE=sqlite or postgres, ONLY= or WITHOUT=disk, FORMS=slow; see docs/chaos.md
 	$(if $(filter postgres,$(DATABASE)),POSTGRES_SYNC=on tests/with-postgres) $(BIN)/python -m experiments.chaos --seed $(or $(SEED),1) \
 	  $(if $(PARTITIONS),--partitions $(PARTITIONS),--kills $(or $(KILLS),200)) $(if $(JUMPS),--jumps $(JUMPS)) $(if $(FOLDER),--folder $(FOLDER)) \
 	  $(if $(ONLY),--only $(ONLY)) $(if $(WITHOUT),--without $(WITHOUT)) $(if $(FORMS),--jobs $(FORMS)) $(if $(GRACE),--grace $(GRACE))

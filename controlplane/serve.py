@@ -1,6 +1,7 @@
 """`python -m controlplane.serve`: uvicorn with bounded connections and rare garbage collections."""
 
 import argparse
+import faulthandler
 import gc
 import multiprocessing
 import threading
@@ -52,6 +53,7 @@ KEEP_ALIVE_S = 75
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Serve until SIGTERM; pending requests are answered within `--grace` seconds."""
+    faulthandler.enable()  # a crash inside a library leaves the threads' stacks in the log
     given = _parser().parse_args(argv)
     lose_what_finds_no_room()
     nice_process.start()
@@ -75,6 +77,7 @@ def application() -> Callable[..., Any]:
     """Application of a web process; it ends with its parent, which owns the address."""
     if (parent := multiprocessing.parent_process()) is not None and parent.pid is not None:
         die_with(parent.pid)
+        faulthandler.enable()
         lose_what_finds_no_room()
     keep_little_memory()
     from django.urls import get_resolver

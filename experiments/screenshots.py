@@ -24,7 +24,7 @@ IMAGES = ROOT / "docs" / "images"
 CHROMIUM = os.environ.get("LOADMASTER_CHROMIUM") or "/usr/bin/chromium"
 WINDOW: ViewportSize = {"width": 1200, "height": 760}
 STARTS_WITHIN_S = 180.0
-_ADDRESS = re.compile(r"Loadmaster is up: (\S+)")
+_ADDRESS = re.compile(r"The pages are up: (\S+)")
 _LOGIN = re.compile(r"Log in as (\w+) with the one-time password (\S+)")
 
 

@@ -86,7 +86,16 @@ ONE = (
     case("quotes", "#SBATCH --job-name=\"two words\" -o 'a file.txt' # -J no\n"
          "echo $SLURM_JOB_NAME\n"),
     case("beginning of an option", "#SBATCH --ntasks-per-n=2\necho $SLURM_NTASKS\n"),
+    case("tasks of a node", "#SBATCH --tasks=2\necho $SLURM_NTASKS $SLURM_TASKS_PER_NODE\n"),
+    case("value in the next line", "#SBATCH --job-name\n#SBATCH two\necho $SLURM_JOB_NAME\n"),
+    case("no space behind the prefix", "#SBATCH--job-name=two\necho $SLURM_JOB_NAME\n"),
+    case("options without a meaning here", "#SBATCH --prefer=fast --wait-all-nodes=1 -k\n"
+         "#SBATCH --kill-on-invalid-dep=yes --acctg-freq=30 -s --switches=1@5\necho ran\n"),
+    case("lines for other systems", "#PBS -N pbs\n#BSUB -n 3\n#SBATCH -J own\n"
+         "echo $SLURM_JOB_NAME\n", "--ignore-pbs"),
+    case("Latin-1", "# caf\udce9\necho 'gr\udcfc\udcdfe' | od -An -c\n", "-J", "latin"),
     case("node of a feature", "echo $SLURMD_NODENAME\n", "-C", "fast"),
+    case("node of one of two features", "echo $SLURMD_NODENAME\n", "-C", "[fast|fast]"),
     case("begin", 'test $(date +%s) -ge $(($1 + 6)) && echo late enough\n', "--begin=now+6",
          arguments=("{now}",)),
 )  # fmt: skip
@@ -99,12 +108,21 @@ EXPORTS = (
          exported={"MINE": "1"}),
     case("export all", MINE, "--export=ALL,OTHER=2",
          exported={"MINE": "1"}),
+    case("export all in small letters", MINE, "--export=all,OTHER=2", exported={"MINE": "1"}),
+    case("export nil", MINE, "--export=Nil", exported={"MINE": "1"}),
+    case("export nothing", MINE, "--export=", exported={"MINE": "1"}),
+    case("export a value with a comma", MINE, "--export=OTHER='a,b',MINE"),
     case("export unsaid", "echo ${MINE:-none}\n", exported={"MINE": "1"},
          differs="variables where it is submitted", where=("files",)),
 )  # fmt: skip
 
 REFUSED = (
     case("CRLF", "echo one\r\n"),
+    case("a word that is no option", "#SBATCH -n 2 stray\n"),
+    case("ambiguous beginning", "#SBATCH --nt=2\n"),
+    case("short option with an equals sign", "#SBATCH -c=3\n"),
+    case("count of nodes by feature", "true\n", "-C", "slow*1"),
+    case("memory twice", "true\n", "--mem=1G", "--mem-per-gpu=1G"),
     Case("no first line", (Step("echo one\n"),)),
     Case("empty", (Step(""),)),
     case("unknown option", "#SBATCH --no-such-option\n"),
@@ -145,6 +163,13 @@ CHAINS = (
           ("echo two >> order\n", "-d", "afternotok:{0}")),
     steps("afterany", ("exit 1\n",), ("true\n",),
           ("echo three\n", "--dependency=afterany:{0}:{1}")),
+    steps("numbers behind a comma wait for an end", ("exit 1\n",), ("true\n",),
+          ("echo three\n", "-d", "afterok:{1},{0}")),
+    steps("a number alone waits for an end", ("exit 1\n",), ("echo two\n", "-d", "{0}")),
+    steps("condition in capitals", ("sleep 1\n",), ("echo two\n", "-d", "AFTEROK:{0}")),
+    steps("no dependency", ("echo one\n", "--dependency="),),
+    steps("singleton", ("sleep 2; echo one >> order\n", "-Jsame"), ("sleep 3\n", "-Jother"),
+          ("echo two >> order\n", "-Jsame", "-d", "singleton")),
     steps("never", ("sleep 1; exit 1\n",), ("echo two\n", "-d", "afterok:{0}"),
           differs="a dependency that can never be satisfied", where=("states",)),
 )  # fmt: skip
@@ -155,6 +180,9 @@ ARRAYS = (
     steps("numbers of elements", ("echo $SLURM_JOB_ID >> ids\n", "-a", "1-3"),
           ("sort -u ids | wc -l; rm ids\n", "-d", "afterok:{0}")),
     case("array outputs", "echo $SLURM_ARRAY_TASK_ID\n", "-a", "0,7", "-o", "o-%A-%a-%3a.txt"),
+    case("array in brackets", "echo $SLURM_ARRAY_TASK_COUNT >> counts\n", "-a", "[1-3]%2",
+         "-o", "/dev/null"),
+    case("empty array", "echo ${SLURM_ARRAY_TASK_ID-none}\n", "--array="),
     case("array one at a time", "echo $SLURM_ARRAY_TASK_ID >> order\nsleep 0.3\n", "-a", "3-5%1"),
     case("array with failures", "exit $SLURM_ARRAY_TASK_ID\n", "-a", "0-2"),
     steps("after an array", ("sleep 1; echo one >> order\n", "-a", "1-3"),

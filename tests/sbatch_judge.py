@@ -209,7 +209,7 @@ def _submitted(side: Side, case: Case, folder: Path) -> Trial:
         (folder / name).mkdir()
     trial, now = Trial(case, folder), str(int(time.time()))
     for step in case.steps:
-        (folder / "run.sh").write_bytes(step.script.encode())
+        (folder / "run.sh").write_bytes(step.script.encode(errors="surrogateescape"))
         words = dict(enumerate(trial.numbers))
 
         def filled(word: str, words: Mapping[int, str] = words, now: str = now) -> str:
@@ -232,7 +232,9 @@ def _outcome(trial: Trial, states: Mapping[str, Mapping[str, str]]) -> Outcome:
     for path in sorted(trial.folder.rglob("*")):
         if path.is_file() and path.name != "run.sh":
             name = _plain(str(path.relative_to(trial.folder)), names, trial.folder)
-            outcome.files[name] = _plain(_without_own(path.read_text()), names, trial.folder)
+            outcome.files[name] = _plain(
+                _without_own(path.read_text(errors="surrogateescape")), names, trial.folder
+            )
     return outcome
 
 

@@ -166,7 +166,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 def _address(server: subprocess.Popen[bytes], log: Path) -> str:
     """Where the pages are, once they are."""
     while server.poll() is None:
-        if found := re.search(r"Loadmaster is up: (\S+)", log.read_text()):
+        if found := re.search(r"The pages are up: (\S+)", log.read_text()):
             return found[1]
         try:
             server.wait(timeout=0.2)

@@ -1,6 +1,7 @@
 """System checks: `check` finds errors, `check --deploy` also mistakes for production."""
 
 import ipaddress
+import mmap
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -40,6 +41,27 @@ def secrets_keys(app_configs: Sequence[Any] | None, **kwargs: Any) -> list[Check
         hint = "deploy/make-env writes one; several are separated by commas, the newest first."
         return [Error(str(error), hint=hint, id="loadmaster.E002")]
     return []
+
+
+@register(Tags.files)
+def small_blocks(app_configs: Sequence[Any] | None, **kwargs: Any) -> list[CheckMessage]:
+    """Find a file system whose blocks are smaller than a page of memory, beside SQLite.
+
+    SQLite maps the index of its log into memory and reserves one block of each page. If the disk is
+    full and a page has several blocks, Linux ends the process by SIGBUS when it writes the others.
+    """
+    home = Path(settings.LOADMASTER_HOME)
+    if connection.vendor != "sqlite" or not home.is_dir():
+        return []
+    block_bytes = os.statvfs(home).f_frsize
+    if block_bytes >= mmap.PAGESIZE:
+        return []
+    words = f"The file system of {home} has blocks of {block_bytes} bytes"
+    hint = (
+        "A full disk may end the server's processes there. Name a LOADMASTER_HOME on a file system"
+        f" with blocks of {mmap.PAGESIZE} bytes (mkfs.ext4 -b {mmap.PAGESIZE})."
+    )
+    return [Warn(words, hint=hint, id="loadmaster.W009")]
 
 
 @register(Tags.caches)

@@ -57,11 +57,15 @@ _NO_INPUT = ("none", "/dev/null")
 
 @dataclass(slots=True)
 class Submitted:
-    """Fields of a job, with the places in the script that they come from, and warnings."""
+    """Fields of a job, with the places in the script that they come from, and warnings.
+
+    `test_only`: the job is to be forecast, and not submitted.
+    """
 
     fields: dict[str, Any] = field(default_factory=dict)
     places: dict[str, str] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
+    test_only: bool = False
 
 
 def job_fields(given: object, now: datetime) -> Submitted:
@@ -151,7 +155,7 @@ class _Reading:
     ) -> None:
         self.parts, self.options, self.now = parts, options, now
         self.problems: list[str] = []
-        self.done = Submitted(warnings=warnings)
+        self.done = Submitted(warnings=warnings, test_only="test-only" in options)
 
     def submitted(self) -> Submitted:
         size = self._size()

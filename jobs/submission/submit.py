@@ -40,6 +40,12 @@ MAX_CHARACTERS = 100_000_000
 """The most that the elements of one call's arrays may repeat, for each is a row of its own."""
 
 
+ONLY_A_TEST = (
+    "--test-only asks for a forecast and submits nothing; remove it, or send the job to"
+    " job-forecasts/"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Submission:
     """Accepted submission; `created` is False if the key was known.
@@ -56,12 +62,16 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Request to submit; the same user with the same `key` and data gets the same job again."""
+    """Request to submit; the same user with the same `key` and data gets the same job again.
+
+    `is_forecast`: it is taken back after a look, so a script's `--test-only` holds.
+    """
 
     user: User
     data: object
     key: str | None = None
     cloned_from: Job | None = None
+    is_forecast: bool = False
 
     @property
     def digest(self) -> str:
@@ -127,7 +137,10 @@ def _sorted_out(
         if place in answers or (one.key is not None and (one.user.pk, one.key) in keys):
             continue
         try:
-            requests[place] = _within(validate_job(one.user, one.data, inventory), requests)
+            request = _within(validate_job(one.user, one.data, inventory), requests)
+            if request.test_only and not one.is_forecast:
+                raise JobInvalid({"sbatch": [ONLY_A_TEST]})
+            requests[place] = request
         except JobInvalid as error:
             answers[place] = error  # and its key is still free
             continue

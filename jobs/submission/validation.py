@@ -72,7 +72,8 @@ class JobInvalid(Exception):
 class JobRequest:
     """Validated request: unsaved `job` without owner and kind; `kind` is the user's name or "".
 
-    Elements of an array wait for `dependencies`, and each for the jobs `of_index` too.
+    Elements of an array wait for `dependencies`, and each for the jobs `of_index` too. One that is
+    `test_only` is to be forecast, and not submitted.
     """
 
     job: Job
@@ -82,6 +83,7 @@ class JobRequest:
     warnings: tuple[str, ...]
     array: ArraySpec | None = None
     of_index: Mapping[int, list[UUID]] = field(default_factory=dict)
+    test_only: bool = False
 
     @property
     def size(self) -> int:
@@ -149,6 +151,7 @@ class _Reading:
         self.problems: dict[str, list[str]] = {}
         self.warnings: list[str] = []
         self.places: dict[str, str] = {}
+        self.test_only = False
         for name, message in fields.unknown(data, FIELDS):
             self._problem(name, message)
 
@@ -203,7 +206,9 @@ class _Reading:
         for dependency in waits.of_all:
             dependency.job = job
         warnings = tuple(self.warnings)
-        return JobRequest(job, kind, hold, tuple(waits.of_all), warnings, array, waits.of_index)
+        return JobRequest(
+            job, kind, hold, tuple(waits.of_all), warnings, array, waits.of_index, self.test_only
+        )
 
     # -- reading
 
@@ -233,6 +238,7 @@ class _Reading:
         self.data = {**submitted.fields, **self.data}
         self.places = {n: place for n, place in submitted.places.items() if n not in own}
         self.warnings += submitted.warnings
+        self.test_only = submitted.test_only
 
     # -- where it belongs
 

@@ -33,7 +33,7 @@ from loadmaster.cli.references import job_id, target
 from loadmaster.cli.sbatch import OPTION, SubmitCommand, read_sbatch, sbatch_job
 from loadmaster.client import ENDED, ApiError, Client
 from loadmaster.client.job_file import parse_settings, read_job_file
-from loadmaster.client.results import Job, StartNow, Submission
+from loadmaster.client.results import Job, StartNow, Submission, SubmissionForecast
 
 JobId = Annotated[
     str, Argument(help="The job's name, number, or its id or the beginning of it.", metavar="JOB")
@@ -87,15 +87,20 @@ def submit(
     if watch and len(job_files) > 1:
         text = "submit the files without it, and watch with loadmaster jobs"
         fail(f"--watch follows one job; {text}", USAGE)
+    is_test = False
     with exit_on_error():
         given = {} if array is None else {"array": array}
         data = [{**read_job_file(path, settings or []), **given} for path in job_files]
         if sbatch is not None:
             own = {**parse_settings(settings or []), **given}
-            words = read_sbatch(context.meta[OPTION])
-            watch = watch or words.has("wait")
-            data = [{**own, **sbatch_job(words)}]
+            job, in_force = sbatch_job(read_sbatch(context.meta[OPTION]))
+            watch = watch or "wait" in in_force
+            is_test = "test-only" in in_force
+            data = [{**own, **job}]
     with connected(context) as client:
+        if is_test:
+            _show_forecast(context, client.forecast(data[0]), as_json)
+            return
         if len(data) > 1:
             keys = [f"{key}-{number}" for number in range(1, len(data) + 1)] if key else None
             results = client.submit_many(data, idempotency_keys=keys)
@@ -289,6 +294,23 @@ def _show_submission(
     what = f" ({of.size} elements)" if of else ""
     err().print(f"{shown(submission.job.name)}{what} is {submission.job.state}{said_before}")
     out().print(str(submission.number) if numbered else submission.id)
+
+
+def _show_forecast(context: typer.Context, forecast: SubmissionForecast, as_json: bool) -> None:
+    """Print when and where a job would start."""
+    warn(forecast.warnings)
+    if shown_as_json(context, as_json, forecast):
+        return
+    at = "at an unknown time"
+    if forecast.starts_now:
+        at = "now"
+    elif forecast.start is not None:
+        at = f"about {forecast.start.astimezone():%Y-%m-%d %H:%M:%S}"
+    where = f" on {shown(', '.join(forecast.nodes))}" if forecast.nodes else ""
+    gpus = f" and {forecast.gpus} GPUs" if forecast.gpus else ""
+    out().print(f"It would start {at}{where}, with {forecast.cores:g} cores{gpus}.")
+    if forecast.reason:
+        out().print(shown(forecast.reason))
 
 
 def _show_submissions(

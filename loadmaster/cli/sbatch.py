@@ -52,9 +52,10 @@ class SbatchWords:
     given: tuple[Given, ...]
     arguments: tuple[str, ...]
 
-    def has(self, option: str) -> bool:
-        """Return True if the words have this option."""
-        return any(given.name == option for given in self.given)
+    @property
+    def wraps(self) -> bool:
+        """Return True if a command of `--wrap` stands for the script."""
+        return any(given.name == "wrap" for given in self.given)
 
 
 def read_sbatch(words: Sequence[str]) -> SbatchWords:
@@ -75,10 +76,11 @@ def read_sbatch(words: Sequence[str]) -> SbatchWords:
     return SbatchWords(script, tuple(options), tuple(given), tuple(rest))
 
 
-def sbatch_job(words: SbatchWords) -> dict[str, Any]:
-    """The job that sbatch's words describe; ends the program if its script cannot be read.
+def sbatch_job(words: SbatchWords) -> tuple[dict[str, Any], frozenset[str]]:
+    """Return the job that sbatch's words describe, and the names of the options in force.
 
-    Without a script and without `--wrap` the script is read from standard input.
+    Ends the program if the script cannot be read. Without a script and without `--wrap` the script
+    is read from standard input.
     """
     script = ""
     if words.script not in ("", STANDARD_INPUT):
@@ -86,8 +88,9 @@ def sbatch_job(words: SbatchWords) -> dict[str, Any]:
             script = text_of(Path(words.script).read_bytes())
         except OSError as error:
             fail(f"{words.script}: {error.strerror}", USAGE)
-    elif not words.has("wrap"):
+    elif not words.wraps:
         script = text_of(sys.stdin.buffer.read())
+    in_force = _in_force(script, words.given)
     given = {
         "script": script,
         "name": Path(words.script).name if words.script != STANDARD_INPUT else "",
@@ -95,17 +98,21 @@ def sbatch_job(words: SbatchWords) -> dict[str, Any]:
         "arguments": list(words.arguments),
         "folder": str(Path.cwd()),
         "host": socket.gethostname(),
-        "environment": _environment(script, words.given, os.environ),
+        "environment": _environment(in_force, os.environ),
     }
-    return {"sbatch": given}
+    return {"sbatch": given}, frozenset(in_force)
 
 
-def _environment(script: str, options: Sequence[Given], own: Mapping[str, str]) -> dict[str, str]:
-    """Variables that `--export` asks for; the server names what is wrong with a script."""
+def _in_force(script: str, options: Sequence[Given]) -> Mapping[str, Given]:
+    """Return the options in force; the server names what is wrong with a script."""
     of_script = list[Given]()
     with suppress(ScriptError):
         of_script = read_script(script)
-    in_force, _ = merged(of_script, options)
+    return merged(of_script, options)[0]
+
+
+def _environment(in_force: Mapping[str, Given], own: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that `--export` asks for."""
     if "export" not in in_force:
         return {}
     wanted = exported(in_force["export"].value)

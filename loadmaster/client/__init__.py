@@ -50,6 +50,7 @@ from loadmaster.client.results import (
     Round,
     StartNow,
     Submission,
+    SubmissionForecast,
     Token,
     read,
 )
@@ -150,6 +151,11 @@ class Client(SimulationCalls):
         """
         key = idempotency_key or str(uuid.uuid4())
         return self._submission("jobs/", {**(job or {}), **fields}, key)
+
+    def forecast(self, job: Mapping[str, Any]) -> SubmissionForecast:
+        """When and where a job would start; submits nothing. Raises InvalidError by field."""
+        answer = self._rest.call("POST", "job-forecasts/", json=dict(job))
+        return read(SubmissionForecast, answer)
 
     def submit_many(
         self, jobs: Sequence[Mapping[str, Any]], *, idempotency_keys: Sequence[str] | None = None

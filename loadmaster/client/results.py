@@ -108,6 +108,19 @@ class StartNow:
 
 
 @dataclass(frozen=True, slots=True)
+class SubmissionForecast:
+    """Expected start of a job that is not submitted; `start` is None where it is not known."""
+
+    starts_now: bool = False
+    start: datetime | None = None
+    nodes: list[str] = field(default_factory=list)
+    cores: float = 0.0
+    gpus: int = 0
+    reason: str = ""
+    warnings: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
 class Element:
     """Array that a job is an element of; `states`: elements by state, in folded lists."""
 

@@ -26,8 +26,8 @@ _TYPE = re.compile(r"[A-Za-z0-9][\w.+-]*")
 _CONDITIONS = ("afterok", "afterany", "afternotok", "aftercorr")
 _SAME_AS_AFTERANY = "afterburstbuffer"
 SINGLETON = "singleton"
-_JOB = re.compile(r"[0-9A-Za-z-]+(?:_\d{1,9}|\[\d{1,9}\])?")
-_ELEMENTS = re.compile(r"([0-9A-Za-z-]+)_\[(\d{1,9})-(\d{1,9})\]")
+_JOB = re.compile(r"[0-9a-fA-F][0-9a-fA-F-]*(?:_\d{1,9}|\[\d{1,9}\])?")
+_ELEMENTS = re.compile(r"([0-9a-fA-F-]+)_\[(\d{1,9})-(\d{1,9})\]")
 MOST_ELEMENTS = 100
 
 _SIGNAL = re.compile(

@@ -3,6 +3,7 @@ back, and the choice of those that a machine can make.
 """
 
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -17,7 +18,7 @@ from experiments.chaos.faults.database import postgres
 from experiments.chaos.faults.filling import DiskError, Filling, small_disks
 from experiments.chaos.faults.killing import Killing
 from experiments.chaos.parts import Part
-from experiments.chaos.schedule import DATABASE, DISK, EMPTY_BROKER, FAULTS, Blow
+from experiments.chaos.schedule import CLOCK, DATABASE, DISK, EMPTY_BROKER, FAULTS, Blow
 from experiments.chaos.system import Site, System
 
 SLEEP = "import time; print('Ready to accept', flush=True); time.sleep(60)"
@@ -115,12 +116,16 @@ def test_all_faults_are_made_that_this_machine_can_make(
 ) -> None:
     monkeypatch.delenv("DATABASE_URL", raising=False)
     monkeypatch.setattr(choice, "mounted", lambda *_: (_ for _ in ()).throw(DiskError("not root")))
+    monkeypatch.setattr(shutil, "which", lambda program: None)
     said = list[str]()
     parts = chosen("", "beat", tmp_path, said.append)
-    assert set(parts) == set(FAULTS) - {"beat", DISK, DATABASE}
+    assert set(parts) == set(FAULTS) - {"beat", CLOCK, DISK, DATABASE}
+    assert any("clocks need a C compiler (cc)" in text for text in said)
     assert any("no small ext4 can be mounted: not root" in text for text in said)
     assert any("database: only PostgreSQL" in text for text in said)
     assert chosen("worker,web", "", tmp_path, said.append) == ("worker", "web")
+    monkeypatch.setattr(shutil, "which", lambda program: f"/usr/bin/{program}")
+    assert CLOCK in chosen("", "", tmp_path, said.append)
     with pytest.raises(ValueError, match="disk: no small ext4"):
         chosen("disk", "", tmp_path, said.append)
     with pytest.raises(ValueError, match="there is no part wroker"):

@@ -56,6 +56,7 @@ def clocks(tmp_path: Path) -> WallClocks:
     return made
 
 
+@pytest.mark.compiler
 @pytest.mark.parametrize("seconds", [-3600.0, -60.5, 60.0, 3600.0])
 def test_a_clock_jumps_and_comes_back_while_its_program_runs(
     clocks: WallClocks, seconds: float
@@ -71,6 +72,7 @@ def test_a_clock_jumps_and_comes_back_while_its_program_runs(
         program.end()
 
 
+@pytest.mark.compiler
 def test_a_clock_drifts(clocks: WallClocks) -> None:
     program = Program(clocks, "web")
     try:

@@ -101,7 +101,7 @@ ENDPOINTS = {
     **{f"api/v1/simulations/<uuid:pk>/{name}": TEAM
        for name in ("results.json", "jobs.csv", "report.html")},
     WHAT_IF: PERSON, f"{WHAT_IF}end/": PERSON, "jobs/<uuid:job_id>/start-now/": TEAM,
-    "api/v1/jobs/<uuid:pk>/start-now/": TEAM,
+    "api/v1/jobs/<uuid:pk>/start-now/": TEAM, "api/v1/job-forecasts/": PERSON,
     "api/v1/kinds/": PERSON, "api/v1/kinds/<int:pk>/": TEAM,
     **{f"api/v1/kinds/<int:pk>/{verb}/": OPERATORS for verb in ("forget", "publish", "withdraw")},
     "kinds/<int:pk>/<slug:action>/": OPERATORS, "api/v1/run-times/": PERSON,

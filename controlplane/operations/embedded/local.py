@@ -41,58 +41,112 @@ class Local:
     password: str | None
 
 
+_POLL_S = 0.2
+
+
+def ignore_pages(local: Local) -> None:
+    """Do nothing when the pages answer."""
+
+
 @contextmanager
 def running_locally(
     port: int,
     say: Callable[[str], None],
     runtime: LocalRuntime = PROCESSES,
     nodes: Sequence[EmulatedNode] = EMULATED_NODES,
+    on_pages: Callable[[Local], None] = ignore_pages,
 ) -> Iterator[Local]:
-    """Start everything, yield, and stop everything; "docker" runs jobs in containers."""
+    """Start everything, yield, and stop everything; "docker" runs jobs in containers.
+
+    `say` receives a line before each step that takes seconds. `on_pages` is called once the pages
+    answer, before agents and worker start. Raises EmbeddedError.
+    """
     if runtime.name == "docker":
         check_engine()
     home: Path = settings.LOADMASTER_HOME
     with Supervisor(home, say) as supervisor:
+        # 1. The database, the pages' files, and what an empty installation needs.
+        say("Preparing the database ...")
         call_command("migrate", verbosity=0)
-        newest = max(path.stat().st_mtime_ns for path in (settings.BASE_DIR / "static").rglob("*"))
-        stamp = Path(settings.STATIC_ROOT) / "loadmaster.stamp"
-        wanted = f"{loadmaster.__version__} {newest}"
-        if not stamp.exists() or stamp.read_text() != wanted:
-            call_command("collectstatic", interactive=False, verbosity=0)
-            stamp.write_text(wanted)
+        _collect_static_files()
         password = bootstrap()
+
+        # 2. The broker and the pages. People can log in from here on.
         port = programs.free_port(port)
-        for program in _programs(home, port, runtime, nodes):
-            supervisor.start(program)
-        yield Local(supervisor, f"http://127.0.0.1:{port}", password)
+        say("Starting the pages ...")
+        if not settings.REDIS_URL:
+            supervisor.start(programs.valkey(home))
+        supervisor.start(programs.web(port))
+        local = Local(supervisor, f"http://127.0.0.1:{port}", password)
+        on_pages(local)
+
+        # 3. The agents, while a child compiles the policies' kernels.
+        with _compiling_kernels() as compiler:
+            say(f"Starting agents and the worker ({len(nodes)} nodes of emulated GPUs) ...")
+            for node in nodes:
+                supervisor.start(_agent(node, home, port, runtime))
+            _await_kernels(compiler, supervisor)
+
+        # 4. The worker and its clock. They stop first, so that no agent gets offers late.
+        supervisor.start(programs.worker(home))
+        supervisor.start(programs.beat())
+        yield local
+
+
+def _collect_static_files() -> None:
+    """Copy the pages' files to where web serves them from, unless they are there already."""
+    files = (settings.BASE_DIR / "static").rglob("*")
+    newest = max(path.stat().st_mtime_ns for path in files)
+    stamp = Path(settings.STATIC_ROOT) / "loadmaster.stamp"
+    wanted = f"{loadmaster.__version__} {newest}"
+    if not stamp.exists() or stamp.read_text() != wanted:
+        call_command("collectstatic", interactive=False, verbosity=0)
+        stamp.write_text(wanted)
+
+
+@contextmanager
+def _compiling_kernels() -> Iterator[subprocess.Popen[bytes]]:
+    """Start a child that compiles the policies' kernels, or loads them, and then ends.
+
+    Its lower priority leaves the processors to the programs that start meanwhile. The workers'
+    solvers find the result on the disk; without it the first round would compile.
+    """
+    null = subprocess.DEVNULL
+    solver = ["nice", "-n", "10", *python("-m", "policies", "serve")]
+    child = subprocess.Popen(solver, stdin=null, stdout=null)
+    try:
+        yield child
+    finally:
+        child.kill()
+        child.wait()
+
+
+def _await_kernels(compiler: subprocess.Popen[bytes], supervisor: Supervisor) -> None:
+    """Wait for the child, whatever its exit status: the worker's solver says what is wrong."""
+    if compiler.poll() is None:
+        supervisor.say(
+            "Compiling the policies' kernels, once and for about half a minute; jobs start after"
+            " it ..."
+        )
+    while compiler.poll() is None:
+        supervisor.pause(_POLL_S)
 
 
 def welcome(local: Local) -> list[str]:
-    home, python = os.path.relpath(settings.LOADMASTER_HOME), os.path.relpath(sys.executable)
-    login = (
-        f"Log in as {ADMIN} with the one-time password {local.password} (shown only now, and"
-        " changed at the first login)"
-        if local.password
-        else f"Log in as {ADMIN}. Forgotten the password? LOADMASTER_HOME={home} {python} manage.py"
-        f" changepassword {ADMIN}"
-    )
-    return [f"Loadmaster is up: {local.url}", login]
-
-
-def _programs(
-    home: Path, port: int, runtime: LocalRuntime, nodes: Sequence[EmulatedNode]
-) -> Iterator[Program]:
-    """Programs in starting order; workers stop first so that no agent gets offers late."""
-    if not settings.REDIS_URL:
-        yield programs.valkey(home)
-    # A child compiles the policies' kernels meanwhile, so that the first round need not wait.
-    null, solver = subprocess.DEVNULL, python("-m", "policies", "serve")
-    with subprocess.Popen(solver, stdin=null, stdout=null):
-        yield programs.web(port)
-        for node in nodes:
-            yield _agent(node, home, port, runtime)
-    yield programs.worker(home)
-    yield programs.beat()
+    """Return the lines that tell where the pages are and how to log in."""
+    home = os.path.relpath(settings.LOADMASTER_HOME)
+    python = os.path.relpath(sys.executable)
+    if local.password:
+        login = (
+            f"Log in as {ADMIN} with the one-time password {local.password} (shown only now, and"
+            " changed at the first login)"
+        )
+    else:
+        login = (
+            f"Log in as {ADMIN}. Forgotten the password? LOADMASTER_HOME={home} {python} manage.py"
+            f" changepassword {ADMIN}"
+        )
+    return [f"The pages are up: {local.url}", login]
 
 
 def _agent(node: EmulatedNode, home: Path, port: int, runtime: LocalRuntime = PROCESSES) -> Program:

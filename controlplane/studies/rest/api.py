@@ -35,6 +35,7 @@ from controlplane.studies.rest.serializers import (
     SimulationSerializer,
     StartNowSerializer,
     StudyInput,
+    SubmissionForecastSerializer,
     WhatIfInput,
     WhatIfSerializer,
 )
@@ -45,9 +46,14 @@ from controlplane.studies.selectors import (
 from controlplane.studies.what_if.decide import WhatIf, WhatIfError, what_if
 from controlplane.studies.what_if.queue_end import queue_end_create
 from controlplane.studies.what_if.start_now import start_now
+from controlplane.studies.what_if.submission import forecast_submission
 from controlplane.web.models import Scope
+from controlplane.web.rest.errors import ConflictError
 from controlplane.web.rest.openapi import ERROR_REFERENCE
+from jobs.rest.serializers import JobInput
 from jobs.selectors import get_job
+from jobs.submission.refusals import JobConflict
+from jobs.submission.validation import JobInvalid
 
 STATES = [str(state) for state in Simulation.State]
 FILTERS = [
@@ -250,6 +256,30 @@ class StartNowView(APIView):
         )
 
 
+class SubmissionForecastView(APIView):
+    """Expected start of a job that is not submitted."""
+
+    write_scope = Scope.SUBMIT
+
+    @extend_schema(
+        operation_id="job_forecast",
+        request=JobInput,
+        responses={
+            200: SubmissionForecastSerializer,
+            409: OpenApiResponse(ERROR_REFERENCE, "A submission would be refused"),
+        },
+    )
+    def post(self, request: Request) -> Response:
+        """Say when and where the job would start, as `sbatch --test-only`. Submits nothing."""
+        try:
+            forecast = forecast_submission(_user(request), request.data)
+        except JobInvalid as error:
+            raise ValidationError(error.fields) from None
+        except JobConflict as error:
+            raise ConflictError(str(error)) from None
+        return Response(SubmissionForecastSerializer(forecast).data)
+
+
 def _user(request: Request) -> User:
     return cast(User, request.user)
 
@@ -274,6 +304,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("simulations/<uuid:pk>/jobs.csv", JobsView.as_view(), name="simulation-jobs"),
     path("simulations/<uuid:pk>/report.html", ReportView.as_view(), name="simulation-report"),
     path("clusters/<slug:name>/what-if/end/", QueueEndView.as_view(), name="what-if-end"),
+    path("job-forecasts/", SubmissionForecastView.as_view(), name="job-forecasts"),
     path("jobs/<uuid:pk>/start-now/", StartNowView.as_view(), name="job-start-now"),
     path("clusters/<slug:name>/what-if/", WhatIfView.as_view(), name="what-if"),
 ]

@@ -176,6 +176,18 @@ class StartSerializer(serializers.Serializer[Any]):
     command = serializers.CharField(help_text="Empty where nothing needs to be changed")
 
 
+class SubmissionForecastSerializer(serializers.Serializer[Any]):
+    """Expected start of a job that is not submitted."""
+
+    starts_now = serializers.BooleanField()
+    start = serializers.DateTimeField(allow_null=True, help_text="null where it is not known")
+    nodes = serializers.ListField(child=serializers.CharField())
+    cores = serializers.FloatField()
+    gpus = serializers.IntegerField()
+    reason = serializers.CharField(help_text="Why it would not start at once")
+    warnings = serializers.ListField(child=serializers.CharField())
+
+
 class StartNowSerializer(serializers.Serializer[Any]):
     """Changes that start a waiting job now, the one that displaces the fewest jobs first."""
 

@@ -150,7 +150,7 @@ def _differences(
         job, kind = key_of(change)[0], type(change).__name__.lower()
         before, after = (_worded(ranks, snapshot) for ranks in sides(change))
         is_known = job in names
-        why = _why(waiting[job], snapshot, names) if is_known and job in waiting else ""
+        why = reason_of(waiting[job], snapshot, names) if is_known and job in waiting else ""
         name = names.get(job, OTHERS)
         found.append(Difference(job if is_known else None, name, kind, before, after, why))
     return tuple(found)
@@ -161,13 +161,14 @@ def _waiting(
 ) -> tuple[LeftWaiting, ...]:
     runs = {placement.job for placement in present.placements}
     return tuple(
-        LeftWaiting(e.job, names[e.job], _why(e, snapshot, names), e.job in runs)
+        LeftWaiting(e.job, names[e.job], reason_of(e, snapshot, names), e.job in runs)
         for e in explained(plan, snapshot)
         if e.job in names
     )
 
 
-def _why(entry: Waiting, snapshot: Snapshot, names: Mapping[str, str]) -> str:
+def reason_of(entry: Waiting, snapshot: Snapshot, names: Mapping[str, str]) -> str:
+    """Return why a plan lets a job wait, in words; `names` are those that its reader may see."""
     detail = waiting_detail(entry)
     known = {**{node.id: node.name for node in snapshot.nodes}, **names}
     now = datetime.fromtimestamp(snapshot.now_s, UTC)

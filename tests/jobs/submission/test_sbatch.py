@@ -8,6 +8,7 @@ from django.contrib.auth.models import User
 from django.utils import timezone
 
 from clusters.models import Cluster, Node
+from controlplane.loop.live.observe import observe
 from controlplane.loop.live.rows import Rows
 from jobs.models import Job
 from jobs.services import job_clone, job_data, job_hold, job_release, job_submit
@@ -341,3 +342,102 @@ def test_nodes_with_older_agents_get_no_scripts(user: User, cluster: Cluster) ->
     job = job_submit(user, sbatch()).job
     assert Job.objects.get(pk=job.pk).needs_batch
     assert not any("batch" in node.features for node in Node.objects.all())
+
+
+def test_a_singleton_waits_for_earlier_jobs_of_its_user_and_name(
+    user: User, cluster: Cluster
+) -> None:
+    one = job_submit(user, sbatch("-J same")).job
+    array = job_submit(user, sbatch("-J same -a 1-3")).job.array
+    job_submit(user, sbatch("-J other"))
+    team = user.teams.get()
+    colleague = a_user("bea", team=team)
+    job_submit(colleague, sbatch("-J same"))
+    ended = job_submit(user, sbatch("-J same")).job
+    Job.objects.filter(pk=ended.pk).update(state="completed")
+    waiting = job_submit(user, sbatch("-J same -d singleton")).job
+    links = waiting.dependency_links.values_list("on", "on_array", "condition")
+    assert array is not None
+    assert set(links) == {(one.pk, None, "afterany"), (None, array.pk, "afterany")}
+
+
+def test_a_singleton_may_name_a_job_of_its_name_too(user: User, cluster: Cluster) -> None:
+    one = job_submit(user, sbatch("-J same")).job
+    waiting = job_submit(user, sbatch(f"-J same -d singleton,afterok:{one.number}")).job
+    assert [link.condition for link in waiting.dependency_links.all()] == ["afterok"]
+
+
+def test_a_singleton_behind_too_many_jobs_is_refused(
+    user: User, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jobs.submission.waits.MOST_OF_ONE_NAME", 1)
+    for _ in range(2):
+        job_submit(user, sbatch("-J same"))
+    said = refused(user, "-J same -d singleton")["dependencies"][0]
+    assert "singleton: waits for at most 1 jobs, and more are called same" in said
+
+
+def test_numbers_behind_a_comma_wait_for_any_end(user: User, cluster: Cluster) -> None:
+    one, two = (job_submit(user, sbatch()).job for _ in range(2))
+    waiting = job_submit(user, sbatch(f"-d afterok:{one.number},{two.number}")).job
+    links = {link.on_id: link.condition for link in waiting.dependency_links.all()}
+    assert links == {one.pk: "afterok", two.pk: "afterany"}
+
+
+def test_alternatives_of_labels_are_labels_of_the_nodes_that_satisfy_them(
+    user: User, cluster: Cluster
+) -> None:
+    second = Node.objects.order_by("pk")[1]
+    Node.objects.filter(pk=second.pk).update(labels=["slow", "a100"])
+    job = job_submit(user, sbatch("-C 'v100|a100'")).job
+    snapshot = observe(cluster.pk, timezone.now().timestamp(), 1).snapshot
+    assert "a100|v100" in snapshot.jobs.columns.others["labels"][0]
+    assert [node.id for node in snapshot.nodes if "a100|v100" in node.labels] == [str(second.pk)]
+    assert job.labels == ["a100|v100"]
+
+
+def test_alternatives_that_no_node_satisfies_are_warned_of(user: User, cluster: Cluster) -> None:
+    said = taken(user, "-C 'x|y'").warnings
+    assert said == ("labels: no node that fits has x or y yet; the job waits until one does",)
+    Node.objects.update(labels=["y"])
+    assert taken(user, "-C 'x|y'").warnings == ()
+
+
+def test_tasks_that_share_gpus_are_counted_for_the_script(user: User, cluster: Cluster) -> None:
+    shared = taken(user, "-n3 -N2 --gres=gpu:1").job.environment
+    assert (shared["SLURM_NTASKS"], shared["SLURM_TASKS_PER_NODE"]) == ("3", "2,1")
+    one_node = taken(user, "-n8 --gres=gpu:1").job.environment
+    assert one_node["SLURM_TASKS_PER_NODE"] == "8"
+    assert "SLURM_TASKS_PER_NODE" not in taken(user, "-n4 -G4").job.environment
+
+
+def test_lines_for_other_systems_are_warned_of(user: User, cluster: Cluster) -> None:
+    text = "\n#PBS -l nodes=2\n#PBS -q x\n#BSUB -n 3"
+    said = taken(user, "-n 1", text).warnings
+    assert said == (
+        "line 4: #PBS lines are not read; write their options as #SBATCH lines",
+        "line 6: #BSUB lines are not read; write their options as #SBATCH lines",
+    )
+    assert taken(user, "--ignore-pbs", text).warnings == ()
+
+
+def test_a_value_may_stand_in_the_next_line(user: User, cluster: Cluster) -> None:
+    assert taken(user, "--job-name", "two -n", "2").job.name == "two"
+
+
+def test_a_job_of_several_parts_is_refused(user: User, cluster: Cluster) -> None:
+    said = refused(user, "-n 1", "hetjob", "-n 2")["sbatch"]
+    assert said == [
+        "line 3: jobs of several parts are not run here; submit each part as a job of its own"
+    ]
+
+
+def test_a_deadline_is_that_of_the_job(user: User, cluster: Cluster) -> None:
+    job = taken(user, "--deadline=now+2hours").job
+    assert job.deadline_at is not None
+    assert timedelta(hours=1) < job.deadline_at - timezone.now() <= timedelta(hours=2)
+
+
+def test_options_for_a_forecast_are_told(user: User, cluster: Cluster) -> None:
+    assert taken(user, "--test-only").test_only
+    assert not taken(user).test_only

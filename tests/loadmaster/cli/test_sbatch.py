@@ -10,6 +10,7 @@ from pytest_django.live_server_helper import LiveServer
 
 from clusters.models import Node
 from jobs.models import Job, JobArray
+from loadmaster.features import BATCH
 from loadmaster.slurm.script_bytes import bytes_of
 from tests.builders import a_cluster, a_node, a_team, a_user
 from tests.builders_cli import run
@@ -164,3 +165,16 @@ def test_a_wrapped_command_goes_without_a_script(folder: Path) -> None:
     script()
     done = run("submit", "--sbatch", "--wrap=true", "run.sh")
     assert (done.exit_code, "--wrap: goes without a script" in done.output) == (2, True)
+
+
+@pytest.mark.parametrize("lines", [["--test-only"], []])
+def test_a_test_answers_with_the_forecast_and_submits_nothing(
+    folder: Path, lines: list[str]
+) -> None:
+    Node.objects.update(features=["process", BATCH])
+    words = [] if lines else ["--test-only"]
+    done = run("submit", "--sbatch", script(*lines, "-n 2"), *words)
+    assert done.exit_code == 0, done.output
+    assert "It would start now on volta, with 2 cores." in done.stdout
+    assert Job.objects.count() == 0
+    assert run("submit", "--sbatch", "run.sh", "--test-only", "-c", "99").exit_code == 2

@@ -44,7 +44,14 @@ class Command(BaseCommand):
             image = demo_image(console.print) if options["runtime"] == "docker" else ""
             # The demo's programs need no network, so their containers have none.
             runtime = LocalRuntime(options["runtime"], "none")
-            with running_locally(options["port"], console.print, runtime) as local:
+
+            def welcome_people(local: Local) -> None:
+                for line in welcome(local):
+                    console.print(line)
+
+            with running_locally(
+                options["port"], console.print, runtime, on_pages=welcome_people
+            ) as local:
                 facts = self._run(local, console, image)
         except KeyboardInterrupt:
             raise CommandError("stopped before the end; no report was written") from None
@@ -60,8 +67,6 @@ class Command(BaseCommand):
         )
 
     def _run(self, local: Local, console: Console, image: str) -> dict[str, Any]:
-        for line in welcome(local):
-            console.print(line)
         Cluster.objects.filter(name=CLUSTER).update(**FAST_INTERVALS)
         cluster = Cluster.objects.get(name=CLUSTER)
         started_at = timezone.now()

@@ -1,0 +1,139 @@
+"""Forecast of a job before it is submitted, as `sbatch --test-only` asks for it.
+
+The job is written, seen by a snapshot of the live queue, and taken back, in one transaction. Then
+the cluster's policy decides about the snapshot, in the nice process.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from django.contrib.auth.models import User
+from django.db import transaction
+
+from clusters.models import Cluster
+from controlplane.loop.live.observe import observe
+from controlplane.loop.rounds import decide_or_keep
+from controlplane.simulation.ahead import JobAhead, run_ahead
+from controlplane.simulation.world.run import SimulationError
+from controlplane.studies.what_if.decide import names_of, reason_of, solve_apart
+from controlplane.studies.what_if.turns import TURNS
+from controlplane.web import nice_process
+from jobs.models import Job
+from jobs.submission.refusals import JobConflict
+from jobs.submission.submit import Asked, Submission, submit_all
+from jobs.submission.validation import validate_job
+from policies.contract.plan import Plan
+from policies.contract.policy import PolicyError
+from policies.contract.snapshot import Snapshot
+from policies.host import registry
+from policies.placement.explained import explained
+
+PATIENCE_S = 0.5
+WORK = 20_000
+"""Jobs that all simulated rounds together may see."""
+
+BUDGET_S = 5.0
+UNKNOWN = "When it would start is not known."
+
+
+@dataclass(frozen=True, slots=True)
+class SubmissionForecast:
+    """Expected start of a job that is not submitted; `start` is None where it is not known.
+
+    `reason` says why it would not start at once; `nodes` are names.
+    """
+
+    starts_now: bool
+    start: datetime | None = None
+    nodes: tuple[str, ...] = ()
+    cores: float = 0.0
+    gpus: int = 0
+    reason: str = ""
+    warnings: tuple[str, ...] = ()
+
+
+def forecast_submission(user: User, data: object) -> SubmissionForecast:
+    """Forecast the start of this job; nothing is submitted.
+
+    Raises JobInvalid and JobConflict as a submission does, BusyError, NoAnswerError.
+    """
+    validate_job(user, data)
+    with TURNS.of(user.pk, PATIENCE_S):
+        forecast = nice_process.ask(_forecast, user, data)
+    if isinstance(forecast, str):
+        raise JobConflict(forecast)
+    return forecast
+
+
+def _forecast(user: User, data: object) -> SubmissionForecast | str:
+    """Return the forecast, or why the job would be refused."""
+    if isinstance(data, dict):
+        data = {**data, "hold": False}
+    with transaction.atomic():
+        answer = submit_all([Asked(user, data, is_forecast=True)])[0]
+        if not isinstance(answer, Submission):
+            transaction.set_rollback(True)
+            return str(answer)
+        job = answer.job
+        cluster = job.cluster
+        snapshot = observe(cluster.pk, time.time(), cluster.round_number + 1).snapshot
+        transaction.set_rollback(True)
+    return _decided(user, answer, job, cluster, snapshot)
+
+
+def _decided(
+    user: User, answer: Submission, job: Job, cluster: Cluster, snapshot: Snapshot
+) -> SubmissionForecast:
+    # 1. A job that no decision would look at begins later, or waits for others.
+    wanted = str(job.pk)
+    size = (job.units * job.cores, job.gpus_max)
+    if wanted not in snapshot.jobs.position:
+        if answer.dependencies:
+            return SubmissionForecast(
+                False, None, (), *size, "It would wait for other jobs.", answer.warnings
+            )
+        reason = "It would not begin before its time."
+        return SubmissionForecast(False, job.begin_at, (), *size, reason, answer.warnings)
+
+    # 2. Ask the policy for its next decision.
+    def solve(snapshot: Snapshot) -> Plan:
+        return solve_apart(cluster.policy, cluster.policy_parameters, snapshot)
+
+    plan, _ = decide_or_keep(snapshot, solve, cluster.policy)
+    names = {node.id: node.name for node in snapshot.nodes}
+    nodes = _nodes_of(plan, wanted, names)
+    now = datetime.fromtimestamp(snapshot.now_s, UTC)
+    if nodes:
+        return SubmissionForecast(True, now, nodes, *size, "", answer.warnings)
+
+    # 3. It would wait: simulate the queue to its end.
+    visible = {**names_of(user, snapshot), wanted: job.name}
+    entries = [entry for entry in explained(plan, snapshot) if entry.job == wanted]
+    reason = reason_of(entries[0], snapshot, visible) if entries else UNKNOWN
+    ahead = _ahead(cluster, snapshot, wanted)
+    if ahead is None or ahead.start_s is None:
+        return SubmissionForecast(False, None, (), *size, reason, answer.warnings)
+    start = datetime.fromtimestamp(ahead.start_s, UTC)
+    later_nodes = tuple(names.get(node, node) for node in ahead.nodes)
+    return SubmissionForecast(False, start, later_nodes, *size, reason, answer.warnings)
+
+
+def _nodes_of(plan: Plan, job: str, names: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the names of the nodes on which the plan starts the job, each once."""
+    nodes = list[str]()
+    for placement in plan.placements:
+        if placement.job == job:
+            nodes += [names[rank.node] for rank in placement.ranks]
+    return tuple(dict.fromkeys(nodes))
+
+
+def _ahead(cluster: Cluster, snapshot: Snapshot, job: str) -> JobAhead | None:
+    if cluster.policy not in registry.BUILT_IN:
+        return None
+    try:
+        policy = registry.make(cluster.policy, cluster.policy_parameters)
+        return run_ahead(snapshot, policy, work=WORK, budget_s=BUDGET_S).jobs.get(job)
+    except (PolicyError, SimulationError):
+        return None
